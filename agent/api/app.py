@@ -13,11 +13,12 @@ from agent import log
 from agent.api.handlers import ApiResponse, Call
 from agent.api.operations import Operations
 from agent.api.routes import ROUTES, ApiRoute
-from agent.caller import acting_for
 from agent.config.access import Access, ApiRole
 from agent.errors import Forbidden, PlimsollError, UsageError
 from agent.http.errors import BodyTooLarge, LengthRequired, TooSlow, error_body
 from agent.http.peer import PeerCredentials, peer_credentials
+from agent.state.caller import acting_for
+from agent.words import counted
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -173,7 +174,9 @@ def _query(request: Request, route: ApiRoute) -> dict[str, str]:
         if name not in route.query:
             raise UsageError(f"{request.path} has no query parameter {name!r}", parameter=name)
         if len(values) != 1:
-            raise UsageError(f"The query parameter {name} is given {len(values)} times", parameter=name)
+            raise UsageError(
+                f"The query parameter {name} is given {counted(len(values), 'time')}", parameter=name
+            )
         query[name] = values[0]
     return query
 
@@ -193,7 +196,8 @@ def _json(request: Request) -> Any:
         raise LengthRequired("The body must come with a Content-Length")
     if request.content_length > BODY_BYTES_MAX:
         raise BodyTooLarge(
-            f"The body has {request.content_length} bytes, and at most {BODY_BYTES_MAX} are allowed",
+            f"The body has {counted(request.content_length, 'byte')}, and at most {BODY_BYTES_MAX} are "
+            f"allowed",
             max_bytes=BODY_BYTES_MAX,
         )
     try:

@@ -19,6 +19,7 @@ from agent.carving.seen import Mdev, Seen, SeenFunction
 from agent.carving.steps import Sight, Step, StepKind
 from agent.carving.vfio_use import vfio_uses
 from agent.errors import UsageError
+from agent.words import counted
 
 WAIT_S = 30.0
 """How long a step waits for a driver or for functions. Drivers of large cards take seconds to come up."""
@@ -168,7 +169,7 @@ class Kernel:
         _write(device / "sriov_numvfs", step.value)
         self._confirm(
             lambda: _number(device / "sriov_numvfs") == number and bool(number or not _vfs(device)),
-            f"the driver does not make {number} virtual functions; the kernel's log may say why",
+            f"the driver does not make {counted(number, 'virtual function')}; the kernel's log may say why",
         )
 
     def _unbind(self, step: Step) -> None:

@@ -15,6 +15,7 @@ from typing import TypeVar
 from agent.carving.carving import NO_TYPE, Carving, VgpuType
 from agent.carving.seen import Mdev, Seen, SeenFunction
 from agent.carving.steps import Sight, Step, StepKind
+from agent.words import counted
 
 _T = TypeVar("_T")
 
@@ -94,8 +95,8 @@ class _Planner:
             function = replace(function or SeenFunction(card), vfs_max=number)
         if function.vfs_max is not None and number > function.vfs_max:
             self.refusals.append(
-                f"{card} can have {function.vfs_max} virtual functions, and [devices] sriov_vfs wants "
-                f"{number}."
+                f"{card} can have {counted(function.vfs_max, 'virtual function')}, and [devices] sriov_vfs "
+                f"wants {number}."
             )
             self._complete.add(card)
             return
@@ -122,8 +123,8 @@ class _Planner:
         held = [clause for vf in card.vfs for clause in self._what_has(vf)]
         if held:
             self.refusals.append(
-                f"{card.address} has {card.vfs_number} virtual functions, and [devices] sriov_vfs wants "
-                f"{number}; the number cannot change while one is in use: {'; '.join(held)}."
+                f"{card.address} has {counted(card.vfs_number or 0, 'virtual function')}, and [devices] "
+                f"sriov_vfs wants {number}; the number cannot change while one is in use: {'; '.join(held)}."
             )
         return not held
 

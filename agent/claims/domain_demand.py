@@ -33,6 +33,7 @@ from agent.device_names import (
 from agent.driver import DeviceKind, DomainNeeds, NeededDevice
 from agent.errors import UsageError
 from agent.shapes import Units
+from agent.words import counted
 
 VF_CLASS = "SRIOV_NET_VF"
 _CPUS = ("VCPU", "PCPU")
@@ -125,7 +126,7 @@ def _cpus_and_memory(
     asked_cpus = sum(amounts.get(name, 0) for name in _CPUS)
     vcpus = needs.vcpus or asked_cpus or 1
     if asked_cpus and vcpus != asked_cpus:
-        faults.append(f"<vcpu> is {vcpus}, and {asked_cpus} CPUs are asked for")
+        faults.append(f"<vcpu> is {vcpus}, and {counted(asked_cpus, 'CPU is', 'CPUs are')} asked for")
     memory_mb = needs.memory_mb or sum(cell.memory_mb for cell in needs.cells) or amounts.get(_MEMORY, 0)
     if not memory_mb:
         faults.append("<memory> is missing, and no memory is asked for")
@@ -161,7 +162,10 @@ def _pinned(
             faults.append(f"<vcpupin> pins the CPUs {format_cpu_set(wanted - asked)}, which shall float")
         return topology
     if amounts.get("PCPU", len(wanted)) != len(wanted):
-        faults.append(f"<vcpupin> pins {len(wanted)} CPUs, and {amounts['PCPU']} PCPU are asked for")
+        faults.append(
+            f"<vcpupin> pins {counted(len(wanted), 'CPU')}, and "
+            f"{counted(amounts['PCPU'], 'PCPU is', 'PCPU are')} asked for"
+        )
     if len(wanted) >= vcpus:
         return replace(topology, cpu_policy="dedicated")
     return replace(topology, cpu_policy="mixed", dedicated_cpus=wanted)
@@ -173,7 +177,9 @@ def _with_cells(needs: DomainNeeds, topology: TopologyRequest, faults: list[str]
     cell_memory_mb = tuple(cell.memory_mb for cell in needs.cells)
     count = len(needs.cells) or topology.cells or (1 if needs.host_cell is not None else 0)
     if topology.cells and count != topology.cells:
-        faults.append(f"<numa> has {count} cells, and {topology.cells} are asked for")
+        faults.append(
+            f"<numa> has {counted(count, 'cell')}, and {counted(topology.cells, 'is', 'are')} asked for"
+        )
     for tag, ours, theirs in (
         ("cpus", cell_cpus, topology.cell_cpus),
         ("memory", cell_memory_mb, topology.cell_memory_mb),

@@ -189,7 +189,7 @@ class HostStock:
         cordoned = f", {number} more cordoned or unhealthy (`plimsoll devices list`)" if number else ""
         if free < left:
             return f"only {free} of its exact units are free{cordoned}"
-        return f"only {free} of {inventory.capacity} are free{cordoned}"
+        return f"only {free} of {inventory.capacity} {'is' if free == 1 else 'are'} free{cordoned}"
 
     def idle_devices(self, asked: Collection[str]) -> dict[int, float]:
         """`Choice.idle` of what is free now."""

@@ -15,6 +15,7 @@ from agent.cpuset import format_cpu_set, parse_cpu_set
 from agent.errors import UsageError
 from agent.json_checks import fault
 from agent.tree import MAX_UNIT
+from agent.words import counted
 
 CELLS_MAX = 64
 KIB_PER = {"k": 1, "m": 1 << 10, "g": 1 << 20, "t": 1 << 30}
@@ -77,7 +78,8 @@ def _cpu_policy(vcpus: int, specs: Mapping[str, str]) -> str:
     wanted = vcpus + _isolates_emulator(specs, "dedicated")
     if amounts["PCPU"] != wanted:
         raise UsageError(
-            f"resources:PCPU: {amounts['PCPU']} are asked for, and the flavor's {vcpus} CPUs need {wanted}; "
+            f"resources:PCPU: {counted(amounts['PCPU'], 'is', 'are')} asked for, and the flavor's "
+            f"{counted(vcpus, 'CPU needs', 'CPUs need')} {wanted}; "
             "hw:cpu_policy=dedicated asks for the right number.",
             spec="resources:PCPU",
         )

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agent.errors import UsageError
+from agent.words import counted
 
 GROUP_POLICIES = ("none", "isolate")
 GROUPS_MAX = 64
@@ -98,8 +99,8 @@ def check_request(request: ClaimRequest) -> ClaimRequest:
         raise UsageError("groups: the request is empty; name at least one resource and its amount.")
     if count > GROUPS_MAX:
         raise UsageError(
-            f"groups: {count} groups are asked for, {GROUPS_MAX} are allowed; each device requested by "
-            "alias is one."
+            f"groups: {counted(count, 'group is', 'groups are')} asked for, {GROUPS_MAX} are allowed; each "
+            "device requested by alias is one."
         )
     for suffix in suffixes:
         if suffixes.count(suffix) > 1:

@@ -6,6 +6,7 @@ from agent.claims.claim import Shortfall
 from agent.claims.fit_search import STEPS_MAX, FitSearch, FitSlot, HostStock, ProviderIndex, any_of_clause
 from agent.claims.near_names import near_class, near_trait
 from agent.claims.request import ClaimRequest
+from agent.words import counted
 
 
 def shortfalls(
@@ -118,7 +119,7 @@ def _of_isolation(stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]
     suffixed = [slot for slot in slots if slot.group.suffix]
     serving = {provider.uuid for slot in suffixed for provider in slot.options}
     reason = (
-        f"group_policy isolate puts each of {len(suffixed)} groups on a provider of its own, "
+        f"group_policy isolate puts each of {counted(len(suffixed), 'group')} on a provider of its own, "
         f"and {len(serving)} can serve them"
     )
     for slot in suffixed:

@@ -14,6 +14,7 @@ from agent.cli.output import Output
 from agent.cli.tables import holding_lines, shortfall_lines
 from agent.cli.terminal import Style, plain
 from agent.errors import ExitCode, UsageError
+from agent.words import counted
 
 if TYPE_CHECKING:
     from agent.api.shapes.capacity import DefragMoveShape, DefragShape
@@ -62,8 +63,8 @@ def _lines(answer: DefragShape, names: Mapping[str, str], style: Style) -> Itera
     if not moves:
         yield "it fits: no guest has to move"
     else:
-        number = "1 move makes" if len(moves) == 1 else f"{len(moves)} moves make"
-        yield f"{number} room for it{'' if answer['fewest'] else '; fewer may do, the search has ended'}"
+        more = "" if answer["fewest"] else "; fewer may do, the search has ended"
+        yield f"{counted(len(moves), 'move makes', 'moves make')} room for it{more}"
     for index, move in enumerate(moves, start=1):
         yield ""
         here = move["here"]

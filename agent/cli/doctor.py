@@ -12,6 +12,7 @@ from agent.cli.settings_files import add_settings_options, settings_paths
 from agent.cli.terminal import Style, plain
 from agent.cli.waiting import waiting
 from agent.errors import ExitCode
+from agent.words import counted
 
 if TYPE_CHECKING:
     from agent.cli.grammar import CommandAdder
@@ -53,7 +54,9 @@ def doctor(args: Namespace) -> ExitCode:
         device = args.device
         for check in examine_device(*settings, device) if device else examine(*settings, ask, socket):
             checks.append(check)
-            show_activity(f"looking at the host; {len(checks)} checks done, the last one: {check.name}")
+            show_activity(
+                f"looking at the host; {counted(len(checks), 'check')} done, the last one: {check.name}"
+            )
     answer = {"checks": [check.to_json() for check in checks]}
     Output(args.output).show(answer, lambda style: _lines(answer["checks"], style))
     return ExitCode.FAILED if worst(checks) is CheckVerdict.BAD else ExitCode.DONE

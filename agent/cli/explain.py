@@ -15,6 +15,7 @@ from agent.cli.output import Output
 from agent.cli.tables import shortfall_lines, table_lines
 from agent.cli.terminal import Style, plain
 from agent.errors import ExitCode, UsageError
+from agent.words import counted
 
 if TYPE_CHECKING:
     from agent.api.shapes.capacity import CapacityShape
@@ -77,7 +78,7 @@ def capacity_lines(answer: CapacityShape, style: Style) -> Iterator[str]:
     """How many guests fit, why not one more, and what is stranded."""
     from agent.api.shapes.capacity import STRANDED_COLUMNS
 
-    guests = "1 guest fits" if answer["guests"] == 1 else f"{answer['guests']} guests fit"
+    guests = counted(answer["guests"], "guest fits", "guests fit")
     yield f"{guests}, and maybe more" if answer["more"] else guests
     if answer["shortfalls"]:
         yield "why not one more"

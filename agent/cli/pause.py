@@ -13,6 +13,7 @@ from agent.cli.output import Output
 from agent.cli.tables import table_lines
 from agent.cli.terminal import Style, plain
 from agent.errors import ExitCode, UsageError
+from agent.words import counted
 
 if TYPE_CHECKING:
     import argparse
@@ -141,7 +142,7 @@ def _lines(left: Sequence[InstanceShape], style: Style) -> Iterator[str]:
     if not left:
         yield "drained: nothing is left on this host"
         return
-    yield "1 instance is still here:" if len(left) == 1 else f"{len(left)} instances are still here:"
+    yield f"{counted(len(left), 'instance is', 'instances are')} still here:"
     yield from table_lines(INSTANCE_COLUMNS, left, style)
     told: set[str] = set()
     for instance in left:

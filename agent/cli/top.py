@@ -24,6 +24,7 @@ from agent.cli.tables import table_lines
 from agent.cli.terminal import WIDTH_DEFAULT, Style, plain, style_of
 from agent.cli.top_view import TopView, first_line, keys_of
 from agent.errors import DaemonUnreachable, ExitCode, PlimsollError
+from agent.words import counted
 
 if TYPE_CHECKING:
     from agent.api.shapes.audit import FindingShape
@@ -208,7 +209,7 @@ def fit(lines: Sequence[str], columns: int, rows: int) -> list[str]:
     """At most `rows` lines, each cut to the columns; the last line says how many are missing."""
     shown = [_cut(line, columns) for line in lines[:rows]]
     if len(lines) > rows and rows > 0:
-        shown[-1] = _cut(f"... and {len(lines) - rows + 1} lines more", columns)
+        shown[-1] = _cut(f"... and {counted(len(lines) - rows + 1, 'more line')}", columns)
     return shown
 
 
@@ -219,11 +220,11 @@ def _head(overview: OverviewShape, style: Style) -> Iterator[str]:
     colour = STATE_COLOURS.get(status["state"], "red")
     claims = "open" if status["claims"]["open"] else "closed"
     numbers = [
-        f"{sum(1 for instance in overview['instances'] if instance['guest'])} guests",
-        f"{status['claims']['count']} claims, {claims}",
+        counted(sum(1 for instance in overview["instances"] if instance["guest"]), "guest"),
+        f"{counted(status['claims']['count'], 'claim')}, {claims}",
         f"{len(overview['moves'])} moving",
         f"{overview['pending']} pending",
-        f"{len(overview['findings'])} findings" if status.get("audited") else "not audited yet",
+        counted(len(overview["findings"]), "finding") if status.get("audited") else "not audited yet",
     ]
     yield (
         f"{style.paint('bold', plain(status['host']))}  {style.paint(colour, plain(status['state']))} since "

@@ -18,6 +18,7 @@ from oslo_config import cfg
 
 from agent.config.options import Options, allowed, options_of, with_groups
 from agent.errors import SettingsError
+from agent.words import counted
 
 MASK = "***"
 STORES = (
@@ -138,7 +139,8 @@ def _check_known(path: Path, sections: Sections, options: Options) -> None:
         for name, values in assignments.items():
             if len(values) > 1 and name in known and name not in repeatable:
                 raise SettingsError(
-                    f"{path}: [{group}] {name} is given {len(values)} times; remove all lines but one.",
+                    f"{path}: [{group}] {name} is given {counted(len(values), 'time')}; remove all "
+                    "lines but one.",
                     file=str(path),
                     group=group,
                     option=name,

@@ -8,6 +8,7 @@ from agent.providers.resolve import OwnedProviders
 from agent.state import identity
 from agent.state.identity import Identity
 from agent.state.journal import Journal
+from agent.words import counted
 
 
 def adopt(settings: Settings, host_uuid: str) -> Identity:
@@ -22,8 +23,8 @@ def adopt(settings: Settings, host_uuid: str) -> Identity:
         recorded, claims = journal.host_uuid(), journal.claims()
         if claims and recorded not in (None, wanted):
             raise IdentityError(
-                f"The agent's journal has {len(claims)} claims of the host {recorded}; release them, or "
-                "adopt that uuid instead.",
+                f"The agent's journal has {counted(len(claims), 'claim')} of the host {recorded}; release "
+                f"{'it' if len(claims) == 1 else 'them'}, or adopt that uuid instead.",
                 uuid=recorded,
                 claims=len(claims),
             )

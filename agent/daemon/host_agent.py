@@ -30,6 +30,7 @@ from agent.status.health import PASS_STUCK_S
 from agent.status.host_status import AgentStatus
 from agent.status.recorder import Recorder
 from agent.tracker.tracker import ResourceTracker
+from agent.words import counted
 
 LOG = log.get(__name__)
 
@@ -290,7 +291,7 @@ class HostAgent:
             self.request_pass()
         if self.condition.state is not HostState.STOPPING:
             self.condition.become_ready(
-                f"{self._identity.name} with {report.providers} providers; claims are open."
+                f"{self._identity.name} with {counted(report.providers, 'provider')}; claims are open."
             )
             if not self.host_status.is_audited and self._settings.audit_interval_s:
                 self._wake_audit()
@@ -301,7 +302,7 @@ class HostAgent:
         if not running or self._tracker.claims():
             return error
         return IdentityError(
-            f"{error.message} {running} guest{'s run' if running > 1 else ' runs'} here, and the agent's "
+            f"{error.message} {counted(running, 'guest runs', 'guests run')} here, and the agent's "
             "state directory is new: it was lost, or state_path is wrong. Until that is mended the agent "
             "writes nothing and offers nothing; what Placement holds for the guests stays.",
             **error.details,

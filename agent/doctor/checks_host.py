@@ -21,6 +21,7 @@ from agent.errors import DriverError, DriverSlow, SettingsError
 from agent.providers.caps import unmatched_caps
 from agent.providers.disk_space import DISK, disk_in_use, disk_warning
 from agent.providers.provider_config import ProviderConfig
+from agent.words import counted
 
 SQLITE_MIN = (3, 37, 0)
 TIME_ERROR = 5
@@ -114,7 +115,8 @@ def _answers(name: str, driver: Driver) -> DoctorCheck:
     topology, guests = driver.topology(), driver.guests()
     cpus = len(frozenset().union(*(cell.cpus for cell in topology.cells)))
     unreadable = [guest for guest in guests if guest.problem]
-    sentence = f"{name} answers: {cpus} CPUs in {len(topology.cells)} NUMA cells, {len(guests)} guests."
+    cells = counted(len(topology.cells), "NUMA cell")
+    sentence = f"{name} answers: {counted(cpus, 'CPU')} in {cells}, {counted(len(guests), 'guest')}."
     if unreadable:
         problem = unreadable[0].problem
         return warning(

@@ -11,6 +11,7 @@ from agent.doctor.check import DoctorCheck, bad, good, warning
 from agent.errors import DaemonUnreachable, PlimsollError
 from agent.placement.connect import open_transport
 from agent.placement.ping import ping
+from agent.words import counted
 
 UNIT = "plimsoll-agent"
 
@@ -36,7 +37,7 @@ def agent(socket: Path, ask: Any) -> Iterator[DoctorCheck]:
         return
     sentence = f"The agent (pid {status['pid']}, {status['version']}) is {status['state']}"
     if status["state"] == "ready":
-        yield good("agent", f"{sentence}, with {status['claims']['count']} claims.")
+        yield good("agent", f"{sentence}, with {counted(status['claims']['count'], 'claim')}.")
         return
     reasons = " ".join(status["reasons"]) or "it gives no reason"
     yield bad("agent", f"{sentence}: {reasons}", "Follow the reasons; the agent tries again by itself.")

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from agent.doctor.check import CheckVerdict, DoctorCheck, bad, good, warning
 from agent.driver import HostDevice, PassedDevice
+from agent.words import counted
 
 BESIDE_VFIO = frozenset({"", "pci-stub", "pcieport", "shpchp"})
 """Drivers that do not use their device's memory: with them in its group, a device can be given to a guest."""
@@ -97,13 +98,12 @@ def _holders(device: HostDevice, holders: Holders) -> Iterator[DoctorCheck]:
     if device.vfs and not device.vfio:
         found = True
         in_guests = [vf for vf in device.vfs if vf in device.vfs_in_guests or vf in holders]
-        sentence = (
-            f"{address} has {len(device.vfs)} virtual functions, which vanish if a guest gets the whole card"
-        )
+        vfs = counted(len(device.vfs), "virtual function, which vanishes", "virtual functions, which vanish")
+        sentence = f"{address} has {vfs} if a guest gets the whole card"
         if in_guests:
             yield bad(
                 name,
-                f"{sentence}, and {', '.join(in_guests)} are with guests.",
+                f"{sentence}, and guests have {', '.join(in_guests)}.",
                 "Shut these guests down first.",
             )
         else:

@@ -36,7 +36,7 @@ def _sentences(provider: Provider, consumers: Holders) -> Iterator[str]:
         if used > _limit(inventory):
             more = len(holders) - NAMED_MAX
             yield (
-                f"Provider {provider.name} is over capacity: {used} {name} are in use of "
-                f"{inventory.capacity}, by {', '.join(holders[:NAMED_MAX])}"
+                f"Provider {provider.name} is over capacity: {used} {name} {'is' if used == 1 else 'are'} "
+                f"in use of {inventory.capacity}, by {', '.join(holders[:NAMED_MAX])}"
                 f"{f' and {more} more' if more > 0 else ''}; release one of them, or move it away."
             )

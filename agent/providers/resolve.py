@@ -359,7 +359,8 @@ def _resolve_inventory(
         ratio = described.initial_allocation_ratio if now is None else now.allocation_ratio
     if described.reserved > described.total:
         problems.append(
-            f"{described.reserved} of {resource_class} are reserved on provider {provider!r}, which has only "
+            f"{described.reserved} of {resource_class} {'is' if described.reserved == 1 else 'are'} "
+            f"reserved on provider {provider!r}, which has only "
             f"{described.total}: nothing of it is offered. Lower the reserved amount."
         )
     return Inventory(

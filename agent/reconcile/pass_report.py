@@ -5,6 +5,7 @@ from textwrap import shorten
 
 from agent.errors import PlimsollError, ReshapeRefused
 from agent.providers.plan import Plan
+from agent.words import counted
 
 LINES_MAX = 3
 LINE_CHARS_MAX = 160
@@ -40,5 +41,5 @@ def pass_sentence(why: str, written: Plan | None) -> str:
         return f"After {why}: Placement already holds what the driver describes."
     lines = written.lines()
     listed = " ".join(shorten(line, LINE_CHARS_MAX, placeholder=" ...") for line in lines[:LINES_MAX])
-    more = f" And {len(lines) - LINES_MAX} more operations." if len(lines) > LINES_MAX else ""
+    more = f" And {counted(len(lines) - LINES_MAX, 'more operation')}." if len(lines) > LINES_MAX else ""
     return f"After {why}: {listed}{more}"

@@ -11,6 +11,7 @@ from agent.config.settings import PlacementSettings
 from agent.durable.files import write_atomically
 from agent.errors import ApplyError, StateError
 from agent.placement.client import PlacementClient
+from agent.words import counted
 
 HOME_FILE = "placement_home"
 NAMED_MAX = 3
@@ -45,8 +46,9 @@ def check_home(state_path: Path, client: PlacementClient, home: str, claims: Ite
     missing = [] if before is None else [claim for claim in granted if not _is_held(client, claim)]
     if missing:
         raise ApplyError(
-            f"This host comes from {before}, and {home} does not hold {len(missing)} of its {len(granted)} "
-            f"claims ({_named(missing)}); nothing was written. Stop the agent and bring them over with "
+            f"This host comes from {before}, and {home} does not hold {len(missing)} of its "
+            f"{counted(len(granted), 'claim')} ({_named(missing)}); nothing was written. Stop the agent "
+            f"and bring them over with "
             "`plimsoll placement export` and `import`, point [placement] back, or release them.",
             consumers=[claim.consumer for claim in missing],
             before=before,
@@ -60,9 +62,9 @@ def _check_known(client: PlacementClient, home: str, granted: Sequence[Claim]) -
     in_use = next((provider for claim in granted for provider in claim.allocations), None)
     if in_use is not None and client.find_provider(uuid=in_use) is None:
         raise ApplyError(
-            f"This host has {len(granted)} claims ({_named(granted)}), but {home} no longer knows its "
-            "providers: its database was lost or replaced. Nothing was written. Restore the database from a "
-            "backup, or release the claims and claim again.",
+            f"This host has {counted(len(granted), 'claim')} ({_named(granted)}), but {home} no longer "
+            "knows its providers: its database was lost or replaced. Nothing was written. Restore the "
+            "database from a backup, or release the claims and claim again.",
             consumers=[claim.consumer for claim in granted],
             here=home,
         )

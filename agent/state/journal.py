@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.caller import current_caller
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.claim_json import (
     cells_to_json,
@@ -38,8 +37,10 @@ from agent.providers.device_health import DeviceHealth, read_device_health
 from agent.providers.resolve import OwnedProviders
 from agent.reshape.receipt import Receipt, read_receipt
 from agent.state import schema
+from agent.state.caller import current_caller
 from agent.state.cordon import Cordon, read_cordon
 from agent.state.pause import Pause, read_pause
+from agent.words import counted
 
 APPLICATION_ID = 0x504C4147
 FILE_NAME = "agent.db"
@@ -341,7 +342,7 @@ class Journal:
         claim_rows = [_claim_row(claim) for claim in claims]
         move_rows = [_move_row(move) for move in moves]
         undid = f", an undo of {receipt.undoes}" if receipt.undoes else ""
-        detail = f"receipt {receipt.id}{undid}, {len(receipt.relocations)} allocations moved"
+        detail = f"receipt {receipt.id}{undid}, {counted(len(receipt.relocations), 'allocation')} moved"
 
         def change(transaction: Transaction) -> None:
             transaction.execute(schema.PUT_RESHAPE, row)

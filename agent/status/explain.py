@@ -17,6 +17,7 @@ from agent.reshape.types import name_of
 from agent.shapes import Allocations, Units
 from agent.status.overview import Overview
 from agent.tree import Provider
+from agent.words import counted
 
 HOLDERS_SHOWN_MAX = 50
 NEAR_MAX = 5
@@ -214,7 +215,7 @@ def _cell_lines(cells: Iterable[PlacedCell]) -> Iterator[str]:
         pinned = ", ".join(f"{cpu} on {pin}" for cpu, pin in sorted(cell.pinning.items()))
         parts = [f"CPU {pinned}"] if pinned else []
         if cell.floating:
-            parts.append(f"{len(cell.floating)} CPUs on its shared ones")
+            parts.append(f"{counted(len(cell.floating), 'CPU')} on its shared ones")
         parts.append(f"{cell.memory_mb} MiB in pages of {cell.page_kib} KiB")
         if cell.emulator:
             parts.append(f"CPU {format_cpu_set(cell.emulator)} for the emulator's threads")
@@ -279,11 +280,16 @@ def _provider_lines(known: ExplainSources, provider: Provider) -> Iterator[str]:
     holders = list(_holders(overview, provider.uuid))
     yield from holders[:HOLDERS_SHOWN_MAX]
     if len(holders) > HOLDERS_SHOWN_MAX:
-        yield f"{len(holders) - HOLDERS_SHOWN_MAX} more consumers have allocations of it."
+        yield f"{_more(holders, 'allocations of it')}."
     for receipt in known.receipts:
         if any(provider.uuid == slot.provider for slot in (*receipt.before, *receipt.after)):
             yield f"Reshape {receipt.id} of {_when(receipt.at)} moved inventory to or from it."
     yield from _findings(overview, provider.uuid)
+
+
+def _more(holders: list[str], what: str) -> str:
+    number = len(holders) - HOLDERS_SHOWN_MAX
+    return counted(number, f"more consumer has {what}", f"more consumers have {what}")
 
 
 def _holders(overview: Overview, uuid: str) -> Iterator[str]:
@@ -317,7 +323,7 @@ def _class_lines(known: ExplainSources, name: str) -> Iterator[str]:
         holders = list(_holders_of_class(overview, provider.uuid, name))
         yield from holders[:HOLDERS_SHOWN_MAX]
         if len(holders) > HOLDERS_SHOWN_MAX:
-            yield f"  {len(holders) - HOLDERS_SHOWN_MAX} more consumers have some of it."
+            yield f"  {_more(holders, 'some of it')}."
 
 
 def _holders_of_class(overview: Overview, uuid: str, name: str) -> Iterator[str]:
@@ -387,7 +393,8 @@ def _explain_reshape(known: ExplainSources, receipt: Receipt) -> ExplainedItem:
     consumers = sorted({relocation.consumer for relocation in receipt.relocations})
     names = ", ".join(_called(known.overview, uuid) for uuid in consumers[:HOLDERS_SHOWN_MAX])
     lines.append(
-        f"The allocations of {len(consumers)} consumers moved as well{f': {names}' if names else ''}."
+        f"The allocations of {counted(len(consumers), 'consumer')} moved as "
+        f"well{f': {names}' if names else ''}."
     )
     return ExplainedItem("reshape", receipt.id, receipt.id, tuple(lines))
 

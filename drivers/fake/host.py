@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from agent.driver import Cell, Guest, MoveInstruction
+from agent.words import counted
 from drivers.fake.devices import Device, DividedGpu, Gpu, Nic
 from drivers.fake.schema import (
     AMOUNT,
@@ -105,6 +106,6 @@ def cell(
     ids = sorted(cpus)
     cores, rest = divmod(len(ids), threads)
     if rest:
-        raise ValueError(f"{len(ids)} CPUs cannot be cores of {threads} threads")
+        raise ValueError(f"{counted(len(ids), 'CPU')} cannot be cores of {counted(threads, 'thread')}")
     siblings = tuple(frozenset(ids[core::cores]) for core in range(cores))
     return Cell(cell_id, cpus, memory_mb, siblings, dict(pages or {}))

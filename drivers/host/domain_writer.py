@@ -17,6 +17,7 @@ from agent.cpuset import format_cpu_set, parse_cpu_set
 from agent.device_names import device_aliases
 from agent.driver import DeviceKind, GivenCell, GivenDevice, GivenResources
 from agent.errors import DriverDataError, UsageError
+from agent.words import counted
 from drivers.host.domain_document import DomainDocument, Element, add_child, child, set_text
 from drivers.host.domain_memory import file_bytes
 from drivers.host.domain_needs import ALIAS_PREFIX, device_kind
@@ -79,7 +80,7 @@ def _contradictions(root: Element, given: GivenResources, replace: bool) -> Iter
     if vcpu is not None and vcpu.get("current"):
         vcpus = vcpu.get("current", "")  # the others are plugged in later
     if vcpus and vcpus != str(given.vcpus):
-        yield f"<vcpu> is {vcpus}, and the claim has {given.vcpus} CPUs"
+        yield f"<vcpu> is {vcpus}, and the claim has {counted(given.vcpus, 'CPU')}"
     memory = root.find("memory")
     if memory is not None:
         kib = _kib(memory) - _kib_in_files(root)
@@ -119,7 +120,7 @@ def _cell_contradictions(root: Element, given: Sequence[GivenCell]) -> Iterator[
         return
     elements = root.findall("cpu/numa/cell")
     if elements and len(elements) != len(given):
-        yield f"<numa> has {len(elements)} cells, and the claim has {len(given)}"
+        yield f"<numa> has {counted(len(elements), 'cell')}, and the claim has {len(given)}"
         return
     for cell in given:
         element = root.find(f"cpu/numa/cell[@id='{cell.cell}']")

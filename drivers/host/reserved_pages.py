@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from agent.driver import Cell, ReservedPages
 from agent.errors import DriverDataError
+from agent.words import counted
 
 KIB_PER_MIB = 1024
 
@@ -25,8 +26,9 @@ def without_reserved_pages(cells: tuple[Cell, ...], reserved: Collection[Reserve
         has = cell.pages.get(pages.size_kib, 0) if cell is not None else 0
         if cell is None or has < pages.count:
             raise DriverDataError(
-                f"[DEFAULT] reserved_huge_pages keeps {pages.count} pages of {pages.size_kib} KiB of NUMA "
-                f"node {pages.node}, which has {has}; correct the option, or allocate the pages"
+                f"[DEFAULT] reserved_huge_pages keeps {counted(pages.count, 'page')} of "
+                f"{pages.size_kib} KiB of NUMA node {pages.node}, which has {has}; "
+                "correct the option, or allocate the pages"
             )
         by_cell[pages.node] = replace(
             cell,

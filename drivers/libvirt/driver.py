@@ -28,6 +28,7 @@ from agent.driver import (
     Topology,
 )
 from agent.errors import DriverUnavailable, SettingsError
+from agent.words import counted
 from drivers.host.device_signs import device_addresses, read_signs
 from drivers.host.domain_needs import read_needs
 from drivers.host.domain_writer import write_domain
@@ -297,7 +298,9 @@ class LibvirtDriver(Driver):
             )
             if created:
                 self._pending_reads.add_all_devices()
-                self._report_change(f"{len(created)} mediated devices were created again")
+                self._report_change(
+                    f"{counted(len(created), 'mediated device was', 'mediated devices were')} created again"
+                )
 
     def _connected(self) -> _Readers:
         """The readers, which open the connection when they need it."""

@@ -6,6 +6,7 @@ from typing import Annotated, TypedDict
 from agent.api.shapes.columns import Column
 from agent.api.shapes.schema import Moment, Positive, ResourcesShape, Uuid
 from agent.api.shapes.tree import TreeShape
+from agent.words import counted
 
 _Ends = TypedDict("_Ends", {"from": str, "from_uuid": Uuid, "to": str, "to_uuid": Uuid})
 
@@ -82,7 +83,7 @@ def _moved(receipt: ReceiptShape) -> Iterator[str]:
 
 
 def _name_or_number(providers: set[str]) -> str:
-    return next(iter(providers)) if len(providers) == 1 else f"{len(providers)} providers"
+    return next(iter(providers)) if len(providers) == 1 else counted(len(providers), "provider")
 
 
 def _undo(receipt: ReceiptShape) -> str:

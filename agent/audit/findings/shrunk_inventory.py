@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from agent.audit.finding import Finding, FindingKind, TableRow
 from agent.audit.observation import Observation
+from agent.words import counted
 
 
 class ShrunkInventory(FindingKind):
@@ -42,7 +43,7 @@ class ShrunkInventory(FindingKind):
                     yield Finding(
                         self.name,
                         provider.uuid,
-                        f"{provider.name} has {capacity} {name}, but {used} are allocated, to "
-                        f"{', '.join(consumers)}: release one of these consumers, or move it away.",
+                        f"{provider.name} has {capacity} {name}, but {counted(used, 'is', 'are')} allocated, "
+                        f"to {', '.join(consumers)}: release one of these consumers, or move it away.",
                         {"class": name, "capacity": int(capacity), "used": used, "consumers": consumers},
                     )

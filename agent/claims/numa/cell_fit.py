@@ -14,6 +14,7 @@ from enum import StrEnum
 from itertools import combinations, islice
 
 from agent.claims.choice import Strategy
+from agent.words import counted
 
 KIB_PER_MIB = 1024
 SMALL_PAGE_KIB = 4
@@ -226,7 +227,8 @@ class CellPairs:
         """Why the guest has no placement: the reason for each pair, by guest cell and host cell."""
         bad = sorted(self.bad, key=lambda misfit: (misfit.guest_cell, misfit.host_cell))
         if len(self.guest) > len(self.host):
-            reason = f"the guest wants {len(self.guest)} cells of their own, the host has {len(self.host)}"
+            wanted = counted(len(self.guest), "cell")
+            reason = f"the guest wants {wanted} of their own, the host has {len(self.host)}"
             crowded = self.guest[len(self.host)].id
             return (*bad, Misfit(crowded, -1, reason, "", len(self.guest), len(self.host)))
         taken = tuple(
@@ -312,7 +314,7 @@ def _fit_one(
     if pins is None or emulator is None:
         asked, free = len(wanted.pinned) + wanted.emulator, len(cell.free_cpus)
         own = ", one of them for the emulator's threads," if wanted.emulator else ""
-        reason = f"has {free} free dedicated CPUs, {asked} asked{own} with thread policy {policy}"
+        reason = f"has {counted(free, 'free dedicated CPU')}, {asked} asked{own} with thread policy {policy}"
         return Misfit(wanted.id, cell.id, reason, "PCPU", asked, free)
     withheld = frozenset[int]()
     if policy is ThreadPolicy.ISOLATE:
@@ -349,11 +351,12 @@ def _floating_misfit(wanted: GuestCell, cell: FreeCell) -> Misfit | None:
         reason = "has no CPUs for shared use"
     elif asked > cell.shared_cpus:
         reason = (
-            f"has {cell.shared_cpus} shared CPUs, {asked} asked: a guest is never overcommitted against "
-            "itself"
+            f"has {counted(cell.shared_cpus, 'shared CPU')}, {asked} asked: a guest is never overcommitted "
+            "against itself"
         )
     elif asked > free:
-        reason = f"has room for {free} more virtual CPUs on its {cell.shared_cpus} shared ones, {asked} asked"
+        room = counted(free, "more virtual CPU")
+        reason = f"has room for {room} on its {counted(cell.shared_cpus, 'shared one')}, {asked} asked"
     else:
         return None
     return Misfit(wanted.id, cell.id, reason, "VCPU", asked, max(0, min(free, cell.shared_cpus)))
@@ -390,7 +393,9 @@ def _memory_clause(memory_mb: int, cell: FreeCell, sizes_kib: Sequence[int] | No
             free = cell.pages.get(size, 0)
             free_mb = free * size // KIB_PER_MIB
             divides = memory_mb * KIB_PER_MIB % size == 0
-            amounts.append(f"{free} pages of {size} KiB" + ("" if divides else " (which do not divide it)"))
+            amounts.append(
+                f"{counted(free, 'page')} of {size} KiB" + ("" if divides else " (which do not divide it)")
+            )
         most_mb = max(most_mb, free_mb)
     return f"has {' or '.join(amounts) or 'no pages'} free, {memory_mb} MiB asked", most_mb
 

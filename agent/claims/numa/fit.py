@@ -20,6 +20,7 @@ from agent.claims.shortfalls import shortfalls
 from agent.device_names import is_page_class, page_class
 from agent.shapes import Allocations, Units
 from agent.tree import Provider, ProviderTree
+from agent.words import counted
 
 CELLS_UNKNOWN = "the driver has not reported the host's NUMA cells yet"
 
@@ -226,7 +227,7 @@ def fit_in_sum(request: ClaimRequest, stock: HostStock) -> Fit:
                 able = next(stock.obstacles(unsuffixed, resources, provider), None) is None
                 slots.append(FitSlot(unsuffixed, resources, (provider,) if able else ()))
         if left:
-            reason = f"only {asked - left} of it are held"
+            reason = f"only {counted(asked - left, 'of it is', 'of it are')} held"
             short.append(Shortfall.at(stock.host.root, name, asked, asked - left, reason))
     if short:
         return _no_fit(short)

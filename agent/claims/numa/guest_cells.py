@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from agent.claims.numa.cell_fit import GuestCell, ThreadPolicy
 from agent.claims.request import ClaimRequest, TopologyRequest
 from agent.errors import UsageError
+from agent.words import counted
 
 
 def wants_cells(topology: TopologyRequest) -> bool:
@@ -34,13 +35,17 @@ def guest_cells(request: ClaimRequest) -> tuple[GuestCell, ...]:
     vcpus, memory_mb = asked["VCPU"] + asked["PCPU"], asked["MEMORY_MB"]
     count = topology.cells or 1
     if vcpus < count:
-        raise UsageError(f"topology: {count} cells are asked for and {vcpus} CPUs: each cell needs one.")
+        raise UsageError(
+            f"topology: {counted(count, 'cell is', 'cells are')} asked for and {counted(vcpus, 'CPU')}: "
+            "each cell needs one."
+        )
     pinned = _pinned(topology, asked)
     cpus = topology.cell_cpus or _evenly(vcpus, count)
     memory = topology.cell_memory_mb or _shares(memory_mb, count)
     if len(cpus) != count or len(memory) != count:
         raise UsageError(
-            f"topology: {count} cells are asked for, with CPUs for {len(cpus)} and memory for {len(memory)}."
+            f"topology: {counted(count, 'cell is', 'cells are')} asked for, with CPUs for {len(cpus)} and "
+            f"memory for {len(memory)}."
         )
     if sorted(cpu for cell in cpus for cpu in cell) != list(range(vcpus)):
         raise UsageError(

@@ -14,6 +14,7 @@ from agent.claims.numa.cell_fit import KIB_PER_MIB
 from agent.claims.numa.host_cells import CellStock, CellUse, HostCells, cell_use, memory_use, page_key
 from agent.driver import Guest, UsedMemory
 from agent.tree import Provider
+from agent.words import counted
 
 _MEMORY = "MEMORY_MB"
 _PAGES = "pages:"
@@ -87,14 +88,14 @@ def _memory_shortfall(
     provider = _provider(among, host, stock)
     size = what.removeprefix(_PAGES) if what.startswith(_PAGES) else ""
     unit_kib = int(size) if size else KIB_PER_MIB
-    cells = f"host cell{'s' if len(among) > 1 else ''} {', '.join(map(str, among))}"
-    counted = f"{free} pages of {size} KiB" if size else f"{free} MiB"
+    cells = f"host {'cell' if len(among) == 1 else 'cells'} {', '.join(map(str, among))}"
+    room = f"{counted(free, 'page')} of {size} KiB" if size else f"{free} MiB"
     return Shortfall.at(
         provider,
         _MEMORY,
         asked * unit_kib // KIB_PER_MIB,
         free * unit_kib // KIB_PER_MIB,
-        f"{has} {counted} {'' if has.startswith('its') else 'free '}on {cells}, {asked} asked",
+        f"{has} {room} {'' if has.startswith('its') else 'free '}on {cells}, {asked} asked",
     )
 
 

@@ -15,6 +15,7 @@ from agent.cli.placement.source import (
     read_text_file,
 )
 from agent.errors import ExitCode, UsageError
+from agent.words import counted
 
 if TYPE_CHECKING:
     from agent.cli.grammar import CommandAdder
@@ -64,6 +65,6 @@ def _lines(answer: dict[str, Any]) -> Iterator[str]:
         yield f"{finding['name']}: {finding['sentence']}"
         yield f"  {finding['remedy']}"
     if answer["findings"]:
-        yield f"{len(answer['findings'])} broken invariants in {counts_text(answer)}"
+        yield f"{counted(len(answer['findings']), 'broken invariant')} in {counts_text(answer)}"
     else:
         yield f"all is well with {counts_text(answer)}"

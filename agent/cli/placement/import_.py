@@ -15,6 +15,7 @@ from agent.cli.placement.source import (
     read_text_file,
 )
 from agent.errors import ExitCode
+from agent.words import counted
 
 if TYPE_CHECKING:
     from agent.cli.grammar import CommandAdder
@@ -77,14 +78,17 @@ def import_(args: Namespace) -> ExitCode:
 def _lines(answer: dict[str, Any], differences: Sequence[str]) -> Iterator[str]:
     written = answer["written"]
     yield (
-        f"imported {counts_text(answer)}: {written['operations']} operations and "
-        f"{written['consumers']} consumers were written"
+        f"imported {counts_text(answer)}: {counted(written['operations'], 'operation')} and "
+        f"{counted(written['consumers'], 'consumer was', 'consumers were')} written"
     )
     if differences:
-        yield f"read again, the target differs in {len(differences)} places:"
+        yield f"read again, the target differs in {counted(len(differences), 'place')}:"
         yield from (f"  {line}" for line in differences)
     else:
         yield "read again, the target says what the document says; generations are its own"
     others = len(answer["other_consumers"])
     if others:
-        yield f"{others} consumers that are not in the document use these providers too"
+        yield (
+            f"{counted(others, 'consumer')} not in the document {'uses' if others == 1 else 'use'} these "
+            "providers too"
+        )

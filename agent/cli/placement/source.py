@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent.cli.waiting import waiting
 from agent.errors import UsageError
+from agent.words import counted
 
 if TYPE_CHECKING:
     from agent.placement.transfer.invariants import ServiceEvidence
@@ -64,7 +65,9 @@ def read_content(args: Namespace, *, with_usages: bool = False) -> tuple[Placeme
 
 def counts_text(answer: Mapping[str, Any]) -> str:
     """`2 providers and 7 consumers`, from the counts of some content."""
-    return f"{answer['resource_providers']} providers and {answer['consumers']} consumers"
+    return (
+        f"{counted(answer['resource_providers'], 'provider')} and {counted(answer['consumers'], 'consumer')}"
+    )
 
 
 @contextmanager

@@ -83,7 +83,7 @@ def array(items: SchemaCheck, minimum: int = 0, unique: bool = False) -> SchemaC
         if not isinstance(value, list | tuple):
             raise Invalid(f"{where} must be an array, not {_shown(value)}.")
         if len(value) < minimum:
-            raise Invalid(f"{where} must have at least {minimum} items.")
+            raise Invalid(f"{where} must have {minimum} or more items.")
         checked = [items(item, f"{where}[{index}]") for index, item in enumerate(value)]
         if unique and len(set(checked)) != len(checked):
             raise Invalid(f"{where} must not name anything twice.")

@@ -28,6 +28,7 @@ from agent.placement.transfer.snapshot import (
 from agent.providers.plan import CreateResourceClass, CreateTrait, Operation, Plan, plan, same_inventories
 from agent.shapes import Amounts
 from agent.tree import InventoriesByProvider, Inventory, ProviderTree
+from agent.words import counted
 
 CONSUMERS_AT_ONCE = 50
 FORBIDDEN = 403
@@ -157,7 +158,7 @@ def _refuse_broken(wanted: PlacementSnapshot) -> None:
     ]
     if broken:
         raise UsageError(
-            f"The document is broken in {len(broken)} places, and no Placement accepts it: "
+            f"The document is broken in {counted(len(broken), 'place')}, and no Placement accepts it: "
             f"{_first_few(invariant.sentence for invariant in broken)} `plimsoll placement check` shows all, "
             "with remedies.",
             findings=[invariant.to_json() for invariant in broken],
@@ -205,7 +206,7 @@ def _refuse_conflicts(between: Iterable[Difference]) -> None:
     ]
     if conflicts:
         raise ImportRefused(
-            f"The target differs from the document in {len(conflicts)} places: "
+            f"The target differs from the document in {counted(len(conflicts), 'place')}: "
             f"{_first_few(conflict.line() for conflict in conflicts)}. Nothing was written; --overwrite "
             "makes the target the same as the document there.",
             conflicts=[conflict.to_json() for conflict in conflicts],

@@ -11,6 +11,7 @@ from agent.placement.client import ConsumerAllocations
 from agent.placement.transfer.snapshot import PlacementSnapshot
 from agent.shapes import Usages
 from agent.tree import Inventory, Provider
+from agent.words import counted
 
 ACCEPTED = frozenset({"over_capacity", "outside_limits"})
 """The broken invariants that Placement accepts: an inventory may be changed below its use."""
@@ -207,7 +208,7 @@ class _Checker:
                     "over_capacity",
                     uuid,
                     f"{_name_and_uuid(provider)} has a capacity of {int(_capacity(inventory))} {name}; "
-                    f"{amount} are in use.",
+                    f"{counted(amount, 'is', 'are')} in use.",
                     f"Move or release consumers (the largest: {largest}), or raise the inventory.",
                 )
 
@@ -228,7 +229,8 @@ class _Checker:
                     yield BrokenInvariant(
                         "usage_mismatch",
                         uuid,
-                        f"Provider {uuid} shows that {amounts.get(name, 0)} {name} are in use, and the "
+                        f"Provider {uuid} shows that {amounts.get(name, 0)} {name} "
+                        f"{'is' if amounts.get(name) == 1 else 'are'} in use, and the "
                         f"allocations of its consumers add up to {sums.get(name, 0)}.",
                         "Check again while no client writes; if it remains, compare GET "
                         f"/resource_providers/{uuid}/allocations with each consumer's GET /allocations/UUID.",

@@ -12,6 +12,7 @@ from agent.errors import ImportRefused, UsageError
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transfer.snapshot import PlacementSnapshot, differences, foreign_consumers
 from agent.tree import Provider, ProviderTree
+from agent.words import counted
 
 CONSUMERS_AT_ONCE = 100
 CHANGES_SHOWN_MAX = 5
@@ -91,7 +92,7 @@ def plan_removal(unwanted: PlacementSnapshot, present: PlacementSnapshot) -> Rem
     if changes:
         more = len(changes) - CHANGES_SHOWN_MAX
         raise ImportRefused(
-            f"The Placement differs from the document in {len(changes)} places: "
+            f"The Placement differs from the document in {counted(len(changes), 'place')}: "
             f"{'; '.join(changes[:CHANGES_SHOWN_MAX])}{f'; and {more} more' if more > 0 else ''}. Nothing "
             "was removed; export and import again.",
             conflicts=changes,

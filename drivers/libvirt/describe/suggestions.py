@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 
 from agent.driver import Suggestion, Topology
+from agent.words import counted
 from drivers.libvirt.describe.cards import Card, mdev_types
 
 DISPLAY = 0x03
@@ -23,8 +24,8 @@ def _cells(topology: Topology) -> Iterator[Suggestion]:
             "libvirt",
             "report_numa",
             "true",
-            f"The host has {len(cells)} NUMA cells; with a provider for each, a claim can ask for CPUs, "
-            "memory and devices of one cell.",
+            f"The host has {counted(len(cells), 'NUMA cell')}; with a provider for each, a claim can ask "
+            "for CPUs, memory and devices of one cell.",
         )
 
 
@@ -71,8 +72,8 @@ def _networks(cards: tuple[Card, ...]) -> Iterator[Suggestion]:
                 "pci",
                 "device_spec",
                 json.dumps({"address": card.device.address, "physical_network": "physnet1"}),
-                f"{where} can have {card.device.vfs_max} virtual functions, and has {len(card.vfs)}; say "
-                "which physical network it is on.",
+                f"{where} can have {counted(card.device.vfs_max, 'virtual function')}, and has "
+                f"{len(card.vfs)}; say which physical network it is on.",
                 certain=False,
             )
 

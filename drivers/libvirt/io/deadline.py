@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from agent.errors import DriverSlow, DriverUnavailable
+from agent.words import counted
 
 T = TypeVar("T")
 STUCK_MAX = 8
@@ -129,7 +130,6 @@ class DeadlineRunner:
         with self._lock:
             self._stuck = [thread for thread in self._stuck if thread.is_alive()]
             if len(self._stuck) >= self._stuck_max:
-                raise DriverUnavailable(
-                    f"{len(self._stuck)} calls to {self._who} are stuck, the agent starts no other ({what}): "
-                    f"{self._advice}"
-                )
+                who = self._who
+                stuck = counted(len(self._stuck), f"call to {who} is", f"calls to {who} are")
+                raise DriverUnavailable(f"{stuck} stuck, the agent starts no other ({what}): {self._advice}")

@@ -40,7 +40,7 @@ def test_top_is_drawn_anew_and_leaves_the_terminal_as_it_was(fresh: tuple[Sight,
         terminal.read_until("0 claims")
         assert "\x1b[?1049h" in terminal.text and "\x1b[?25l" in terminal.text
         shown.world.operations.claim(asks("late", VCPU=1))
-        terminal.read_until("1 claims")
+        terminal.read_until("1 claim,")
         terminal.process.send_signal(signal.SIGINT)
         terminal.read_until("\x1b[?25h\x1b[?1049l")
         assert terminal.process.wait(10) == ExitCode.DONE
@@ -52,12 +52,12 @@ def test_top_is_drawn_anew_and_leaves_the_terminal_as_it_was(fresh: tuple[Sight,
 def test_top_fits_a_narrow_terminal_and_ends_with_q(fresh: tuple[Sight, Path]) -> None:
     with Terminal(fresh[1], "top", "--interval", "60", columns=24, lines=6) as terminal:
         before = termios.tcgetattr(terminal.keys)
-        terminal.read_until("lines more")
+        terminal.read_until("more lines")
         (frame,) = terminal.text.split("\x1b[H")[1:]
         shown = re.sub(r"\x1b\[[0-9;]*[mKJ]", "", frame).splitlines()
         assert len(shown) == 6 and max(map(len, shown)) <= 24
         os.write(terminal.keys, b"x")
-        terminal.read_until("more\x1b[K\x1b[J\x1b[H")  # any other key draws at once
+        terminal.read_until("lines\x1b[K\x1b[J\x1b[H")  # any other key draws at once
         os.write(terminal.keys, b"q")
         terminal.read_until("\x1b[?25h\x1b[?1049l")
         assert terminal.process.wait(10) == ExitCode.DONE
@@ -90,7 +90,7 @@ def test_top_sorts_filters_scrolls_and_explains(full: tuple[Sight, Path]) -> Non
 def test_top_scrolls_where_the_host_is_higher_than_the_screen(full: tuple[Sight, Path]) -> None:
     with Terminal(full[1], "top", "--interval", "60", columns=150, lines=16) as terminal:
         terminal.read_until("q: quit")
-        assert "WHEN" not in terminal.text and "lines more" in terminal.text
+        assert "WHEN" not in terminal.text and "more lines" in terminal.text
         os.write(terminal.keys, b"\x1b[6~" * 5)
         terminal.read_until("WHEN")
         os.write(terminal.keys, b"q")
@@ -108,7 +108,7 @@ def test_top_waits_for_an_agent_that_restarts(tmp_path: Path) -> None:
 def test_lines_are_cut_to_the_screen() -> None:
     painted = "\x1b[31mred\x1b[0m and more"
     assert fit([painted], 5, 9) == ["\x1b[31mred\x1b[0m a"]
-    assert fit([str(n) for n in range(5)], 80, 3) == ["0", "1", "... and 3 lines more"]
+    assert fit([str(n) for n in range(5)], 80, 3) == ["0", "1", "... and 3 more lines"]
     assert fit([], 80, 3) == []
 
 

@@ -62,7 +62,7 @@ def test_another_uuid_is_taken_where_no_claim_is_left_behind(named: MakeSettings
     request = ClaimRequest(A, (RequestGroup(resources={"VCPU": 1}),))
     with closing(Journal.open(tmp_path)) as journal:
         journal.put_claim(Claim(A, ClaimState.CLAIMED, request, {B: {"VCPU": 1}}), "claimed").wait()
-    with pytest.raises(IdentityError, match="1 claims of the host"):
+    with pytest.raises(IdentityError, match="1 claim of the host"):
         adopt(named("node1"), A)
     assert started(named("node1")) == B
 

@@ -235,7 +235,7 @@ def test_room_that_another_cell_of_the_guest_needs_is_told(host: NumaHost) -> No
     with pytest.raises(DoesNotFit) as refused:
         host.claim(4, 1024, hw_numa_nodes="2", hw_cpu_policy="dedicated")
     reasons = [each["reason"] for each in refused.value.details["shortfalls"]]
-    assert "guest cell 0: host cell 0 has 1 free dedicated CPUs, 2 asked with thread policy prefer" in reasons
+    assert "guest cell 0: host cell 0 has 1 free dedicated CPU, 2 asked with thread policy prefer" in reasons
     assert "guest cell 1: host cell 1 has room, and is needed for another guest cell" in reasons
 
 

@@ -250,7 +250,7 @@ def test_what_makes_no_sense_is_refused_before_anything_is_done(kit: Kit) -> Non
     asked = replace(request(VCPU=1), topology=TopologyRequest(cells=2))
     before = kit.state()
     for ask in (kit.tracker.claim, kit.tracker.explain):
-        with pytest.raises(UsageError, match="2 cells are asked for and 1 CPUs"):
+        with pytest.raises(UsageError, match="2 cells are asked for and 1 CPU:"):
             ask(asked)
     assert kit.state() == before
 

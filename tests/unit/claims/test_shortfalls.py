@@ -14,7 +14,7 @@ from agent.tree import Inventory
     [
         (Inventory(16), 13, 4, 3, "only 3 of 16 are free"),
         (Inventory(16, reserved=4), 0, 13, 12, "only 12 of 12 are free"),
-        (Inventory(16, allocation_ratio=1.5), 23, 2, 1, "only 1 of 24 are free"),
+        (Inventory(16, allocation_ratio=1.5), 23, 2, 1, "only 1 of 24 is free"),
         (Inventory(16), 20, 1, 0, "only 0 of 16 are free"),
         (Inventory(16, max_unit=4), 0, 5, 16, "max_unit is 4"),
         (Inventory(16, min_unit=4), 0, 2, 16, "min_unit is 4"),

@@ -14,11 +14,11 @@ import pytest
 from kits.paths import TESTS
 from kits.tracker import uuid_of
 
-from agent.caller import acting_for
 from agent.claims.claim import ClaimState
 from agent.errors import StateError
 from agent.moves.states import MoveRole, MoveState
 from agent.state import schema
+from agent.state.caller import acting_for
 from agent.state.journal import FILE_NAME, Journal
 
 SAMPLES = TESTS / "data" / "journal"

@@ -234,7 +234,7 @@ def test_standard_names_that_the_target_does_not_know_are_listed() -> None:
 
 def test_a_broken_document_is_not_imported() -> None:
     orphan = ConsumerAllocations(consumer_uuid(3), {provider_uuid(9): {"VCPU": 1}})
-    with fresh_core() as transport, pytest.raises(UsageError, match="broken in 1 places"):
+    with fresh_core() as transport, pytest.raises(UsageError, match="broken in 1 place,"):
         bring(transport, PlacementSnapshot.of([], [orphan]))
 
 

@@ -38,7 +38,7 @@ def test_an_export_is_well_and_a_broken_one_is_drift(
     file = tmp_path / "host1.json"
     assert export(arguments(state_dir=state_dir, file=str(file))) is ExitCode.DONE
     assert check(arguments(file=str(file))) is ExitCode.DONE
-    assert "all is well with 1 providers and 0 consumers" in capsys.readouterr().out
+    assert "all is well with 1 provider and 0 consumers" in capsys.readouterr().out
 
     document = json.loads(file.read_text())
     (provider,) = document["resource_providers"]

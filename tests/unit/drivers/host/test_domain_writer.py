@@ -160,7 +160,7 @@ CONTRADICTIONS = [
         "<cputune><vcpupin vcpu='0' cpuset='7'/></cputune><os>",
         "<vcpupin vcpu='0'> is 7, and the claim has 2",
     ),
-    ("<os>", "<cpu><numa><cell id='0' cpus='0-3' memory='4194304'/></numa></cpu><os>", "<numa> has 1 cells"),
+    ("<os>", "<cpu><numa><cell id='0' cpus='0-3' memory='4194304'/></numa></cpu><os>", "<numa> has 1 cell"),
 ]
 
 
