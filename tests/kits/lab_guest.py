@@ -1,6 +1,7 @@
-"""A guest for the lab's nodes that says on its serial console which devices it sees and where, and ends.
+"""A guest for the lab's nodes that says on its serial console which devices it sees and where.
 
-It boots the kernel of the nodes, with a shell and the driver of virtual functions in its initial ramdisk.
+It ends then, or goes on. It boots the kernel of the nodes, with a shell and the driver of virtual functions
+in its initial ramdisk.
 """
 
 import os
@@ -18,6 +19,9 @@ BOOT = (
     "<cmdline>console=ttyS0 loglevel=4</cmdline>"
 )
 BEGUN, ENDED = "guest-begin", "guest-end"
+STAY = "guest-stays"
+STAYING = BOOT.replace("<cmdline>", f"<cmdline>{STAY} ")
+"""As BOOT, of a guest that goes on when it has said what it sees."""
 BOOT_TIMEOUT_S = 400
 BRIDGE = "0x0604"
 INIT = f"""#!/busybox sh
@@ -37,6 +41,7 @@ for n in /sys/devices/system/node/node[0-9]*; do
   echo "guest-node ${{n##*node}} $(/busybox cat $n/cpulist)"
 done
 echo {ENDED}
+case "$(/busybox cat /proc/cmdline)" in *{STAY}*) while :; do /busybox sleep 1000; done;; esac
 /busybox poweroff -f
 """
 
@@ -84,7 +89,7 @@ def install_guest(node: Node) -> None:
 
 
 def seen_by(node: Node, name: str) -> Seen:
-    """What the guest saw; it has ended then."""
+    """What the guest saw; it has ended then, unless it is of those that go on."""
     log = f"{LOGS}/{name}.log"
     node.wait(f"{name} has looked", lambda: ENDED in node.ask(f"cat {log}"), BOOT_TIMEOUT_S)
     text = node.run(f"sed -n '/{BEGUN}/,/{ENDED}/p' {log}")

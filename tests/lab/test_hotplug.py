@@ -1,10 +1,11 @@
-"""What is plugged into running guests on a real hypervisor: a finding in time, or the claim's."""
+"""What is plugged and unplugged on a real hypervisor: a finding in time, or the claim's."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
+from kits.lab_guest import STAYING, console, install_guest, kernel, seen_by
 from kits.lab_node import UNIT, Node, Prepare, alone
 
 CPUS = "d0000000-0000-4000-8000-000000000001"
@@ -12,6 +13,7 @@ DEVICES = "d0000000-0000-4000-8000-000000000002"
 NIC, VF = "hv1_net_enp65s0", "0000:41:10.2"
 GPU = "0000:43:00.0"
 MDEV = "d0000000-0000-4000-8000-0000000000ff"
+LINUX = "d0000000-0000-4000-8000-000000000003"
 CONFIG = """[claims]
 follow = {follow}
 
@@ -32,6 +34,13 @@ WITH_PORTS = f"""<domain type='qemu'><name>devices</name><uuid>{DEVICES}</uuid>
 <memory unit='MiB'>64</memory><vcpu>1</vcpu><os><type arch='x86_64' machine='q35'>hvm</type></os>
 <devices><controller type='usb' model='none'/><memballoon model='none'/>{PORTS}</devices></domain>"""
 """These guests have no operating system, so they never let go of a device: nothing is unplugged here."""
+WITH_LINUX = f"""<domain type='kvm'><name>linux</name><uuid>{LINUX}</uuid>
+<maxMemory slots='2' unit='MiB'>512</maxMemory><memory unit='MiB'>128</memory><vcpu current='1'>4</vcpu>
+<os><type arch='x86_64' machine='q35'>hvm</type>{STAYING}</os><features><acpi/><apic/></features>
+<cpu><numa><cell id='0' cpus='0-3' memory='128' unit='MiB'/></numa></cpu>
+<devices><controller type='usb' model='none'/><memballoon model='none'/>{PORTS}{console("linux")}</devices>
+</domain>"""
+"""A guest that lets go of what is unplugged."""
 DIMM = "<memory model='dimm'><target><size unit='MiB'>128</size><node>0</node></target></memory>"
 MORE, FOLLOWS = "uses more", "follows its guest"
 IN_TIME_S = 2.0
@@ -71,14 +80,14 @@ class Host:
         """Run the command; the line that the agent logs about it within a while."""
         loop_s = float(self.node.ask(f'python3 -c "{CALIBRATION}"'))
         self.slower.append(max(1.0, loop_s / CALIBRATED_S))
-        ran = self.node.run(f"{command} && date +%s.%N")
-        at = float(ran.splitlines()[-1])
+        ran = self.node.run(f"date +%s.%N && {command} && date +%s.%N").splitlines()
+        begun, at = float(ran[0]), float(ran[-1])
 
         def line() -> tuple[float, str] | None:
-            lines = self.node.ask(f"journalctl -u {UNIT} -o json --since @{int(at) - 1}").splitlines()
+            lines = self.node.ask(f"journalctl -u {UNIT} -o json --since @{int(begun)}").splitlines()
             for entry in map(json.loads, lines):
                 logged_at, text = int(entry["__REALTIME_TIMESTAMP"]) / 1e6, str(entry["MESSAGE"])
-                if logged in text and uuid in f"{text}{entry.get('CONSUMER', '')}" and logged_at > at - 1:
+                if logged in text and uuid in f"{text}{entry.get('CONSUMER', '')}" and logged_at > begun:
                     return logged_at, text
             return None
 
@@ -107,16 +116,21 @@ def started(prepare: Prepare, follow: str) -> Host:
     node.start()
     node.wait("the functions are seen", lambda: node.devices().get(NIC) == {"SRIOV_NET_VF": 2})
     node.run(f"labdev mdev 0000:42:00.0 nvidia-11 {MDEV}", note=False)
-    for name, text in {**KINDS, "dimm": DIMM, "cpus": WITH_CPUS, "devices": WITH_PORTS}.items():
+    guests = {"cpus": WITH_CPUS, "devices": WITH_PORTS, "linux": WITH_LINUX}
+    for name, text in {**KINDS, "dimm": DIMM, **guests}.items():
         node.write(f"/root/{name}.xml", text)
-    node.run("virsh create /root/cpus.xml && virsh create /root/devices.xml")
-    node.run(f"plimsoll claim {CPUS} --name cpus --flavor vcpus=1,memory_mb=64")
-    node.run(f"plimsoll claim {DEVICES} --name devices --flavor vcpus=1,memory_mb=64")
     return Host(node)
+
+
+def with_two_guests(host: Host) -> None:
+    host.node.run("virsh create /root/cpus.xml && virsh create /root/devices.xml")
+    host.node.run(f"plimsoll claim {CPUS} --name cpus --flavor vcpus=1,memory_mb=64")
+    host.node.run(f"plimsoll claim {DEVICES} --name devices --flavor vcpus=1,memory_mb=64")
 
 
 def test_each_kind_is_a_finding_in_time_and_reserved(prepare: Prepare) -> None:
     host = started(prepare, "report")
+    with_two_guests(host)
     node = host.node
     node.title("Hot-plug, follow = report")
     before = node.capacity("hv1")
@@ -138,6 +152,7 @@ def test_each_kind_is_a_finding_in_time_and_reserved(prepare: Prepare) -> None:
 
 def test_each_kind_is_claimed_in_time(prepare: Prepare) -> None:
     host = started(prepare, "grow")
+    with_two_guests(host)
     node = host.node
     node.title("Hot-plug, follow = grow")
     host.plug("vCPUs", "virsh setvcpus cpus 3 --live", CPUS, FOLLOWS)
@@ -146,6 +161,41 @@ def test_each_kind_is_claimed_in_time(prepare: Prepare) -> None:
     for kind, unit in UNITS.items():
         host.plug(kind, f"virsh attach-device devices /root/{kind}.xml --live", DEVICES, FOLLOWS)
         assert unit in str(host.claim(DEVICES)["units"])
+    assert "nothing differs" in node.run("plimsoll audit")
+    host.in_time()
+
+
+@pytest.mark.skipif(not kernel().exists(), reason="the lab's kernel is not in its cache")
+def test_each_kind_that_goes_is_given_back_in_time(prepare: Prepare) -> None:
+    host = started(prepare, "grow")
+    node = host.node
+    node.title("Unplugged from a guest that lets go, follow = grow")
+    install_guest(node)
+    node.run(
+        "virsh destroy cpus; virsh destroy devices; plimsoll release cpus; plimsoll release devices",
+        ends=(0,),
+    )
+    node.write("/root/linux.xml", WITH_LINUX)
+    node.run("virsh create /root/linux.xml")
+    node.run(f"plimsoll claim {LINUX} --name linux --flavor vcpus=1,memory_mb=128")
+    seen_by(node, "linux")
+    asked = host.claim(LINUX)["allocations"]
+    plug, unplug = (
+        "virsh attach-device linux /root/{}.xml --live",
+        "virsh detach-device linux /root/{}.xml --live",
+    )
+    for kind, unit in UNITS.items():
+        host.plug(kind, plug.format(kind), LINUX, FOLLOWS)
+        assert unit in str(host.claim(LINUX)["units"])
+        host.plug(f"{kind} is gone", unplug.format(kind), LINUX, FOLLOWS)
+        assert host.claim(LINUX)["allocations"] == asked
+    host.plug("memory", plug.format("dimm"), LINUX, FOLLOWS)
+    assert '"MEMORY_MB": 256' in json.dumps(host.claim(LINUX)["allocations"])
+    host.plug("memory is gone", unplug.format("dimm"), LINUX, FOLLOWS)
+    host.plug("vCPUs", "virsh setvcpus linux 3 --live", LINUX, FOLLOWS)
+    assert '"VCPU": 3' in json.dumps(host.claim(LINUX)["allocations"])
+    host.plug("vCPUs are gone", "virsh setvcpus linux 1 --live", LINUX, FOLLOWS)
+    assert host.claim(LINUX)["allocations"] == asked
     assert "nothing differs" in node.run("plimsoll audit")
     host.in_time()
 
