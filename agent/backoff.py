@@ -16,6 +16,11 @@ BUSY_MAX_S = 600.0
 DELAY_MIN_S = 0.25
 RETRY_AFTER_MAX_S = 600.0
 DOUBLINGS_MAX = 10
+CONFLICTS_MAX = 8
+"""How often an operation on a consumer meets other writers before the agent puts it off, or says so.
+
+Placement refuses with a conflict, too, where others wrote to the same providers and it gave up itself.
+"""
 PAUSE_BASE_S = 0.02
 PAUSE_MAX_S = 0.5
 

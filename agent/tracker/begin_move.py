@@ -7,7 +7,7 @@ held.
 from collections.abc import Collection
 from dataclasses import replace
 
-from agent.backoff import pause
+from agent.backoff import CONFLICTS_MAX, pause
 from agent.claims.book import Book
 from agent.claims.doubt import DoubtKind
 from agent.claims.parse_request import ClaimRequest
@@ -30,8 +30,6 @@ from agent.tracker.choose_move import MoveChoice
 from agent.tracker.claim_attempt import expected_generation
 from agent.tracker.context import TrackerContext
 from agent.tracker.guarded_write import checked
-
-ATTEMPTS_MAX = 6
 
 
 class MoveAttempt:
@@ -56,7 +54,7 @@ class MoveAttempt:
         if self._kind is MoveKind.REBUILD:
             return self._rebuild()
         failure: PlimsollError | None = None
-        for attempt in range(ATTEMPTS_MAX):
+        for attempt in range(CONFLICTS_MAX):
             suspects: Collection[str] = ()
             try:
                 return self._try_once()
@@ -73,7 +71,7 @@ class MoveAttempt:
                 failure = error
             self._context.read_consumers(suspects)
         raise failure or PlacementConflict(
-            f"The move of {label(self._request)} met other writers {ATTEMPTS_MAX} times: try again."
+            f"The move of {label(self._request)} met other writers {CONFLICTS_MAX} times: try again."
         )
 
     def _try_once(self) -> Move:

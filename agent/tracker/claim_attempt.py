@@ -6,7 +6,7 @@ while the register's lock is held.
 
 from collections.abc import Collection
 
-from agent.backoff import pause
+from agent.backoff import CONFLICTS_MAX, pause
 from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, ClaimStep, Fit
 from agent.claims.doubt import DoubtKind
@@ -31,7 +31,6 @@ from agent.tracker.guarded_write import checked
 from agent.tracker.holdings import allocations_for, is_allocation_of, split_by_host
 from agent.tracker.withdraw import withdraw
 
-ATTEMPTS_MAX = 8
 EMPTIED_GENERATION = 0
 FIRST_GENERATION = EMPTIED_GENERATION + 1
 """Of a consumer that has been given its first allocations."""
@@ -87,7 +86,7 @@ class ClaimAttempt:
         intent = self._leftover
         failure: PlimsollError | None = None
         missing: tuple[str, ...] = ()
-        for attempt in range(ATTEMPTS_MAX):
+        for attempt in range(CONFLICTS_MAX):
             suspects: Collection[str] = ()
             try:
                 if intent is None or attempt > 0:
@@ -124,7 +123,7 @@ class ClaimAttempt:
                 return self._adopt(held)
             self._read_again(suspects)
         raise failure or PlacementConflict(
-            f"The claim of {label(self._request)} met other writers {ATTEMPTS_MAX} times: try again."
+            f"The claim of {label(self._request)} met other writers {CONFLICTS_MAX} times: try again."
         )
 
     def _end_doubts(self) -> None:

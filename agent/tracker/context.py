@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from agent.backoff import pause
+from agent.backoff import CONFLICTS_MAX, pause
 from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import refused_by_placement
 from agent.driver import Guest
@@ -23,8 +23,6 @@ from agent.state.pause import Pause
 from agent.tracker.guarded_write import GuardedWriter
 from agent.tracker.register import Register
 from agent.tracker.turns import Turns
-
-TAKE_BACK_ATTEMPTS_MAX = 4
 
 
 class SeenGuests:
@@ -192,7 +190,7 @@ class TrackerContext:
         own = {uuid: amounts for uuid, amounts in unclaimed.items() if host.is_own(uuid)}
         for uuid, amounts in own.items():
             least = host.tree[uuid].inventories
-            for attempt in range(TAKE_BACK_ATTEMPTS_MAX):
+            for attempt in range(CONFLICTS_MAX):
                 generation, now = self.client.provider_inventories(uuid)
                 lower = {
                     name: released(inventory, amounts[name], least[name].reserved)

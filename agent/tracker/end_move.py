@@ -7,7 +7,7 @@ what it writes by both consumers' generations, and may be called again until the
 from dataclasses import replace
 
 from agent import log
-from agent.backoff import pause
+from agent.backoff import CONFLICTS_MAX, pause
 from agent.claims.doubt import DoubtKind
 from agent.errors import (
     ClaimConflict,
@@ -35,7 +35,6 @@ from agent.tracker.holdings import split_by_host
 from agent.tracker.left_places import LeftPlaces
 
 LOG = log.get(__name__)
-ATTEMPTS_MAX = 4
 
 _REBUILT = {MoveState.CONFIRMING: MoveStep.FREED, MoveState.REVERTING: MoveStep.RESTORED}
 
@@ -55,14 +54,15 @@ class MoveFinisher:
         host first. Raises ClaimConflict where another client ended it the other way, or where Placement does
         not take the instance back; PlacementError, StateError.
         """
-        for attempt in range(ATTEMPTS_MAX):
+        for attempt in range(CONFLICTS_MAX):
             try:
                 return self._finish(move)
             except PlacementConflict:
                 pause(attempt)  # another client wrote in between
         raise PlacementConflict(
-            f"Other clients wrote the allocations of migration {move.migration} or of its instance "
-            f"{ATTEMPTS_MAX} times while the agent ended the move. The agent tries again later."
+            f"Other clients wrote the allocations of migration {move.migration}, of its instance or to "
+            f"their providers {CONFLICTS_MAX} times while the agent ended the move. "
+            "The agent tries again later."
         )
 
     def _finish(self, move: Move) -> Move:

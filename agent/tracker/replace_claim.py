@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
-from agent.backoff import pause
+from agent.backoff import CONFLICTS_MAX, pause
 from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, ClaimStep, Shortfall
 from agent.claims.doubt import DoubtKind
@@ -15,8 +15,6 @@ from agent.shapes import Allocations, Units
 from agent.tracker.context import TrackerContext
 from agent.tracker.guarded_write import checked
 from agent.tracker.holdings import allocations_for
-
-ATTEMPTS_MAX = 4
 
 
 def replace_claim(context: TrackerContext, request: ClaimRequest) -> Claim:
@@ -64,13 +62,13 @@ _Choose = Callable[[Book, ConsumerAllocations], Claim]
 
 
 def _replace(context: TrackerContext, request: ClaimRequest, choose: _Choose) -> Claim:
-    for attempt in range(ATTEMPTS_MAX):
+    for attempt in range(CONFLICTS_MAX):
         try:
             return _replace_once(context, request, choose)
         except PlacementConflict:
             pause(attempt)  # another client wrote in between
     raise PlacementConflict(
-        f"Other clients wrote {ATTEMPTS_MAX} times while the agent replaced the claim of {label(request)}: "
+        f"Other clients wrote {CONFLICTS_MAX} times while the agent replaced the claim of {label(request)}: "
         "try again."
     )
 

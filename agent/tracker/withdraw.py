@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from agent.backoff import pause
+from agent.backoff import CONFLICTS_MAX, pause
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.doubt import DoubtKind
 from agent.errors import PlacementConflict, PlacementFull, PlacementUnavailable
@@ -12,8 +12,6 @@ from agent.shapes import Allocations
 from agent.tracker.context import TrackerContext
 from agent.tracker.guarded_write import checked
 from agent.tracker.holdings import is_allocation_of
-
-ATTEMPTS_MAX = 4
 
 
 def withdraw(context: TrackerContext, claim: Claim) -> bool:
@@ -28,7 +26,7 @@ def withdraw(context: TrackerContext, claim: Claim) -> bool:
     consumer = claim.consumer
     secured = _end_doubts(context, consumer)
     held = secured or context.client.allocations_of(consumer)
-    for attempt in range(ATTEMPTS_MAX):
+    for attempt in range(CONFLICTS_MAX):
         if held is secured and not held.allocations:
             return False
         rest = _remainder(context, claim, held)
@@ -46,8 +44,8 @@ def withdraw(context: TrackerContext, claim: Claim) -> bool:
         pause(attempt)  # another client wrote in between
         held = context.client.allocations_of(consumer)
     raise PlacementConflict(
-        f"Other clients wrote the allocations of {consumer} {ATTEMPTS_MAX} times while the agent "
-        "released it. The agent tries again later."
+        f"Other clients wrote the allocations of {consumer}, or to its providers, {CONFLICTS_MAX} times "
+        "while the agent released it. The agent tries again later."
     )
 
 

@@ -88,11 +88,15 @@ def test_a_claim_of_the_agents_own_waits_for_the_moment_of_the_request(world: Wo
 def test_it_gets_through_in_a_few_attempts_under_load(
     placement: Placement, tmp_path: Path, own: bool
 ) -> None:
-    """benchmarks/reshape_load.py has the times; what bounds them is how often the agent asks."""
+    """benchmarks/reshape_load.py has the times of an idle machine.
+
+    Against claims of others the agent needs the more attempts the slower Placement is, so time bounds them.
+    """
     with loaded(tmp_path, 24, placement, own=own) as world, Load(world, 10, own=own) as load:
         while load.done < 2:
             time.sleep(0.01)
-        assert reshaped(world, 24).asked <= (3 if own else 12)
+        done = reshaped(world, 24)
+        assert done.asked <= 3 if own else done.seconds < 10
         reads = [call for call in world.tap.calls if call.startswith("GET /allocations/")]
         assert len(reads) <= 24 * 4, "not each consumer for each conflict"
         assert load.refused == [], "what does not move can be claimed all the while"

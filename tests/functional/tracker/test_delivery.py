@@ -13,6 +13,7 @@ from agent.backoff import BUSY_MAX_S
 from agent.claims.claim import ClaimState
 from agent.errors import (
     DoesNotFit,
+    PlacementConflict,
     PlacementUnavailable,
 )
 
@@ -100,6 +101,29 @@ def test_claiming_again_what_is_to_be_released_delivers_the_release_first(kit: K
         with pytest.raises(PlacementUnavailable):
             kit.tracker.claim(asked)
     assert kit.tracker.claim(asked).claim.state is ClaimState.CLAIMED
+
+
+@pytest.mark.parametrize("writes", [6, 99], ids=["for a while", "for ever"])
+def test_a_release_that_others_write_between_goes_through_or_is_delivered_later(
+    kit: Kit, writes: int
+) -> None:
+    claim = kit.tracker.claim(request(VCPU=2)).claim
+    left = [writes]
+
+    def touch(call: str) -> None:
+        if call.startswith("PUT") and left[0]:
+            left[0] -= 1
+            kit.schedule(claim.consumer, host={"VCPU": 2})
+
+    kit.tap.before = touch
+    if writes == 6:
+        assert kit.tracker.release(claim.consumer)
+    else:
+        with pytest.raises(PlacementConflict, match=r"8 times .* tries again later"):
+            kit.tracker.release(claim.consumer)
+        left[0] = 0
+        assert (kit.tracker.pending, kit.tracker.deliver()) == (1, 1)
+    assert (kit.tracker.pending, kit.placed_all()) == (0, {})
 
 
 def test_deliver_is_bounded(kit: Kit) -> None:
