@@ -21,6 +21,8 @@ PMEM_PREFIX = "CUSTOM_PMEM_NAMESPACE_"
 """How the classes of namespaces of persistent memory begin; the rest is the operator's label."""
 
 _PAGES = re.compile(r"CUSTOM_HUGEPAGES_[0-9]+KIB", re.ASCII)
+_VGPU = re.compile(r"(?:^| )[^\s-]+(?:-[^\s-]*[A-Za-z][^\s-]*)*-([0-9]{1,4})[A-Z]{1,2}$", re.ASCII)
+_IN_PLACE = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])/.+@[0-9]+", re.ASCII)
 _ID = re.compile(r"(?:0x)?[0-9a-f]{1,4}", re.ASCII | re.IGNORECASE)
 
 
@@ -116,6 +118,24 @@ def device_aliases(labels: Iterable[str]) -> list[str]:
         counts[name] = counts.get(name, 0) + 1
         names.append(f"{name}-{counts[name]}" if name and counts[name] > 1 else name)
     return names
+
+
+def address_of(unit: str) -> str:
+    """The PCI address of the function of a vGPU in its place on a card; any other unit as it is.
+
+    0000:84:00.2 of 0000:84:00.2/nvidia-471@20.
+    """
+    match = _IN_PLACE.fullmatch(unit)
+    return match[1] if match else unit
+
+
+def vgpu_gib(name: str) -> int | None:
+    """The GiB of frame buffer in the name of a vGPU type: 10 of "NVIDIA A100-10C".
+
+    None for any other name, also for A100-1-5C, a part of a MIG slice.
+    """
+    match = _VGPU.search(name)
+    return int(match[1]) if match else None
 
 
 @cache

@@ -40,14 +40,17 @@ class DescribedInventory:
 class CardShape:
     """One size in which a card can be given: `size` slots of its axis, and `counters` {counter: amount}.
 
-    `units` {exact unit: the slot in which it starts} are all places that the size may have on the card, one
-    unit each. Sizes of different `mode` are never on a card together.
+    `units` {exact unit: the slot in which it starts} are all places that the size may have on the card: one
+    unit each, or one for each virtual function that may have it. `functions` {exact unit: PCI address of that
+    function}: units of one function exclude each other. Sizes of different `mode` are never on a card
+    together.
     """
 
     size: int
     units: Mapping[str, int]
     counters: Mapping[str, int] = field(default_factory=dict)
     mode: str = ""
+    functions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,8 @@ class DescribedProvider:
     of the other sets are not available. The classes of one set share their units. All have exact units.
 
     `to_make` {resource class: {unit: {"parent": PCI address, "type": id of a mediated type}}} are units that
-    do not exist yet and how to create them.
+    do not exist yet and how to create them. For a vGPU of a vendor's own VFIO driver the parent is the
+    virtual function whose type it is, and "placement" the slot of the card in which it is to start.
 
     `card` says how the classes of a card share its room, where each size may be in certain places only. Their
     `units` are all places; the total of each class is how many of it the empty card can give.
@@ -384,6 +388,12 @@ class CarvedUnit:
     type_id: str = ""
     placement: int | None = None
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The exact units of claims and guests that this is."""
+        in_place = () if self.placement is None else (f"{self.unit}/{self.type_id}@{self.placement}",)
+        return (self.unit, *in_place)
+
 
 @dataclass(frozen=True, slots=True)
 class DeclaredCarving:
@@ -392,6 +402,7 @@ class DeclaredCarving:
     `vfs` {card: number of virtual functions}, `drivers` {function: the only driver that may be bound to it},
     `vf_drivers` {card: the same for all of its virtual functions}, `vgpu_types` {function: id of a type}.
     `mdev_types` {id of a type: the functions or cards on which it may be made; empty: any that offers it}.
+    `mixed` are cards in mixed-size mode, whose functions have the types that claims and domains need.
     """
 
     vfs: Mapping[str, int] = field(default_factory=dict)
@@ -399,6 +410,7 @@ class DeclaredCarving:
     vf_drivers: Mapping[str, str] = field(default_factory=dict)
     vgpu_types: Mapping[str, str] = field(default_factory=dict)
     mdev_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    mixed: frozenset[str] = frozenset()
 
     def allows(self, type_id: str, function: str, card: str) -> bool:
         """Whether a device of the type may be made on this function of the card."""

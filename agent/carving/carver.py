@@ -77,7 +77,13 @@ class Carver:
 
 def _named(declared: DeclaredCarving, needed: Iterable[NeededUnit]) -> Iterator[str]:
     """The addresses that the carving is about."""
-    for names in (declared.vfs, declared.drivers, declared.vf_drivers, declared.vgpu_types):
+    for names in (
+        declared.vfs,
+        declared.drivers,
+        declared.vf_drivers,
+        declared.vgpu_types,
+        declared.mixed,
+    ):
         yield from names
     for need in needed:
         yield from (need.unit.card, need.unit.parent)

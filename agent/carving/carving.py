@@ -35,7 +35,7 @@ class Carving:
 
     `vfs` {card: number of virtual functions}, `drivers` {function: the only driver it may have}, `vf_drivers`
     {card: the same for all of its virtual functions}, `types` {function: vGPU type}. `holders` {address of a
-    function, or uuid: who has it}.
+    function, or uuid: who has it}. `mixed` are the cards whose functions have no other types than these.
     """
 
     vfs: Mapping[str, int] = field(default_factory=dict)
@@ -44,6 +44,7 @@ class Carving:
     types: Mapping[str, VgpuType] = field(default_factory=dict)
     mdevs: Mapping[str, Mdev] = field(default_factory=dict)
     holders: Mapping[str, str] = field(default_factory=dict)
+    mixed: frozenset[str] = frozenset()
 
     def held_on(self, function: str) -> Iterator[str]:
         """Clauses on who has the function itself, or a mediated device on it."""
@@ -62,10 +63,18 @@ def join(
     The needed units come from a file of the agent, which is not root; so a unit counts only on a function,
     and with a type, that the operator named. To which card a function belongs is told by `seen` alone.
     """
-    types = {function: VgpuType(_number(type_id)) for function, type_id in declared.vgpu_types.items()}
+    types: dict[str, VgpuType] = {}
     mdevs: dict[str, Mdev] = {}
     holders: dict[str, str] = {}
     problems = []
+    for function, type_id in declared.vgpu_types.items():
+        if seen.card_of(function) in declared.mixed:
+            problems.append(
+                f"[devices] vgpu_types gives {function} a type, and mixed_size_cards has its card, whose "
+                "types are those that claims need; remove one of the two."
+            )
+        else:
+            types[function] = VgpuType(_number(type_id))
     for need in needed:
         unit = need.unit
         holders[unit.unit] = need.holder
@@ -76,7 +85,9 @@ def join(
             mdevs[unit.unit] = Mdev(unit.parent, unit.type_id)
         elif unit.type_id:
             types[unit.unit] = VgpuType(_number(unit.type_id), unit.placement)
-    carving = Carving(declared.vfs, declared.drivers, declared.vf_drivers, types, mdevs, holders)
+    carving = Carving(
+        declared.vfs, declared.drivers, declared.vf_drivers, types, mdevs, holders, declared.mixed
+    )
     return carving, tuple(problems)
 
 

@@ -18,6 +18,7 @@ from agent.carving.names import ADDRESS, NAME, NUMBER, UUID
 from agent.carving.seen import Mdev, Seen, SeenFunction
 from agent.carving.steps import Sight, Step, StepKind
 from agent.carving.vfio_use import vfio_uses
+from agent.device_names import vgpu_gib
 from agent.errors import UsageError
 from agent.words import counted
 
@@ -29,11 +30,7 @@ POLL_S = 0.02
 SIZE_MAX = 65536
 
 _VFIO_DRIVER = re.compile(r"(?:.+[-_])?vfio[-_]pci", re.ASCII)
-_VGPU_NAME = re.compile(
-    r"^([0-9]{1,9}) *: (?:.* )?[^\s-]+(?:-[^\s-]*[A-Za-z][^\s-]*)*-([0-9]{1,4})[A-Z]{1,2} *$",
-    re.ASCII | re.MULTILINE,
-)
-"""Its number and GiB: 471 and 10 of "471 : NVIDIA A100-10C". A100-1-5C, a part of a MIG slice, has none."""
+_VGPU_NAME = re.compile(r"^([0-9]{1,9}) *: *(\S.*?) *$", re.ASCII | re.MULTILINE)
 _FRAME_BUFFER = re.compile(r"\bframebuffer=([0-9]{1,9})M\b", re.ASCII)
 _NO_OVERRIDE = "(null)"
 _LAST_FUNCTION = 0xFFFF
@@ -120,6 +117,7 @@ class Kernel:
             frozenset(entry.name for entry in _entries(device / "mdev_supported_types")),
             tuple(_uses(device, driver, self._proc)),
             dict(_type_sizes(device)),
+            _number(device / "nvidia" / "placement_id"),
         )
 
     def _existing_mdevs(self) -> Iterator[tuple[str, Mdev]]:
@@ -199,8 +197,11 @@ class Kernel:
             _write(vendor / "placement_id", _part(NUMBER, step.unit))
         _write(vendor / "current_vgpu_type", number)
         self._confirm(
-            lambda: _text(vendor / "current_vgpu_type") == number,
-            f"the card does not take the vGPU type {number} here now",
+            lambda: (
+                _text(vendor / "current_vgpu_type") == number
+                and (not step.unit or _text(vendor / "placement_id") == step.unit)
+            ),
+            f"the card does not take the vGPU type {number} {f'at {step.unit}' if step.unit else 'here'} now",
         )
 
     def _create_mdev(self, step: Step) -> None:
@@ -290,8 +291,10 @@ def _vf_addresses(device: Path, address: str, vfs: tuple[str, ...], vfs_max: int
 
 def _type_sizes(device: Path) -> Iterator[tuple[str, int]]:
     """(number of a vGPU type, or id of a mediated type, MiB of its frame buffer), as far as it is told."""
-    for number, gib in _VGPU_NAME.findall(_text(device / "nvidia" / "creatable_vgpu_types") or ""):
-        yield number, int(gib) * 1024
+    for number, name in _VGPU_NAME.findall(_text(device / "nvidia" / "creatable_vgpu_types") or ""):
+        gib = vgpu_gib(name)
+        if gib is not None:
+            yield number, gib * 1024
     for entry in _entries(device / "mdev_supported_types"):
         told = _FRAME_BUFFER.search(_text(entry / "description") or "")
         if told:

@@ -35,19 +35,26 @@ def needed_units(
     How a unit was made is told by the driver (`carved`) where it knows that, else by the claim for which it
     is made, else by `former`, what was needed before: after a boot the unit itself may be gone.
     """
-    known = {need.unit.unit: need.unit for need in former}
+    known = {name: need.unit for need in former for name in need.unit.names}
     holders: dict[str, str] = {}
     for claim in claims:
         holder = _holder(claim.request.name, claim.consumer)
         for _, _, unit in claim.exact:
             holders.setdefault(unit, holder)
         for unit, making in claim.makings.items():
-            known[unit] = CarvedUnit(unit, making["parent"], making["parent"], making["type"])
+            known[unit] = _to_make(unit, making)
     for guest in guests:
         for used in guest.units:
             holders.setdefault(used.unit, _holder(guest.name, guest.uuid))
-    known |= {unit.unit: unit for unit in carved}
+    known |= {name: unit for unit in carved for name in unit.names}
     return tuple(NeededUnit(known[unit], holders[unit]) for unit in sorted(holders) if unit in known)
+
+
+def _to_make(unit: str, making: Mapping[str, str]) -> CarvedUnit:
+    parent, place = making["parent"], making.get("placement", "")
+    if place.isdecimal():  # the vGPU of a function
+        return CarvedUnit(parent, parent, parent, making["type"], int(place))
+    return CarvedUnit(unit, parent, parent, making["type"])
 
 
 def _holder(name: str, uuid: str) -> str:

@@ -52,7 +52,8 @@ class _Planner:
         """The cards that the carving is about, in the order of their addresses."""
         wanted = self._carving
         named = {*wanted.drivers, *wanted.types, *(mdev.parent for mdev in wanted.mdevs.values())}
-        return sorted({*wanted.vfs, *wanted.vf_drivers, *map(self._seen.card_of, named)})
+        there = wanted.mixed & self._functions.keys()
+        return sorted({*wanted.vfs, *wanted.vf_drivers, *there, *map(self._seen.card_of, named)})
 
     def plan_card(self, card: str) -> None:
         """Plan the steps of a card: its functions, then their drivers, types and mediated devices."""
@@ -63,6 +64,10 @@ class _Planner:
             self._plan_vfs(card, wanted.vfs[card])
         for function, driver in sorted(self._drivers_of_vfs(card).items()):
             self._plan_driver(card, function, driver)
+        if card in wanted.mixed:
+            for address in sorted(self._functions):
+                if self._functions[address].card == card:
+                    self._plan_free_room(card, self._functions[address])
         types = sorted(self._on(card, wanted.types).items())
         for function, vgpu_type in sorted(types, key=lambda item: -self._seen.size_of(card, item[1].number)):
             self._plan_type(card, function, vgpu_type)
@@ -173,11 +178,28 @@ class _Planner:
             self._add(StepKind.BIND, card, address, driver)
         self._functions[address] = replace(function, driver=driver, override=driver)
 
+    def _plan_free_room(self, card: str, function: SeenFunction) -> None:
+        """Take away a type that is not wanted, or not in that place: it stands in the way of others."""
+        wanted = self._carving.types.get(function.address)
+        if function.vgpu_type in (None, NO_TYPE) or (wanted is not None and _is(function, wanted)):
+            return
+        held = () if wanted is not None else tuple(self._carving.held_on(function.address))
+        if held or function.uses:
+            self.refusals.append(
+                f"{function.address} has the vGPU type {function.vgpu_type}, which no claim has there; it "
+                f"stays while it is in use: {'; '.join((*held, *function.uses))}."
+            )
+            return
+        self._add(StepKind.VGPU_TYPE, card, function.address, NO_TYPE)
+        self._functions[function.address] = replace(function, vgpu_type=NO_TYPE, vgpu_place=None)
+
     def _plan_type(self, card: str, address: str, wanted: VgpuType) -> None:
         function = self._function(card, address)
         if function is None or function.vgpu_type == wanted.number:
             return
         if function.vgpu_type not in (None, NO_TYPE):
+            if card in self._carving.mixed:  # refused already
+                return
             held = [*self._carving.held_on(address), *function.uses]
             self.refusals.append(
                 f"{address} has the vGPU type {function.vgpu_type}, and {wanted.number} is wanted"
@@ -206,3 +228,7 @@ class _Planner:
         if wanted.type_id not in function.mdev_types:
             self._add(StepKind.AWAIT, card, wanted.parent, Sight.MDEV_TYPE, wanted.type_id)
         self._add(StepKind.CREATE_MDEV, card, wanted.parent, wanted.type_id, uuid)
+
+
+def _is(function: SeenFunction, wanted: VgpuType) -> bool:
+    return function.vgpu_type == wanted.number and wanted.placement in (None, function.vgpu_place)

@@ -20,7 +20,8 @@ class SeenFunction:
     many it was told to make, `vfs` those that are there, `vf_addresses` the addresses that the first
     `vfs_max` ones have, as far as they can be told. `autoprobe`: the kernel binds drivers to new ones; None
     where it does not tell.
-    `vgpu_type` is the number of its vGPU type under a vendor's own VFIO driver, None under any other.
+    `vgpu_type` is the number of its vGPU type under a vendor's own VFIO driver, None under any other, and
+    `vgpu_place` the slot of the card in which that vGPU starts, None where it has no place.
     `mdev_types` are the ids of the types of mediated devices that it offers. `type_sizes` {number of a vGPU
     type, or id of a type of mediated devices: its frame buffer in MiB} where the vendor's driver tells it.
     `uses` are clauses on what has it: "its interface enp65s0v0 is up".
@@ -39,6 +40,7 @@ class SeenFunction:
     mdev_types: frozenset[str] = frozenset()
     uses: tuple[str, ...] = ()
     type_sizes: Mapping[str, int] = field(default_factory=dict)
+    vgpu_place: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

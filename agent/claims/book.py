@@ -431,10 +431,11 @@ class Book:
     def made_instead(self, claim: Claim) -> dict[str, str]:
         """{unit that was to be made: unclaimed unit that the claim's guest uses in its place}"""
         instead: dict[str, str] = {}
+        replaceable = claim.replaceable
         for uuid, classes in claim.units.items():
             for name, units in classes.items():
                 missing = self.to_make.get(uuid, {}).get(name, {})
-                missing_units = [unit for unit in units if unit in claim.makings and unit in missing]
+                missing_units = [unit for unit in units if unit in replaceable and unit in missing]
                 used_units = [
                     unit
                     for unit in self.offered.get(uuid, {}).get(name, ())
@@ -694,7 +695,8 @@ class Book:
         host = replace(self.host, bound=bound) if bound else self.host
         if self.cards:
             host = replace(host, cards=self._card_stocks(holder, classes))
-        idle = self.idle_cordoned(self.offered, self._cordoned)
+        units = {uuid: classes for uuid, classes in self.offered.items() if uuid not in self.cards}
+        idle = self.idle_cordoned(units, self._cordoned)
         return replace(host, cordoned=idle) if idle else host
 
     def _own(self, consumer: str) -> Usages:

@@ -114,6 +114,14 @@ class Claim:
                 for unit in units:
                     yield uuid, name, unit
 
+    @property
+    def replaceable(self) -> frozenset[str]:
+        """The units that were to be made, and in place of which the guest may have been given another.
+
+        A unit with a place on its card is none of them: in another place it takes the room of others.
+        """
+        return frozenset(unit for unit, making in self.makings.items() if "placement" not in making)
+
     def mappings(self, tree: ProviderTree) -> tuple[GroupMapping, ...]:
         """What each request group got, as `map_groups` says; `tree` are the providers of the claim's host."""
         return map_groups(self.request, self.allocations, self.units, tree, self.group_units)

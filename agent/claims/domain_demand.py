@@ -23,6 +23,7 @@ from agent.device_names import (
     PMEM_PREFIX,
     VDPA_CLASS,
     VDPA_TRAIT,
+    address_of,
     device_aliases,
     is_page_class,
     mdev_type_trait,
@@ -415,7 +416,7 @@ def _kinds(offered: Units) -> Iterator[tuple[str, DeviceKind]]:
             elif name.startswith(PMEM_PREFIX):
                 yield name, DeviceKind.MEMORY
             else:
-                is_pci = _PCI_ADDRESS.fullmatch(units[0]) is not None
+                is_pci = _PCI_ADDRESS.fullmatch(address_of(units[0])) is not None
                 yield name, DeviceKind.PCI if is_pci else DeviceKind.MEDIATED
 
 

@@ -123,7 +123,7 @@ def _units(
     for name in sorted(claimed.keys() | used.keys()):
         others = [unit for unit in used.get(name, ()) if unit not in claimed.get(name, ())]
         absent = [unit for unit in claimed.get(name, ()) if unit not in used.get(name, ())]
-        named = [unit for unit in absent if unit not in claim.makings]
+        named = [unit for unit in absent if unit not in claim.replaceable]
         pairs = min(len(others), len(named))
         if pairs:
             swapped[name] = (tuple(named[:pairs]), tuple(others[:pairs]))

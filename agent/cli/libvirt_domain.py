@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import quoteattr
 
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from agent.api.shapes.claims import DomainShape, MakingShape
 
 CONNECTION_DEFAULT = "qemu:///system"
+SYS = Path("/sys")
+VGPU_WAIT_S, POLL_S = 30.0, 0.2
+"""How long the carver may take to write the vGPU types of a claim, and how often they are looked at."""
 
 
 def add_libvirt_options(command: ArgumentParser) -> None:
@@ -104,14 +109,38 @@ class Libvirt:
         """Make the mediated devices that do not exist yet, each when the caller asks for the next one."""
         flags = self._libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV
         present = " ".join(device.name() for device in self._connection.listAllDevices(flags))
+        for making in to_make.values():
+            if "placement" in making:
+                _await_vgpu(making)
         for uuid, making in to_make.items():
-            if uuid.replace("-", "_") not in present:
+            if "placement" not in making and uuid.replace("-", "_") not in present:
                 yield self._connection.nodeDeviceCreateXML(_mdev_xml(uuid, making))
 
     def _quietly(self, action: Any, *arguments: Any) -> None:
         """The error that is under way says more than one of its undoing."""
         with contextlib.suppress(self._libvirt.libvirtError):
             action(*arguments)
+
+
+def _await_vgpu(making: MakingShape) -> None:
+    """Wait until the function has its vGPU type in its place. Raises PlimsollError after VGPU_WAIT_S."""
+    vendor = SYS / "bus" / "pci" / "devices" / making["parent"] / "nvidia"
+    wanted = [making["type"].rpartition("-")[2], making["placement"]]
+    end = time.monotonic() + VGPU_WAIT_S
+    while [_text(vendor / name) for name in ("current_vgpu_type", "placement_id")] != wanted:
+        if time.monotonic() > end:
+            raise PlimsollError(
+                f"{making['parent']} did not get the vGPU type {making['type']} at {making['placement']}: "
+                "run `plimsoll devices apply` as root, which writes it, and then start the domain"
+            )
+        time.sleep(POLL_S)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""
 
 
 def _mdev_xml(uuid: str, making: MakingShape) -> str:

@@ -165,6 +165,7 @@ def makings_lines(makings: Mapping[str, MakingShape], style: Style) -> Iterator[
         Column("TO MAKE", lambda row: row[0]),
         Column("TYPE", lambda row: row[1]["type"]),
         Column("ON", lambda row: row[1]["parent"]),
+        Column("AT", lambda row: row[1].get("placement", "-")),
     )
     if makings:
         yield from table_lines(columns, list(makings.items()), style)

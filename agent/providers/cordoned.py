@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from agent.device_names import address_of
 from agent.providers.device_health import CELL
 from agent.providers.resolve import ResolvedDescription
 from agent.providers.unclaimed import with_reserved
@@ -25,7 +26,7 @@ def cordoned_units(units: Units, devices: Mapping[str, str], addresses: Collecti
         for uuid, classes in units.items()
         for name, exact in classes.items()
         for unit in exact
-        if unit in addresses or devices.get(uuid) in cards
+        if unit in addresses or address_of(unit) in addresses or devices.get(uuid) in cards
     )
 
 

@@ -162,12 +162,12 @@ class PassSteps:
         used, unclaimed = self._survey(seen, resolved)
         cordons = self._tracker.cordons
         cordoned = cordoned_units(resolved.units, resolved.devices, cordons.addresses)
-        idle = cordons.idle(resolved.units, cordoned)
+        units = {uuid: here for uuid, here in resolved.units.items() if uuid not in resolved.cards}
+        idle = cordons.idle(units, cordoned)
         pages = idle_pages(resolved.tree, resolved.devices, used, cordons.addresses)
         resolved = reserve_used(resolved, current, with_idle(used, idle), description.moves)
         left = self._tracker.left_on_cards(resolved.cards)
         resolved = replace(resolved, tree=reserve_places(resolved.tree, left, used))
-        idle = {uuid: amounts for uuid, amounts in idle.items() if uuid not in left}
         resolved = reserve_cordoned(resolved, cordoned, idle, pages)
         caps = self._provider_config.caps
         classes = {name for provider in resolved.tree for name in provider.inventories}

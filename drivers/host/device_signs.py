@@ -13,6 +13,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+from agent.device_names import address_of
 from agent.driver import DescribedProvider, DeviceSigns
 from drivers.host.pci_sysfs import has_vfio, is_address
 from drivers.host.sysfs_files import entries, link_name, read_bytes, read_number, read_text
@@ -43,7 +44,7 @@ def _addresses(provider: DescribedProvider) -> Iterator[str]:
         yield f"{CELL}{rest.partition(':')[0]}"
     yield from filter(is_address, [rest])
     for units in provider.units.values():
-        yield from filter(is_address, units)
+        yield from filter(is_address, map(address_of, units))
 
 
 def read_signs(

@@ -12,6 +12,7 @@ from dataclasses import replace as changed
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from agent.device_names import address_of
 from agent.driver import (
     CarvedUnit,
     DeclaredCarving,
@@ -41,6 +42,13 @@ from drivers.libvirt.describe.device_options import OPTIONS as DEVICE_OPTIONS
 from drivers.libvirt.describe.device_options import device_settings, health_checks
 from drivers.libvirt.describe.host import HostFacts
 from drivers.libvirt.describe.lost_mdevs import lost_mdevs
+from drivers.libvirt.describe.mixed_sizes import (
+    domain_with_units,
+    given_functions,
+    needs_with_units,
+    vgpu_units,
+    write_unmanaged,
+)
 from drivers.libvirt.describe.model import (
     HostModel,
     ModelSettings,
@@ -108,6 +116,7 @@ class LibvirtDriver(Driver):
         )
         self._health_checks = health_checks(settings.options)
         self._device_state = DeviceState(settings.state_path)
+        self._sysfs = Sysfs(Path(options.sysfs_path))
         self._pci = PciSysfs(Path(options.sysfs_path), PROC, MODULES / os.uname().release)
         self._boot_id = boot_id()
         restore = bool(settings.options.get("devices", {}).get("restore_mdevs", True))
@@ -158,9 +167,10 @@ class LibvirtDriver(Driver):
             raise DriverUnavailable("the devices of this host were not read yet")
         domain = parse_domain(xml, huge_page_kib=default_huge_page_kib())
         domain = with_functions(domain, vdpa_functions(model.devices.cards))
+        units = self._vgpus_now(model)
         disk_gb = readers.domains.disk_gb(domain.uuid, domain.disks)
         dedicated = self._settings.host_settings.cpu_dedicated_set or frozenset()
-        guest = starting_guest(domain, disk_gb, dedicated, model.locations)
+        guest = starting_guest(domain_with_units(domain, units), disk_gb, dedicated, model.locations)
         return with_devices_of_domain(guest, domain, model.encryption, model.pmem, self._model_settings)
 
     def needs_of(self, xml: str) -> DomainNeeds:
@@ -171,19 +181,42 @@ class LibvirtDriver(Driver):
         if readers is None:
             raise DriverUnavailable("the devices of this host were not read yet")
         needs = read_needs(xml, dedicated, default_huge_page_kib(), readers.domains.disk_gb)
-        return needs if model is None else with_other_devices(needs, xml, model, self._model_settings)
+        if model is None:
+            return needs
+        needs = changed(needs, devices=needs_with_units(needs.devices, self._vgpus_now(model)))
+        return with_other_devices(needs, xml, model, self._model_settings)
+
+    def _vgpus_now(self, model: HostModel) -> Mapping[str, str]:
+        """The units of functions on cards in mixed-size mode, see `vgpu_units`; their types are read again.
+
+        A type is written just before its guest starts, and no event tells it.
+        """
+        devices, settings, known = model.devices, self._model_settings.devices, self._device_state.units
+        functions = vgpu_units(devices, settings, known)
+        if not functions:
+            return functions
+        types = {function: self._sysfs.vgpu_type(function) for function in functions}
+        places = {function: self._sysfs.vgpu_place(function) for function in functions}
+        devices = changed(
+            devices,
+            vgpu_types={**devices.vgpu_types, **{name: number for name, number in types.items() if number}},
+            vgpu_places={name: place for name, place in places.items() if place is not None},
+        )
+        return vgpu_units(devices, settings, known)
 
     def write_domain(self, xml: str, given: GivenResources, *, replace: bool = False) -> str:
         """See `Driver`."""
         model = self._model
         if model is None:
             return write_domain(xml, given, replace=replace)
+        vgpus = {address_of(each.unit) for each in given.devices} & model.devices.vgpu_types.keys()
+        given = given_functions(given)
         functions, classes = vdpa_functions(model.devices.cards), self._model_settings.pmem.values()
         vdpa = [device for device in given.devices if device.unit in functions.values()]
         memory = {device.unit for device in given.devices if device.resource_class in classes}
         others = (each for each in given.devices if each not in vdpa and each.unit not in memory)
         written = write_domain(xml, changed(given, devices=tuple(others)), replace=replace)
-        written = write_vdpa(written, vdpa, functions)
+        written = write_unmanaged(write_vdpa(written, vdpa, functions), vgpus)
         return write_namespaces(written, (each for each in model.pmem if each.name in memory))
 
     def host_device(self, address: str) -> HostDevice | None:
@@ -339,9 +372,7 @@ class LibvirtDriver(Driver):
         return _Readers(
             connection,
             HostReader(connection, options),
-            DeviceReader(
-                self._pending_reads, Sysfs(Path(options.sysfs_path)), interval_s, self._pci.near_cells
-            ),
+            DeviceReader(self._pending_reads, self._sysfs, interval_s, self._pci.near_cells),
             DomainReader(connection, self._pending_reads, dedicated, interval_s),
             MdevRestorer(options.connection_uri),
         )

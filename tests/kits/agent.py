@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from uuid import uuid4
 
 from agent.api.local_operations import LocalOperations
@@ -13,6 +13,7 @@ from agent.config.settings import Settings, load
 from agent.daemon.assemble import assemble
 from agent.daemon.boot_needs import BootNeeds
 from agent.daemon.host_agent import HostAgent
+from agent.driver import Driver
 from agent.errors import PlacementUnavailable
 from agent.gate.effect import GatePaths
 from agent.placement.connect import open_transport
@@ -93,8 +94,12 @@ def opened(
     settings: Settings,
     wired: Callable[[Transport], Transport] | None = None,
     gate_paths: GatePaths | None = None,
+    other_driver: Driver | None = None,
 ) -> World:
-    """The daemon's parts, put together as the service does it; `wired` may put something into the wire."""
+    """The daemon's parts, put together as the service does it; `wired` may put something into the wire.
+
+    With `other_driver`, that is the driver; a test then leaves `World.driver` alone.
+    """
     journal = Journal.open(settings.state_path)
     identity = establish_identity(settings.state_path, settings.host, journal.host_uuid())
     journal.remember_host(identity.uuid)
@@ -104,7 +109,7 @@ def opened(
     metrics = Metrics()
     journal.observe_commits(metrics.commit_seconds.observe)
     recorder = Recorder(metrics, journal.record_event)
-    driver = FakeDriver.create(settings.driver)
+    driver = cast(FakeDriver, other_driver or FakeDriver.create(settings.driver))
     retries: list[float] = []
     now = [0.0]
     audits_requested: list[float] = []

@@ -130,4 +130,5 @@ def recorded_tree(root: Path, moment: str = "vfs") -> PciTree:
         elif is_link and link.endswith("/physfn"):
             number = len(list((tree.devices / target).glob("virtfn*")))
             (tree.devices / target / f"virtfn{number}").symlink_to(here.resolve())
+            (here / "physfn").symlink_to((tree.devices / target).resolve())
     return tree

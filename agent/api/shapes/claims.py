@@ -1,7 +1,7 @@
 """Claims, and whether a claim would fit: `/v1/claims`."""
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated, TypedDict
+from typing import Annotated, NotRequired, TypedDict
 
 from agent.api.shapes.columns import Column, list_text
 from agent.api.shapes.requests import ClaimRequestShape
@@ -58,6 +58,9 @@ class MakingShape(TypedDict):
 
     parent: Annotated[str, "the PCI address of the function that the unit is made on"]
     type: Annotated[str, "the id of the mediated type, such as nvidia-11"]
+    placement: NotRequired[
+        Annotated[str, "of the vGPU of a function: the slot of the card in which it is to start"]
+    ]
 
 
 ToMakeShape = Annotated[

@@ -1,11 +1,12 @@
 """What a card can still give beside the parts that consumers have, as amounts and as exact units. Pure.
 
-Each place that a size may have on the card is an exact unit, so a claim's unit says where its part is. A
-consumer that holds an amount in Placement without a unit has no place yet: the best places are counted as its
-own, and where there is none, the card gives nothing more.
+Each place that a size may have on the card is an exact unit, so a claim's unit says where its part is. Where
+a virtual function is needed for it, each place on each function is a unit. A consumer that holds an amount in
+Placement without a unit has no place yet: the best places are counted as its own, and where there is none,
+the card gives nothing more.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -41,17 +42,26 @@ def layout_of(
 
 @dataclass(frozen=True)
 class Card:
-    """A card whose shapes are resource classes: the start of each unit, and the unit at each place."""
+    """A card whose shapes are resource classes: the start of each unit, and the units at each place.
+
+    `function_of` {unit: the virtual function that it takes}, empty for a card whose parts take none.
+    """
 
     model: CardModel
     part_of: Mapping[Unit, Part]
-    unit_at: Mapping[Part, str]
+    units_at: Mapping[Part, tuple[str, ...]]
+    function_of: Mapping[Unit, str]
+
+    @cached_property
+    def functions(self) -> tuple[str, ...]:
+        """The virtual functions that parts can take."""
+        return tuple(dict.fromkeys(self.function_of.values()))
 
     @classmethod
     def of(cls, layout: CardLayout) -> "Card":
         """The card that a driver describes."""
         shapes = tuple(
-            (name, shape.size, tuple(sorted(shape.units.values())), _items(shape.counters), shape.mode)
+            (name, shape.size, tuple(sorted({*shape.units.values()})), _items(shape.counters), shape.mode)
             for name, shape in layout.shapes.items()
         )
         parts = {
@@ -59,10 +69,18 @@ class Card:
             for name, shape in layout.shapes.items()
             for unit, start in shape.units.items()
         }
+        units_at: dict[Part, list[str]] = {}
+        for (_, unit), part in parts.items():
+            units_at.setdefault(part, []).append(unit)
         return cls(
             _model(layout.slots, _items(layout.counters), shapes),
             parts,
-            {part: unit for (_, unit), part in parts.items()},
+            {part: tuple(units) for part, units in units_at.items()},
+            {
+                (name, unit): function
+                for name, shape in layout.shapes.items()
+                for unit, function in shape.functions.items()
+            },
         )
 
     def stock(
@@ -70,11 +88,13 @@ class Card:
     ) -> "CardStock":
         """What is left beside the `taken` units, where {class: amount} is `used`, units or not.
 
-        A card with a `withheld` unit gives nothing.
+        A function with a `withheld` unit gives nothing, and neither does a card that has no functions.
         """
         parts = [self.part_of[unit] for unit in taken if unit in self.part_of]
         division = self.model.divided(parts)
-        full = any(unit in self.part_of for unit in withheld)
+        full = not self.function_of and any(unit in self.part_of for unit in withheld)
+        busy = {self.function_of[unit] for unit in (*taken, *withheld) if unit in self.function_of}
+        homeless = 0
         for shape in self.model.largest_first:
             without_unit = used.get(shape.name, 0) - sum(part.shape == shape.name for part in parts)
             for _ in range(without_unit):
@@ -83,7 +103,9 @@ class Card:
                     full = True
                     break
                 division = division.with_part(Part(shape.name, start))
-        return CardStock(self, division, full)
+                homeless += 1
+        free = tuple(function for function in self.functions if function not in busy)
+        return CardStock(self, division, full, free, max(0, len(free) - homeless))
 
 
 _Items = tuple[tuple[str, int], ...]
@@ -106,17 +128,25 @@ def _model(slots: int, counters: _Items, shapes: tuple[_ShapeKey, ...]) -> CardM
 
 @dataclass(frozen=True)
 class CardStock:
-    """A card beside all that is on it; a `full` one gives nothing more."""
+    """A card beside all that is on it; a `full` one gives nothing more.
+
+    `functions` are the virtual functions that no unit takes, `spare` how many of them parts can still have.
+    """
 
     card: Card
     division: Division
     full: bool = False
+    functions: tuple[str, ...] = ()
+    spare: int = 0
 
     @cached_property
     def left(self) -> Mapping[str, int]:
         """{class: how many more the card can give, if it gives no more of any other}"""
         names = self.card.model.shapes
-        return {name: 0 if self.full else self.division.left(name) for name in names}
+        return {name: 0 if self.full else self._fewer(self.division.left(name)) for name in names}
+
+    def _fewer(self, number: int) -> int:
+        return min(number, self.spare) if self.card.function_of else number
 
     def units(self, name: str) -> tuple[str, ...]:
         """As many free units of the class as are `left`, which a consumer can have together, best first."""
@@ -124,10 +154,10 @@ class CardStock:
         while len(parts) < self.left[name]:
             start = division.best_start(name)
             if start is None:  # the best places, one by one, are not the most places
-                return self._units(self.division.place({name: self.left[name]}) or parts)
+                return tuple(self._units(self.division.place({name: self.left[name]}) or parts))
             parts.append(Part(name, start))
             division = division.with_part(parts[-1])
-        return self._units(parts)
+        return tuple(self._units(parts))
 
     def together(
         self, wanted: Mapping[str, int], preferred: Iterable[Unit] = ()
@@ -136,28 +166,42 @@ class CardStock:
 
         Those `preferred` are taken as far as they are free and asked for.
         """
-        if self.full and any(wanted.values()):
+        number = sum(wanted.values())
+        if number and (self.full or self._fewer(number) < number):
             return None
-        division, given = self.division, list[Part]()
+        division, given = self.division, dict[str, Part]()
+        functions = set(self.functions)
         for unit in preferred:
-            part = self.card.part_of.get(unit)
-            asked = 0 if part is None else wanted.get(part.shape, 0) - _count(given, part.shape)
-            if part is not None and asked > 0 and part.start in division.starts(part.shape):
-                given.append(part)
+            part, function = self.card.part_of.get(unit), self.card.function_of.get(unit)
+            asked = 0 if part is None else wanted.get(part.shape, 0) - _count(given.values(), part.shape)
+            is_free = function is None or function in functions
+            if part is not None and asked > 0 and is_free and part.start in division.starts(part.shape):
+                given[unit[1]] = part
                 division = division.with_part(part)
-        rest = {name: amount - _count(given, name) for name, amount in wanted.items()}
+                functions.discard(function or "")
+        rest = {name: amount - _count(given.values(), name) for name, amount in wanted.items()}
         placed = division.place(rest)
         if placed is None:
             return self.together(wanted) if given else None
-        parts = (*given, *placed)
+        parts = (*given.values(), *placed)
+        units = (*given, *self._units(placed, functions))
         return {
-            name: self._units(part for part in parts if part.shape == name)
+            name: tuple(unit for unit, part in zip(units, parts, strict=True) if part.shape == name)
             for name, amount in wanted.items()
             if amount
         }
 
-    def _units(self, parts: Iterable[Part]) -> tuple[str, ...]:
-        return tuple(self.card.unit_at[part] for part in parts)
+    def _units(self, parts: Iterable[Part], functions: Collection[str] | None = None) -> Iterator[str]:
+        """A unit for each part, each on a function of its own where the parts take functions."""
+        free = set(self.functions if functions is None else functions)
+        for part in parts:
+            units = self.card.units_at[part]
+            unit = next((unit for unit in units if self._function(part, unit) in free), units[0])
+            free.discard(self._function(part, unit) or "")
+            yield unit
+
+    def _function(self, part: Part, unit: str) -> str | None:
+        return self.card.function_of.get((part.shape, unit))
 
 
 def _count(parts: Iterable[Part], name: str) -> int:

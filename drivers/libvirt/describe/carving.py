@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from agent.device_names import address_of
 from agent.driver import CarvedUnit, DeclaredCarving
 from agent.errors import SettingsError
 from drivers.libvirt.describe.cards import NO_TYPE, Card, UnitRecord
@@ -29,7 +30,10 @@ def carved_units(
 
 def _missing(missing: Iterable[UnitRecord]) -> Iterator[CarvedUnit]:
     for record in missing:
-        if record.type_id and record.parent:
+        place = record.unit.rpartition("@")[2]
+        if address_of(record.unit) != record.unit and place.isdecimal():
+            yield CarvedUnit(record.parent, record.card, record.parent, record.type_id, int(place))
+        elif record.type_id and record.parent:
             yield CarvedUnit(record.unit, record.card, record.parent, record.type_id)
 
 
@@ -70,6 +74,7 @@ def declared_carving(options: Mapping[str, Any], settings: DeviceSettings) -> De
         },
         types,
         {spec.type_id: spec.addresses for spec in settings.mdevs},
+        frozenset(settings.mixed),
     )
 
 

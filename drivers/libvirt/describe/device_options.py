@@ -7,6 +7,7 @@ from oslo_config import cfg, types
 
 from agent.device_names import custom_class
 from agent.errors import SettingsError
+from agent.providers.cards.tables import MIXED_SIZES
 from drivers.host.device_signs import CHECKS
 from drivers.libvirt.describe.device_spec import MdevSpec, parse_device_specs, pci_address_of
 from drivers.libvirt.describe.devices import DeviceSettings
@@ -48,6 +49,14 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
             help="The vGPU types of virtual functions under a vendor's own VFIO driver, such as "
             "0000:84:00.1=nvidia-471. Name each type in enabled_mdev_types as well. A guest that has a "
             "function keeps the type that it had.",
+        ),
+        cfg.ListOpt(
+            "mixed_size_cards",
+            default=[],
+            help="Cards in mixed-size mode, with the name of their table: 0000:84:00.0=A100 40 GB. Tables: "
+            f"{', '.join(MIXED_SIZES)}. Each virtual function of such a card can have any type of "
+            "enabled_mdev_types, in the places that the table has for its size; `plimsoll devices apply` "
+            "writes the types that claims need, and takes away those that none needs.",
         ),
         cfg.ListOpt(
             "health_checks",
@@ -164,12 +173,40 @@ def device_settings(options: Mapping[str, Mapping[str, Any]]) -> DeviceSettings:
     return DeviceSettings(
         specs=parse_device_specs(tuple(pci.get("device_spec") or ())),
         mdevs=mdevs,
+        mixed=_mixed(devices.get("mixed_size_cards") or (), mdevs),
         bandwidth=_bandwidths(sriov.get("resource_provider_bandwidths") or ()),
         bandwidth_defaults=parse_inventory_defaults(
             "[sriov_nic] resource_provider_inventory_defaults",
             sriov.get("resource_provider_inventory_defaults") or (),
         ),
     )
+
+
+def _mixed(texts: Iterable[str], mdevs: Iterable[MdevSpec]) -> dict[str, str]:
+    """{address: table}. Raises SettingsError where a text is malformed, or types of a card have one class."""
+    mixed: dict[str, str] = {}
+    for text in texts:
+        key, _, table = (part.strip() for part in text.partition("="))
+        try:
+            address = pci_address_of(key)
+        except ValueError as error:
+            raise SettingsError(f"[devices] mixed_size_cards: {text!r}: {error}") from error
+        if table not in MIXED_SIZES or address in mixed:
+            raise SettingsError(
+                f"[devices] mixed_size_cards: {text!r} names no table, or its address is there twice; the "
+                f"tables are {', '.join(MIXED_SIZES)}, as in 0000:84:00.0=A100 40 GB"
+            )
+        mixed[address] = table
+        classes: dict[str, str] = {}
+        for spec in mdevs:
+            if not spec.addresses or address in spec.addresses:
+                other = classes.setdefault(spec.resource_class, spec.type_id)
+                if other != spec.type_id:
+                    raise SettingsError(
+                        f"[devices] mixed_size_cards names {address}, for which the types {other} and "
+                        f"{spec.type_id} are both {spec.resource_class}; give each an mdev_class of its own"
+                    )
+    return mixed
 
 
 def _mdev(type_id: str, values: Mapping[str, Any]) -> MdevSpec:

@@ -3,7 +3,7 @@
 A unit that a domain names stays in the inventory even if the configuration no longer offers it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent.device_names import (
@@ -27,12 +27,17 @@ from drivers.libvirt.xml.nodedevs import PciDevice
 
 @dataclass(frozen=True, slots=True)
 class DeviceSettings:
-    """The devices that the operator offers. `bandwidth` {interface: (egress, ingress) in kbit/s}."""
+    """The devices that the operator offers. `bandwidth` {interface: (egress, ingress) in kbit/s}.
+
+    `mixed` {card's address: its name in `agent.providers.cards.tables.MIXED_SIZES`} are cards in mixed-size
+    mode.
+    """
 
     specs: tuple[DeviceSpec, ...] = ()
     mdevs: tuple[MdevSpec, ...] = ()
     bandwidth: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     bandwidth_defaults: InventoryDefaults = field(default_factory=InventoryDefaults)
+    mixed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,8 @@ class DeviceFacts:
     `vgpu_types` {virtual function's address: number of its vGPU type, NO_TYPE for none} of functions under a
     vendor's own VFIO driver, `vgpu_places` {its address: the slot of the card in which its vGPU starts} on
     cards in mixed-size mode, `vgpu_names` {its address: {number: name}} the types that it can have now.
-    `near_cells` {NUMA cell without CPUs: the nearest cell that has some}.
+    `near_cells` {NUMA cell without CPUs: the nearest cell that has some}. `vgpu_gib` {card's address: {number
+    of a vGPU type: GiB of its frame buffer}} is remembered, because the names are not always there.
     """
 
     cards: tuple[Card, ...] = ()
@@ -54,6 +60,7 @@ class DeviceFacts:
     near_cells: Mapping[int, int] = field(default_factory=dict)
     vgpu_places: Mapping[str, int] = field(default_factory=dict)
     vgpu_names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    vgpu_gib: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def near_cell(self, cell: int | None) -> int | None:
         """The cell whose guests are nearest to a card of this cell: it has CPUs, if any is known to."""
@@ -79,8 +86,11 @@ def describe_cards(
     *,
     held: frozenset[str] = frozenset(),
     missing: Iterable[UnitRecord] = (),
+    apart: Collection[str] = (),
 ) -> tuple[DescribedProvider, ...]:
     """The providers of cards that have an inventory, on the host called `name`, in the order of addresses.
+
+    Those with a `DescribedProvider.device` in `apart` are left out.
 
     `parent_of(cell)` is the name of the parent for devices of a NUMA cell. `held` are the addresses and uuids
     that domains name, `missing` the records of those that do not exist now: after a boot of the host, virtual
@@ -97,6 +107,7 @@ def describe_cards(
             parent_of(card.numa),
         )
         for card in facts.cards
+        if card.key not in apart
     )
     return tuple(provider for provider in described if provider.inventories)
 

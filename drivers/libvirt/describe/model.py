@@ -36,6 +36,13 @@ from drivers.libvirt.describe.host import (
     with_managed_cpus,
     with_reserved_pages,
 )
+from drivers.libvirt.describe.mixed_sizes import (
+    describe_mixed,
+    record_sizes,
+    restore_sizes,
+    vgpu_units,
+    with_vgpus,
+)
 from drivers.libvirt.describe.moves import GuestDomain, moves_of
 from drivers.libvirt.describe.ovs import OvsSettings, ovs_providers
 from drivers.libvirt.describe.pmem import (
@@ -112,7 +119,10 @@ def build_model(
     host = with_reserved_pages(host, settings.host)
     history = record_slots(record_interfaces(history or {}, devices.cards), devices.cards, known)
     devices = replace(devices, cards=restore_interfaces(devices.cards, history))
+    history = record_sizes(history, devices, settings.devices)
+    devices = restore_sizes(devices, history)
     domains = with_vdpa(domains, devices.cards)
+    domains = with_vgpus(domains, vgpu_units(devices, settings.devices, known))
     named = _named_units(domains)
     missing = missing_records(named, devices, settings.devices, known)
     host_and_cells = describe_host(host, settings.host, settings.name, report_numa=settings.report_numa)
@@ -123,14 +133,18 @@ def build_model(
     root, *others = host_and_cells
     host_and_cells = (replace(root, traits=root.traits | traits), *others)
     cells = host_cells(host)
+    parent_of = _parent_names(host_and_cells, settings)
+    mixed = describe_mixed(devices, settings.devices, settings.name, parent_of, held=named, missing=missing)
     cards = describe_cards(
         devices,
         settings.devices,
         settings.name,
-        _parent_names(host_and_cells, settings),
+        parent_of,
         held=named,
         missing=missing,
+        apart={provider.device for provider in mixed},
     )
+    cards = (*cards, *(provider for provider in mixed if provider.inventories))
     pages = page_providers(settings.name, cells, report_numa=settings.report_numa)
     encryption = tuple(encryption_providers(settings.name, host.guests))
     enclaves = epc_providers(settings.name, host.guests, report_numa=settings.report_numa)
@@ -158,7 +172,7 @@ def build_model(
         Description(providers, moves, _reportable(host, settings)),
         describe_topology(host, settings.host),
         tuple(guest_domain.guest for guest_domain in located),
-        update_records(named, devices, locations, known, boot, forget=all_read),
+        update_records(named, devices, settings.devices, locations, known, boot, forget=all_read),
         tuple(missing),
         devices,
         locations,

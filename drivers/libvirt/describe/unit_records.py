@@ -8,6 +8,7 @@ from drivers.libvirt.describe.cards import Card, UnitRecord
 from drivers.libvirt.describe.device_spec import mdev_specs_of
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, mdev_class
 from drivers.libvirt.describe.mdevs import class_of
+from drivers.libvirt.describe.mixed_sizes import vgpus_of
 from drivers.libvirt.xml.nodedevs import MediatedDevice, PciDevice
 
 
@@ -48,6 +49,7 @@ def missing_records(
     """
     existing = {function.address for card in facts.cards for function in (card.device, *card.vfs)}
     existing |= {mdev.uuid for card in facts.cards for mdev in card.mdevs if mdev.active}
+    existing |= {unit for card in facts.cards for unit in vgpus_of(card, facts, settings)}
     addresses = {card.device.address for card in facts.cards}
     records = {
         mdev.uuid: _mdev_record(card, mdev, mdev_class(card, settings, mdev.type_id), boot="")
@@ -62,6 +64,7 @@ def missing_records(
 def update_records(
     named: frozenset[str],
     facts: DeviceFacts,
+    settings: DeviceSettings,
     locations: Mapping[str, UnitLocation],
     known: Mapping[str, UnitRecord],
     boot: str,
@@ -79,6 +82,11 @@ def update_records(
             if mdev.active and mdev.uuid in named:
                 location = locations.get(mdev.uuid, UnitLocation("VGPU", card.key))
                 records[mdev.uuid] = _mdev_record(card, mdev, location.resource_class, boot)
+        for unit, (function, type_id) in vgpus_of(card, facts, settings).items():
+            if unit in named and unit in locations:
+                records[unit] = UnitRecord(
+                    unit, card.device.address, locations[unit].resource_class, function, type_id, boot
+                )
         for vf in card.vfs:
             if vf.address in named and vf.address in locations:
                 resource_class = locations[vf.address].resource_class

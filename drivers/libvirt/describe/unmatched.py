@@ -6,6 +6,7 @@ from dataclasses import fields
 from drivers.libvirt.describe.cards import parents_for
 from drivers.libvirt.describe.device_spec import DeviceSpec
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
+from drivers.libvirt.describe.mixed_sizes import contradictions
 
 _SELECTS = ("vendor_id", "product_id", "address", "interface")
 
@@ -28,6 +29,7 @@ def unmatched_options(facts: DeviceFacts, settings: DeviceSettings) -> Iterator[
             parents_for(card, mdev.type_id, mdev.addresses) for card in facts.cards
         ):
             yield f"[devices] enabled_mdev_types names {mdev.type_id}, which no card of this host offers."
+    yield from contradictions(facts, settings)
     interfaces = {card.interface.interface for card in facts.cards if card.interface is not None}
     for interface in sorted(settings.bandwidth.keys() - interfaces):
         yield (

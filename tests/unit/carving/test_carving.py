@@ -44,6 +44,18 @@ def test_a_vgpu_type_that_a_guest_has_counts_before_the_one_that_the_operator_de
     assert (carving.types, problems) == ({VF: VgpuType("471", 12)}, ())
 
 
+def test_the_types_of_a_card_in_mixed_size_mode_are_those_that_claims_need_alone() -> None:
+    declared = DeclaredCarving(
+        {CARD: 2},
+        vgpu_types={VF: "nvidia-468"},
+        mdev_types={"nvidia-471": frozenset()},
+        mixed=frozenset({CARD}),
+    )
+    carving, (problem,) = joined(CarvedUnit("0000:84:00.2", CARD, "0000:84:00.2", "nvidia-471", 0), declared)
+    assert carving.mixed == {CARD} and carving.types == {"0000:84:00.2": VgpuType("471", 0)}
+    assert "mixed_size_cards" in problem and VF in problem
+
+
 def test_a_function_that_nobody_makes_is_told_with_the_option() -> None:
     carving, (problem,) = joined(CarvedUnit(OTHER, "0000:85:00.0", OTHER))
     assert carving.vfs == {CARD: 2} and carving.holders == {OTHER: "instance gpu1"}

@@ -61,6 +61,20 @@ def test_a_claim_needs_what_is_still_to_be_made_for_it() -> None:
     assert need.holder == f"instance gpu2 ({UUID(int=8)})"
 
 
+def test_the_vgpu_of_a_claim_is_needed_on_its_function_in_its_place() -> None:
+    unit = f"{VF}/nvidia-471@20"
+    making = {unit: {"parent": VF, "type": "nvidia-471", "placement": "20"}}
+    request = ClaimRequest(str(UUID(int=8)), (RequestGroup(resources={"VGPU": 1}),), name="gpu2")
+    units = {"p": {"VGPU": (unit,)}}
+    claim = Claim(request.consumer, ClaimState.CLAIMED, request, {"p": {"VGPU": 1}}, units, makings=making)
+    needed = needed_units([claim], [], [], [])
+    assert [need.unit for need in needed] == [CarvedUnit(VF, VF, VF, "nvidia-471", 20)]
+    made = [CarvedUnit(VF, CARD, VF, "nvidia-471", 20)]
+    assert [need.unit for need in needed_units([claim], [guest(unit)], made, needed)] == made
+    elsewhere = [CarvedUnit(VF, CARD, VF, "nvidia-471", 0)]
+    assert [need.unit.placement for need in needed_units([claim], [], elsewhere, [])] == [20]
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -191,6 +191,35 @@ def test_a_place_on_the_card_is_written_with_the_type() -> None:
     assert (step.kind, step.value, step.unit) == (StepKind.VGPU_TYPE, "471", "12")
 
 
+def test_on_a_card_in_mixed_size_mode_what_is_not_wanted_goes_before_what_is_comes() -> None:
+    kernel = host()
+    take_all(kernel, Carving({NEW_GPU: 4}))
+    for vf, number, place in zip(NEW_GPU_VFS, ("472", "468", "470", "472"), (0, 20, 32, 20), strict=True):
+        kernel.functions[vf] = replace(kernel.functions[vf], vgpu_type=number, vgpu_place=place)
+    wanted = {NEW_GPU_VFS[0]: VgpuType("472", 20), NEW_GPU_VFS[2]: VgpuType("470", 32)}
+    steps = plan(Carving(types=wanted, mixed=frozenset({NEW_GPU})), kernel.seen()).steps
+    assert [(step.function, step.value, step.unit) for step in steps] == [
+        (NEW_GPU_VFS[0], "0", ""),
+        (NEW_GPU_VFS[1], "0", ""),
+        (NEW_GPU_VFS[3], "0", ""),
+        (NEW_GPU_VFS[0], "472", "20"),
+    ]
+    assert plan(Carving(types=wanted), kernel.seen()).steps == (), "no other card's types are taken away"
+
+
+def test_a_vgpu_in_use_keeps_its_type_and_is_told() -> None:
+    kernel = host()
+    take_all(kernel, Carving({NEW_GPU: 2}))
+    for vf in NEW_GPU_VFS[:2]:
+        kernel.functions[vf] = replace(kernel.functions[vf], vgpu_type="472", vgpu_place=0)
+    kernel.uses = {NEW_GPU_VFS[0]: ("process 7 (qemu) has it open",)}
+    found = plan(
+        Carving(mixed=frozenset({NEW_GPU}), holders={NEW_GPU_VFS[1]: "instance gpu1"}), kernel.seen()
+    )
+    assert found.steps == () and len(found.refusals) == 2
+    assert "process 7 (qemu) has it open" in found.refusals[0] and "instance gpu1" in found.refusals[1]
+
+
 def test_the_largest_types_come_first_so_that_no_small_one_stands_in_their_way() -> None:
     kernel = host()
     take_all(kernel, Carving({NEW_GPU: 4, GPU: 2}))

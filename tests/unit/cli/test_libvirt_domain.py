@@ -1,11 +1,13 @@
 """A domain that libvirt refuses half-way: what was made for it is undone."""
 
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
+from agent.cli import libvirt_domain
 from agent.cli.libvirt_domain import Libvirt
 from agent.errors import PlimsollError
 
@@ -65,3 +67,24 @@ def test_a_second_mediated_device_that_cannot_be_made_takes_the_first_one_back(
     ):
         Libvirt("test:///").hand_over(written, start=True)
     assert libvirt.undone == ["first", "domain"]
+
+
+def test_a_domain_starts_when_its_vgpu_is_in_its_place(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    libvirt = FakeLibvirt()
+    monkeypatch.setitem(sys.modules, "libvirt", libvirt)
+    monkeypatch.setattr(libvirt_domain, "SYS", tmp_path)
+    monkeypatch.setattr(libvirt_domain, "VGPU_WAIT_S", 0.0)
+    vendor = tmp_path / "bus" / "pci" / "devices" / "0000:84:00.1" / "nvidia"
+    vendor.mkdir(parents=True)
+    (vendor / "current_vgpu_type").write_text("472\n")
+    (vendor / "placement_id").write_text("0\n")
+    making = {"parent": "0000:84:00.1", "type": "nvidia-472", "placement": "20"}
+    written: Any = {"consumer": UUID, "xml": "<domain/>", "claim": {"to_make": {"unit": making}}}
+    with pytest.raises(PlimsollError, match="plimsoll devices apply"):
+        Libvirt("test:///").hand_over(written, start=True)
+    assert libvirt.undone == ["domain"]
+    (vendor / "placement_id").write_text("20\n")
+    with pytest.raises(AttributeError, match="create"):  # the domain of this libvirt cannot be started
+        Libvirt("test:///").hand_over(written, start=True)

@@ -8,6 +8,7 @@ from itertools import combinations, product
 
 import pytest
 
+from agent.driver import CardLayout, CardShape
 from agent.providers.cards.division import CardModel
 from agent.providers.cards.stock import Card, layout_of, reserve_places
 from agent.providers.cards.tables import MIG, MIXED_SIZES
@@ -127,3 +128,67 @@ def test_so_much_is_reserved_that_no_more_is_offered_than_is_left() -> None:
 def test_a_shape_that_the_card_does_not_have_is_an_error() -> None:
     with pytest.raises(KeyError):
         layout_of(MIG["A30"], {"CUSTOM": "9g"}, lambda name, at: f"{name}@{at}")
+
+
+FUNCTIONS = ("vf1", "vf2", "vf3")
+
+
+def card_of_functions(model: CardModel, functions: Sequence[str] = FUNCTIONS) -> Card:
+    """The card with a unit for each place on each function."""
+    shapes = {
+        name: CardShape(
+            shape.size,
+            {f"{function}/{name}@{start}": start for function in functions for start in shape.starts},
+            functions={f"{each}/{name}@{start}": each for each in functions for start in shape.starts},
+        )
+        for name, shape in model.shapes.items()
+    }
+    return Card.of(CardLayout(model.slots, {}, shapes))
+
+
+def function(unit: str) -> str:
+    return unit.partition("/")[0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_unit_has_a_function_of_its_own(seed: int) -> None:
+    model, dice = MODELS["A100 mixed"], random.Random(seed)
+    card = card_of_functions(model)
+    for _ in range(40):
+        parts = random_parts(model, dice)[: len(FUNCTIONS)]
+        on = dice.sample(FUNCTIONS, len(parts))
+        taken = [(name, f"{vf}/{name}@{start}") for vf, (name, start) in zip(on, parts, strict=True)]
+        free = set(FUNCTIONS) - set(on)
+        stock = card.stock(taken, {name: sum(each == name for each, _ in parts) for name in model.shapes})
+        for name in model.shapes:
+            units = stock.units(name)
+            assert len(units) == stock.left[name] == min(most(model, name, parts), len(free))
+            assert len({function(unit) for unit in units}) == len(units) and {*map(function, units)} <= free
+        one, two = dice.sample(sorted(model.shapes), 2)
+        found = stock.together({one: 1, two: 1})
+        starts = product(model.shapes[one].starts, model.shapes[two].starts)
+        possible = any(fits(model, [*parts, (one, first), (two, second)]) for first, second in starts)
+        assert (found is not None) is (possible and len(free) >= 2)
+        if found is not None:
+            assert len({function(unit) for units in found.values() for unit in units}) == 2
+
+
+def test_a_withheld_function_gives_nothing_and_its_card_the_rest() -> None:
+    card = card_of_functions(MODELS["A100 mixed"])
+    withheld = [unit for unit, vf in card.function_of.items() if vf == "vf2"]
+    stock = card.stock([("20", "vf1/20@0")], {"20": 1}, withheld)
+    assert stock.left == {"4": 1, "8": 1, "10": 1, "20": 1}
+    assert function(stock.units("20")[0]) == "vf3"
+    assert not any(card.stock([], {}, card.function_of).left.values())
+
+
+def test_an_amount_without_a_unit_takes_a_function_as_well() -> None:
+    card = card_of_functions(MODELS["A100 mixed"], ("vf1", "vf2"))
+    assert card.stock([], {"4": 1}).left["4"] == 1
+    assert card.stock([], {"4": 1}).together({"4": 2}) is None
+
+
+def test_a_unit_that_the_consumer_has_keeps_its_function() -> None:
+    stock = card_of_functions(MODELS["A100 mixed"]).stock([], {})
+    found = stock.together({"20": 1, "4": 1}, [("20", "vf3/20@0")])
+    assert found is not None and found["20"] == ("vf3/20@0",) and function(found["4"][0]) != "vf3"

@@ -1,0 +1,405 @@
+"""Cards that are divided into vGPUs of several sizes at once, each in certain places only. Pure.
+
+Such a card has virtual functions under a vendor's own VFIO driver. A vGPU is a function, its type, and the
+slot of the card in which it starts (`placement_id` in sysfs). All three are in the name of the unit, so a
+guest whose vGPU is of another type or in another place than its claim says uses another unit. A domain names
+the function alone; so the functions of domains become units here, and units become functions in the XML that
+is written.
+
+The types of functions without a guest follow the claims: `plimsoll devices apply` takes a type away that no
+claim and no domain needs. So a vGPU that exists and that no consumer has takes no room.
+
+Source: https://docs.nvidia.com/vgpu/latest/grid-vgpu-user-guide/ (mixed-size mode), and the tables of
+`agent.providers.cards.tables`
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from agent.device_names import address_of, mdev_type_trait, product_trait, vendor_trait, vgpu_gib
+from agent.driver import (
+    CardLayout,
+    CardShape,
+    DescribedInventory,
+    DescribedProvider,
+    GivenResources,
+    Guest,
+    NeededDevice,
+)
+from agent.providers.cards.division import CardModel, Shape
+from agent.providers.cards.tables import MIXED_SIZES, VFS, MixedSizes
+from drivers.host.domain_document import DomainDocument
+from drivers.host.domain_xml import Domain
+from drivers.host.xml_parser import pci_address
+from drivers.libvirt.describe.cards import NO_TYPE, Card, UnitRecord
+from drivers.libvirt.describe.device_spec import MdevSpec, vgpu_spec_of
+from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, provider_name
+from drivers.libvirt.describe.history import DeviceHistory
+from drivers.libvirt.describe.moves import GuestDomain
+
+Units = Mapping[str, str]
+"""{PCI address of a function: its unit}; empty for a function that is no vGPU now"""
+
+
+def unit_name(function: str, type_id: str, place: int) -> str:
+    """The unit of a vGPU: 0000:84:00.2/nvidia-471@20."""
+    return f"{function}/{type_id}@{place}"
+
+
+def is_mixed(card: Card, facts: DeviceFacts, settings: DeviceSettings) -> bool:
+    """Whether the card is in mixed-size mode: the operator says so, and what exists does not contradict.
+
+    A vGPU without a place shows that the card is not in that mode, whatever the operator says.
+    """
+    return (
+        card.device.address in settings.mixed
+        and not card.mdev_parents
+        and not any(_has_no_place(vf.address, facts) for vf in card.vfs)
+    )
+
+
+def _has_no_place(function: str, facts: DeviceFacts) -> bool:
+    return facts.vgpu_types.get(function, NO_TYPE) != NO_TYPE and function not in facts.vgpu_places
+
+
+def contradictions(facts: DeviceFacts, settings: DeviceSettings) -> Iterator[str]:
+    """A sentence for each card that [devices] mixed_size_cards names and that is not in that mode."""
+    cards = {card.device.address: card for card in facts.cards}
+    for address in sorted(settings.mixed):
+        card = cards.get(address)
+        if card is None:
+            yield f"[devices] mixed_size_cards names {address}, which this host does not have."
+        elif not is_mixed(card, facts, settings):
+            yield (
+                f"[devices] mixed_size_cards names {address}, but a vGPU there has no place on the card, or "
+                "its functions have mediated devices: the card is not in mixed-size mode, and offers only "
+                "what it has."
+            )
+
+
+def vgpu_units(facts: DeviceFacts, settings: DeviceSettings, known: Mapping[str, UnitRecord]) -> Units:
+    """The units of all functions of cards in mixed-size mode.
+
+    `known` are the records of units that domains name: after a boot a function has no type until its type
+    is written again.
+    """
+    units: dict[str, str] = {}
+    before = {record.parent: unit for unit, record in known.items() if address_of(unit) != unit}
+    for card in facts.cards:
+        if is_mixed(card, facts, settings):
+            existing = _Existing(card, facts, settings)
+            units |= {vf.address: before.get(vf.address, "") for vf in card.vfs}
+            units |= {function: vgpu.unit for function, vgpu in existing.vgpus.items()}
+    functions = {vf.address for card in facts.cards for vf in card.vfs}
+    gone = {record.card: record.card in settings.mixed for record in known.values()}
+    return units | {
+        function: unit
+        for function, unit in before.items()
+        if function not in functions and gone[known[unit].card]
+    }
+
+
+def vgpus_of(card: Card, facts: DeviceFacts, settings: DeviceSettings) -> Mapping[str, tuple[str, str]]:
+    """{unit: (function, id of its type)} of the vGPUs that a card in mixed-size mode has."""
+    if not is_mixed(card, facts, settings):
+        return {}
+    vgpus = _Existing(card, facts, settings).vgpus.values()
+    return {vgpu.unit: (vgpu.function, vgpu.type_id) for vgpu in vgpus}
+
+
+def with_vgpus(guest_domains: Sequence[GuestDomain], units: Units) -> Sequence[GuestDomain]:
+    """The guests and domains with the units of their functions, not located yet."""
+    if not units:
+        return guest_domains
+    return [
+        pair
+        if pair.domain is None
+        else GuestDomain(with_units(pair.guest, units), domain_with_units(pair.domain, units))
+        for pair in guest_domains
+    ]
+
+
+def with_units(guest: Guest, units: Units) -> Guest:
+    """The guest with the units of its functions; a function that is no vGPU now is nothing that it uses."""
+    if not any(used.unit in units for used in guest.units):
+        return guest
+    named = (replace(used, unit=units.get(used.unit, used.unit)) for used in guest.units)
+    return replace(guest, units=tuple(used for used in named if used.unit))
+
+
+def domain_with_units(domain: Domain, units: Units) -> Domain:
+    """The domain with units in place of its functions."""
+    named = (units.get(address, address) for address in domain.pci_devices)
+    return replace(domain, pci_devices=tuple(filter(None, named)))
+
+
+def needs_with_units(devices: Iterable[NeededDevice], units: Units) -> tuple[NeededDevice, ...]:
+    """The devices that a domain asks for, with the units of functions that are vGPUs now."""
+    return tuple(replace(device, unit=units.get(device.unit) or device.unit) for device in devices)
+
+
+def given_functions(given: GivenResources) -> GivenResources:
+    """What a claim gave, with the functions of its vGPUs: what a domain names."""
+    return replace(
+        given, devices=tuple(replace(device, unit=address_of(device.unit)) for device in given.devices)
+    )
+
+
+def write_unmanaged(text: str, functions: Iterable[str]) -> str:
+    """The domain's XML with managed='no' for these functions: libvirt must not bind them to vfio-pci.
+
+    Raises DriverDataError for malformed XML.
+    """
+    functions = frozenset(functions)
+    if not functions:
+        return text
+    document, changed = DomainDocument(text), False
+    for element in document.root.findall("devices/hostdev[@type='pci']"):
+        address = element.find("source/address")
+        if address is None or not address.get("bus"):
+            continue
+        if pci_address(address, "hostdev") in functions:  # type: ignore[arg-type]
+            changed |= element.get("managed") != "no"
+            element.set("managed", "no")
+    return document.text if changed else text
+
+
+# The sizes of types
+
+
+def record_sizes(history: DeviceHistory, facts: DeviceFacts, settings: DeviceSettings) -> DeviceHistory:
+    """The history with the GiB of the vGPU types of cards in mixed-size mode.
+
+    sysfs names a type only while one more of it can be made.
+    """
+    recorded = dict(history)
+    for card in facts.cards:
+        if card.device.address in settings.mixed:
+            sizes = {**_recorded(card, history), **_seen_sizes(card, facts)}
+            if sizes:
+                recorded[_key(card)] = tuple(f"{number}={gib}" for number, gib in sorted(sizes.items()))
+    return recorded
+
+
+def restore_sizes(facts: DeviceFacts, history: DeviceHistory) -> DeviceFacts:
+    """The facts with the sizes that the history has."""
+    sizes = {card.device.address: _recorded(card, history) for card in facts.cards}
+    return replace(facts, vgpu_gib={address: known for address, known in sizes.items() if known})
+
+
+def _seen_sizes(card: Card, facts: DeviceFacts) -> dict[str, int]:
+    names = {number: name for vf in card.vfs for number, name in facts.vgpu_names.get(vf.address, {}).items()}
+    return {number: gib for number, name in names.items() if (gib := vgpu_gib(name)) is not None}
+
+
+def _recorded(card: Card, history: DeviceHistory) -> dict[str, int]:
+    pairs = (entry.partition("=") for entry in history.get(_key(card), ()))
+    return {number: int(gib) for number, _, gib in pairs if gib.isdecimal()}
+
+
+def _key(card: Card) -> str:
+    return f"vgpu:{card.device.address}"
+
+
+# The provider
+
+
+def describe_mixed(
+    facts: DeviceFacts,
+    settings: DeviceSettings,
+    name: str,
+    parent_of: Callable[[int | None], str],
+    *,
+    held: frozenset[str] = frozenset(),
+    missing: Iterable[UnitRecord] = (),
+) -> tuple[DescribedProvider, ...]:
+    """The providers of cards in mixed-size mode, but for those that a guest has as a whole.
+
+    The parameters are those of `describe_cards`.
+    """
+    missing = tuple(missing)
+    return tuple(
+        MixedCard(
+            card, facts, settings, held, tuple(each for each in missing if each.card == card.device.address)
+        ).provider(provider_name(card, name), parent_of(card.numa))
+        for card in facts.cards
+        if is_mixed(card, facts, settings) and card.device.address not in held
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Vgpu:
+    """A vGPU that exists: its function, the id of its type, its class (None: not enabled), GiB and place."""
+
+    function: str
+    type_id: str
+    resource_class: str | None
+    gib: int | None
+    place: int
+
+    @property
+    def unit(self) -> str:
+        return unit_name(self.function, self.type_id, self.place)
+
+
+@dataclass(frozen=True)
+class _Existing:
+    """The vGPUs of a card, and the sizes of its types."""
+
+    card: Card
+    facts: DeviceFacts
+    settings: DeviceSettings
+
+    @cached_property
+    def sizes(self) -> Mapping[str, int]:
+        """{number of a type: its GiB}"""
+        known = self.facts.vgpu_gib.get(self.card.device.address, {})
+        return {**known, **_seen_sizes(self.card, self.facts)}
+
+    @cached_property
+    def vgpus(self) -> Mapping[str, _Vgpu]:
+        """{function: its vGPU}"""
+        vgpus = {}
+        for vf in self.card.vfs:
+            number = self.facts.vgpu_types.get(vf.address, NO_TYPE)
+            place = self.facts.vgpu_places.get(vf.address)
+            if number != NO_TYPE and place is not None:
+                spec = vgpu_spec_of(self.card, vf, number, self.settings.mdevs)
+                type_id, name = (spec.type_id, spec.resource_class) if spec else (number, None)
+                vgpus[vf.address] = _Vgpu(vf.address, type_id, name, self.sizes.get(number), place)
+        return vgpus
+
+
+@dataclass(frozen=True)
+class MixedCard:
+    """A card in mixed-size mode.
+
+    `held` are the units that domains name, `missing` the records of those that do not exist now.
+    """
+
+    card: Card
+    facts: DeviceFacts
+    settings: DeviceSettings
+    held: frozenset[str] = frozenset()
+    missing: tuple[UnitRecord, ...] = ()
+    _existing: _Existing = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_existing", _Existing(self.card, self.facts, self.settings))
+
+    def provider(self, name: str, parent: str) -> DescribedProvider:
+        """The card's provider."""
+        shapes = {spec.resource_class: self._shape(spec) for spec in self._specs()}
+        shapes |= dict(self._not_enabled(shapes))
+        layout = CardLayout(self._table.slots, {VFS: len(self._functions), **self._limits()}, shapes)
+        to_make = {
+            spec.resource_class: self._makings(spec, shapes[spec.resource_class]) for spec in self._specs()
+        }
+        device, totals = self.card.device, self._totals(layout)
+        return DescribedProvider(
+            name,
+            parent,
+            {each: DescribedInventory(total, allocation_ratio=1.0) for each, total in totals.items()},
+            frozenset(
+                {
+                    vendor_trait(device.vendor_id),
+                    product_trait(device.product_id),
+                    *(mdev_type_trait(spec.type_id) for spec in self._specs()),
+                }
+            ),
+            device=self.card.key,
+            units={each: tuple(shape.units) for each, shape in shapes.items() if each in totals},
+            cell=self.facts.near_cell(self.card.numa),
+            to_make={each: makings for each, makings in to_make.items() if makings and each in totals},
+            card=layout,
+        )
+
+    @property
+    def _table(self) -> MixedSizes:
+        return MIXED_SIZES[self.settings.mixed[self.card.device.address]]
+
+    @cached_property
+    def _functions(self) -> tuple[str, ...]:
+        """The functions that can be vGPUs, with those that are gone and that domains name."""
+        there = (vf.address for vf in self.card.vfs if vf.address in self.facts.vgpu_types)
+        return tuple(dict.fromkeys((*there, *(record.parent for record in self.missing if record.parent))))
+
+    def _specs(self) -> Sequence[MdevSpec]:
+        """The types that are enabled for the card, and that it has in this mode."""
+        address, starts = self.card.device.address, self._table.starts
+        return [
+            spec
+            for spec in self.settings.mdevs
+            if (not spec.addresses or address in spec.addresses) and self._gib(spec) in starts
+        ]
+
+    def _gib(self, spec: MdevSpec) -> int | None:
+        return self._existing.sizes.get(spec.type_id.rpartition("-")[2])
+
+    def _limits(self) -> dict[str, int]:
+        return {spec.type_id: spec.max_instances for spec in self._specs() if spec.max_instances is not None}
+
+    def _shape(self, spec: MdevSpec) -> CardShape:
+        """The type with all of its places on all functions; the vGPUs that exist come first."""
+        gib = self._gib(spec) or 0
+        units: dict[str, tuple[int, str]] = {
+            vgpu.unit: (vgpu.place, vgpu.function)
+            for vgpu in self._existing.vgpus.values()
+            if vgpu.type_id == spec.type_id
+        }
+        for record in self.missing:
+            place = record.unit.rpartition("@")[2]
+            if record.type_id == spec.type_id and place.isdecimal():
+                units[record.unit] = int(place), record.parent
+        for function in self._functions:
+            for start in self._table.starts[gib]:
+                units.setdefault(unit_name(function, spec.type_id, start), (start, function))
+        counters = {VFS: 1, **({spec.type_id: 1} if spec.max_instances is not None else {})}
+        return _card_shape(gib, units, counters)
+
+    def _not_enabled(self, shapes: Mapping[str, CardShape]) -> Iterator[tuple[str, CardShape]]:
+        """(class, shape) of vGPUs that guests have though their type is not, or no longer, enabled.
+
+        One of unknown size takes the whole card, so that nothing is offered that may not fit.
+        """
+        offered = {unit for shape in shapes.values() for unit in shape.units}
+        found: dict[str, dict[str, tuple[int, str]]] = {}
+        sizes: dict[str, int] = {}
+        for vgpu in self._existing.vgpus.values():
+            if vgpu.unit in self.held and vgpu.unit not in offered:
+                name = f"CUSTOM_VGPU_TYPE_{vgpu.type_id.rpartition('-')[2]}" if "VGPU" in shapes else "VGPU"
+                found.setdefault(name, {})[vgpu.unit] = vgpu.place, vgpu.function
+                sizes[name] = max(sizes.get(name, 0), vgpu.gib or self._table.slots - vgpu.place)
+        for name, units in found.items():
+            yield name, _card_shape(sizes[name], units, {VFS: 1})
+
+    def _makings(self, spec: MdevSpec, shape: CardShape) -> dict[str, dict[str, str]]:
+        there = {vgpu.unit for vgpu in self._existing.vgpus.values()}
+        return {
+            unit: {"parent": shape.functions[unit], "type": spec.type_id, "placement": str(start)}
+            for unit, start in shape.units.items()
+            if unit not in there
+        }
+
+    def _totals(self, layout: CardLayout) -> dict[str, int]:
+        """{class: how many the empty card can give}, and never fewer than guests have."""
+        shapes = {
+            name: Shape(name, shape.size, tuple(sorted({*shape.units.values()})), shape.counters)
+            for name, shape in layout.shapes.items()
+        }
+        empty = CardModel(layout.slots, layout.counters, shapes).divided()
+        totals = {
+            name: max(empty.left(name), sum(unit in self.held for unit in shape.units))
+            for name, shape in layout.shapes.items()
+        }
+        return {name: total for name, total in totals.items() if total}
+
+
+def _card_shape(gib: int, units: Mapping[str, tuple[int, str]], counters: Mapping[str, int]) -> CardShape:
+    return CardShape(
+        gib,
+        {unit: start for unit, (start, _) in units.items()},
+        counters,
+        functions={unit: function for unit, (_, function) in units.items()},
+    )

@@ -1,0 +1,207 @@
+"""A card in mixed-size mode under the libvirt driver: Placement offers what the card can still make, each
+claim has its place, the carver makes the vGPU there, and the guest that has another place is a finding.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from kits.agent import World, opened, request
+from kits.libvirt_node import domain, domain_uuid, recorded_devices, write_node
+from kits.mixed_vgpus import A100, MixedGpu, MixedKernel
+from kits.pci_tree import recorded_tree
+from kits.placements import Placement, section_of
+
+from agent.carving.carver import Carved, Carver
+from agent.carving.journal import CarvingJournal
+from agent.carving.plan_file import read_plan_file
+from agent.claims.claim import Claim
+from agent.config.settings import load
+from agent.errors import DoesNotFit
+
+pytest.importorskip("libvirt")
+from drivers.libvirt import LibvirtDriver
+
+VFS = tuple(f"0000:84:00.{number}" for number in (1, 2, 3, 4))
+CLASSES = {"CUSTOM_VGPU_4": "468", "CUSTOM_VGPU_8": "470", "CUSTOM_VGPU_20": "472"}
+OPTIONS = f"""
+[devices]
+enabled_mdev_types = {", ".join(f"nvidia-{number}" for number in CLASSES.values())}
+mixed_size_cards = {A100}=A100 40 GB
+{"".join(f"[mdev_nvidia-{number}]{chr(10)}mdev_class = {name}{chr(10)}" for name, number in CLASSES.items())}
+"""
+HOSTDEV = (
+    "<hostdev mode='subsystem' type='pci' managed='no'><source>"
+    "<address domain='0x0000' bus='0x84' slot='0x00' function='0x{}'/></source></hostdev>"
+)
+STEPS = 14
+
+
+class Host:
+    """An agent with the libvirt driver, on a recorded host whose card is in mixed-size mode; its carver."""
+
+    def __init__(self, placement: Placement, folder: Path) -> None:
+        self.folder = folder
+        folder.chmod(0o700)
+        self.tree = recorded_tree(folder, "vendor-vfio")
+        self.gpu = MixedGpu(self.tree.devices, VFS)
+        self.state = folder / "state"
+        self.state.mkdir(mode=0o700)
+        self.file = folder / "plimsoll.conf"
+        self.file.touch(mode=0o600)
+        self.file.write_text(
+            section_of(placement)
+            + f"[DEFAULT]\ncompute_driver = libvirt\nhost = node1\nstate_path = {self.state}\n"
+            + f"[libvirt]\nconnection_uri = test://{folder}/node.xml\nsysfs_path = {self.tree.sys}\n"
+            + f"images_path = {folder}\n"
+            + OPTIONS
+        )
+        self.claims: dict[str, Claim] = {}
+        self.guests: list[str] = []
+        self.world = self._open()
+
+    def _open(self) -> World:
+        write_node(self.folder / "node.xml", self.guests, recorded_devices("vendor-vfio"))
+        settings = load([self.file])
+        world = opened(settings, other_driver=LibvirtDriver.create(settings.driver))
+        world.agent.reconcile("the start")
+        return world
+
+    def restart(self) -> None:
+        self.world.close()
+        self.world = self._open()
+
+    def run_guest(self, claim: Claim, number: int) -> None:
+        """The guest of a claim, with the function that its unit names; seen from the next start on."""
+        (function,) = (unit.partition("/")[0] for unit in units_of(claim))
+        self.guests.append(domain(number, memory_mb=64, devices=HOSTDEV.format(function[-1])))
+
+    def claim(self, name: str, amount: int = 1, consumer: str = "") -> Claim:
+        """A claim of one guest's consumer also has what `domain` gives that guest."""
+        guest = {"VCPU": 1, "MEMORY_MB": 64} if consumer.startswith(domain_uuid(0)[:8]) else {}
+        asked = request(**{name: amount, **guest})
+        if consumer:
+            asked = replace(asked, consumer=consumer)
+        claim = self.world.operations.claim(asked)
+        self.claims[claim.consumer] = claim
+        return claim
+
+    def release(self, consumer: str) -> None:
+        self.world.operations.release(consumer)
+        del self.claims[consumer]
+
+    def carve(self) -> Carved:
+        """What the unit does with the file that the agent writes."""
+        self.world.boot_needs.write()
+        declared = LibvirtDriver.declared_carving(load([self.file]).driver)
+        kernel = MixedKernel(self.tree.sys, self.tree.proc, self.gpu)
+        journal = CarvingJournal(self.folder / "run" / "journal.json")
+        return Carver(kernel, journal, declared, read_plan_file(self.state)).carve()
+
+    def check(self) -> None:
+        """Each claim's vGPUs are made where its units say; Placement offers what can be made, and no more."""
+        carved = self.carve()
+        assert (carved.failures, carved.refusals) == ((), ())
+        units = {
+            f"{function}/nvidia-{number}@{place}" for function, (number, place) in self.gpu.vgpus().items()
+        }
+        assert units == {unit for claim in self.claims.values() for unit in units_of(claim)}
+        self.world.agent.reconcile("a test")
+        for name, number in CLASSES.items():
+            most = self.gpu.most(number)
+            assert [self.candidates(name, amount) for amount in (most, most + 1)] == [most > 0, False], name
+
+    def candidates(self, name: str, amount: int) -> bool:
+        if not amount:
+            return False
+        path = f"/allocation_candidates?resources={name}:{amount}"
+        reply = self.world.wire.inner.request("GET", path, microversion="1.36")
+        assert reply.status == 200, reply.body
+        return bool(reply.body["allocation_requests"])
+
+
+def units_of(claim: Claim) -> list[str]:
+    return [unit for _, _, unit in claim.exact if "@" in unit]
+
+
+@pytest.fixture
+def host(placement: Placement, tmp_path: Path) -> Iterator[Host]:
+    host = Host(placement, tmp_path)
+    yield host
+    host.world.close()
+
+
+@pytest.mark.first_variant
+def test_after_each_claim_and_release_placement_offers_what_the_card_can_make(host: Host) -> None:
+    dice = random.Random(17)
+    host.check()
+    for step in range(STEPS):
+        if host.claims and dice.random() < 0.45:
+            host.release(dice.choice(sorted(host.claims)))
+        else:
+            name = dice.choice(sorted(CLASSES))
+            if host.gpu.most(CLASSES[name]):
+                host.claim(name)
+            else:
+                with pytest.raises(DoesNotFit):
+                    host.claim(name)
+        if step == STEPS // 2:
+            host.restart()
+        host.check()
+    assert host.world.operations.audit(heal=False).findings == ()
+
+
+def test_three_sizes_are_beside_each_other_and_come_back_after_a_boot(host: Host) -> None:
+    for number, name in enumerate(CLASSES, 1):
+        claim = host.claim(name, consumer=domain_uuid(number))
+        host.check()
+        host.run_guest(claim, number)
+    host.restart()
+    assert host.world.operations.audit(heal=False).findings == ()
+    before = host.gpu.vgpus()
+    assert len(before) == 3
+    host.gpu.clear()
+    host.restart()
+    assert host.carve().failures == ()
+    assert host.gpu.vgpus() == before
+    host.check()
+    assert host.world.operations.audit(heal=False).findings == ()
+
+
+@pytest.mark.first_variant
+def test_a_guest_in_another_place_than_its_claim_says_is_a_finding(host: Host) -> None:
+    claim = host.claim("CUSTOM_VGPU_8", consumer=domain_uuid(1))
+    host.check()
+    host.run_guest(claim, 1)
+    (unit,) = units_of(claim)
+    function, place = unit.partition("/")[0], int(unit.rpartition("@")[2])
+    other = next(start for start in (0, 12, 20, 32) if start != place)
+    host.gpu.set_type(function, "0", "")
+    host.gpu.set_type(function, "470", str(other))
+    host.restart()
+    (finding,) = host.world.operations.audit(heal=False).findings
+    assert finding.kind == "another unit"
+    assert f"{function}/nvidia-470@{other} instead of {unit}" in finding.reason
+
+
+@pytest.mark.first_variant
+def test_an_allocation_without_a_place_counts_and_gets_one_when_it_is_claimed(host: Host) -> None:
+    host.check()
+    (card,) = (each.uuid for each in host.world.operations.tree()[0] if each.name.endswith(A100))
+    consumer = str(uuid4())
+    body = {
+        "allocations": {card: {"resources": {"CUSTOM_VGPU_20": 2}}},
+        "consumer_generation": None,
+        "project_id": "p",
+        "user_id": "u",
+    }
+    reply = host.world.wire.inner.request("PUT", f"/allocations/{consumer}", body, microversion="1.36")
+    assert reply.status == 204, reply.body
+    host.world.agent.verify()
+    assert not any(host.candidates(name, 1) for name in CLASSES)
+    host.claim("CUSTOM_VGPU_20", 2, consumer)

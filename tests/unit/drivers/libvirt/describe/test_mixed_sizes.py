@@ -1,0 +1,221 @@
+"""A card in mixed-size mode, as sysfs shows it: what it offers, and which unit each vGPU of a guest is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from kits.libvirt_model import HOST, facts
+
+from agent.driver import (
+    CarvedUnit,
+    DescribedProvider,
+    DeviceKind,
+    GivenDevice,
+    GivenResources,
+    GuestState,
+    HostSettings,
+    NeededDevice,
+)
+from drivers.host.domain_xml import guest_of, parse_domain
+from drivers.libvirt.describe.cards import UnitRecord
+from drivers.libvirt.describe.carving import carved_units, declared_carving
+from drivers.libvirt.describe.device_spec import MdevSpec
+from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
+from drivers.libvirt.describe.history import DeviceHistory
+from drivers.libvirt.describe.mixed_sizes import (
+    contradictions,
+    given_functions,
+    needs_with_units,
+    vgpu_units,
+    write_unmanaged,
+)
+from drivers.libvirt.describe.model import HostModel, ModelSettings, build_model
+from drivers.libvirt.describe.moves import GuestDomain
+
+A100 = "0000:84:00.0"
+VFS = tuple(f"0000:84:00.{number}" for number in (1, 2, 3, 4))
+NAMES = {
+    "468": "NVIDIA A100-4C",
+    "470": "NVIDIA A100-8C",
+    "471": "NVIDIA A100-10C",
+    "472": "NVIDIA A100-20C",
+}
+C4, C8, C20 = (f"CUSTOM_VGPU_{gib}" for gib in (4, 8, 20))
+SETTINGS = DeviceSettings(
+    mdevs=(
+        MdevSpec("nvidia-468", frozenset(), C4),
+        MdevSpec("nvidia-470", frozenset(), C8),
+        MdevSpec("nvidia-472", frozenset({A100}), C20),
+    ),
+    mixed={A100: "A100 40 GB"},
+)
+HOSTDEV = (
+    "<domain type='kvm'><name>{0}</name><uuid>a0000000-0000-4000-8000-00000000000{1}</uuid>"
+    "<memory>4096</memory><vcpu>1</vcpu><os><type>hvm</type></os><devices>"
+    "<hostdev mode='subsystem' type='pci' managed='yes'><source>"
+    "<address domain='0x0000' bus='0x84' slot='0x00' function='0x{1}'/></source></hostdev></devices></domain>"
+)
+
+
+def card(vgpus: Mapping[str, tuple[str, int]], names: Mapping[str, str] = NAMES) -> DeviceFacts:
+    """The recorded host, where these functions {address: (number of its type, place)} are vGPUs."""
+    return replace(
+        facts("vendor-vfio"),
+        vgpu_types={vf: vgpus.get(vf, ("0", 0))[0] for vf in VFS},
+        vgpu_places={vf: place for vf, (_, place) in vgpus.items() if place >= 0},
+        vgpu_names={vf: names for vf in VFS if vf not in vgpus and names},
+    )
+
+
+def model(
+    devices: DeviceFacts,
+    *domains: str,
+    settings: DeviceSettings = SETTINGS,
+    known: Mapping[str, UnitRecord] | None = None,
+    history: DeviceHistory | None = None,
+) -> HostModel:
+    parsed = [parse_domain(text) for text in domains]
+    guests = [GuestDomain(guest_of(each, GuestState.RUNNING, 0, frozenset()), each) for each in parsed]
+    all_settings = ModelSettings("node1", HostSettings(), settings)
+    return build_model(HOST, devices, guests, known or {}, "boot-1", all_settings, history)
+
+
+def provider(found: HostModel) -> DescribedProvider:
+    (only,) = (each for each in found.description.providers if each.device == f"pci:{A100}")
+    return only
+
+
+def test_each_place_on_each_function_is_a_unit_with_how_to_make_it() -> None:
+    found = provider(model(card({})))
+    assert {name: each.total for name, each in found.inventories.items()} == {C4: 4, C8: 4, C20: 2}
+    assert len(found.units[C4]) == 4 * 8, "eight published places for 4 GiB, on four functions"
+    assert set(found.units[C20]) == {f"{vf}/nvidia-472@{start}" for vf in VFS for start in (0, 20)}
+    assert found.to_make[C20][f"{VFS[1]}/nvidia-472@20"] == {
+        "parent": VFS[1],
+        "type": "nvidia-472",
+        "placement": "20",
+    }
+    assert found.card is not None and found.card.shapes[C8].size == 8
+    assert found.card.shapes[C8].functions[f"{VFS[2]}/nvidia-470@12"] == VFS[2]
+
+
+def test_a_vgpu_that_exists_is_given_first_and_needs_no_making() -> None:
+    found = provider(model(card({VFS[3]: ("472", 20)})))
+    assert found.units[C20][0] == f"{VFS[3]}/nvidia-472@20"
+    assert f"{VFS[3]}/nvidia-472@20" not in found.to_make[C20]
+
+
+def test_a_guest_uses_the_unit_of_its_functions_type_and_place() -> None:
+    found = model(card({VFS[0]: ("470", 12), VFS[1]: ("472", 20)}), HOSTDEV.format("vm", 1))
+    (guest,) = found.guests
+    assert [(each.resource_class, each.unit, each.device) for each in guest.units] == [
+        (C8, f"{VFS[0]}/nvidia-470@12", f"pci:{A100}")
+    ]
+    assert guest.resources[C8] == 1
+    record = found.units[f"{VFS[0]}/nvidia-470@12"]
+    assert (record.card, record.parent, record.type_id, record.boot) == (A100, VFS[0], "nvidia-470", "boot-1")
+
+
+def test_after_a_boot_a_guest_keeps_its_unit_while_its_function_has_no_type() -> None:
+    before = model(card({VFS[0]: ("470", 12)}), HOSTDEV.format("vm", 1))
+    after = model(card({}), HOSTDEV.format("vm", 1), known=before.units)
+    assert [each.unit for each in after.guests[0].units] == [f"{VFS[0]}/nvidia-470@12"]
+    assert f"{VFS[0]}/nvidia-470@12" in provider(after).units[C8]
+    assert carved_units(after.devices, after.missing, SETTINGS)[-1:] != () and CarvedUnit(
+        VFS[0], A100, VFS[0], "nvidia-470", 12
+    ) in carved_units(after.devices, after.missing, SETTINGS)
+
+
+def test_a_function_that_is_gone_keeps_its_guests_unit_in_the_inventory() -> None:
+    before = model(card({VFS[0]: ("470", 12)}), HOSTDEV.format("vm", 1))
+    gone = replace(facts("boot"), vgpu_gib={})
+    after = model(gone, HOSTDEV.format("vm", 1), known=before.units, history=before.history)
+    found = provider(after)
+    assert f"{VFS[0]}/nvidia-470@12" in found.units[C8] and found.inventories[C8].total == 1
+    assert [each.unit for each in after.guests[0].units] == [f"{VFS[0]}/nvidia-470@12"]
+
+
+def test_a_function_without_a_type_is_nothing_that_a_guest_uses() -> None:
+    found = model(card({}), HOSTDEV.format("vm", 1))
+    assert found.guests[0].units == ()
+
+
+def test_the_sizes_are_remembered_while_a_full_card_does_not_name_them() -> None:
+    before = model(card({}))
+    full = {vf: ("472", 20 * (index % 2)) for index, vf in enumerate(VFS[:2])}
+    found = provider(model(card(full, {}), history=before.history))
+    assert {name: each.total for name, each in found.inventories.items()} == {C4: 4, C8: 4, C20: 2}
+
+
+def test_a_vgpu_of_a_type_that_is_not_enabled_takes_its_room_while_a_guest_has_it() -> None:
+    found = model(card({VFS[0]: ("471", 10)}), HOSTDEV.format("vm", 1))
+    card_of = provider(found)
+    assert card_of.units["VGPU"] == (f"{VFS[0]}/471@10",) and card_of.inventories["VGPU"].total == 1
+    assert card_of.card is not None and card_of.card.shapes["VGPU"].size == 10
+    assert found.guests[0].resources["VGPU"] == 1
+    assert "VGPU" not in provider(model(card({VFS[0]: ("471", 10)}))).units, "the carving takes it away"
+
+
+def test_a_vgpu_of_unknown_size_leaves_nothing() -> None:
+    unknown = card({VFS[0]: ("475", 0)}, {"468": "NVIDIA A100-4C", "475": "NVIDIA A100-1-5C"})
+    layout = provider(model(unknown, HOSTDEV.format("vm", 1))).card
+    assert layout is not None and layout.shapes["VGPU"].size == 40
+
+
+def test_max_instances_counts_on_each_card() -> None:
+    limited = replace(SETTINGS, mdevs=(replace(SETTINGS.mdevs[0], max_instances=2), *SETTINGS.mdevs[1:]))
+    assert provider(model(card({}), settings=limited)).inventories[C4].total == 2
+
+
+def test_a_card_whose_vgpus_have_no_place_is_not_in_that_mode_and_says_so() -> None:
+    homogeneous = card({VFS[0]: ("470", -1)})
+    assert provider(model(homogeneous)).units == {C8: (VFS[0],)}
+    (sentence,) = contradictions(homogeneous, SETTINGS)
+    assert A100 in sentence and "not in mixed-size mode" in sentence
+    assert list(contradictions(card({}), SETTINGS)) == []
+    (sentence,) = contradictions(card({}), replace(SETTINGS, mixed={"0000:99:00.0": "A40"}))
+    assert "which this host does not have" in sentence
+
+
+def test_a_card_that_the_operator_does_not_name_offers_what_it_has() -> None:
+    assert provider(model(card({VFS[0]: ("470", 12)}), settings=replace(SETTINGS, mixed={}))).units == {
+        C8: (VFS[0],)
+    }
+
+
+def test_a_domain_names_the_function_and_libvirt_leaves_its_driver_alone() -> None:
+    given = GivenResources(
+        "u",
+        "vm",
+        1,
+        64,
+        (GivenDevice("gpu", C20, f"{VFS[1]}/nvidia-472@20", 1), GivenDevice("", "PGPU", A100)),
+    )
+    assert [each.unit for each in given_functions(given).devices] == [VFS[1], A100]
+    written = write_unmanaged(HOSTDEV.format("vm", 1), {VFS[0]})
+    assert "managed='no'" in written or 'managed="no"' in written
+    assert write_unmanaged(HOSTDEV.format("vm", 1), {VFS[1]}) == HOSTDEV.format("vm", 1)
+
+
+def test_what_a_domain_asks_for_is_the_unit_of_the_function_it_names() -> None:
+    units = vgpu_units(card({VFS[0]: ("470", 12)}), SETTINGS, {})
+    needs = [NeededDevice(DeviceKind.PCI, "", vf, "<hostdev>") for vf in (VFS[0], VFS[1], "0000:43:00.0")]
+    assert [each.unit for each in needs_with_units(needs, units)] == [
+        f"{VFS[0]}/nvidia-470@12",
+        VFS[1],
+        "0000:43:00.0",
+    ]
+
+
+def test_the_carver_may_change_the_types_of_these_cards_alone() -> None:
+    assert declared_carving({}, SETTINGS).mixed == {A100}
+
+
+@pytest.mark.parametrize("place", [0, 20])
+def test_a_vgpu_is_carved_with_its_place(place: int) -> None:
+    devices = card({VFS[2]: ("472", place)})
+    unit = CarvedUnit(VFS[2], A100, VFS[2], "nvidia-472", place)
+    assert unit in carved_units(devices, (), SETTINGS)
+    assert unit.names == (VFS[2], f"{VFS[2]}/nvidia-472@{place}")
