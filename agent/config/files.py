@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from oslo_config import cfg
 
-from agent.config.options import Options, allowed, options_of, with_groups
+from agent.config.options import REFUSED, Options, allowed, names_of, options_of, with_groups
 from agent.errors import SettingsError
 from agent.words import counted
 
@@ -134,25 +134,34 @@ def _check_known(path: Path, sections: Sections, options: Options) -> None:
             raise SettingsError(
                 f"{path}: there is no group [{group}]{_nearest(group, options)}.", file=str(path), group=group
             )
-        known = [option.dest for option in declared]
-        repeatable = {option.dest for option in declared if option.multi}
-        for name, values in assignments.items():
-            if len(values) > 1 and name in known and name not in repeatable:
+        for option in declared:
+            count = sum(len(assignments.get(name, ())) for name in names_of(option))
+            if count > 1 and not option.multi:
                 raise SettingsError(
-                    f"{path}: [{group}] {name} is given {counted(len(values), 'time')}; remove all "
-                    "lines but one.",
+                    f"{path}: [{group}] {option.dest} is given {counted(count, 'time')}; remove all lines "
+                    "but one.",
                     file=str(path),
                     group=group,
-                    option=name,
+                    option=option.dest,
                 )
+        known = {name for option in declared for name in names_of(option)}
+        for name in assignments:
             if name not in known:
-                hint = _nearest(name, known) or _elsewhere(name, options)
                 raise SettingsError(
-                    f"{path}: [{group}] has no option {name!r}{hint}.",
+                    f"{path}: [{group}] {_unknown(group, name, options)}.",
                     file=str(path),
                     group=group,
                     option=name,
                 )
+
+
+def _unknown(group: str, name: str, options: Options) -> str:
+    """What is wrong with an option that the group does not have."""
+    why = REFUSED.get(group, {}).get(name)
+    if why:
+        return f"{name} is of no use here: {why}"
+    hint = _nearest(name, [option.dest for option in options_of(group, options) or ()])
+    return f"has no option {name!r}{hint or _elsewhere(name, options)}"
 
 
 def _check_environment(options: Options) -> None:
@@ -165,7 +174,8 @@ def _check_environment(options: Options) -> None:
             continue
         known = [option.dest for option in options[group]]
         if name.lower() not in known:
-            hint = _nearest(name.lower(), known)
+            why = REFUSED.get(group, {}).get(name.lower())
+            hint = f": {why}" if why else _nearest(name.lower(), known)
             raise SettingsError(
                 f"The environment variable {variable} names no option of [{group}]{hint}.",
                 file="environment",
@@ -209,7 +219,7 @@ def _origin(group: str, option: Any, parsed: Sequence[tuple[Path, Sections]]) ->
     if variable in os.environ:
         return f"environment {variable}"
     for path, sections in reversed(parsed):
-        if option.dest in sections.get(group, {}):
+        if not sections.get(group, {}).keys().isdisjoint(names_of(option)):
             return str(path)
     return "default"
 
@@ -217,7 +227,13 @@ def _origin(group: str, option: Any, parsed: Sequence[tuple[Path, Sections]]) ->
 def _text(group: str, option: Any, origin: str, parsed: Sequence[tuple[Path, Sections]]) -> str:
     if origin.startswith("environment "):
         return os.environ[origin.removeprefix("environment ")]
-    texts = [sections[group][option.dest][-1] for path, sections in parsed if str(path) == origin]
+    texts = [
+        sections[group][name][-1]
+        for path, sections in parsed
+        if str(path) == origin
+        for name in names_of(option)
+        if name in sections[group]
+    ]
     return texts[-1] if texts else str(option.default)
 
 

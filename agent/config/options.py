@@ -11,6 +11,7 @@ from typing import Any
 
 from oslo_config import cfg, types
 
+from agent.config.keystone_names import REFUSED_NAMES
 from agent.cpuset import format_cpu_set, parse_cpu_set
 from agent.driver import ENTRY_POINT_GROUP, Driver
 from agent.errors import SettingsError
@@ -206,6 +207,7 @@ _PLACEMENT = (
     cfg.StrOpt(
         "auth_type",
         default="password",
+        deprecated_opts=[cfg.DeprecatedOpt("auth_plugin")],
         help="How the agent authenticates to a remote Placement: a plug-in of keystoneauth, such as "
         "password, v3applicationcredential, admin_token, or none.",
     ),
@@ -226,6 +228,16 @@ _PLACEMENT = (
         "cafile", help="Certificates of the authorities that sign those of Placement and Keystone, PEM."
     ),
     cfg.BoolOpt("insecure", default=False, help="Do not verify the servers' certificates."),
+    cfg.StrOpt(
+        "tls_ciphers",
+        help="The ciphers of TLS connections to Placement and Keystone, as OpenSSL names them. Unset: "
+        "OpenSSL's own choice.",
+    ),
+    cfg.StrOpt(
+        "tls_min_version",
+        choices=[("1.2", "TLS 1.2 or newer"), ("1.3", "TLS 1.3 or newer")],
+        help="The oldest version of TLS for these connections. Unset: as the system's policy says.",
+    ),
     cfg.StrOpt("certfile", help="The agent's own certificate, for servers that require one."),
     cfg.StrOpt("keyfile", help="The key of certfile."),
     cfg.IntOpt(
@@ -247,7 +259,7 @@ _PLACEMENT = (
         default=0,
         min=0,
         max=10,
-        help="How often a read is repeated if the answer is 503.",
+        help="How often a read is repeated if its answer has one of retriable_status_codes.",
     ),
     cfg.FloatOpt(
         "status_code_retry_delay",
@@ -255,7 +267,20 @@ _PLACEMENT = (
         max=60,
         help="Seconds between these; not set: as with connect_retry_delay.",
     ),
-    cfg.StrOpt("username", help="The agent's user."),
+    cfg.ListOpt(
+        "retriable_status_codes",
+        item_type=types.Integer(400, 599),
+        default=[503],
+        sample_default="503",
+        help="The HTTP status codes of the answers after which a read is repeated.",
+    ),
+    cfg.BoolOpt(
+        "split_loggers",
+        default=False,
+        help="Whether keystoneauth logs request, answer, header and body to four loggers, instead of one; "
+        "with [log] level = debug.",
+    ),
+    cfg.StrOpt("username", deprecated_opts=[cfg.DeprecatedOpt("user_name")], help="The agent's user."),
     cfg.StrOpt("user_id", help="The user's id, instead of the name."),
     cfg.StrOpt(
         "password",
@@ -265,8 +290,17 @@ _PLACEMENT = (
     ),
     cfg.StrOpt("user_domain_name", default="Default", help="The domain of the user."),
     cfg.StrOpt("user_domain_id", help="The id of the user's domain, instead of its name."),
-    cfg.StrOpt("project_name", default="service", help="The project of the user."),
-    cfg.StrOpt("project_id", help="The project's id, instead of the name."),
+    cfg.StrOpt(
+        "project_name",
+        default="service",
+        deprecated_opts=[cfg.DeprecatedOpt("tenant_name")],
+        help="The project of the user.",
+    ),
+    cfg.StrOpt(
+        "project_id",
+        deprecated_opts=[cfg.DeprecatedOpt("tenant_id")],
+        help="The project's id, instead of the name.",
+    ),
     cfg.StrOpt("project_domain_id", help="The id of the project's domain, instead of its name."),
     cfg.StrOpt("default_domain_id", help="The id of the domain of user and project, where none is given."),
     cfg.StrOpt(
@@ -401,6 +435,9 @@ AGENT_OPTIONS: Options = {
     "log": _LOG,
 }
 
+REFUSED: Mapping[str, Mapping[str, str]] = {"placement": REFUSED_NAMES}
+"""{group: {option that nova or its libraries have and the agent does not: why, and what to do}}"""
+
 NEED_RESTART: Mapping[str, frozenset[str]] = {
     "DEFAULT": frozenset(("host", "state_path", "compute_driver")),
     "placement": frozenset(option.dest for option in _PLACEMENT),
@@ -483,6 +520,11 @@ def with_groups(options: Options, groups: Iterable[str]) -> Options:
         if declared is not None:
             known.setdefault(group, declared)
     return known
+
+
+def names_of(option: Any) -> tuple[str, ...]:
+    """The names that an option may have in a file: its present one, then former ones."""
+    return (option.dest, *(former.name.replace("-", "_") for former in option.deprecated_opts))
 
 
 def allowed(option: Any) -> str:

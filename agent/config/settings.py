@@ -69,12 +69,16 @@ class PlacementSettings:
     timeout: int = 15
     cafile: str | None = None
     insecure: bool = False
+    tls_ciphers: str | None = None
+    tls_min_version: str | None = None
     certfile: str | None = None
     keyfile: str | None = None
     connect_retries: int = 0
     connect_retry_delay: float | None = None
     status_code_retries: int = 0
     status_code_retry_delay: float | None = None
+    retriable_status_codes: tuple[int, ...] = (503,)
+    split_loggers: bool = False
     username: str | None = None
     user_id: str | None = None
     password: str | None = field(default=None, repr=False)

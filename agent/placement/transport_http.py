@@ -67,16 +67,14 @@ class HttpTransport:
         """
         values = {name: value for name, value in options.items() if value is not None}
         timeout_s = float(values.get("timeout", DEFAULT_TIMEOUT_S))
-        connections = requests.Session()
-        for scheme in ("http://", "https://"):
-            connections.mount(scheme, TCPKeepAliveAdapter(pool_maxsize=CONNECTIONS_MAX))
         session = Session(
             auth=_auth_plugin(values),
-            session=connections,
+            session=_connections(values),
             verify=False if values.get("insecure") else values.get("cafile", True),
             cert=(values["certfile"], values["keyfile"]) if "certfile" in values else None,
             timeout=timeout_s,
             app_name="plimsoll",
+            split_loggers=values.get("split_loggers"),
         )
         adapter = Adapter(
             session,
@@ -87,6 +85,7 @@ class HttpTransport:
             endpoint_override=values.get("endpoint_override"),
             connect_retry_delay=values.get("connect_retry_delay"),
             status_code_retry_delay=values.get("status_code_retry_delay"),
+            retriable_status_codes=list(values.get("retriable_status_codes", ())) or None,
         )
         retries = Retries(values.get("connect_retries", 0), values.get("status_code_retries", 0))
         return cls(adapter, timeout_s=timeout_s, retries=retries)
@@ -150,6 +149,31 @@ class HttpTransport:
     def close(self) -> None:
         """Close the connections; a later request opens new ones."""
         self._adapter.session.session.close()
+
+
+def _connections(options: Mapping[str, Any]) -> requests.Session:
+    connections = requests.Session()
+    ciphers = options.get("tls_ciphers")
+    try:
+        for scheme in ("http://", "https://"):
+            adapter = TCPKeepAliveAdapter(
+                pool_maxsize=CONNECTIONS_MAX,
+                tls_ciphers=ciphers,
+                tls_min_version=options.get("tls_min_version"),
+            )
+            context = adapter.poolmanager.connection_pool_kw.get("ssl_context")
+            if context is not None and options.get("insecure"):
+                context.check_hostname = False  # else Python refuses to verify no certificate
+            connections.mount(scheme, adapter)
+    except ssl.SSLError as error:
+        raise SettingsError(
+            f"[placement] tls_ciphers = {ciphers} names no cipher that OpenSSL knows; `openssl ciphers -v` "
+            "lists them.",
+            group="placement",
+            option="tls_ciphers",
+            value=ciphers,
+        ) from error
+    return connections
 
 
 _OTHER_SCOPES = ("domain_id", "domain_name", "trust_id", "system_scope")

@@ -1,7 +1,9 @@
 """The agent against a real OpenStack Placement over HTTP, and the faults that one will not produce."""
 
+import http.server
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
@@ -14,6 +16,7 @@ import pytest
 import requests
 import responses
 from kits.placements import OpenStack
+from kits.served_core_client import make_certificate
 
 from agent.config.settings import PlacementSettings
 from agent.errors import (
@@ -577,6 +580,83 @@ def serving(openstack: OpenStack, served: str, directory: Path) -> Iterator[str]
 def test_options_that_cannot_work_are_refused(options: Mapping[str, Any], words: str) -> None:
     with pytest.raises(SettingsError, match=words):
         open_transport("remote", options=options)
+
+
+def test_ciphers_that_openssl_does_not_know_are_refused() -> None:
+    options = {"auth_type": "none", "endpoint_override": PLACEMENT, "tls_ciphers": "ROT13"}
+    with pytest.raises(SettingsError, match="tls_ciphers = ROT13 names no cipher that OpenSSL knows"):
+        open_transport("remote", options=options)
+
+
+def test_the_statuses_that_a_read_is_repeated_for(wire: responses.RequestsMock) -> None:
+    speak_keystone(wire)
+    options = {"status_code_retries": 2, "status_code_retry_delay": 0.0, "retriable_status_codes": (429, 503)}
+    client = PlacementClient(HttpTransport.from_options(keystone_options(**options)))
+    path = f"{PLACEMENT}/allocations/{CONSUMER}"
+    for status in (429, 503):
+        wire.get(path, status=status)
+    wire.get(path, json={"allocations": {}})
+    assert not client.allocations_of(CONSUMER).allocations
+    client.close()
+
+
+@contextmanager
+def tls_server(directory: Path, most: ssl.TLSVersion) -> Iterator[tuple[str, str]]:
+    """(address, certificate) of a Placement that speaks this version of TLS at most."""
+    certificate, key = make_certificate(directory)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.maximum_version = most
+    context.load_cert_chain(certificate, key)
+    server = http.server.HTTPServer(("127.0.0.1", 0), VersionPage)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"https://127.0.0.1:{server.server_port}", str(certificate)
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class VersionPage(http.server.BaseHTTPRequestHandler):
+    """Answers what Placement answers at `/`."""
+
+    def do_GET(self) -> None:
+        body = json.dumps({"versions": [{"id": "v1.0", "min_version": "1.0", "max_version": "1.39"}]})
+        self.send_response(200)
+        self.send_header(REQUEST_ID, "req-1")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body.encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep the test's output clean."""
+
+
+@pytest.mark.filterwarnings("ignore::urllib3.exceptions.InsecureRequestWarning")
+@pytest.mark.parametrize("verify", ["cafile", "insecure"])
+@pytest.mark.parametrize(
+    ("options", "answers"),
+    [
+        ({"tls_min_version": "1.2"}, True),
+        ({"tls_min_version": "1.3"}, False),
+        ({"tls_ciphers": "ECDHE+AESGCM"}, True),
+        ({"tls_ciphers": "PSK"}, False),
+    ],
+)
+def test_tls_is_spoken_as_the_options_say(
+    tmp_path: Path, verify: str, options: Mapping[str, Any], answers: bool
+) -> None:
+    with tls_server(tmp_path, ssl.TLSVersion.TLSv1_2) as (address, certificate):
+        trust = {"cafile": certificate} if verify == "cafile" else {"insecure": True}
+        named = {"auth_type": "none", "endpoint_override": address, "timeout": 5, **trust, **options}
+        with closing(HttpTransport.from_options(named)) as transport:
+            if answers:
+                assert transport.request("GET", "/", microversion="1.39").status == 200
+            else:
+                with pytest.raises(PlacementUnavailable):
+                    transport.request("GET", "/", microversion="1.39")
 
 
 @pytest.mark.parametrize("option", ["cafile", "certfile", "keyfile"])
