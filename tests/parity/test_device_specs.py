@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 from nova import exception
 from nova.pci import devspec, utils
 
-from agent.errors import SettingsError
+from agent.errors import DriverDataError, SettingsError
 from drivers.libvirt.describe.cards import Card
 from drivers.libvirt.describe.device_spec import parse_device_specs
-from drivers.libvirt.xml.nodedevs import PciDevice
+from drivers.libvirt.describe.remote_managed import check_remote_managed
+from drivers.libvirt.xml.nodedevs import NetDevice, PciDevice
 
 CARD = "0000:41:00.0"
 VFS = tuple(f"0000:41:10.{number}" for number in range(3))
@@ -112,3 +114,78 @@ def test_regular_expressions_offer_what_nova_offers() -> None:
 )
 def test_ids_offer_what_nova_offers(ids: dict[str, str]) -> None:
     assert own(ids) == of_nova(ids)
+
+
+NAMES = (
+    {"address": CARD},
+    {"devname": "eth0"},
+    {"devname": "eth1"},
+    {"address": "*:41:*.*"},
+    {"address": "0000:41:10.*"},
+    {"address": "0000:41:10.1"},
+    {"address": {"bus": "41"}},
+    {},
+)
+IDS = [
+    {**vendor, **product}
+    for vendor in ({}, {"vendor_id": "8086"}, {"vendor_id": "15b3"})
+    for product in ({}, {"product_id": "10c9"}, {"product_id": "10ca"}, {"product_id": "1889"})
+]
+SERIALS = ({}, {CARD}, {VFS[0]}, {CARD, VFS[1]})
+"""Which functions of the card have a serial number of their own."""
+
+
+@pytest.mark.parametrize("serials", SERIALS, ids=lambda serials: "+".join(sorted(serials)) or "none")
+def test_remote_managed_functions_are_those_that_nova_takes(
+    serials: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """nova does not start where a spec makes a physical function remote_managed."""
+    monkeypatch.setattr(utils, "get_vf_product_id_by_pf_addr", lambda address: "10ca")
+    monkeypatch.setattr(utils, "get_pci_ids_by_pci_addr", lambda address: ("8086", "10c9"))
+    monkeypatch.setattr(
+        utils, "get_function_by_ifname", lambda name: (CARD, True) if name == "eth0" else (None, False)
+    )
+    vfs = tuple(replace(device(address, parent=CARD), serial=serial(address, serials)) for address in VFS)
+    pf = replace(device(CARD, vfs=7), serial=serial(CARD, serials))
+    card = Card(pf, vfs=vfs, interface=NetDevice("net", "pci", "eth0"))
+    for name, ids in product(NAMES, IDS):
+        spec = {**name, **ids, "remote_managed": "true"}
+        if not name and not ids:
+            continue  # the agent wants a spec to name something
+        assert own_ports(spec, card) == ports_of_nova(spec, card), spec
+
+
+def serial(address: str, serials: set[str]) -> str:
+    return "MT1" if address in serials else ""
+
+
+def ports_of_nova(spec: dict[str, Any], card: Card) -> set[str] | None:
+    try:
+        read = devspec.PciDeviceSpec(json.loads(json.dumps(spec)))
+    except exception.PciDeviceRemoteManagedNotPresent:
+        return set()  # nova does not start; the agent's status names the spec
+    except exception.NovaException:
+        return None
+    return {
+        function.address
+        for function in (card.device, *card.vfs)
+        if read.match(
+            {
+                "vendor_id": function.vendor_id,
+                "product_id": function.product_id,
+                "address": function.address,
+                "parent_addr": function.physical_function,
+                # nova's driver takes a virtual function's own serial number, else its card's
+                "capabilities": {"vpd": {"card_serial_number": function.serial or card.device.serial}},
+            }
+        )
+    }
+
+
+def own_ports(spec: dict[str, Any], card: Card) -> set[str] | None:
+    try:
+        (read,) = specs = parse_device_specs((json.dumps(spec),))
+        check_remote_managed((card,), specs)
+    except (SettingsError, DriverDataError):
+        return None
+    return {function.address for function in (card.device, *card.vfs) if read.matches(function, card)}

@@ -65,8 +65,17 @@ class DeviceSpec:
     one_time_use: bool = False
     remote_managed: bool = False
 
+    def names_card(self, card: Card) -> bool:
+        """Whether its one address or its interface is that of the card itself."""
+        if self.interface is not None:
+            return card.interface is not None and card.interface.interface == self.interface
+        address = self.address
+        return address is not None and address.names_one and address.matches(card.device.address)
+
     def matches(self, function: PciDevice, card: Card) -> bool:
         """Whether it offers the function. One address or interface of a card stands for all its functions."""
+        if self.remote_managed and not function.serial and not (function in card.vfs and card.device.serial):
+            return False
         if self.vendor_id is not None and self.vendor_id != function.vendor_id:
             return False
         if self.product_id is not None and self.product_id != function.product_id:

@@ -22,6 +22,7 @@ from drivers.libvirt.describe.cards import NO_TYPE, Card, UnitRecord
 from drivers.libvirt.describe.device_spec import DeviceSpec, MdevSpec, mdev_specs_of, vgpu_spec_of
 from drivers.libvirt.describe.inventory_defaults import InventoryDefaults
 from drivers.libvirt.describe.mdevs import MdevCard, MdevResources, class_of
+from drivers.libvirt.describe.remote_managed import check_remote_managed
 from drivers.libvirt.xml.nodedevs import PciDevice
 
 
@@ -95,8 +96,9 @@ def describe_cards(
     `parent_of(cell)` is the name of the parent for devices of a NUMA cell. `held` are the addresses and uuids
     that domains name, `missing` the records of those that do not exist now: after a boot of the host, virtual
     functions and mediated devices come back one by one. Raises DriverDataError where specs contradict each
-    other about a card.
+    other about a card, or make a physical function remote_managed.
     """
+    check_remote_managed(facts.cards, settings.specs)
     missing_by_card: dict[str, list[UnitRecord]] = {}
     for record in missing:
         missing_by_card.setdefault(record.card, []).append(record)

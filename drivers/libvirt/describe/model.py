@@ -14,7 +14,6 @@ from drivers.libvirt.describe.devices import (
     DeviceFacts,
     DeviceSettings,
     describe_cards,
-    has_remote_managed_ports,
 )
 from drivers.libvirt.describe.encryption import encryption_providers, with_context
 from drivers.libvirt.describe.history import (
@@ -52,6 +51,7 @@ from drivers.libvirt.describe.pmem import (
     with_namespaces,
     with_used_namespaces,
 )
+from drivers.libvirt.describe.remote_managed import has_remote_managed_ports
 from drivers.libvirt.describe.sgx import epc_providers, with_epc
 from drivers.libvirt.describe.tpm_secrets import tpm_secret_traits, with_tpm_secrets
 from drivers.libvirt.describe.unit_records import missing_records, unit_locations, update_records
@@ -128,7 +128,9 @@ def build_model(
     host_and_cells = describe_host(host, settings.host, settings.name, report_numa=settings.report_numa)
     host_and_cells = with_tpm_secrets(host_and_cells, settings.tpm_secrets)
     host_and_cells = with_namespaces(host_and_cells, host.pmem, settings.pmem)
-    traits = {REMOTE_MANAGED_PORTS} if has_remote_managed_ports(devices, settings.devices) else set()
+    traits = (
+        {REMOTE_MANAGED_PORTS} if has_remote_managed_ports(devices.cards, settings.devices.specs) else set()
+    )
     traits |= {MEMORY_FILES} if settings.file_backed_mb else set()
     root, *others = host_and_cells
     host_and_cells = (replace(root, traits=root.traits | traits), *others)

@@ -219,8 +219,9 @@ TRAITS: Sequence[HostRow] = (
     ),
     HostRow(
         ("COMPUTE_REMOTE_MANAGED_PORTS",),
-        "device_spec has remote_managed devices, and libvirt 7.9",
-        "device_spec has remote_managed virtual functions; these are in no inventory",
+        "device_spec has remote_managed devices with a serial number (VPD), and libvirt 7.9; a physical "
+        "function by its address or name is an error",
+        "the same, for virtual functions; these are in no inventory",
         difference="nova keeps those without a physical_network in Placement",
     ),
     HostRow(("COMPUTE_MIGRATE_*", "COMPUTE_USB_MODEL_*"), "never", _OTHER, Reported.NO),

@@ -7,17 +7,19 @@ from drivers.libvirt.describe.cards import parents_for
 from drivers.libvirt.describe.device_spec import DeviceSpec
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
 from drivers.libvirt.describe.mixed_sizes import contradictions
+from drivers.libvirt.describe.remote_managed import without_serial
 
 _SELECTS = ("vendor_id", "product_id", "address", "interface")
 
 
 def unmatched_options(facts: DeviceFacts, settings: DeviceSettings) -> Iterator[str]:
-    """A sentence for each spec, type, address and interface that matches no device."""
+    """A sentence for each spec, type, address and interface that matches no device, or not all it names."""
     for number, spec in enumerate(settings.specs, start=1):
         if not any(
             spec.matches(function, card) for card in facts.cards for function in (card.device, *card.vfs)
         ):
             yield f"[pci] device_spec number {number} ({_selection(spec)}) matches no device of this host."
+    yield from without_serial(facts.cards, settings.specs)
     addresses = {
         function.address for card in facts.cards for function in (card.device, *card.vfs, *card.mdev_parents)
     }

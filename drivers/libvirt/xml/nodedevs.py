@@ -31,6 +31,7 @@ class PciDevice:
     `vfs` are the addresses of its virtual functions; `vfs_max` is how many it can have, None if it is not a
     physical function. `physical_function` is the address of the one to which a virtual function belongs.
     `numa` is the id of its NUMA cell, None without affinity; `iommu_devices` are the addresses in its group.
+    `serial` is the serial number in its vital product data (VPD), which libvirt reports from 7.9.
     """
 
     name: str
@@ -45,6 +46,7 @@ class PciDevice:
     vfs_max: int | None = None
     physical_function: str | None = None
     mdev_types: Mapping[str, MdevType] = field(default_factory=dict)
+    serial: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,9 @@ def _pci(name: str, root: Element, capability: Element, what: str) -> PciDevice:
         vfs_max=None if virtual is None else number(virtual.get("maxCount", "0"), f"{what}: maxCount"),
         physical_function=None if physical is None else pci_address(physical, what),
         mdev_types=_mdev_types(capability, what),
+        serial=capability.findtext(
+            "capability[@type='vpd']/fields[@access='readonly']/serial_number", ""
+        ).strip(),
     )
 
 

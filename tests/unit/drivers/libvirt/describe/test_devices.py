@@ -6,12 +6,7 @@ from kits.recorded_cards import MDEVS, MOST, SETTINGS, WHOLE, amounts, cards, de
 from agent.driver import DescribedProvider
 from agent.errors import DriverDataError, SettingsError
 from drivers.libvirt.describe.device_spec import MdevSpec, parse_device_specs
-from drivers.libvirt.describe.devices import (
-    DeviceFacts,
-    DeviceSettings,
-    describe_cards,
-    has_remote_managed_ports,
-)
+from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, describe_cards
 
 NIC0, NIC1 = "0000:41:00.0", "0000:81:00.0"
 T4 = "0000:43:00.0"
@@ -204,15 +199,3 @@ def test_a_card_on_a_cell_without_cpus_is_near_to_the_guests_of_another() -> Non
     near = describe("vfs", near_cells={1: 0})[f"pci:{NIC1}"]
     assert (plain.cell, near.cell) == (1, 0)
     assert near == replace(plain, cell=0)
-
-
-def test_functions_that_a_network_service_manages_are_in_no_inventory() -> None:
-    ports = '{"devname": "enp65s0", "product_id": "10ca", "physical_network": "p0", "remote_managed": "true"}'
-    specs = parse_device_specs((ports,))
-    settings = replace(SETTINGS, specs=(*specs, *SETTINGS.specs))
-    assert f"pci:{NIC0}" not in describe("vfs", settings) and f"pci:{NIC0}" in describe("vfs")
-    facts = DeviceFacts(tuple(cards("vfs").values()))
-    assert has_remote_managed_ports(facts, settings)
-    assert not has_remote_managed_ports(facts, SETTINGS)
-    with pytest.raises(SettingsError, match="remote_managed devices are in no inventory"):
-        parse_device_specs(('{"address": "*:41:00.0", "resource_class": "NET", "remote_managed": true}',))
