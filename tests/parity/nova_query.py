@@ -58,7 +58,8 @@ class NovaRefuses(Exception):
     """nova's API refuses the flavor or the image."""
 
 
-def _guest(demand: Demand) -> tuple[objects.Flavor, objects.ImageMeta]:
+def guest(demand: Demand) -> tuple[objects.Flavor, objects.ImageMeta]:
+    """The flavor and the image as nova's objects, checked by nova's API. Raises what nova raises."""
     for key, value in demand.specs.items():
         if not key.startswith(UNCHECKED):
             validators.validate(key, value)
@@ -81,7 +82,7 @@ def _guest(demand: Demand) -> tuple[objects.Flavor, objects.ImageMeta]:
 def nova_cells(demand: Demand) -> Cells | None:
     """The guest's cells as nova's compute places them. Raises NovaRefuses."""
     try:
-        topology = hardware.numa_get_constraints(*_guest(demand))
+        topology = hardware.numa_get_constraints(*guest(demand))
     except REFUSALS as error:
         raise NovaRefuses(f"{type(error).__name__}: {error}") from error
     if topology is None:
@@ -98,7 +99,7 @@ def nova_cells(demand: Demand) -> Cells | None:
 def nova_query(demand: Demand) -> Query:
     """The query that nova's scheduler sends to Placement. Raises NovaRefuses."""
     try:
-        flavor, image = _guest(demand)
+        flavor, image = guest(demand)
         hardware.numa_get_constraints(flavor, image)
         spec = objects.RequestSpec(
             flavor=flavor,

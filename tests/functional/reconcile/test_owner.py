@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from kits.nova_queries import BEFORE_OWNERS, MICROVERSION, WITH_OWNERS
 from kits.placements import Placement
 
 from agent.driver import DriverSettings, HostSettings
@@ -17,12 +18,12 @@ from agent.providers.owner import OWNER_TRAIT
 from agent.reconcile.reconciler import Reconciler
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
-from agent.tree import Provider
+from agent.tree import Inventory, Provider
 from drivers.fake import FakeDriver, FakeHost, Gpu, cell
 
 ROOT = "7d5a0c5b-8e4c-4e0e-9b7a-0f6b9f1d1a01"
 CHILD = "7d5a0c5b-8e4c-4e0e-9b7a-0f6b9f1d1a02"
-QUERY = "/allocation_candidates?resources=DISK_GB:10,MEMORY_MB:512,VCPU:1&limit=1000&root_required="
+OTHER = "7d5a0c5b-8e4c-4e0e-9b7a-0f6b9f1d1a03"
 
 
 @dataclass
@@ -31,9 +32,9 @@ class World:
     client: PlacementClient
     reconciler: Reconciler
 
-    def candidates(self, root_required: str) -> set[str]:
+    def candidates(self, query: str) -> set[str]:
         """The roots among which nova's scheduler chooses, by its own query."""
-        reply = self.transport.request("GET", QUERY + root_required, microversion="1.36")
+        reply = self.transport.request("GET", query, microversion=MICROVERSION)
         assert reply.status == 200
         return set(reply.body["provider_summaries"])
 
@@ -65,9 +66,21 @@ def test_every_provider_has_the_agents_mark_and_no_other(world: World) -> None:
 def test_a_nova_whose_computes_have_owners_does_not_choose_the_host(world: World) -> None:
     """nova before 34 gets it as a candidate; it leaves it out, as it knows no compute node of that uuid."""
     world.reconciler.reconcile("the start")
-    assert ROOT in world.candidates("!COMPUTE_STATUS_DISABLED")
-    assert ROOT not in world.candidates("!COMPUTE_STATUS_DISABLED,OWNER_NOVA")
-    assert ROOT in world.candidates(f"!COMPUTE_STATUS_DISABLED,{OWNER_TRAIT}")
+    assert ROOT in world.candidates(BEFORE_OWNERS)
+    assert ROOT not in world.candidates(WITH_OWNERS)
+    assert ROOT in world.candidates(WITH_OWNERS.replace("OWNER_NOVA", OWNER_TRAIT))
+
+
+def test_the_same_query_finds_a_host_of_nova(world: World) -> None:
+    """It is the owner's trait alone that decides."""
+    other = world.client.create_provider(Provider(OTHER, "compute2"))
+    amounts = {"VCPU": Inventory(8), "MEMORY_MB": Inventory(4096), "DISK_GB": Inventory(100)}
+    other = world.client.put_inventories(OTHER, other, amounts)
+    world.client.put_traits(OTHER, other, ["OWNER_NOVA"])
+    world.reconciler.reconcile("the start")
+    chosen = world.candidates(WITH_OWNERS)
+    assert OTHER in chosen and ROOT not in chosen
+    assert {ROOT, OTHER} <= world.candidates(BEFORE_OWNERS)
 
 
 def test_the_root_of_another_service_is_refused_and_left_as_it_is(world: World) -> None:
