@@ -30,6 +30,7 @@ PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--minutes", type=float, default=3.0, help="for how long devices change at random")
     parser.addoption("--seed", type=int, help="what draws which of them change")
+    parser.addoption("--reboots", type=int, default=2, help="reboots with random carvings, of each mode")
     parser.addoption("--domains", type=int, default=50, help="how many drawn domains become guests")
 
 
