@@ -41,7 +41,9 @@ CLAIM_SPECS = (
         "the amount in the unsuffixed group, or in group S; in any group, it replaces the flavor's VCPU "
         "or PCPU, MEMORY_MB or DISK_GB; 0 removes it",
         "the same; `resources:PCPU` pins the guest's CPUs as `hw:cpu_policy=dedicated` does",
-        "PCPU in group S is refused: dedicated CPUs are those of the guest's cells",
+        "PCPU in group S is refused: dedicated CPUs are those of the guest's cells. The memory of a guest "
+        "with cells is that of the unsuffixed group, which must have some; nova gives the cells the "
+        "flavor's, whatever Placement was asked for",
     ),
     ExtraSpec(
         "trait[S]:TRAIT",
@@ -65,7 +67,10 @@ CLAIM_SPECS = (
         "pci_passthrough:alias",
         "a group for each device, if `[filter_scheduler] pci_in_placement` is set",
         "a group for each device, always",
-        "nova also requires OWNER_NOVA of the provider",
+        "nova also requires OWNER_NOVA of the provider. The claim also requires the trait of device_type, "
+        "HW_PCI_LIVE_MIGRATABLE as live_migratable says, and the traits of vendor_id and product_id beside a "
+        "resource_class: nova compares these on the host it has chosen. Traits of an alias may be in lower "
+        "case and have blanks around them, and ids fewer digits; a count of 0 is refused",
     ),
     ExtraSpec(
         "accel:device_profile",
@@ -340,7 +345,11 @@ REFUSED_HERE: Mapping[str, str] = {
     "all realtime": "a `mixed` guest whose CPUs are all in the realtime mask: it is `dedicated`",
     "spelling": "a spec of nova in another spelling (`TRAIT:`, `trait.1:`, `HW:numa_nodes`), or under the "
     "name of the image property: nova ignores it",
-    "group of CPUs": "`resourcesS:PCPU`: dedicated CPUs are those of the guest's cells",
+    "group of CPUs": "`resourcesS:PCPU`, and `resourcesS:VCPU` of a guest with dedicated CPUs: they are "
+    "those of the guest's cells",
+    "cells without memory": "a guest with cells whose memory is in a suffixed group alone, or removed by "
+    "`resources:MEMORY_MB=0`: nova gives the cells memory that Placement does not count",
+    "nothing": "a flavor whose specs remove all that it asks for: Placement refuses nova's query",
     "no trait": "an image property whose value has no trait (`hw_architecture=armv7l`): no host reports it",
     "no such trait": "`trait:TRAIT` of an image, where os-traits has no such trait: Placement refuses nova's "
     "query",

@@ -18,6 +18,7 @@ from agent.claims.flavor_hw import pmem_labels, read_whole_spec, topology_of
 from agent.claims.host_traits import encryption_trait, host_traits
 from agent.claims.image import Image, check_encryption, image_traits, required_traits, with_image
 from agent.claims.near_names import unknown_class, unknown_trait
+from agent.claims.numa.guest_cells import wants_cells
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest, check_request
 from agent.device_names import PMEM_PREFIX
 from agent.errors import UsageError
@@ -97,6 +98,8 @@ def claim_for_flavor(
         topology,
         of_image | ({encryption} if encryption else set()),
     )
+    if wants_cells(topology):
+        _check_memory(groups, specs)
     own = sum(bool(group.suffix) for group in groups)
     if policy is None and own <= 1 < own + len(profile):
         policy = "none"  # as nova: the flavor alone would need no policy
@@ -118,6 +121,21 @@ def claim_for_flavor(
             consumer_type=consumer_type,
             root_required=host_traits(specs) | image_traits(image or {}),
         )
+    )
+
+
+def _check_memory(groups: Collection[RequestGroup], specs: Mapping[str, str]) -> None:
+    """Raises UsageError where the specs take all memory away from the guest's cells.
+
+    nova gives such cells the flavor's memory, and Placement counts none of it.
+    """
+    if any("MEMORY_MB" in group.resources for group in groups if not group.suffix):
+        return
+    spec = next(key for key in sorted(specs) if _GROUPED.fullmatch(key) and key.endswith(":MEMORY_MB"))
+    raise UsageError(
+        f"{spec}: the guest has NUMA cells, asked for or for its pinned CPUs or pages, and their memory is "
+        "the MEMORY_MB of the unsuffixed group; remove the spec, or give resources:MEMORY_MB too.",
+        spec=spec,
     )
 
 

@@ -75,7 +75,12 @@ ONLY_HERE: Mapping[str, Callable[[Demand, Query, str], bool]] = {
     "property twice": lambda demand, query, why: "given twice" in why,
     "all realtime": lambda demand, query, why: why.startswith("hw:cpu_realtime_mask"),
     "spelling": lambda demand, query, why: why.startswith(SPELLINGS),
-    "group of CPUs": lambda demand, query, why: "no group of their own" in why,
+    "group of CPUs": lambda demand, query, why: (
+        "no group of their own" in why
+        or ("resources:VCPU" in why and not {"resources:VCPU"} & demand.specs.keys())
+    ),
+    "cells without memory": lambda demand, query, why: "the guest has NUMA cells" in why,
+    "nothing": lambda demand, query, why: "the request is empty" in why,
     "no trait": lambda demand, query, why: why.startswith("image hw_architecture: expected one of"),
     "no such trait": lambda demand, query, why: why.startswith("image trait:HW_CPU_X86_AVX52:"),
     "no word": lambda demand, query, why: why.endswith(NO_WORDS),
@@ -144,6 +149,9 @@ RARE: Mapping[str, Demand] = {
         },
     ),
     "conflict over nothing": Demand(1, 512, 0, {"hw:tpm_model": "tpm-crb"}, {"hw_tpm_model": "tpm-tis"}),
+    "group of CPUs": Demand(4, 512, 0, {"resources_NET:VCPU": "1", "hw:cpu_policy": "dedicated"}),
+    "nothing": Demand(1, 512, 0, {"resources:VCPU": "0", "resources:MEMORY_MB": "0"}),
+    "cells without memory": Demand(2, 512, 0, {"resources1:MEMORY_MB": "256", "hw:numa_nodes": "2"}),
     "no such trait": Demand(1, 512, 0, {}, {"trait:HW_CPU_X86_AVX52": "required"}),
     "property twice": Demand(1, 512, 0, {}, {"hw_architecture": "i686", "architecture": "x86_64"}),
     "optional secure boot": Demand(1, 512, 0, {"os:secure_boot": "optional"}),

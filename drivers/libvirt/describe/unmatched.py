@@ -1,7 +1,7 @@
 """Options on devices that match nothing on this host: misspelt ones, or those of another host. Pure."""
 
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from drivers.libvirt.describe.cards import parents_for
 from drivers.libvirt.describe.device_spec import DeviceSpec
@@ -15,8 +15,9 @@ _SELECTS = ("vendor_id", "product_id", "address", "interface")
 def unmatched_options(facts: DeviceFacts, settings: DeviceSettings) -> Iterator[str]:
     """A sentence for each spec, type, address and interface that matches no device, or not all it names."""
     for number, spec in enumerate(settings.specs, start=1):
+        selected = replace(spec, remote_managed=False)  # without_serial says which of those are left out
         if not any(
-            spec.matches(function, card) for card in facts.cards for function in (card.device, *card.vfs)
+            selected.matches(function, card) for card in facts.cards for function in (card.device, *card.vfs)
         ):
             yield f"[pci] device_spec number {number} ({_selection(spec)}) matches no device of this host."
     yield from without_serial(facts.cards, settings.specs)

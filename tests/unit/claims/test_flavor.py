@@ -286,3 +286,18 @@ def test_no_flavor_breaks_the_translation(specs: dict[str, str]) -> None:
     asked = request.resources
     assert asked.get("VCPU", 0) + asked.get("PCPU", 0) == 4
     assert all(amount > 0 for amount in asked.values())
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [{"hw:numa_nodes": "2"}, {"hw:cpu_policy": "dedicated"}, {"hw:mem_page_size": "2MB"}, {"hw:pmem": "6GB"}],
+)
+@pytest.mark.parametrize("memory", [{"resources1:MEMORY_MB": "512"}, {"resources:MEMORY_MB": "0"}])
+def test_cells_without_memory_are_refused(cells: dict[str, str], memory: dict[str, str]) -> None:
+    """nova would give the cells memory that Placement does not count."""
+    (spec,) = memory
+    with pytest.raises(UsageError, match=f"^{spec}: the guest has NUMA cells"):
+        with_specs({**cells, **memory})
+    assert with_specs(memory).groups, "without cells, memory may be of any group"
+    both = with_specs({**cells, "resources1:MEMORY_MB": "512", "resources:MEMORY_MB": "256"})
+    assert both.resources["MEMORY_MB"] == 768

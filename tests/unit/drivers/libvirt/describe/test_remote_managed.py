@@ -68,7 +68,7 @@ def test_functions_without_a_serial_number_are_not_of_these_and_the_sentence_say
     assert not has_remote_managed_ports(found, settings(PORTS).specs)
     assert f"pci:{NIC}" not in offered(found, PORTS)
     told = unmatched_options(DeviceFacts(found), settings(PORTS))
-    sentence = next(text for text in told if "remote_managed" in text)
+    (sentence,) = [text for text in told if "number 1" in text]
     assert "number 1: remote_managed needs the serial number" in sentence
     assert "0000:41:10.0" in sentence
 
