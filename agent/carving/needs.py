@@ -7,6 +7,7 @@ from typing import Any
 from agent.carving.carving import NeededUnit
 from agent.carving.names import ADDRESS, NAME, UUID
 from agent.claims.claim import Claim
+from agent.device_names import address_of
 from agent.driver import CarvedUnit, Guest
 from agent.errors import UsageError
 from agent.json_checks import read_list, read_object, read_text, read_whole
@@ -33,7 +34,8 @@ def needed_units(
     """The units of cards that claims and guests have, by their names.
 
     How a unit was made is told by the driver (`carved`) where it knows that, else by the claim for which it
-    is made, else by `former`, what was needed before: after a boot the unit itself may be gone.
+    is made, else by `former`, what was needed before: after a boot the unit itself may be gone. A function
+    whose vGPU a claim has in one place is not needed in the other place in which its guest may have it.
     """
     known = {name: need.unit for need in former for name in need.unit.names}
     holders: dict[str, str] = {}
@@ -43,8 +45,11 @@ def needed_units(
             holders.setdefault(unit, holder)
         for unit, making in claim.makings.items():
             known[unit] = _to_make(unit, making)
+    in_place = {address_of(unit) for unit in holders if address_of(unit) != unit}
     for guest in guests:
         for used in guest.units:
+            if address_of(used.unit) in in_place:
+                continue
             holders.setdefault(used.unit, _holder(guest.name, guest.uuid))
     known |= {name: unit for unit in carved for name in unit.names}
     return tuple(NeededUnit(known[unit], holders[unit]) for unit in sorted(holders) if unit in known)

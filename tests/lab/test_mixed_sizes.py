@@ -89,11 +89,25 @@ def units(node: Node) -> set[str]:
     }
 
 
+def made(node: Node) -> set[str]:
+    """The units of the vGPUs that the card has."""
+    return {f"{vf}/nvidia-{number}@{place}" for vf, (number, place) in vgpus(node).items()}
+
+
+def carve(node: Node) -> None:
+    """What `plimsoll-devices` does, once the agent has written what claims need now."""
+
+    def carved() -> bool:
+        node.run("plimsoll devices apply")
+        return made(node) == units(node)
+
+    node.wait("the card has what claims say", carved)
+
+
 def check(node: Node) -> None:
     """The card has what claims say, where they say it; Placement offers what the card can make."""
     there = vgpus(node)
-    made = {f"{function}/nvidia-{number}@{place}" for function, (number, place) in there.items()}
-    assert made == units(node)
+    assert made(node) == units(node)
     for name in SIZES:
         many = most(there, name)
         node.wait(
@@ -109,7 +123,7 @@ def start(node: Node, number: int, name: str) -> str:
     before = units(node)
     node.run(f"plimsoll claim {VM(number)} --name vm{number} --resources VCPU=1,MEMORY_MB=48,{name}=1")
     (unit,) = units(node) - before
-    node.run("plimsoll devices apply")
+    carve(node)
     function = unit.partition("/")[0]
     node.run(f"labvm define vm{number} uuid={VM(number)} unmanaged={function} && virsh start vm{number}")
     used = node.wait("the guest is seen", lambda: node.units().get(f"vm{number}"))
@@ -139,7 +153,7 @@ def test_what_does_not_fit_is_refused_in_words(node: Node) -> None:
 def test_a_place_that_is_given_back_is_offered_again(node: Node) -> None:
     node.run(f"virsh destroy vm0 && virsh undefine vm0 && plimsoll release {VM(0)}")
     node.wait("its end is seen", lambda: "vm0" not in node.units())
-    node.run("plimsoll devices apply")
+    carve(node)
     check(node)
     start(node, 3, "CUSTOM_VGPU_4C")
     check(node)
@@ -165,7 +179,9 @@ def test_a_guest_in_another_place_is_a_finding(node: Node) -> None:
     node.run("plimsoll audit", ends=3)
     refused = node.run("plimsoll devices apply 2>&1", ends=5)
     assert function in refused, "a vGPU that a guest has open stays"
-    node.run("virsh destroy vm3; plimsoll devices apply; virsh start vm3")
+    node.run("virsh destroy vm3")
+    carve(node)
+    node.run("virsh start vm3")
     node.wait("nothing differs", lambda: "nothing differs" in node.ask("plimsoll audit"))
     check(node)
 

@@ -75,6 +75,23 @@ def test_the_vgpu_of_a_claim_is_needed_on_its_function_in_its_place() -> None:
     assert [need.unit.placement for need in needed_units([claim], [], elsewhere, [])] == [20]
 
 
+def test_where_a_claim_has_its_vgpu_counts_and_not_where_its_guest_has_it() -> None:
+    request = ClaimRequest(str(UUID(int=8)), (RequestGroup(resources={"VGPU": 1}),), name="gpu2")
+    for claimed, found in ((0, 20), (20, 0)):
+        unit, making = f"{VF}/nvidia-471@{claimed}", {"parent": VF, "type": "nvidia-471"}
+        claim = Claim(
+            request.consumer,
+            ClaimState.CLAIMED,
+            request,
+            {"p": {"VGPU": 1}},
+            {"p": {"VGPU": (unit,)}},
+            makings={unit: {**making, "placement": str(claimed)}},
+        )
+        seen = CarvedUnit(VF, CARD, VF, "nvidia-471", found)
+        needed = needed_units([claim], [guest(f"{VF}/nvidia-471@{found}")], [seen], [])
+        assert [need.unit.placement for need in needed] == [claimed]
+
+
 @pytest.mark.parametrize(
     "change",
     [
