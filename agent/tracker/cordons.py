@@ -4,10 +4,12 @@ import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from agent.claims.refusal import label
 from agent.driver import DeviceSigns
 from agent.errors import UsageError
 from agent.providers.cordoned import Cordoned, cordoned_units
 from agent.providers.device_health import DeviceHealth
+from agent.providers.unhealthy_cards import unhealthy_sentences
 from agent.shapes import Units, Usages
 from agent.state.cordon import Cordon
 from agent.state.journal import Journal
@@ -58,9 +60,12 @@ class Cordons:
 
     @property
     def sentences(self) -> tuple[str, ...]:
-        """A sentence on each device that is withheld, and how that ends."""
+        """A sentence on each device or card that is withheld, and how that ends."""
         cordoned = (cordon.sentence for cordon in self._cordons.values())
-        return (*cordoned, *(health.sentence for health in self.unhealthy().values()))
+        unhealthy = self.unhealthy()
+        if not unhealthy:
+            return tuple(cordoned)
+        return (*cordoned, *unhealthy_sentences(unhealthy, self._cards(), self._holders()))
 
     def look(self, signs: Iterable[DeviceSigns], at: float) -> bool:
         """Judge the health of the devices by their signs at this time (seconds since the epoch, UTC).
@@ -92,10 +97,12 @@ class Cordons:
     def clear(self, address: str) -> None:
         """End the cordon, and offer the device in spite of the symptoms that it shows.
 
+        The address of a card stands for its functions, too.
         Raises UsageError where the device is neither cordoned nor unhealthy, StateError.
         """
+        functions = [unit for unit, card in self._cards().items() if card == address]
         with self._writing:
-            is_unhealthy = self._watch.clear(address)
+            is_unhealthy = self._watch.clear({address, *functions})
             if address in self._cordons:
                 rest = {other: cordon for other, cordon in self._cordons.items() if other != address}
                 self._replace(rest, "clear", address)
@@ -140,6 +147,29 @@ class Cordons:
             if name != CPUS
             for unit in units
         )
+
+    def _cards(self) -> dict[str, str]:
+        """{exact unit: PCI address of its card} of what is offered or claimed."""
+        offered, claimed = self._register.under_lock(
+            lambda book: (book.offered, [claim.units for claim in book.claims.values()])
+        )
+        cards = self._journal.devices()
+        return {
+            unit: cards[uuid].removeprefix("pci:")
+            for units in (offered, *claimed)
+            for uuid, classes in units.items()
+            if cards.get(uuid, "").startswith("pci:")
+            for exact in classes.values()
+            for unit in exact
+        }
+
+    def _holders(self) -> dict[str, str]:
+        """{exact unit: who has it, as people know it}"""
+        owners, claims = self._register.under_lock(lambda book: (book.owners(), dict(book.claims)))
+        return {
+            unit: label(claims[owner].request) if owner in claims else f"consumer {owner}"
+            for (_, unit), owner in owners.items()
+        }
 
     def _replace(self, cordons: Mapping[str, Cordon], event: str, detail: str) -> None:
         """The caller has the lock `_writing`."""

@@ -1,7 +1,7 @@
 """The health of the host's devices as the looks at them say; what a restart must not forget is journaled."""
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from agent.driver import DeviceSigns
 from agent.providers.device_health import DeviceHealth, cleared, look
@@ -42,14 +42,17 @@ class DeviceWatch:
             self._seen = seen
             return changed
 
-    def clear(self, address: str) -> bool:
-        """Offer the device in spite of its symptoms; False where it is not unhealthy. Raises StateError."""
+    def clear(self, addresses: Collection[str]) -> bool:
+        """Offer the devices in spite of their symptoms; False where none is unhealthy. Raises StateError."""
         with self._lock:
-            known = self._known.get(address)
-            if known is None or not known.is_withheld:
-                return False
-            self._replace({**self._known, address: cleared(known)})
-            return True
+            offered = {
+                address: cleared(known)
+                for address, known in self._known.items()
+                if address in addresses and known.is_withheld
+            }
+            if offered:
+                self._replace({**self._known, **offered})
+            return bool(offered)
 
     def _replace(self, known: Mapping[str, DeviceHealth]) -> None:
         before, after = self._known, dict(known)

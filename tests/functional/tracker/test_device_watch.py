@@ -189,6 +189,21 @@ def test_a_function_that_lost_its_driver_is_withheld_alone(host: Host) -> None:
     assert host.given(VF) == VFS[0]
 
 
+def test_a_card_that_dies_with_its_functions_is_one_reason_and_cleared_as_one(host: Host) -> None:
+    host.look()
+    claim = host.world.operations.claim(request(**{VF: 1}))
+    (held,) = (unit for classes in claim.units.values() for unit in classes[VF])
+    for address in (PF, *VFS):
+        host.dead(address)
+    host.look(2)
+    (reason,) = host.world.agent.host_status.status()["reasons"]
+    assert reason.startswith(f"The card {PF} is unhealthy, with 2 of its 2 functions: it is not on the bus")
+    assert f"{claim.consumer} has {held}" in reason or f"({claim.consumer}) has {held}" in reason
+    assert host.withheld().keys() == set(VFS)
+    host.world.operations.clear_cordon(PF)
+    assert host.withheld() == {}
+
+
 def test_a_fatal_error_withholds_at_once_and_for_a_while(host: Host) -> None:
     host.look()
     (host.tree.devices / GPUS[0] / "aer_dev_fatal").write_text("DLP 1\nTOTAL_ERR_FATAL 1\n")
