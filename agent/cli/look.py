@@ -10,9 +10,10 @@ from agent.cli.audit import finding_lines
 from agent.cli.client import client_of, read_names
 from agent.cli.output import Output
 from agent.cli.status import status_lines
-from agent.cli.terminal import Style
+from agent.cli.terminal import Style, plain
 from agent.cli.waiting import waiting
 from agent.errors import ExitCode
+from agent.words import counted
 
 if TYPE_CHECKING:
     from agent.api.shapes.look import LookShape
@@ -44,6 +45,11 @@ def look(args: Namespace) -> ExitCode:
 
 def _lines(answer: LookShape, names: Mapping[str, str], style: Style) -> Iterator[str]:
     yield from status_lines(answer["status"], style)
+    reasons = answer["status"]["reasons"]
+    if reasons and not answer["audit"]["findings"]:
+        yield ""
+        yield f"the audit found nothing, but the status gives {counted(len(reasons), 'reason')}:"
+        yield from (f"  {plain(reason)}" for reason in reasons)
     if answer["audit"]["findings"]:
         yield ""
         yield from finding_lines(answer["audit"]["findings"], names)

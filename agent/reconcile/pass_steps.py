@@ -107,7 +107,11 @@ class Pass:
             *self.resolved.problems,
             *self.unclaimed.notices(
                 self.resolved.tree,
-                [guest for guest in self.seen.guests if guest.uuid not in self.seen.left_behind],
+                [
+                    guest
+                    for guest in self.seen.guests
+                    if guest.uuid not in self.seen.left_behind and guest.problem is None
+                ],
             ),
             *self.desired.undone_notices,
             *self.desired.parked_notices,

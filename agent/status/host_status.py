@@ -11,6 +11,7 @@ from uuid import UUID
 from agent import __version__, log
 from agent.audit.auditor import Auditor
 from agent.claims.rows import total
+from agent.claims.used import IDLE
 from agent.config.settings import Settings
 from agent.errors import StateError, UnknownConsumer
 from agent.gate.effect import GateEffect
@@ -179,6 +180,7 @@ class AgentStatus:
                 *([fault.sentence] if fault else []),
                 *self._problems,
                 *self._moved_away_sentences(),
+                *self._unread_sentences(),
                 *effect.reasons,
             ],
             "since": _timestamp(self._condition.since),
@@ -204,6 +206,16 @@ class AgentStatus:
         for guest in self._reconciler.guests or ():
             if guest.uuid in moved:
                 yield moved_away_advice(guest.name, guest.uuid)
+
+    def _unread_sentences(self) -> Iterator[str]:
+        """A sentence on each running guest that the driver could not read, or not in full."""
+        claims = self._tracker.claims()
+        for guest in self._reconciler.guests or ():
+            if guest.problem is not None and guest.state not in IDLE:
+                has = "has a claim" if guest.uuid in claims else "has no claim"
+                problem = guest.problem.rstrip(".")
+                name = f"{guest.name} ({guest.uuid})"
+                yield f"{problem}. {name} {has}; the agent goes by what it last knew of it."
 
     def health(self) -> Health:
         """The health checks; see `HostStatus`, as for the methods below."""

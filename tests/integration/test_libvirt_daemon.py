@@ -261,7 +261,7 @@ def test_one_guest_whose_qemu_hangs_hides_no_other(
         hung, well = driver.guests()
         assert (
             hung.problem
-            == f"domain hung ({UUID}) is not read while libvirt blocks on it: its QEMU may not answer"
+            == f"libvirt does not answer for domain hung ({UUID}), on which it blocks: its QEMU may hang"
         )
         assert (well.name, well.problem) == ("well", None)
         assert driver.guests() == (hung, well)

@@ -77,7 +77,9 @@ def read_guest(
             return None
         if not session.alive():
             raise
-        guest = _unread(uuid, name, state, known, f"domain {name} ({uuid}) could not be read: {error}")
+        guest = _unread(
+            uuid, name, state, known, f"libvirt does not answer for domain {name} ({uuid}): {error}"
+        )
     except DriverDataError as error:
         guest = _unread(uuid, name, state, known, error.message)
     return _with_logged_problem(KnownGuest(name_and_id, guest, parsed), known)
@@ -99,7 +101,7 @@ def _with_logged_problem(new: KnownGuest, old: KnownGuest | None) -> KnownGuest:
 def skipped_guest(uuid: str, name_and_id: NameAndId, known: KnownGuest | None) -> KnownGuest:
     """A domain on which libvirt blocks, as it was last known."""
     name = name_and_id[0]
-    problem = f"domain {name} ({uuid}) is not read while libvirt blocks on it: its QEMU may not answer"
+    problem = f"libvirt does not answer for domain {name} ({uuid}), on which it blocks: its QEMU may hang"
     state = known.guest.state if known is not None else GuestState.RUNNING
     domain = known.domain if known is not None else None
     return _with_logged_problem(

@@ -49,6 +49,18 @@ def test_look_makes_a_pass_and_an_audit_now(agent: ServedAgent) -> None:
     assert UUID in agent("instances").stdout
 
 
+def test_look_says_why_it_ends_with_3_where_the_audit_found_nothing(agent: ServedAgent) -> None:
+    unread = "libvirt does not answer for domain web1: timed out"
+    assert agent("claim", UUID, "--resources", "VCPU=1").returncode == ExitCode.DONE
+    agent.world.driver.add_guest(Guest(UUID, "web1", GuestState.RUNNING, {"VCPU": 1}, problem=unread))
+    looked = agent("look")
+    assert looked.returncode == ExitCode.DRIFT_FOUND
+    assert "\nfindings   none, audited" in looked.stdout
+    assert f"\n\nthe audit found nothing, but the status gives 1 reason:\n  {unread}. " in looked.stdout
+    agent.world.driver.add_guest(Guest(UUID, "web1", GuestState.RUNNING, {"VCPU": 1}))
+    assert agent("look").returncode == ExitCode.DONE
+
+
 def test_a_guest_that_is_merely_defined_never_alarms(agent: ServedAgent) -> None:
     agent.world.driver.add_guest(Guest(UUID, "template", GuestState.SHUTOFF, {"VCPU": 1}))
     assert agent("look").returncode == ExitCode.DONE

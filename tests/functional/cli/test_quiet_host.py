@@ -1,5 +1,6 @@
 """A finished host is quiet; disk space and options that the host does not have are told; a lost state is."""
 
+import json
 import logging
 import shutil
 from dataclasses import replace
@@ -11,6 +12,7 @@ from kits.api_client import serving
 from kits.cli_process import one_line, plimsoll
 from kits.placements import Embedded
 from kits.served_agent import ServedAgent
+from kits.tracker import uuid_of
 
 from agent.driver import Guest, GuestState
 from agent.errors import ExitCode
@@ -43,6 +45,24 @@ def test_one_domain_that_libvirt_cannot_answer_for_leaves_the_host_open(agent: S
     assert agent("claim", UUID, "--resources", "VCPU=2").returncode == ExitCode.DONE
     rows = {line.split()[1]: line for line in agent("instances").stdout.splitlines()}
     assert "running  claimed" in rows["web1"] and "running" in rows["hung"]
+
+
+def test_a_guest_that_libvirt_does_not_answer_for_is_told_with_its_claim(agent: ServedAgent) -> None:
+    """It is not called unclaimed, nor is a claim proposed that cannot be made."""
+    driver = agent.world.driver
+    assert agent("claim", UUID, "--name", "web1", "--resources", "VCPU=2").returncode == ExitCode.DONE
+    for uuid, name in ((UUID, "web1"), (OTHER, "hung")):
+        unread = f"libvirt does not answer for domain {name} ({uuid}): timed out"
+        driver.add_guest(Guest(uuid, name, GuestState.RUNNING, {"VCPU": 2}, problem=unread))
+    driver.add_guest(Guest(uuid_of("off"), "off", GuestState.SHUTOFF, {}, problem="odd XML"))
+    looked = agent("look")
+    assert looked.returncode == ExitCode.DRIFT_FOUND
+    reasons = json.loads(agent("status", "-o", "json").stdout)["reasons"]
+    assert [reason.partition("; ")[0] for reason in sorted(reasons)] == [
+        f"libvirt does not answer for domain hung ({OTHER}): timed out. hung ({OTHER}) has no claim",
+        f"libvirt does not answer for domain web1 ({UUID}): timed out. web1 ({UUID}) has a claim",
+    ]
+    assert not any("beyond what is claimed" in reason for reason in reasons)
 
 
 def test_disk_gb_beyond_the_free_space_is_a_warning_in_tree(agent: ServedAgent) -> None:
