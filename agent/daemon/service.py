@@ -59,6 +59,11 @@ LOOK, VERIFY, DELIVER, HEARTBEAT, DEVICES = "look", "verify", "deliver", "heartb
 CARVING = "carving"
 
 
+def first_audit_s(interval_s: float) -> float:
+    """Seconds from the first good pass to the first audit: not longer than the interval of audits."""
+    return min(_DICE.uniform(*FIRST_AUDIT_S), interval_s)
+
+
 def run(
     config_files: Sequence[Path] = (),
     config_dirs: Sequence[Path] = (),
@@ -223,8 +228,7 @@ class Service:
         self._jobs.wake(LOOK, delay_s)
 
     def _audit_soon(self) -> None:
-        soon_s = min(_DICE.uniform(*FIRST_AUDIT_S), float(self._settings.audit_interval_s))
-        self._jobs.wake(AUDIT, soon_s)
+        self._jobs.wake(AUDIT, first_audit_s(self._settings.audit_interval_s))
 
     def _carving_soon(self) -> None:
         self._jobs.wake(CARVING, DEBOUNCE_S)

@@ -8,6 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
+from kits.cli_process import plimsoll
 from kits.daemon_process import Daemon, Manager, eventually
 from kits.libvirt_daemon import PrivateLibvirtd
 from kits.pci_tree import PciTree
@@ -387,3 +388,16 @@ def test_the_daemon_looks_at_its_devices_and_withholds_one_that_does_not_answer(
     eventually("withheld", lambda: any(gpu in reason for reason in daemon.status()["reasons"]), 30.0)
     with pytest.raises(DoesNotFit):
         daemon.claim({"PGPU": 1})
+
+
+def test_options_that_match_nothing_are_told_by_the_doctor_and_once_at_the_start(make: Make) -> None:
+    """libvirt's test driver has no PCI device."""
+    spec = {"device_spec": '{"vendor_id": "fffe", "product_id": "fffe"}'}
+    daemon = make({**TEST_LIBVIRT, "pci": spec})
+    daemon.start()
+    eventually("it is told", lambda: daemon.lines("fffe"))
+    looked = plimsoll(daemon.socket, "look")
+    assert "fffe" not in looked.stdout, "it is no reason"
+    examined = plimsoll(daemon.socket, "doctor", "--config-file", str(daemon.file))
+    assert "warning  options" in examined.stdout and "fffe" in examined.stdout
+    assert len(daemon.lines("fffe")) == 1

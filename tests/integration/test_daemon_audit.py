@@ -36,6 +36,7 @@ def daemon(tmp_path: Path) -> Iterator[Daemon]:
 
 def test_it_finds_by_itself_and_heals_when_told(daemon: Daemon) -> None:
     """Scenario 113: looking writes nothing, and the exit code tells what was found, or healed."""
+    eventually("the first audit, which no command requests", lambda: daemon.status()["audited"], 20)
     eventually("the finding", lambda: daemon.status()["findings"] == 1, 20)
     assert len(daemon.lines("unclaimed instance")) == 1, "told once, however often it is seen"
     socket = daemon.socket
