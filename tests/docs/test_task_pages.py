@@ -158,3 +158,10 @@ def _joined(words: list[str]) -> Iterator[str]:
         if quoted.count('"') % 2 == 0:
             yield quoted
             quoted = ""
+
+
+@pytest.mark.parametrize("page", (*TASKS, "gate"))
+def test_the_first_pages_lead_to_each_task(page: str) -> None:
+    assert f"(docs/{page}.md" in (DOCS.parent / "README.md").read_text()
+    table = (DOCS / "index.md").read_text().partition("```")[0]
+    assert f"({page}.md" in table
