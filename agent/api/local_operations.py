@@ -188,6 +188,8 @@ class LocalOperations:
     def pause(self, pause: Pause | None) -> None:
         """Pause the host, or end that."""
         before = self._tracker.pause
+        if pause is None and before is None:
+            return
         with self._writing():
             self._tracker.set_pause(pause)
         if (before is not None and before.schedulers) != (pause is not None and pause.schedulers):

@@ -11,7 +11,9 @@ from difflib import get_close_matches
 import os_resource_classes
 import os_traits
 
-CUTOFF = 0.8
+CUTOFF, CUTOFF_SHORT = 0.8, 0.75
+SHORT = 4
+"""Two letters of VCPU that are swapped leave less of it alike than of a longer name."""
 CUSTOM = "CUSTOM_"
 _STANDARD_CLASSES = frozenset(os_resource_classes.STANDARDS)
 _STANDARD_TRAITS = frozenset(os_traits.get_traits())
@@ -91,8 +93,9 @@ def _near(name: str, present: Collection[str], standard: Collection[str]) -> str
     spelt = _NOT_IN_NAMES.sub("_", name.upper())
     if spelt in standard or spelt in present:
         return spelt
+    cutoff = CUTOFF_SHORT if len(spelt) <= SHORT else CUTOFF
     for known in (present, standard):
-        near = get_close_matches(spelt, sorted(known), n=1, cutoff=CUTOFF)
+        near = get_close_matches(spelt, sorted(known), n=1, cutoff=cutoff)
         if near:
             return near[0]
     return None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import argparse
 
     from agent.api.shapes.instances import InstanceShape
-    from agent.api.shapes.status import PauseShape
+    from agent.api.shapes.status import ClaimsStatusShape, PauseShape
     from agent.cli.grammar import CommandAdder
 
 POLL_S = 2.0
@@ -89,9 +89,19 @@ def pause(args: Namespace) -> ExitCode:
 
 def resume(args: Namespace) -> ExitCode:
     """End the pause."""
-    answer = client_of(args).request("POST", "/v1/resume", {})
-    Output(args.output).show(answer, lambda _: ["resumed: claims are taken again"])
+    client = client_of(args)
+    was_paused = client.get("/v1/status").get("pause") is not None
+    answer = client.request("POST", "/v1/resume", {})
+    Output(args.output).show(answer, lambda _: [_resumed(was_paused, client.get("/v1/status")["claims"])])
     return ExitCode.DONE
+
+
+def _resumed(was_paused: bool, claims: ClaimsStatusShape) -> str:
+    """What follows: other reasons may keep claims closed."""
+    done = "resumed" if was_paused else "the host was not paused"
+    if claims["open"]:
+        return f"{done}: claims are taken{' again' if was_paused else ''}"
+    return f"{done}, but claims are closed: {plain(claims['reason'] or '')}"
 
 
 def drain(args: Namespace) -> ExitCode:

@@ -290,8 +290,10 @@ class HostAgent:
         if self._reconciler.needs_pass:
             self.request_pass()
         if self.condition.state is not HostState.STOPPING:
+            closed = self._tracker.closed_reason  # a pause outlives a restart
+            claims = "claims are open" if closed is None else f"claims are closed: {closed}"
             self.condition.become_ready(
-                f"{self._identity.name} with {counted(report.providers, 'provider')}; claims are open."
+                f"{self._identity.name} with {counted(report.providers, 'provider')}; {claims}."
             )
             if not self.host_status.is_audited and self._settings.audit_interval_s:
                 self._wake_audit()

@@ -31,9 +31,22 @@ def test_a_paused_host_refuses_claims_with_the_reason_and_releases_go_on(fresh: 
     status = output_of(path, "status")
     assert f"by uid {os.getuid()}: new memory" in status and "closed: the host is paused" in status
     output_of(path, "release", "before")
-    output_of(path, "resume")
+    assert output_of(path, "resume") == "resumed: claims are taken again\n"
     output_of(path, "claim", "--name", "after", *WANTED)
     assert "paused" not in output_of(path, "status")
+    assert output_of(path, "resume") == "the host was not paused: claims are taken\n"
+    assert output_of(path, "history", "-o", "csv", "-c", "what").count('"resume"') == 1
+
+
+def test_resume_does_not_say_that_claims_are_taken_while_something_else_closes_them(
+    fresh: tuple[Sight, Path],
+) -> None:
+    shown, path = fresh
+    output_of(path, "pause")
+    shown.world.driver.fail(1)
+    shown.world.agent.reconcile("an event")
+    said = output_of(path, "resume")
+    assert said.startswith("resumed, but claims are closed: ") and "does not answer" in said
 
 
 def test_a_pause_outlives_the_agent(fresh: tuple[Sight, Path]) -> None:
@@ -44,6 +57,8 @@ def test_a_pause_outlives_the_agent(fresh: tuple[Sight, Path]) -> None:
     try:
         again.agent.reconcile("the start")
         with serving(again.operations, shown.directory / "t"):
+            ready = output_of(shown.directory / "t", "history", "--limit", "1")
+            assert "claims are closed: the host is paused" in ready and "claims are open" not in ready
             refused = plimsoll(shown.directory / "t", "claim", *WANTED)
             assert "until Tuesday" in one_line(refused)
             output_of(shown.directory / "t", "resume")

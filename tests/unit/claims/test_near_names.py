@@ -10,6 +10,8 @@ from agent.claims.near_names import meant_spec, near_class, near_trait
     [
         ("VGPUS", "VGPU"),
         ("vcpu", "VCPU"),
+        ("VPCU", "VCPU"),
+        ("RAM", None),
         ("MEMORY-MB", "MEMORY_MB"),
         ("CUSTOM_FPGA1", "CUSTOM_FPGA"),
         ("VCPU", None),
