@@ -20,7 +20,9 @@ from agent.moves.states import MoveKind
 from drivers.libvirt.xml.capabilities import DomainCapabilities
 
 CONTEXT = "MEM_ENCRYPTION_CONTEXT"
-SEV, ES, TDX = (f"{HOST}_{end}" for end in ("amd_sev", "amd_sev_es", "intel_tdx"))
+SEV, ES, SNP, TDX = (f"{HOST}_{end}" for end in ("amd_sev", "amd_sev_es", "amd_sev_snp", "intel_tdx"))
+SNP_OF_2 = {"sev_es": 2, "sev_snp": 0}
+"""As libvirt reports a processor with SEV-SNP and two keys: the number is that of SEV-ES."""
 EPC = "CUSTOM_SGX_EPC_MB"
 
 
@@ -62,41 +64,71 @@ def test_each_model_is_served_by_its_own_contexts_and_no_others(stage: Stage) ->
         tracker.claim(asked("amd-sev"))
 
 
-def test_a_resize_takes_a_second_context_and_either_end_gives_one_back(stage: Stage) -> None:
-    show(stage, tdx=2)
+def test_the_keys_of_sev_es_are_given_to_guests_with_snp_where_the_processor_has_it(stage: Stage) -> None:
+    show(stage, sev=1, **SNP_OF_2)
+    tracker = stage.world.tracker
+    first, second = (tracker.claim(asked("amd-sev-snp")).claim for _ in range(2))
+    assert where(stage, first.consumer) == where(stage, second.consumer) == SNP
+    for model in ("amd-sev-snp", "amd-sev-es"):
+        with pytest.raises(DoesNotFit):
+            tracker.claim(asked(model))
+    assert where(stage, tracker.claim(asked("amd-sev")).claim.consumer) == SEV
+    tracker.release(first.consumer)
+    assert where(stage, tracker.claim(asked("amd-sev-snp")).claim.consumer) == SNP
+
+
+@pytest.mark.parametrize(
+    ("model", "slots", "name"),
+    [("intel-tdx", {"tdx": 2}, TDX), ("amd-sev-snp", SNP_OF_2, SNP)],
+    ids=["tdx", "snp"],
+)
+def test_a_resize_takes_a_second_context_and_either_end_gives_one_back(
+    stage: Stage, model: str, slots: dict[str, int], name: str
+) -> None:
+    show(stage, **slots)
     tracker, consumer = stage.world.tracker, str(uuid4())
-    tracker.claim(asked("intel-tdx", consumer))
+    tracker.claim(asked(model, consumer))
     for end in (tracker.revert_move, tracker.confirm_move):
         migration = str(uuid4())
-        tracker.begin_move(asked("intel-tdx", consumer, 2), MoveKind.RESIZE, migration)
-        assert where(stage, migration) == where(stage, consumer) == TDX
+        tracker.begin_move(asked(model, consumer, 2), MoveKind.RESIZE, migration)
+        assert where(stage, migration) == where(stage, consumer) == name
         with pytest.raises(DoesNotFit, match=CONTEXT):
-            tracker.claim(asked("intel-tdx"))
+            tracker.claim(asked(model))
         end(migration)
-        other = tracker.claim(asked("intel-tdx")).claim
+        other = tracker.claim(asked(model)).claim
         tracker.release(other.consumer)
     assert stage.world.placed(consumer)[HOST]["VCPU"] == 2
 
 
-def test_contexts_stay_when_the_cells_are_reported_in_the_middle_of_a_resize(stage: Stage) -> None:
-    show(stage, sev=2)
+@pytest.mark.parametrize(
+    ("model", "slots", "name"),
+    [("amd-sev", {"sev": 2}, SEV), ("amd-sev-snp", SNP_OF_2, SNP)],
+    ids=["sev", "snp"],
+)
+def test_contexts_stay_when_the_cells_are_reported_in_the_middle_of_a_resize(
+    stage: Stage, model: str, slots: dict[str, int], name: str
+) -> None:
+    show(stage, **slots)
     tracker, consumer, migration = stage.world.tracker, str(uuid4()), str(uuid4())
-    tracker.claim(asked("amd-sev", consumer))
-    tracker.begin_move(asked("amd-sev", consumer, 2), MoveKind.RESIZE, migration)
+    tracker.claim(asked(model, consumer))
+    tracker.begin_move(asked(model, consumer, 2), MoveKind.RESIZE, migration)
     for report_numa in (True, False):
-        show(stage, report_numa, sev=2)
-        assert where(stage, migration) == where(stage, consumer) == SEV
+        show(stage, report_numa, **slots)
+        assert where(stage, migration) == where(stage, consumer) == name
     tracker.revert_move(migration)
-    assert where(stage, consumer) == SEV
-    tracker.claim(asked("amd-sev"))
+    assert where(stage, consumer) == name
+    tracker.claim(asked(model))
 
 
-def test_a_guest_with_encrypted_memory_and_no_claim_leaves_one_context_less(stage: Stage) -> None:
-    stage.driver.xml = (domain(1, inside="<launchSecurity type='sev'/>"),)
-    show(stage, sev=2)
-    stage.world.tracker.claim(asked("amd-sev"))
+@pytest.mark.parametrize(("kind", "slots"), [("sev", {"sev": 2}), ("sev-snp", SNP_OF_2)], ids=["sev", "snp"])
+def test_a_guest_with_encrypted_memory_and_no_claim_leaves_one_context_less(
+    stage: Stage, kind: str, slots: dict[str, int]
+) -> None:
+    stage.driver.xml = (domain(1, inside=f"<launchSecurity type='{kind}'/>"),)
+    show(stage, **slots)
+    stage.world.tracker.claim(asked(f"amd-{kind}"))
     with pytest.raises(DoesNotFit, match=CONTEXT):
-        stage.world.tracker.claim(asked("amd-sev"))
+        stage.world.tracker.claim(asked(f"amd-{kind}"))
 
 
 def test_a_kind_that_goes_away_under_a_claim_keeps_what_is_held_and_offers_no_more(stage: Stage) -> None:
