@@ -43,8 +43,10 @@ RESOURCE_CLASSES: Sequence[HostRow] = (
         "CPUs of cpu_dedicated_set; offline ones with cpu_power_management, without it an error",
         "the same, with their ids as exact units",
         difference="libvirt's hook powers a guest's CPUs up and down, as nova does; without the gate, the "
-        "program that starts the guest does. nova powers idle ones down when it starts; here each goes down "
-        "when its first guest has ended: the agent may not write below /sys, and no hook runs at its start",
+        "program that starts the guest does. nova powers all of them down when it starts, those of running "
+        "guests too, and up again with the guests (cpu/api.py, power_down_all_dedicated_cpus); here each "
+        "goes down when its first guest has ended: the agent may not write below /sys, and no hook runs at "
+        "its start",
     ),
     HostRow(
         ("MEMORY_MB",),
