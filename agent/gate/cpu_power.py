@@ -7,9 +7,11 @@ cannot take it offline. Source: nova 34, nova/virt/libvirt/cpu/api.py.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from agent.claims.claim import Claim
 from agent.driver import Guest, HostSettings
 
 ONLINE, OFFLINE = "online", "offline"
+PCPU = "PCPU"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +28,16 @@ def power_up(guest: Guest, settings: HostSettings) -> CpuOrder | None:
     return _order(guest, settings, ONLINE if by_state else settings.cpu_power_governor_high)
 
 
-def power_down(guest: Guest, settings: HostSettings, others: Iterable[Guest]) -> CpuOrder | None:
-    """What can be done when the guest has ended; CPUs that `others` use stay up. None: nothing."""
+def power_down(
+    guest: Guest, settings: HostSettings, others: Iterable[Guest], claims: Iterable[Claim] = ()
+) -> CpuOrder | None:
+    """What can be done when the guest has ended; None: nothing. CPUs that `others` or `claims` have stay up.
+
+    A guest that starts has its CPUs powered up before the driver shows that it uses them.
+    """
     by_state = settings.cpu_power_management_strategy == "cpu_state"
-    kept = frozenset[int]().union(*(_cpus(other) for other in others))
+    claimed = (int(unit) for claim in claims for _, name, unit in claim.exact if name == PCPU)
+    kept = frozenset(claimed).union(*(_cpus(other) for other in others))
     return _order(guest, settings, OFFLINE if by_state else settings.cpu_power_governor_low, kept)
 
 
@@ -43,4 +51,4 @@ def _order(
 
 def _cpus(guest: Guest) -> frozenset[int]:
     """The dedicated CPUs of its vCPUs and of its emulator."""
-    return frozenset(int(unit.unit) for unit in guest.units if unit.resource_class == "PCPU")
+    return frozenset(int(unit.unit) for unit in guest.units if unit.resource_class == PCPU)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from uuid import uuid4
 
+from agent.claims.claim import Claim
 from agent.claims.domain_request import with_allocated_disk
 from agent.claims.refusal import label
 from agent.doctor.device_checks import start_problems
@@ -66,7 +67,8 @@ class Gate:
                 return self._come_in(self._check_devices(call.xml, self._read(call.xml)))
             case "release", "end":
                 guest = self._read(call.xml)
-                return replace(self._leave(guest), cpu_power=power_down(guest, settings, self._others(guest)))
+                down = power_down(guest, settings, self._others(guest), self._claims_of_others(guest))
+                return replace(self._leave(guest), cpu_power=down)
         return GateVerdict(
             GateOutcome.IGNORED, None, f"the gate does nothing at {call.operation} {call.sub_operation}"
         )
@@ -123,6 +125,10 @@ class Gate:
         rows = self._tracker.rows().values()
         present = [row.guest for row in rows if row.guest is not None and row.instance != guest.uuid]
         return [other for other in present if other.state not in ABSENT]
+
+    def _claims_of_others(self, guest: Guest) -> list[Claim]:
+        rows = self._tracker.rows().values()
+        return [claim for row in rows if row.instance != guest.uuid for claim in row.claimed.values()]
 
     def _start(self, guest: Guest) -> GateVerdict:
         self._expected.let_in(guest.uuid)

@@ -48,6 +48,13 @@ def test_the_gate_has_the_cpus_of_a_guest_powered_up_and_down(world: World) -> N
     assert call(world, "release", one, 4, 5) == CpuOrder((4, 5), "offline")
 
 
+def test_a_late_end_of_a_guest_leaves_the_cpus_up_that_another_has_claimed(world: World) -> None:
+    """The driver shows the other guest only once it runs; its CPUs are powered up already."""
+    one, other = str(uuid4()), str(uuid4())
+    assert call(world, "prepare", other, 4, 5) == CpuOrder((4, 5), "online")
+    assert call(world, "release", one, 5, 6) == CpuOrder((6,), "offline")
+
+
 def test_a_reload_changes_how(world: World) -> None:
     settings = world.agent.settings
     host = replace(settings.driver.host_settings, cpu_power_management_strategy="governor")
