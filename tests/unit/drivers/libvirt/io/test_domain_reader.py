@@ -107,7 +107,7 @@ def test_a_domain_on_which_libvirt_blocks_hides_no_other(
     try:
         well, blocked = reader.read()
         assert (well.guest.name, well.guest.problem) == ("guest-1", None)
-        assert blocked.guest.problem is not None and "libvirt blocks on it" in blocked.guest.problem
+        assert blocked.guest.problem is not None and "on which it blocks" in blocked.guest.problem
         answers.set()
         deadline = time.monotonic() + 10
         while any(known.guest.problem for known in reader.read()):

@@ -30,7 +30,7 @@ def test_a_skipped_domain_keeps_what_was_known_and_is_logged_once(caplog: pytest
     assert again == skipped
     assert skipped.guest.resources == KNOWN.guest.resources
     assert skipped.guest.state is GuestState.PAUSED
-    assert skipped.guest.problem is not None and "libvirt blocks on it" in skipped.guest.problem
+    assert skipped.guest.problem is not None and "on which it blocks" in skipped.guest.problem
     assert skipped.is_outdated(("guest-1", 7)), "the next reading tries it again"
     assert len(caplog.records) == 1
 
