@@ -1,10 +1,11 @@
 """The devices of this host, who has them, and which are withheld: cordoned by an operator, or unhealthy."""
 
 import threading
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from agent.claims.refusal import label
+from agent.device_names import address_of
 from agent.driver import DeviceSigns
 from agent.errors import UsageError
 from agent.providers.cordoned import Cordoned, cordoned_units
@@ -123,39 +124,43 @@ class Cordons:
         return self._register.under_lock(lambda book: book.idle_cordoned(units, cordoned))
 
     def devices(self) -> tuple[OfferedDevice, ...]:
-        """All devices, by provider and class, in the order in which they are given."""
+        """All devices, by provider and class, in the order in which they are given.
+
+        Of a virtual function that can be a vGPU of several sizes in several places, the vGPU that a consumer
+        has is shown, or the function alone.
+        """
         host, offered, owners = self._register.under_lock(
             lambda book: (book.host, book.offered, book.owners())
         )
         cards, unhealthy = self._journal.devices(), self.unhealthy()
-
-        def card(uuid: str) -> str:
-            return cards.get(uuid, "").removeprefix("pci:")
-
-        return tuple(
-            OfferedDevice(
-                unit,
-                name,
-                host.tree[uuid].name,
-                owners.get((name, unit)),
-                self._cordons.get(unit) or self._cordons.get(card(uuid)),
-                unhealthy.get(unit) or unhealthy.get(card(uuid)),
-            )
-            for uuid, classes in sorted(offered.items(), key=lambda item: _name_of(host.tree.get(item[0])))
-            if uuid in host.tree
-            for name, units in sorted(classes.items())
-            if name != CPUS
-            for unit in units
-        )
+        found = []
+        for uuid, classes in sorted(offered.items(), key=lambda item: _name_of(host.tree.get(item[0]))):
+            provider, card = host.tree.get(uuid), cards.get(uuid, "").removeprefix("pci:")
+            if provider is None:
+                continue
+            shown = {name: units for name, units in sorted(classes.items()) if name != CPUS}
+            for unit, name in _without_places(shown, card, owners):
+                address = address_of(unit)
+                found.append(
+                    OfferedDevice(
+                        unit,
+                        name,
+                        provider.name,
+                        owners.get((name, unit)),
+                        self._cordons.get(unit) or self._cordons.get(address) or self._cordons.get(card),
+                        unhealthy.get(address) or unhealthy.get(card),
+                    )
+                )
+        return tuple(found)
 
     def _cards(self) -> dict[str, str]:
-        """{exact unit: PCI address of its card} of what is offered or claimed."""
+        """{exact unit, or its function: PCI address of its card} of what is offered or claimed."""
         offered, claimed = self._register.under_lock(
             lambda book: (book.offered, [claim.units for claim in book.claims.values()])
         )
         cards = self._journal.devices()
         return {
-            unit: cards[uuid].removeprefix("pci:")
+            address_of(unit): cards[uuid].removeprefix("pci:")
             for units in (offered, *claimed)
             for uuid, classes in units.items()
             if cards.get(uuid, "").startswith("pci:")
@@ -164,10 +169,10 @@ class Cordons:
         }
 
     def _holders(self) -> dict[str, str]:
-        """{exact unit: who has it, as people know it}"""
+        """{exact unit, or its function: who has it, as people know it}"""
         owners, claims = self._register.under_lock(lambda book: (book.owners(), dict(book.claims)))
         return {
-            unit: label(claims[owner].request) if owner in claims else f"consumer {owner}"
+            address_of(unit): label(claims[owner].request) if owner in claims else f"consumer {owner}"
             for (_, unit), owner in owners.items()
         }
 
@@ -180,6 +185,24 @@ class Cordons:
     def _units(self, addresses: Collection[str]) -> Cordoned:
         offered = self._register.under_lock(lambda book: book.offered)
         return cordoned_units(offered, self._journal.devices(), addresses)
+
+
+def _without_places(
+    classes: Mapping[str, tuple[str, ...]], card: str, owners: Mapping[tuple[str, str], str]
+) -> Iterator[tuple[str, str]]:
+    """(unit, class) of all units; of a function's places only the one in use, or the function once."""
+    places = {
+        (unit, name): address_of(unit)
+        for name, units in classes.items()
+        for unit in units
+        if address_of(unit) not in (unit, card)
+    }
+    in_use = {place: function for place, function in places.items() if place[::-1] in owners}
+    yield from in_use
+    sizes = ", ".join(dict.fromkeys(name for _, name in places))
+    yield from ((function, sizes) for function in sorted({*places.values()} - {*in_use.values()}))
+    for name, units in classes.items():
+        yield from ((unit, name) for unit in units if (unit, name) not in places)
 
 
 def _name_of(provider: Provider | None) -> str:

@@ -23,6 +23,7 @@ from agent.carving.plan_file import read_plan_file
 from agent.claims.claim import Claim
 from agent.config.settings import load
 from agent.errors import DoesNotFit
+from agent.state.cordon import Cordon
 
 pytest.importorskip("libvirt")
 from drivers.libvirt import LibvirtDriver
@@ -187,6 +188,25 @@ def test_a_guest_in_another_place_than_its_claim_says_is_a_finding(host: Host) -
     (finding,) = host.world.operations.audit(heal=False).findings
     assert finding.kind == "another unit"
     assert f"{function}/nvidia-470@{other} instead of {unit}" in finding.reason
+
+
+@pytest.mark.first_variant
+def test_devices_are_functions_and_one_that_is_cordoned_gives_nothing(host: Host) -> None:
+    claim = host.claim("CUSTOM_VGPU_20")
+    (unit,) = units_of(claim)
+    free = [vf for vf in VFS if vf != unit.partition("/")[0]]
+    cordoned = Cordon(free[0], "", 0, 1.0)
+    host.world.operations.cordon(cordoned)
+    here = [each for each in host.world.operations.devices() if each.provider.endswith(A100)]
+    assert [(each.unit, each.holder, each.cordon) for each in here] == [
+        (unit, claim.consumer, None),
+        (free[0], None, cordoned),
+        *((vf, None, None) for vf in free[1:]),
+    ]
+    assert {each.resource_class for each in here[1:]} == {", ".join(sorted(CLASSES))}
+    host.world.agent.reconcile("a cordon")
+    assert [host.candidates("CUSTOM_VGPU_4", number) for number in (2, 3)] == [True, False]
+    assert host.world.operations.audit(heal=False).findings == ()
 
 
 @pytest.mark.first_variant
