@@ -6,7 +6,7 @@ import re
 
 import os_traits
 from nova.api.validation.extra_specs import validators
-from nova.objects import ImageMetaProps
+from nova.objects.image_meta import ImageMetaProps
 from nova.scheduler import request_filter
 from nova.virt import driver as virt_driver
 
