@@ -15,7 +15,7 @@ from agent.durable.group_commit import Ticket
 from agent.placement.embedded import Core, CoreResponse
 from agent.placement.embedded.keyed_writes import KeyedWrites, KeyReused
 
-WAIT_S = 0.05
+WAIT_S = 0.25
 
 
 @pytest.fixture
