@@ -1,6 +1,7 @@
 """`plimsoll explain` on a real agent: who owns what, and why."""
 
 import re
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,15 @@ def test_a_unit_is_explained(full: tuple[Sight, Path]) -> None:
     assert f"It is one exact SRIOV_NET_VF of provider {HOST}_net_enp65s0f0 (pci:0000:41:00.0)." in said
     assert f"db1 ({uuid_of('db1')}) owns it since 20" in said
     assert f"The guest db1 ({uuid_of('db1')}), running, uses it." in said
+
+
+def test_times_are_those_of_the_host(full: tuple[Sight, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "Asia/Kolkata")
+        time.tzset()
+        said = output_of(full[1], "explain", uuid_of("render-a"))
+    time.tzset()
+    assert re.search(r"since 20\S+ \S+\+05:30\. ", said)
 
 
 def test_a_free_unit_and_one_that_is_used_without_a_claim(fresh: tuple[Sight, Path]) -> None:
