@@ -166,9 +166,9 @@ LAWS_OFF = {
     "unknown": LawOff("an unknown write is not a refused one", _unknown, 15),
     "fences": LawOff("a doubt ends by a fence", _fences, 42),
     "durable-doubts": LawOff("a doubt survives a restart", _durable_doubts, 126),
-    "delivery": LawOff("doubts are followed up without a request", _recovery, 175),
+    "delivery": LawOff("doubts are followed up without a request", _recovery, 256),
     "stalls": LawOff("a commit that stalls is unknown", _stalls, 305),
-    "turns": LawOff("one operation at a time for each consumer", _turns, 109),
+    "turns": LawOff("one operation at a time for each consumer", _turns, 115),
     "release": LawOff("a release gives back what is held", _release, 449),
 }
 
