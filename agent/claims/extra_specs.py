@@ -43,7 +43,7 @@ CLAIM_SPECS = (
         "the same; `resources:PCPU` pins the guest's CPUs as `hw:cpu_policy=dedicated` does",
         "PCPU in group S is refused: dedicated CPUs are those of the guest's cells. The memory of a guest "
         "with cells is that of the unsuffixed group, which must have some; nova gives the cells the "
-        "flavor's, whatever Placement was asked for",
+        "flavor's, also where Placement was asked for another amount",
     ),
     ExtraSpec(
         "trait[S]:TRAIT",

@@ -50,7 +50,7 @@ def unit_name(function: str, type_id: str, place: int) -> str:
 def is_mixed(card: Card, facts: DeviceFacts, settings: DeviceSettings) -> bool:
     """Whether the card is in mixed-size mode: the operator says so, and what exists does not contradict.
 
-    A vGPU without a place shows that the card is not in that mode, whatever the operator says.
+    A vGPU without a place shows that the card is not in that mode, although the operator declared it.
     """
     return (
         card.device.address in settings.mixed
