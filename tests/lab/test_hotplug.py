@@ -171,11 +171,6 @@ def test_each_kind_that_goes_is_given_back_in_time(prepare: Prepare) -> None:
     node = host.node
     node.title("Unplugged from a guest that lets go, follow = grow")
     install_guest(node)
-    node.run(
-        "virsh destroy cpus; virsh destroy devices; plimsoll release cpus; plimsoll release devices",
-        ends=(0,),
-    )
-    node.write("/root/linux.xml", WITH_LINUX)
     node.run("virsh create /root/linux.xml")
     node.run(f"plimsoll claim {LINUX} --name linux --flavor vcpus=1,memory_mb=128")
     seen_by(node, "linux")
