@@ -17,6 +17,7 @@ from pathlib import Path
 from agent.carving.names import ADDRESS, NAME, NUMBER, UUID
 from agent.carving.seen import Mdev, Seen, SeenFunction
 from agent.carving.steps import Sight, Step, StepKind
+from agent.carving.sysfs import entries_of, read_link, read_number, read_text
 from agent.carving.vfio_use import vfio_uses
 from agent.device_names import vgpu_gib
 from agent.errors import UsageError
@@ -27,7 +28,6 @@ WAIT_S = 30.0
 CONFIRM_S = 5.0
 """How long the effect of a write may take; some drivers are bound in a thread of the kernel."""
 POLL_S = 0.02
-SIZE_MAX = 65536
 
 _VFIO_DRIVER = re.compile(r"(?:.+[-_])?vfio[-_]pci", re.ASCII)
 _VGPU_NAME = re.compile(r"^([0-9]{1,9}) *: *(\S.*?) *$", re.ASCII | re.MULTILINE)
@@ -98,32 +98,32 @@ class Kernel:
         device = self._device(address)
         if not device.is_dir():
             return None
-        driver = _link(device / "driver")
-        override = _text(device / "driver_override")
-        autoprobe = _text(device / "sriov_drivers_autoprobe")
-        vfs_max = _number(device / "sriov_totalvfs")
+        driver = read_link(device / "driver")
+        override = read_text(device / "driver_override")
+        autoprobe = read_text(device / "sriov_drivers_autoprobe")
+        vfs_max = read_number(device / "sriov_totalvfs")
         vfs = _vfs(device)
         return SeenFunction(
             address,
             driver,
             "" if override in (None, _NO_OVERRIDE) else str(override),
-            _link(device / "physfn") or None,
+            read_link(device / "physfn") or None,
             vfs_max if driver else None,
-            _number(device / "sriov_numvfs") or 0,
+            read_number(device / "sriov_numvfs") or 0,
             vfs,
             tuple(_vf_addresses(device, address, vfs, vfs_max or 0)),
             None if autoprobe is None else autoprobe != "0",
-            _text(device / "nvidia" / "current_vgpu_type"),
-            frozenset(entry.name for entry in _entries(device / "mdev_supported_types")),
+            read_text(device / "nvidia" / "current_vgpu_type"),
+            frozenset(entry.name for entry in entries_of(device / "mdev_supported_types")),
             tuple(_uses(device, driver, self._proc)),
             dict(_type_sizes(device)),
-            _number(device / "nvidia" / "placement_id"),
+            read_number(device / "nvidia" / "placement_id"),
         )
 
     def _existing_mdevs(self) -> Iterator[tuple[str, Mdev]]:
-        for entry in _entries(self._mdevs):
+        for entry in entries_of(self._mdevs):
             if UUID.fullmatch(entry.name):
-                yield entry.name, Mdev(entry.resolve().parent.name, _link(entry / "mdev_type"))
+                yield entry.name, Mdev(entry.resolve().parent.name, read_link(entry / "mdev_type"))
 
     # Writing
 
@@ -166,18 +166,18 @@ class Kernel:
         device, number = self._device(step.function), int(_part(NUMBER, step.value))
         _write(device / "sriov_numvfs", step.value)
         self._confirm(
-            lambda: _number(device / "sriov_numvfs") == number and bool(number or not _vfs(device)),
+            lambda: read_number(device / "sriov_numvfs") == number and bool(number or not _vfs(device)),
             f"the driver does not make {counted(number, 'virtual function')}; the kernel's log may say why",
         )
 
     def _unbind(self, step: Step) -> None:
         driver = self._device(step.function) / "driver"
-        bound = _link(driver)
+        bound = read_link(driver)
         if bound and bound != step.value:
             raise OSError(errno.EBUSY, f"{bound} is bound meanwhile")
         if bound:
             _write(self._drivers / _part(NAME, bound) / "unbind", step.function)
-            self._confirm(lambda: not _link(driver), f"{bound} does not let go of it")
+            self._confirm(lambda: not read_link(driver), f"{bound} does not let go of it")
 
     def _bind(self, step: Step) -> None:
         driver = _part(NAME, step.value) if step.value else ""
@@ -187,7 +187,7 @@ class Kernel:
         if driver:
             link = self._device(step.function) / "driver"
             self._confirm(
-                lambda: _link(link) == driver, f"{driver} does not take it; the kernel's log may say why"
+                lambda: read_link(link) == driver, f"{driver} does not take it; the kernel's log may say why"
             )
 
     def _set_type(self, step: Step) -> None:
@@ -198,8 +198,8 @@ class Kernel:
         _write(vendor / "current_vgpu_type", number)
         self._confirm(
             lambda: (
-                _text(vendor / "current_vgpu_type") == number
-                and (not step.unit or _text(vendor / "placement_id") == step.unit)
+                read_text(vendor / "current_vgpu_type") == number
+                and (not step.unit or read_text(vendor / "placement_id") == step.unit)
             ),
             f"the card does not take the vGPU type {number} {f'at {step.unit}' if step.unit else 'here'} now",
         )
@@ -238,33 +238,6 @@ def _write(path: Path, text: str) -> None:
         os.close(descriptor)
 
 
-def _text(path: Path) -> str | None:
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(SIZE_MAX).strip()
-    except OSError:
-        return None
-
-
-def _number(path: Path) -> int | None:
-    text = _text(path) or ""
-    return int(text) if NUMBER.fullmatch(text) else None
-
-
-def _link(path: Path) -> str:
-    try:
-        return path.readlink().name
-    except OSError:
-        return ""
-
-
-def _entries(path: Path) -> list[Path]:
-    try:
-        return sorted(path.iterdir())
-    except OSError:
-        return []
-
-
 def _vfs(device: Path) -> tuple[str, ...]:
     """The addresses of the virtual functions that are there, by their numbers."""
     found = {}
@@ -278,7 +251,7 @@ def _vfs(device: Path) -> tuple[str, ...]:
 def _vf_addresses(device: Path, address: str, vfs: tuple[str, ...], vfs_max: int) -> Iterator[str]:
     """The addresses that the first `vfs_max` virtual functions have, as far as the kernel tells them."""
     yield from vfs
-    offset, stride = _number(device / "sriov_offset"), _number(device / "sriov_stride")
+    offset, stride = read_number(device / "sriov_offset"), read_number(device / "sriov_stride")
     match = ADDRESS.fullmatch(address)
     if not offset or stride is None or match is None:
         return
@@ -291,12 +264,12 @@ def _vf_addresses(device: Path, address: str, vfs: tuple[str, ...], vfs_max: int
 
 def _type_sizes(device: Path) -> Iterator[tuple[str, int]]:
     """(number of a vGPU type, or id of a mediated type, MiB of its frame buffer), as far as it is told."""
-    for number, name in _VGPU_NAME.findall(_text(device / "nvidia" / "creatable_vgpu_types") or ""):
+    for number, name in _VGPU_NAME.findall(read_text(device / "nvidia" / "creatable_vgpu_types") or ""):
         gib = vgpu_gib(name)
         if gib is not None:
             yield number, gib * 1024
-    for entry in _entries(device / "mdev_supported_types"):
-        told = _FRAME_BUFFER.search(_text(entry / "description") or "")
+    for entry in entries_of(device / "mdev_supported_types"):
+        told = _FRAME_BUFFER.search(read_text(entry / "description") or "")
         if told:
             yield entry.name, int(told[1])
 
@@ -305,10 +278,10 @@ def _uses(device: Path, driver: str, proc: Path) -> Iterator[str]:
     """Clauses on what has the device, as far as that can be seen."""
     if _VFIO_DRIVER.fullmatch(driver) or (device / "vfio-dev").is_dir():
         yield from vfio_uses(device, driver, proc)
-    for interface in _entries(device / "net"):
-        if int(_text(interface / "flags") or "0", 16) & 1:
+    for interface in entries_of(device / "net"):
+        if int(read_text(interface / "flags") or "0", 16) & 1:
             yield f"its interface {interface.name} is up"
-    if any(_entries(device / "nvme")):
+    if any(entries_of(device / "nvme")):
         yield "it is a disk of the host"
-    if _text(device / "boot_vga") == "1":
+    if read_text(device / "boot_vga") == "1":
         yield "it shows the host's console"

@@ -8,10 +8,9 @@ https://www.kernel.org/doc/Documentation/filesystems/sysfs-pci.rst
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
-from agent.carving.names import NUMBER
+from agent.carving.sysfs import entries_of, read_link, read_number
 
 
 def vfio_uses(device: Path, driver: str, proc: Path) -> Iterator[str]:
@@ -21,7 +20,7 @@ def vfio_uses(device: Path, driver: str, proc: Path) -> Iterator[str]:
     """
     processes = tuple(_processes(set(_nodes(device)), proc))
     yield from (f"{process} has it open" for process in processes)
-    enabled = _number(device / "enable")
+    enabled = read_number(device / "enable")
     if enabled is None:
         yield f"its driver {driver} may give it to a guest"
     elif enabled and not processes:
@@ -30,10 +29,10 @@ def vfio_uses(device: Path, driver: str, proc: Path) -> Iterator[str]:
 
 def _nodes(device: Path) -> Iterator[str]:
     """The files below /dev over which the function can be opened: its group's, and its own."""
-    with suppress(OSError):
-        yield f"/dev/vfio/{(device / 'iommu_group').readlink().name}"
-    with suppress(OSError):
-        yield from (f"/dev/vfio/devices/{entry.name}" for entry in (device / "vfio-dev").iterdir())
+    group = read_link(device / "iommu_group")
+    if group:
+        yield f"/dev/vfio/{group}"
+    yield from (f"/dev/vfio/devices/{entry.name}" for entry in entries_of(device / "vfio-dev"))
 
 
 def _processes(nodes: set[str], proc: Path) -> Iterator[str]:
@@ -46,11 +45,3 @@ def _processes(nodes: set[str], proc: Path) -> Iterator[str]:
             continue
         if is_open:
             yield f"process {process.name} ({''.join(each for each in name if each.isprintable())})"
-
-
-def _number(path: Path) -> int | None:
-    try:
-        text = path.read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return None
-    return int(text) if NUMBER.fullmatch(text) else None
