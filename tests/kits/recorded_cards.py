@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 from agent.driver import DescribedProvider
 from drivers.libvirt.describe.cards import Card, cards_of
 from drivers.libvirt.describe.device_spec import MdevSpec, parse_device_specs
-from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, describe_cards
+from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, card_contexts, describe_cards
 from drivers.libvirt.xml.nodedevs import (
     NodeDevice,
     parse_node_device,
@@ -52,7 +52,7 @@ def describe(
 ) -> dict[str, DescribedProvider]:
     """{device: provider} of the cards at that moment."""
     facts = DeviceFacts(tuple(cards(moment).values()), MOST, near_cells=near_cells or {})
-    providers = describe_cards(facts, settings, "node1", under_cells, held=held)
+    providers = describe_cards(card_contexts(facts, settings, held), "node1", under_cells)
     return {provider.device: provider for provider in providers}
 
 

@@ -3,7 +3,7 @@
 A unit that a domain names stays in the inventory even if the configuration no longer offers it.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent.device_names import (
@@ -68,49 +68,53 @@ class DeviceFacts:
         return cell if cell is None else self.near_cells.get(cell, cell)
 
 
+ParentOf = Callable[[int | None], str]
+"""The name of the parent for devices of a NUMA cell."""
+
+
 @dataclass(frozen=True, slots=True)
 class CardContext:
-    """A card, with all that its description depends on; `held` and `missing` see `describe_cards`."""
+    """A card, with all that its description depends on.
+
+    `held` are the addresses and uuids that domains name, `missing` the records of those on this card that do
+    not exist now: after a boot of the host, virtual functions and mediated devices come back one by one.
+    """
 
     card: Card
     facts: DeviceFacts
     settings: DeviceSettings
-    held: frozenset[str]
+    held: frozenset[str] = frozenset()
     missing: tuple[UnitRecord, ...] = ()
 
 
-def describe_cards(
+def card_contexts(
     facts: DeviceFacts,
     settings: DeviceSettings,
-    name: str,
-    parent_of: Callable[[int | None], str],
-    *,
     held: frozenset[str] = frozenset(),
     missing: Iterable[UnitRecord] = (),
-    apart: Collection[str] = (),
-) -> tuple[DescribedProvider, ...]:
-    """The providers of cards that have an inventory, on the host called `name`, in the order of addresses.
+) -> tuple[CardContext, ...]:
+    """All cards of the host, in the order of addresses; `held` and `missing` see `CardContext`.
 
-    Those with a `DescribedProvider.device` in `apart` are left out.
-
-    `parent_of(cell)` is the name of the parent for devices of a NUMA cell. `held` are the addresses and uuids
-    that domains name, `missing` the records of those that do not exist now: after a boot of the host, virtual
-    functions and mediated devices come back one by one. Raises DriverDataError where specs contradict each
-    other about a card, or make a physical function remote_managed.
+    Raises DriverDataError where specs make a physical function remote_managed.
     """
     check_remote_managed(facts.cards, settings.specs)
     missing_by_card: dict[str, list[UnitRecord]] = {}
     for record in missing:
         missing_by_card.setdefault(record.card, []).append(record)
-    described = (
-        _provider(
-            CardContext(card, facts, settings, held, tuple(missing_by_card.get(card.device.address, ()))),
-            name,
-            parent_of(card.numa),
-        )
+    return tuple(
+        CardContext(card, facts, settings, held, tuple(missing_by_card.get(card.device.address, ())))
         for card in facts.cards
-        if card.key not in apart
     )
+
+
+def describe_cards(
+    contexts: Iterable[CardContext], name: str, parent_of: ParentOf
+) -> tuple[DescribedProvider, ...]:
+    """The providers of cards that have an inventory, on the host called `name`.
+
+    Raises DriverDataError where specs contradict each other about a card.
+    """
+    described = (_provider(context, name, parent_of(context.card.numa)) for context in contexts)
     return tuple(provider for provider in described if provider.inventories)
 
 

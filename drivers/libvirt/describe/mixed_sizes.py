@@ -13,7 +13,7 @@ Source: https://docs.nvidia.com/vgpu/latest/grid-vgpu-user-guide/ (mixed-size mo
 `agent.providers.cards.tables`
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -34,7 +34,7 @@ from drivers.host.domain_xml import Domain
 from drivers.host.xml_parser import pci_address
 from drivers.libvirt.describe.cards import NO_TYPE, Card, UnitRecord
 from drivers.libvirt.describe.device_spec import MdevSpec, vgpu_spec_of
-from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, provider_name
+from drivers.libvirt.describe.devices import CardContext, DeviceFacts, DeviceSettings, ParentOf, provider_name
 from drivers.libvirt.describe.history import DeviceHistory
 from drivers.libvirt.describe.moves import GuestDomain
 
@@ -206,26 +206,17 @@ def _key(card: Card) -> str:
 
 
 def describe_mixed(
-    facts: DeviceFacts,
-    settings: DeviceSettings,
-    name: str,
-    parent_of: Callable[[int | None], str],
-    *,
-    held: frozenset[str] = frozenset(),
-    missing: Iterable[UnitRecord] = (),
+    contexts: Iterable[CardContext], name: str, parent_of: ParentOf
 ) -> tuple[DescribedProvider, ...]:
-    """The providers of cards in mixed-size mode, but for those that a guest has as a whole.
+    """The providers of cards in mixed-size mode that have an inventory, on the host called `name`."""
+    described = (MixedCard(context).provider(name, parent_of(context.card.numa)) for context in contexts)
+    return tuple(provider for provider in described if provider.inventories)
 
-    The parameters are those of `describe_cards`.
-    """
-    missing = tuple(missing)
-    return tuple(
-        MixedCard(
-            card, facts, settings, held, tuple(each for each in missing if each.card == card.device.address)
-        ).provider(provider_name(card, name), parent_of(card.numa))
-        for card in facts.cards
-        if is_mixed(card, facts, settings) and card.device.address not in held
-    )
+
+def offers_sizes(context: CardContext) -> bool:
+    """Whether the card is in mixed-size mode, and no guest has it as a whole."""
+    card = context.card
+    return is_mixed(card, context.facts, context.settings) and card.device.address not in context.held
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,32 +264,27 @@ class _Existing:
 
 @dataclass(frozen=True)
 class MixedCard:
-    """A card in mixed-size mode.
+    """A card in mixed-size mode."""
 
-    `held` are the units that domains name, `missing` the records of those that do not exist now.
-    """
-
-    card: Card
-    facts: DeviceFacts
-    settings: DeviceSettings
-    held: frozenset[str] = frozenset()
-    missing: tuple[UnitRecord, ...] = ()
+    context: CardContext
     _existing: _Existing = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_existing", _Existing(self.card, self.facts, self.settings))
+        context = self.context
+        object.__setattr__(self, "_existing", _Existing(context.card, context.facts, context.settings))
 
-    def provider(self, name: str, parent: str) -> DescribedProvider:
-        """The card's provider."""
+    def provider(self, host: str, parent: str) -> DescribedProvider:
+        """The card's provider, on the host called `host`."""
+        card = self.context.card
         shapes = {spec.resource_class: self._shape(spec) for spec in self._specs()}
         shapes |= dict(self._not_enabled(shapes))
         layout = CardLayout(self._table.slots, {VFS: len(self._functions), **self._limits()}, shapes)
         to_make = {
             spec.resource_class: self._makings(spec, shapes[spec.resource_class]) for spec in self._specs()
         }
-        device, totals = self.card.device, self._totals(layout)
+        device, totals = card.device, self._totals(layout)
         return DescribedProvider(
-            name,
+            provider_name(card, host),
             parent,
             {each: DescribedInventory(total, allocation_ratio=1.0) for each, total in totals.items()},
             frozenset(
@@ -308,29 +294,31 @@ class MixedCard:
                     *(mdev_type_trait(spec.type_id) for spec in self._specs()),
                 }
             ),
-            device=self.card.key,
+            device=card.key,
             units={each: tuple(shape.units) for each, shape in shapes.items() if each in totals},
-            cell=self.facts.near_cell(self.card.numa),
+            cell=self.context.facts.near_cell(card.numa),
             to_make={each: makings for each, makings in to_make.items() if makings and each in totals},
             card=layout,
         )
 
     @property
     def _table(self) -> MixedSizes:
-        return MIXED_SIZES[self.settings.mixed[self.card.device.address]]
+        return MIXED_SIZES[self.context.settings.mixed[self.context.card.device.address]]
 
     @cached_property
     def _functions(self) -> tuple[str, ...]:
         """The functions that can be vGPUs, with those that are gone and that domains name."""
-        there = (vf.address for vf in self.card.vfs if vf.address in self.facts.vgpu_types)
-        return tuple(dict.fromkeys((*there, *(record.parent for record in self.missing if record.parent))))
+        there = (vf.address for vf in self.context.card.vfs if vf.address in self.context.facts.vgpu_types)
+        return tuple(
+            dict.fromkeys((*there, *(record.parent for record in self.context.missing if record.parent)))
+        )
 
     def _specs(self) -> Sequence[MdevSpec]:
         """The types that are enabled for the card, and that it has in this mode."""
-        address, starts = self.card.device.address, self._table.starts
+        address, starts = self.context.card.device.address, self._table.starts
         return [
             spec
-            for spec in self.settings.mdevs
+            for spec in self.context.settings.mdevs
             if (not spec.addresses or address in spec.addresses) and self._gib(spec) in starts
         ]
 
@@ -348,7 +336,7 @@ class MixedCard:
             for vgpu in self._existing.vgpus.values()
             if vgpu.type_id == spec.type_id
         }
-        for record in self.missing:
+        for record in self.context.missing:
             place = record.unit.rpartition("@")[2]
             if record.type_id == spec.type_id and place.isdecimal():
                 units[record.unit] = int(place), record.parent
@@ -367,7 +355,7 @@ class MixedCard:
         found: dict[str, dict[str, tuple[int, str]]] = {}
         sizes: dict[str, int] = {}
         for vgpu in self._existing.vgpus.values():
-            if vgpu.unit in self.held and vgpu.unit not in offered:
+            if vgpu.unit in self.context.held and vgpu.unit not in offered:
                 name = f"CUSTOM_VGPU_TYPE_{vgpu.type_id.rpartition('-')[2]}" if "VGPU" in shapes else "VGPU"
                 found.setdefault(name, {})[vgpu.unit] = vgpu.place, vgpu.function
                 sizes[name] = max(sizes.get(name, 0), vgpu.gib or self._table.slots - vgpu.place)
@@ -390,7 +378,7 @@ class MixedCard:
         }
         empty = CardModel(layout.slots, layout.counters, shapes).divided()
         totals = {
-            name: max(empty.left(name), sum(unit in self.held for unit in shape.units))
+            name: max(empty.left(name), sum(unit in self.context.held for unit in shape.units))
             for name, shape in layout.shapes.items()
         }
         return {name: total for name, total in totals.items() if total}

@@ -13,6 +13,7 @@ from drivers.libvirt.describe.cards import UnitRecord
 from drivers.libvirt.describe.devices import (
     DeviceFacts,
     DeviceSettings,
+    card_contexts,
     describe_cards,
 )
 from drivers.libvirt.describe.encryption import encryption_providers, with_context
@@ -37,6 +38,7 @@ from drivers.libvirt.describe.host import (
 )
 from drivers.libvirt.describe.mixed_sizes import (
     describe_mixed,
+    offers_sizes,
     record_sizes,
     restore_sizes,
     vgpu_units,
@@ -136,17 +138,11 @@ def build_model(
     host_and_cells = (replace(root, traits=root.traits | traits), *others)
     cells = host_cells(host)
     parent_of = _parent_names(host_and_cells, settings)
-    mixed = describe_mixed(devices, settings.devices, settings.name, parent_of, held=named, missing=missing)
-    cards = describe_cards(
-        devices,
-        settings.devices,
-        settings.name,
-        parent_of,
-        held=named,
-        missing=missing,
-        apart={provider.device for provider in mixed},
+    contexts = card_contexts(devices, settings.devices, named, missing)
+    cards = (
+        *describe_cards((each for each in contexts if not offers_sizes(each)), settings.name, parent_of),
+        *describe_mixed(filter(offers_sizes, contexts), settings.name, parent_of),
     )
-    cards = (*cards, *(provider for provider in mixed if provider.inventories))
     pages = page_providers(settings.name, cells, report_numa=settings.report_numa)
     encryption = tuple(encryption_providers(settings.name, host.guests))
     enclaves = epc_providers(settings.name, host.guests, report_numa=settings.report_numa)

@@ -6,7 +6,7 @@ from kits.recorded_cards import MDEVS, MOST, SETTINGS, WHOLE, amounts, cards, de
 from agent.driver import DescribedProvider
 from agent.errors import DriverDataError, SettingsError
 from drivers.libvirt.describe.device_spec import MdevSpec, parse_device_specs
-from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, describe_cards
+from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, card_contexts, describe_cards
 
 NIC0, NIC1 = "0000:41:00.0", "0000:81:00.0"
 T4 = "0000:43:00.0"
@@ -169,11 +169,13 @@ def test_a_cap_caps_functions_of_a_vendors_own_driver_exactly_too(cap: int, held
     functions = tuple(cards("vendor-vfio").values())
     types = {vf.address: "471" for card in functions for vf in card.vfs if card.device.address in MOST}
     (card,) = describe_cards(
-        DeviceFacts(functions, vgpu_types=types),
-        DeviceSettings(mdevs=(MdevSpec("nvidia-471", max_instances=cap),)),
+        card_contexts(
+            DeviceFacts(functions, vgpu_types=types),
+            DeviceSettings(mdevs=(MdevSpec("nvidia-471", max_instances=cap),)),
+            frozenset(f"0000:84:00.{number}" for number in held),
+        ),
         "node1",
         under_cells,
-        held=frozenset(f"0000:84:00.{number}" for number in held),
     )
     assert amounts(card) == {"VGPU": len(given)}
     assert set(card.units["VGPU"]) == {f"0000:84:00.{number}" for number in given}
@@ -189,7 +191,9 @@ def test_all_of_an_iommu_group_is_for_one_guest() -> None:
     )
     settings = DeviceSettings(parse_device_specs((WHOLE,)))
     for held in ((), group[:1], group):
-        described = describe_cards(DeviceFacts(found), settings, "node1", under_cells, held=frozenset(held))
+        described = describe_cards(
+            card_contexts(DeviceFacts(found), settings, frozenset(held)), "node1", under_cells
+        )
         assert {each.device for each in described} == {f"pci:{address}" for address in held or group}
 
 

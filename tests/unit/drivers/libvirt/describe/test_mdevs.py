@@ -2,7 +2,7 @@ from kits.recorded_cards import amounts, cards, describe, under_cells
 
 from agent.driver import DescribedProvider
 from drivers.libvirt.describe.device_spec import MdevSpec
-from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, describe_cards
+from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, card_contexts, describe_cards
 
 M60_TYPES = (
     MdevSpec("nvidia-11", frozenset({"0000:42:00.0", "0000:82:00.0"}), "CUSTOM_SMALL"),
@@ -17,7 +17,7 @@ M60_MOST = {"nvidia-11": 16, "nvidia-12": 16, "nvidia-22": 1}
 def typed(moment: str, held: frozenset[str] = frozenset()) -> dict[str, DescribedProvider]:
     facts = DeviceFacts(tuple(cards(moment).values()), {"0000:42:00.0": M60_MOST, "0000:82:00.0": M60_MOST})
     settings = DeviceSettings(mdevs=M60_TYPES)
-    found = describe_cards(facts, settings, "node1", under_cells, held=held)
+    found = describe_cards(card_contexts(facts, settings, held), "node1", under_cells)
     return {provider.device: provider for provider in found}
 
 

@@ -10,7 +10,7 @@ from agent.driver import DescribedProvider
 from agent.errors import DriverDataError, SettingsError
 from drivers.libvirt.describe.cards import Card
 from drivers.libvirt.describe.device_spec import parse_device_specs
-from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, describe_cards
+from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, card_contexts, describe_cards
 from drivers.libvirt.describe.remote_managed import has_remote_managed_ports
 from drivers.libvirt.describe.unmatched import unmatched_options
 from drivers.libvirt.xml.nodedevs import PciDevice, parse_node_device
@@ -41,7 +41,9 @@ def settings(*specs: str) -> DeviceSettings:
 
 
 def offered(found: tuple[Card, ...], *specs: str) -> dict[str, DescribedProvider]:
-    described = describe_cards(DeviceFacts(found), settings(*specs), "node1", lambda cell: "node1")
+    described = describe_cards(
+        card_contexts(DeviceFacts(found), settings(*specs)), "node1", lambda cell: "node1"
+    )
     return {provider.device or "": provider for provider in described}
 
 

@@ -14,7 +14,7 @@ from drivers.host.domain_xml import guest_of, parse_domain, starting_guest
 from drivers.host.xml_parser import parse_xml
 from drivers.libvirt.describe.cards import Card, cards_of
 from drivers.libvirt.describe.device_spec import parse_device_specs
-from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, describe_cards
+from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, card_contexts, describe_cards
 from drivers.libvirt.describe.vdpa import needed_vdpa, vdpa_functions, with_functions, write_vdpa
 from drivers.libvirt.xml.nodedevs import PciDevice, VdpaDevice, parse_node_device
 
@@ -46,19 +46,21 @@ def test_a_node_device_names_its_path_and_the_card_has_it_by_address() -> None:
 
 
 def test_they_are_offered_beside_the_other_functions_in_a_class_of_their_own() -> None:
-    providers = describe_cards(DeviceFacts(cards_with(2)), DEVICES, "node1", lambda _: "node1")
+    providers = describe_cards(card_contexts(DeviceFacts(cards_with(2)), DEVICES), "node1", lambda _: "node1")
     (card,) = (each for each in providers if each.device == f"pci:{NIC0}")
     assert card.units == {"CUSTOM_VDPA": tuple(VFS[:2]), "SRIOV_NET_VF": tuple(VFS[2:])}
     assert card.inventories["CUSTOM_VDPA"].total == 2
     assert {"CUSTOM_PCI_TYPE_VDPA", "CUSTOM_PCI_TYPE_VF"} <= card.traits
-    providers = describe_cards(DeviceFacts(cards_with(4)), DEVICES, "node1", lambda _: "node1")
+    providers = describe_cards(card_contexts(DeviceFacts(cards_with(4)), DEVICES), "node1", lambda _: "node1")
     (card,) = (each for each in providers if each.device == f"pci:{NIC0}")
     assert card.units == {"CUSTOM_VDPA": tuple(VFS)} and "CUSTOM_PCI_TYPE_VF" not in card.traits
 
 
 def test_the_class_of_the_operator_counts_as_in_nova() -> None:
     specs = parse_device_specs(('{"vendor_id": "8086", "product_id": "10ca", "resource_class": "fast"}',))
-    providers = describe_cards(DeviceFacts(cards_with(4)), DeviceSettings(specs), "node1", lambda _: "node1")
+    providers = describe_cards(
+        card_contexts(DeviceFacts(cards_with(4)), DeviceSettings(specs)), "node1", lambda _: "node1"
+    )
     (card,) = (each for each in providers if each.device == f"pci:{NIC0}")
     assert card.units == {"CUSTOM_FAST": tuple(VFS)}
 
