@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from nova import context, exception, objects
 from nova.accelerator import cyborg
@@ -96,21 +97,26 @@ def nova_cells(demand: Demand) -> Cells | None:
     )
 
 
+def request_spec(flavor: objects.Flavor, image: objects.ImageMeta, **more: Any) -> objects.RequestSpec:
+    """nova's request for one instance; `more` are further fields of it."""
+    return objects.RequestSpec(
+        flavor=flavor,
+        image=image,
+        is_bfv=False,
+        num_instances=1,
+        request_level_params=objects.RequestLevelParams(
+            root_required=set(), root_forbidden=set(), same_subtree=[]
+        ),
+        **more,
+    )
+
+
 def nova_query(demand: Demand) -> Query:
     """The query that nova's scheduler sends to Placement. Raises NovaRefuses."""
     try:
         flavor, image = guest(demand)
         hardware.numa_get_constraints(flavor, image)
-        spec = objects.RequestSpec(
-            flavor=flavor,
-            image=image,
-            is_bfv=False,
-            num_instances=1,
-            requested_resources=_profile_groups(demand),
-            request_level_params=objects.RequestLevelParams(
-                root_required=set(), root_forbidden=set(), same_subtree=[]
-            ),
-        )
+        spec = request_spec(flavor, image, requested_resources=_profile_groups(demand))
         for prefilter in FILTERS:
             prefilter(CONTEXT, spec)
         request = ResourceRequest.from_request_spec(spec)

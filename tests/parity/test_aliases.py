@@ -9,7 +9,6 @@ from random import Random
 from typing import Any, NamedTuple
 
 import pytest
-from nova import objects
 from nova.conf import CONF
 from nova.pci import request as pci_request
 from nova.scheduler import utils
@@ -20,7 +19,7 @@ from agent.claims.request import is_device_group
 from agent.device_names import LIVE_MIGRATABLE, TYPES, pci_class, product_trait, vendor_trait
 from agent.errors import SettingsError, UsageError
 from agent.tree import ProviderTree
-from parity.nova_query import CONTEXT, REFUSALS, guest
+from parity.nova_query import CONTEXT, REFUSALS, guest, request_spec
 from parity.own_query import CONSUMER
 from parity.query import Demand
 
@@ -80,17 +79,7 @@ def of_nova(aliases: list[dict[str, Any]], demand: Demand) -> tuple[Counter[Want
         requests = pci_request.get_pci_requests_from_flavor(
             flavor, affinity_policy=demand.specs.get("hw:pci_numa_affinity_policy")
         )
-        spec = objects.RequestSpec(
-            flavor=flavor,
-            image=image,
-            is_bfv=False,
-            num_instances=1,
-            requested_resources=[],
-            pci_requests=requests,
-            request_level_params=objects.RequestLevelParams(
-                root_required=set(), root_forbidden=set(), same_subtree=[]
-            ),
-        )
+        spec = request_spec(flavor, image, requested_resources=[], pci_requests=requests)
         spec.generate_request_groups_from_pci_requests()
         query = utils.resources_from_request_spec(CONTEXT, spec, None)
     except REFUSALS as error:

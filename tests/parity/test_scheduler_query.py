@@ -8,7 +8,7 @@ from nova import objects
 from nova.scheduler import request_filter, utils
 from nova.scheduler.client.report import SAME_SUBTREE_VERSION
 
-from parity.nova_query import CONTEXT, FILTERS, guest
+from parity.nova_query import CONTEXT, FILTERS, guest, request_spec
 from parity.query import Demand
 
 
@@ -18,17 +18,8 @@ def query(monkeypatch: pytest.MonkeyPatch, oldest_compute: int) -> str:
         objects.service, "get_minimum_version_all_cells", lambda context, binaries: oldest_compute
     )
     flavor, image = guest(Demand(1, 512, 10, {}))
-    spec = objects.RequestSpec(
-        flavor=flavor,
-        image=image,
-        is_bfv=False,
-        num_instances=1,
-        requested_resources=[],
-        pci_requests=objects.InstancePCIRequests(requests=[]),
-        request_level_params=objects.RequestLevelParams(
-            root_required=set(), root_forbidden=set(), same_subtree=[]
-        ),
-    )
+    no_devices = objects.InstancePCIRequests(requests=[])
+    spec = request_spec(flavor, image, requested_resources=[], pci_requests=no_devices)
     for prefilter in (*FILTERS, request_filter.owner_nova_filter):
         prefilter(CONTEXT, spec)
     request = utils.resources_from_request_spec(CONTEXT, spec, None)
