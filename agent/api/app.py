@@ -196,8 +196,7 @@ def _json(request: Request) -> Any:
         raise LengthRequired("The body must come with a Content-Length")
     if request.content_length > BODY_BYTES_MAX:
         raise BodyTooLarge(
-            f"The body has {counted(request.content_length, 'byte')}, and at most {BODY_BYTES_MAX} are "
-            f"allowed",
+            f"The body has {counted(request.content_length, 'byte')}; at most {BODY_BYTES_MAX} are allowed",
             max_bytes=BODY_BYTES_MAX,
         )
     try:
