@@ -120,6 +120,11 @@ def device_aliases(labels: Iterable[str]) -> list[str]:
     return names
 
 
+def unit_in_place(function: str, type_id: str, place: int) -> str:
+    """The unit of a vGPU in its place on a card: 0000:84:00.2/nvidia-471@20."""
+    return f"{function}/{type_id}@{place}"
+
+
 def address_of(unit: str) -> str:
     """The PCI address of the function of a vGPU in its place on a card; any other unit as it is.
 

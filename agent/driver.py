@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+from agent.device_names import unit_in_place
 from agent.errors import UsageError
 
 ENTRY_POINT_GROUP = "plimsoll.drivers"
@@ -391,8 +392,9 @@ class CarvedUnit:
     @property
     def names(self) -> tuple[str, ...]:
         """The exact units of claims and guests that this is."""
-        in_place = () if self.placement is None else (f"{self.unit}/{self.type_id}@{self.placement}",)
-        return (self.unit, *in_place)
+        if self.placement is None:
+            return (self.unit,)
+        return self.unit, unit_in_place(self.unit, self.type_id, self.placement)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from agent.device_names import address_of, mdev_type_trait, product_trait, vendor_trait, vgpu_gib
+from agent.device_names import (
+    address_of,
+    mdev_type_trait,
+    product_trait,
+    unit_in_place,
+    vendor_trait,
+    vgpu_gib,
+)
 from agent.driver import (
     CardLayout,
     CardShape,
@@ -40,11 +47,6 @@ from drivers.libvirt.describe.moves import GuestDomain
 
 Units = Mapping[str, str]
 """{PCI address of a function: its unit}; empty for a function that is no vGPU now"""
-
-
-def unit_name(function: str, type_id: str, place: int) -> str:
-    """The unit of a vGPU: 0000:84:00.2/nvidia-471@20."""
-    return f"{function}/{type_id}@{place}"
 
 
 def is_mixed(card: Card, facts: DeviceFacts, settings: DeviceSettings) -> bool:
@@ -231,7 +233,7 @@ class _Vgpu:
 
     @property
     def unit(self) -> str:
-        return unit_name(self.function, self.type_id, self.place)
+        return unit_in_place(self.function, self.type_id, self.place)
 
 
 @dataclass(frozen=True)
@@ -342,7 +344,7 @@ class MixedCard:
                 units[record.unit] = int(place), record.parent
         for function in self._functions:
             for start in self._table.starts[gib]:
-                units.setdefault(unit_name(function, spec.type_id, start), (start, function))
+                units.setdefault(unit_in_place(function, spec.type_id, start), (start, function))
         counters = {VFS: 1, **({spec.type_id: 1} if spec.max_instances is not None else {})}
         return _card_shape(gib, units, counters)
 
