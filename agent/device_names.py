@@ -18,8 +18,9 @@ VDPA_CLASS, VDPA_TRAIT = "CUSTOM_VDPA", "CUSTOM_PCI_TYPE_VDPA"
 """The class of functions that guests get over vDPA without a configured one, and the trait of all of them."""
 
 PMEM_PREFIX = "CUSTOM_PMEM_NAMESPACE_"
-"""How the classes of namespaces of persistent memory begin; the rest is the operator's label."""
+"""How the classes of namespaces of persistent memory begin, see `pmem_class`."""
 
+_CUSTOM = "CUSTOM_"
 _PAGES = re.compile(r"CUSTOM_HUGEPAGES_[0-9]+KIB", re.ASCII)
 _VGPU = re.compile(r"(?:^| )[^\s-]+(?:-[^\s-]*[A-Za-z][^\s-]*)*-([0-9]{1,4})[A-Z]{1,2}$", re.ASCII)
 _IN_PLACE = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])/.+@[0-9]+", re.ASCII)
@@ -29,15 +30,17 @@ _ID = re.compile(r"(?:0x)?[0-9a-f]{1,4}", re.ASCII | re.IGNORECASE)
 def custom(name: str, standard: Callable[[str], bool]) -> str:
     """A standard name as it is; any other as CUSTOM_<NAME>, with "_" for invalid characters.
 
+    As in nova, a name that begins with CUSTOM_ keeps its underscores, and in another several stand for one.
     `standard` tells whether a name is a standard one. Raises ValueError where no valid character is left.
     """
     name = name.strip().upper()
     if standard(name):
         return name
-    cleaned = re.sub(r"[^A-Z0-9_]+", "_", name.removeprefix("CUSTOM_"))
+    own = name.removeprefix(_CUSTOM)
+    cleaned = re.sub(r"[^A-Z0-9]+" if own == name else r"[^A-Z0-9_]+", "_", own)
     if not cleaned.strip("_"):
         raise ValueError(f"{name!r} has no letter or digit that a name in Placement may have")
-    return f"CUSTOM_{cleaned}"[:NAME_MAX]
+    return f"{_CUSTOM}{cleaned}"[:NAME_MAX]
 
 
 def custom_class(name: str) -> str:
@@ -61,6 +64,11 @@ def hexadecimal_id(text: str) -> str:
 def pci_class(vendor_id: str, product_id: str) -> str:
     """The resource class of a PCI device without a configured one."""
     return f"CUSTOM_PCI_{vendor_id}_{product_id}".upper()
+
+
+def pmem_class(label: str) -> str:
+    """The resource class of the namespaces of persistent memory with the operator's label."""
+    return custom(f"PMEM_NAMESPACE_{label}", lambda _: False)
 
 
 def page_class(size_kib: int) -> str:

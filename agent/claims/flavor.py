@@ -20,7 +20,7 @@ from agent.claims.image import Image, check_encryption, image_traits, required_t
 from agent.claims.near_names import unknown_class, unknown_trait
 from agent.claims.numa.guest_cells import wants_cells
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest, check_request
-from agent.device_names import PMEM_PREFIX
+from agent.device_names import pmem_class
 from agent.errors import UsageError
 from agent.json_checks import below, fault, read_object, read_text, read_whole
 from agent.tree import MAX_UNIT
@@ -207,7 +207,7 @@ def _asked_by_specs(specs: Mapping[str, str]) -> dict[str, int]:
     """The resources that `hw:` specs ask of the unsuffixed group, beside CPUs and memory."""
     asked = {"MEM_ENCRYPTION_CONTEXT": 1} if encryption_trait(specs) else {}
     for label in pmem_labels(specs):
-        name = f"{PMEM_PREFIX}{label.upper()}"
+        name = pmem_class(label)
         asked[name] = asked.get(name, 0) + 1
     return asked
 

@@ -60,25 +60,27 @@ def pmem_labels(specs: Mapping[str, str]) -> tuple[str, ...]:
 def _cpu_policy(vcpus: int, specs: Mapping[str, str]) -> str:
     """The policy; an explicit amount of PCPU is as good as `dedicated`."""
     given = _spec_choice(specs, "hw:cpu_policy", ("shared", "dedicated", "mixed"))
-    amounts = {name: _explicit(specs, name) for name in ("VCPU", "PCPU")}
-    explicit = [name for name, amount in amounts.items() if amount]
-    if given and explicit:
+    shared, dedicated = _explicit(specs, "VCPU"), _explicit(specs, "PCPU")
+    if given and (shared or dedicated):
+        spec = next(iter(shared or dedicated))
         raise UsageError(
-            f"resources:{explicit[0]}: hw:cpu_policy={given} already determines the number of CPUs of each "
-            "kind; remove one of the two specs.",
-            spec=f"resources:{explicit[0]}",
+            f"{spec}: hw:cpu_policy={given} already determines the number of CPUs of each kind; remove one "
+            "of the two specs.",
+            spec=spec,
         )
-    if len(explicit) > 1:
+    if not dedicated:
+        return given or "shared"
+    if shared:
         raise UsageError(
-            "resources:PCPU: resources:VCPU is given, too; use hw:cpu_policy=mixed for a guest with both.",
+            f"resources:PCPU: {next(iter(shared))} is given, too; use hw:cpu_policy=mixed for a guest with "
+            "both.",
             spec="resources:PCPU",
         )
-    if not amounts["PCPU"]:
-        return given or "shared"
+    (amount,) = dedicated.values()
     wanted = vcpus + _isolates_emulator(specs, "dedicated")
-    if amounts["PCPU"] != wanted:
+    if amount != wanted:
         raise UsageError(
-            f"resources:PCPU: {counted(amounts['PCPU'], 'is', 'are')} asked for, and the flavor's "
+            f"resources:PCPU: {counted(amount, 'is', 'are')} asked for, and the flavor's "
             f"{counted(vcpus, 'CPU needs', 'CPUs need')} {wanted}; "
             "hw:cpu_policy=dedicated asks for the right number.",
             spec="resources:PCPU",
@@ -86,9 +88,12 @@ def _cpu_policy(vcpus: int, specs: Mapping[str, str]) -> str:
     return "dedicated"
 
 
-def _explicit(specs: Mapping[str, str], name: str) -> int:
-    """The amount of the class in all groups. Raises UsageError where dedicated CPUs are in a suffixed one."""
-    total = 0
+def _explicit(specs: Mapping[str, str], name: str) -> dict[str, int]:
+    """{spec that asks for some of the class, in any group: the amount}.
+
+    Raises UsageError where dedicated CPUs are in a suffixed group.
+    """
+    found = {}
     for spec, text in specs.items():
         match = _CPUS.fullmatch(spec)
         if match and match[2] == name:
@@ -99,8 +104,9 @@ def _explicit(specs: Mapping[str, str], name: str) -> int:
                     "use hw:cpu_policy=dedicated.",
                     spec=spec,
                 )
-            total += amount
-    return total
+            if amount:
+                found[spec] = amount
+    return found
 
 
 def _thread_policy(specs: Mapping[str, str], policy: str) -> str | None:

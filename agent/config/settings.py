@@ -32,7 +32,7 @@ from agent.config.reserved_pages import parse_reserved_pages
 from agent.cpuset import format_cpu_set
 from agent.driver import DriverSettings, HostSettings
 from agent.errors import SettingsError
-from agent.providers.caps import parse_caps
+from agent.providers.caps import Caps, parse_caps
 from agent.providers.owner import OWNER_TRAIT
 from agent.providers.provider_config import ProviderConfig
 
@@ -235,6 +235,7 @@ def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
     )
     _check_cpus(settings.driver.host_settings)
     _check_placement(settings.placement)
+    _check_caps(settings.provider_config.caps)
     return settings
 
 
@@ -351,6 +352,15 @@ def _check_cpus(host: HostSettings) -> None:
             group="DEFAULT",
             option="reserved_host_cpus",
         )
+
+
+def _check_caps(caps: Caps) -> None:
+    for name, amount in caps.items():
+        unknown = unknown_class(name)
+        if unknown:
+            raise SettingsError(
+                f"[DEFAULT] cap = {name}={amount}: {unknown}", group="DEFAULT", option="cap", value=name
+            )
 
 
 def _check_placement(placement: PlacementSettings) -> None:

@@ -54,7 +54,7 @@ SPECS: dict[str, tuple[str, ...]] = {
     "hw:pci_numa_affinity_policy": ("required", "preferred", "legacy", "socket"),
     "hw:mem_encryption": TRUTHS,
     "hw:mem_encryption_model": ("amd-sev", "amd-sev-es", "amd-sev-snp", "intel-tdx", "rot13"),
-    "hw:pmem": ("6GB", "6gb,6GB", "6GB, 16GB", "a-b", ""),
+    "hw:pmem": ("6GB", "6gb,6GB", "6GB, 16GB", "a-b", "a__b,_x", ""),
     "hw:tpm_version": ("1.2", "2.0", "3.0"),
     "hw:tpm_model": ("tpm-tis", "tpm-crb"),
     "hw:tpm_secret_security": ("user", "host", "deployment", "nobody"),

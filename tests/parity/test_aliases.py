@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from random import Random
@@ -24,15 +25,21 @@ from parity.own_query import CONSUMER
 from parity.query import Demand
 
 COUNT = 1000
-SEED = 36
+SEED = int(os.environ.get("PLIMSOLL_TEST_SEED", "36"))
 NO_DEVICE = "name:count,name:count"
 """nova takes a count of 0 for no device, the claim refuses it."""
 
 KEYS: Mapping[str, tuple[Any, ...]] = {
     "vendor_id": ("8086", "10DE", "10de"),
     "product_id": ("0443", "1eb8"),
-    "resource_class": ("PGPU", "pgpu", "CUSTOM_FPGA", "fpga", "gpu-x", "CUSTOM_GPU_1"),
-    "traits": ("CUSTOM_RED", "red,CUSTOM_BLUE", "HW_GPU_API_VULKAN,gold-2", "COMPUTE_NODE"),
+    "resource_class": ("PGPU", "pgpu", "CUSTOM_FPGA", "fpga", "gpu-x", "a__b", "CUSTOM_A__B", "CUSTOM_GPU_1"),
+    "traits": (
+        "CUSTOM_RED",
+        "a__b,CUSTOM_A__B",
+        "red,CUSTOM_BLUE",
+        "HW_GPU_API_VULKAN,gold-2",
+        "COMPUTE_NODE",
+    ),
     "device_type": ("type-PCI", "type-PF", "type-VF", "type-X"),
     "numa_policy": ("required", "preferred", "legacy", "socket", "near"),
     "live_migratable": ("yes", "false", "1", "perhaps"),
@@ -181,7 +188,6 @@ def test_random_aliases_ask_for_the_same_devices() -> None:
     [
         ("hw_gpu_api_vulkan", "CUSTOM_HW_GPU_API_VULKAN", "HW_GPU_API_VULKAN"),
         ("CUSTOM_A, CUSTOM_B", "CUSTOM__CUSTOM_B", "CUSTOM_B"),
-        ("a__b", "CUSTOM_A_B", "CUSTOM_A__B"),
     ],
 )
 def test_names_that_the_page_says_are_written_otherwise(traits: str, nova: str, claim: str) -> None:

@@ -11,7 +11,7 @@ from parity.own_query import own_cells
 from parity.query import Demand
 
 COUNT = min(3000, int(os.environ.get("PLIMSOLL_TEST_FLAVORS", "3000")))
-SEED = 35
+SEED = int(os.environ.get("PLIMSOLL_TEST_SEED", "35"))
 OF_THE_FLAVOR = ("VCPU", "PCPU", "MEMORY_MB")
 
 

@@ -12,6 +12,7 @@ from agent.device_names import (
     pci_class,
     physical_network_trait,
     physical_networks,
+    pmem_class,
     product_trait,
     vendor_trait,
 )
@@ -24,6 +25,9 @@ from agent.device_names import (
         ("pgpu", "PGPU"),
         (" custom_fpga ", "CUSTOM_FPGA"),
         ("my fpga-2", "CUSTOM_MY_FPGA_2"),
+        ("a__b", "CUSTOM_A_B"),
+        ("gpu_-x", "CUSTOM_GPU_X"),
+        ("custom_a__b", "CUSTOM_A__B"),
         ("x" * 300, ("CUSTOM_" + "X" * 300)[:NAME_MAX]),
     ],
 )
@@ -38,6 +42,13 @@ def test_a_text_without_a_valid_character_is_refused() -> None:
 
 def test_traits_are_normalised_and_empty_texts_ignored() -> None:
     assert custom_traits(["HW_CPU_X86_AVX", "tesla-t4", " "]) == {"HW_CPU_X86_AVX", "CUSTOM_TESLA_T4"}
+
+
+def test_labels_of_persistent_memory_are_normalised_as_by_nova() -> None:
+    """What os_resource_classes.normalize_name makes of PMEM_NAMESPACE_<label>."""
+    assert pmem_class("6gb") == "CUSTOM_PMEM_NAMESPACE_6GB"
+    assert pmem_class("a__b") == "CUSTOM_PMEM_NAMESPACE_A_B"
+    assert pmem_class("_x") == "CUSTOM_PMEM_NAMESPACE_X"
 
 
 def test_ids_are_four_digits_and_name_class_and_traits() -> None:

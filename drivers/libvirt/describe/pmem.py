@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element as PlainElement
 
-from agent.device_names import PMEM_PREFIX
+from agent.device_names import pmem_class
 from agent.driver import DescribedInventory, DescribedProvider, DeviceKind, Guest, NeededDevice, UsedUnit
 from agent.errors import SettingsError
 from drivers.host.domain_document import DomainDocument, Element, add_child, child, set_text
@@ -56,7 +56,7 @@ def parse_pmem_namespaces(words: Iterable[str]) -> PmemLabels:
                 )
             if name in classes:
                 raise SettingsError(f"{OPTION} names {name} twice; remove one of them.")
-            classes[name] = f"{PMEM_PREFIX}{label.upper()}"
+            classes[name] = pmem_class(label)
     return classes
 
 

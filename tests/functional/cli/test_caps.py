@@ -43,8 +43,8 @@ def test_guests_get_no_more_than_the_cap_together(placement: Placement, tmp_path
 def test_a_cap_that_matches_nothing_is_told_by_the_doctor_and_once_at_the_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    settings = told(tmp_path, Embedded(tmp_path), "[DEFAULT]\ncap = VGPUS=4\ncap = VCPU=8\n")
-    said = "[DEFAULT] cap = VGPUS=4 has no effect: no provider of this host has VGPUS."
+    settings = told(tmp_path, Embedded(tmp_path), "[DEFAULT]\ncap = CUSTOM_GPUS=4\ncap = VCPU=8\n")
+    said = "[DEFAULT] cap = CUSTOM_GPUS=4 has no effect: no provider of this host has CUSTOM_GPUS."
     examined = plimsoll(tmp_path / "s", "doctor", "--config-file", str(tmp_path / "plimsoll.conf"))
     assert examined.returncode == ExitCode.DONE
     assert re.search(rf"(?m)^warning  options +{re.escape(said)}$", examined.stdout)

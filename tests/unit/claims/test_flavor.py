@@ -217,9 +217,15 @@ def test_other_namespaces_and_what_only_shapes_the_guest_say_nothing() -> None:
         ({"resources1:PCPU": "4"}, "resources1:PCPU", "hw:cpu_policy=dedicated"),
         (
             {"hw:cpu_policy": "dedicated", "resources1:VCPU": "1"},
-            "resources:VCPU",
+            "resources1:VCPU",
             "already determines the number",
         ),
+        (
+            {"hw:cpu_policy": "shared", "resources:VCPU": "0", "resources_NET:VCPU": "1"},
+            "resources_NET:VCPU",
+            "already determines the number",
+        ),
+        ({"resources:PCPU": "4", "resources_NET:VCPU": "1"}, "resources:PCPU", "resources_NET:VCPU is given"),
         (
             {"trait:HW_CPU_X86_AVX52": "forbidden"},
             "trait:HW_CPU_X86_AVX52",

@@ -92,6 +92,7 @@ def test_nova_s_defaults(file: Path) -> None:
         ("[api]\nadmins = no-such-user-here\n", ["no-such-user-here"]),
         ("[claims]\nstrategy = full\n", ["[claims] strategy = full", "neither pack nor spread"]),
         ("[claims]\nstrategy = VGPUS:pack\n", ["VGPUS is no standard resource class", "did you mean VGPU"]),
+        ("cap = VGPUS=4\n", ["cap = VGPUS=4", "VGPUS is no standard resource class", "did you mean VGPU"]),
         ("[placement]\nowner_trait = OWNER_MINE\n", ["owner_trait: OWNER_MINE is no standard trait"]),
         ("this is no option\n", ["line 3"]),
     ],
