@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from agent.carving.carving import NeededUnit, join
+from agent.carving.carving import NeededUnit, join, on_mixed_cards
 from agent.carving.journal import CarvingJournal
 from agent.carving.kernel import Kernel
 from agent.carving.plan import Plan, plan
@@ -23,12 +23,16 @@ class Carved:
 
 @dataclass(frozen=True, slots=True)
 class Carver:
-    """Compares and carves. `needed` are the units of claims and domains."""
+    """Compares and carves. `needed` are the units of claims and domains.
+
+    `mixed_only`: only the vGPUs of cards in mixed-size mode; a run that was cut off is finished as a whole.
+    """
 
     kernel: Kernel
     journal: CarvingJournal
     declared: DeclaredCarving
     needed: tuple[NeededUnit, ...] = ()
+    mixed_only: bool = False
     _named: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -70,7 +74,10 @@ class Carver:
     def _look(self, unfinished: Iterable[Step]) -> Plan:
         unfinished = tuple(unfinished)
         seen = self.kernel.seen({*self._named, *(step.function for step in unfinished)})
-        carving, problems = join(self.declared, self.needed, seen)
+        declared, needed = self.declared, self.needed
+        if self.mixed_only and not unfinished:
+            declared, needed = on_mixed_cards(declared, needed, seen)
+        carving, problems = join(declared, needed, seen)
         found = plan(carving, seen)
         return Plan((*undo(unfinished, carving, seen), *found.steps), (*problems, *found.refusals))
 

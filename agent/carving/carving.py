@@ -55,6 +55,16 @@ class Carving:
                 yield f"{self.holders[uuid]} has {uuid} on {function}"
 
 
+def on_mixed_cards(
+    declared: DeclaredCarving, needed: Iterable[NeededUnit], seen: Seen
+) -> tuple[DeclaredCarving, tuple[NeededUnit, ...]]:
+    """What is declared and needed on cards in mixed-size mode, and nothing of other cards."""
+    return (
+        DeclaredCarving(mdev_types=declared.mdev_types, mixed=declared.mixed),
+        tuple(need for need in needed if seen.card_of(need.unit.parent) in declared.mixed),
+    )
+
+
 def join(
     declared: DeclaredCarving, needed: Iterable[NeededUnit], seen: Seen
 ) -> tuple[Carving, tuple[str, ...]]:

@@ -3,8 +3,11 @@
 It lies below /run: a boot takes away what it tells of. Each step is on it before it is taken.
 """
 
+import contextlib
+import fcntl
 import json
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from agent.carving.steps import Step, read_step
@@ -15,6 +18,8 @@ from agent.json_checks import read_list
 FILE = Path("run/plimsoll-devices/journal.json")
 """Below the host's root."""
 SIZE_MAX = 2**22
+LOCK = "lock"
+LOCK_MODE = 0o600
 
 
 class CarvingJournal:
@@ -22,6 +27,21 @@ class CarvingJournal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Wait for the run under way, and let no other one begin meanwhile."""
+        path = self._path.with_name(LOCK)
+        try:
+            make_directory(path.parent)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, LOCK_MODE)
+        except OSError as error:
+            raise StateError(f"{path} cannot be opened: {error.strerror}; run it as root.") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
 
     def unfinished(self) -> tuple[Step, ...]:
         """The steps of the run that did not end; none where the last one did."""

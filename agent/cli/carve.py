@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from argparse import SUPPRESS, ArgumentParser, Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +14,15 @@ from agent.cli.terminal import plain
 from agent.errors import ExitCode
 
 if TYPE_CHECKING:
-    from agent.carving.carver import Carver
+    from agent.carving.carver import Carved, Carver
+    from agent.carving.journal import CarvingJournal
     from agent.carving.plan import Plan
     from agent.carving.steps import Step
     from agent.cli.grammar import CommandAdder
 
 ROOT = Path("/")
+ROUNDS_MAX = 10
+"""How often `apply` begins again because the agent wrote another plan file meanwhile."""
 
 
 def add_carving_verbs(add_verb: CommandAdder) -> None:
@@ -37,8 +40,9 @@ def add_carving_verbs(add_verb: CommandAdder) -> None:
         "apply",
         apply,
         "make the virtual functions, drivers, vGPU types and mediated devices that a boot took away",
-        "Needs root; plimsoll-devices.service runs it at each boot, before libvirt starts guests. What is\n"
-        "there already stays. A number of virtual functions does not change while one of them is in use.",
+        "Needs root; plimsoll-devices.service runs it at each boot, before libvirt starts guests, and\n"
+        "plimsoll-mixed-vgpus.service with --mixed-size after each claim and release. What is there already\n"
+        "stays. A number of virtual functions does not change while one of them is in use.",
         "  plimsoll devices apply --dry-run\n  plimsoll devices apply",
     )
     applying.add_argument(
@@ -60,6 +64,11 @@ def add_carving_verbs(add_verb: CommandAdder) -> None:
 
 def _add_options(command: ArgumentParser) -> None:
     add_settings_options(command)
+    command.add_argument(
+        "--mixed-size",
+        action="store_true",
+        help="only the vGPUs of the cards in [devices] mixed_size_cards, as claims and domains need them",
+    )
     command.add_argument(
         "--root", metavar="DIR", type=Path, default=ROOT, help="use DIR/sys and DIR/run instead of the host's"
     )
@@ -84,7 +93,7 @@ def apply(args: Namespace) -> ExitCode:
     if args.dry_run:
         return plan(args)
     shows = args.output == "table"
-    carved = _carver(args).carve(lambda step: print(plain(step.text), flush=True) if shows else None)
+    carved = _carve(args, lambda step: print(plain(step.text), flush=True) if shows else None)
     answer = {
         "steps": _steps(carved.steps),
         "failures": list(carved.failures),
@@ -94,6 +103,22 @@ def apply(args: Namespace) -> ExitCode:
     if carved.failures:
         return ExitCode.FAILED
     return ExitCode.REFUSED if carved.refusals else ExitCode.DONE
+
+
+def _carve(args: Namespace, on_step: Callable[[Step], None]) -> Carved:
+    """Carve until the agent's file asks for what the last round made."""
+    from agent.carving.carver import Carved
+
+    steps: tuple[Step, ...] = ()
+    with _journal(args).alone():
+        carver = _carver(args)
+        for _ in range(ROUNDS_MAX):
+            last = carver.carve(on_step)
+            steps += last.steps
+            needed, carver = carver.needed, _carver(args)
+            if carver.needed == needed:
+                break
+    return Carved(steps, last.failures, last.refusals)
 
 
 def _show(args: Namespace) -> Plan:
@@ -115,9 +140,14 @@ def _steps(steps: Iterable[Step]) -> list[dict[str, Any]]:
     return [{**step.to_json(), "text": step.text} for step in steps]
 
 
+def _journal(args: Namespace) -> CarvingJournal:
+    from agent.carving.journal import FILE, CarvingJournal
+
+    return CarvingJournal(args.root / FILE)
+
+
 def _carver(args: Namespace) -> Carver:
     from agent.carving.carver import Carver
-    from agent.carving.journal import FILE, CarvingJournal
     from agent.carving.kernel import Kernel
     from agent.carving.plan_file import read_plan_file
     from agent.carving.trust import check_owners
@@ -131,4 +161,4 @@ def _carver(args: Namespace) -> Carver:
     folder = choice.driver.state_path
     needed = () if folder is None or not folder.is_dir() else read_plan_file(folder)
     kernel = Kernel(args.root / "sys", proc=args.root / "proc")
-    return Carver(kernel, CarvingJournal(args.root / FILE), declared, needed)
+    return Carver(kernel, _journal(args), declared, needed, args.mixed_size)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from agent import log
+from agent.backoff import Backoff
 from agent.carving.carving import NeededUnit
 from agent.carving.needs import needed_units
 from agent.carving.plan_file import read_plan_file, write_plan_file
@@ -18,7 +19,9 @@ LOG = log.get(__name__)
 class BootNeeds:
     """Writes the file in `folder` where it does not say what is needed now. Any thread may call.
 
-    `guests` are None while they are not known; `carved` is `Driver.carved_units`.
+    The file's replacement starts what makes vGPUs at places of their cards; so while the driver does not see
+    one of them, the same file is written again, less and less often. `guests` are None while they are not
+    known; `carved` is `Driver.carved_units`.
     """
 
     def __init__(
@@ -27,11 +30,13 @@ class BootNeeds:
         claims: Callable[[], Iterable[Claim]],
         guests: Callable[[], Iterable[Guest] | None],
         carved: Callable[[], Iterable[CarvedUnit]],
+        backoff: Backoff | None = None,
     ) -> None:
         self._folder = folder
         self._claims = claims
         self._guests = guests
         self._carved = carved
+        self._backoff = backoff or Backoff()
         self._lock = threading.Lock()
         self._written: tuple[NeededUnit, ...] | None = None
         self._warned = ""
@@ -53,7 +58,7 @@ class BootNeeds:
                 return
             former = self._former()
             needs = needed_units(self._claims(), guests, carved, former or ())
-            if needs == former:
+            if needs == former and not self._is_to_ask_again(needs, carved):
                 return
             try:
                 write_plan_file(self._folder, needs)
@@ -61,6 +66,15 @@ class BootNeeds:
                 self._warn(error.message)
             else:
                 self._written, self._warned = needs, ""
+
+    def _is_to_ask_again(self, needs: Iterable[NeededUnit], carved: Iterable[CarvedUnit]) -> bool:
+        missing = {need.unit for need in needs if need.unit.placement is not None} - {*carved}
+        if not missing:
+            self._backoff.succeeded()
+        if not missing or self._backoff.left_s():
+            return False
+        self._backoff.failed(busy=True)
+        return True
 
     def _former(self) -> tuple[NeededUnit, ...] | None:
         """What was written last; None where the file is to be written anew."""

@@ -21,6 +21,8 @@ POLKIT = Path("etc/polkit-1/rules.d")
 RULE = POLKIT / "60-plimsoll.rules"
 AGENT, RESHAPE = "plimsoll-agent.service", "plimsoll-reshape.service"
 DEVICES = "plimsoll-devices.service"
+MIXED_VGPUS = "plimsoll-mixed-vgpus.service"
+MIXED_VGPUS_PATH = "plimsoll-mixed-vgpus.path"
 DROP_IN = Path("plimsoll-agent.service.d/50-systemd-254.conf")
 DROP_IN_SINCE = 254
 MODE = 0o644
@@ -85,6 +87,8 @@ def service_files(
         ServiceFile(UNITS / AGENT, started(AGENT)),
         ServiceFile(UNITS / RESHAPE, started(RESHAPE)),
         ServiceFile(UNITS / DEVICES, started(DEVICES)),
+        ServiceFile(UNITS / MIXED_VGPUS, started(MIXED_VGPUS)),
+        ServiceFile(UNITS / MIXED_VGPUS_PATH, _read(sources.systemd / MIXED_VGPUS_PATH)),
         ServiceFile(
             Path("etc/sysusers.d/plimsoll.conf"), _read(sources.systemd / "sysusers.d/plimsoll.conf")
         ),

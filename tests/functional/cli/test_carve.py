@@ -16,7 +16,11 @@ from kits.carved_sysfs import CarvedSysfs, SysfsCard
 from kits.cli_process import one_line, plimsoll
 
 from agent.carving.carving import NeededUnit
+from agent.carving.journal import FILE, CarvingJournal
+from agent.carving.kernel import Kernel
 from agent.carving.plan_file import NAME, write_plan_file
+from agent.carving.steps import Step, StepKind
+from agent.cli.parser import build, defaults
 from agent.driver import CarvedUnit
 from agent.errors import ExitCode
 
@@ -24,6 +28,17 @@ pytest.importorskip("libvirt")
 
 NIC = SysfsCard("0000:41:00.0", "igb", 7, 0x80, 2, "igbvf")
 GPU = SysfsCard("0000:84:00.0", "nvidia", 4, 1, 1, "nvidia", vf_mdev_type="nvidia-471")
+MIXED_GPU = SysfsCard("0000:85:00.0", "nvidia", 2, 1, 1, "nvidia", vendor_vfio=True)
+MIXED_OPTIONS = """
+[devices]
+sriov_vfs = 0000:41:00.0=2, 0000:84:00.0=4, 0000:85:00.0=2
+enabled_mdev_types = nvidia-470, nvidia-471
+mixed_size_cards = 0000:85:00.0=A100 40 GB
+[mdev_nvidia-470]
+mdev_class = CUSTOM_VGPU_8
+[mdev_nvidia-471]
+mdev_class = CUSTOM_VGPU_10
+"""
 MDEV = "00000000-0000-0000-0000-000000000001"
 OPTIONS = """
 [devices]
@@ -62,7 +77,7 @@ class Host:
 @pytest.fixture
 def host(tmp_path: Path) -> Iterator[Host]:
     tmp_path.chmod(0o700)
-    with CarvedSysfs(tmp_path, NIC, GPU) as sysfs:
+    with CarvedSysfs(tmp_path, NIC, GPU, MIXED_GPU) as sysfs:
         yield Host(tmp_path, sysfs)
 
 
@@ -165,3 +180,86 @@ def test_settings_that_the_agent_can_write_say_nothing_to_root(host: Host) -> No
     failed = host.run("apply", "--config-file", str(secrets))
     assert failed.returncode == ExitCode.FAILED and "others than root" in one_line(failed)
     assert host.sysfs.vfs(NIC.address) == []
+
+
+def vgpu(number: int, type_id: str, place: int) -> NeededUnit:
+    """What a claim needs of the card in mixed-size mode."""
+    function = MIXED_GPU.vf_address(number)
+    return NeededUnit(
+        CarvedUnit(function, MIXED_GPU.address, function, type_id, place), f"instance vm{number}"
+    )
+
+
+def types(host: Host) -> list[str]:
+    return [
+        (host.sysfs.at(function) / "nvidia" / "current_vgpu_type").read_text().strip()
+        for function in host.sysfs.vfs(MIXED_GPU.address)
+    ]
+
+
+@pytest.fixture
+def carved(host: Host) -> Host:
+    """A host whose functions are made, without any vGPU or mediated device."""
+    host.configure(MIXED_OPTIONS)
+    write_plan_file(host.state, [])
+    assert host.run("apply").returncode == ExitCode.DONE
+    return host
+
+
+def test_after_a_claim_only_vgpus_of_cards_in_mixed_size_mode_are_made_and_taken_away(carved: Host) -> None:
+    mdev = NeededUnit(CarvedUnit(MDEV, GPU.vf_address(1), GPU.vf_address(1), "nvidia-471"), "instance gpu1")
+    write_plan_file(carved.state, [vgpu(0, "nvidia-470", 12), mdev])
+    carved.configure(MIXED_OPTIONS.replace("0000:41:00.0=2", "0000:41:00.0=4"))
+    before = carved.sysfs.shape()
+    shown = carved.run("plan", "--mixed-size")
+    assert shown.returncode == ExitCode.DRIFT_FOUND
+    assert carved.sysfs.shape() == before
+    done = carved.run("apply", "--mixed-size")
+    assert (done.returncode, done.stdout.splitlines()) == (
+        ExitCode.DONE,
+        ["write 470 to current_vgpu_type of 0000:85:00.1, at placement_id 12"],
+    )
+    assert types(carved) == ["470", "0"]
+    assert carved.sysfs.mdevs() == {} and len(carved.sysfs.vfs(NIC.address)) == 2
+    write_plan_file(carved.state, [vgpu(1, "nvidia-471", 20)])
+    assert carved.run("apply", "--mixed-size").returncode == ExitCode.DONE
+    assert types(carved) == ["0", "471"]
+
+
+def test_a_claim_that_comes_while_the_vgpu_of_another_is_made_gets_its_own(
+    carved: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_plan_file(carved.state, [vgpu(0, "nvidia-470", 12)])
+    do = Kernel.do
+
+    def claim_beside(kernel: Kernel, step: Step) -> None:
+        write_plan_file(carved.state, [vgpu(0, "nvidia-470", 12), vgpu(1, "nvidia-471", 20)])
+        do(kernel, step)
+
+    monkeypatch.setattr(Kernel, "do", claim_beside)
+    args = build().parse_args(carved.words("apply", "--mixed-size"), defaults())
+    assert args.run(args) is ExitCode.DONE
+    assert types(carved) == ["470", "471"]
+
+
+def test_a_run_waits_for_the_one_under_way(carved: Host) -> None:
+    write_plan_file(carved.state, [vgpu(0, "nvidia-470", 12)])
+    with CarvingJournal(carved.root / FILE).alone():
+        command = [sys.executable, "-m", "agent.cli.main", *carved.words("apply", "--mixed-size")]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(1.5)
+        assert types(carved) == ["0", "0"]
+    assert process.wait(10) == ExitCode.DONE
+    assert types(carved) == ["470", "0"]
+
+
+def test_a_run_that_was_killed_is_finished_as_a_whole_before_claims_get_their_vgpus(carved: Host) -> None:
+    cut_off = Step(StepKind.OVERRIDE, NIC.address, NIC.vf_address(0), "vfio-pci")
+    CarvingJournal(carved.root / FILE).write([cut_off])
+    (carved.sysfs.at(NIC.vf_address(0)) / "driver_override").write_text("vfio-pci\n")
+    write_plan_file(carved.state, [vgpu(0, "nvidia-470", 12)])
+    done = carved.run("apply", "--mixed-size")
+    assert done.returncode == ExitCode.DONE, done.stdout + done.stderr
+    assert (carved.sysfs.at(NIC.vf_address(0)) / "driver_override").read_text().strip() == ""
+    assert types(carved) == ["470", "0"]

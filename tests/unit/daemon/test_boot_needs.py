@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
+from itertools import pairwise
 from pathlib import Path
 from uuid import UUID
 
 import pytest
 
+from agent.backoff import BUSY_MAX_S, Backoff
 from agent.carving.plan_file import NAME, read_plan_file
-from agent.claims.claim import Claim
+from agent.claims.claim import Claim, ClaimState
+from agent.claims.request import ClaimRequest
 from agent.daemon.boot_needs import BootNeeds
 from agent.driver import CarvedUnit, Guest, GuestState, UsedUnit
 from agent.errors import DriverUnavailable
@@ -26,6 +29,7 @@ class World:
     claims: tuple[Claim, ...] = ()
     guests: tuple[Guest, ...] | None = (GUEST,)
     carved: tuple[CarvedUnit, ...] | None = CARVED
+    now = 0.0
 
     def read_carved(self) -> tuple[CarvedUnit, ...]:
         if self.carved is None:
@@ -34,7 +38,8 @@ class World:
 
 
 def needs_of(world: World, folder: Path) -> BootNeeds:
-    return BootNeeds(folder, lambda: world.claims, lambda: world.guests, world.read_carved)
+    backoff = Backoff(clock=lambda: world.now, uniform=lambda _, high: high)
+    return BootNeeds(folder, lambda: world.claims, lambda: world.guests, world.read_carved, backoff)
 
 
 @pytest.fixture
@@ -96,3 +101,36 @@ def test_nothing_is_written_while_nothing_changes(folder: Path) -> None:
     first = (folder / NAME).stat().st_ino
     needs.write()
     assert (folder / NAME).stat().st_ino == first
+
+
+def test_a_vgpu_that_is_not_made_is_asked_for_again_and_ever_more_seldom(folder: Path) -> None:
+    world = World()
+    unit = f"{VF}/nvidia-470@12"
+    world.guests, world.carved = (), ()
+    world.claims = (
+        Claim(
+            GUEST.uuid,
+            ClaimState.CLAIMED,
+            ClaimRequest(GUEST.uuid, ()),
+            {"card": {"CUSTOM_VGPU_8": 1}},
+            {"card": {"CUSTOM_VGPU_8": (unit,)}},
+            makings={unit: {"parent": VF, "type": "nvidia-470", "placement": "12"}},
+        ),
+    )
+    needs = needs_of(world, folder)
+    needs.write()
+    written = []
+    for second in range(0, 7200, 30):
+        world.now = float(second)
+        before = (folder / NAME).stat().st_ino
+        needs.write()
+        if (folder / NAME).stat().st_ino != before:
+            written.append(second)
+    assert written[:3] == [0, 30, 60] and len(written) < 25
+    assert max(later - earlier for earlier, later in pairwise(written)) <= BUSY_MAX_S + 30
+    world.carved = (CarvedUnit(VF, CARD, VF, "nvidia-470", 12),)
+    needs.write()
+    made = (folder / NAME).stat().st_ino
+    world.now += BUSY_MAX_S
+    needs.write()
+    assert (folder / NAME).stat().st_ino == made, "it is made"

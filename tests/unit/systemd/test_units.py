@@ -9,13 +9,17 @@ from pathlib import Path
 import pytest
 from kits.paths import CHECKOUT
 
+from agent.carving.plan_file import NAME
 from agent.config.options import all_options, driver_classes
 
 SYSTEMD = CHECKOUT / "systemd"
 AGENTS = ("plimsoll-agent.service", "plimsoll-reshape.service")
 DEVICES = "plimsoll-devices.service"
-UNITS = (*AGENTS, DEVICES)
+MIXED_VGPUS = "plimsoll-mixed-vgpus.service"
+MIXED_VGPUS_PATH = "plimsoll-mixed-vgpus.path"
+UNITS = (*AGENTS, DEVICES, MIXED_VGPUS)
 EXPOSURE_MAX = 1.5
+SERVICE_STATE = "plimsoll"
 SANDBOX = re.compile(
     r"^(?:Ambient|Capability|Device|Keyring|Limit|Lock|Memory|NoNew|Private|Protect|Remove|Restrict\w+=|"
     r"SystemCall|LoadCredential|User|Group|UMask|StateDirectory|ConfigurationDirectory)"
@@ -87,6 +91,37 @@ def test_what_carves_runs_as_root_with_one_capability_and_without_network_or_sec
         "StateDirectoryMode",
         "User",
     }
+
+
+def test_both_units_that_write_to_cards_are_shut_in_the_same_way() -> None:
+    boot, claims = ({line for line in lines(unit) if SANDBOX.match(line)} for unit in (DEVICES, MIXED_VGPUS))
+    assert boot == claims
+    assert "RuntimeDirectory=plimsoll-devices" in lines(MIXED_VGPUS), "one journal and one lock"
+
+
+def test_a_claim_starts_what_makes_its_vgpu_however_many_come_in_a_row() -> None:
+    state = f"/var/lib/{SERVICE_STATE}"
+    assert f"StateDirectory={SERVICE_STATE}" in lines(AGENTS[0])
+    assert f"PathChanged={state}/{NAME}" in lines(MIXED_VGPUS_PATH)
+    told = lines(MIXED_VGPUS)
+    assert "StartLimitIntervalSec=0" in told and "RemainAfterExit=yes" not in told
+    assert "After=plimsoll-devices.service" in told, "not while a boot's run is under way"
+    path = lines(MIXED_VGPUS_PATH)
+    assert not any(line.startswith("After=") for line in path), "paths.target comes before services"
+
+
+@analyze
+def test_systemd_has_nothing_to_say_about_the_path_unit(tmp_path: Path) -> None:
+    for unit in (MIXED_VGPUS, MIXED_VGPUS_PATH):
+        text = "\n".join(lines(unit)).replace("/usr/bin/plimsoll", "/bin/true")
+        (tmp_path / unit).write_text(text, encoding="utf-8")
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / MIXED_VGPUS_PATH)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
 def test_every_secret_of_the_settings_can_come_as_a_credential() -> None:
