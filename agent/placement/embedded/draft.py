@@ -122,8 +122,12 @@ class Draft:
         """Remove the resource class."""
         self.resource_classes[name] = None
 
+    def next(self, now: float) -> Draft:
+        """A draft for the next write of the group: over this one, once this one has changes."""
+        return Draft(self._below if self.is_empty else self, now)
+
     def merge(self, other: Draft) -> None:
-        """Take over the changes of a draft that was made over this one."""
+        """Take over the changes of the draft that `next` made."""
         self.providers.update(other.providers)
         self.consumers.update(other.consumers)
         self.traits.update(other.traits)

@@ -128,6 +128,8 @@ class Model:
             self.providers.pop(uuid, None)
         else:
             self.providers[uuid] = new
+            if old is not None and new.shares_contents(old):
+                return  # no index changes
         if old is not None and self.uuid_by_name.get(old.name) == uuid:
             # Another provider of the same draft may already have the name: then the entry stays.
             del self.uuid_by_name[old.name]

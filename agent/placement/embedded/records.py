@@ -42,6 +42,21 @@ class ProviderRecord(NamedTuple):
     aggregates: frozenset[str]
     updated_at: float
 
+    def at_next_generation(self, now: float) -> ProviderRecord:
+        """The provider after a write at `now`, with the contents of this record itself."""
+        return self._replace(generation=self.generation + 1, updated_at=now)
+
+    def shares_contents(self, other: ProviderRecord) -> bool:
+        """Whether one record was made of the other, and only generation and time differ."""
+        return (
+            self.inventories is other.inventories
+            and self.traits is other.traits
+            and self.aggregates is other.aggregates
+            and self.name is other.name
+            and self.parent_uuid is other.parent_uuid
+            and self.root_uuid is other.root_uuid
+        )
+
     @property
     def is_sharing(self) -> bool:
         """Whether the provider shares its inventory through its aggregates."""

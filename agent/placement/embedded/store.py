@@ -73,7 +73,7 @@ class Store:
         """
 
         def job(_: Transaction) -> T:
-            draft = Draft(self._group, self.clock())
+            draft = self._group.next(self.clock())
             answer = rule(draft)
             self._group.merge(draft)
             return answer

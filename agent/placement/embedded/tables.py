@@ -99,7 +99,7 @@ def _write_providers(transaction: Transaction, draft: Draft, before: Model) -> N
         old = before.providers.get(uuid)
         if provider is None:
             gone.append((uuid,))
-        elif old is not None and _same_but_generation(old, provider):
+        elif old is not None and provider.shares_contents(old):
             raised.append((provider.generation, provider.updated_at, uuid))
         else:
             put.append(_row_of(provider))
@@ -109,10 +109,6 @@ def _write_providers(transaction: Transaction, draft: Draft, before: Model) -> N
         transaction.executemany(_PUT_PROVIDER, put)
     if gone:
         transaction.executemany("DELETE FROM resource_providers WHERE uuid = ?", gone)
-
-
-def _same_but_generation(old: ProviderRecord, new: ProviderRecord) -> bool:
-    return (old.name, *old[3:8]) == (new.name, *new[3:8])
 
 
 def _row_of(provider: ProviderRecord) -> tuple[Any, ...]:

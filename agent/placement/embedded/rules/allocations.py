@@ -83,7 +83,7 @@ def replace(draft: Draft, writes: Sequence[ConsumerWrite]) -> None:
     if reasons:
         raise RequestRefused(CONFLICT, _sentence(reasons[0]), reasons=reasons)
     for provider_uuid in touched:
-        draft.put_provider(providers.at_next_generation(draft, providers.get(draft, provider_uuid)))
+        draft.put_provider(providers.get(draft, provider_uuid).at_next_generation(draft.now))
 
 
 def _forget_barred(draft: Draft) -> None:

@@ -122,6 +122,6 @@ def check_unused(state: CoreState, provider: ProviderRecord, removed: set[str], 
 
 
 def _put(draft: Draft, provider: ProviderRecord, inventories: InventoryRecords) -> ProviderRecord:
-    provider = providers.at_next_generation(draft, provider)._replace(inventories=inventories)
+    provider = provider.at_next_generation(draft.now)._replace(inventories=inventories)
     draft.put_provider(provider)
     return provider

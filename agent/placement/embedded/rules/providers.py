@@ -40,11 +40,6 @@ def get_at_generation(state: CoreState, uuid: str, generation: int | None) -> Pr
     return provider
 
 
-def at_next_generation(draft: Draft, provider: ProviderRecord) -> ProviderRecord:
-    """The provider with the next generation; the caller puts it into the draft."""
-    return provider._replace(generation=provider.generation + 1, updated_at=draft.now)
-
-
 def create(draft: Draft, uuid: str, name: str, parent_uuid: str | None) -> ProviderRecord:
     """Create a provider without contents.
 
@@ -131,7 +126,7 @@ def set_traits(draft: Draft, uuid: str, generation: int | None, traits: Iterable
     if unknown:
         raise RequestRefused(BAD_REQUEST, f"No such trait {', '.join(unknown)}.")
     if wanted != provider.traits:
-        provider = at_next_generation(draft, provider)._replace(traits=wanted)
+        provider = provider.at_next_generation(draft.now)._replace(traits=wanted)
         draft.put_provider(provider)
     return provider
 
@@ -145,7 +140,7 @@ def set_aggregates(
     """
     provider = get_at_generation(draft, uuid, generation)._replace(aggregates=frozenset(aggregates))
     if raises_generation:
-        provider = at_next_generation(draft, provider)
+        provider = provider.at_next_generation(draft.now)
     draft.put_provider(provider)
     return provider
 
