@@ -1,7 +1,7 @@
 """What the grammars of the commands share: how a command and its verbs are added, and common options."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from agent.cli.client import SOCKET_DEFAULT
@@ -22,15 +22,29 @@ class Parser(argparse.ArgumentParser):
         """Raises UsageError, which ends the command with one line and the exit code 2."""
         raise UsageError(f"{message}; `{self.prog} --help` shows the usage")
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """Raises UsageError for an option or argument that this command does not have, with the nearest."""
+        parsed, unknown = super().parse_known_args(args, namespace)
+        if unknown and not unknown[0].startswith("-"):
+            self.error(f"{self.prog} takes no further argument {unknown[0]!r}")
+        if unknown:
+            self._refuse("option", unknown[0].partition("=")[0], self._option_string_actions)
+        return parsed, unknown
+
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """Raises UsageError for a command that does not exist, with the nearest one that does."""
         if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
-            from difflib import get_close_matches
-
-            near = get_close_matches(str(value), list(action.choices), n=1)
-            hint = f"did you mean `{self.prog} {near[0]}`?" if near else f"`{self.prog} --help` lists them"
-            raise UsageError(f"{self.prog} has no {str(action.metavar).lower()} {value!r}: {hint}")
+            self._refuse(str(action.metavar).lower(), str(value), action.choices)
         super()._check_value(action, value)
+
+    def _refuse(self, what: str, given: str, known: Iterable[str]) -> NoReturn:
+        from difflib import get_close_matches
+
+        near = get_close_matches(given, list(known), n=1, cutoff=0.7)
+        is_option = what == "option"
+        meant = near[0] if near and is_option else f"{self.prog} {near[0]}" if near else None
+        hint = f"did you mean `{meant}`?" if meant else f"`{self.prog} --help` lists them"
+        raise UsageError(f"{self.prog} has no {what} {given!r}: {hint}")
 
 
 class CommandAdder:
