@@ -1,4 +1,4 @@
-"""The kernel's view of cards in sysfs, and its writes: the only module of the carving that touches sysfs.
+"""The kernel's view of cards in sysfs, and what is written there to carve them.
 
 Paths are built from parts that are checked here, each as what it is, and no link of the plan file is
 followed. A file that is missing or cannot be read has no value.
@@ -8,7 +8,6 @@ https://docs.kernel.org/driver-api/vfio-mediated-device.html
 """
 
 import errno
-import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -17,7 +16,7 @@ from pathlib import Path
 from agent.carving.names import ADDRESS, NAME, NUMBER, UUID
 from agent.carving.seen import Mdev, Seen, SeenFunction
 from agent.carving.steps import Sight, Step, StepKind
-from agent.carving.sysfs import entries_of, read_link, read_number, read_text
+from agent.carving.sysfs import entries_of, read_link, read_number, read_text, write_text
 from agent.carving.vfio_use import vfio_uses
 from agent.device_names import vgpu_gib
 from agent.errors import UsageError
@@ -73,11 +72,11 @@ class Kernel:
             case StepKind.AWAIT:
                 self._await(step)
             case StepKind.AUTOPROBE:
-                _write(device / "sriov_drivers_autoprobe", _part(NUMBER, step.value))
+                write_text(device / "sriov_drivers_autoprobe", _part(NUMBER, step.value))
             case StepKind.VFS:
                 self._set_vfs(step)
             case StepKind.OVERRIDE:
-                _write(device / "driver_override", _part(NAME, step.value) if step.value else "")
+                write_text(device / "driver_override", _part(NAME, step.value) if step.value else "")
             case StepKind.UNBIND:
                 self._unbind(step)
             case StepKind.BIND:
@@ -164,7 +163,7 @@ class Kernel:
 
     def _set_vfs(self, step: Step) -> None:
         device, number = self._device(step.function), int(_part(NUMBER, step.value))
-        _write(device / "sriov_numvfs", step.value)
+        write_text(device / "sriov_numvfs", step.value)
         self._confirm(
             lambda: read_number(device / "sriov_numvfs") == number and bool(number or not _vfs(device)),
             f"the driver does not make {counted(number, 'virtual function')}; the kernel's log may say why",
@@ -176,14 +175,14 @@ class Kernel:
         if bound and bound != step.value:
             raise OSError(errno.EBUSY, f"{bound} is bound meanwhile")
         if bound:
-            _write(self._drivers / _part(NAME, bound) / "unbind", step.function)
+            write_text(self._drivers / _part(NAME, bound) / "unbind", step.function)
             self._confirm(lambda: not read_link(driver), f"{bound} does not let go of it")
 
     def _bind(self, step: Step) -> None:
         driver = _part(NAME, step.value) if step.value else ""
         if driver and not (self._drivers / driver).is_dir():
             raise OSError(errno.ENOENT, f"the driver {driver} is not loaded; add it to /etc/modules-load.d")
-        _write(self._probe, step.function)
+        write_text(self._probe, step.function)
         if driver:
             link = self._device(step.function) / "driver"
             self._confirm(
@@ -194,8 +193,8 @@ class Kernel:
         vendor = self._device(step.function) / "nvidia"
         number = _part(NUMBER, step.value)
         if step.unit:
-            _write(vendor / "placement_id", _part(NUMBER, step.unit))
-        _write(vendor / "current_vgpu_type", number)
+            write_text(vendor / "placement_id", _part(NUMBER, step.unit))
+        write_text(vendor / "current_vgpu_type", number)
         self._confirm(
             lambda: (
                 read_text(vendor / "current_vgpu_type") == number
@@ -207,7 +206,7 @@ class Kernel:
     def _create_mdev(self, step: Step) -> None:
         uuid, type_id = _part(UUID, step.unit), _part(NAME, step.value)
         try:
-            _write(self._device(step.function) / "mdev_supported_types" / type_id / "create", uuid)
+            write_text(self._device(step.function) / "mdev_supported_types" / type_id / "create", uuid)
         except FileExistsError:
             if not self._is_mdev(step):  # else mdevctl was faster
                 raise
@@ -215,7 +214,7 @@ class Kernel:
 
     def _remove_mdev(self, step: Step) -> None:
         if self._is_mdev(step):
-            _write(self._mdevs / _part(UUID, step.unit) / "remove", "1")
+            write_text(self._mdevs / _part(UUID, step.unit) / "remove", "1")
             self._confirm(lambda: not self._is_mdev(step), "the kernel does not remove the device")
 
     def _is_mdev(self, step: Step) -> bool:
@@ -227,15 +226,6 @@ def _part(pattern: re.Pattern[str], text: str) -> str:
     if not pattern.fullmatch(text):
         raise UsageError(f"{text[:80]!r} is no name or number of sysfs that a carving may use.")
     return text
-
-
-def _write(path: Path, text: str) -> None:
-    """One write of the whole text, as the kernel wants it. Never creates the file. Raises OSError."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, f"{text}\n".encode("ascii"))
-    finally:
-        os.close(descriptor)
 
 
 def _vfs(device: Path) -> tuple[str, ...]:

@@ -3,8 +3,9 @@
 import json
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 from agent.carving.carving import NeededUnit
 from agent.carving.needs import needs_to_json, read_needs
@@ -34,21 +35,28 @@ def read_plan_file(folder: Path) -> tuple[NeededUnit, ...]:
     Raises StateError where the file is not what the agent writes: another user's, writable for others, a
     link, too large, or malformed. The error shows nothing of the file's content but what is wrong in it.
     """
-    path = folder / NAME
+    return read_checked(folder / NAME, read_needs) or ()
+
+
+_T = TypeVar("_T")
+_REMEDY = "Remove the file; the agent writes it anew."
+
+
+def read_checked(path: Path, read: Callable[[object], _T]) -> _T | None:
+    """What `read` makes of the JSON in a file that the agent keeps; None where there is no file.
+
+    Raises StateError as `read_plan_file`, also for a UsageError of `read`.
+    """
     try:
-        data = json.loads(_text(path, folder.stat()))
-        return read_needs(data)
+        return read(json.loads(_text(path, path.parent.stat())))
     except FileNotFoundError:
-        return ()
+        return None
     except OSError as error:
         raise StateError(f"{path} cannot be read: {error.strerror}; run this as root.") from error
     except UsageError as error:
         raise StateError(f"{path}: {error.message} {_REMEDY}") from error
     except ValueError as error:
         raise StateError(f"{path} is not JSON. {_REMEDY}") from error
-
-
-_REMEDY = "Remove the file; the agent writes it anew."
 
 
 def _text(path: Path, folder: os.stat_result) -> str:

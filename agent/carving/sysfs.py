@@ -1,8 +1,9 @@
-"""Reading what the kernel tells of devices below /sys; what is not there, or not readable, is nothing.
+"""Reading and writing below /sys; what is not there, or not readable, is nothing.
 
 The agent's folders cannot use the driver's reader (drivers.host), which is for callers without privileges.
 """
 
+import os
 from pathlib import Path
 
 from agent.carving.names import NUMBER
@@ -39,3 +40,12 @@ def entries_of(path: Path) -> list[Path]:
         return sorted(path.iterdir())
     except OSError:
         return []
+
+
+def write_text(path: Path, text: str) -> None:
+    """One write of the whole text, as the kernel wants it. Never creates the file. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, f"{text}\n".encode("ascii"))
+    finally:
+        os.close(descriptor)

@@ -23,7 +23,8 @@ SYSTEMD_RUNS = Path("run/systemd/system")
 RESTORECON = ("/usr/sbin/restorecon", "/sbin/restorecon")
 UNIT = "plimsoll-agent"
 DEVICES = "plimsoll-devices"
-MIXED_VGPUS_PATH = "plimsoll-mixed-vgpus.path"
+CPUS = "plimsoll-cpus"
+PATHS = ("plimsoll-mixed-vgpus.path", f"{CPUS}.path")
 NEXT = "done; `plimsoll doctor` lists what is still missing, `plimsoll init` proposes the settings"
 KEPT = (
     "done; kept are /etc/plimsoll, /var/lib/plimsoll and the user plimsoll: remove them to forget this host"
@@ -185,7 +186,8 @@ def _starts(changed: bool) -> Iterator[_Step]:
     yield _Run("systemd-tmpfiles", "--create", "/etc/tmpfiles.d/plimsoll.conf")
     yield _Run("systemctl", "daemon-reload")
     yield _Run("systemctl", "enable", DEVICES)  # what a boot takes away is there now
-    yield _Run("systemctl", "enable", "--now", MIXED_VGPUS_PATH)
+    yield _Run("systemctl", "enable", CPUS)
+    yield _Run("systemctl", "enable", "--now", *PATHS)
     yield _Run("systemctl", "enable", "--now", UNIT)
     if active:
         yield _Run("systemctl", "restart", UNIT)
@@ -204,10 +206,11 @@ def _removal(args: Namespace) -> list[_Step]:
             steps.append(_DisableGate())
         if any(path.name == f"{UNIT}.service" for path in found):
             steps.append(_Run("systemctl", "disable", "--now", UNIT))
-        if any(path.name == f"{DEVICES}.service" for path in found):
-            steps.append(_Run("systemctl", "disable", DEVICES))
-        if any(path.name == MIXED_VGPUS_PATH for path in found):
-            steps.append(_Run("systemctl", "disable", "--now", MIXED_VGPUS_PATH))
+        names = {path.name for path in found}
+        steps += [
+            _Run("systemctl", "disable", unit) for unit in (DEVICES, CPUS) if f"{unit}.service" in names
+        ]
+        steps += [_Run("systemctl", "disable", "--now", path) for path in PATHS if path in names]
     steps.extend(_Remove(args.root, path) for path in found)
     if link.is_symlink() and link.readlink().name == "plimsoll" and link.readlink().is_absolute():
         steps.append(_Remove(args.root, LINK))

@@ -9,6 +9,7 @@ from agent.cli.audit import add_audit_command
 from agent.cli.claim import add_claim_command
 from agent.cli.client import SOCKET_DEFAULT
 from agent.cli.config import add_config_command
+from agent.cli.cpus import add_cpus_command
 from agent.cli.defrag import add_defrag_command
 from agent.cli.devices import add_devices_command
 from agent.cli.doctor import add_doctor_command
@@ -49,6 +50,7 @@ COMMANDS = (
     add_resume_command,
     add_drain_command,
     add_devices_command,
+    add_cpus_command,
     add_defrag_command,
     add_config_command,
     add_agent_command,

@@ -8,6 +8,7 @@ from agent.audit.auditor import Auditor
 from agent.backoff import Backoff
 from agent.config.settings import Settings
 from agent.daemon.boot_needs import BootNeeds
+from agent.daemon.cpu_needs import CpuNeeds
 from agent.daemon.host_agent import HostAgent
 from agent.driver import Driver
 from agent.gate.effect import GateEffect, GatePaths, is_enabled, read_effect
@@ -29,12 +30,13 @@ from agent.tracker.tracker import ResourceTracker
 
 class Assembled(NamedTuple):
     """One host's agent. `agent` runs the jobs, `operations` answer the local API; close `reconciler` at the
-    end, which closes the driver. `boot_needs` keeps the plan file."""
+    end, which closes the driver. `boot_needs` keeps the plan file, `cpu_needs` that of dedicated CPUs."""
 
     agent: HostAgent
     operations: LocalOperations
     reconciler: Reconciler
     boot_needs: BootNeeds
+    cpu_needs: CpuNeeds
 
 
 def assemble(
@@ -131,4 +133,10 @@ def assemble(
         lambda: reconciler.guests,
         reconciler.carved_units,
     )
-    return Assembled(agent, operations, reconciler, boot_needs)
+    cpu_needs = CpuNeeds(
+        settings.state_path,
+        lambda: agent.settings.driver.host_settings,
+        lambda: tracker.rows().values(),
+        lambda: reconciler.guests,
+    )
+    return Assembled(agent, operations, reconciler, boot_needs, cpu_needs)

@@ -145,7 +145,7 @@ class Service:
         self._notifier.status("running the first pass")
         self._agent.reconcile("the start")
         self._agent.look_at_devices()
-        self._boot_needs.write()
+        self._write_needs()
         self._agent.is_alive()  # the first heartbeat
         self._open()
 
@@ -159,7 +159,7 @@ class Service:
         )
         self._stack.callback(transport.close)
         self._recorder = Recorder(metrics, journal.record_event)
-        self._agent, self._operations, reconciler, self._boot_needs = assemble(
+        self._agent, self._operations, reconciler, self._boot_needs, self._cpu_needs = assemble(
             current,
             identity,
             journal,
@@ -195,7 +195,7 @@ class Service:
         self._jobs.every(DELIVER, self._agent.deliver, DELIVER_INTERVAL_S)
         self._jobs.every(HEARTBEAT, self._heartbeat, heartbeat_s)
         self._jobs.every(DEVICES, self._agent.look_at_devices, DEVICES_INTERVAL_S)
-        self._jobs.every(CARVING, self._boot_needs.write, CARVING_INTERVAL_S)
+        self._jobs.every(CARVING, self._write_needs, CARVING_INTERVAL_S)
         if current.audit_interval_s:
             self._jobs.every(AUDIT, self._agent.run_audit, current.audit_interval_s, jitter=True)
         else:
@@ -229,6 +229,10 @@ class Service:
 
     def _audit_soon(self) -> None:
         self._jobs.wake(AUDIT, first_audit_s(self._settings.audit_interval_s))
+
+    def _write_needs(self) -> None:
+        self._boot_needs.write()
+        self._cpu_needs.write()
 
     def _carving_soon(self) -> None:
         self._jobs.wake(CARVING, DEBOUNCE_S)

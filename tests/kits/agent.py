@@ -12,6 +12,7 @@ from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.config.settings import Settings, load
 from agent.daemon.assemble import assemble
 from agent.daemon.boot_needs import BootNeeds
+from agent.daemon.cpu_needs import CpuNeeds
 from agent.daemon.host_agent import HostAgent
 from agent.driver import Driver
 from agent.errors import PlacementUnavailable
@@ -64,6 +65,7 @@ class World:
     time: list[float]
     audits_requested: list[float]
     boot_needs: BootNeeds
+    cpu_needs: CpuNeeds
     carvings_requested: list[float]
 
     def retry(self) -> None:
@@ -114,7 +116,7 @@ def opened(
     now = [0.0]
     audits_requested: list[float] = []
     carvings_requested: list[float] = []
-    agent, operations, _, boot_needs = assemble(
+    agent, operations, _, boot_needs, cpu_needs = assemble(
         settings,
         identity,
         journal,
@@ -138,5 +140,6 @@ def opened(
         now,
         audits_requested,
         boot_needs,
+        cpu_needs,
         carvings_requested,
     )

@@ -138,7 +138,13 @@ def test_a_reshape_can_be_looked_at_before_the_new_version_starts(bare: Node, be
 def test_the_units_are_as_systemd_wants_them(bare: Node) -> None:
     """With the drop-in for its version."""
     bare.title("The units")
-    names = ("plimsoll-agent", "plimsoll-reshape", "plimsoll-devices", "plimsoll-mixed-vgpus")
+    names = (
+        "plimsoll-agent",
+        "plimsoll-reshape",
+        "plimsoll-devices",
+        "plimsoll-mixed-vgpus",
+        "plimsoll-cpus",
+    )
     units = " ".join(f"/usr/lib/systemd/system/{name}.service" for name in names)
     assert bare.run(f"systemd-analyze verify --man=no {units} 2>&1") == ""
     assert shown(bare, UNIT, "Type", "User", "WatchdogUSec") == ["notify-reload", "plimsoll", "30s"]
@@ -146,10 +152,12 @@ def test_the_units_are_as_systemd_wants_them(bare: Node) -> None:
         told = bare.run(f"systemd-analyze security {unit} --no-pager | tail -n 1")
         found = re.search(r": ([\d.]+) ", told)
         assert found is not None and float(found.group(1)) <= EXPOSURE_MAX
-    units = " ".join((*names, "plimsoll-mixed-vgpus.path"))
+    paths = ("plimsoll-mixed-vgpus.path", "plimsoll-cpus.path")
+    units = " ".join((*names, *paths))
     enabled = bare.run(f"systemctl is-enabled {units}", ends=(0, 1)).split()
-    assert enabled == ["enabled", "disabled", "enabled", "static", "enabled"]
-    assert shown(bare, "plimsoll-mixed-vgpus.path", "ActiveState") == ["active"]
+    assert enabled == ["enabled", "disabled", "enabled", "static", "enabled", "enabled", "enabled"]
+    for path in paths:
+        assert shown(bare, path, "ActiveState") == ["active"]
 
 
 @pytest.mark.usefixtures("before")

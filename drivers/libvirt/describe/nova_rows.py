@@ -42,11 +42,10 @@ RESOURCE_CLASSES: Sequence[HostRow] = (
         ("PCPU",),
         "CPUs of cpu_dedicated_set; offline ones with cpu_power_management, without it an error",
         "the same, with their ids as exact units",
-        difference="libvirt's hook powers a guest's CPUs up and down, as nova does; without the gate, the "
-        "program that starts the guest does. nova powers all of them down when it starts, those of running "
-        "guests too, and up again with the guests (cpu/api.py, power_down_all_dedicated_cpus); here each "
-        "goes down when its first guest has ended: the agent may not write below /sys, and no hook runs at "
-        "its start",
+        difference="CPUs come up at the claim already (plimsoll-cpus.service), and with the guest at the "
+        "latest (libvirt's hook), which takes them down when it has ended. nova powers all of them down when "
+        "it starts, those of running guests too, and up again with the guests; here those that no claim and "
+        "no guest has go down at a boot, before libvirt starts",
     ),
     HostRow(
         ("MEMORY_MB",),

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from kits.paths import CHECKOUT
 
+from agent.carving import cpu_file
 from agent.carving.plan_file import NAME
 from agent.config.options import all_options, driver_classes
 
@@ -17,7 +18,8 @@ AGENTS = ("plimsoll-agent.service", "plimsoll-reshape.service")
 DEVICES = "plimsoll-devices.service"
 MIXED_VGPUS = "plimsoll-mixed-vgpus.service"
 MIXED_VGPUS_PATH = "plimsoll-mixed-vgpus.path"
-UNITS = (*AGENTS, DEVICES, MIXED_VGPUS)
+CPUS, CPUS_PATH = "plimsoll-cpus.service", "plimsoll-cpus.path"
+UNITS = (*AGENTS, DEVICES, MIXED_VGPUS, CPUS)
 EXPOSURE_MAX = 1.5
 SERVICE_STATE = "plimsoll"
 SANDBOX = re.compile(
@@ -62,8 +64,10 @@ def test_both_units_are_shut_in_the_same_way() -> None:
     assert agent == reshape
 
 
-def test_the_cards_are_carved_before_guests_and_the_agent_start() -> None:
-    (before,) = [line for line in lines(DEVICES) if line.startswith("Before=")]
+@pytest.mark.parametrize("unit", [DEVICES, CPUS])
+def test_what_a_boot_needs_is_done_before_guests_and_the_agent_start(unit: str) -> None:
+    (before,) = [line for line in lines(unit) if line.startswith("Before=")]
+    assert "WantedBy=multi-user.target" in lines(unit)
     assert {
         "libvirtd.service",
         "virtqemud.service",
@@ -110,13 +114,26 @@ def test_a_claim_starts_what_makes_its_vgpu_however_many_come_in_a_row() -> None
     assert not any(line.startswith("After=") for line in path), "paths.target comes before services"
 
 
+def test_what_changes_cpus_is_shut_in_as_what_carves_cards_and_reaches_no_network() -> None:
+    cards, cpus = ({line for line in lines(unit) if SANDBOX.match(line)} for unit in (DEVICES, CPUS))
+    assert cpus - cards == {"PrivateNetwork=yes"} and cards <= cpus
+
+
+def test_a_claim_of_cpus_starts_what_brings_them_up_however_many_come_in_a_row() -> None:
+    assert f"PathChanged=/var/lib/{SERVICE_STATE}/{cpu_file.NAME}" in lines(CPUS_PATH)
+    assert "StartLimitIntervalSec=0" in lines(CPUS) and "RemainAfterExit=yes" not in lines(CPUS)
+
+
 @analyze
-def test_systemd_has_nothing_to_say_about_the_path_unit(tmp_path: Path) -> None:
-    for unit in (MIXED_VGPUS, MIXED_VGPUS_PATH):
+@pytest.mark.parametrize(
+    ("service", "path"), [(MIXED_VGPUS, MIXED_VGPUS_PATH), (CPUS, CPUS_PATH)], ids=("vgpus", "cpus")
+)
+def test_systemd_has_nothing_to_say_about_the_path_unit(service: str, path: str, tmp_path: Path) -> None:
+    for unit in (service, path):
         text = "\n".join(lines(unit)).replace("/usr/bin/plimsoll", "/bin/true")
         (tmp_path / unit).write_text(text, encoding="utf-8")
     done = subprocess.run(
-        ["systemd-analyze", "verify", "--man=no", str(tmp_path / MIXED_VGPUS_PATH)],
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / path)],
         capture_output=True,
         text=True,
         check=False,
