@@ -345,8 +345,9 @@ REFUSED_HERE: Mapping[str, str] = {
     "all realtime": "a `mixed` guest whose CPUs are all in the realtime mask: it is `dedicated`",
     "spelling": "a spec of nova in another spelling (`TRAIT:`, `trait.1:`, `HW:numa_nodes`), or under the "
     "name of the image property: nova ignores it",
-    "group of CPUs": "`resourcesS:PCPU`, and `resourcesS:VCPU` of a guest with dedicated CPUs: they are "
-    "those of the guest's cells",
+    "group of CPUs": "`resourcesS:PCPU`: dedicated CPUs are those of the guest's cells; and "
+    "`resourcesS:VCPU` beside `hw:cpu_policy` or `resources:PCPU`, which nova refuses only where S is a "
+    "number",
     "cells without memory": "a guest with cells whose memory is in a suffixed group alone, or removed by "
     "`resources:MEMORY_MB=0`: nova gives the cells memory that Placement does not count",
     "nothing": "a flavor whose specs remove all that it asks for: Placement refuses nova's query",

@@ -76,7 +76,8 @@ ONLY_HERE: Mapping[str, Callable[[Demand, Query, str], bool]] = {
     "all realtime": lambda demand, query, why: why.startswith("hw:cpu_realtime_mask"),
     "spelling": lambda demand, query, why: why.startswith(SPELLINGS),
     "group of CPUs": lambda demand, query, why: (
-        "no group of their own" in why or why.startswith(("resources_NET:VCPU", "resources1:VCPU"))
+        "no group of their own" in why
+        or why.startswith(("resources_NET:VCPU: hw:cpu_policy", "resources:PCPU: resources_NET:VCPU"))
     ),
     "cells without memory": lambda demand, query, why: "the guest has NUMA cells" in why,
     "nothing": lambda demand, query, why: "the request is empty" in why,
@@ -148,7 +149,7 @@ RARE: Mapping[str, Demand] = {
         },
     ),
     "conflict over nothing": Demand(1, 512, 0, {"hw:tpm_model": "tpm-crb"}, {"hw_tpm_model": "tpm-tis"}),
-    "group of CPUs": Demand(4, 512, 0, {"resources_NET:VCPU": "1", "hw:cpu_policy": "dedicated"}),
+    "group of CPUs": Demand(4, 512, 0, {"resources_NET:VCPU": "1", "hw:cpu_policy": "shared"}),
     "nothing": Demand(1, 512, 0, {"resources:VCPU": "0", "resources:MEMORY_MB": "0"}),
     "cells without memory": Demand(2, 512, 0, {"resources1:MEMORY_MB": "256", "hw:numa_nodes": "2"}),
     "no such trait": Demand(1, 512, 0, {}, {"trait:HW_CPU_X86_AVX52": "required"}),
