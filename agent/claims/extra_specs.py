@@ -332,7 +332,7 @@ def read_flag(spec: str, text: str) -> bool:
 
 REFUSED_HERE: Mapping[str, str] = {
     "unknown": "an unknown image property that begins with `hw_`, `os_` or `img_`, and an extra spec whose "
-    "namespace begins like one of nova's: nova ignores them",
+    "namespace is nearly one of nova's (`quotas:cpu_shares`): nova ignores them",
     "group policy": "two suffixed groups or more without `group_policy`: Placement refuses nova's query",
     "group without resources": "a group with traits and without resources that no `same_subtree` names: "
     "Placement refuses nova's query",

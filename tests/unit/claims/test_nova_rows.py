@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from agent.claims.device_profiles import ProfileGroup
-from agent.claims.extra_specs import CLAIM_SPECS
+from agent.claims.extra_specs import CLAIM_SPECS, NO_CLAIM, REFUSED_BY_NOVA, REFUSED_HERE
+from agent.claims.image import NO_CLAIM as IMAGE_NO_CLAIM
 from agent.claims.image import TRAIT_PROPERTIES
 from agent.claims.parse_request import parse_claim
+from agent.errors import UsageError
 
 CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"
 PLAIN = {"VCPU": 4, "MEMORY_MB": 4096, "DISK_GB": 10}
@@ -208,6 +210,104 @@ def test_groups_and_aliases_are_asked_for_as_the_flavor_says() -> None:
     assert profile.required == (frozenset({"CUSTOM_ARRIA10"}),)
 
 
+@pytest.mark.parametrize("key", NO_CLAIM)
+def test_a_spec_of_these_changes_no_claim(key: str) -> None:
+    assert ask(Example({key.replace("*", "x"): "1"})) == ask(Example())
+
+
+@pytest.mark.parametrize("key", IMAGE_NO_CLAIM)
+def test_a_property_of_these_changes_no_claim(key: str) -> None:
+    assert ask(Example(image={key: "1"})) == ask(Example(image={}))
+
+
+TWO = {"resources1:VGPU": "1", "resources2:VGPU": "1"}
+REFUSED: dict[str, tuple[Example, ...]] = {
+    "unknown": (Example(image={"hw_no_such": "1"}), Example({"quotas:cpu_shares": "1"})),
+    "group policy": (Example(TWO),),
+    "group without resources": (Example({"trait1:CUSTOM_A": "required"}),),
+    "required and forbidden": (Example({"trait:CUSTOM_A": "forbidden"}, {"trait:CUSTOM_A": "required"}),),
+    "cells without number": (
+        Example({"hw:numa_mem.0": "4096"}),
+        Example({"hw:numa_nodes": "2", "hw:numa_cpus.0": "0-3"}),
+    ),
+    "conflict over nothing": (Example({"hw:tpm_model": "tpm-crb"}, {"hw_tpm_model": "tpm-tis"}),),
+    "property twice": (Example(image={"hw_architecture": "i686", "architecture": "x86_64"}),),
+    "all realtime": (
+        Example(
+            {
+                **MIXED,
+                "hw:cpu_realtime": "yes",
+                "hw:cpu_realtime_mask": "0-3",
+                "hw:emulator_threads_policy": "share",
+            }
+        ),
+    ),
+    "spelling": (
+        Example({"TRAIT:CUSTOM_A": "required"}),
+        Example({"trait.1:CUSTOM_A": "required"}),
+        Example({"HW:numa_nodes": "2"}),
+        Example({"hw_numa_nodes": "2"}),
+    ),
+    "group of CPUs": (
+        Example({"resources1:PCPU": "4"}),
+        Example({"resources_NET:PCPU": "4"}),
+        Example({"resources_NET:VCPU": "1", "hw:cpu_policy": "shared"}),
+        Example({"resources_NET:VCPU": "1", "resources:PCPU": "4"}),
+    ),
+    "cells without memory": (
+        Example({"hw:numa_nodes": "2", "resources1:MEMORY_MB": "256"}),
+        Example({"hw:numa_nodes": "2", "resources:MEMORY_MB": "0"}),
+    ),
+    "nothing": (Example({"resources:VCPU": "0", "resources:MEMORY_MB": "0", "resources:DISK_GB": "0"}),),
+    "no trait": (Example(image={"hw_architecture": "armv7l"}),),
+    "no such trait": (Example(image={"trait:HW_CPU_X86_AVX52": "required"}),),
+    "no word": (
+        Example(image={"hw_virtio_packed_ring": "maybe"}),
+        Example(image={"trait:CUSTOM_A": "Required"}),
+    ),
+    "bits": (Example({"hw:mem_page_size": "2Mb"}),),
+}
+"""{name of a sentence on what the claim alone refuses: examples}"""
+
+MADE: dict[str, tuple[Example, ...]] = {
+    "encryption without image": (Example({"hw:mem_encryption": "true"}),),
+    "locked memory": (Example({"hw:locked_memory": "true"}),),
+    "threads of shared CPUs": (Example({"trait:HW_CPU_HYPERTHREADING": "required"}),),
+    "optional secure boot": (Example({"os:secure_boot": "optional"}),),
+    "blanks": (
+        Example({"resources:VGPU": " 1 "}),
+        Example({"hw:pmem": "6GB, 16GB"}),
+        Example({"hw:pmem": ""}),
+    ),
+    "no claim": (Example({"hw:cpu_realtime_mask": "x"}),),
+    "other spelling": (Example(image={"hw_video_model": "VGA"}), Example({"hw:mem_page_size": "1GiB"})),
+    "riscv64": (Example(image={"hw_emulation_architecture": "riscv64"}),),
+    "half a cell": (Example({"hw:numa_nodes": "1", "hw:numa_mem.0": "4096"}),),
+}
+"""{name of a sentence on what nova alone refuses: examples, for which the claim is made}"""
+
+
+def examples(rows: dict[str, tuple[Example, ...]]) -> list[Any]:
+    return [
+        pytest.param(example, id=f"{name}-{number}")
+        for name, each in rows.items()
+        for number, example in enumerate(each)
+    ]
+
+
+@pytest.mark.parametrize("example", examples(REFUSED))
+def test_the_claim_refuses_what_the_page_says_that_nova_accepts(example: Example) -> None:
+    with pytest.raises(UsageError):
+        ask(example)
+
+
+@pytest.mark.parametrize("example", examples(MADE))
+def test_the_claim_is_made_where_the_page_says_that_nova_refuses(example: Example) -> None:
+    assert ask(example).groups
+
+
 def test_each_row_has_an_example() -> None:
+    """A row of the page without a test fails here."""
     assert {row.key for row in CLAIM_SPECS} == {*SPECS, *OF_GROUPS}
     assert {row.key for row in TRAIT_PROPERTIES} == {*IMAGES}
+    assert REFUSED.keys() == REFUSED_HERE.keys() and MADE.keys() == REFUSED_BY_NOVA.keys()
