@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from uuid import UUID, uuid5
 
 from agent.claims.book import Book
-from agent.claims.choice import Choice, FreeOf, Order, Strategy
+from agent.claims.choice import CellCost, Choice, FreeOf, Order, Strategy
 from agent.claims.claim import ClaimState, claim_of_fit
 from agent.claims.fit_search import ProviderIndex
 from agent.claims.flavor import Flavor, claim_for_flavor
@@ -53,11 +53,13 @@ def uuid_of(name: str) -> str:
 class NovaChoice(Choice):
     """The order of nova: a cell counts by its free devices of every kind, one by one."""
 
-    def idle(self, asked: Collection[str], free: FreeOf) -> dict[int, float]:
+    def costs(
+        self, asked: Mapping[str, int], room: Mapping[int, Mapping[str, int]], free: FreeOf
+    ) -> dict[int, CellCost]:
         if any(name in asked for name in (GPU, VF)):
             return {}
         return {
-            cell: float(sum(free(uuid, name) for uuid, name in devices))
+            cell: CellCost(lost=float(sum(free(uuid, name) for uuid, name in devices)))
             for cell, devices in self.devices.items()
         }
 
@@ -65,7 +67,9 @@ class NovaChoice(Choice):
 class FormerChoice(Choice):
     """No cell is spared for its devices."""
 
-    def idle(self, asked: Collection[str], free: FreeOf) -> dict[int, float]:
+    def costs(
+        self, asked: Mapping[str, int], room: Mapping[int, Mapping[str, int]], free: FreeOf
+    ) -> dict[int, CellCost]:
         return {}
 
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
+from agent.claims.beside import beside_devices
 from agent.claims.choice import Choice, Strategy
 from agent.claims.claim import Claim, ClaimState, Fit, Shortfall
 from agent.claims.fit import ProviderIndex, cover, fit
@@ -47,11 +48,13 @@ class Book:
 
     `claims` {consumer uuid: claim} are the agent's claims. `to_make` are the units that do not exist yet, and
     `cards` {provider uuid: card} those whose classes share their room, as the driver describes them. Read
-    them only. `choice` compares places that fit; its devices and cells come with each `refresh`.
+    them only. `choice` compares places that fit; its devices and cells come with each `refresh`, and what
+    guests have beside a device is what the claim that was put last has.
     """
 
     def __init__(self, claims: Iterable[Claim] = (), choice: Choice | None = None) -> None:
-        self._choice = choice or Choice()
+        self._beside_devices = dict(choice.beside) if choice else {}
+        self._choice = replace(choice or Choice(), beside=self._beside_devices)
         self.claims: dict[str, Claim] = {}
         self.to_make: UnitsToMake = {}
         self.cards: Mapping[str, Card] = {}
@@ -499,6 +502,7 @@ class Book:
         self._take_out(claim.consumer)
         self.claims[claim.consumer] = claim
         self._cells.put(claim)
+        self._beside_devices.update(beside_devices(claim))
         for _, name, unit in claim.exact:
             self._taken[name, unit] = claim.consumer
         row = self.row(claim.consumer)

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from agent.claims.choice import Choice
+from agent.claims.choice import NO_COST, CellCost, Choice
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.providers.cards.stock import CardStock
 from agent.providers.exclusive import WaysOf, can_give_together, excluding_class, room
@@ -191,10 +191,14 @@ class HostStock:
             return f"only {free} of its exact units are free{cordoned}"
         return f"only {free} of {inventory.capacity} {'is' if free == 1 else 'are'} free{cordoned}"
 
-    def idle_devices(self, asked: Collection[str]) -> dict[int, float]:
-        """`Choice.idle` of what is free now."""
+    def cell_costs(
+        self, asked: Mapping[str, int], room: Mapping[int, Mapping[str, int]]
+    ) -> dict[int, CellCost]:
+        """`Choice.costs` of the devices that are free now."""
         tree = self.host.tree
-        return self.choice.idle(asked, lambda uuid, name: self.free(tree[uuid], name) if uuid in tree else 0)
+        return self.choice.costs(
+            asked, room, lambda uuid, name: self.free(tree[uuid], name) if uuid in tree else 0
+        )
 
     def can_give_together(self, provider: Provider, wanted: Mapping[str, int]) -> bool:
         """Whether no class in `wanted` {class: amount}, nor any in use, excludes another."""
@@ -241,20 +245,34 @@ def fit_slots(request: ClaimRequest, stock: HostStock) -> list[FitSlot]:
                 if next(stock.obstacles(group, resources, provider), None) is None
             )
             slots.append(FitSlot(group, resources, tuple(options)))
-    idle = stock.idle_devices(request.resources) if stock.choice.cell_of else {}
-    return _most_useful_first([_best_first(slot, stock, idle) for slot in slots])
+    costs = _cell_costs(request, stock, slots)
+    return _most_useful_first([_best_first(slot, stock, costs) for slot in slots])
 
 
-def _best_first(slot: FitSlot, stock: HostStock, idle: Mapping[int, float]) -> FitSlot:
+def _cell_costs(request: ClaimRequest, stock: HostStock, slots: Iterable[FitSlot]) -> dict[int, CellCost]:
+    """What the guest would cost on each cell; nothing where no slot can be filled by one cell or another."""
+    tree, cell_of = stock.host.tree, stock.choice.cell_of
+    if not any(sum(provider.uuid in cell_of for provider in slot.options) > 1 for slot in slots):
+        return {}
+    room = {
+        cell: {name: stock.free(tree[uuid], name) for name in tree[uuid].inventories}
+        for uuid, cell in cell_of.items()
+        if uuid in tree
+    }
+    return stock.cell_costs(request.resources, room)
+
+
+def _best_first(slot: FitSlot, stock: HostStock, costs: Mapping[int, CellCost]) -> FitSlot:
     """The slot with its options in the order of choice: own providers first, then as `Choice` says."""
     if len(slot.options) < 2 or not slot.resources:
         return slot
-    name = next(iter(slot.resources))
+    name, amount = next(iter(slot.resources.items()))
     cell_of, rank = stock.choice.cell_of, stock.choice.strategy.rank
 
-    def place(provider: Provider) -> tuple[bool, float, int]:
-        devices = idle.get(cell_of.get(provider.uuid, -1), 0.0)
-        return not stock.host.is_own(provider.uuid), devices, rank(name, stock.free(provider, name))
+    def place(provider: Provider) -> tuple[bool, bool, float, float]:
+        cost = costs.get(cell_of.get(provider.uuid, -1), NO_COST)
+        spare = stock.free(provider, name) - amount - cost.needed.get(name, 0.0)
+        return not stock.host.is_own(provider.uuid), cost.has_idle, cost.lost, rank(name, spare)
 
     return replace(slot, options=tuple(sorted(slot.options, key=place)))
 

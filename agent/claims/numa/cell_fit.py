@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import combinations, islice
 
-from agent.claims.choice import Strategy
+from agent.claims.choice import NO_COST, CellCost, Strategy
 from agent.words import counted
 
 KIB_PER_MIB = 1024
@@ -162,19 +162,19 @@ class CellPairs:
         near: frozenset[int] = frozenset(),
         at: Mapping[int, int] | None = None,
         bound: Mapping[int, int] | None = None,
-        idle: Mapping[int, float] | None = None,
+        costs: Mapping[int, CellCost] | None = None,
         strategy: Strategy | None = None,
     ) -> "CellPairs":
         """Compute the fit of each pair.
 
         `page_sizes_kib` are the acceptable page sizes (KiB), the best first; None: any size. `near` are host
         cells that are tried first: the guest's devices are attached to them. `at` {guest cell: host cell} is
-        where the guest already is; it is tried before all others. All other host cells are tried by `idle`
-        {host cell: idle devices}, the fewest first, then as the `strategy` ranks what they have left of what
-        the guest asks for, and then by id. `bound`
+        where the guest already is; it is tried before all others. All other host cells are tried by `costs`
+        {host cell: what the guest keeps there from others}, the least first, then as the `strategy` ranks
+        what they have left of what the guest asks for, and then by id. `bound`
         {guest cell: host cell} are the guest's cells that must be there.
         """
-        rank = _CellRank(guest, page_sizes_kib, idle or {}, strategy or Strategy())
+        rank = _CellRank(guest, page_sizes_kib, costs or {}, strategy or Strategy())
         ranked = sorted(host, key=lambda cell: (cell.id not in near, *rank.of(cell), cell.id))
         options: list[list[PlacedCell]] = []
         misfits: list[Misfit] = []
@@ -245,15 +245,21 @@ class _CellRank:
 
     guest: Sequence[GuestCell]
     page_sizes_kib: Sequence[int] | None
-    idle: Mapping[int, float]
+    costs: Mapping[int, CellCost]
     strategy: Strategy
 
-    def of(self, cell: FreeCell) -> tuple[float, int, int]:
-        """(idle devices, rank of the dedicated CPUs if some are asked for, rank of the memory)"""
-        pinned = any(wanted.pinned for wanted in self.guest)
+    def of(self, cell: FreeCell) -> tuple[bool, float, float, float]:
+        """(has idle devices, lost ones, rank of the dedicated CPUs if some are asked for, of the memory)
+
+        The dedicated CPUs are ranked by what is left of them beyond what guests with the cell's devices need.
+        """
+        cost = self.costs.get(cell.id, NO_COST)
+        pinned = max((len(wanted.pinned) + wanted.emulator for wanted in self.guest), default=0)
+        spare = len(cell.free_cpus) - pinned - cost.needed.get("PCPU", 0.0)
         return (
-            self.idle.get(cell.id, 0.0),
-            self.strategy.rank("PCPU", len(cell.free_cpus)) if pinned else 0,
+            cost.has_idle,
+            cost.lost,
+            self.strategy.rank("PCPU", spare) if pinned else 0.0,
             self.strategy.rank("MEMORY_MB", self._free_mb(cell)),
         )
 

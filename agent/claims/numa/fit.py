@@ -12,7 +12,7 @@ from dataclasses import replace
 from agent.claims.claim import Fit, Shortfall
 from agent.claims.fit_search import STEPS_MAX, FitSearch, FitSlot, HostStock, first_units, fit_slots
 from agent.claims.numa.affinity import Affinity
-from agent.claims.numa.cell_fit import KIB_PER_MIB, CellPairs, Misfit, PlacedCell
+from agent.claims.numa.cell_fit import KIB_PER_MIB, CellPairs, FreeCell, GuestCell, Misfit, PlacedCell
 from agent.claims.numa.guest_cells import guest_cells, page_sizes, thread_policy
 from agent.claims.numa.host_cells import CELL_CLASSES, CellStock, HostCells
 from agent.claims.request import ClaimRequest, RequestGroup
@@ -35,15 +35,18 @@ def fit_with_cells(request: ClaimRequest, stock: HostStock, cells: CellStock, af
     if not cells.host.cells or root is None:
         return _no_fit([Shortfall.at(root, "", len(guest), 0, CELLS_UNKNOWN)])
     rest = fit_slots(without_cell_resources(request), stock)
+    free, sizes_kib = cells.free(stock), page_sizes(request.topology, cells.host.page_sizes_kib)
     pairs = CellPairs.of(
         guest,
-        cells.free(stock),
+        free,
         thread_policy=thread_policy(request.topology),
-        page_sizes_kib=page_sizes(request.topology, cells.host.page_sizes_kib),
+        page_sizes_kib=sizes_kib,
         near=cells.near or _cells_near_devices(rest, stock, cells.host),
         at=cells.at,
         bound=cells.bound,
-        idle=stock.idle_devices(request.resources),
+        costs=stock.cell_costs(
+            _asked_of_cell(request, guest, sizes_kib), {cell.id: _room_of(cell) for cell in free}
+        ),
         strategy=stock.choice.strategy,
     )
     refusal: tuple[list[FitSlot], FitSearch] | None = None
@@ -65,6 +68,35 @@ def fit_with_cells(request: ClaimRequest, stock: HostStock, cells: CellStock, af
     if refusal is None:
         return _no_fit(_misfit_shortfall(misfit, stock, cells.host) for misfit in pairs.misfits())
     return _no_fit(shortfalls(request, stock, *refusal))
+
+
+def _asked_of_cell(
+    request: ClaimRequest, guest: Sequence[GuestCell], page_sizes_kib: Sequence[int] | None
+) -> dict[str, int]:
+    """{class: amount} of the guest's devices, and of the most that one of its cells asks for."""
+    devices = {name: amount for name, amount in request.resources.items() if name not in CELL_CLASSES}
+    larger = page_sizes_kib and min(page_sizes_kib) >= KIB_PER_MIB
+    memory_mb = max((cell.memory_mb for cell in guest), default=0)
+    return {
+        **devices,
+        "PCPU": max((len(cell.pinned) + cell.emulator for cell in guest), default=0),
+        "VCPU": max((len(cell.floating) for cell in guest), default=0),
+        **(
+            {page_class(size): memory_mb * KIB_PER_MIB // size for size in page_sizes_kib[:1]}
+            if page_sizes_kib and larger
+            else {"MEMORY_MB": memory_mb}
+        ),
+    }
+
+
+def _room_of(cell: FreeCell) -> dict[str, int]:
+    """{class: amount} of what the host cell can still give; a class for each size of large pages."""
+    return {
+        "PCPU": len(cell.free_cpus),
+        "VCPU": cell.shared_cpus if cell.floating is None else cell.floating,
+        "MEMORY_MB": cell.memory_mb,
+        **{page_class(size): number for size, number in cell.pages.items()},
+    }
 
 
 def without_cell_resources(request: ClaimRequest) -> ClaimRequest:

@@ -48,14 +48,45 @@ def test_a_strategy_that_says_nothing_clear_is_an_error(words: list[str], clause
 def test_the_only_gpu_counts_as_much_as_all_virtual_functions() -> None:
     free = {("gpu", "VGPU"): 1, ("nic0", "VF"): 3, ("nic1", "VF"): 1}
     choice = Choice(devices={0: [("gpu", "VGPU"), ("nic0", "VF")], 1: [("nic1", "VF")], 2: []})
-    assert choice.idle((), lambda uuid, name: free[uuid, name]) == {0: 1.75, 1: 0.25}
-    assert choice.idle(["VGPU"], lambda uuid, name: free[uuid, name]) == {0: 0.75, 1: 0.25}
-    assert choice.idle((), lambda uuid, name: 0) == {}
+
+    def costs(**asked: int) -> dict[int, tuple[bool, float]]:
+        found = choice.costs(asked, {}, lambda uuid, name: free[uuid, name])
+        return {cell: (cost.has_idle, cost.lost) for cell, cost in found.items()}
+
+    assert costs(PCPU=1) == {0: (True, 1.75), 1: (True, 0.25)}
+    assert costs(PCPU=1, VGPU=1) == {0: (True, 0.75), 1: (True, 0.25)}
+    assert costs(PCPU=1, VGPU=1, VF=1) == {0: (False, 0.0), 1: (False, 0.0)}
+    assert choice.costs({}, {}, lambda uuid, name: 0) == {}
 
 
 def test_a_card_that_can_be_given_whole_or_in_parts_counts_once() -> None:
-    choice = Choice(devices={0: [("nic", "PF"), ("nic", "VF")], 1: [("gpu", "VGPU")]})
-    assert choice.idle((), lambda uuid, name: 4) == {0: 1.0, 1: 1.0}
+    choice = Choice(
+        devices={0: [("nic", "PF"), ("nic", "VF")], 1: [("gpu", "VGPU")]},
+        beside={"PF": {"PCPU": 4.0}, "VF": {"PCPU": 1.0}},
+    )
+    room = {0: {"PCPU": 4}, 1: {"PCPU": 4}}
+    costs = choice.costs({"PCPU": 4}, room, lambda uuid, name: 1)
+    assert {cell: cost.lost for cell, cost in costs.items()} == {0: 1.0, 1: 1.0}
+    assert costs[0].needed == {"PCPU": 4.0}
+
+
+def test_a_device_is_lost_where_the_cpus_that_guests_have_beside_one_are_taken() -> None:
+    choice = Choice(
+        devices={0: [("gpu0", "VGPU")], 1: [("gpu1", "VGPU")]},
+        beside={"VGPU": {"PCPU": 4.0, "MEMORY_MB": 2.0}},
+    )
+    room = {0: {"PCPU": 12, "MEMORY_MB": 100}, 1: {"PCPU": 8, "MEMORY_MB": 3}}
+
+    def costs(**asked: int) -> dict[int, tuple[float, float]]:
+        found = choice.costs(asked, room, lambda uuid, name: 2)
+        return {cell: (round(cost.lost, 2), cost.needed["PCPU"]) for cell, cost in found.items()}
+
+    # 2 GPUs are usable on cell 0, and 1 on cell 1, whose memory is short.
+    assert costs(PCPU=4) == {0: (0.0, 8.0), 1: (0.0, 8.0)}
+    assert costs(PCPU=5) == {0: (0.33, 8.0), 1: (0.33, 8.0)}
+    assert costs(PCPU=1, MEMORY_MB=97)[0] == (0.33, 8.0)
+    assert costs(PCPU=4, VGPU=1) == {0: (0.0, 4.0), 1: (0.0, 4.0)}
+    assert costs(PCPU=99) == {0: (0.67, 8.0), 1: (0.33, 8.0)}, "on no cell, and it is asked all the same"
 
 
 def book(strategy: Strategy, *, gpus: int) -> Book:
@@ -139,3 +170,27 @@ def test_own_providers_come_before_sharing_ones_whatever_they_have_left() -> Non
 def test_places_that_are_alike_are_taken_by_name() -> None:
     result = fitted(ask(group("nic", VF=1)), *reversed(CARDS[1:]), HOST)
     assert result.allocations == {"card0": {"VF": 1}}
+
+
+def test_a_guest_takes_the_cpus_that_are_left_over_beside_the_devices() -> None:
+    """Guests with a GPU have 2 CPUs: of 8 CPUs, cell 0 with 4 GPUs has none to spare, cell 1 with 2 has 4."""
+    layout, tree = topology(2), provider_tree(topology(2))
+    units = dict(host_cells(layout, tree)[1].units)
+    for cell, number in ((0, 4), (1, 2)):
+        gpus = Provider(
+            uuid_of(f"gpu{cell}"), f"gpu{cell}", uuid_of(f"cell{cell}"), {"VGPU": Inventory(number)}
+        )
+        tree = tree.with_provider(gpus)
+        units[gpus.uuid] = {"VGPU": tuple(f"{cell}-{unit}" for unit in range(number))}
+    index = ProviderIndex.of(tree, uuid_of("host"))
+    of_provider = {uuid_of("cell0"): 0, uuid_of("cell1"): 1}
+    made = Book()
+    made.refresh(index, {}, units, HostCells.of(HostLayout(layout, of_provider), index))
+    assert claim(made, 1, cpus=2, gpu=True) and host_cell(made, 1) == 0
+    assert claim(made, 2, cpus=4) and host_cell(made, 2) == 1
+    assert all(claim(made, number, cpus=2, gpu=True) for number in range(3, 8))
+
+
+def host_cell(made: Book, number: int) -> int:
+    (placed,) = made.claims[str(UUID(int=number))].cells
+    return placed.host_cell
