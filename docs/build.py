@@ -25,6 +25,7 @@ from agent.cli.parser import build as build_parser
 from agent.cli.provider_tree import tree_lines
 from agent.cli.tables import table_lines
 from agent.cli.terminal import Style
+from agent.config.nova_names import NOVA_NAMES
 from agent.config.options import all_options, allowed, driver_classes, is_pattern
 from agent.config.settings import sample
 from drivers.fake.host_file import HOST_SCHEMA
@@ -196,7 +197,25 @@ def nova_parity_page() -> str:
     parts += [f"- {_sentence(text)}\n" for text in REFUSED_HERE.values()]
     parts += ["\nThe claim is made, and nova refuses:\n\n"]
     parts += [f"- {_sentence(text)}\n" for text in REFUSED_BY_NOVA.values()]
+    parts += [
+        "\n## Options of nova.conf\n\n",
+        "An option of the agent that is named like one of nova's means the same; ",
+        "nova has `cpu_power_*` in `[libvirt]`, the agent in `[compute]`. These are refused with the reason:",
+        "\n\n",
+        _table(("option", "why, and what to do"), _options_of_nova()),
+    ]
     return "".join(parts)
+
+
+def _options_of_nova() -> Iterator[tuple[str, str]]:
+    """A row for each reason, with the options of a group that have it."""
+    for group, names in NOVA_NAMES.items():
+        options: dict[str, list[str]] = {}
+        for name, why in names.items():
+            options.setdefault(why, []).append("any other" if name == "*" and len(names) > 1 else name)
+        for why, same in options.items():
+            listed = ", ".join(name if name == "any other" else f"`{name}`" for name in same)
+            yield f"`[{group}]` {listed.replace('`*`', 'any')}", why
 
 
 def _table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

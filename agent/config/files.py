@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 from oslo_config import cfg
 
-from agent.config.options import REFUSED, Options, allowed, names_of, options_of, with_groups
+from agent.config.options import Options, allowed, names_of, options_of, why_refused, with_groups
 from agent.errors import SettingsError
 from agent.words import counted
 
@@ -131,6 +131,9 @@ def _check_known(path: Path, sections: Sections, options: Options) -> None:
     for group, assignments in sections.items():
         declared = options_of(group, options)
         if declared is None:
+            of_nova = next((name for name in assignments if why_refused(group, name)), None)
+            if of_nova:
+                _refuse_unknown(path, group, of_nova, options)
             raise SettingsError(
                 f"{path}: there is no group [{group}]{_nearest(group, options)}.", file=str(path), group=group
             )
@@ -147,21 +150,22 @@ def _check_known(path: Path, sections: Sections, options: Options) -> None:
         known = {name for option in declared for name in names_of(option)}
         for name in assignments:
             if name not in known:
-                raise SettingsError(
-                    f"{path}: [{group}] {_unknown(group, name, options)}.",
-                    file=str(path),
-                    group=group,
-                    option=name,
-                )
+                _refuse_unknown(path, group, name, options)
+
+
+def _refuse_unknown(path: Path, group: str, name: str, options: Options) -> NoReturn:
+    raise SettingsError(
+        f"{path}: [{group}] {_unknown(group, name, options)}.", file=str(path), group=group, option=name
+    )
 
 
 def _unknown(group: str, name: str, options: Options) -> str:
     """What is wrong with an option that the group does not have."""
-    why = REFUSED.get(group, {}).get(name)
+    why = why_refused(group, name)
     if why:
         return f"{name} is of no use here: {why}"
     hint = _nearest(name, [option.dest for option in options_of(group, options) or ()])
-    return f"has no option {name!r}{hint or _elsewhere(name, options)}"
+    return f"has no option {name!r}{_elsewhere(name, options) or hint}"
 
 
 def _check_environment(options: Options) -> None:
@@ -174,7 +178,7 @@ def _check_environment(options: Options) -> None:
             continue
         known = [option.dest for option in options[group]]
         if name.lower() not in known:
-            why = REFUSED.get(group, {}).get(name.lower())
+            why = why_refused(group, name.lower())
             hint = f": {why}" if why else _nearest(name.lower(), known)
             raise SettingsError(
                 f"The environment variable {variable} names no option of [{group}]{hint}.",

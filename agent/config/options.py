@@ -12,6 +12,7 @@ from typing import Any
 from oslo_config import cfg, types
 
 from agent.config.keystone_names import REFUSED_NAMES
+from agent.config.nova_names import why_not_of_nova
 from agent.cpuset import format_cpu_set, parse_cpu_set
 from agent.driver import ENTRY_POINT_GROUP, Driver
 from agent.errors import SettingsError
@@ -436,8 +437,11 @@ AGENT_OPTIONS: Options = {
     "log": _LOG,
 }
 
-REFUSED: Mapping[str, Mapping[str, str]] = {"placement": REFUSED_NAMES}
-"""{group: {option that nova or its libraries have and the agent does not: why, and what to do}}"""
+
+def why_refused(group: str, name: str) -> str | None:
+    """Why the agent does not have an option of nova or keystoneauth, and what to do; None: of neither."""
+    return REFUSED_NAMES.get(name) if group == "placement" else why_not_of_nova(group, name)
+
 
 NEED_RESTART: Mapping[str, frozenset[str]] = {
     "DEFAULT": frozenset(("host", "state_path", "compute_driver")),

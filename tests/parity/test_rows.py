@@ -11,7 +11,9 @@ from nova.scheduler import request_filter
 from nova.virt import driver as virt_driver
 
 from agent.claims import extra_specs, image
+from agent.config.nova_names import NOVA_NAMES, why_not_of_nova
 from drivers.libvirt.describe.nova_rows import row_of
+from parity.nova_query import CONF
 
 NOT_ABOUT_THE_GUEST = {
     "require_tenant_aggregate",
@@ -73,3 +75,43 @@ def test_each_trait_of_a_capability_of_nova_has_a_row() -> None:
 
 def test_each_standard_trait_has_a_row() -> None:
     assert [trait for trait in os_traits.get_traits() if row_of(trait) is None] == []
+
+
+NO_MORE = {
+    ("pci", "passthrough_whitelist"),
+    ("devices", "enabled_vgpu_types"),
+    ("libvirt", "num_memory_encrypted_guests"),
+    *(
+        ("DEFAULT", name)
+        for name in ("debug", "log_dir", "log_file", "use_journal", "use_syslog", "use_stderr")
+    ),
+}
+"""Options that nova had before 34, and those of its library for logs."""
+
+
+def options_of(group: str) -> set[str]:
+    return set(CONF if group == "DEFAULT" else CONF[group])
+
+
+def test_each_option_that_the_page_refuses_is_one_of_nova() -> None:
+    named = {(group, name) for group, names in NOVA_NAMES.items() for name in names if name != "*"}
+    assert {(group, name) for group, name in named if name not in options_of(group)} == NO_MORE
+
+
+OWN = {
+    "compute": {
+        "cpu_dedicated_set",
+        "cpu_shared_set",
+        "provider_config_location",
+        "resource_provider_association_refresh",
+    },
+    "pci": {"alias", "device_spec"},
+    "devices": {"enabled_mdev_types"},
+}
+"""The options of nova in three groups that the agent has; it is not installed here, so they are named."""
+
+
+def test_each_option_of_these_groups_is_taken_or_refused_with_the_reason() -> None:
+    for group, own in OWN.items():
+        assert own <= options_of(group)
+        assert [name for name in options_of(group) - own if why_not_of_nova(group, name) is None] == []

@@ -34,6 +34,20 @@ def contexts(guests: DomainCapabilities | None) -> Mapping[str, int]:
     return {kind: count for kind, count in slots.items() if count}
 
 
+def tdx_slots(capacity: str | None, configured: int | None) -> int:
+    """The number of guests with TDX: the kernel's number of keys, or [libvirt] num_intel_tdx_guests if lower.
+
+    `capacity` is the text of the kernel's misc.capacity; where that is None or does not tell the number,
+    the configured one counts alone.
+    """
+    lines = [line.split() for line in (capacity or "").splitlines()]
+    keys = [
+        int(words[1]) for words in lines if len(words) == 2 and words[0] == "tdx" and words[1].isdecimal()
+    ]
+    known = [*keys, *(() if configured is None else (configured,))]
+    return min(known, default=0)
+
+
 def encryption_providers(name: str, guests: DomainCapabilities | None) -> Iterator[DescribedProvider]:
     """A provider below the host for each kind of encryption; a guest takes one context."""
     for kind, count in contexts(guests).items():

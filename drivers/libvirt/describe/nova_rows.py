@@ -98,9 +98,10 @@ RESOURCE_CLASSES: Sequence[HostRow] = (
     HostRow(
         ("MEM_ENCRYPTION_CONTEXT",),
         "AMD SEV, SEV-ES or SEV-SNP, and with cpu_mode = host-passthrough Intel TDX: a provider each, with "
-        "the processor's number of keys",
+        "the processor's number of keys; num_intel_tdx_guests",
         "the same, by the same names; the traits are on these providers",
-        difference="TDX with any cpu_mode: the program that starts the guest chooses its CPU",
+        difference="TDX with any cpu_mode: the program that starts the guest chooses its CPU. The lower of "
+        "num_intel_tdx_guests and the number of keys counts, as nova documents; its code takes the option",
     ),
     HostRow(
         ("CUSTOM_SGX_EPC_MB",),

@@ -13,6 +13,7 @@ import libvirt
 
 from agent.errors import DriverDataError, DriverUnavailable
 from drivers.host.xml_parser import parse_xml
+from drivers.libvirt.describe.encryption import tdx_slots
 from drivers.libvirt.describe.host import HostFacts
 from drivers.libvirt.io.connection import Connection, Session
 from drivers.libvirt.io.deadline import CallDeadline, DeadlineRunner
@@ -181,13 +182,18 @@ class HostReader:
         capacity = Path(self._options.sysfs_path) / "fs" / "cgroup" / "misc.capacity"
         if "tdx" not in guests.features:
             return guests
+        configured = self._options.num_intel_tdx_guests
+        text = None
         try:
-            lines = [line.split() for line in capacity.read_text("ascii").splitlines()]
+            text = capacity.read_text("ascii", errors="replace")
         except OSError as error:
-            LOG.warning("the number of TDX keys is not known, so none are offered: %s", error)
-            return guests
-        keys = {words[0]: int(words[1]) for words in lines if len(words) == 2 and words[1].isdecimal()}
-        return replace(guests, slots={**guests.slots, "tdx": keys.get("tdx", 0)})
+            if configured is None:
+                LOG.warning(
+                    "the number of TDX keys is not known, so none are offered; [libvirt] "
+                    "num_intel_tdx_guests gives it: %s",
+                    error,
+                )
+        return replace(guests, slots={**guests.slots, "tdx": tdx_slots(text, configured)})
 
     def _images_size(self, _deadline: CallDeadline) -> int:
         status = self._images_file_system()

@@ -22,6 +22,7 @@ class LibvirtOptions:
     file_backed_memory: int = 0
     pmem_namespaces: PmemLabels = field(default_factory=dict)
     supported_tpm_secret_security: tuple[str, ...] = ()
+    num_intel_tdx_guests: int | None = None
     call_timeout: float = 10.0
     probe_timeout: float = 60.0
     read_timeout: float = 120.0
@@ -92,6 +93,12 @@ OPTIONS = (
         default=[],
         help="How the secrets of guests' TPMs are kept (user, host, deployment), as traits; a scheduler of "
         "nova asks for one. Unset: the agent neither sets these traits nor takes them away.",
+    ),
+    cfg.IntOpt(
+        "num_intel_tdx_guests",
+        min=0,
+        help="The most guests with Intel TDX, where that is fewer than the processor has keys for, or where "
+        "the kernel does not tell their number (fs/cgroup/misc.capacity). Unset: the kernel's number.",
     ),
     cfg.IntOpt(
         "file_backed_memory",

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from keystoneauth1 import loading
 
-from agent.config.options import AGENT_OPTIONS, REFUSED, names_of
+from agent.config.keystone_names import REFUSED_NAMES
+from agent.config.options import AGENT_OPTIONS, names_of
 from agent.config.settings import load
 from agent.errors import SettingsError
 
@@ -36,17 +37,17 @@ def written(tmp_path: Path, text: str) -> Path:
 def test_each_name_that_keystoneauth_registers_is_known() -> None:
     """A new keystoneauth shows here what is missing, and what it no longer has."""
     own = {name for option in AGENT_OPTIONS["placement"] for name in names_of(option)}
-    refused = REFUSED["placement"].keys()
+    refused = REFUSED_NAMES.keys()
     assert registered() <= own | refused
     assert not own & refused
     assert refused <= registered()
 
 
-@pytest.mark.parametrize("name", sorted(REFUSED["placement"]))
+@pytest.mark.parametrize("name", sorted(REFUSED_NAMES))
 def test_a_name_without_use_here_is_refused_with_the_reason(tmp_path: Path, name: str) -> None:
     with pytest.raises(SettingsError) as caught:
         load([written(tmp_path, f"{name} = 1\n")])
-    assert f"[placement] {name} is of no use here: {REFUSED['placement'][name]}" in caught.value.message
+    assert f"[placement] {name} is of no use here: {REFUSED_NAMES[name]}" in caught.value.message
     assert caught.value.details["option"] == name
 
 

@@ -9,7 +9,7 @@ from kits.libvirt_model import HOST
 
 from agent.driver import Guest, GuestState, HostSettings
 from drivers.host.domain_xml import parse_domain
-from drivers.libvirt.describe.encryption import encryption_providers, moved_traits, with_context
+from drivers.libvirt.describe.encryption import encryption_providers, moved_traits, tdx_slots, with_context
 from drivers.libvirt.describe.host import describe_host, reportable_traits
 from drivers.libvirt.xml.capabilities import merge, parse_domain_capabilities
 
@@ -51,6 +51,26 @@ def test_the_traits_are_where_the_contexts_are_and_not_on_the_root() -> None:
     assert moved_traits(guests) == {SEV_TRAIT, ES_TRAIT, SNP_TRAIT}
     assert moved_traits(guests) <= reportable_traits(facts)
     assert "HW_CPU_AMD_SEV" in root.traits
+
+
+@pytest.mark.parametrize(
+    ("capacity", "configured", "slots"),
+    [
+        ("sev 0\ntdx 31\n", None, 31),
+        ("tdx 31\n", 4, 4),
+        ("tdx 31\n", 99, 31),
+        ("tdx 31\n", 0, 0),
+        ("res_a 5\ntdx many\n", None, 0),
+        ("sev 9\n", 4, 4),
+        (None, None, 0),
+        (None, 4, 4),
+    ],
+)
+def test_tdx_has_the_lower_of_the_kernels_number_and_the_operators(
+    capacity: str | None, configured: int | None, slots: int
+) -> None:
+    """As nova documents num_intel_tdx_guests; alone it counts where the kernel tells nothing."""
+    assert tdx_slots(capacity, configured) == slots
 
 
 def test_tdx_has_the_keys_that_the_kernel_counts() -> None:
