@@ -1,11 +1,13 @@
 """From a request to a running guest in one command: drawn requests, started under the gate without an edit.
 
 The guest itself says on its serial console on which of its cells it sees each device, and which MAC address.
-`--domains` is how many, `--seed` the first.
+Guests with CPUs of their own start on a host that gives each CPU away alone, the others on one that shares
+them all: a cell of the lab may have one CPU. `--domains` is how many requests, `--seed` the first.
 """
 
 import json
 import shlex
+import time
 from xml.etree import ElementTree
 
 import pytest
@@ -22,8 +24,7 @@ host = hv1
 reserved_host_memory_mb = 512
 
 [compute]
-cpu_dedicated_set = 1,3
-cpu_shared_set = 0,2
+{cpus}
 
 [placement]
 kind = embedded
@@ -32,10 +33,10 @@ kind = embedded
 enabled_mdev_types = nvidia-11
 
 [pci]
-device_spec = {"devname": "enp65s0", "physical_network": "red"}
-device_spec = {"devname": "enp129s0", "physical_network": "blue"}
-device_spec = {"vendor_id": "10de", "product_id": "1eb8", "resource_class": "PGPU"}
-alias = {"name": "t4", "resource_class": "PGPU"}
+device_spec = {{"devname": "enp65s0", "physical_network": "red"}}
+device_spec = {{"devname": "enp129s0", "physical_network": "blue"}}
+device_spec = {{"vendor_id": "10de", "product_id": "1eb8", "resource_class": "PGPU"}}
+alias = {{"name": "t4", "resource_class": "PGPU"}}
 """
 
 pytestmark = pytest.mark.skipif(not kernel().exists(), reason="the lab's kernel is not in its cache")
@@ -51,13 +52,23 @@ def node(prepare: Prepare) -> Node:
         found.run(f"echo {PAGES} >{pages}", note=False)
     for card in CARDS.values():
         found.run(f"labdev vfs {card} 2", note=False)
-    found.configure(CONFIG)
-    found.start()
-    found.wait("the functions are seen", lambda: all(_total(found, name) for name in ("enp65s0", "enp129s0")))
     found.run("plimsoll gate enable && systemctl restart libvirtd")
-    found.wait("libvirt is back", lambda: "ready" in found.ask("plimsoll status"))
-    found.run("plimsoll tree --traits")
     return found
+
+
+def offer(node: Node, *, pinned: bool) -> int:
+    """Give away the CPUs, each alone if `pinned`; the number of them in a cell."""
+    cells = [
+        node.run(f"cd /sys/devices/system/node/node{cell}; ls -d cpu[0-9]*", note=False).split()
+        for cell in (0, 1)
+    ]
+    cpus = ",".join(cpu.removeprefix("cpu") for cell in cells for cpu in cell)
+    option = "cpu_dedicated_set" if pinned else "cpu_shared_set"
+    node.configure(CONFIG.format(cpus=f"{option} = {cpus}"))
+    node.start()
+    node.wait("the functions are seen", lambda: all(_total(node, name) for name in ("enp65s0", "enp129s0")))
+    node.run("plimsoll tree --traits")
+    return min(map(len, cells))
 
 
 def _total(node: Node, interface: str) -> int:
@@ -65,23 +76,38 @@ def _total(node: Node, interface: str) -> int:
 
 
 @pytest.mark.timeout(6 * 3600)
-def test_each_request_becomes_a_running_guest(node: Node, request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize("pinned", [True, False], ids=("dedicated", "shared"))
+def test_each_request_becomes_a_running_guest(
+    node: Node, request: pytest.FixtureRequest, pinned: bool
+) -> None:
+    cpus_per_cell = offer(node, pinned=pinned)
     first = request.config.getoption("--seed") or 0
     for seed in range(first, first + request.config.getoption("--domains")):
-        name = f"guest{seed}"
         case = draw_case(
-            seed, memory_mb=MEMORY_MB, kind="kvm", boot=BOOT, devices=console(name), cpus_per_cell=1
+            seed,
+            memory_mb=MEMORY_MB,
+            kind="kvm",
+            boot=BOOT,
+            devices=console(f"guest{seed}"),
+            cpus_per_cell=cpus_per_cell,
         )
-        node.title(
-            f"{name}: {case.cells} cells, networks {case.networks}, vGPU {case.vgpu}, card {case.card}"
-        )
-        node.write(f"/root/{name}.xml", case.xml)
-        options = shlex.join(case.options)
-        text = node.run(f"plimsoll -o json claim --domain /root/{name}.xml {options} --define --start")
-        written = json.loads(text)
-        check(case, written, seen_by(node, name), seed, node)
-        node.wait("the guest has ended", lambda name=name: "shut off" in node.ask(f"virsh domstate {name}"))
-        node.run(f"virsh undefine {name} && plimsoll release {case.uuid}", note=False)
+        if case.pinned == pinned:
+            becomes_a_guest(node, case, seed)
+
+
+def becomes_a_guest(node: Node, case: DomainCase, seed: int) -> None:
+    """Claim, define and start in one command; the guest looks and ends."""
+    begun = time.monotonic()
+    node.title(
+        f"{case.name}: {case.cells} cells, networks {case.networks}, vGPU {case.vgpu}, card {case.card}"
+    )
+    node.write(f"/root/{case.name}.xml", case.xml)
+    options = shlex.join(case.options)
+    text = node.run(f"plimsoll -o json claim --domain /root/{case.name}.xml {options} --define --start")
+    check(case, json.loads(text), seen_by(node, case.name), seed, node)
+    node.wait("the guest has ended", lambda: "shut off" in node.ask(f"virsh domstate {case.name}"))
+    node.run(f"virsh undefine {case.name} && plimsoll release {case.uuid}", note=False)
+    print(f"{case.name} took {time.monotonic() - begun:.0f} s")
 
 
 def check(case: DomainCase, written: dict[str, object], seen: Seen, seed: int, node: Node) -> None:
@@ -114,7 +140,7 @@ def cells_of_devices(claim: dict[str, object], node: Node) -> dict[str, int]:
     """{unit of the claim: the host's cell that sysfs says}"""
     units = claim["units"]
     assert isinstance(units, dict)
-    devices = {
+    paths = {
         unit: f"/sys/bus/pci/devices/{unit}"
         if name != "VGPU"
         else f"$(dirname $(readlink -f /sys/bus/mdev/devices/{unit}))"
@@ -123,7 +149,9 @@ def cells_of_devices(claim: dict[str, object], node: Node) -> dict[str, int]:
         if name in ("SRIOV_NET_VF", "VGPU", "PGPU")
         for unit in exact
     }
-    return {unit: int(node.run(f"cat {path}/numa_node", note=False)) for unit, path in devices.items()}
+    files = " ".join(f"{path}/numa_node" for path in paths.values())
+    cells = node.run(f"cat {files} </dev/null", note=False).split()
+    return dict(zip(paths, map(int, cells), strict=True))
 
 
 def ports_of(xml: str) -> dict[str, str]:

@@ -104,6 +104,7 @@ class Host:
         slower = sorted(self.slower)[len(self.slower) // 2]
         note = f"# {slower:.1f} times slower; seconds until seen: {self.took}"
         self.node.lab.transcript.command(f"{self.node.name}#", note, "")
+        print(note)
         times = sorted(self.took.values())
         limit = IN_TIME_S * slower
         assert times[len(times) // 2] < limit and times[-1] < LATEST * limit, note
@@ -134,7 +135,7 @@ def test_each_kind_is_a_finding_in_time_and_reserved(prepare: Prepare) -> None:
     node = host.node
     node.title("Hot-plug, follow = report")
     before = node.capacity("hv1")
-    host.plug("vCPUs", "virsh setvcpus cpus 3 --live", CPUS, MORE)
+    host.plug("vCPUs", "virsh setvcpus cpus 2 --live", CPUS, MORE)
     for kind, unit in UNITS.items():
         attach = f"virsh attach-device devices /root/{kind}.xml --live"
         host.plug(kind, attach, DEVICES, CLASSES[kind])
@@ -144,7 +145,7 @@ def test_each_kind_is_a_finding_in_time_and_reserved(prepare: Prepare) -> None:
 
     def reserved() -> bool:
         now = node.capacity("hv1")
-        return now["VCPU"] <= before["VCPU"] - 2 and now["MEMORY_MB"] == before["MEMORY_MB"] - 128
+        return now["VCPU"] < before["VCPU"] and now["MEMORY_MB"] == before["MEMORY_MB"] - 128
 
     node.wait("what came is reserved", reserved)
     host.in_time()
@@ -155,9 +156,9 @@ def test_each_kind_is_claimed_in_time(prepare: Prepare) -> None:
     with_two_guests(host)
     node = host.node
     node.title("Hot-plug, follow = grow")
-    host.plug("vCPUs", "virsh setvcpus cpus 3 --live", CPUS, FOLLOWS)
+    host.plug("vCPUs", "virsh setvcpus cpus 2 --live", CPUS, FOLLOWS)
     host.plug("memory", "virsh attach-device cpus /root/dimm.xml --live", CPUS, FOLLOWS)
-    assert '"VCPU": 3' in json.dumps(host.claim(CPUS)["allocations"])
+    assert '"VCPU": 2' in json.dumps(host.claim(CPUS)["allocations"])
     for kind, unit in UNITS.items():
         host.plug(kind, f"virsh attach-device devices /root/{kind}.xml --live", DEVICES, FOLLOWS)
         assert unit in str(host.claim(DEVICES)["units"])
