@@ -70,14 +70,15 @@ def console(name: str) -> str:
 
 
 def install_guest(node: Node) -> None:
-    """Put the kernel and the initial ramdisk on the node."""
+    """Put the kernel and the initial ramdisk on the node, where they are not there yet."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "vmlinuz").write_bytes(kernel().read_bytes())
         (folder / "init").write_text(INIT, encoding="utf-8")
         node.push(folder, FOLDER)
     node.run(
-        f"cd {FOLDER} && mkdir -p root {LOGS} && install -m 755 init root/init && "
+        f"cd {FOLDER} && {{ test ! -e initrd || ! cmp -s init root/init || exit 0; }} && "
+        f"mkdir -p root {LOGS} && install -m 755 init root/init && "
         "apt-get update -qq && apt-get download -qq busybox-static && "
         "dpkg -x busybox-static_*.deb unpacked && "
         "cp $(find unpacked -path '*/bin/busybox') root/busybox && "
