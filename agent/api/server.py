@@ -2,7 +2,6 @@
 
 import fcntl
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -11,8 +10,10 @@ from pathlib import Path
 from agent.api.app import BODY_BYTES_MAX, Api
 from agent.api.operations import Operations
 from agent.config.access import Access
+from agent.config.places import check_api_socket, unusable_socket_directory
 from agent.errors import PlimsollError, SettingsError, StateError
-from agent.http.errors import AddressInUse, ListenError, NotASocket
+from agent.http import unix_socket
+from agent.http.errors import AddressInUse, ListenError
 from agent.http.listener import Listener
 from agent.http.server import BoundedServer, Limits
 
@@ -54,6 +55,7 @@ class ApiServer:
         Raises SettingsError where the socket cannot be made at this path, StateError where another agent
         listens there.
         """
+        check_api_socket(self._path)
         with _locked_directory(self._path.parent):
             try:
                 self._listener.start()
@@ -65,14 +67,25 @@ class ApiServer:
         self._listener.stop()
 
 
+def prepare_place(path: Path) -> None:
+    """Make the socket's directory if it is missing, and check that no agent listens there.
+
+    So an agent that cannot listen ends before it writes to Placement. Raises as `ApiServer.start` does.
+    """
+    check_api_socket(path)
+    _make_directory(path.parent)
+    try:
+        unix_socket.check_unused(path)
+    except ListenError as error:
+        raise _start_error(path, error) from error
+
+
 def _start_error(path: Path, error: ListenError) -> PlimsollError:
     if isinstance(error, AddressInUse):
         return StateError(
             f"Another agent listens at {path}; stop it, or give this one another [api] socket",
             socket=str(path),
         )
-    if isinstance(error, NotASocket):
-        return SettingsError(f"{path} exists and is no socket; move it away or set another [api] socket")
     return SettingsError(
         f"Cannot listen at {path}: {error}; set [api] socket to a path in a directory that the agent may "
         "write",
@@ -80,30 +93,27 @@ def _start_error(path: Path, error: ListenError) -> PlimsollError:
     )
 
 
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
+    except OSError as error:
+        raise unusable_socket_directory(path, error) from error
+
+
 @contextmanager
 def _locked_directory(path: Path) -> Iterator[None]:
     """Lock the socket's directory, which is made with mode 0750 if it is missing.
 
-    Raises SettingsError where other users may write to it, StateError where another agent has locked it.
+    Raises SettingsError where that fails, StateError where another agent has locked it.
 
     Without the lock, two agents that start at the same time could each remove the other's new socket.
     """
+    _make_directory(path)
     try:
-        path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError as error:
-        raise SettingsError(
-            f"The socket's directory {path} cannot be used: {error.strerror}; make it (mode 0750, owned by "
-            "the agent's user) or set another [api] socket",
-            directory=str(path),
-        ) from error
+        raise unusable_socket_directory(path, error) from error
     try:
-        mode = os.fstat(fd).st_mode
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            raise SettingsError(
-                f"Every user may write to {path} and replace the agent's socket; chmod it to 0750",
-                directory=str(path),
-            )
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

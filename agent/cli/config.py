@@ -47,7 +47,8 @@ def add_config_command(add: CommandAdder) -> None:
             "check settings without using them",
             "Ends with 2 and one line for the first fault that a start of the agent would refuse: an\n"
             "unknown option, a value out of range, a key given twice, options that contradict each other,\n"
-            "provider config files that contradict what the driver describes.",
+            "a path at which a file or a socket cannot be made, provider config files that contradict what\n"
+            "the driver describes. It does not look whether another process listens at an address.",
             "  plimsoll config validate\n  plimsoll config validate --config-file plimsoll.conf",
         )
     )

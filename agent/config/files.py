@@ -170,7 +170,7 @@ def _unknown(group: str, name: str, options: Options) -> str:
 
 def _check_environment(options: Options) -> None:
     """Check that OS_<GROUP>__<OPTION> names an option, if it names one of the agent's groups."""
-    by_upper = {group.upper(): group for group in options if group != "DEFAULT"}
+    by_upper = {group.upper(): group for group in options}
     for variable in os.environ:
         group_part, separator, name = variable.removeprefix("OS_").partition("__")
         group = by_upper.get(group_part)

@@ -234,6 +234,7 @@ def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
         table=table,
     )
     _check_cpus(settings.driver.host_settings)
+    _check_addresses(settings)
     _check_placement(settings.placement)
     _check_caps(settings.provider_config.caps)
     return settings
@@ -363,6 +364,38 @@ def _check_caps(caps: Caps) -> None:
             )
 
 
+def _check_addresses(settings: Settings) -> None:
+    """Raises SettingsError where two servers of the agent would have the same address."""
+    serve = settings.placement.serve
+    listen = [str(address) for address in settings.http.listen]
+    if f"unix:{settings.api.socket}" in serve:
+        raise SettingsError(
+            f"[placement] serve and [api] socket are both {settings.api.socket}; give one of them another "
+            "path.",
+            group="placement",
+            option="serve",
+        )
+    for option, texts in (("[placement] serve", serve), ("[http] listen", listen)):
+        twice = next((text for text in texts if texts.count(text) > 1 and not text.endswith(":0")), None)
+        if twice:
+            raise SettingsError(f"{option} names {twice} twice; remove one of them.")
+    both = next((text for text in listen if text in map(_same_form, serve) and not text.endswith(":0")), None)
+    if both:
+        raise SettingsError(
+            f"[placement] serve and [http] listen are both {both}; give one of them another port.",
+            group="http",
+            option="listen",
+        )
+
+
+def _same_form(address: str) -> str:
+    """An address of [placement] serve as [http] listen writes it."""
+    try:
+        return str(Address.parse(address))
+    except SettingsError:
+        return address
+
+
 def _check_placement(placement: PlacementSettings) -> None:
     unknown = placement.owner_trait and unknown_trait(placement.owner_trait)
     if unknown:
@@ -403,11 +436,32 @@ def _check_placement(placement: PlacementSettings) -> None:
                 group="placement",
                 option=name,
             )
+        _check_url(name, getattr(placement, name))
     if bool(placement.certfile) != bool(placement.keyfile):
         raise SettingsError(
             "[placement] certfile and keyfile belong together; set both or neither.",
             group="placement",
             option="certfile",
+        )
+
+
+def _check_url(option: str, url: str | None) -> None:
+    """Raises SettingsError where the value cannot be a URL of an HTTP service."""
+    if not url:
+        return
+    try:
+        parts = urlsplit(url)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none, brackets
+        is_good = False
+    if not is_good:
+        shown = MASK if "@" in url else url
+        raise SettingsError(
+            f"[placement] {option} = {shown} is no URL; write http:// or https://, a host, and a port of at "
+            "most 65535, such as http://127.0.0.1:8778.",
+            group="placement",
+            option=option,
+            value=shown,
         )
 
 

@@ -1,8 +1,8 @@
 """The daemon's process: it starts the agent's parts in order, serves, reloads, and stops them in order.
 
-The order of the start: settings, state, identity, driver, Placement, first pass with recovery, API socket,
-READY=1. The agent also starts while the hypervisor or Placement is away: then it is degraded, claims are
-closed, and its loop tries again.
+The order of the start: settings, state, the API socket's place, identity, driver, Placement, first pass with
+recovery, API socket, READY=1. The agent also starts while the hypervisor or Placement is away: then it is
+degraded, claims are closed, and its loop tries again.
 """
 
 import os
@@ -16,14 +16,15 @@ from random import SystemRandom
 from types import FrameType
 
 from agent import log
-from agent.api.server import ApiServer
+from agent.api.server import ApiServer, prepare_place
 from agent.config import settings
 from agent.config.options import driver_class
+from agent.config.places import check_state_path, unusable_state_path
 from agent.config.settings import Settings
 from agent.daemon.assemble import assemble
 from agent.daemon.jobs import Jobs
 from agent.driver import Driver
-from agent.errors import DriverError, ExitCode, PlimsollError, SettingsError, StateError
+from agent.errors import DriverError, ExitCode, PlimsollError, SettingsError
 from agent.gate.effect import GatePaths
 from agent.http.fair_threads import share_the_interpreter
 from agent.placement.connect import open_transport
@@ -48,7 +49,6 @@ CARVING_INTERVAL_S = 30.0
 HEARTBEATS_PER_WATCHDOG = 3
 START_EXTENSION_S = 300.0
 STATE_MODE = 0o700
-WORLD_WRITABLE = 0o002
 
 FIRST_AUDIT_S = (5.0, 40.0)
 """The first audit comes so long after the first good pass; hosts that start together do not stay in step."""
@@ -139,6 +139,7 @@ class Service:
         _prepare(current.state_path)
         journal = Journal.open(current.state_path)
         self._stack.callback(journal.close)
+        prepare_place(current.api.socket)
         self._build_agent(journal, _identity(current, journal))
         self._plan_jobs()
         self._notifier.extend_timeout(START_EXTENSION_S)
@@ -313,17 +314,8 @@ def _identity(loaded: Settings, journal: Journal) -> Identity:
 
 def _prepare(state_path: Path) -> None:
     """Check the state directory; create it if its parent exists. Raises StateError."""
+    check_state_path(state_path)
     try:
         state_path.mkdir(mode=STATE_MODE, exist_ok=True)
-        mode = state_path.stat().st_mode
     except OSError as error:
-        raise StateError(
-            f"The state directory {state_path} cannot be used: {error.strerror}; create it, owned by "
-            "the agent's user, or set [DEFAULT] state_path.",
-            path=str(state_path),
-        ) from error
-    if mode & WORLD_WRITABLE:
-        raise StateError(
-            f"Every user may write to the state directory {state_path}; chmod it to 0700.",
-            path=str(state_path),
-        )
+        raise unusable_state_path(state_path, error) from error

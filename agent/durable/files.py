@@ -14,6 +14,8 @@ FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
 PID_WIDTH = 31
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NO_NAMELESS_FILES = frozenset({errno.EOPNOTSUPP, errno.EISDIR})
+KERNEL_FILE_SYSTEMS = (Path("/proc"), Path("/sys"))
 
 
 class LockHeld(Exception):
@@ -30,6 +32,23 @@ def make_directory(path: Path) -> None:
         make_directory(path.parent)
         path.mkdir(mode=DIRECTORY_MODE, exist_ok=True)
         sync_directory(path.parent)
+
+
+def check_accepts_files(directory: Path) -> None:
+    """Check that this process may make files in the directory; none appears there. Raises OSError.
+
+    A full disk is no reason: what becomes of that is the writer's to decide. A file system without O_TMPFILE
+    is believed to accept files, but for those of the kernel.
+    """
+    try:
+        os.close(os.open(directory, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, FILE_MODE))
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            return
+        if error.errno not in NO_NAMELESS_FILES:
+            raise
+        if any(directory.resolve().is_relative_to(root) for root in KERNEL_FILE_SYSTEMS):
+            raise OSError(errno.EOPNOTSUPP, "no file can be made there") from error
 
 
 def owner_beside_root(path: Path) -> str | None:

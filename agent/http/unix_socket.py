@@ -46,24 +46,34 @@ def _listen(path: Path, backlog: int) -> socket.socket:
     return listener
 
 
+def is_there(path: Path) -> bool:
+    """Whether there is a socket file. Raises NotASocket where the file is of another kind, OSError."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISSOCK(mode):
+        raise NotASocket("the file there is no socket")
+    return True
+
+
 def remove_stale(path: Path) -> None:
     """Remove the socket file of a server that no longer runs.
 
     Raises AddressInUse where a server answers or may be there, NotASocket, OSError.
     """
-    try:
-        mode = path.lstat().st_mode
-    except FileNotFoundError:
+    if not is_there(path):
         return
-    if not stat.S_ISSOCK(mode):
-        raise NotASocket("the file there is no socket")
+    check_unused(path)
+    LOG.info("Removing the socket %s: the server that made it did not stop cleanly.", path)
+    path.unlink(missing_ok=True)
+
+
+def check_unused(path: Path) -> None:
+    """Raises AddressInUse where a server answers at the socket, or may be there."""
     try:
         connect(path).close()
-    except ConnectionRefusedError:
-        LOG.info("Removing the socket %s: the server that made it did not stop cleanly.", path)
-        path.unlink(missing_ok=True)
-        return
-    except FileNotFoundError:
+    except (ConnectionRefusedError, FileNotFoundError):
         return
     except OSError as error:
         # Its queue is full, or this user may not open it: a server is there.

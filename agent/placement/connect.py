@@ -34,15 +34,20 @@ def open_transport(
             raise SettingsError(f"[placement] kind must be 'embedded' or 'remote', not {kind!r}.")
 
 
-def check_options(kind: str, options: Mapping[str, Any]) -> None:
+def check_options(kind: str, options: Mapping[str, Any], to_be_made: Path | None = None) -> None:
     """Check the options of the [placement] group as `open_transport` does; connect nowhere, open no database.
 
-    Raises SettingsError.
+    A directory `to_be_made` may be missing: its sockets are made after it. Raises SettingsError.
     """
     if kind == "remote":
         open_transport(kind, options=options).close()
     elif options.get("serve"):
-        _server(None, options)
+        from agent.placement.embedded.http.auth import ServeError
+
+        try:
+            _server(None, options).check_places(to_be_made)
+        except ServeError as error:
+            raise _not_served(error) from error
 
 
 def _embedded(state_dir: Path, options: Mapping[str, Any]) -> Transport:

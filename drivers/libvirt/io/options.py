@@ -1,5 +1,6 @@
 """The options of group [libvirt], with nova's names where nova has the option."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -52,6 +53,11 @@ class LibvirtOptions:
             raise SettingsError(
                 "[libvirt] image_cache_path is for images_path; with storage_pools, set reserved_host_disk_mb"
             )
+        if not _URI.fullmatch(options.connection_uri):
+            raise SettingsError(
+                f"[libvirt] connection_uri = {options.connection_uri} is no libvirt URI; write "
+                "qemu:///system, or an alias of libvirt.conf"
+            )
         for name in ("images_path", "image_cache_path", "sysfs_path"):
             path = getattr(options, name)
             if path and not path.startswith("/"):
@@ -60,6 +66,9 @@ class LibvirtOptions:
 
 
 _DEFAULT = LibvirtOptions()
+
+_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*|[A-Za-z0-9_-]*")
+"""A URI of libvirt, or one of its aliases."""
 
 OPTIONS = (
     cfg.StrOpt(

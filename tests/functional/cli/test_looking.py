@@ -1,6 +1,7 @@
 """Commands that look leave a bare host bare; `config validate` finds what a start would refuse."""
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -91,10 +92,13 @@ def test_adopt_asks_where_there_is_no_configuration(tmp_path: Path) -> None:
         ("[placement]\nserve = 127.0.0.1\n", "serve"),
         ("[placement]\nserve = 192.0.2.7:8778\n", "serve"),
         ("[http]\nlisten = everywhere:80\n", "listen"),
+        ("[placement]\nserve = unix:{0}/none/x.sock\n", "No such file"),
+        ("[placement]\nserve = unix:{0}/plain\n", "is no socket"),
     ],
 )
 def test_config_validate_finds_what_the_start_would_refuse(tmp_path: Path, more: str, complaint: str) -> None:
-    file = written(tmp_path, more)
+    (tmp_path / "plain").touch()
+    file = written(tmp_path, more.format(tmp_path))
     done = plimsoll(tmp_path / "s", "config", "validate", "--config-file", file)
     assert done.returncode == ExitCode.USAGE, done.stdout
     assert complaint in one_line(done)
@@ -118,3 +122,21 @@ def test_config_validate_finds_a_provider_config_file_that_contradicts_the_drive
     )
     done = plimsoll(tmp_path / "s", "config", "validate", "--config-file", file)
     assert done.returncode == ExitCode.USAGE and "b.yaml" in one_line(done)
+
+
+@pytest.mark.parametrize("case", ["plain", "running"])
+def test_an_agent_that_cannot_listen_ends_before_it_is_ready(tmp_path: Path, case: str) -> None:
+    file, path = written(tmp_path), tmp_path / "s"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
+        if case == "running":
+            other.bind(str(path))
+            other.listen()
+        else:
+            path.touch()
+        before = files(tmp_path)
+        done = plimsoll(path, "config", "validate", "--config-file", file)
+        assert done.returncode == (ExitCode.USAGE if case == "plain" else ExitCode.DONE)
+        assert files(tmp_path) == before
+        started = plimsoll(path, "agent", "--config-file", file)
+    assert started.returncode == (ExitCode.USAGE if case == "plain" else ExitCode.FAILED)
+    assert "Ready" not in started.stderr and not (tmp_path / "state" / "placement.db").exists()

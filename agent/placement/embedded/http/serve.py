@@ -18,6 +18,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
 
+from agent.durable.files import check_accepts_files
+from agent.http import unix_socket
 from agent.http.errors import AddressInUse, ListenError, NotASocket
 from agent.http.fair_threads import share_the_interpreter
 from agent.http.listener import Listener, stop_all
@@ -71,6 +73,24 @@ class Server:
         context = None if tls_cert is None or tls_key is None else tls_context(tls_cert, tls_key)
         self._binds = parsed
         self._listeners = [_listener(core, bind, authenticate, context, threads) for bind in parsed]
+
+    def check_places(self, to_be_made: Path | None = None) -> None:
+        """Check that the socket files can be made, without making any. Raises ServeError.
+
+        `to_be_made` is a directory that may be missing, because the caller makes it before `start`. Whether
+        another server listens is seen by `start` only.
+        """
+        for bind in self._binds:
+            if bind.path is None:
+                continue
+            try:
+                unix_socket.is_there(bind.path)
+                if bind.path.parent != to_be_made or to_be_made.exists():
+                    check_accepts_files(bind.path.parent)
+            except ListenError as error:
+                raise _not_there(bind, error) from error
+            except OSError as error:
+                raise _not_there(bind, ListenError(error.strerror)) from error
 
     def start(self) -> None:
         """Listen at every address; when this returns, requests are answered.
@@ -198,16 +218,17 @@ def _listener(
 def _start(listener: Listener, bind: Bind) -> None:
     try:
         listener.start()
-    except AddressInUse as error:
-        remedy = "stop it or choose another path"
-        raise ServeError(f"Cannot listen at {bind.path}: {error}; {remedy}.") from error
-    except NotASocket as error:
-        remedy = "move it away or choose another path"
-        raise ServeError(f"Cannot listen at {bind.path}: {error}; {remedy}.") from error
     except ListenError as error:
-        remedy = (
-            "choose an address of this machine that is not in use"
-            if bind.path is None
-            else "choose a path in a directory that exists and that this user may write"
-        )
-        raise ServeError(f"Cannot listen at {bind.path or bind.text}: {error}; {remedy}.") from error
+        raise _not_there(bind, error) from error
+
+
+def _not_there(bind: Bind, error: ListenError) -> ServeError:
+    if isinstance(error, AddressInUse):
+        remedy = "stop it or choose another path"
+    elif isinstance(error, NotASocket):
+        remedy = "move it away or choose another path"
+    elif bind.path is None:
+        remedy = "choose an address of this machine that is not in use"
+    else:
+        remedy = "choose a path in a directory that exists and that this user may write"
+    return ServeError(f"Cannot listen at {bind.path or bind.text}: {error}; {remedy}.")

@@ -19,6 +19,7 @@ def test_the_declared_defaults_are_the_ones_that_hold() -> None:
     ("values", "message"),
     [
         ({"storage_pools": ["a", "a"]}, "names a pool twice"),
+        ({"connection_uri": "qemu:system"}, "is no libvirt URI"),
         ({"images_path": "images"}, "must be an absolute path"),
     ],
 )
