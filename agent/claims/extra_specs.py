@@ -8,7 +8,7 @@ Source: nova 34: nova/api/validation/extra_specs, nova/scheduler/utils.py, nova/
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import NoReturn
@@ -309,14 +309,27 @@ def _refuse(key: str, near: str) -> NoReturn:
     raise UsageError(f"{key}: unknown extra spec; did you mean {near.replace('.N', '.0')}?", spec=key)
 
 
-def without_effect(specs: Iterable[str]) -> tuple[str, ...]:
-    """A sentence for each spec that a claim does not depend on."""
+_NEEDS: Mapping[str, str] = {
+    "hw:tpm_model": "hw:tpm_version",
+    "hw:tpm_secret_security": "hw:tpm_version",
+    "hw:mem_encryption_model": "hw:mem_encryption",
+    "hw:ephemeral_encryption_format": "hw:ephemeral_encryption",
+    "hw:cpu_realtime_mask": "hw:cpu_realtime",
+}
+"""{spec: the one without which nova asks for nothing by it}"""
+
+
+def without_effect(specs: Collection[str], image: Collection[str]) -> tuple[str, ...]:
+    """A sentence for each spec that the claim does not depend on, beside the properties of an image."""
     sentences = []
     for key in specs:
         namespace, colon, _ = key.partition(":")
         reason = NO_CLAIM.get(key) or NO_CLAIM.get(f"{namespace}:*")
+        needed = _NEEDS.get(key, key)
         if reason is not None:
             sentences.append(f"{key} has no effect on the claim: {reason}")
+        elif needed not in specs and not {row.image for row in CLAIM_SPECS if row.key == needed} & {*image}:
+            sentences.append(f"{key} has no effect without {needed}")
         elif not (colon and _GROUP_KEY.match(key)) and _CELL.sub(r"\1N", key) not in _KNOWN:
             sentences.append(f"{key} has no effect: it is no extra spec of nova")
     return tuple(sentences)

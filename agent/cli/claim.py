@@ -118,11 +118,12 @@ def claim(args: Namespace) -> ExitCode:
 
 def show_specs_without_effect(body: dict[str, Any]) -> None:
     """Print a note on standard error for each extra spec of the flavor that the claim does not depend on."""
-    specs = body.get("request", body).get("flavor", {}).get("extra_specs", {})
+    request = body.get("request", body)
+    specs = request.get("flavor", {}).get("extra_specs", {})
     if specs:
         from agent.claims.extra_specs import without_effect
 
-        for sentence in without_effect(specs):
+        for sentence in without_effect(specs, request.get("image", {})):
             print(f"plimsoll: note: {plain(sentence)}", file=sys.stderr)
 
 

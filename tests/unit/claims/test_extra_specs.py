@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from agent.claims.extra_specs import CLAIM_SPECS, NAMESPACES, NO_CLAIM, check_known, read_flag
+from agent.claims.extra_specs import (
+    CLAIM_SPECS,
+    NAMESPACES,
+    NO_CLAIM,
+    check_known,
+    read_flag,
+    without_effect,
+)
 from agent.errors import UsageError
 
 
@@ -67,3 +74,23 @@ def test_truth_values_are_those_of_nova() -> None:
     assert not any(read_flag("hw:pmu", text) for text in ("0", "F", "false", "Off", "n", "no"))
     with pytest.raises(UsageError, match="hw:pmu: '2'"):
         read_flag("hw:pmu", "2")
+
+
+@pytest.mark.parametrize(
+    ("spec", "needs", "of_image"),
+    [
+        ("hw:tpm_model", "hw:tpm_version", "hw_tpm_version"),
+        ("hw:tpm_secret_security", "hw:tpm_version", "hw_tpm_version"),
+        ("hw:mem_encryption_model", "hw:mem_encryption", "hw_mem_encryption"),
+        ("hw:ephemeral_encryption_format", "hw:ephemeral_encryption", "hw_ephemeral_encryption"),
+        ("hw:cpu_realtime_mask", "hw:cpu_realtime", None),
+    ],
+)
+def test_a_spec_that_another_must_accompany_is_told_without_it(
+    spec: str, needs: str, of_image: str | None
+) -> None:
+    """nova asks for nothing then, and says nothing."""
+    assert without_effect({spec: "x"}, {}) == (f"{spec} has no effect without {needs}",)
+    assert without_effect({spec: "x", needs: "x"}, {}) == ()
+    if of_image:
+        assert without_effect({spec: "x"}, {of_image: "x"}) == ()
