@@ -1,4 +1,4 @@
-"""The doctor's check of `[compute] cpu_power_management`: what the kernel lets libvirt's hook change."""
+"""The doctor's check of `[compute] cpu_power_management`: what the kernel lets root change."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,8 +54,8 @@ def _by_state(offline: frozenset[int], fixed: frozenset[int]) -> Iterator[Doctor
     down = f"CPU {format_cpu_set(offline)} is offline" if offline else "No dedicated CPU is offline"
     yield good(
         NAME,
-        f"{down}; libvirt's hook brings a guest's CPUs online, where `plimsoll gate status` says that it is "
-        "in effect.",
+        f"{down}; plimsoll-cpus.path brings a claim's CPUs online, and libvirt's hook a guest's, where "
+        "`plimsoll gate status` says that it is in effect.",
     )
 
 
