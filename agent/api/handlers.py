@@ -33,9 +33,9 @@ from agent.claims.parse_request import parse_addition, parse_claim, read_domain
 from agent.errors import UnknownConsumer, UsageError
 from agent.gate.decision import GateVerdict
 from agent.http.peer import PeerCredentials
-from agent.json_checks import read_object, read_text, read_uuid
+from agent.json_checks import read_object, read_text, read_truth, read_uuid
 from agent.moves.states import Move
-from agent.state.pause import REASON_CHARS_MAX, Pause
+from agent.state.pause import REASON_CHARS_MAX, PauseRequest
 from agent.status.host_status import HostStatus, pause_view
 from agent.status.web import WebResponse
 
@@ -186,22 +186,19 @@ def show_claim(call: Call) -> ApiResponse:
 
 
 def pause(call: Call) -> ApiResponse:
-    """Pause or drain the host."""
+    """Pause or drain the host, or say more of the pause that is."""
     body = read_object(call.body, "", ("reason", "schedulers", "drain"))
-    flags = {name: body.get(name, False) for name in ("schedulers", "drain")}
-    for name, value in flags.items():
-        if not isinstance(value, bool):
-            raise UsageError(f"{name}: expected true or false.")
-    reason = read_text(body.get("reason", ""), "reason", longest=REASON_CHARS_MAX)
-    asked = Pause(reason, call.caller.uid, time.time(), flags["schedulers"], flags["drain"])
-    call.operations.pause(asked)
-    return ApiResponse(200, pause_view(asked))
+    schedulers = read_truth(body["schedulers"], "schedulers") if "schedulers" in body else None
+    drains = read_truth(body.get("drain", False), "drain")
+    reason = read_text(body["reason"], "reason", longest=REASON_CHARS_MAX) if "reason" in body else None
+    pause = call.operations.pause(PauseRequest(call.caller.uid, time.time(), reason, schedulers, drains))
+    return ApiResponse(200, pause_view(pause))
 
 
 def resume(call: Call) -> ApiResponse:
     """End the pause."""
     read_object(call.body, "", ())
-    call.operations.pause(None)
+    call.operations.resume()
     return ApiResponse(200, {})
 
 
@@ -228,9 +225,7 @@ def write_domain(call: Call) -> ApiResponse:
     consumer = _uuid(call.path["consumer"])
     body = read_object(call.body, "", ("xml", "replace"))
     xml = read_domain(body.get("xml"), "xml")
-    replace = body.get("replace", False)
-    if not isinstance(replace, bool):
-        raise UsageError("replace: expected true or false.")
+    replace = read_truth(body.get("replace", False), "replace")
     written = call.operations.write_domain(consumer, xml, replace=replace)
     return ApiResponse(200, domain_view(written, call.operations.providers()))
 

@@ -44,7 +44,7 @@ from agent.reshape.receipt import Receipt
 from agent.shapes import Usages
 from agent.state.cordon import Cordon
 from agent.state.identity import Identity
-from agent.state.pause import Pause
+from agent.state.pause import Pause, PauseRequest
 from agent.status.condition import STARTING, Condition, HostState
 from agent.status.host_status import AgentStatus, HostStatus
 from agent.status.recorder import Recorder
@@ -185,10 +185,19 @@ class LocalOperations:
         """The moves that make room."""
         return self._tracker.defrag(self._complete(request))
 
-    def pause(self, pause: Pause | None) -> None:
-        """Pause the host, or end that."""
+    def pause(self, asked: PauseRequest) -> Pause:
+        """Pause the host."""
+        pause = asked.after(self._tracker.pause)
+        self._set_pause(pause)
+        return pause
+
+    def resume(self) -> None:
+        """End the pause."""
+        self._set_pause(None)
+
+    def _set_pause(self, pause: Pause | None) -> None:
         before = self._tracker.pause
-        if pause is None and before is None:
+        if pause == before:
             return
         with self._writing():
             self._tracker.set_pause(pause)

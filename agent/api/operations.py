@@ -19,7 +19,7 @@ from agent.reconcile.reshape_preview import Preview
 from agent.reshape.receipt import Receipt
 from agent.shapes import Usages
 from agent.state.cordon import Cordon
-from agent.state.pause import Pause
+from agent.state.pause import Pause, PauseRequest
 from agent.status.host_status import HostStatus
 from agent.tracker.cordons import OfferedDevice
 from agent.tree import ProviderTree
@@ -76,8 +76,11 @@ class Operations(Protocol):
     def defrag(self, request: ClaimRequest) -> Defrag:
         """The fewest moves of guests that make room for this one; nothing is moved."""
 
-    def pause(self, pause: Pause | None) -> None:
-        """Take no new claims until the pause ends; None ends it. Raises StateError."""
+    def pause(self, asked: PauseRequest) -> Pause:
+        """Take no new claims until `resume`; the pause from now on. Raises StateError."""
+
+    def resume(self) -> None:
+        """End the pause, if there is one. Raises StateError."""
 
     def devices(self) -> tuple[OfferedDevice, ...]:
         """The devices that the host offers, with who has them and which are withheld."""

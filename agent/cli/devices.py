@@ -31,7 +31,7 @@ def add_devices_command(add: CommandAdder) -> None:
         "  plimsoll devices clear 0000:41:10.2\n  plimsoll devices --dry-run",
     )
     command.add_argument("--dry-run", action="store_true", help="the same as `plimsoll devices plan`")
-    command.set_defaults(missing=command, config_file=None, config_dir=None, root=ROOT)
+    command.set_defaults(missing=command, config_file=None, config_dir=None, root=ROOT, mixed_size=False)
     add_verb = add_verbs(command)
     listing = add_verb(
         "list",

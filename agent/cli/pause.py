@@ -34,7 +34,8 @@ def add_pause_command(add: CommandAdder) -> None:
         pause,
         "take no new claims on this host, until `plimsoll resume`",
         "Refuses new claims and moves to this host, also after a restart of the agent. What is here stays:\n"
-        "releases, and moves away from this host, go on.",
+        "releases, and moves away from this host, go on. On a host that is paused already, the command\n"
+        "changes what it names.",
         '  plimsoll pause --reason "new memory on Tuesday"\n  plimsoll pause --schedulers',
     )
     _add_options(command)
@@ -60,7 +61,7 @@ def add_drain_command(add: CommandAdder) -> None:
         "Pauses the host as `plimsoll pause` does, and lists what holds resources here. Ends with 0 when\n"
         "nothing is left, with 3 while something is. The command moves nothing itself: live migrations go\n"
         "through the gate, or begin with `plimsoll move begin` on the destination. With --follow it says\n"
-        "who has left, and ends when nothing is left.",
+        "who has left, and ends when nothing is left. The same command again keeps reason and --schedulers.",
         '  plimsoll drain --schedulers --reason "new firmware"\n  plimsoll drain --follow\n'
         "  plimsoll drain --wait 3600",
     )
@@ -72,10 +73,11 @@ def add_drain_command(add: CommandAdder) -> None:
 
 
 def _add_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--reason", default="", help="why, for `plimsoll status` and for each refusal")
+    command.add_argument("--reason", help="why, for `plimsoll status` and for each refusal")
     command.add_argument(
         "--schedulers",
-        action="store_true",
+        action="store_const",
+        const=True,
         help="also tell schedulers, by the trait COMPUTE_STATUS_DISABLED of the host",
     )
 
@@ -124,7 +126,8 @@ def drain(args: Namespace) -> ExitCode:
 
 
 def _pause(client: Client, args: Namespace, *, drains: bool) -> PauseShape:
-    body = {"reason": args.reason, "schedulers": args.schedulers, "drain": drains}
+    asked = {"reason": args.reason, "schedulers": args.schedulers, "drain": drains}
+    body = {name: value for name, value in asked.items() if value is not None}
     answer: PauseShape = client.request("POST", "/v1/pause", body)
     return answer
 

@@ -1,7 +1,7 @@
 """A pause: an operator's word that this host takes no new claims. It is kept over restarts."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agent.json_checks import read_object, read_seconds, read_text, read_uid
@@ -38,6 +38,29 @@ class Pause:
             "schedulers": self.schedulers,
             "drains": self.drains,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class PauseRequest:
+    """What an operator asks for now; `reason` and `schedulers` None leave what an earlier request said."""
+
+    uid: int
+    at: float
+    reason: str | None = None
+    schedulers: bool | None = None
+    drains: bool = False
+
+    def after(self, former: Pause | None) -> Pause:
+        """The pause from now on. A request that says nothing new changes nothing, not even who and when."""
+        if former is None:
+            return Pause(self.reason or "", self.uid, self.at, bool(self.schedulers), self.drains)
+        said = replace(
+            former,
+            reason=former.reason if self.reason is None else self.reason,
+            schedulers=former.schedulers if self.schedulers is None else self.schedulers,
+            drains=former.drains or self.drains,
+        )
+        return former if said == former else replace(said, uid=self.uid, at=self.at)
 
 
 def read_pause(value: object) -> Pause:

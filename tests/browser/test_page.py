@@ -6,7 +6,7 @@ import pytest
 from kits.chromium import Browser, browser, save
 from kits.status import FORGOTTEN, HOST, PGPU_CARD, Sight, asks, fill, guest, listening, sight, trouble
 
-from agent.state.pause import Pause
+from agent.state.pause import PauseRequest
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
@@ -152,11 +152,11 @@ def test_before_the_first_audit_it_claims_no_findings_and_no_agreement(
 
 def test_a_pause_is_told_apart_from_a_drain(window: Browser) -> None:
     with sight() as shown, listening(shown.host_status) as url:
-        shown.world.operations.pause(Pause("", 0, 1_790_000_000.0))
+        shown.world.operations.pause(PauseRequest(0, 1_790_000_000.0))
         window.size(*PHONE, phone=True)
         window.open(url + "/")
         assert window.run(TILES)["Host"] == ["paused", "warn", "by uid 0: no reason given"]
-        shown.world.operations.pause(None)
+        shown.world.operations.resume()
         window.open(url + "/")
         assert "Host" not in window.run(TILES)
 

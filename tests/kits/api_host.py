@@ -21,7 +21,7 @@ from agent.reconcile.reshape_preview import Preview
 from agent.reshape.receipt import Receipt
 from agent.shapes import Usages
 from agent.state.journal import Event
-from agent.state.pause import Pause
+from agent.state.pause import Pause, PauseRequest
 from agent.status.condition import HostState
 from agent.status.consumers import consumers_of, find_consumer
 from agent.status.explain import ExplainSources, explain
@@ -197,9 +197,14 @@ class SmallHost:
         with self._lock:
             return self._explain(request)
 
-    def pause(self, pause: Pause | None) -> None:
+    def pause(self, asked: PauseRequest) -> Pause:
         self.fault()
-        self.paused = pause
+        self.paused = asked.after(self.paused)
+        return self.paused
+
+    def resume(self) -> None:
+        self.fault()
+        self.paused = None
 
     def claim_domain(self, xml: str, asked: ClaimRequest) -> WrittenDomain:
         return WrittenDomain(self.claim(self.move_request(xml, asked)), xml, made=True)

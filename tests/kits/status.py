@@ -18,7 +18,7 @@ from agent.gate.effect import GatePaths
 from agent.gate.install import hook_script
 from agent.moves.states import MoveKind
 from agent.state.journal import Journal
-from agent.state.pause import Pause
+from agent.state.pause import PauseRequest
 from agent.status.host_status import HostStatus
 from agent.status.listener import HttpListener
 from drivers.fake import FakeHost, Gpu, Nic, cell
@@ -150,7 +150,7 @@ def trouble(shown: Sight) -> None:
         )
         driver.add_guest(guest(name, units, **GUESTS[name]))
     agent.reconcile("an event")
-    operations.pause(Pause("drive 3 is replaced", 0, 1_790_000_000.0, drains=True, schedulers=True))
+    operations.pause(PauseRequest(0, 1_790_000_000.0, "drive 3 is replaced", schedulers=True, drains=True))
     driver.add_guest(guest(FORGOTTEN, VCPU=24, MEMORY_MB=40960, DISK_GB=20))
     _hold_elsewhere(shown, "web1")
     root = PciTree(shown.directory / "root")

@@ -181,12 +181,10 @@ class DomainBodyShape(TypedDict):
 
 
 class PauseBodyShape(TypedDict, total=False):
-    """A pause."""
+    """A pause. On a host that is paused, what is not named stays as it is."""
 
     reason: Annotated[str, Schema(maxLength=255)]
-    schedulers: Annotated[
-        bool, Schema(default=False), "tell schedulers, by the trait COMPUTE_STATUS_DISABLED"
-    ]
+    schedulers: Annotated[bool, "tell schedulers, by the trait COMPUTE_STATUS_DISABLED"]
     drain: Annotated[bool, Schema(default=False), "the instances that are here are to leave"]
 
 

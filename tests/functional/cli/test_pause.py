@@ -1,5 +1,6 @@
 """Pause, resume and drain on a real agent: what is refused, what goes on, what schedulers are told."""
 
+import json
 import os
 import re
 import subprocess
@@ -91,6 +92,26 @@ def test_a_drain_lists_what_is_left_and_ends_when_nothing_is(fresh: tuple[Sight,
     assert plimsoll(path, "claim", *WANTED).returncode == ExitCode.REFUSED
     output_of(path, "release", "web1")
     assert output_of(path, "drain") == "drained: nothing is left on this host\n"
+
+
+def test_a_drain_or_pause_again_keeps_what_it_does_not_name(fresh: tuple[Sight, Path]) -> None:
+    _, path = fresh
+
+    def pause() -> dict[str, object]:
+        return dict(json.loads(output_of(path, "status", "-o", "json"))["pause"])
+
+    output_of(path, "drain", "--schedulers", "--reason", "new firmware")
+    first = pause()
+    output_of(path, "drain")
+    output_of(path, "pause")
+    assert pause() == first
+    assert (first["reason"], first["schedulers"], first["drains"]) == ("new firmware", True, True)
+    output_of(path, "drain", "--reason", "newer firmware")
+    assert pause() == {**first, "reason": "newer firmware", "since": pause()["since"]}
+    output_of(path, "resume")
+    output_of(path, "pause")
+    again = pause()
+    assert (again["reason"], again["schedulers"], again["drains"]) == ("", False, False)
 
 
 def test_a_drain_says_for_each_kind_of_instance_what_to_do(fresh: tuple[Sight, Path]) -> None:

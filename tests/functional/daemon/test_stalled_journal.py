@@ -12,7 +12,7 @@ from kits.stalling_disk import StallingDisk
 
 from agent.errors import ClaimsClosed, StateUnknown
 from agent.state.cordon import Cordon
-from agent.state.pause import Pause
+from agent.state.pause import PauseRequest
 from agent.status.condition import OWN, HostState
 
 
@@ -72,7 +72,7 @@ def test_a_cordon_that_was_not_confirmed_is_in_force_once_the_disk_answers(world
 def test_a_pause_that_was_not_confirmed_is_in_force_once_the_disk_answers(world: World) -> None:
     disk, world.journal.wait_s = StallingDisk(world.journal._file), 0.1
     with disk.stalled(), pytest.raises(StateUnknown):
-        world.operations.pause(Pause("a test", 0, 1.0))
+        world.operations.pause(PauseRequest(0, 1.0, "a test"))
     world.journal.wait_s = 30.0
     world.journal.history()
     world.agent.reconcile("test")
@@ -84,7 +84,7 @@ def test_a_cordon_and_a_pause_on_a_disk_that_hangs_are_a_fault_at_once(world: Wo
     cordon = Cordon(world.operations.devices()[0].unit, "", 0, 1.0)
     for write in (
         lambda: world.operations.cordon(cordon),
-        lambda: world.operations.pause(Pause("a test", 0, 1.0)),
+        lambda: world.operations.pause(PauseRequest(0, 1.0, "a test")),
     ):
         world.journal.wait_s = 30.0
         world.agent.reconcile("test")

@@ -6,7 +6,7 @@ import pytest
 
 from agent.errors import UsageError
 from agent.state.journal import Journal
-from agent.state.pause import Pause, read_pause
+from agent.state.pause import Pause, PauseRequest, read_pause
 
 PAUSE = Pause("new memory", 1000, 1_790_000_000.5, schedulers=True, drains=True)
 
@@ -36,3 +36,11 @@ def test_what_is_no_pause_is_refused(value: object) -> None:
 def test_the_clause_names_who_and_why() -> None:
     assert PAUSE.clause == "the host is drained by uid 1000: new memory"
     assert Pause("", 0, 0.0).clause == "the host is paused by uid 0"
+
+
+def test_a_request_changes_what_it_names() -> None:
+    first = PauseRequest(1000, 1.0, "disks", True).after(None)
+    assert first == Pause("disks", 1000, 1.0, schedulers=True)
+    assert PauseRequest(0, 2.0).after(first) == first
+    assert PauseRequest(0, 2.0, drains=True).after(first) == Pause("disks", 0, 2.0, True, drains=True)
+    assert PauseRequest(0, 2.0, "", False).after(first) == Pause("", 0, 2.0)
