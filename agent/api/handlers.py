@@ -157,7 +157,8 @@ def make_claim(call: Call) -> ApiResponse:
     """Claim, or explain whether the claim would fit."""
     request = parse_claim(call.body, call.operations.device_profiles())
     if _flag(call.query, "dry_run"):
-        return ApiResponse(200, explanation_view(request, call.operations.explain(request)))
+        fit = call.operations.explain(request)
+        return ApiResponse(200, explanation_view(request, fit, call.operations.closed_reason()))
     claim = call.operations.claim(request)
     _record("claim", claim.consumer, call.caller, "granted")
     return ApiResponse(
@@ -237,7 +238,8 @@ def claim_domain(call: Call) -> ApiResponse:
     consumer = None if body.get("consumer") is None else read_uuid(body["consumer"], "consumer")
     asked = parse_addition(body.get("request", {}), consumer or "", call.operations.device_profiles())
     if _flag(call.query, "dry_run"):
-        return ApiResponse(200, explanation_view(*call.operations.explain_domain(xml, asked)))
+        request, fit = call.operations.explain_domain(xml, asked)
+        return ApiResponse(200, explanation_view(request, fit, call.operations.closed_reason()))
     written = call.operations.claim_domain(xml, asked)
     _record("claim", written.claim.consumer, call.caller, "granted")
     view = domain_view(written, call.operations.providers())

@@ -177,6 +177,10 @@ class LocalOperations:
         """Try a claim without making it."""
         return self._tracker.explain(self._complete(request))
 
+    def closed_reason(self) -> str | None:
+        """Why claims are closed."""
+        return self._tracker.closed_reason
+
     def capacity(self, request: ClaimRequest) -> Capacity:
         """How many such guests fit."""
         return self._tracker.capacity(self._complete(request))

@@ -70,6 +70,9 @@ class Operations(Protocol):
     def explain(self, request: ClaimRequest) -> Fit:
         """What `claim` would do, without doing it; also while claims are closed."""
 
+    def closed_reason(self) -> str | None:
+        """Why the host takes no new claims now, as a clause; None: it takes them."""
+
     def capacity(self, request: ClaimRequest) -> Capacity:
         """How many guests that ask for this fit one after the other; also while claims are closed."""
 

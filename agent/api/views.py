@@ -159,12 +159,13 @@ def claim_view(claim: Claim, tree: ProviderTree) -> ClaimShape:
     }
 
 
-def explanation_view(request: ClaimRequest, fit: Fit) -> ExplanationShape:
-    """Whether the claim would fit; `asked` sums up the groups."""
+def explanation_view(request: ClaimRequest, fit: Fit, closed: str | None) -> ExplanationShape:
+    """Whether the claim would fit; `asked` sums up the groups, `closed` is why claims are closed."""
     return {
         "consumer": request.consumer,
         "asked": dict(sorted(request.resources.items())),
         "fits": fit.fits,
+        "closed": closed,
         "allocations": allocations_view(fit.allocations),
         "units": _units(fit.units),
         "cells": _cells(fit.cells),

@@ -185,7 +185,7 @@ def _explain(args: Namespace, client: Client, path: str, body: dict[str, Any]) -
     answer: ExplanationShape = client.request("POST", f"{path}?dry_run=true", body)
     show_specs_without_effect(body)
     Output(args.output).show(answer, lambda style: _explained(answer, read_providers(client), style))
-    return ExitCode.DONE if answer["fits"] else ExitCode.REFUSED
+    return ExitCode.DONE if answer["fits"] and answer["closed"] is None else ExitCode.REFUSED
 
 
 class _Verdict(NamedTuple):
@@ -210,7 +210,9 @@ def _explained(
         Column("PROVIDER", lambda row: row.provider),
         Column("VERDICT", lambda row: row.verdict),
     )
-    yield "it fits" if explanation["fits"] else "it does not fit"
+    verdict = "it fits" if explanation["fits"] else "it does not fit"
+    closed = explanation["closed"]
+    yield verdict if closed is None else f"{verdict}, and claims are closed: {plain(closed)}"
     yield from table_lines(columns, list(_verdicts(explanation, providers)), style)
     yield from cells_lines(explanation["cells"], style)
     yield from makings_lines(explanation["to_make"], style)

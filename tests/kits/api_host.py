@@ -197,6 +197,9 @@ class SmallHost:
         with self._lock:
             return self._explain(request)
 
+    def closed_reason(self) -> str | None:
+        return None if self.open else "the host is not ready"
+
     def pause(self, asked: PauseRequest) -> Pause:
         self.fault()
         self.paused = asked.after(self.paused)

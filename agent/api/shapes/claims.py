@@ -115,7 +115,8 @@ class ExplanationShape(TypedDict):
 
     consumer: Uuid
     asked: Annotated[ResourcesShape, "summed up over the groups"]
-    fits: bool
+    fits: Annotated[bool, "also while claims are closed"]
+    closed: Annotated[str | None, "why the host takes no new claims now; null: it takes them"]
     allocations: AllocationsShape
     units: UnitsShape
     cells: CellsShape

@@ -39,6 +39,17 @@ def test_a_paused_host_refuses_claims_with_the_reason_and_releases_go_on(fresh: 
     assert output_of(path, "history", "-o", "csv", "-c", "what").count('"resume"') == 1
 
 
+def test_a_dry_run_on_a_paused_host_ends_as_the_claim_would(fresh: tuple[Sight, Path]) -> None:
+    _, path = fresh
+    assert plimsoll(path, "claim", "--dry-run", *WANTED).returncode == ExitCode.DONE
+    output_of(path, "pause", "--reason", "new disks")
+    dry = plimsoll(path, "claim", "--dry-run", *WANTED)
+    assert dry.returncode == ExitCode.REFUSED
+    assert "it fits, and claims are closed: the host is paused by uid" in dry.stdout
+    told = json.loads(plimsoll(path, "claim", "--dry-run", *WANTED, "-o", "json").stdout)
+    assert told["fits"] and told["closed"].endswith(": new disks")
+
+
 def test_resume_does_not_say_that_claims_are_taken_while_something_else_closes_them(
     fresh: tuple[Sight, Path],
 ) -> None:

@@ -303,7 +303,7 @@ def test_cells_are_shown_as_the_document_of_the_api_says(host: NumaHost) -> None
     resized = ask(2, 1024, consumer=claim.consumer, hw_numa_nodes="2")
     shown = {
         "Claim": claim_view(claim, host.tracker.host().tree),
-        "Explanation": explanation_view(mixed, host.tracker.explain(mixed)),
+        "Explanation": explanation_view(mixed, host.tracker.explain(mixed), None),
         "Move": move_view(
             host.tracker.begin_move(resized, MoveKind.RESIZE, MIGRATION).move,
             Circumstances(),
