@@ -257,11 +257,22 @@ class LocalOperations:
     def _domain_demand(self, needs: DomainNeeds, asked: ClaimRequest) -> DomainDemand:
         if needs.uuid and asked.consumer and needs.uuid != asked.consumer:
             raise UsageError(f"The domain's <uuid> is {needs.uuid}, and the claim is for {asked.consumer}.")
-        asked = replace(asked, consumer=needs.uuid or asked.consumer or str(uuid4()))
+        consumer = needs.uuid or asked.consumer or self._instance_named(needs.name) or str(uuid4())
+        asked = replace(asked, consumer=consumer)
         aliases = self._supervisor.settings.pci_aliases
         host, offered = self._tracker.host_and_units()
         demand = demand_of_domain(needs, asked, HostDevices(host, offered, aliases))
         return replace(demand, request=self._complete(demand.request))
+
+    def _instance_named(self, name: str) -> str | None:
+        """The only instance of this host with that name, as libvirt has one domain a name."""
+        if not name:
+            return None
+        guests = {guest.uuid for guest in self._reconciler.guests or () if guest.name == name}
+        migrations = {move.migration for move in self._tracker.moves().values()}
+        claims = {claim.consumer for claim in self._tracker.claims().values() if claim.request.name == name}
+        named = guests or claims - migrations
+        return named.pop() if len(named) == 1 else None
 
     def write_domain(self, consumer: str, xml: str, *, replace: bool) -> WrittenDomain:
         """The domain's XML with what the claim gave."""

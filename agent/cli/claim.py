@@ -146,17 +146,12 @@ def _claim_domain(args: Namespace) -> ExitCode:
         Output(args.output).show(written, lambda _: [written["xml"].rstrip("\n")])
         return ExitCode.DONE
     try:
-        name = libvirt.hand_over(written, start=args.start)
+        done = libvirt.hand_over(written, start=args.start)
     except PlimsollError as error:
         error.message += f"; {_after_refusal(args, client, written)}"
         raise
-    verb = "started" if args.start else "defined"
     Output(args.output).show(
-        written,
-        lambda style: [
-            f"{verb} {plain(name)}",
-            *_claimed(written["claim"], read_names(client), style),
-        ],
+        written, lambda style: [done, *_claimed(written["claim"], read_names(client), style)]
     )
     return ExitCode.DONE
 

@@ -65,7 +65,7 @@ def complete_domain(client: Client, consumer: str, xml: str, *, replace: bool = 
 def show_domain(args: Namespace, written: DomainShape) -> None:
     """Define or start the domain where that was asked for, else print it."""
     if args.define or args.start:
-        name = Libvirt(args.connect).hand_over(written, start=args.start)
-        Output(args.output).show(written, lambda _: [f"{'started' if args.start else 'defined'} {name}"])
+        done = Libvirt(args.connect).hand_over(written, start=args.start)
+        Output(args.output).show(written, lambda _: [done])
     else:
         Output(args.output).show(written, lambda _: [written["xml"].rstrip("\n")])

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import quoteattr
 
+from agent.cli.terminal import plain
 from agent.errors import PlimsollError, UsageError
 
 if TYPE_CHECKING:
@@ -63,8 +64,9 @@ class Libvirt:
             ) from error
 
     def hand_over(self, written: DomainShape, *, start: bool) -> str:
-        """Define the domain, with `start` also make its mediated devices and start it; its name.
+        """Define the domain, with `start` also make its mediated devices and start it; what was done.
 
+        A domain that runs is only defined, for its next start.
         Raises PlimsollError where libvirt refuses; then libvirt has what it had before.
         """
         with contextlib.ExitStack() as undo:
@@ -75,8 +77,8 @@ class Libvirt:
                     written["xml"], self._libvirt.VIR_DOMAIN_DEFINE_VALIDATE
                 )
                 undo.callback(self._quietly, self._restore, domain, former)
-                name = str(domain.name())
-                if start:
+                runs = bool(domain.isActive())
+                if start and not runs:
                     step = "make the mediated devices of"
                     for device in self._make(written["claim"]["to_make"]):
                         undo.callback(self._quietly, device.destroy)
@@ -85,7 +87,10 @@ class Libvirt:
             except self._libvirt.libvirtError as error:
                 raise PlimsollError(f"libvirt did not {step} the domain: {error}") from error
             undo.pop_all()
-            return name
+        name = plain(str(domain.name()))
+        if start and runs:
+            return f"{name} runs already; it is defined for its next start"
+        return f"{'started' if start else 'defined'} {name}"
 
     def _former(self, uuid: str) -> str | None:
         try:

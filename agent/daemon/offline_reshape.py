@@ -13,8 +13,8 @@ from agent.reconcile.placement_home import check_home, home_name
 from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.reshape_preview import Preview
 from agent.reshape.receipt import Receipt
-from agent.state.identity import establish_identity
-from agent.state.journal import Journal
+from agent.state.identity import ID_FILE, establish_identity
+from agent.state.journal import FILE_NAME, Journal
 from agent.tracker.tracker import ResourceTracker
 
 
@@ -25,7 +25,9 @@ def preview_reshape(settings: Settings, undo: str | None) -> Preview:
 
 
 def reshape(settings: Settings, undo: str | None) -> tuple[Receipt, ...]:
-    """See `Reconciler.reshape`. Raises StateError while the agent is running."""
+    """See `Reconciler.reshape`; does nothing where no agent has run. Raises StateError while one runs."""
+    if not any((settings.state_path / name).exists() for name in (FILE_NAME, ID_FILE)):
+        return ()  # a command that has nothing to move makes no host
     with _reconciler(settings) as reconciler:
         return reconciler.reshape(undo)
 

@@ -28,11 +28,16 @@ PREFIX_MIN = 4
 
 @dataclass(frozen=True, slots=True)
 class ExplainSources:
-    """The data that `explain` searches. `devices` is {provider uuid: device, as pci:0000:84:00.0}."""
+    """The data that `explain` searches.
+
+    `devices` is {provider uuid: device, as pci:0000:84:00.0}, `withheld` {exact unit: a sentence on why no
+    other consumer gets it}.
+    """
 
     overview: Overview
     devices: Mapping[str, str] = field(default_factory=dict)
     receipts: tuple[Receipt, ...] = ()
+    withheld: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -366,8 +371,12 @@ def _unit_lines(known: ExplainSources, uuid: str, name: str, unit: str) -> Itera
         yield f"The guest {guest.name} ({guest.uuid}), {guest.state}, uses it."
     if users and not owners:
         yield "No claim owns it, and no other guest gets it. `plimsoll audit` says what to do."
+    withheld = known.withheld.get(unit)
     if not users and not owners:
-        yield "It is free: no claim has it, and no guest uses it."
+        free = "no claim has it, and no guest uses it."
+        yield f"It is free: {free}" if withheld is None else f"It is withheld: {free}"
+    if withheld is not None:
+        yield withheld
 
 
 def _owner_line(overview: Overview, claim: Claim) -> str:

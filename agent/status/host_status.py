@@ -291,7 +291,8 @@ class AgentStatus:
 
     def explain(self, word: str) -> Explanation:
         """What a name stands for."""
-        known = ExplainSources(self.overview(), self._journal.devices(), self.receipts())
+        withheld = self._tracker.cordons.withheld()
+        known = ExplainSources(self.overview(), self._journal.devices(), self.receipts(), withheld)
         try:
             items = explain(known, word)
         except UnknownConsumer as unknown:

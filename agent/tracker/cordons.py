@@ -68,6 +68,11 @@ class Cordons:
             return tuple(cordoned)
         return (*cordoned, *unhealthy_sentences(unhealthy, self._cards(), self._holders()))
 
+    def withheld(self) -> dict[str, str]:
+        """{exact unit: a sentence on why it is withheld, and how that ends}"""
+        causes = {device.unit: device.cordon or device.health for device in self.devices()}
+        return {unit: cause.sentence for unit, cause in causes.items() if cause is not None}
+
     def look(self, signs: Iterable[DeviceSigns], at: float) -> bool:
         """Judge the health of the devices by their signs at this time (seconds since the epoch, UTC).
 

@@ -58,6 +58,8 @@ def test_a_cordoned_device_is_offered_to_nobody_and_cleared_again(fresh: tuple[S
     assert reserved(shown, "SRIOV_NET_VF") == before + 1
     assert f"The device {VF} is cordoned by uid {os.getuid()}: loses its link." in output_of(path, "status")
     assert "cordoned: loses its link" in output_of(path, "devices", "list")
+    explained = output_of(path, "explain", VF)
+    assert "It is withheld: no claim has it" in explained and "is cordoned by uid" in explained
     given = [claim(path, "SRIOV_NET_VF=1") for _ in VFS[1:]]
     assert sorted(unit for (unit,) in given) == VFS[1:]
     refused = plimsoll(path, "claim", "--resources", "SRIOV_NET_VF=1")

@@ -130,6 +130,18 @@ def test_a_domain_is_claimed_for_and_completed(fresh: tuple[Sight, Path], domain
         assert element.get("address") == mac and mappings[label] == {pci_address(source, "")}
 
 
+def test_a_domain_without_a_uuid_is_one_instance_by_its_name(fresh: tuple[Sight, Path], domain: Path) -> None:
+    shown, path = fresh
+    domain.write_text(PORTS, encoding="utf-8")
+    written = output_of(path, "claim", "--domain", str(domain), *RED)
+    before = claims(shown)
+    assert output_of(path, "claim", "--domain", str(domain), *RED) == written
+    assert claims(shown) == before
+    domain.write_text(PORTS.replace("web9", "web10"), encoding="utf-8")
+    output_of(path, "claim", "--domain", str(domain), *RED)
+    assert len(claims(shown)) == 2
+
+
 def test_the_complete_domain_again_is_the_same_claim(fresh: tuple[Sight, Path], domain: Path) -> None:
     shown, path = fresh
     domain.write_text(PORTS, encoding="utf-8")

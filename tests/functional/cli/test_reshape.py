@@ -119,6 +119,12 @@ def test_dry_run_reshape_and_undo_offline_and_online(host: Host) -> None:
     assert host.agent("release", consumer).returncode == ExitCode.DONE
 
 
+def test_offline_without_an_agent_that_ran_makes_no_host(tmp_path: Path) -> None:
+    done = Host(tmp_path).offline()
+    assert (done.returncode, done.stdout) == (ExitCode.DONE, "nothing to move\n")
+    assert not (tmp_path / "state").exists()
+
+
 def test_to_cells_and_back_offline(host: Host) -> None:
     """Done and undone while no agent runs; the next one finds its claim where it was."""
     host.flat(False)

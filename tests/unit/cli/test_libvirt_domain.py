@@ -11,6 +11,7 @@ from agent.cli import libvirt_domain
 from agent.cli.libvirt_domain import Libvirt
 from agent.errors import PlimsollError
 
+TEST = "test:///default"
 UUID = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a60"
 
 
@@ -40,7 +41,9 @@ class FakeLibvirt(ModuleType):
         raise LibvirtError("no such domain")
 
     def defineXMLFlags(self, xml: str, flags: int) -> Any:
-        return SimpleNamespace(name=lambda: "web1", undefineFlags=lambda _: self.undone.append("domain"))
+        return SimpleNamespace(
+            name=lambda: "web1", isActive=lambda: False, undefineFlags=lambda _: self.undone.append("domain")
+        )
 
     def listAllDevices(self, flags: int) -> list[Any]:
         return []
@@ -88,3 +91,11 @@ def test_a_domain_starts_when_its_vgpu_is_in_its_place(
     (vendor / "placement_id").write_text("20\n")
     with pytest.raises(AttributeError, match="create"):  # the domain of this libvirt cannot be started
         Libvirt("test:///").hand_over(written, start=True)
+
+
+def test_a_domain_that_runs_is_defined_and_not_started_again() -> None:
+    connection = pytest.importorskip("libvirt", reason="the binding is installed with ./dev").open(TEST)
+    running = connection.lookupByName("test")
+    written: Any = {"consumer": running.UUIDString(), "xml": running.XMLDesc(), "claim": {"to_make": {}}}
+    done = Libvirt(TEST).hand_over(written, start=True)
+    assert done == "test runs already; it is defined for its next start"
