@@ -19,7 +19,7 @@ from agent.reconcile.reconciler import Reconciler
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
 from drivers.fake import FakeDriver, FakeHost
-from drivers.fake.devices import Nic
+from drivers.fake.devices import DividedGpu, Nic
 from drivers.fake.host import cell
 
 CELLS, CPUS_A_CELL, VFS = 8, 64, 16
@@ -62,7 +62,7 @@ def run(directory: Path, nested: bool) -> None:
     client.close()
 
 
-def driver(nested: bool) -> FakeDriver:
+def driver(nested: bool, divided_gpus: tuple[DividedGpu, ...] = ()) -> FakeDriver:
     cells: list[Cell] = []
     for number in range(CELLS):
         cpus = frozenset(range(number * CPUS_A_CELL, (number + 1) * CPUS_A_CELL))
@@ -75,7 +75,8 @@ def driver(nested: bool) -> FakeDriver:
     dedicated = frozenset().union(*(each.cpus for each in cells)) - shared
     settings = HostSettings(cpu_shared_set=shared, cpu_dedicated_set=dedicated)
     return FakeDriver(
-        FakeHost(tuple(cells), nics=nics, report_numa=nested), DriverSettings("bench", settings)
+        FakeHost(tuple(cells), nics=nics, divided_gpus=divided_gpus, report_numa=nested),
+        DriverSettings("bench", settings),
     )
 
 

@@ -211,7 +211,9 @@ def _count(parts: Iterable[Part], name: str) -> int:
 def reserve_places(tree: ProviderTree, left: Usages, used: Usages) -> ProviderTree:
     """The tree with so much reserved that of each class of a card no more is offered than it can still give.
 
-    `left` {provider uuid: {class: number}} are cards, `used` of the same form what consumers have.
+    `left` {provider uuid: {class: number}} are cards, `used` of the same form what consumers have. So one
+    guest is offered each amount up to what is left; `max_unit` stays as it is, because Placement checks it
+    also where a guest that has more is written again.
     """
     for uuid, left_here in left.items():
         provider = tree.get(uuid)

@@ -125,6 +125,27 @@ def test_so_much_is_reserved_that_no_more_is_offered_than_is_left() -> None:
     }
 
 
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_one_guest_is_offered_each_amount_that_the_card_can_give_and_keeps_what_it_has(name: str) -> None:
+    """By Placement's rule: at most max_unit, and beside the others at most the total less the reserved."""
+    model, dice = MODELS[name], random.Random(f"amounts {name}")
+    card, uuid = card_of(model), "7e1c1d3c-94d8-4e4b-9a57-4a8d3b1f0c00"
+    totals = {shape: model.divided().left(shape) for shape in model.shapes}
+    inventories = {shape: Inventory(total, max_unit=total) for shape, total in totals.items()}
+    tree = ProviderTree([Provider(uuid, "card", None, inventories)])
+    for _ in range(40):
+        parts = random_parts(model, dice)
+        used = {shape: sum(each == shape for each, _ in parts) for shape in model.shapes}
+        stock = card.stock([(shape, f"{shape}@{start}") for shape, start in parts], used)
+        reserved = reserve_places(tree, {uuid: stock.left}, {uuid: used})[uuid]
+        for shape, inventory in reserved.inventories.items():
+            room = min(inventory.max_unit, inventory.total - inventory.reserved - used[shape])
+            assert max(0, room) == most(model, shape, parts), "what one more guest can have"
+            # Placement checks an allocation anew when it is written again, as in each move.
+            assert used[shape] <= inventory.max_unit
+            assert used[shape] <= inventory.total - inventory.reserved
+
+
 def test_a_shape_that_the_card_does_not_have_is_an_error() -> None:
     with pytest.raises(KeyError):
         layout_of(MIG["A30"], {"CUSTOM": "9g"}, lambda name, at: f"{name}@{at}")
