@@ -219,7 +219,7 @@ class Book:
         units = dict(result.units)
         for uuid, stock in stocks.items():
             amounts = result.allocations.get(uuid, {})
-            wanted = {name: amount for name, amount in amounts.items() if name in stock.left}
+            wanted = {name: amount for name, amount in amounts.items() if name in stock.classes}
             if not any(wanted.values()):
                 continue
             own = [
@@ -756,7 +756,7 @@ class Book:
                 if uuid in stocks:
                     free_units[uuid] = {
                         name: stocks[uuid].units(name)
-                        for name in offered.keys() & classes & stocks[uuid].left.keys()
+                        for name in offered.keys() & classes & stocks[uuid].classes
                     }
                 continue
             room = self._room(uuid, consumer) if uuid in self.host.ways else {}

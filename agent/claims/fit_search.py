@@ -204,7 +204,7 @@ class HostStock:
         """Whether no class in `wanted` {class: amount}, nor any in use, excludes another."""
         card = self.host.cards.get(provider.uuid)
         if card is not None:
-            parts = {name: amount for name, amount in wanted.items() if amount and name in card.left}
+            parts = {name: amount for name, amount in wanted.items() if amount and name in card.classes}
             if len(parts) > 1 and card.together(parts) is None:
                 return False
         ways = self.host.ways.get(provider.uuid, ())
@@ -322,7 +322,7 @@ class FitSearch:
         demanded = Counter(name for slot in slots for name in slot.resources)
         self._contended = {name for name, times in demanded.items() if times > 1}
         self._excluding = {name for ways in stock.host.ways.values() for way in ways for name in way}
-        self._excluding |= {name for card in stock.host.cards.values() for name in card.left}
+        self._excluding |= {name for card in stock.host.cards.values() for name in card.classes}
         self._contended |= self._excluding & demanded.keys()
         self._taken: Counter[tuple[str, str]] = Counter()
         self._hopeless: set[_State] = set()

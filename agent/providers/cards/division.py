@@ -133,20 +133,24 @@ class Division:
         return self._open_starts(name) if self._counted(self.model.shapes[name]) else ()
 
     def left(self, name: str) -> int:
-        """How many parts of this one shape the card can still be given, if it is given no other.
+        """How many parts of this one shape the card can still be given, if it is given no other."""
+        return len(self.most_places(name))
+
+    def most_places(self, name: str) -> tuple[Part, ...]:
+        """The places of as many parts of this one shape as the card can still be given together.
 
         All are equally long, so taking the first place that is free each time gives the most.
         """
         shape = self.model.shapes[name]
         most = self._counted(shape)
         if not most or not shape.size:
-            return most
-        places = end = 0
+            return (Part(name, shape.starts[0]),) * most
+        places, end = list[Part](), 0
         for start in self._open_starts(name):
             if start >= end:
-                places += 1
+                places.append(Part(name, start))
                 end = start + shape.size
-        return min(most, places)
+        return tuple(places[:most])
 
     def best_start(self, name: str) -> int | None:
         """The start that leaves the most possible for others, or None where the shape does not fit.

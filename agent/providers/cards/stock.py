@@ -6,7 +6,7 @@ Placement without a unit has no place yet: the best places are counted as its ow
 the card gives nothing more.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -139,25 +139,27 @@ class CardStock:
     functions: tuple[str, ...] = ()
     spare: int = 0
 
+    @property
+    def classes(self) -> Set[str]:
+        """The resource classes of the card."""
+        return self.card.model.shapes.keys()
+
     @cached_property
     def left(self) -> Mapping[str, int]:
         """{class: how many more the card can give, if it gives no more of any other}"""
-        names = self.card.model.shapes
-        return {name: 0 if self.full else self._fewer(self.division.left(name)) for name in names}
+        return {name: len(self._places(name)) for name in self.classes}
+
+    def _places(self, name: str) -> tuple[Part, ...]:
+        """The places of as many parts of the class as the card can still give together."""
+        places = () if self.full else self.division.most_places(name)
+        return places[: self._fewer(len(places))]
 
     def _fewer(self, number: int) -> int:
         return min(number, self.spare) if self.card.function_of else number
 
     def units(self, name: str) -> tuple[str, ...]:
-        """As many free units of the class as are `left`, which a consumer can have together, best first."""
-        parts, division = list[Part](), self.division
-        while len(parts) < self.left[name]:
-            start = division.best_start(name)
-            if start is None:  # the best places, one by one, are not the most places
-                return tuple(self._units(self.division.place({name: self.left[name]}) or parts))
-            parts.append(Part(name, start))
-            division = division.with_part(parts[-1])
-        return tuple(self._units(parts))
+        """As many free units of the class as are `left`, which a consumer can have together."""
+        return tuple(self._units(self._places(name)))
 
     def together(
         self, wanted: Mapping[str, int], preferred: Iterable[Unit] = ()
