@@ -13,7 +13,8 @@ In small cases, each way to place the guests is tried as well: the optimum.
 
 `movable` are those of the stranded guests that would fit beside the guests that are there, if these were
 arranged otherwise. Nearly all are, so the sums are a fair measure: that a guest is refused is a matter of
-where earlier guests went.
+where earlier guests went. Not all of it can be known when they come: benchmarks/stranded_floor.py computes
+the fewest refusals of a choice that does not know the future.
 """
 
 from __future__ import annotations
