@@ -18,7 +18,7 @@ from agent.config.settings import Settings
 from agent.doctor.check import DoctorCheck, bad, good, warning
 from agent.driver import Driver
 from agent.errors import DriverError, DriverSlow, SettingsError
-from agent.providers.caps import unmatched_caps
+from agent.providers.caps import odd_caps
 from agent.providers.disk_space import DISK, disk_in_use, disk_warning
 from agent.providers.provider_config import ProviderConfig
 from agent.words import counted
@@ -100,9 +100,14 @@ def _offers(driver: Driver, config: ProviderConfig) -> Iterator[DoctorCheck]:
         yield warning(
             "options", sentence, "Correct the option, or remove it; `lspci -Dnn` lists the devices."
         )
-    classes = {name for provider in description.providers for name in provider.inventories}
-    classes |= {name for entry in config.entries for name in entry.inventories}
-    for sentence in unmatched_caps(config.caps, classes):
+    described = [each.inventories for each in description.providers]
+    described += [entry.inventories for entry in config.entries]
+    offered = [
+        (name, inventory.allocation_ratio or inventory.initial_allocation_ratio)
+        for inventories in described
+        for name, inventory in inventories.items()
+    ]
+    for sentence in odd_caps(config.caps, offered):
         yield warning("options", sentence, "Correct or remove the cap; `plimsoll tree` lists the classes.")
     shortage = disk_warning(
         description.providers[0].inventories.get(DISK), disk_in_use(driver.guests()), driver.disk_free_gb()

@@ -1,7 +1,7 @@
 """Caps: at most so much of a resource class is offered to guests on the whole host. Pure."""
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from agent.errors import SettingsError
@@ -32,13 +32,22 @@ def parse_caps(texts: Iterable[str]) -> dict[str, int]:
     return caps
 
 
-def unmatched_caps(caps: Caps, classes: Collection[str]) -> tuple[str, ...]:
-    """A sentence on each cap of a class that is not among the classes of the host."""
-    return tuple(
-        f"[DEFAULT] cap = {name}={amount} has no effect: no provider of this host has {name}."
-        for name, amount in caps.items()
-        if name not in classes
-    )
+def odd_caps(caps: Caps, offered: Iterable[tuple[str, float]]) -> Iterator[str]:
+    """A sentence on each cap that has no effect, or that leaves nothing of its class without being 0.
+
+    `offered` are all inventories of the host, as (resource class, allocation ratio).
+    """
+    ratios: dict[str, float] = {}
+    for name, ratio in offered:
+        ratios[name] = min(ratio, ratios.get(name, ratio))
+    for name, amount in caps.items():
+        if name not in ratios:
+            yield f"[DEFAULT] cap = {name}={amount} has no effect: no provider of this host has {name}."
+        elif 0 < amount < ratios[name]:
+            yield (
+                f"[DEFAULT] cap = {name}={amount} leaves no {name}: whole units of the host are offered, and "
+                f"with an allocation ratio of {ratios[name]:g} one unit is {ratios[name]:g} {name}."
+            )
 
 
 def with_caps(tree: ProviderTree, caps: Caps) -> ProviderTree:

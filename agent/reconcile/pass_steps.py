@@ -18,7 +18,7 @@ from agent.driver import Description, Guest, Topology
 from agent.errors import ApplyError, PlacementUnavailable, ReshapeRefused, StateError
 from agent.placement.apply import apply
 from agent.placement.client import PlacementClient
-from agent.providers.caps import unmatched_caps, with_caps
+from agent.providers.caps import odd_caps, with_caps
 from agent.providers.cards.stock import reserve_places
 from agent.providers.cordoned import cordoned_units, idle_pages, reserve_cordoned, with_idle
 from agent.providers.gone import count_gone
@@ -174,11 +174,15 @@ class PassSteps:
         resolved = replace(resolved, tree=reserve_places(resolved.tree, left, used))
         resolved = reserve_cordoned(resolved, cordoned, idle, pages)
         caps = self._provider_config.caps
-        classes = {name for provider in resolved.tree for name in provider.inventories}
+        offered = [
+            (name, inventory.allocation_ratio)
+            for provider in resolved.tree
+            for name, inventory in provider.inventories.items()
+        ]
         resolved = replace(
             resolved,
             tree=with_caps(resolved.tree, caps),
-            notices=(*resolved.notices, *unmatched_caps(caps, classes)),
+            notices=(*resolved.notices, *odd_caps(caps, offered)),
             problems=(
                 *resolved.problems,
                 *overlaid.conflicts,

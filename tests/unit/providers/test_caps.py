@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import SettingsError
-from agent.providers.caps import parse_caps, with_caps
+from agent.providers.caps import odd_caps, parse_caps, with_caps
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT, A, B = (f"{digit * 8}-0000-4000-8000-000000000000" for digit in "abc")
@@ -35,6 +35,16 @@ def test_a_cap_leaves_so_much_on_the_first_providers() -> None:
 def test_a_cap_counts_what_guests_may_have_not_the_host_s_units() -> None:
     assert capacity(with_caps(tree(ratio=4.0), {"VCPU": 16}), "VCPU") == 16
     assert capacity(with_caps(tree(ratio=4.0), {"VCPU": 0}), "VCPU") == 0
+
+
+def test_a_cap_below_one_unit_of_the_host_is_told() -> None:
+    offered = [("VCPU", 4.0), ("VGPU", 1.0)]
+    assert tuple(odd_caps({"VCPU": 4, "VGPU": 0}, offered)) == ()
+    assert capacity(with_caps(tree(ratio=4.0), {"VCPU": 3}), "VCPU") == 0
+    (said,) = odd_caps({"VCPU": 3}, offered)
+    assert "cap = VCPU=3 leaves no VCPU" in said and "one unit is 4 VCPU" in said
+    (unknown,) = odd_caps({"FPGA": 3}, offered)
+    assert "no provider of this host has FPGA" in unknown
 
 
 @given(st.integers(0, 12), st.integers(1, 8), st.sampled_from((0.5, 1.0, 1.5, 4.0)))
