@@ -84,7 +84,7 @@ def cpu_holds(rows: Iterable[Row], former: CpuHolds) -> dict[str, CpuHold]:
         cpus = frozenset(_cpus(row))
         if cpus:
             before = former.get(row.instance)
-            is_new = before is None or before.awaited or before.cpus != cpus
+            is_new = before is None or before.awaited or not cpus <= before.cpus
             runs = row.guest is not None and row.guest.state not in _NOT_RUNNING
             holds[row.instance] = CpuHold(cpus, bool(row.claimed) and is_new and not runs)
     return holds

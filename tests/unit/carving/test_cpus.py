@@ -70,9 +70,11 @@ def test_a_claim_awaits_its_cpus_until_its_guest_runs_and_not_again_after_it() -
     assert cpu_holds([], holds) == {}
 
 
-def test_other_cpus_of_an_instance_are_awaited_anew() -> None:
-    former = {WEB: CpuHold(frozenset({3}))}
+def test_other_cpus_of_an_instance_are_awaited_anew_and_fewer_are_not() -> None:
+    """As after the begin of a resize, and after its revert."""
+    former = {WEB: CpuHold(frozenset({3, 4}))}
     assert cpu_holds([row(WEB, (3, 5))], former)[WEB].awaited
+    assert not cpu_holds([row(WEB, (3,))], former)[WEB].awaited
 
 
 def test_a_guest_without_a_claim_has_its_cpus_and_awaits_none() -> None:
