@@ -10,6 +10,7 @@ from typing import Any
 from uuid import UUID
 
 from agent.errors import UsageError
+from agent.words import counted
 
 _SHOWN_MAX = 60
 _UID_MAX = 2**32 - 1
@@ -48,7 +49,13 @@ def read_text(
     value: object, path: str, pattern: Pattern[str] | None = None, wanted: str = "a text", longest: int = 255
 ) -> str:
     """A text of at most `longest` characters that matches the whole pattern; `wanted` describes it."""
-    if not isinstance(value, str) or len(value) > longest or (pattern and not pattern.fullmatch(value)):
+    if isinstance(value, str) and len(value) > longest:
+        raise UsageError(
+            f"{path or 'the body'}: {counted(len(value), 'character')} are too many; at most {longest} are "
+            "possible.",
+            path=path,
+        )
+    if not isinstance(value, str) or (pattern and not pattern.fullmatch(value)):
         raise fault(path, wanted, value)
     return value
 

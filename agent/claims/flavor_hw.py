@@ -205,7 +205,13 @@ def _cells(vcpus: int, memory_mb: int, specs: Mapping[str, str]) -> TopologyRequ
                     f"hw:{kind}.{min(values)}: it needs hw:numa_nodes.", spec=f"hw:{kind}.{min(values)}"
                 )
         return TopologyRequest()
-    count = read_whole_spec("hw:numa_nodes", specs["hw:numa_nodes"], 1, min(CELLS_MAX, vcpus))
+    count = read_whole_spec("hw:numa_nodes", specs["hw:numa_nodes"], 1, CELLS_MAX)
+    if count > vcpus:
+        raise UsageError(
+            f"hw:numa_nodes: {count} cells are asked for, and the flavor has {counted(vcpus, 'vCPU')}: each "
+            "cell needs one.",
+            spec="hw:numa_nodes",
+        )
     for kind, values in given.items():
         if values and set(values) != set(range(count)):
             raise UsageError(

@@ -8,7 +8,7 @@ Source: nova 34, nova/objects/image_meta.py, nova/virt/hardware.py and nova/sche
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 
@@ -170,6 +170,18 @@ def _check_known(key: str) -> None:
     raise UsageError(
         f"image {key}: unknown image property; did you mean {near[0].replace('.N', '.0')}?", spec=key
     )
+
+
+def properties_without_effect(properties: Iterable[str]) -> tuple[str, ...]:
+    """A sentence for each image property that a claim does not depend on."""
+    sentences = []
+    for key in properties:
+        reason = NO_CLAIM.get(_LEGACY.get(key, key))
+        if reason is not None:
+            sentences.append(f"image {key} has no effect on the claim: {reason}")
+        elif key not in _LEGACY and not key.startswith((*_PREFIXES, "trait:")):
+            sentences.append(f"image {key} has no effect: it is no image property of nova")
+    return tuple(sentences)
 
 
 def image_traits(image: Image) -> frozenset[str]:

@@ -81,13 +81,13 @@ def guest_runs(guest: Guest, row: Row) -> GuestRuns:
         f"{amounts_text(amounts)} {effect}"
         for amounts, effect in (
             (offered, "would be offered to others"),
-            (reserved, "stay reserved while it runs, without a claim"),
+            (reserved, "would stay reserved only while the guest runs"),
         )
         if amounts
     ]
     return GuestRuns(
-        f"The guest {guest.name} ({guest.uuid}) is {guest.state} on this host, so its claim is not released"
-        f"{': ' * bool(effects)}{'; '.join(effects)}. Stop the guest first, or use --force.",
+        f"The guest {guest.name} ({guest.uuid}) is {guest.state} on this host, and the agent keeps its claim"
+        f"{': without it, ' * bool(effects)}{', and '.join(effects)}. Stop the guest first, or use --force.",
         consumer=guest.uuid,
         offered=offered,
         reserved=reserved,

@@ -43,8 +43,8 @@ def parse_amounts(option: str, text: str) -> dict[str, int]:
     for part in text.split(","):
         name, _, number = part.strip().partition("=")
         if name in amounts:
-            raise UsageError(f"claim: {option} {text!r} names {name} twice")
-        amounts[name] = _whole_amount(f"claim: {option} {text!r}", part, name, number.strip())
+            raise UsageError(f"{option} {text!r} names {name} twice")
+        amounts[name] = _whole_amount(f"{option} {text!r}", part, name, number.strip())
     return amounts
 
 
@@ -63,7 +63,7 @@ def _whole_amount(where: str, part: str, name: str, number: str) -> int:
     if unit:
         value = _in_base_unit(where, name, number, value, unit, scale)
     if value.denominator != 1:
-        base = scale[0] if scale else "unit"
+        base = scale[0] if scale else "units"
         raise UsageError(
             f"{where}: {name} is counted in whole {base}, and {number} is not a whole number of them"
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent.cli.claim_body import NEW, addition_body, claim_body
 from agent.cli.client import Client, claim_path, client_of, read_names, read_providers
-from agent.cli.libvirt_domain import Libvirt, add_libvirt_options
+from agent.cli.libvirt_domain import CONNECTION_DEFAULT, Libvirt, add_libvirt_options
 from agent.cli.output import Output
 from agent.cli.tables import cells_lines, claim_lines, makings_lines, table_lines
 from agent.cli.terminal import Style, plain
@@ -100,6 +100,8 @@ def claim(args: Namespace) -> ExitCode:
     for option in ("define", "start", "keep"):
         if getattr(args, option):
             raise UsageError(f"claim: --{option} needs --domain")
+    if args.connect != CONNECTION_DEFAULT:
+        raise UsageError("claim: --connect needs --domain")
     body = claim_body(args)
     client = client_of(args)
     if args.dry_run:
@@ -117,14 +119,20 @@ def claim(args: Namespace) -> ExitCode:
 
 
 def show_specs_without_effect(body: dict[str, Any]) -> None:
-    """Print a note on standard error for each extra spec of the flavor that the claim does not depend on."""
+    """Print a note on standard error for each extra spec and image property that changes no claim."""
     request = body.get("request", body)
-    specs = request.get("flavor", {}).get("extra_specs", {})
+    specs, image = request.get("flavor", {}).get("extra_specs", {}), request.get("image", {})
+    sentences: tuple[str, ...] = ()
     if specs:
         from agent.claims.extra_specs import without_effect
 
-        for sentence in without_effect(specs, request.get("image", {})):
-            print(f"plimsoll: note: {plain(sentence)}", file=sys.stderr)
+        sentences += without_effect(specs, image)
+    if image:
+        from agent.claims.image import properties_without_effect
+
+        sentences += properties_without_effect(image)
+    for sentence in sentences:
+        print(f"plimsoll: note: {plain(sentence)}", file=sys.stderr)
 
 
 def _claim_domain(args: Namespace) -> ExitCode:

@@ -10,6 +10,7 @@ from agent.errors import UsageError
 
 Json = dict[str, Any]
 NEW = "new"
+FLAVOR_NAMES = ("vcpus", "memory_mb", "disk_gb", "extra_specs")
 
 
 def claim_body(args: Namespace) -> Json:
@@ -41,7 +42,7 @@ def _resources(args: Namespace, *, required: bool = True) -> Json:
     given = [source for source, used in sources.items() if used]
     if len(given) > 1 or (required and not given):
         fault = f"not {' and '.join(given)} together" if given else "and none is given"
-        raise UsageError(f"claim: give the resources by {', by '.join(sources)}, {fault}")
+        raise UsageError(f"give the resources by {', by '.join(sources)}, {fault}")
     _check_companions(args)
     if args.file is not None:
         return _from_file(args.file)
@@ -64,12 +65,12 @@ def _check_companions(args: Namespace) -> None:
         ("--group-policy", args.group_policy, "--group", args.group),
     ):
         if value and not given:
-            raise UsageError(f"claim: {option} needs {companion}")
+            raise UsageError(f"{option} needs {companion}")
 
 
 def _consumer(given: str | None) -> str:
     if given is not None and not given.strip():
-        raise UsageError("claim: CONSUMER is an empty text: give a uuid, or `new` for a new one")
+        raise UsageError("CONSUMER is an empty text: give a uuid, or `new` for a new one")
     if given and given != NEW:
         return given
     from uuid import uuid4
@@ -82,9 +83,9 @@ def _from_file(name: str) -> Json:
     try:
         body = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"claim: {where} is not JSON: {error}") from error
+        raise UsageError(f"{where} is not JSON: {error}") from error
     if not isinstance(body, dict):
-        raise UsageError(f"claim: {where} must hold a JSON object, the body of POST /v1/claims")
+        raise UsageError(f"{where} must hold a JSON object, the body of POST /v1/claims")
     return body
 
 
@@ -97,10 +98,16 @@ def _flavor(args: Namespace) -> Json:
 
 
 def _check_complete(text: str, flavor: Json) -> None:
+    unknown = next((name for name in flavor if name not in FLAVOR_NAMES), None)
+    if unknown:
+        raise UsageError(
+            f"--flavor {text!r}: {unknown} is unknown; write vcpus=N,memory_mb=N, and disk_gb=N for a disk "
+            "on this host"
+        )
     missing = [name for name in ("vcpus", "memory_mb") if name not in flavor]
     if missing:
         raise UsageError(
-            f"claim: --flavor {text!r} lacks {' and '.join(missing)}; write vcpus=N,memory_mb=N, and "
+            f"--flavor {text!r} lacks {' and '.join(missing)}; write vcpus=N,memory_mb=N, and "
             "disk_gb=N for a disk on this host"
         )
 
@@ -111,9 +118,9 @@ def _pairs(option: str, texts: list[str] | None) -> dict[str, str]:
     for text in texts or ():
         key, equals, value = text.partition("=")
         if not key or not equals:
-            raise UsageError(f"claim: {option} {text!r} is not KEY=VALUE")
+            raise UsageError(f"{option} {text!r} is not KEY=VALUE")
         if key in pairs:
-            raise UsageError(f"claim: {option} {key} is given twice")
+            raise UsageError(f"{option} {key} is given twice")
         pairs[key] = value
     return pairs
 
@@ -125,9 +132,9 @@ def _groups(args: Namespace) -> Json:
     for text in args.group or ():
         suffix, colon, resources = text.partition(":")
         if not suffix or not colon:
-            raise UsageError(f"claim: --group {text!r} is not SUFFIX:CLASS=N,...")
+            raise UsageError(f"--group {text!r} is not SUFFIX:CLASS=N,...")
         if suffix in groups:
-            raise UsageError(f"claim: --group {suffix} is given twice; write its classes after one another")
+            raise UsageError(f"--group {suffix} is given twice; write its classes after one another")
         groups[suffix] = {"suffix": suffix, "resources": parse_amounts("--group", resources)}
     for text in args.required or ():
         suffix, colon, trait = text.partition(":")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 from argparse import Namespace
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,13 +13,14 @@ from urllib.parse import quote
 
 from agent import errors
 from agent.cli.waiting import waiting
-from agent.errors import DaemonUnreachable, PlimsollError
+from agent.errors import DaemonUnreachable, PlimsollError, UsageError
 from agent.http.unix_connection import UnixConnection
 
 if TYPE_CHECKING:
     from agent.api.shapes.tree import ResourceProviderShape
 
 SOCKET_DEFAULT = "/run/plimsoll/plimsoll.sock"
+PATH_BYTES_MAX = 107
 REPLY_BYTES_MAX = 256 * 1024 * 1024
 
 
@@ -29,6 +31,12 @@ class Client:
     """
 
     def __init__(self, socket_path: str, timeout_s: float, *, quiet: bool = False) -> None:
+        """Raises UsageError for a path that is longer than a socket's can be."""
+        if len(os.fsencode(socket_path)) > PATH_BYTES_MAX:
+            raise UsageError(
+                f"--socket or PLIMSOLL_SOCKET: {socket_path} is too long; the path of a socket has at most "
+                f"{PATH_BYTES_MAX} bytes"
+            )
         self._path = socket_path
         self._timeout_s = timeout_s
         self._quiet = quiet

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from agent.cli.client import SOCKET_DEFAULT, Client
+from agent.cli.grammar import not_empty
 from agent.cli.output import Output
 from agent.cli.settings_files import add_settings_options, settings_paths
 from agent.cli.terminal import Style, plain
@@ -34,7 +35,10 @@ def add_doctor_command(add: CommandAdder) -> None:
         "  plimsoll doctor -o json | jq '.checks[] | select(.verdict != \"good\")'",
     )
     command.add_argument(
-        "--device", metavar="ADDRESS", help="check a PCI device: its driver, who holds it, its IOMMU group"
+        "--device",
+        metavar="ADDRESS",
+        type=not_empty,
+        help="check a PCI device: its driver, who holds it, its IOMMU group",
     )
     add_settings_options(command)
 

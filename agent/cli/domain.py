@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from agent.cli.client import Client, claim_path, client_of
 from agent.cli.consumers import INSTANCE_HELP, find_instance
+from agent.cli.grammar import complete_instances
 from agent.cli.libvirt_domain import Libvirt, add_libvirt_options
 from agent.cli.output import Output
 from agent.cli.text_file import read_text_file
@@ -32,7 +33,7 @@ def add_domain_command(add: CommandAdder) -> None:
         "  plimsoll domain web1 web1.xml --define --start\n"
         "  plimsoll domain web1 --replace | virsh migrate --live --xml /dev/stdin web1 qemu+ssh://b/system",
     )
-    command.add_argument("consumer", metavar="CONSUMER", help=INSTANCE_HELP)
+    complete_instances(command.add_argument("consumer", metavar="CONSUMER", help=INSTANCE_HELP))
     command.add_argument("file", nargs="?", metavar="FILE", help="the domain's XML; - is standard input")
     command.add_argument(
         "--replace",

@@ -85,7 +85,9 @@ def common_options() -> argparse.ArgumentParser:
         choices=FORMATS,
         help="table (default), json, yaml, or csv where the answer is one table",
     )
-    group.add_argument("--socket", metavar="PATH", help=f"the agent's socket (default {SOCKET_DEFAULT})")
+    group.add_argument(
+        "--socket", metavar="PATH", type=not_empty, help=f"the agent's socket (default {SOCKET_DEFAULT})"
+    )
     group.add_argument(
         "--timeout",
         metavar="SECONDS",
@@ -131,6 +133,13 @@ def _complete(argument: argparse.Action, what: str, command: str) -> None:
     done
 }}"""
     argument.complete = {"bash": function, "preamble": {"bash": source}}  # type: ignore[attr-defined]
+
+
+def not_empty(text: str) -> str:
+    """The type of an argument that cannot be an empty text."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("the value is an empty text")
+    return text
 
 
 def parse_seconds(text: str) -> float:

@@ -7,6 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent.cli.grammar import not_empty
 from agent.cli.output import Output
 from agent.cli.provider_tree import tree_lines
 from agent.cli.terminal import Style, plain
@@ -33,7 +34,9 @@ def add_init_command(add: CommandAdder) -> None:
         "  plimsoll init\n  plimsoll init --driver fake --file ./plimsoll.conf\n  plimsoll init --yes",
     )
     command.add_argument("--driver", default="libvirt", metavar="NAME", help="the virt driver (libvirt)")
-    command.add_argument("--host", metavar="NAME", help="the host's name (default: its hostname)")
+    command.add_argument(
+        "--host", metavar="NAME", type=not_empty, help="the host's name (default: its hostname)"
+    )
     command.add_argument("--file", default=FILE_DEFAULT, metavar="FILE", help=f"default {FILE_DEFAULT}")
     command.add_argument("--yes", action="store_true", help="write without asking")
     command.add_argument("--force", action="store_true", help="replace a file; the old one becomes FILE.old")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import quoteattr
 
+from agent.cli.grammar import not_empty
 from agent.cli.terminal import plain
 from agent.errors import PlimsollError, UsageError
 
@@ -30,6 +31,7 @@ def add_libvirt_options(command: ArgumentParser) -> None:
     command.add_argument(
         "--connect",
         metavar="URI",
+        type=not_empty,
         default=CONNECTION_DEFAULT,
         help=f"the libvirt to use (default {CONNECTION_DEFAULT})",
     )

@@ -7,15 +7,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from agent.cli.grammar import not_empty
+
 if TYPE_CHECKING:
     from agent.config.settings import Settings
 
 
 def add_settings_options(command: argparse.ArgumentParser) -> None:
     """Add the options that name settings files."""
-    command.add_argument("--config-file", metavar="FILE", action="append", help="settings; may be repeated")
     command.add_argument(
-        "--config-dir", metavar="DIR", action="append", help="a directory of *.conf files; may be repeated"
+        "--config-file", metavar="FILE", action="append", type=not_empty, help="settings; may be repeated"
+    )
+    command.add_argument(
+        "--config-dir",
+        metavar="DIR",
+        action="append",
+        type=not_empty,
+        help="a directory of *.conf files; may be repeated",
     )
 
 

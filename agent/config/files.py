@@ -110,10 +110,11 @@ def _parse(path: Path) -> Sections:
         raise SettingsError(f"The configuration file {path} is not UTF-8 text.", file=str(path)) from error
     except cfg.ParseError as error:
         # Without the line itself, which may contain a secret.
+        line = error.lineno if error.line else _first_assignment(path)
         raise SettingsError(
-            f"The configuration file {path} has an error in line {error.lineno}: {error.msg}.",
+            f"The configuration file {path} has an error in line {line}: {error.msg}.",
             file=str(path),
-            line=error.lineno,
+            line=line,
         ) from error
     merged: dict[str, dict[str, list[str]]] = {}
     for name, assignments in sections.items():
@@ -121,6 +122,15 @@ def _parse(path: Path) -> Sections:
             merged.setdefault(_group_name(name), {}).setdefault(option, []).extend(values)
         merged.setdefault(_group_name(name), {})
     return merged
+
+
+def _first_assignment(path: Path) -> int:
+    """The number of the line with the first option, for the parser's error of an option without section.
+
+    The parser notices that error in the line behind the option.
+    """
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return next(number for number, line in enumerate(lines, start=1) if line.strip() and line[0] not in "#;")
 
 
 def _group_name(name: str) -> str:

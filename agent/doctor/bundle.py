@@ -37,7 +37,10 @@ Ask = Callable[[str, str], Any]
 
 
 def gather(to: str | None, config_files: Paths, config_dirs: Paths, ask: Ask) -> tuple[Path, list[str]]:
-    """Write the bundle, with mode 0600. Returns its path and its members. Raises UsageError if it exists."""
+    """Write the bundle, with mode 0600. Returns its path and its members.
+
+    Raises UsageError where the file exists already or cannot be written.
+    """
     secrets, problem = _secrets(config_files, config_dirs)
     name = f"plimsoll-{os.uname().nodename}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     path = Path(to or f"{name}.tar.gz")
@@ -46,6 +49,11 @@ def gather(to: str | None, config_files: Paths, config_dirs: Paths, ask: Ask) ->
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
         raise UsageError(f"{path} exists already; give another file with --to") from None
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be written: {error.strerror}; give a file in a directory that exists and that "
+            "you may write with --to"
+        ) from error
     with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
         for member, text in _members(config_files, config_dirs, ask, problem):
             content = mask(text, secrets).encode("utf-8", "backslashreplace")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.durable.files import write_atomically
-from agent.errors import IdentityError
+from agent.errors import IdentityError, UsageError
 
 ID_FILE = "host_id"
 NAME_FILE = "host_name"
@@ -71,7 +71,7 @@ def establish_identity(
 
 
 def adopt_identity(state_path: Path, host: str, host_uuid: str) -> Identity:
-    """Write that this host has this name and that uuid from now on. Raises IdentityError."""
+    """Write that this host has this name and that uuid from now on. Raises IdentityError, UsageError."""
     adopted = canonical_uuid(host_uuid)
     _write(state_path / ID_FILE, adopted)
     _write(state_path / NAME_FILE, host)
@@ -79,10 +79,10 @@ def adopt_identity(state_path: Path, host: str, host_uuid: str) -> Identity:
 
 
 def canonical_uuid(host_uuid: str) -> str:
-    """The uuid in its dashed lower-case form. Raises IdentityError for a text that is no uuid."""
+    """The uuid in its dashed lower-case form. Raises UsageError for a text that is no uuid."""
     canonical = _parse_uuid(host_uuid)
     if canonical is None:
-        raise IdentityError(f"{host_uuid!r} is not a uuid; give the uuid of the host's root provider.")
+        raise UsageError(f"{host_uuid!r} is not a uuid; give the uuid of the host's root provider.")
     return canonical
 
 

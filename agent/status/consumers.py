@@ -59,11 +59,14 @@ def find_consumer(text: str, kind: str, known: Sequence[NamedConsumer], listing:
         return found[0].uuid
     if found:
         listed = "; ".join(f"{consumer.uuid} ({consumer.about})" for consumer in found)
-        raise UsageError(f"{wanted!r} names {len(found)} {kind}s, give the uuid of one: {listed}")
+        kinds = " or ".join(f"{each}s" for each in kind.split(" or "))
+        raise UsageError(f"{wanted!r} names {len(found)} {kinds}, give the uuid of one: {listed}")
     from difflib import get_close_matches
 
     near = get_close_matches(wanted, [consumer.name for consumer in known if consumer.name], n=NEAR_MAX)
     hint = f"did you mean {' or '.join(near)}?" if near else f"`{listing}` lists those that there are"
+    if len(wanted) < PREFIX_MIN and any(each.uuid.startswith(wanted.lower()) for each in known):
+        hint += f"; of a uuid, give {PREFIX_MIN} characters or more"
     raise UnknownConsumer(f"this host has no {kind} {wanted!r}: {hint}", asked=wanted, near=near)
 
 

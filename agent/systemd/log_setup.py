@@ -45,6 +45,8 @@ def configure(
     root.setLevel(level.upper())
     for library in ("apscheduler", "urllib3", "keystoneauth", "cheroot"):
         logging.getLogger(library).setLevel(logging.WARNING)
+    # stevedore warns of a name that it does not know; the agent's error says the same, with the known names.
+    logging.getLogger("stevedore").setLevel(logging.ERROR)
 
 
 def _handler(style: str, secrets: Iterable[str], stream: IO[str], journal: Path) -> logging.Handler:

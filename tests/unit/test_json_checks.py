@@ -28,7 +28,10 @@ def test_values_of_their_type_are_returned() -> None:
         (lambda: json_checks.read_object([], "x"), "expected an object, not []"),
         (lambda: json_checks.read_list({}, "x"), "expected a list, not {}"),
         (lambda: json_checks.read_text("ad", "x", re.compile("[a-c]+")), "expected a text, not 'ad'"),
-        (lambda: json_checks.read_text("a" * 256, "x"), "expected a text, not 'aaa"),
+        (
+            lambda: json_checks.read_text("a" * 256, "x"),
+            "x: 256 characters are too many; at most 255",
+        ),
         (lambda: json_checks.read_choice("c", "x", ("a", "b")), "expected one of a, b, not 'c'"),
         (lambda: json_checks.read_whole(True, "x", 0, 9), "a whole number between 0 and 9, not True"),
         (lambda: json_checks.read_whole(10, "x", 0, 9), "a whole number between 0 and 9, not 10"),

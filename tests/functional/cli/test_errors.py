@@ -61,6 +61,14 @@ def test_a_spec_without_effect_is_told(full: tuple[Sight, Path], spec: str, said
     assert said in done.stderr
 
 
+def test_an_image_property_without_effect_is_told(full: tuple[Sight, Path]) -> None:
+    image = ("--image", "foo=bar", "--image", "os_distro=debian", "--image", "hw_disk_bus=virtio")
+    done = plimsoll(full[1], *FLAVOR[:-1], *image)
+    assert "image foo has no effect: it is no image property of nova" in done.stderr
+    assert "image os_distro has no effect on the claim: it only shapes" in done.stderr
+    assert "hw_disk_bus" not in done.stderr
+
+
 def test_a_socket_that_is_no_socket(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
     for path in (tmp_path / "file", tmp_path):

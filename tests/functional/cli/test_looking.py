@@ -35,7 +35,7 @@ def files(directory: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     ("words", "code"),
     [
-        (("adopt", "no-uuid"), ExitCode.FAILED),
+        (("adopt", "no-uuid"), ExitCode.USAGE),
         (("reshape", "--offline", "--dry-run"), ExitCode.DONE),
         (("doctor",), ExitCode.DONE),
         (("config", "validate"), ExitCode.DONE),
@@ -104,6 +104,7 @@ def test_config_validate_finds_what_the_start_would_refuse(tmp_path: Path, more:
     assert complaint in one_line(done)
     started = plimsoll(tmp_path / "s", "agent", "--config-file", file)
     assert started.returncode == ExitCode.USAGE, started.stderr
+    assert "Could not load" not in started.stderr, "a library's warning beside the agent's sentence"
 
 
 def test_config_validate_finds_a_provider_config_file_that_contradicts_the_driver(tmp_path: Path) -> None:

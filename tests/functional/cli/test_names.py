@@ -184,6 +184,7 @@ def test_tab_completes_consumers_from_the_running_agent(full: tuple[Sight, Path]
     script.write_text(shtab.complete(build(), shell="bash"), encoding="utf-8")
     _, path = full
     assert _completed(script, path, "release", "we") == ["web1", "web2"]
+    assert _completed(script, path, "domain", "we") == ["web1", "web2"]
     assert _completed(script, path, "explain", uuid_of("db1")[:5]) == [uuid_of("db1")]
     assert _completed(script, path, "move", "confirm", MIGRATION[:4]) == [MIGRATION]
     assert _completed(script, tmp_path / "nobody", "release", "we") == []

@@ -26,7 +26,7 @@ def test_the_claim_of_a_running_guest_is_not_released_without_force(agent: Serve
     (line,) = refused.stderr.splitlines()
     assert "web1" in line and "running" in line and "--force" in line
     assert "20 DISK_GB would be offered to others" in line
-    assert "1024 MEMORY_MB, 2 VCPU stay reserved" in line
+    assert "without it, 20 DISK_GB" in line and "2 VCPU would stay reserved only while the guest runs" in line
     assert UUID in agent("instances").stdout and "claimed" in agent("instances").stdout
 
 

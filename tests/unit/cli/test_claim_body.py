@@ -157,3 +157,24 @@ def test_whatever_is_given_is_a_body_or_a_usage_error(words: list[str]) -> None:
             assert error.message
         else:
             assert json.dumps(made)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--flavor", "cpus=1"), "cpus is unknown; write vcpus=N,memory_mb=N"),
+        (("--flavor", "vcpus=1,memory_mb=1.5K"), "memory_mb is counted in whole MiB"),
+        (("--resources", "VCPU=1.5"), "VCPU is counted in whole units"),
+        (("--connect", ""), "the value is an empty text"),
+    ],
+)
+def test_what_is_wrong_is_named(words: tuple[str, ...], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        body(*words)
+
+
+@pytest.mark.parametrize("command", [("defrag", "--dry-run"), ("explain", "--capacity")])
+def test_an_error_names_no_other_command(command: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError) as caught:
+        claim_body(build().parse_args([*command], defaults()))
+    assert caught.value.message.startswith("give the resources by --file")

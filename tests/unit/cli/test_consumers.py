@@ -91,3 +91,13 @@ def test_a_migration_by_its_uuid_or_by_the_name_of_its_instance() -> None:
 def test_an_audit_is_of_an_instance_or_of_a_migration() -> None:
     assert find_audit_subject(Agent(), "web") == WEB  # type: ignore[arg-type]
     assert find_audit_subject(Agent(), "dddd") == MIGRATION  # type: ignore[arg-type]
+
+
+def test_a_beginning_that_is_too_short_is_told() -> None:
+    with pytest.raises(UnknownConsumer, match=r"'bbb': .*; of a uuid, give 4 characters or more"):
+        find_instance(Agent(), "bbb")  # type: ignore[arg-type]
+
+
+def test_the_plural_of_both_kinds() -> None:
+    with pytest.raises(UsageError, match="'db' names 2 instances or migrations"):
+        find_audit_subject(Agent(), "db")  # type: ignore[arg-type]

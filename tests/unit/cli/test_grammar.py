@@ -4,7 +4,9 @@ import argparse
 
 import pytest
 
+from agent.cli.client import Client
 from agent.cli.grammar import CommandAdder, Parser, common_options
+from agent.cli.parser import build, defaults
 from agent.errors import ExitCode, UsageError
 
 
@@ -35,3 +37,30 @@ def test_a_timeout_is_a_number_of_seconds_within_a_day(seconds: str) -> None:
 def test_an_unknown_option_is_a_usage_error() -> None:
     with pytest.raises(UsageError, match="plimsoll lost has no option '--lots'"):
         parser().parse_args(["lost", "--lots"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("status", "--socket", ""),
+        ("config", "validate", "--config-file", ""),
+        ("config", "validate", "--config-dir", " "),
+        ("doctor", "--device", ""),
+        ("init", "--host", ""),
+        ("domain", "web1", "--connect", ""),
+    ],
+)
+def test_an_empty_text_is_no_value(words: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match=f"{words[-2]}: the value is an empty text"):
+        build().parse_args(words)
+
+
+def test_a_socket_whose_path_is_too_long() -> None:
+    with pytest.raises(UsageError, match=r"is too long; .* at most 107 bytes"):
+        Client(f"/tmp/{'s' * 200}", 1.0)
+
+
+def test_another_libvirt_is_for_a_domain() -> None:
+    args = build().parse_args(["claim", "--resources", "VCPU=1", "--connect", "xen:///"], defaults())
+    with pytest.raises(UsageError, match="--connect needs --domain"):
+        args.run(args)

@@ -9,7 +9,8 @@ import pytest
 
 from agent.cli.client import SOCKET_DEFAULT
 from agent.cli.support_bundle import support_bundle
-from agent.errors import ExitCode
+from agent.doctor.bundle import gather
+from agent.errors import ExitCode, UsageError
 
 
 def test_without_an_agent_the_bundle_says_what_is_missing(
@@ -31,3 +32,8 @@ def test_without_an_agent_the_bundle_says_what_is_missing(
     assert (answer["file"], file.stat().st_mode & 0o777) == (str(file), 0o600)
     with tarfile.open(file) as bundle:
         assert len(bundle.getnames()) == len(answer["members"])
+
+
+def test_a_file_that_cannot_be_written_is_told_with_the_remedy(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"No such file.*; give a file in a directory that exists"):
+        gather(str(tmp_path / "none" / "x.tgz"), (), (), lambda socket, path: None)

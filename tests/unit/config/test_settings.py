@@ -132,6 +132,13 @@ def test_the_driver_has_a_word_on_its_own_options(file: Path) -> None:
         check_start(load([file]))
 
 
+def test_an_option_before_any_group_is_named_with_its_line(file: Path) -> None:
+    for text in ("host = x\n[DEFAULT]\n", "# about\n\nhost = x\n\n[DEFAULT]\n", "host = x"):
+        written(file, text)
+        with pytest.raises(SettingsError, match=f"error in line {3 if '#' in text else 1}: Section must be"):
+            load([file])
+
+
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"gone\.conf cannot be read: No such file"):
         load([tmp_path / "gone.conf"])
