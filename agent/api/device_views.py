@@ -62,4 +62,6 @@ def devices_view(devices: Iterable[OfferedDevice]) -> DevicesShape:
 
 
 def _address(value: object) -> str:
-    return read_text(value, "address", None, "the address of a device", ADDRESS_CHARS_MAX).lower()
+    text = read_text(value, "address", None, "the address of a device", ADDRESS_CHARS_MAX)
+    address, slash, place = text.partition("/")
+    return f"{address.lower()}{slash}{place}"

@@ -183,8 +183,10 @@ class HostStock:
         other = excluding_class(self.host.ways.get(provider.uuid, ()), name, used)
         if other is not None:
             return f"nothing of it can be given while its {other} is in use"
-        if provider.uuid in self.host.cards and free < inventory.total - used.get(name, 0):
-            return f"beside what is on the card, it has room for {free} of it"
+        card = self.host.cards.get(provider.uuid)
+        if card is not None and free < inventory.total - used.get(name, 0):
+            withheld = " and what is cordoned or unhealthy (`plimsoll devices list`)" if card.missing else ""
+            return f"beside what is on the card{withheld}, it has room for {free} of it"
         number = self.host.cordoned.get(provider.uuid, {}).get(name, 0)
         cordoned = f", {number} more cordoned or unhealthy (`plimsoll devices list`)" if number else ""
         if free < left:

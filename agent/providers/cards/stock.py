@@ -92,7 +92,8 @@ class Card:
         """
         parts = [self.part_of[unit] for unit in taken if unit in self.part_of]
         division = self.model.divided(parts)
-        full = not self.function_of and any(unit in self.part_of for unit in withheld)
+        missing = any(unit in self.part_of for unit in withheld)
+        full = missing and not self.function_of
         busy = {self.function_of[unit] for unit in (*taken, *withheld) if unit in self.function_of}
         homeless = 0
         for shape in self.model.largest_first:
@@ -105,7 +106,7 @@ class Card:
                 division = division.with_part(Part(shape.name, start))
                 homeless += 1
         free = tuple(function for function in self.functions if function not in busy)
-        return CardStock(self, division, full, free, max(0, len(free) - homeless))
+        return CardStock(self, division, full, free, max(0, len(free) - homeless), missing)
 
 
 _Items = tuple[tuple[str, int], ...]
@@ -131,6 +132,7 @@ class CardStock:
     """A card beside all that is on it; a `full` one gives nothing more.
 
     `functions` are the virtual functions that no unit takes, `spare` how many of them parts can still have.
+    `missing`: some of the card, or all of it, is withheld from guests.
     """
 
     card: Card
@@ -138,6 +140,7 @@ class CardStock:
     full: bool = False
     functions: tuple[str, ...] = ()
     spare: int = 0
+    missing: bool = False
 
     @property
     def classes(self) -> Set[str]:

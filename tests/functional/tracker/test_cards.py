@@ -262,7 +262,7 @@ def test_a_cordoned_card_gives_nothing_and_its_guest_keeps_its_part(mig: Host) -
     mig.world.operations.cordon(Cordon(CARD, "", 0, 1.0))
     mig.world.agent.reconcile("a cordon")
     assert not any(mig.candidates({name: 1}) for name in mig.sizes)
-    with pytest.raises(DoesNotFit):
+    with pytest.raises(DoesNotFit, match=r"cordoned or unhealthy \(.*\), it has room for 0 of it"):
         mig.claim(CUSTOM_MIG_1=1)
     assert mig.world.operations.audit(heal=False).findings == ()
     assert mig.world.operations.claim(claim.request).units == claim.units
