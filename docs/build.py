@@ -48,7 +48,9 @@ in a file of mode 0600 or in the service manager's credential `<group>.<option>`
 
 The agent rejects an unknown option or a value that is not allowed, and names its file. `systemctl reload
 plimsoll-agent` reads the files again. If anything is wrong, the running settings stay in force; the log and
-`systemctl status plimsoll-agent` give the reason.
+`systemctl status plimsoll-agent` give the reason. Where the agent does not run under systemd,
+`kill -HUP` with the process id of `plimsoll agent` does the same as `systemctl reload`, on each page of this
+guide.
 
 `plimsoll config show` shows each value and its origin, `plimsoll config validate` checks files, `plimsoll
 config sample` prints a file with every option, and `plimsoll init` proposes one for the host.

@@ -105,7 +105,7 @@ def enable(hook: Path = HOOK) -> None:
 
 
 def disable(hook: Path = HOOK) -> None:
-    """Remove the script, if it is there.
+    """Remove the script, if it is there, and its folder if that is empty then: `enable` may have made it.
 
     Raises UsageError where another program's file is there, StateError where it cannot be removed.
     """
@@ -113,6 +113,8 @@ def disable(hook: Path = HOOK) -> None:
         raise UsageError(f"{hook} is not Plimsoll's. It was not removed.")
     try:
         hook.unlink(missing_ok=True)
+        if hook.parent.is_dir() and not any(hook.parent.iterdir()):
+            hook.parent.rmdir()
     except OSError as error:
         raise StateError(f"{hook} cannot be removed: {error.strerror}; run this as root.") from error
 

@@ -37,9 +37,16 @@ def test_the_hook_is_written_brought_up_to_date_and_removed(tmp_path: Path) -> N
     hook.write_text("#!/bin/sh\n# plimsoll gate enable, long ago\n")
     assert install.hook_state(hook) is install.HookState.OUTDATED
     install.enable(hook)
+    other = hook.with_name("60-other")
+    other.touch()
+    install.disable(hook)
+    assert other.exists() and not hook.exists()
+    other.unlink()
+    install.enable(hook)
     install.disable(hook)
     install.disable(hook)
-    assert not hook.exists()
+    assert not hook.parent.exists() and hook.parent.parent.exists()
+    hook.parent.mkdir()
     hook.write_text("#!/bin/sh\n")
     for change in (install.enable, install.disable):
         with pytest.raises(UsageError, match="Plimsoll's"):
