@@ -8,6 +8,7 @@ them all: a cell of the lab may have one CPU. `--domains` is how many requests, 
 import json
 import shlex
 import time
+from collections.abc import Iterator
 from xml.etree import ElementTree
 
 import pytest
@@ -43,7 +44,7 @@ pytestmark = pytest.mark.skipif(not kernel().exists(), reason="the lab's kernel 
 
 
 @pytest.fixture(scope="module")
-def node(prepare: Prepare) -> Node:
+def node(prepare: Prepare) -> Iterator[Node]:
     (found,) = prepare(1)
     found.title("From a request to a running guest")
     install_guest(found)
@@ -53,7 +54,8 @@ def node(prepare: Prepare) -> Node:
     for card in CARDS.values():
         found.run(f"labdev vfs {card} 2", note=False)
     found.run("plimsoll gate enable && systemctl restart libvirtd")
-    return found
+    yield found
+    found.run("plimsoll gate disable && systemctl restart libvirtd", note=False)
 
 
 def offer(node: Node, *, pinned: bool) -> int:
