@@ -77,7 +77,7 @@ def install_guest(node: Node) -> None:
         (folder / "init").write_text(INIT, encoding="utf-8")
         node.push(folder, FOLDER)
     node.run(
-        f"cd {FOLDER} && {{ test ! -e initrd || ! cmp -s init root/init || exit 0; }} && "
+        f"cd {FOLDER} && chmod -R a+rX . && {{ test ! -e initrd || ! cmp -s init root/init || exit 0; }} && "
         f"mkdir -p root {LOGS} && install -m 755 init root/init && "
         "apt-get update -qq && apt-get download -qq busybox-static && "
         "dpkg -x busybox-static_*.deb unpacked && "
