@@ -21,6 +21,7 @@ from agent.claims.used import IDLE
 from agent.config.settings import Settings, describe
 from agent.driver import DomainNeeds, Guest
 from agent.errors import (
+    DriverDataError,
     DriverError,
     PlacementError,
     PlacementUnavailable,
@@ -231,7 +232,7 @@ class LocalOperations:
 
     def claim_domain(self, xml: str, asked: ClaimRequest) -> WrittenDomain:
         """Claim for a domain, and complete it."""
-        demand = self._domain_demand(self._reconciler.needs_of(xml), asked)
+        demand = self._domain_demand(self._needs_of(xml), asked)
         before = self._tracker.claim_of(demand.request.consumer)
         request = before.request if before and demand.is_met_by(before.request) else demand.request
         # Complete the domain without a claim first: a contradiction then changes nothing.
@@ -247,12 +248,18 @@ class LocalOperations:
 
     def explain_domain(self, xml: str, asked: ClaimRequest) -> tuple[ClaimRequest, Fit]:
         """Try the claim for a domain without making it."""
-        demand = self._domain_demand(self._reconciler.needs_of(xml), asked)
+        demand = self._domain_demand(self._needs_of(xml), asked)
         return demand.request, self._tracker.explain(demand.request, demand.restriction)
 
     def move_request(self, xml: str, asked: ClaimRequest) -> ClaimRequest:
         """The request for a guest that moves here."""
-        return self._domain_demand(self._reconciler.needs_of(xml).without_places(), asked).request
+        return self._domain_demand(self._needs_of(xml).without_places(), asked).request
+
+    def _needs_of(self, xml: str) -> DomainNeeds:
+        try:
+            return self._reconciler.needs_of(xml)
+        except DriverDataError as error:  # the caller wrote it, not the hypervisor
+            raise UsageError(error.message) from error
 
     def _domain_demand(self, needs: DomainNeeds, asked: ClaimRequest) -> DomainDemand:
         if needs.uuid and asked.consumer and needs.uuid != asked.consumer:

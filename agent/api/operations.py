@@ -98,8 +98,8 @@ class Operations(Protocol):
         """Claim what the domain's XML asks for, and what is `asked` for beside it; and complete the domain.
 
         The consumer is the domain's uuid; without one that of `asked`; if that is empty, a new one. Raises
-        UsageError where the domain contradicts what is asked for, or its claim: then nothing is changed.
-        Raises DriverDataError where the XML is malformed, and what `claim` raises.
+        UsageError where the XML is malformed, or the domain contradicts what is asked for, or its claim: then
+        nothing is changed. Raises what `claim` raises.
         """
 
     def explain_domain(self, xml: str, asked: ClaimRequest) -> tuple[ClaimRequest, Fit]:

@@ -12,7 +12,7 @@ from agent.cli.carve import ROOT, add_carving_verbs, plan
 from agent.cli.client import client_of
 from agent.cli.grammar import add_column_option, add_verbs
 from agent.cli.output import Output
-from agent.errors import ExitCode
+from agent.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
     from agent.api.shapes.devices import CordonShape, DevicesShape
@@ -83,6 +83,10 @@ def list_devices(args: Namespace) -> ExitCode:
 
 def cordon(args: Namespace) -> ExitCode:
     """Cordon a device."""
+    if not args.address.strip():
+        raise UsageError(
+            "devices cordon: ADDRESS is an empty text; `plimsoll devices list` shows the addresses"
+        )
     body = {"address": args.address, "reason": args.reason}
     answer: CordonShape = client_of(args).request("POST", "/v1/devices/cordon", body)
     line = f"cordoned: {answer['address']} is given to no guest until `plimsoll devices clear`"

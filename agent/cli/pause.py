@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from agent.cli.grammar import CommandAdder
 
 POLL_S = 2.0
+WAIT_MAX_S = 86400 * 100.0
 ABSENT = frozenset({"shutoff", "crashed"})
 """The states of a guest that does not run, as GuestState has them."""
 
@@ -109,8 +110,8 @@ def _resumed(was_paused: bool, claims: ClaimsStatusShape) -> str:
 def drain(args: Namespace) -> ExitCode:
     """Pause the host, and list what is left on it."""
     wait_s = parse_seconds(args.wait)
-    if not 0 <= wait_s < 1e7 or (wait_s == 0 and args.wait != "0"):
-        raise UsageError(f"--wait {args.wait!r} is not a number of seconds")
+    if not 0 <= wait_s <= WAIT_MAX_S or (wait_s == 0 and args.wait != "0"):
+        raise UsageError(f"--wait {args.wait!r} is not a number of seconds, at most {WAIT_MAX_S:g}")
     client = client_of(args)
     answer = _pause(client, args, drains=True)
     end = time.monotonic() + wait_s

@@ -119,7 +119,7 @@ def test_a_cordon_outlives_the_agent(fresh: tuple[Sight, Path]) -> None:
     ("words", "said"),
     [
         (("cordon", "0000:ff:00.0"), "0000:ff:00.0 is no device that this host offers"),
-        (("cordon", ""), "is no device that this host offers"),
+        (("cordon", ""), "ADDRESS is an empty text"),
         (("clear", VF), f"{VF} is neither cordoned nor unhealthy"),
         (("cordon", VF, "--reason", "x" * 256), "reason"),
     ],

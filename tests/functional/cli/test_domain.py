@@ -142,6 +142,17 @@ def test_a_domain_without_a_uuid_is_one_instance_by_its_name(fresh: tuple[Sight,
     assert len(claims(shown)) == 2
 
 
+@pytest.mark.parametrize("xml", ["no XML", PORTS.replace("unit='GiB'", "unit='furlong'")])
+def test_a_claim_for_what_is_no_domain_is_wrong_use(
+    fresh: tuple[Sight, Path], domain: Path, xml: str
+) -> None:
+    shown, path = fresh
+    domain.write_text(xml, encoding="utf-8")
+    refused = plimsoll(path, "claim", "--domain", str(domain), *RED)
+    assert refused.returncode == ExitCode.USAGE and one_line(refused)
+    assert not claims(shown)
+
+
 def test_the_complete_domain_again_is_the_same_claim(fresh: tuple[Sight, Path], domain: Path) -> None:
     shown, path = fresh
     domain.write_text(PORTS, encoding="utf-8")
