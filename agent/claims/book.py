@@ -200,11 +200,15 @@ class Book:
 
     def _card_stock(self, uuid: str, card: Card, consumer: str | None) -> CardStock:
         """The card beside what other consumers than this one have."""
-        owners = {unit: self._taken.get(unit) or self._in_guests.get(unit) for unit in card.part_of}
-        taken = {unit for unit, owner in owners.items() if owner not in (None, consumer)}
+        owners = {
+            unit: owner
+            for unit in card.part_of
+            if (owner := self._taken.get(unit) or self._in_guests.get(unit)) is not None
+        }
+        taken = {unit for unit, owner in owners.items() if owner != consumer}
         own = self._own(consumer).get(uuid, {}) if consumer is not None else {}
         used = {name: n - own.get(name, 0) for name, n in self._used.get(uuid, {}).items()}
-        return card.stock(taken, used, {unit for unit in self._cordoned if owners.get(unit) is None})
+        return card.stock(taken, used, self._cordoned - owners.keys())
 
     def _card_stocks(self, holder: str, classes: Collection[str]) -> Mapping[str, CardStock]:
         """{provider uuid: what is left beside others than the holder} of the cards with these classes."""
@@ -699,6 +703,8 @@ class Book:
         host = replace(self.host, bound=bound) if bound else self.host
         if self.cards:
             host = replace(host, cards=self._card_stocks(holder, classes))
+        if not self._cordoned:
+            return host
         units = {uuid: classes for uuid, classes in self.offered.items() if uuid not in self.cards}
         idle = self.idle_cordoned(units, self._cordoned)
         return replace(host, cordoned=idle) if idle else host
@@ -761,28 +767,26 @@ class Book:
                 continue
             room = self._room(uuid, consumer) if uuid in self.host.ways else {}
             for name in offered.keys() & classes:
-                excluded_with = [other for other in room if other != name] if name in room else []
-                free = [
-                    unit
-                    for unit in offered[name]
-                    if self._is_free(name, unit, consumer)
-                    and (
-                        not excluded_with
-                        or all(self._is_free(other, unit, consumer) for other in excluded_with)
-                    )
-                ]
+                free = self._free(name, offered[name], consumer)
+                if name in room:
+                    for other in room:
+                        free = free if other == name else self._free(other, free, consumer)
                 used = [unit for unit in free if (name, unit) in self._in_guests] if self._in_guests else []
                 ordered = (*used, *(unit for unit in free if unit not in used)) if used else tuple(free)
                 free_units.setdefault(uuid, {})[name] = ordered[: room.get(name)]
         self._restrict_to_named(free_units, classes, consumer)
         return free_units
 
-    def _is_free(self, name: str, unit: str, consumer: str) -> bool:
-        """Whether no other consumer has the unit, by claim or by its guest."""
-        key = (name, unit)
-        if key in self._cordoned and key not in self._taken and key not in self._in_guests:
-            return False
-        return self._taken.get(key, consumer) == consumer and self._in_guests.get(key, consumer) == consumer
+    def _free(self, name: str, units: Iterable[str], consumer: str) -> list[str]:
+        """Those of the units that no other consumer has, by claim or by its guest, and that are offered."""
+        taken, in_guests, cordoned = self._taken, self._in_guests, self._cordoned
+        return [
+            unit
+            for unit in units
+            if taken.get(key := (name, unit), consumer) == consumer
+            and in_guests.get(key, consumer) == consumer
+            and not (key in cordoned and key not in taken and key not in in_guests)
+        ]
 
     def _room(self, uuid: str, consumer: str) -> dict[str, int]:
         """{class: amount} that the consumer could have of classes that exclude each other."""

@@ -43,7 +43,7 @@ class LawOff:
 
 
 def _units() -> Patches:
-    return [patch.object(Book, "_is_free", lambda self, name, unit, consumer: True)]
+    return [patch.object(Book, "_free", lambda self, name, units, consumer: list(units))]
 
 
 def _used() -> Patches:
