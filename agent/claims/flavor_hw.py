@@ -208,8 +208,8 @@ def _cells(vcpus: int, memory_mb: int, specs: Mapping[str, str]) -> TopologyRequ
     count = read_whole_spec("hw:numa_nodes", specs["hw:numa_nodes"], 1, CELLS_MAX)
     if count > vcpus:
         raise UsageError(
-            f"hw:numa_nodes: {count} cells are asked for, and the flavor has {counted(vcpus, 'vCPU')}: each "
-            "cell needs one.",
+            f"hw:numa_nodes: {counted(count, 'cell is', 'cells are')} asked for, and the flavor has "
+            f"{counted(vcpus, 'vCPU')}: each cell needs one.",
             spec="hw:numa_nodes",
         )
     for kind, values in given.items():

@@ -80,7 +80,7 @@ def test_adopt_makes_this_host_the_one_that_is_told(nowhere: Path, tmp_path: Pat
     assert HOST in done.stdout
     assert (tmp_path / "state" / "host_id").read_text().strip() == HOST
     wrong = plimsoll(nowhere, "adopt", "web1", "--config-file", file)
-    assert wrong.returncode == ExitCode.FAILED
+    assert wrong.returncode == ExitCode.USAGE
     assert "'web1' is not a uuid" in one_line(wrong)
     assert (tmp_path / "state" / "host_id").read_text().strip() == HOST
 

@@ -45,7 +45,7 @@ def test_a_socket_that_was_left_over(tmp_path: Path) -> None:
 
 def test_a_socket_path_that_is_too_long(tmp_path: Path) -> None:
     done = plimsoll(tmp_path / ("s" * 200), "status")
-    assert done.returncode == ExitCode.UNREACHABLE
+    assert done.returncode == ExitCode.USAGE
     assert "too long" in one_line(done)
 
 

@@ -10,7 +10,7 @@ from agent.claims.claim import Claim, ClaimState
 from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.config.settings import Settings, load
 from agent.daemon.adopt import adopt
-from agent.errors import IdentityError, StateError
+from agent.errors import IdentityError, StateError, UsageError
 from agent.state.identity import establish_identity
 from agent.state.journal import Journal
 
@@ -70,5 +70,5 @@ def test_another_uuid_is_taken_where_no_claim_is_left_behind(named: MakeSettings
 def test_not_while_the_agent_runs_and_not_without_a_uuid(named: MakeSettings, tmp_path: Path) -> None:
     with closing(Journal.open(tmp_path)), pytest.raises(StateError, match="is in use"):
         adopt(named("node1"), A)
-    with pytest.raises(IdentityError, match="is not a uuid"):
+    with pytest.raises(UsageError, match="is not a uuid"):
         adopt(named("node1"), "node1")

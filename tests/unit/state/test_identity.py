@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.errors import IdentityError
+from agent.errors import IdentityError, UsageError
 from agent.state.identity import adopt_identity, establish_identity
 
 A = "0b5b8f9c-8a0c-4a53-9f6b-9b7f2a4f1a11"
@@ -76,7 +76,7 @@ def test_adopting_resolves_a_rename_and_a_lost_file(tmp_path: Path) -> None:
     (tmp_path / "host_name").write_text("old\n")
     adopt_identity(tmp_path, "node1", A)
     assert establish_identity(tmp_path, "node1", A).uuid == A
-    with pytest.raises(IdentityError, match="not a uuid"):
+    with pytest.raises(UsageError, match="not a uuid"):
         adopt_identity(tmp_path, "node1", "nonsense")
 
 
