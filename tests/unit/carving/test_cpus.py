@@ -95,7 +95,7 @@ def test_at_a_boot_what_no_instance_has_goes_down_but_for_cpu_0() -> None:
     assert steps({}, ALL_UP, booting=True) == [f"take CPU {cpu} offline" for cpu in range(1, 6)]
 
 
-def test_nothing_goes_down_where_nobody_says_who_has_what() -> None:
+def test_nothing_goes_down_where_it_is_unknown_who_has_what() -> None:
     assert steps(None, ALL_UP, booting=True) == []
 
 
