@@ -13,13 +13,9 @@ from uuid import uuid4
 
 from agent.claims.flavor import Flavor, claim_for_flavor
 from agent.claims.parse_request import ClaimRequest
-from agent.placement.client import PlacementClient
-from agent.placement.connect import open_transport
 from agent.providers.cards.stock import Card, Unit, layout_of
-from agent.reconcile.reconciler import Reconciler
-from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
-from benchmarks.numa import CELLS, claimed, driver, tell
+from benchmarks.numa import CELLS, claimed, driver, opened, tell
 from drivers.fake.devices import CARD_TABLES, DividedGpu
 
 DECISIONS, CLAIMS = 5_000, 400
@@ -30,9 +26,15 @@ MIXED: Mapping[str, str] = {"CUSTOM_VGPU_4": "4", "CUSTOM_VGPU_8": "8", "CUSTOM_
 def main() -> None:
     for table in sorted(CARD_TABLES):
         tell(f"{table}: what is left, and a place", decisions(table), TARGET_DECISION_MS)
+    cards = tuple(
+        DividedGpu(f"0000:{number}5:00.0", "mixed A100 40 GB", MIXED, numa=number) for number in range(CELLS)
+    )
     for nested in (False, True):
-        with tempfile.TemporaryDirectory(dir=Path.cwd()) as directory:
-            claims(Path(directory), nested)
+        with (
+            tempfile.TemporaryDirectory(dir=Path.cwd()) as directory,
+            opened(Path(directory), driver(nested, cards)) as tracker,
+        ):
+            claims(tracker, nested)
 
 
 def decisions(table: str) -> list[float]:
@@ -56,19 +58,7 @@ def decisions(table: str) -> list[float]:
     return took_ms
 
 
-def claims(directory: Path, nested: bool) -> None:
-    client = PlacementClient(open_transport("embedded", state_dir=directory))
-    journal = Journal.open(directory)
-    root = str(uuid4())
-    journal.remember_host(root)
-    tracker = ResourceTracker(journal, client)
-    cards = tuple(
-        DividedGpu(f"0000:{number}5:00.0", "mixed A100 40 GB", MIXED, numa=number) for number in range(CELLS)
-    )
-    here = driver(nested, cards)
-    report = Reconciler(here, client, tracker, journal, root).reconcile("the start")
-    assert report.error is None, report
-    tracker.open()
+def claims(tracker: ResourceTracker, nested: bool) -> None:
     called = "nested" if nested else "flat"
     draw = random.Random(17)
     for verb, before in (("empty", 0), ("half full", 24)):
@@ -76,8 +66,6 @@ def claims(directory: Path, nested: bool) -> None:
             tracker.claim(guest(draw.choice(sorted(MIXED))))
         took = [claimed(tracker, guest("CUSTOM_VGPU_4")) for _ in range(CLAIMS)]
         tell(f"{called}: claiming 2 cells, a VF and a mixed-size vGPU, host {verb}", took, TARGET_CLAIM_MS)
-    journal.close()
-    client.close()
 
 
 def guest(vgpu: str) -> ClaimRequest:

@@ -7,6 +7,8 @@ python benchmarks/numa.py        targets: fitting a guest of 4 cells on a host o
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -29,19 +31,30 @@ TARGET_FIT_MS, TARGET_P50_MS = 5.0, 3.0
 
 def main() -> None:
     for nested in (False, True):
-        with tempfile.TemporaryDirectory(dir=Path.cwd()) as directory:
-            run(Path(directory), nested)
+        with (
+            tempfile.TemporaryDirectory(dir=Path.cwd()) as directory,
+            opened(Path(directory), driver(nested)) as tracker,
+        ):
+            measure(tracker, nested)
 
 
-def run(directory: Path, nested: bool) -> None:
-    client = PlacementClient(open_transport("embedded", state_dir=directory))
-    journal = Journal.open(directory)
-    root = str(uuid4())
-    journal.remember_host(root)
-    tracker = ResourceTracker(journal, client)
-    report = Reconciler(driver(nested), client, tracker, journal, root).reconcile("the start")
-    assert report.error is None, report
-    tracker.open()
+@contextmanager
+def opened(directory: Path, here: FakeDriver) -> Iterator[ResourceTracker]:
+    """The tracker of this host after its first pass, over the embedded core; claims are open."""
+    with (
+        closing(PlacementClient(open_transport("embedded", state_dir=directory))) as client,
+        closing(Journal.open(directory)) as journal,
+    ):
+        root = str(uuid4())
+        journal.remember_host(root)
+        tracker = ResourceTracker(journal, client)
+        report = Reconciler(here, client, tracker, journal, root).reconcile("the start")
+        assert report.error is None, report
+        tracker.open()
+        yield tracker
+
+
+def measure(tracker: ResourceTracker, nested: bool) -> None:
     called = "nested" if nested else "flat"
     for policy in ("prefer", "isolate", "require"):
         took = [fitted(tracker, large(policy)) for _ in range(FITS)]
@@ -58,8 +71,6 @@ def run(directory: Path, nested: bool) -> None:
         cpu_ms = (time.process_time() - spent) * 1000 / CLAIMS
         tell(f"{called}: claiming 2 cells and a VF, host {verb}", took, TARGET_P50_MS)
         print(f"{'':62} CPU {cpu_ms:6.2f} ms for a claim and its release, all threads")
-    journal.close()
-    client.close()
 
 
 def driver(nested: bool, divided_gpus: tuple[DividedGpu, ...] = ()) -> FakeDriver:

@@ -1,28 +1,19 @@
 """The file of dedicated CPUs in the state directory: the agent writes it, a process of root checks it."""
 
-import json
 from pathlib import Path
 
 from agent.carving.cpus import CpuHold, CpuHolds, holds_to_json, read_holds
-from agent.carving.plan_file import read_checked
-from agent.durable.files import write_atomically
-from agent.errors import StateError
+from agent.carving.kept_file import read_kept, write_kept
 
 NAME = "cpus.json"
+_LOSS = "the CPUs of new claims do not come up before their guests start"
 
 
 def write_cpu_file(folder: Path, holds: CpuHolds) -> None:
     """Replace the file, durably; that starts the process of root. Raises StateError."""
-    path = folder / NAME
-    try:
-        write_atomically(path, json.dumps(holds_to_json(holds), indent=1) + "\n")
-    except OSError as error:
-        raise StateError(
-            f"{path} cannot be written: {error.strerror}; the CPUs of new claims do not come up before their "
-            "guests start."
-        ) from error
+    write_kept(folder / NAME, holds_to_json(holds), _LOSS)
 
 
 def read_cpu_file(folder: Path) -> dict[str, CpuHold] | None:
-    """What the agent wrote; None where there is no file. Raises StateError as `plan_file.read_plan_file`."""
-    return read_checked(folder / NAME, read_holds)
+    """What the agent wrote; None where there is no file. Raises StateError as `read_kept`."""
+    return read_kept(folder / NAME, read_holds)

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from agent.carving.carving import NeededUnit
-from agent.carving.plan_file import NAME, SIZE_MAX, read_plan_file, write_plan_file
+from agent.carving.kept_file import SIZE_MAX
+from agent.carving.plan_file import NAME, read_plan_file, write_plan_file
 from agent.driver import CarvedUnit
 from agent.errors import StateError
 

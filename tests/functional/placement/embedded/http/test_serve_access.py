@@ -102,9 +102,10 @@ def test_what_does_not_speak_tls_gets_no_answer_and_one_line_of_the_log(
         host, _, port = server.addresses[0].rpartition(":")
         with socket.create_connection((host, int(port)), timeout=10) as sock:
             sock.sendall(bytes_sent)
-            answer = b""
             with contextlib.suppress(OSError):  # the server may have reset the connection already
                 sock.shutdown(socket.SHUT_WR)
+            answer = b""
+            with contextlib.suppress(ConnectionResetError):
                 answer = sock.recv(4096)
             assert b"HTTP" not in answer
     (record,) = caplog.records
