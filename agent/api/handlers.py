@@ -189,8 +189,9 @@ def show_claim(call: Call) -> ApiResponse:
 def pause(call: Call) -> ApiResponse:
     """Pause or drain the host, or say more of the pause that is."""
     body = read_object(call.body, "", ("reason", "schedulers", "drain"))
-    schedulers = read_truth(body["schedulers"], "schedulers") if "schedulers" in body else None
-    drains = read_truth(body.get("drain", False), "drain")
+    schedulers, drains = (
+        read_truth(body[name], name) if name in body else None for name in ("schedulers", "drain")
+    )
     reason = read_text(body["reason"], "reason", longest=REASON_CHARS_MAX) if "reason" in body else None
     pause = call.operations.pause(PauseRequest(call.caller.uid, time.time(), reason, schedulers, drains))
     return ApiResponse(200, pause_view(pause))

@@ -85,7 +85,7 @@ def _add_options(command: argparse.ArgumentParser) -> None:
 
 def pause(args: Namespace) -> ExitCode:
     """Pause the host."""
-    answer = _pause(client_of(args), args, drains=False)
+    answer = _pause(client_of(args), args)
     Output(args.output).show(answer, lambda _: ["paused: new claims are refused until `plimsoll resume`"])
     return ExitCode.DONE
 
@@ -113,7 +113,7 @@ def drain(args: Namespace) -> ExitCode:
     if not 0 <= wait_s <= WAIT_MAX_S or (wait_s == 0 and args.wait != "0"):
         raise UsageError(f"--wait {args.wait!r} is not a number of seconds, at most {WAIT_MAX_S:g}")
     client = client_of(args)
-    answer = _pause(client, args, drains=True)
+    answer = _pause(client, args, drain=True)
     end = time.monotonic() + wait_s
     left = _left(client)
     while left and (args.follow or time.monotonic() < end):
@@ -126,8 +126,8 @@ def drain(args: Namespace) -> ExitCode:
     return ExitCode.DRIFT_FOUND if left else ExitCode.DONE
 
 
-def _pause(client: Client, args: Namespace, *, drains: bool) -> PauseShape:
-    asked = {"reason": args.reason, "schedulers": args.schedulers, "drain": drains}
+def _pause(client: Client, args: Namespace, *, drain: bool | None = None) -> PauseShape:
+    asked = {"reason": args.reason, "schedulers": args.schedulers, "drain": drain}
     body = {name: value for name, value in asked.items() if value is not None}
     answer: PauseShape = client.request("POST", "/v1/pause", body)
     return answer

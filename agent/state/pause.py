@@ -42,23 +42,23 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class PauseRequest:
-    """What an operator asks for now; `reason` and `schedulers` None leave what an earlier request said."""
+    """What an operator asks for now; what is None stays as an earlier request said."""
 
     uid: int
     at: float
     reason: str | None = None
     schedulers: bool | None = None
-    drains: bool = False
+    drains: bool | None = None
 
     def after(self, former: Pause | None) -> Pause:
         """The pause from now on. A request that says nothing new changes nothing, not even who and when."""
         if former is None:
-            return Pause(self.reason or "", self.uid, self.at, bool(self.schedulers), self.drains)
+            return Pause(self.reason or "", self.uid, self.at, bool(self.schedulers), bool(self.drains))
         said = replace(
             former,
             reason=former.reason if self.reason is None else self.reason,
             schedulers=former.schedulers if self.schedulers is None else self.schedulers,
-            drains=former.drains or self.drains,
+            drains=former.drains if self.drains is None else self.drains,
         )
         return former if said == former else replace(said, uid=self.uid, at=self.at)
 

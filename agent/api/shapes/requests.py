@@ -185,7 +185,7 @@ class PauseBodyShape(TypedDict, total=False):
 
     reason: Annotated[str, Schema(maxLength=255)]
     schedulers: Annotated[bool, "tell schedulers, by the trait COMPUTE_STATUS_DISABLED"]
-    drain: Annotated[bool, Schema(default=False), "the instances that are here are to leave"]
+    drain: Annotated[bool, "the instances that are here are to leave"]
 
 
 class NothingShape(TypedDict):

@@ -44,3 +44,6 @@ def test_a_request_changes_what_it_names() -> None:
     assert PauseRequest(0, 2.0).after(first) == first
     assert PauseRequest(0, 2.0, drains=True).after(first) == Pause("disks", 0, 2.0, True, drains=True)
     assert PauseRequest(0, 2.0, "", False).after(first) == Pause("", 0, 2.0)
+    drained = PauseRequest(0, 2.0, drains=True).after(first)
+    assert PauseRequest(0, 3.0).after(drained) == drained
+    assert PauseRequest(0, 3.0, drains=False).after(drained) == Pause("disks", 0, 3.0, True)
