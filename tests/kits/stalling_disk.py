@@ -4,17 +4,37 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
-from agent.durable.group_commit import Transaction
+from agent.durable.group_commit import Job, Ticket, Transaction
 from agent.durable.sqlite_file import SqliteFile
+
+T = TypeVar("T")
+BEGUN_WITHIN_S = 60
 
 
 class StallingDisk:
-    """Joins `file`; its commits stall while `stalled` is entered, and those in `fail_next` fail."""
+    """Joins `file`; its commits stall while `stalled` is entered, and those in `fail_next` fail.
+
+    While commits stall, `file.submit` returns only once the disk stalls or the job is answered: a caller that
+    waits briefly meets a write that has begun, also on a busy machine, and not one that it cancels.
+    """
 
     def __init__(self, file: SqliteFile) -> None:
+        submit = file.submit
+
+        def submitted(job: Job[T], *, releases: bool = False) -> Ticket[T]:
+            ticket = submit(job, releases=releases)
+            end = time.monotonic() + BEGUN_WITHIN_S
+            while not (self._goes_on.is_set() or self.stalling.is_set() or ticket.answered):
+                assert time.monotonic() < end, "the writer takes no job"
+                time.sleep(0.001)
+            return ticket
+
+        file.submit = submitted  # type: ignore[method-assign]
         self._goes_on = threading.Event()
         self._goes_on.set()
         self._failures = 0
@@ -36,8 +56,12 @@ class StallingDisk:
         self._goes_on.clear()
 
     def go_on(self) -> None:
-        """End the stall."""
+        """End the stall, and return when no commit stalls any longer."""
         self._goes_on.set()
+        end = time.monotonic() + BEGUN_WITHIN_S
+        while self.stalling.is_set():
+            assert time.monotonic() < end, "the commit does not go on"
+            time.sleep(0.001)
 
     def fail_next(self, times: int = 1) -> None:
         """Have the next commits fail as on a disk that answers EIO."""
