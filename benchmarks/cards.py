@@ -31,7 +31,7 @@ def main() -> None:
     )
     for nested in (False, True):
         with (
-            tempfile.TemporaryDirectory(dir=Path.cwd()) as directory,
+            tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".benchmark-") as directory,
             opened(Path(directory), driver(nested, cards)) as tracker,
         ):
             claims(tracker, nested)

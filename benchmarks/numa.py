@@ -32,7 +32,7 @@ TARGET_FIT_MS, TARGET_P50_MS = 5.0, 3.0
 def main() -> None:
     for nested in (False, True):
         with (
-            tempfile.TemporaryDirectory(dir=Path.cwd()) as directory,
+            tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".benchmark-") as directory,
             opened(Path(directory), driver(nested)) as tracker,
         ):
             measure(tracker, nested)

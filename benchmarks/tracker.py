@@ -29,7 +29,7 @@ TARGET_P99_MS = 50.0
 
 def main() -> None:
     for clients in (1, 16):
-        with tempfile.TemporaryDirectory(dir=Path.cwd()) as directory:
+        with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".benchmark-") as directory:
             run(Path(directory), clients, CLAIMS // (4 if clients == 1 else 1))
 
 
@@ -110,7 +110,7 @@ def profile() -> None:
         mine.runcall(plain, thread)
 
     threading.Thread.run = profiled  # type: ignore[method-assign]
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as directory:
+    with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".benchmark-") as directory:
         run(Path(directory), 16, CLAIMS)
     threading.Thread.run = plain  # type: ignore[method-assign]
     total = pstats.Stats(*profiles)

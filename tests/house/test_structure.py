@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+
+import pytest
 from kits import structure
+from kits.paths import CHECKOUT
 from kits.structure import GROUND
 
 LOOSE_MODULES_MAX = 12
 FUNCTION_P95_MAX = 40
+TOP_LEVEL = {
+    *(".ci", ".editorconfig", ".gitignore", "agent", "benchmarks", "debian", "dev", "docs", "drivers", "etc"),
+    *("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "README.md", "constraints.txt"),
+    *("pyproject.toml", "setup.py", "systemd", "tests"),
+}
+
+
+@pytest.mark.skipif(
+    not shutil.which("git") or not (CHECKOUT / ".git").exists(),
+    reason="git knows what is committed, and this is no checkout of it",
+)
+def test_the_top_level_has_only_what_belongs_there() -> None:
+    """A command that leaves files behind in a checkout adds them to no commit."""
+    git = ["git", "-c", f"safe.directory={CHECKOUT}", "-C", str(CHECKOUT), "ls-files"]
+    listed = subprocess.run(git, check=True, capture_output=True, text=True).stdout
+    assert {line.partition("/")[0] for line in listed.splitlines()} == TOP_LEVEL
 
 
 def test_every_folder_has_its_layer() -> None:
