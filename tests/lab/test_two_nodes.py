@@ -5,31 +5,15 @@ between them, alive, under the agents' claims; in this order.
 from typing import Any, NamedTuple
 
 import pytest
-from kits.lab_node import Node, Prepare, alone
+from kits.lab_fleet import share_placement
+from kits.lab_node import Node, Prepare
 
-ADDRESS = "192.168.77.1:8778"
-TOKEN = "5c1d0f5e7a3b4c6d8e9f"
 COMMON = """
 [compute]
 resource_provider_association_refresh = 15
 
 [devices]
 enabled_mdev_types = nvidia-11
-"""
-SERVING = f"""serve = {ADDRESS},unix:/run/plimsoll/placement.sock
-serve_tokens = /etc/plimsoll/placement.tokens
-serve_tls_cert = /etc/plimsoll/placement.crt
-serve_tls_key = /etc/plimsoll/placement.key
-"""
-JOINED = f"""[DEFAULT]
-compute_driver = libvirt
-host = hv2
-
-[placement]
-kind = remote
-auth_type = admin_token
-endpoint_override = https://{ADDRESS}
-cafile = /etc/plimsoll/placement.crt
 """
 ASKED = "--resources VCPU=1,MEMORY_MB=48,VGPU=1"
 HELD = {"VCPU": 1, "MEMORY_MB": 48}
@@ -117,21 +101,7 @@ def claims(node: Node) -> set[str]:
 def test_two_hosts_share_one_placement(nodes: tuple[Node, Node]) -> None:
     one, two = nodes
     one.title("The first host serves its placement over TLS; the second one reports to it")
-    one.run(
-        "cd /etc/plimsoll && openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=hv1 "
-        "-addext subjectAltName=DNS:hv1,IP:192.168.77.1 -keyout placement.key -out placement.crt "
-        f"2>/dev/null && echo 'hv2 service {TOKEN}' >placement.tokens && "
-        "chmod 0600 placement.key placement.tokens && chown plimsoll placement.*"
-    )
-    one.configure(alone("hv1", SERVING + COMMON).replace("serve = unix:/run/plimsoll/placement.sock\n\n", ""))
-    one.start()
-    two.write("/etc/plimsoll/placement.crt", one.run("cat /etc/plimsoll/placement.crt", note=False))
-    two.run(
-        "install -d -m 0700 /etc/credstore && "
-        f"install -m 0600 /dev/stdin /etc/credstore/placement.token <<<{TOKEN}"
-    )
-    two.configure(JOINED + COMMON)
-    two.start()
+    share_placement(one, two, COMMON)
     for node in nodes:
         node.run("plimsoll tree")
     found = one.placement("GET", "/resource_providers", note=False)["resource_providers"]
