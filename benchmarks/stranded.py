@@ -8,7 +8,9 @@ are stranded. The same guests come to a host that chooses
 - nova:   cells with fewer free devices first for guests that ask for none, then the most free memory
           (nova 34, nova/virt/hardware.py, numa_fit_instance_to_host);
 - spread: `[claims] strategy = spread`;
-- pack:   `[claims] strategy = pack`, the default.
+- pack:   `[claims] strategy = pack`, the default;
+- defrag: as pack, and for each such refusal the operator makes the moves on this host that `plimsoll defrag`
+          tells, if these alone make room.
 In small cases, each way to place the guests is tried as well: the optimum.
 
 `movable` are those of the stranded guests that would fit beside the guests that are there, if these were
@@ -30,10 +32,12 @@ from uuid import UUID, uuid5
 
 from agent.claims.book import Book
 from agent.claims.choice import CellCost, Choice, FreeOf, Order, Strategy
-from agent.claims.claim import ClaimState, claim_of_fit
+from agent.claims.claim import Claim, ClaimState, Fit, claim_of_fit
+from agent.claims.defrag import defrag
 from agent.claims.fit_search import ProviderIndex
 from agent.claims.flavor import Flavor, claim_for_flavor
 from agent.claims.numa.host_cells import HostCells, HostLayout
+from agent.claims.request import ClaimRequest
 from agent.driver import Cell, Topology
 from agent.tree import Inventory, Provider, ProviderTree
 
@@ -80,6 +84,7 @@ CHOICES: Mapping[str, Choice] = {
     "nova": NovaChoice(SPREAD),
     "spread": Choice(SPREAD),
     "pack": Choice(PACK),
+    "defrag": Choice(PACK),
 }
 
 
@@ -193,8 +198,9 @@ def arrivals(host: Host, number: int, seed: int, load: float) -> Iterator[Arriva
         yield Arrival(str(UUID(int=count + 1)), now, now + draw.expovariate(1 / stay), kind)
 
 
-def run(host: Host, choice: Choice, guests: Collection[Arrival]) -> Counter[str]:
-    book = host.book(choice)
+def run(host: Host, name: str, guests: Collection[Arrival]) -> Counter[str]:
+    """Counts of one trace. `name` is a key of CHOICES."""
+    book = host.book(CHOICES[name])
     tally: Counter[str] = Counter()
     leaving: list[tuple[float, str, Kind]] = []
     in_use: Counter[str] = Counter()
@@ -205,19 +211,27 @@ def run(host: Host, choice: Choice, guests: Collection[Arrival]) -> Counter[str]
             book.remove(gone)
             in_use.subtract(demand(kind))
             del present[gone]
-        if place(book, guest):
+        is_placed = place(book, guest)
+        if not is_placed and is_stranded(host, book, in_use, guest.kind):
+            moved = make_room(book, guest) if name == "defrag" else None
+            is_placed = moved is not None
+            tally["moved"] += moved or 0
+            tally["let in"] += is_placed
+            tally["stranded"] += not is_placed
+            tally["movable"] += not is_placed and can_be_arranged(host, (*present.values(), guest.kind))
+        if is_placed:
             in_use.update(demand(guest.kind))
             present[guest.consumer] = guest.kind
             heapq.heappush(leaving, (guest.until, guest.consumer, guest.kind))
-            tally["placed"] += 1
-        else:
-            tally["refused"] += 1
-            for name in guest.kind.devices:
-                free_devices = most_on_one_cell(host, book, name)
-                if there_is(host, in_use, free_devices, demand(guest.kind)):
-                    tally["stranded"] += 1
-                    tally["movable"] += can_be_arranged(host, (*present.values(), guest.kind))
+        tally["placed" if is_placed else "refused"] += 1
     return tally
+
+
+def is_stranded(host: Host, book: Book, in_use: Mapping[str, int], kind: Kind) -> bool:
+    """Whether all that a guest with devices asks for is free, so that only its places are not."""
+    return any(
+        there_is(host, in_use, most_on_one_cell(host, book, name), demand(kind)) for name in kind.devices
+    )
 
 
 def place(book: Book, guest: Arrival) -> bool:
@@ -225,8 +239,30 @@ def place(book: Book, guest: Arrival) -> bool:
     request = claim_for_flavor(guest.consumer, guest.kind.flavor())
     fit = book.fit(request)
     if fit.fits:
-        book.put(claim_of_fit(request, fit).in_state(ClaimState.CLAIMED))
+        book.put(claimed(request, fit))
     return fit.fits
+
+
+def claimed(request: ClaimRequest, fit: Fit) -> Claim:
+    return claim_of_fit(request, fit).in_state(ClaimState.CLAIMED)
+
+
+def make_room(book: Book, guest: Arrival) -> int | None:
+    """Make the moves that let the guest in, and place it; the number of moves.
+
+    None, and nothing is moved, if a guest would have to go to another host or to stop for its move.
+    """
+    request = claim_for_flavor(guest.consumer, guest.kind.flavor())
+    found = defrag(book, request)
+    if found.fit is None or not all(move.here is not None and move.is_live for move in found.moves):
+        return None
+    for move in found.moves:
+        book.remove(move.claim.consumer)
+    for move in found.moves:
+        if move.here is not None:
+            book.put(claimed(move.claim.request, move.here))
+    book.put(claimed(request, found.fit))
+    return len(found.moves)
 
 
 def demand(kind: Kind) -> dict[str, int]:
@@ -344,14 +380,16 @@ def main() -> None:
     number = int(sys.argv[sys.argv.index("--arrivals") + 1]) if "--arrivals" in sys.argv else ARRIVALS
     share = number // len(HOSTS)
     total: Counter[str] = Counter()
+    moves: Counter[str] = Counter()
     for called, host in HOSTS.items():
         for load in (0.4, 0.6, 0.8):
             guests = list(arrivals(host, share // 3, seed=11, load=load))
-            for name, choice in CHOICES.items():
+            for name in CHOICES:
                 began = time.process_time()
-                tally = run(host, choice, guests)
+                tally = run(host, name, guests)
                 took_ms = (time.process_time() - began) * 1000 / len(guests)
                 total[name] += tally["stranded"]
+                moves.update({key: tally[key] for key in ("moved", "let in")})
                 print(
                     f"{called}, load {load:.0%}, {name:7} placed {tally['placed']:6}, refused "
                     f"{tally['refused']:5}, stranded {tally['stranded']:5} ({tally['movable']} movable); "
@@ -362,8 +400,10 @@ def main() -> None:
         print(
             f"{name:7} {total[name]:6} device guests refused beside what they need: {ratio:.2f} of the former"
         )
-    met = total["pack"] <= TARGET * total["former"]
-    print(f"target {TARGET:g} of the former choice's: {'met' if met else 'missed'}")
+    print(f"defrag: {moves['moved']} moves let {moves['let in']} guests in")
+    for name in ("pack", "defrag"):
+        met = total[name] <= TARGET * total["former"]
+        print(f"target {TARGET:g} of the former choice's, with {name}: {'met' if met else 'missed'}")
     small()
 
 
@@ -373,8 +413,8 @@ def small() -> None:
     for seed in range(SMALL_CASES):
         guests = list(arrivals(host, 12, seed, load=1.5))
         placed["optimum"] += optimum(host, guests)
-        for name, choice in CHOICES.items():
-            placed[name] += device_guests_placed(host, choice, guests)
+        for name in ("former", "nova", "spread", "pack"):
+            placed[name] += device_guests_placed(host, CHOICES[name], guests)
     counts = ", ".join(f"{name} {number}" for name, number in placed.items())
     print(f"{SMALL_CASES} small cases of 12 guests, device guests placed: {counts}")
 

@@ -2,8 +2,9 @@
 
 Sets of guests are tried by their number: without each set, does the guest fit? Those of the set then find
 another place on this host if they can; the others have to go to another host. Of sets of one size that is
-taken whose guests stay here the most. After `FITS_MAX` fits a set is taken that is small, and maybe not the
-smallest: all guests that could move are left out, and let in again one by one while the guest still fits.
+taken whose guests stay here the most, and then that with the fewest guests that have to stop. After
+`FITS_MAX` fits a set is taken that is small, and maybe not the smallest: all guests that could move are left
+out, and let in again one by one while the guest still fits.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,6 +19,7 @@ MOVES_MAX = 3
 """Larger sets are not tried one by one."""
 FITS_MAX = 1500
 CPUS = "PCPU"
+_SMALL_PAGES = (None, "small")
 _LIVE = (CPUS, "SRIOV_NET_VF")
 
 
@@ -30,7 +32,14 @@ class DefragMove:
 
     @property
     def is_live(self) -> bool:
-        """Whether it can move while it runs, as far as its devices tell: network ports do, others may not."""
+        """Whether it can move while it runs, as far as its devices and its pages tell.
+
+        Network ports can, other devices may not. Large pages can to another host; on this host they stay on
+        the cell where QEMU has them.
+        """
+        topology = self.claim.request.topology
+        if self.here is not None and topology is not None and topology.mem_page_size not in _SMALL_PAGES:
+            return False
         return all(name in _LIVE for _, name, _ in self.claim.exact)
 
 
@@ -67,7 +76,7 @@ def defrag(book: Book, request: ClaimRequest) -> Defrag:
                 return best or replace(_with_places(book, request, fallback), fewest=False)
             found = _with_places(book, request, chosen)
             fits += len(found.moves)
-            if found.fit is not None and (best is None or _away(found) < _away(best)):
+            if found.fit is not None and (best is None or _burden(found) < _burden(best)):
                 best = found
         if best is not None:
             return best
@@ -88,8 +97,9 @@ def _memory_mb(claim: Claim) -> int:
     return sum(amounts.get("MEMORY_MB", 0) for amounts in claim.allocations.values())
 
 
-def _away(found: Defrag) -> int:
-    return sum(move.here is None for move in found.moves)
+def _burden(found: Defrag) -> tuple[int, int]:
+    """How many guests go to another host, and how many have to stop for their move."""
+    return sum(move.here is None for move in found.moves), sum(not move.is_live for move in found.moves)
 
 
 def _with_places(book: Book, request: ClaimRequest, chosen: Iterable[str]) -> Defrag:

@@ -68,7 +68,7 @@ def _lines(answer: DefragShape, names: Mapping[str, str], style: Style) -> Itera
     for index, move in enumerate(moves, start=1):
         yield ""
         here = move["here"]
-        yield f"{index}. {plain(name_of(move))} {'to another host' if here is None else 'on this host, to'}"
+        yield f"{index}. {plain(name_of(move))} {_whither(move)}"
         if here is None:
             yield f"   there: {begin_line(move)}"
         else:
@@ -77,6 +77,12 @@ def _lines(answer: DefragShape, names: Mapping[str, str], style: Style) -> Itera
         yield ""
         yield "then it gets"
         yield from holding_lines(answer["place"], names, style)
+
+
+def _whither(move: DefragMoveShape) -> str:
+    if move["here"] is None:
+        return "to another host"
+    return "on this host, " + ("while it runs, to" if move["kind"] == "live_migrate" else "shut off, to")
 
 
 def begin_line(move: DefragMoveShape) -> str:

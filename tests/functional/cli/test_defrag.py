@@ -89,7 +89,23 @@ def test_a_guest_that_has_room_on_the_other_cell_stays_here(host: tuple[World, P
     assert move["name"] == on[0] and answer["fewest"] and answer["possible"]
     assert [each["host_cell"] for each in move["here"]["cells"]] == [1]
     assert [each["host_cell"] for each in answer["place"]["cells"]] == [0]
-    assert "on this host, to" in output_of(path, "defrag", "--dry-run", *GPU_GUEST)
+    said = output_of(path, "defrag", "--dry-run", *GPU_GUEST)
+    assert "on this host, while it runs, to" in said
+
+
+def test_the_move_on_this_host_is_made_as_the_documentation_says(host: tuple[World, Path]) -> None:
+    """docs/cli.md: begin a same-host resize to the same size, take the guest to its new place, confirm."""
+    _, path = host
+    on = two_guests(host)
+    output_of(path, "release", on[1])
+    (told,) = json.loads(output_of(path, "defrag", "--dry-run", *GPU_GUEST, "-o", "json"))["moves"]
+    kind = ("--kind", "same-host-resize")
+    begun = json.loads(output_of(path, "move", "begin", on[0], *kind, *PLAIN, "-o", "json"))
+    assert begun["new"]["cells"] == told["here"]["cells"], "the place that defrag told"
+    assert "0->8,1->9,2->10" in output_of(path, "move", "show", begun["migration"])
+    output_of(path, "move", "confirm", begun["migration"])
+    claim = json.loads(output_of(path, "claim", *GPU_GUEST, "--name", "train", "-o", "json"))
+    assert [each["host_cell"] for each in claim["cells"]] == [0]
 
 
 def test_the_command_for_the_other_host_asks_for_the_same(host: tuple[World, Path]) -> None:

@@ -29,9 +29,9 @@ from agent.tree import Inventory, Provider
 GPU, CELL = uuid_of("gpu"), {number: uuid_of(f"cell{number}") for number in range(2)}
 
 
-def empty_host(gpus: int = 1) -> Book:
+def empty_host(gpus: int = 1, large_pages: int = 0) -> Book:
     """Two cells of 8 dedicated CPUs and 8 GiB, with GPUs on cell 0."""
-    layout = topology(2)
+    layout = topology(2, large_pages=large_pages)
     cells_tree = provider_tree(layout)
     gpu = Provider(GPU, "gpu", CELL[0], {"VGPU": Inventory(gpus)})
     index = ProviderIndex.of(cells_tree.with_provider(gpu), uuid_of("host"))
@@ -42,8 +42,12 @@ def empty_host(gpus: int = 1) -> Book:
     return made
 
 
-def asks(number: int, cpus: int, memory_mb: int = 1024, *, gpu: bool = False) -> ClaimRequest:
+def asks(
+    number: int, cpus: int, memory_mb: int = 1024, *, gpu: bool = False, page_size: str = ""
+) -> ClaimRequest:
     specs = {"hw:cpu_policy": "dedicated", "hw:pci_numa_affinity_policy": "required"}
+    if page_size:
+        specs["hw:mem_page_size"] = page_size
     if gpu:
         specs["resources_GPU:VGPU"] = "1"
     return claim_for_flavor(str(UUID(int=number)), Flavor(cpus, memory_mb, 0, specs))
@@ -88,6 +92,23 @@ def test_a_guest_that_has_no_other_place_here_goes_to_another_host() -> None:
     moves = defrag(book, asks(2, 4, gpu=True))
     ((claim, here),) = ((move.claim, move.here) for move in moves.moves)
     assert claim == first != other and here is None and moves.fewest
+
+
+@pytest.mark.parametrize("page_size", ["2MB", "large"])
+def test_a_guest_that_can_move_while_it_runs_is_moved_rather_than_one_with_large_pages(
+    page_size: str,
+) -> None:
+    """Large pages stay on their cell while their guest runs; either guest's CPUs would do."""
+    for with_pages, plain in ((1, 3), (3, 1)):
+        book = empty_host(large_pages=1024)
+        on_cell(book, 0, asks(with_pages, 4, page_size=page_size))
+        expected = on_cell(book, 0, asks(plain, 4))
+        (move,) = defrag(book, asks(2, 4, gpu=True)).moves
+        assert move.claim == expected and move.here is not None and move.is_live
+        book.remove(expected.consumer)
+        on_cell(book, 0, asks(plain, 4, page_size=page_size))
+        (move,) = defrag(book, asks(2, 4, gpu=True)).moves
+        assert move.here is not None and not move.is_live
 
 
 def test_the_capacity_is_how_often_the_guest_can_be_claimed() -> None:
