@@ -217,4 +217,5 @@ def fetch(url: str, method: str = "GET", **headers: str) -> tuple[int, Any, byte
         with urlopen(Request(url, method=method, headers=named), timeout=10) as reply:
             return reply.status, reply.headers, reply.read()
     except HTTPError as error:
-        return error.code, error.headers, error.read()
+        with error:
+            return error.code, error.headers, error.read()

@@ -1,6 +1,7 @@
 """Help that teaches, documents that keep up with it, and what it costs to start."""
 
 import resource
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,8 +61,8 @@ HEAVY = (
     "sqlite3",
 )
 ALSO_LATE = (
-    "dataclasses",
-    "inspect",
+    # Python 3.14's argparse imports these two by itself.
+    *(("dataclasses", "inspect") if sys.version_info < (3, 14) else ()),
     "logging",
     "importlib.metadata",
     "uuid",
