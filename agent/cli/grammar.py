@@ -98,7 +98,11 @@ def common_options() -> argparse.ArgumentParser:
 
 
 def add_column_option(command: argparse.ArgumentParser) -> None:
-    """Add the option that chooses the columns, of a command whose answer is one table."""
+    """Add the option that chooses the columns, of a command whose answer is one table.
+
+    Only such a command has `has_table` among its arguments, and can answer in csv.
+    """
+    command.set_defaults(has_table=True)
     command.add_argument(
         "-c",
         "--column",

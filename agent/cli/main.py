@@ -11,7 +11,7 @@ from agent import __version__
 from agent.cli.agent import agent
 from agent.cli.output import show_error
 from agent.cli.parser import DEBUG, INTERRUPTED, READER_GONE, build, defaults
-from agent.errors import ExitCode, PlimsollError
+from agent.errors import ExitCode, PlimsollError, UsageError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,6 +71,11 @@ def _run(args: Namespace) -> int:
         return ExitCode.DONE
     if args.run is None:
         args.missing.error("a command is missing")
+    if args.output == "csv" and not args.has_table:
+        # Before the command runs: one that writes would have written.
+        raise UsageError(
+            "the answer of this command is not one table, so it cannot be csv: take json or yaml"
+        )
     code: ExitCode = args.run(args)
     return code
 

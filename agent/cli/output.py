@@ -26,7 +26,10 @@ class Output:
         self._columns = columns
 
     def show(self, data: Any, lines: Callable[[Style], Iterable[str]]) -> None:
-        """Print an answer. `data` is JSON-ready; `lines` returns the same for people."""
+        """Print an answer. `data` is JSON-ready; `lines` returns the same for people.
+
+        The form is not csv: `agent.cli.main` refuses that for a command without a table.
+        """
         if self._form == "json":
             print(json.dumps(data, indent=2))
         elif self._form == "yaml":
@@ -35,8 +38,6 @@ class Output:
 
             dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
             print(yaml.dump(data, Dumper=dumper, sort_keys=False, allow_unicode=False), end="")
-        elif self._form == "csv":
-            raise UsageError("this answer is not one table, so it cannot be csv: take json or yaml")
         else:
             for line in lines(style_of(sys.stdout)):
                 print(line)

@@ -123,4 +123,4 @@ def build() -> argparse.ArgumentParser:
 def defaults() -> argparse.Namespace:
     """The values of the common options that the command line does not give."""
     socket = os.environ.get("PLIMSOLL_SOCKET") or SOCKET_DEFAULT
-    return argparse.Namespace(output="table", socket=socket, timeout=TIMEOUT_DEFAULT_S)
+    return argparse.Namespace(output="table", socket=socket, timeout=TIMEOUT_DEFAULT_S, has_table=False)

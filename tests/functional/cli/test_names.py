@@ -102,8 +102,28 @@ def test_tables_are_csv_with_the_columns_that_were_asked_for(full: tuple[Sight, 
     table = output_of(path, "instances", "-c", "NAME", "-c", "claim").splitlines()
     assert table[0].split() == ["NAME", "CLAIM"] and "db1            claimed" in table
     assert output_of(path, "history", "-o", "csv", "-c", "what", "--limit", "1") == '"WHAT"\n"move_grant"\n'
-    refused = plimsoll(path, "status", "-o", "csv")
-    assert refused.returncode == ExitCode.USAGE and "cannot be csv: take json or yaml" in refused.stderr
+
+
+def test_csv_is_refused_before_the_command_changes_anything(fresh: tuple[Sight, Path]) -> None:
+    _, path = fresh
+    output_of(path, "claim", "--name", "db1", *WANTED)
+    output_of(path, "pause", "--reason", "new memory")
+    before = [output_of(path, command) for command in ("instances", "history")]
+    for words in (
+        ("claim", WEB, *WANTED),
+        ("release", "db1"),
+        ("pause", "--reason", "new disks"),
+        ("drain",),
+        ("resume",),
+        ("devices", "cordon", "0000:41:00.0"),
+        ("move", "begin", "db1", "--kind", "live-migrate"),
+        ("audit", "--heal"),
+    ):
+        refused = plimsoll(path, *words, "-o", "csv")
+        assert refused.returncode == ExitCode.USAGE
+        assert "cannot be csv: take json or yaml" in refused.stderr and refused.stdout == ""
+    assert [output_of(path, command) for command in ("instances", "history")] == before
+    assert "new memory" in output_of(path, "status")
 
 
 def test_the_history_finds_what_was_released_by_its_name(fresh: tuple[Sight, Path]) -> None:

@@ -68,8 +68,3 @@ def test_a_table_as_csv_has_the_chosen_columns_in_their_order(capsys: pytest.Cap
 def test_a_column_that_is_not_there_is_refused_with_those_that_are() -> None:
     with pytest.raises(UsageError, match="no column 'size'; there are 'class', 'amount'"):
         Output("table", ["size"]).show_table({}, COLUMNS, [], "nothing")
-
-
-def test_an_answer_that_is_no_table_cannot_be_csv() -> None:
-    with pytest.raises(UsageError, match="take json or yaml"):
-        Output("csv").show({}, lambda _: [])
