@@ -31,6 +31,7 @@ from agent.config.options import (
 from agent.config.reserved_pages import parse_reserved_pages
 from agent.cpuset import format_cpu_set
 from agent.driver import DriverSettings, HostSettings
+from agent.durable.files import is_there
 from agent.errors import SettingsError
 from agent.providers.caps import Caps, parse_caps
 from agent.providers.owner import OWNER_TRAIT
@@ -197,8 +198,8 @@ def _read(config_files: Sequence[Path], config_dirs: Sequence[Path]) -> tuple[Ta
     files, directories = tuple(config_files), tuple(config_dirs)
     if not files and not directories:
         try:
-            files = (DEFAULT_FILE,) if DEFAULT_FILE.exists() else ()
-            directories = (DEFAULT_DIRECTORY,) if DEFAULT_DIRECTORY.is_dir() else ()
+            files = (DEFAULT_FILE,) if is_there(DEFAULT_FILE) else ()
+            directories = (DEFAULT_DIRECTORY,) if is_there(DEFAULT_DIRECTORY) else ()
         except OSError as error:  # only root and the agent's group may read the package's file
             raise unreadable("file", DEFAULT_FILE, error) from error
     files = expand(files, directories)

@@ -7,6 +7,7 @@ from dataclasses import asdict
 from agent.config.options import driver_class
 from agent.config.settings import Settings
 from agent.daemon.state_copy import copied_state
+from agent.durable.files import is_there
 from agent.placement.client import PlacementClient
 from agent.placement.connect import open_transport
 from agent.reconcile.placement_home import check_home, home_name
@@ -26,7 +27,7 @@ def preview_reshape(settings: Settings, undo: str | None) -> Preview:
 
 def reshape(settings: Settings, undo: str | None) -> tuple[Receipt, ...]:
     """See `Reconciler.reshape`; does nothing where no agent has run. Raises StateError while one runs."""
-    if not any((settings.state_path / name).exists() for name in (FILE_NAME, ID_FILE)):
+    if not any(is_there(settings.state_path / name) for name in (FILE_NAME, ID_FILE)):
         return ()  # a command that has nothing to move makes no host
     with _reconciler(settings) as reconciler:
         return reconciler.reshape(undo)

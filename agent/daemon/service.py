@@ -24,6 +24,7 @@ from agent.config.settings import Settings
 from agent.daemon.assemble import assemble
 from agent.daemon.jobs import Jobs
 from agent.driver import Driver
+from agent.durable.files import is_there
 from agent.errors import DriverError, ExitCode, PlimsollError, SettingsError
 from agent.gate.effect import GatePaths
 from agent.http.fair_threads import share_the_interpreter
@@ -299,7 +300,7 @@ class Service:
 
 def _identity(loaded: Settings, journal: Journal) -> Identity:
     """The host's identity, which the journal records as well. Raises IdentityError, StateError."""
-    is_known = (loaded.state_path / NAME_FILE).exists()
+    is_known = is_there(loaded.state_path / NAME_FILE)
     directories = dict.fromkeys(file.parent for file in loaded.files)
     identity = establish_identity(loaded.state_path, loaded.host, journal.host_uuid(), directories)
     if journal.host_uuid() is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from agent.config.settings import Settings
-from agent.durable.files import LockHeld, lock_file_itself
+from agent.durable.files import LockHeld, is_there, lock_file_itself
 from agent.errors import StateError
 from agent.state.journal import FILE_NAME
 
@@ -25,7 +25,7 @@ def copied_state(settings: Settings) -> Iterator[Settings]:
         copy = Path(directory) / "state"
         try:
             with _held(settings.state_path / FILE_NAME):
-                if settings.state_path.exists():
+                if is_there(settings.state_path):
                     shutil.copytree(settings.state_path, copy, ignore=shutil.ignore_patterns("*.lock"))
                 else:
                     copy.mkdir(mode=0o700)

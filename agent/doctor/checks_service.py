@@ -8,6 +8,7 @@ from typing import Any
 
 from agent.config.settings import Settings
 from agent.doctor.check import DoctorCheck, bad, good, warning
+from agent.durable.files import is_there
 from agent.errors import DaemonUnreachable, PlimsollError
 from agent.placement.connect import open_transport
 from agent.placement.ping import ping
@@ -45,7 +46,7 @@ def agent(socket: Path, ask: Any) -> Iterator[DoctorCheck]:
 
 def _is_inaccessible(socket: Path) -> bool:
     try:
-        return socket.exists() and not os.access(socket, os.R_OK | os.W_OK)
+        return is_there(socket) and not os.access(socket, os.R_OK | os.W_OK)
     except PermissionError:  # the directory is inaccessible
         return True
 

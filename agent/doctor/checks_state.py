@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from agent.doctor.check import DoctorCheck, bad, good, warning
-from agent.durable.files import OWNER_ONLY
+from agent.durable.files import OWNER_ONLY, is_there
 from agent.errors import IdentityError
 from agent.state.identity import ID_FILE, NAME_FILE, establish_identity
 
@@ -68,8 +68,8 @@ def _free_space(path: Path) -> DoctorCheck:
 def identity(path: Path, host: str) -> DoctorCheck:
     """The host's uuid and name. Writes nothing: the agent makes a missing uuid at its first start."""
     try:
-        if not (path / ID_FILE).exists():
-            if (path / "agent.db").exists():
+        if not is_there(path / ID_FILE):
+            if is_there(path / "agent.db"):
                 recorded = _recorded_uuid(path / "agent.db") or "UUID"
                 return bad(
                     "identity",
@@ -77,7 +77,7 @@ def identity(path: Path, host: str) -> DoctorCheck:
                     f"Put the file back, or run `plimsoll adopt {recorded}`.",
                 )
             return good("identity", f"{host} has no uuid yet; the first start makes one.")
-        if not (path / NAME_FILE).exists():
+        if not is_there(path / NAME_FILE):
             return good("identity", f"{host} has a uuid that was provided before the first start.")
         known = establish_identity(path, host, _recorded_uuid(path / "agent.db"))
     except IdentityError as error:

@@ -26,6 +26,18 @@ class LockHeld(Exception):
         self.pid = pid
 
 
+def is_there(path: Path) -> bool:
+    """Whether the path exists. Raises OSError where that cannot be told.
+
+    From Python 3.14 on, `Path.exists` answers False then.
+    """
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def make_directory(path: Path) -> None:
     """Create the directory and its missing parents, with mode 0700, and sync each one. Raises OSError."""
     if not path.is_dir():

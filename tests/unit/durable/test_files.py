@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.durable.files import LockHeld, make_directory, make_file, take_lock, write_atomically
+from agent.durable.files import LockHeld, is_there, make_directory, make_file, take_lock, write_atomically
 
 
 def test_a_file_is_replaced_as_a_whole_and_is_its_owners(tmp_path: Path) -> None:
@@ -59,3 +59,13 @@ def test_a_lock_without_a_pid_is_still_a_lock(tmp_path: Path) -> None:
         take_lock(path)
     assert caught.value.pid is None
     os.close(descriptor)
+
+
+def test_a_path_that_cannot_be_looked_at_is_not_said_to_be_missing(tmp_path: Path) -> None:
+    """`Path.exists` says so from Python 3.14 on: a file that the user may not see would count as none."""
+    file = tmp_path / "file"
+    file.touch()
+    assert is_there(file) and is_there(tmp_path)
+    assert not is_there(tmp_path / "missing") and not is_there(file / "below")
+    with pytest.raises(OSError, match="too long"):
+        is_there(tmp_path / ("n" * 300))
