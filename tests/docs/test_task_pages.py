@@ -16,9 +16,13 @@ from kits.tracker import fast_directory
 
 from agent.cli.parser import build, defaults
 from agent.errors import PlimsollError
+from drivers.host.domain_xml import passed_addresses
 
 CELLS = [{"id": 0, "cpus": "0-7", "memory_mb": 131072}]
-GPUS = [{"address": "0000:84:00.0", "total": 8}]
+THREADS = ("0-15,32-47", "16-31,48-63")
+CARD = "0000:84:00.0"
+WHOLE_CARD = {"address": CARD, "total": 1, "resource_class": "PGPU", "units": [CARD]}
+GPUS = [{"address": CARD, "total": 8}]
 CONSUMER = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
 TASKS = ("gpu-guest", "maintenance", "capping", "backup", "removing", "programs", "places", "install")
 
@@ -73,12 +77,86 @@ def test_removing_a_host_of_a_fleet(directory: Path) -> None:
         assert "kvm-1" in host.run("plimsoll tree"), "a host that comes back is reported again"
 
 
-def test_a_gpu_is_claimed_and_explained(directory: Path) -> None:
-    (commands,) = blocks("gpu-guest.md")
-    card = {"address": "0000:84:00.0", "total": 1, "resource_class": "PGPU", "units": ["0000:84:00.0"]}
-    with Host(directory, cells=CELLS, gpus=[card]) as host:
-        said = host.run(commands)
-        assert "1 PGPU on node1_pci_0000:84:00.0: 0000:84:00.0" in said
+def _with_a_card() -> dict[str, object]:
+    """A host with one whole card and one guest that libvirt knows and that is shut off."""
+    return {"cells": CELLS, "gpus": [WHOLE_CARD], "guests": [_shut_off("train1")], "disk_gb": 100}
+
+
+def _shut_off(name: str, vcpus: int = 2, memory_mb: int = 2048) -> dict[str, object]:
+    """A guest that libvirt knows, with a disk of 40 GiB."""
+    resources = {"VCPU": vcpus, "MEMORY_MB": memory_mb, "DISK_GB": 40}
+    return {"uuid": CONSUMER, "name": name, "state": "shutoff", "resources": resources}
+
+
+def test_a_gpu_from_its_specification_to_a_running_guest(directory: Path) -> None:
+    look, claim, start = blocks("gpu-guest.md")
+    with Host(directory, **_with_a_card()) as host:
+        host.libvirt.define("train1", CONSUMER)
+        host.settings.write_text(host.settings.read_text() + fenced("gpu-guest.md", "ini"))
+        assert f"node1_pci_{CARD}: 0 of 1 in use." in host.run(look)
+        assert f"1 PGPU on node1_pci_{CARD}: {CARD}" in host.run(claim)
+        assert passed_addresses(host.libvirt.xml("train1")) == {CARD: True}
+        host.run(start)
+        host.run("plimsoll look")
+        (row,) = host.run("plimsoll instances").splitlines()[1:]
+        assert row.split()[:4] == [CONSUMER, "train1", "running", "claimed"]
+
+
+def test_a_claim_under_a_new_uuid_keeps_the_card_from_the_guest_of_that_name(directory: Path) -> None:
+    (_, _, start), (by_hand,) = blocks("gpu-guest.md"), blocks("gpu-guest.md", "by hand")
+    with Host(directory, **_with_a_card()) as host:
+        host.run("plimsoll claim --name train1 --flavor vcpus=2,memory_mb=2048 --spec resources:PGPU=1")
+        host.libvirt.define("train1", CONSUMER)
+        host.run("virsh dumpxml train1 | plimsoll domain train1 -", code=2)
+        host.libvirt.define("train1", CONSUMER, by_hand)
+        host.run(start, code=1)
+
+
+def test_a_domain_that_names_the_card_is_claimed_when_it_starts(directory: Path) -> None:
+    (_, _, start), (by_hand,) = blocks("gpu-guest.md"), blocks("gpu-guest.md", "by hand")
+    with Host(directory, **_with_a_card()) as host:
+        host.libvirt.define("train1", CONSUMER, by_hand)
+        host.run(start)
+        assert f"1 PGPU on node1_pci_{CARD}: {CARD}" in host.run("plimsoll explain train1")
+
+
+NIC = {
+    "ifname": "enp65s0f0",
+    "address": "0000:41:00.0",
+    "vfs": ["0000:41:02.0"],
+    "physical_network": "physnet0",
+}
+PAGES_HOST = [
+    {**CELLS[0], "id": cell, "cpus": cpus, "pages": {2048: 4096}} for cell, cpus in enumerate(THREADS)
+]
+
+
+@pytest.mark.parametrize(
+    ("page", "number", "guest", "vcpus", "memory_mb", "given"),
+    [
+        ("gpus", 0, "render1", 2, 2048, "VGPU=1"),
+        ("gpus", 1, "train1", 2, 2048, "PGPU=1"),
+        ("sriov", 0, "net1", 2, 2048, "SRIOV_NET_VF=1"),
+        ("numa", 0, "numa1", 8, 16384, "CUSTOM_HUGEPAGES_2048KIB=8192"),
+    ],
+)
+def test_a_guest_that_libvirt_knows_gets_what_it_needs(
+    directory: Path, page: str, number: int, guest: str, vcpus: int, memory_mb: int, given: str
+) -> None:
+    script = blocks(f"{page}.md")[number]
+    cards = [{"address": "0000:42:00.0", "total": 8}, WHOLE_CARD]
+    known = _shut_off(guest, vcpus, memory_mb)
+    with Host(directory, cells=PAGES_HOST, disk_gb=100, gpus=cards, nics=[NIC], guests=[known]) as host:
+        host.libvirt.define(guest, CONSUMER, vcpus=vcpus, memory_mb=memory_mb)
+        if page == "numa":
+            host.settings.write_text(host.settings.read_text() + fenced("numa.md", "ini"))
+        host.run(script)
+        if "--start" not in script:
+            host.run(f"virsh start {guest}")
+        (row,) = host.run("plimsoll instances").splitlines()[1:]
+        uuid, _, _, state, resources = row.split()
+        assert (uuid, state) == (CONSUMER, "claimed")
+        assert {"DISK_GB=40", given} <= set(resources.split(","))
 
 
 def test_programs_of_the_shell(directory: Path) -> None:

@@ -2,7 +2,7 @@
 
 `<!-- run -->` before a block of a page marks it. In the script, the paths of an installed host are those of
 the test (/etc/plimsoll, /var/lib/plimsoll, /run/plimsoll, /backup); `systemctl` starts and stops the test's
-agent, and `chown` does nothing. All else is as an operator types it.
+agent, `virsh` is that of `kits.shell_libvirt`, and `chown` does nothing. All else is as an operator types it.
 """
 
 import contextlib
@@ -19,6 +19,7 @@ from types import TracebackType
 import yaml
 
 from kits.paths import CHECKOUT
+from kits.shell_libvirt import ShellLibvirt
 
 DOCS = CHECKOUT / "docs"
 DEADLINE_S = 100
@@ -43,7 +44,7 @@ def _dedented(block: str) -> str:
 def fenced(page: str, language: str, number: int = 0) -> str:
     """A fenced block of a page."""
     text = (DOCS / page).read_text("utf-8")
-    return str(re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)[number])
+    return textwrap.dedent(re.findall(rf" *```{language}\n(.*?)```", text, re.DOTALL)[number])
 
 
 class Host:
@@ -61,6 +62,12 @@ class Host:
             f"[api]\nsocket = {self.socket}\n[fake]\nhost_file = {directory / 'host.yaml'}\n"
             "[placement]\nkind = embedded\n"
         )
+        self.libvirt = ShellLibvirt(
+            directory / "libvirt",
+            api_socket=self.socket,
+            host_file=directory / "host.yaml",
+            programs=directory / "bin",
+        )
         command = f"{sys.executable} -m agent.cli.main"
         self._program("plimsoll", f'exec {command} "$@"\n')
         self._program("chown", "exit 0\n")
@@ -74,7 +81,10 @@ class Host:
             start() {{
                 setsid {command} agent --config-file {self.settings} >>{directory}/log 2>&1 &
                 echo $! >{self._pid}
-                until plimsoll status >/dev/null 2>&1; do sleep 0.1; done
+                until plimsoll status >/dev/null 2>&1; do
+                    kill -0 $! 2>/dev/null || {{ cat {directory}/log >&2; exit 1; }}
+                    sleep 0.1
+                done
             }}
             case "$1 $2" in
                 "start plimsoll-agent") start ;;
@@ -129,7 +139,7 @@ class Host:
         return {
             "PATH": f"{self.directory / 'bin'}:{os.environ['PATH']}",
             "PLIMSOLL_SOCKET": str(self.socket),
-            "PYTHONPATH": str(CHECKOUT),
+            "PYTHONPATH": f"{self.libvirt.binding}:{CHECKOUT}",
             "LANG": "C.UTF-8",
             "TZ": "UTC",
         }
