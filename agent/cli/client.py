@@ -128,6 +128,11 @@ def client_of(args: Namespace, *, quiet: bool = False) -> Client:
     return Client(args.socket, args.timeout, quiet=quiet)
 
 
+def is_denied(error: PlimsollError) -> bool:
+    """Whether this user may not open the socket: an agent may be there and answer others."""
+    return isinstance(error.__cause__, PermissionError)
+
+
 def claim_path(consumer: str) -> str:
     """The path of a consumer's claim."""
     return f"/v1/claims/{quote(consumer, safe='')}"

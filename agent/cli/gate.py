@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from agent.cli.client import Client, client_of
+from agent.cli.client import Client, client_of, is_denied
 from agent.cli.grammar import add_verbs
 from agent.cli.output import Output
 from agent.cli.terminal import Style, plain
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from agent.api.shapes.gate import ClaimedRunningShape
     from agent.api.shapes.status import StatusShape
     from agent.cli.grammar import CommandAdder
+    from agent.gate.effect import GateEffect
 
 PAUSE_S = 1.0
 
@@ -94,10 +95,7 @@ def disable(args: Namespace) -> ExitCode:
 
 def status(args: Namespace) -> ExitCode:
     """Show whether the gate is in effect, and its settings."""
-    from agent.gate.effect import RUN, GatePaths, read_effect
-
-    config = HookConfig(str(install.CONFIG))
-    effect = read_effect(GatePaths(install.HOOK, install.CONFIG, RUN), _undecided(config))
+    config, effect = read_gate()
     answer = {
         "hook": str(install.HOOK),
         "state": "unknown" if effect.state is None else effect.state.value,
@@ -114,6 +112,19 @@ def status(args: Namespace) -> ExitCode:
     return ExitCode.DRIFT_FOUND if effect.reasons else ExitCode.DONE
 
 
+def read_gate(silent: str | None = None) -> tuple[HookConfig, GateEffect]:
+    """The hook's settings, and whether the gate is in effect: asks the agent at the hook's socket.
+
+    `silent` is a socket at which no agent answered just now; it is not asked again. Raises DaemonUnreachable
+    where this user may not open the hook's socket, and therefore cannot tell.
+    """
+    from agent.gate.effect import RUN, GatePaths, read_effect
+
+    config = HookConfig(str(install.CONFIG))
+    undecided = "it does not answer" if config.socket == silent else _undecided(config)
+    return config, read_effect(GatePaths(install.HOOK, install.CONFIG, RUN), undecided)
+
+
 def _undecided(config: HookConfig) -> str | None:
     """Why the agent would not decide about a guest that starts now, as a clause; None: it would."""
     try:
@@ -121,6 +132,8 @@ def _undecided(config: HookConfig) -> str | None:
     except Forbidden:  # it answers; this user may not ask
         return None
     except PlimsollError as error:
+        if is_denied(error):
+            raise
         return error.message.rstrip(".")
     paused = agent["pause"] is not None and agent["state"] == "ready"  # then the gate refuses guests
     return None if agent["claims"]["open"] or paused else f"claims are closed: {agent['claims']['reason']}"

@@ -6,10 +6,10 @@ from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from agent.cli.client import client_of
+from agent.cli.client import client_of, is_denied
 from agent.cli.output import Output
 from agent.cli.terminal import Style, plain
-from agent.errors import ExitCode
+from agent.errors import DaemonUnreachable, ExitCode
 
 if TYPE_CHECKING:
     from agent.api.shapes.status import (
@@ -41,9 +41,30 @@ def add_status_command(add: CommandAdder) -> None:
 
 def status(args: Namespace) -> ExitCode:
     """Show the state of the agent."""
-    answer: StatusShape = client_of(args).get("/v1/status")
+    try:
+        answer: StatusShape = client_of(args).get("/v1/status")
+    except DaemonUnreachable as error:
+        raise (error if is_denied(error) else _with_gate(error, args.socket)) from error
     Output(args.output).show(answer, lambda style: status_lines(answer, style))
     return ExitCode.DONE
+
+
+def _with_gate(error: DaemonUnreachable, socket: str) -> DaemonUnreachable:
+    """The error, with what becomes of guests that start while no agent answers."""
+    from agent.cli.gate import read_gate
+
+    try:
+        _, effect = read_gate(silent=socket)
+    except DaemonUnreachable:  # the hook asks at another socket, which this user may not open
+        return error
+    if not effect.reasons:
+        return error
+    state = "in effect" if effect.in_effect else "NOT IN EFFECT"
+    return DaemonUnreachable(
+        f"{error.message.rstrip('.')}. The gate is {state}: {' '.join(effect.reasons)}",
+        **error.details,
+        gate={"in_effect": effect.in_effect, "reasons": list(effect.reasons)},
+    )
 
 
 def status_lines(status: StatusShape, style: Style) -> Iterator[str]:

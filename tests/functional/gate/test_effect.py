@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from kits.agent import World, opened, told
-from kits.api_client import serving
-from kits.cli_process import plimsoll, python
+from kits.api_client import NOBODY, ROOT_NEEDED, is_root, public_directory, serving
+from kits.cli_process import one_line, plimsoll, python
 from kits.placements import usual_placement
 from kits.status import fetch, listening
 
@@ -52,12 +52,21 @@ class Node:
         self.paths.config.write_text(f"socket = {self.socket}\nunanswered = {unanswered}\ndeadline = 2\n")
 
     def gate_status(self, *words: str) -> subprocess.CompletedProcess[str]:
+        return self.plimsoll("gate", "status", *words)
+
+    def plimsoll(self, *words: str, uid: int = os.getuid()) -> subprocess.CompletedProcess[str]:
+        """The command on this host, with its hook, settings and libvirtd.
+
+        For another user it runs twice: the first run loads the code, which only root may be able to read.
+        """
+        become = f"import os; main.main({list(words)!r}); os.setresuid({uid}, {uid}, {uid})\n"
         script = (
             "import sys\nfrom pathlib import Path\nfrom agent.cli import gate, main\n"
             "from agent.gate import effect\n"
             f"gate.install.HOOK, gate.install.CONFIG = Path({str(self.paths.hook)!r}), "
             f"Path({str(self.paths.config)!r})\neffect.RUN = Path({str(self.directory)!r})\n"
-            f"sys.exit(main.main(['gate', 'status', *{list(words)!r}]))"
+            f"{become if uid != os.getuid() else ''}"
+            f"sys.exit(main.main({list(words)!r}))"
         )
         return python(script, self.socket)
 
@@ -122,6 +131,51 @@ def test_with_the_agent_dead_and_fail_closed_no_guest_starts(node: Node) -> None
     assert done.returncode == ExitCode.DRIFT_FOUND
     assert done.stdout.startswith("gate        in effect\n")
     assert "unanswered = refuse: no guest without a claim starts" in done.stdout
+
+
+def test_status_with_the_agent_dead_tells_what_becomes_of_the_gate(node: Node) -> None:
+    """In the error of the one command, with the exit code of an agent that does not answer."""
+    node.install_hook()
+    node.start_libvirtd(AFTER)
+    dead = node.plimsoll("status")
+    assert dead.returncode == ExitCode.UNREACHABLE
+    line = one_line(dead)
+    assert "no agent listens" in line and "systemctl status plimsoll-agent" in line
+    assert (
+        "The gate is NOT IN EFFECT: " in line and "unanswered = allow: guests start without a claim" in line
+    )
+    assert "run `plimsoll gate claim-running`" in line
+    error = json.loads(node.plimsoll("status", "-o", "json").stderr)["error"]
+    assert error["details"]["gate"]["in_effect"] is False and error["details"]["gate"]["reasons"]
+    node.configure("refuse")
+    line = one_line(node.plimsoll("status"))
+    assert "The gate is in effect: " in line and "no guest without a claim starts" in line
+    node.paths.hook.unlink()
+    assert "gate" not in one_line(node.plimsoll("status"))
+
+
+def test_status_at_a_wrong_socket_says_nothing_of_a_gate_that_is_in_effect(node: Node) -> None:
+    node.install_hook()
+    node.start_libvirtd(AFTER)
+    with serving(node.world.operations, node.socket):
+        wrong = node.plimsoll("status", "--socket", str(node.directory / "none"))
+    assert wrong.returncode == ExitCode.UNREACHABLE and "gate" not in one_line(wrong)
+
+
+@pytest.mark.skipif(not is_root(), reason=ROOT_NEEDED)
+def test_a_user_who_may_not_open_the_socket_is_told_that_and_nothing_of_the_gate(node: Node) -> None:
+    node.install_hook()
+    node.start_libvirtd(AFTER)
+    with public_directory() as directory:
+        public = Node(directory, node.world)
+        public.configure("allow")
+        public.install_hook()
+        with serving(node.world.operations, public.socket):
+            public.socket.chmod(0o600)
+            for words in (("status",), ("gate", "status")):
+                denied = public.plimsoll(*words, uid=NOBODY)
+                assert denied.returncode == ExitCode.UNREACHABLE
+                assert "this user may not open" in denied.stderr and "NOT IN EFFECT" not in denied.stderr
 
 
 def test_while_claims_are_closed_it_is_not_in_effect(node: Node) -> None:
