@@ -1,7 +1,7 @@
 """The devices of this host in the shapes of the local API, and the requests that cordon them."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from agent.api.shapes.devices import CordonShape, DeviceHealthShape, DevicesShape
 from agent.api.views import moment
@@ -44,8 +44,8 @@ def health_view(health: DeviceHealth) -> DeviceHealthShape:
     }
 
 
-def devices_view(devices: Iterable[OfferedDevice]) -> DevicesShape:
-    """All devices."""
+def devices_view(devices: Iterable[OfferedDevice], name_of: Callable[[str], str]) -> DevicesShape:
+    """All devices; `name_of` returns a consumer's name, "" where it has none."""
     return {
         "devices": [
             {
@@ -53,6 +53,7 @@ def devices_view(devices: Iterable[OfferedDevice]) -> DevicesShape:
                 "resource_class": device.resource_class,
                 "provider": device.provider,
                 "holder": device.holder,
+                "holder_name": name_of(device.holder) if device.holder else "",
                 "cordon": cordon_view(device.cordon) if device.cordon else None,
                 "health": health_view(device.health) if device.health else None,
             }

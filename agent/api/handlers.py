@@ -206,7 +206,8 @@ def resume(call: Call) -> ApiResponse:
 
 def devices(call: Call) -> ApiResponse:
     """The devices of this host."""
-    return ApiResponse(200, devices_view(call.operations.devices()))
+    names = call.operations.host_status.overview().name_of
+    return ApiResponse(200, devices_view(call.operations.devices(), names))
 
 
 def cordon(call: Call) -> ApiResponse:

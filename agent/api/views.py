@@ -241,7 +241,10 @@ def preview_view(preview: Preview) -> PreviewShape:
         "refused": preview.refused,
         "before": tree_view(preview.before, _usages(preview.used_before)),
         "after": tree_view(preview.after, _usages(preview.used_after)),
-        "moves": [_relocation(relocation, *trees) for relocation in sorted(preview.relocations)],
+        "moves": [
+            _relocation(relocation, preview.names.get(relocation.consumer, ""), *trees)
+            for relocation in sorted(preview.relocations)
+        ],
         "parked": list(preview.parked),
         "receipts": [_receipt(receipt, preview.undone) for receipt in reversed(preview.receipts)],
     }
@@ -256,9 +259,10 @@ def _usages(used: Usages) -> Usages:
     return {uuid: dict(amounts) for uuid, amounts in used.items()}
 
 
-def _relocation(relocation: Relocation, *trees: ProviderTree) -> RelocationShape:
+def _relocation(relocation: Relocation, name: str, *trees: ProviderTree) -> RelocationShape:
     return {
         "consumer": relocation.consumer,
+        "name": name,
         "resource_class": relocation.resource_class,
         "amount": relocation.amount,
         "from": name_of(relocation.source, *trees),

@@ -16,6 +16,7 @@ from agent.claims.numa.host_cells import HostCells, HostLayout
 from agent.claims.used import Place, gone_units
 from agent.driver import Description, Guest, Topology
 from agent.errors import ApplyError, PlacementUnavailable, ReshapeRefused, StateError
+from agent.moves.consumer_names import consumer_names
 from agent.placement.apply import apply
 from agent.placement.client import PlacementClient
 from agent.providers.caps import odd_caps, with_caps
@@ -349,6 +350,7 @@ class PassSteps:
             self._undone_reshapes.receipts(),
             self._undone_reshapes.ids(),
             this.desired.parked_notices,
+            consumer_names(this.seen.guests, self._tracker.claims().values(), self._tracker.moves().values()),
         )
 
     def _write(self, this: Pass, wanted: ProviderTree) -> Pass:

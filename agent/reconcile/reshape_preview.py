@@ -1,7 +1,7 @@
 """What a reshape would do, for the operator to see before it is requested."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from agent.driver import MoveInstruction
 from agent.reshape.receipt import Receipt
@@ -16,7 +16,7 @@ class Preview:
 
     `refused` says why it would not be done; `relocations` is empty then. `parked` names what would stay where
     it is, a sentence for each consumer. `receipts` are those of the reshapes that were done, `undone` the ids
-    of those that are withheld now.
+    of those that are withheld now. `names` is {consumer: name}.
     """
 
     before: ProviderTree
@@ -29,6 +29,7 @@ class Preview:
     receipts: tuple[Receipt, ...]
     undone: tuple[str, ...]
     parked: tuple[str, ...] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
 
 
 def usages_after(usages: Usages, relocations: Iterable[Relocation], tree: ProviderTree) -> Usages:

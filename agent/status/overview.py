@@ -9,6 +9,7 @@ from agent.audit.finding import Finding
 from agent.claims.claim import Claim
 from agent.driver import Guest
 from agent.moves.circumstances import Circumstances
+from agent.moves.consumer_names import consumer_names
 from agent.moves.states import Move
 from agent.providers.device_health import DeviceHealth
 from agent.shapes import Allocations, Units, Usages
@@ -92,12 +93,4 @@ class Overview:
 
     @cached_property
     def _names(self) -> Mapping[str, str]:
-        names: dict[str, str] = {}
-        for move in self.moves:
-            for claim in (move.old, move.new):
-                if claim is not None and claim.request.name:
-                    names |= dict.fromkeys((move.instance, move.migration), claim.request.name)
-        names |= {claim.consumer: claim.request.name for claim in self.claims.values() if claim.request.name}
-        names |= {guest.uuid: guest.name for guest in self.guests}
-        arriving = (move for move in self.moves if not names.get(move.migration))
-        return names | {move.migration: names.get(move.instance, "") for move in arriving}
+        return consumer_names(self.guests, self.claims.values(), self.moves)

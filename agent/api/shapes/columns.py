@@ -26,6 +26,13 @@ def list_text(values: Iterable[object]) -> str:
     return ",".join(map(str, values)) or "-"
 
 
+def consumer_text(uuid: str | None, name: str) -> str:
+    """`UUID (name)`, or the uuid alone where there is no name; `-` where there is no consumer."""
+    if not uuid:
+        return "-"
+    return f"{uuid} ({name})" if name else uuid
+
+
 def local_time(moment: str | None) -> str:
     """A moment of the API in local time, as people read it; `-` where there is none."""
     if not moment:

@@ -50,6 +50,7 @@ class DeviceShape(TypedDict):
     resource_class: str
     provider: Annotated[str, "the name of the resource provider that has it"]
     holder: Annotated[Uuid | None, "the instance or the migration that has it; null: no consumer has it"]
+    holder_name: Annotated[str, "the instance's; empty: it has none, or no consumer has the device"]
     cordon: Annotated[CordonShape | None, "null: not cordoned"]
     health: Annotated[DeviceHealthShape | None, "null: well, or not known to be unhealthy"]
 
@@ -90,6 +91,7 @@ DEVICE_COLUMNS: tuple[Column[DeviceShape], ...] = (
     Column("CLASS", lambda device: device["resource_class"]),
     Column("PROVIDER", lambda device: device["provider"]),
     Column("HOLDER", lambda device: device["holder"] or "-"),
+    Column("NAME", lambda device: device["holder_name"] or "-"),
     Column("WITHHELD", _withheld),
 )
 """The table of `plimsoll devices`."""

@@ -2,7 +2,7 @@
 
 from typing import Annotated, TypedDict
 
-from agent.api.shapes.columns import Column, local_time
+from agent.api.shapes.columns import Column, consumer_text, local_time
 from agent.api.shapes.schema import Moment, Schema
 
 
@@ -51,15 +51,9 @@ def asker_text(event: EventShape) -> str:
     return "-" if event["uid"] is None else f"uid {event['uid']} (pid {event['pid']})"
 
 
-def _consumer(event: EventShape) -> str:
-    if not event["consumer"]:
-        return "-"
-    return f"{event['consumer']} ({event['name']})" if event["name"] else event["consumer"]
-
-
 _WHEN: Column[EventShape] = Column("WHEN", lambda event: local_time(event["at"]))
 _WHAT: Column[EventShape] = Column("WHAT", lambda event: event["event"])
-_WHO: Column[EventShape] = Column("WHO", _consumer)
+_WHO: Column[EventShape] = Column("WHO", lambda event: consumer_text(event["consumer"], event["name"]))
 _ASKED_BY: Column[EventShape] = Column("ASKED BY", asker_text)
 _WHY: Column[EventShape] = Column("WHY", lambda event: event["detail"] or "-")
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated, TypedDict
 
-from agent.api.shapes.columns import Column
+from agent.api.shapes.columns import Column, consumer_text
 from agent.api.shapes.schema import Moment, Positive, ResourcesShape, Uuid
 from agent.api.shapes.tree import TreeShape
 from agent.words import counted
@@ -15,6 +15,7 @@ class RelocationShape(_Ends):
     """An amount that goes from one provider to another."""
 
     consumer: Uuid
+    name: Annotated[str, "the consumer's, or that of its migration's instance; empty: it has none"]
     resource_class: str
     amount: Positive
     becomes: Annotated[str, "the resource class at the target, nearly always the same"]
@@ -65,7 +66,7 @@ def _class(relocation: RelocationShape) -> str:
 RELOCATION_COLUMNS: tuple[Column[RelocationShape], ...] = (
     Column("class", _class),
     Column("amount", lambda relocation: relocation["amount"]),
-    Column("consumer", lambda relocation: relocation["consumer"]),
+    Column("consumer", lambda relocation: consumer_text(relocation["consumer"], relocation["name"])),
     Column("from", lambda relocation: relocation["from"]),
     Column("to", lambda relocation: relocation["to"]),
 )

@@ -19,6 +19,7 @@ from agent.errors import ExitCode
 from agent.state.cordon import Cordon
 
 VF = "0000:41:02.0"
+WEB = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
 NIC, VFS = "0000:41:00.0", [f"0000:41:02.{number}" for number in range(8)]
 WHOLE_GPU = "0000:83:00.0"
 
@@ -42,11 +43,12 @@ def claim(path: Path, *resources: str) -> list[str]:
 def test_devices_are_listed_with_who_has_them(fresh: tuple[Sight, Path]) -> None:
     _, path = fresh
     assert devices(path)[VF]["holder"] is None
-    (unit,) = claim(path, "SRIOV_NET_VF=1")
-    (consumer,) = (
-        each["uuid"] for each in json.loads(output_of(path, "instances", "-o", "json"))["instances"]
-    )
-    assert devices(path)[unit]["holder"] == consumer
+    assert devices(path)[VF]["holder_name"] == ""
+    output_of(path, "claim", WEB, "--name", "web1", "--resources", "SRIOV_NET_VF=1")
+    (unit,) = (unit for unit, device in devices(path).items() if device["holder"] == WEB)
+    assert devices(path)[unit]["holder_name"] == "web1"
+    columns = ("-c", "device", "-c", "holder", "-c", "name")
+    assert f'"{unit}","{WEB}","web1"' in output_of(path, "devices", "list", *columns, "-o", "csv")
     assert "PCPU" not in output_of(path, "devices", "list")
 
 

@@ -72,7 +72,7 @@ def host(tmp_path: Path) -> Iterator[Host]:
 def test_dry_run_reshape_and_undo_offline_and_online(host: Host) -> None:
     """Scenario 92, and the one-shot: first seen, then done offline, then undone and done again online."""
     host.agent.start()
-    claimed = host.agent("claim", "--resources", "VGPU=3", "-o", "json")
+    claimed = host.agent("claim", "--name", "train1", "--resources", "VGPU=3", "-o", "json")
     consumer = json.loads(claimed.stdout)["consumer"]
     refused = host.offline()
     assert refused.returncode == ExitCode.FAILED and "is in use by process" in one_line(refused)
@@ -86,7 +86,7 @@ def test_dry_run_reshape_and_undo_offline_and_online(host: Host) -> None:
     lines = shown.stdout.splitlines()
     assert lines[0] == "before:" and "after:" in lines and "moves:" in lines
     assert any(line.startswith("├─ ") and GPU in line for line in lines)
-    assert f"VGPU        3  {consumer}  node1  {GPU}" in lines
+    assert f"VGPU        3  {consumer} (train1)  node1  {GPU}" in lines
     assert host.offline("--dry-run").returncode == ExitCode.DRIFT_FOUND, "nothing was written"
 
     done = host.offline("-o", "json")
@@ -98,7 +98,7 @@ def test_dry_run_reshape_and_undo_offline_and_online(host: Host) -> None:
     assert host.held(consumer) == {GPU: 3}
 
     undo = host.agent("reshape", "--undo", receipt["id"], "--dry-run")
-    assert undo.returncode == ExitCode.DRIFT_FOUND and f"{consumer}  {GPU}  node1" in undo.stdout
+    assert undo.returncode == ExitCode.DRIFT_FOUND and f"{consumer} (train1)  {GPU}  node1" in undo.stdout
     undone = host.agent("reshape", "--undo", receipt["id"])
     assert (undone.returncode, undone.stdout.splitlines()[0]) == (ExitCode.DONE, "done")
     assert host.vgpus() == {"node1": 8} and host.held(consumer) == {"node1": 3}

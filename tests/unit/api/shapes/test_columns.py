@@ -1,0 +1,76 @@
+"""Every table that names a consumer shows its uuid and its name."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+
+import pytest
+from kits.paths import CHECKOUT
+
+UUID, NAME = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69", "web1"
+HOLDING: Mapping[str, object] = {"allocations": {}, "units": {}, "cells": []}
+INSTANCE = {"uuid": UUID, "name": NAME, "guest": None, "moved_away": False, "migration_of": None}
+MOVE = {"kind": "resize", "role": "both", "state": "begun", "next": "", "ended": False, "handed": HOLDING}
+EVENT = {"at": None, "event": "claim", "uid": None, "pid": None, "detail": ""}
+RELOCATION = {"resource_class": "VGPU", "becomes": "VGPU", "amount": 1, "from": "node1", "to": "gpu0"}
+
+NAMES_CONSUMERS: Mapping[tuple[str, str], Mapping[str, object]] = {
+    ("instances", "INSTANCE_COLUMNS"): {**INSTANCE, "claim": None},
+    ("instances", "TOP_INSTANCE_COLUMNS"): {**INSTANCE, "claim": None},
+    ("moves", "MOVE_COLUMNS"): {**MOVE, "migration": "m", "instance": UUID, "name": NAME},
+    ("moves", "TOP_MOVE_COLUMNS"): {**MOVE, "instance": UUID, "name": NAME, "since": None},
+    ("history", "EVENT_COLUMNS"): {**EVENT, "consumer": UUID, "name": NAME},
+    ("history", "TOP_EVENT_COLUMNS"): {**EVENT, "consumer": UUID, "name": NAME},
+    ("devices", "DEVICE_COLUMNS"): {
+        **{"unit": "0000:41:00.0", "resource_class": "VGPU", "provider": "node1", "cordon": None},
+        **{"health": None, "holder": UUID, "holder_name": NAME},
+    },
+    ("reshape", "RELOCATION_COLUMNS"): {**RELOCATION, "consumer": UUID, "name": NAME},
+    ("capacity", "STRANDED_COLUMNS"): {
+        **{"provider": "node1", "resource_class": "VCPU", "free": 1},
+        "holders": [{"consumer": UUID, "name": NAME}],
+    },
+}
+"""{(module, table): a row with a consumer}"""
+
+NAMES_NONE = {
+    ("claims", "GUEST_CELL_COLUMNS"): "cells of the one guest that the command is about",
+    ("reshape", "RECEIPT_COLUMNS"): "whole reshapes",
+    ("settings", "SETTING_COLUMNS"): "settings",
+    ("claim", "_explained"): "classes, of the claim that the command is about",
+    ("tables", "holding_lines"): "what the claim has that the command is about",
+    ("tables", "shortfall_lines"): "classes and providers",
+    ("tables", "mapping_lines"): "groups of the claim that the command is about",
+    ("tables", "makings_lines"): "units of the claim that the command is about",
+}
+"""{(module, table or the function that has it): what its rows are}"""
+
+
+def tables() -> Iterator[tuple[str, str]]:
+    """Each table in the code: its module, and its name or that of the function that has it."""
+    for path in sorted((CHECKOUT / "agent").rglob("*.py")):
+        for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(statement, ast.FunctionDef):
+                if any(map(_is_column, ast.walk(statement))):
+                    yield path.stem, statement.name
+            elif isinstance(statement, ast.Assign | ast.AnnAssign) and isinstance(statement.value, ast.Tuple):
+                target = statement.target if isinstance(statement, ast.AnnAssign) else statement.targets[0]
+                if any(map(_is_column, ast.walk(statement.value))) or ast.unparse(target).endswith("COLUMNS"):
+                    yield path.stem, ast.unparse(target)
+
+
+def _is_column(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and ast.unparse(node.func) == "Column"
+
+
+def test_every_table_is_known_to_name_consumers_or_not() -> None:
+    """A new table belongs in one of the two lists above."""
+    assert set(tables()) == {*NAMES_CONSUMERS, *NAMES_NONE}
+
+
+@pytest.mark.parametrize("table", NAMES_CONSUMERS, ids="-".join)
+def test_a_table_that_names_a_consumer_shows_its_uuid_and_its_name(table: tuple[str, str]) -> None:
+    module, name = table
+    columns = getattr(import_module(f"agent.api.shapes.{module}"), name)
+    row = " ".join(str(column.show(NAMES_CONSUMERS[table])) for column in columns)
+    assert UUID in row and NAME in row.replace(UUID, "")
