@@ -114,6 +114,9 @@ class _Planner:
             self._forget_vfs(card)
         if card in self._carving.vf_drivers and function.autoprobe is not False:
             self._add(StepKind.AUTOPROBE, card, card, "0")
+        elif changes and number and card not in self._carving.vf_drivers and function.autoprobe is False:
+            # An earlier carving named a driver; without one the functions are to be as after a boot.
+            self._add(StepKind.AUTOPROBE, card, card, "1")
         if changes and number:
             self._add(StepKind.VFS, card, card, str(number))
         if number and (changes or len(function.vfs) < number):

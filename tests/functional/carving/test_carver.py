@@ -81,6 +81,20 @@ def test_what_a_boot_took_away_is_made_again(host: CarvedSysfs) -> None:
     assert carver(host, FULL, *NEEDED).look() == Plan()
 
 
+def test_functions_whose_driver_is_not_named_any_more_get_the_kernel_s(host: CarvedSysfs) -> None:
+    """As after a boot, so that a boot changes nothing."""
+    named = DeclaredCarving({NIC.address: 2}, {}, {NIC.address: "vfio-pci"}, {}, {})
+    plain = DeclaredCarving({NIC.address: 2}, {}, {}, {}, {})
+    for declared in (named, DeclaredCarving({NIC.address: 0}, {}, {}, {}, {})):
+        assert carver(host, declared).carve().failures == ()
+    assert carver(host, plain).carve().failures == ()
+    assert {host.driver(vf) for vf in host.vfs(NIC.address)} == {NIC.vf_driver}
+    before = host.shape()
+    host.reboot()
+    carver(host, plain).carve()
+    assert host.shape() == before
+
+
 def test_a_run_that_is_killed_at_any_step_is_finished_by_the_next(host: CarvedSysfs) -> None:
     carver(host, FULL, *NEEDED).carve()
     whole = host.shape()
