@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from benchmarks.stranded import CHOICES, CORES, GPU, HOSTS, KINDS, VF, Host, Kind, arrivals, run
+from benchmarks.stranded import CORES, GPU, HOSTS, KINDS, VF, Host, Kind, arrivals, run
 
 ARRIVALS = 10_000
 CPUS = 2 * CORES
@@ -134,7 +134,7 @@ def main() -> None:
     total = dict.fromkeys(("former", "pack", "fewest"), 0.0)
     for load in (0.4, 0.6, 0.8):
         guests = list(arrivals(host, ARRIVALS, seed=11, load=load))
-        refused = {name: float(run(host, CHOICES[name], guests)["stranded"]) for name in ("former", "pack")}
+        refused = {name: float(run(host, name, guests)["stranded"]) for name in ("former", "pack")}
         refused["fewest"] = floor(Chain(host, load)) * ARRIVALS
         total = {name: total[name] + number for name, number in refused.items()}
         print(f"{called}, load {load:.0%}: " + ", ".join(f"{name} {n:.0f}" for name, n in refused.items()))
