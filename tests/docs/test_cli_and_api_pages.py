@@ -1,8 +1,14 @@
 """The documents of the command line and the local API name all that there is."""
 
 import argparse
+import ast
+import inspect
+import re
+import textwrap
 from collections.abc import Iterator
+from types import FunctionType
 
+import pytest
 from kits.paths import CHECKOUT
 
 from agent.api import app
@@ -10,7 +16,7 @@ from agent.api.routes import ROUTES
 from agent.cli.client import SOCKET_DEFAULT
 from agent.cli.parser import EXIT_CODES, INTERRUPTED, READER_GONE, build
 from agent.config.options import all_options
-from agent.errors import PlimsollError
+from agent.errors import ExitCode, PlimsollError
 
 DOCS = CHECKOUT / "docs"
 CLI = (DOCS / "cli.md").read_text(encoding="utf-8")
@@ -38,6 +44,50 @@ def test_every_command_and_option_is_documented() -> None:
 def test_every_exit_code_is_documented() -> None:
     for code in (*EXIT_CODES, INTERRUPTED, READER_GONE):
         assert f"\n| {int(code)} | " in CLI
+
+
+REFUSED_BY_THE_AGENT = {"claim", "release", "move begin", "move confirm", "move revert", "reshape"}
+REFUSED_BY_THE_TARGET = {"placement import", "placement remove"}
+"""What ends with 5 because of an error that a client of the agent, or of a Placement, raises."""
+
+
+@pytest.mark.parametrize(
+    ("code", "more"),
+    [
+        (ExitCode.DRIFT_FOUND, set()),
+        (ExitCode.DRIFT_HEALED, set()),
+        (ExitCode.REFUSED, REFUSED_BY_THE_AGENT | REFUSED_BY_THE_TARGET),
+    ],
+)
+def test_the_commands_of_an_exit_code_are_those_that_return_it(code: ExitCode, more: set[str]) -> None:
+    names = {parser.prog.removeprefix("plimsoll "): parser for parser in commands(build())}
+    returning = {name for name, parser in names.items() if code.name in _codes_of(parser.get_default("run"))}
+    (row,) = re.findall(rf"^\| {int(code)} \| .* \| (.*) \|$", CLI, re.MULTILINE)
+    documented = {
+        next(name for name in names if f"{text} ".startswith(f"{name} "))
+        for text in re.findall(r"`(.*?)`", row)
+        if not text.startswith("--")
+    }
+    assert documented == returning | more
+
+
+def _codes_of(function: FunctionType) -> set[str]:
+    """The names of the exit codes in the function and in those of the command line that it calls."""
+    codes: set[str] = set()
+    waiting, known = [function], {function}
+    while waiting:
+        called = waiting.pop()
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(called)))):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "ExitCode":
+                codes.add(node.attr)
+            if not isinstance(node, ast.Name) or node.id in called.__code__.co_varnames:
+                continue
+            below = called.__globals__.get(node.id)
+            of_the_cli = isinstance(below, FunctionType) and below.__module__.startswith("agent.cli")
+            if of_the_cli and below not in known:
+                known.add(below)
+                waiting.append(below)
+    return codes
 
 
 def test_every_route_is_documented_with_its_role() -> None:
