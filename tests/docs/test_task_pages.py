@@ -1,9 +1,13 @@
 """The pages of tasks: their commands, as they stand, on a host; and what follows from them."""
 
+import fnmatch
 import http.client
 import json
+import os
 import re
+import shutil
 import socket
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from kits.doc_commands import DOCS, Host, blocks, fenced
+from kits.doc_commands import DOCS, Host, blocks, fenced, served_placement
 from kits.tracker import fast_directory
 
 from agent.cli.parser import build, defaults
@@ -23,8 +27,19 @@ THREADS = ("0-15,32-47", "16-31,48-63")
 CARD = "0000:84:00.0"
 WHOLE_CARD = {"address": CARD, "total": 1, "resource_class": "PGPU", "units": [CARD]}
 GPUS = [{"address": CARD, "total": 8}]
+OTHER = "8d7b4f34-5d0c-4d8c-8a2d-6b1f0e9c7a21"
 CONSUMER = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
-TASKS = ("gpu-guest", "maintenance", "capping", "backup", "removing", "programs", "places", "install")
+TASKS = (
+    "gpu-guest",
+    "maintenance",
+    "capping",
+    "backup",
+    "removing",
+    "programs",
+    "places",
+    "install",
+    "after-a-reboot",
+)
 
 
 @pytest.fixture
@@ -42,6 +57,15 @@ def test_maintenance(directory: Path) -> None:
         host.run("plimsoll claim --resources VCPU=1")
 
 
+def test_a_guest_that_is_shut_off_without_a_claim_is_left_on_a_drained_host(directory: Path) -> None:
+    text = (DOCS / "maintenance.md").read_text("utf-8")
+    with Host(directory, cells=CELLS, guests=[_shut_off("template")], disk_gb=100) as host:
+        advice = host.run("plimsoll drain --reason 'a test'", code=3).splitlines()[-1]
+        assert advice.startswith("shut off: ")
+        for command in ("virsh undefine", "virsh migrate --offline --persistent --undefinesource"):
+            assert command in advice and f"{command} NAME" in text
+
+
 def test_capping(directory: Path) -> None:
     (commands,) = blocks("capping.md")
     with Host(directory, cells=CELLS, gpus=GPUS) as host:
@@ -53,7 +77,7 @@ def test_capping(directory: Path) -> None:
 
 
 def test_backup_and_restore(directory: Path) -> None:
-    backup, restore = blocks("backup.md")
+    backup, restore, _ = blocks("backup.md")
     with Host(directory, cells=CELLS) as host:
         host.run(f"plimsoll claim {CONSUMER} --name web1 --resources VCPU=1")
         host.run(backup)
@@ -61,6 +85,70 @@ def test_backup_and_restore(directory: Path) -> None:
         assert "nothing differs" in host.run(restore)
         instances = host.run("plimsoll instances")
         assert "web1" in instances and "later" not in instances
+
+
+def test_backup_with_a_remote_placement_and_restore_on_a_new_disk(directory: Path) -> None:
+    backup, restore, settings = blocks("backup.md")
+    guest = {"uuid": CONSUMER, "name": "web1", "state": "shutoff", "resources": {"VCPU": 1}}
+    later = {"uuid": OTHER, "name": "later", "resources": {"VCPU": 2}}
+    with served_placement(directory) as section:
+        before, after = directory / "before", directory / "after"
+        for disk in (before, after):
+            disk.mkdir()
+        with Host(before, "kvm-1", section, cells=CELLS, guests=[guest]) as host:
+            host.run(f"plimsoll claim {CONSUMER} --name web1 --resources VCPU=1")
+            host.run(backup)
+            assert {path.name for path in (before / "backup" / "state").iterdir()} == {
+                "agent.db",
+                "host_id",
+                "host_name",
+            }
+            uuid = json.loads(host.run("plimsoll status -o json"))["uuid"]
+        shutil.copytree(before / "backup", after / "backup")
+        with Host(after, "another-name", cells=CELLS, guests=[guest, later]) as host:
+            host.run(settings)
+            moved = host.settings.read_text().replace(str(before), str(after))
+            host.settings.write_text(moved)
+            assert "unclaimed instance" in host.run(restore, code=3)
+            status = json.loads(host.run("plimsoll status -o json"))
+            assert (status["host"], status["uuid"]) == ("kvm-1", uuid)
+            host.run("plimsoll audit --heal", code=4)
+            assert host.run("plimsoll instances").count(" claimed ") == 2
+
+
+def test_what_is_there_after_a_restart(directory: Path) -> None:
+    (look,) = blocks("after-a-reboot.md")
+    with Host(directory, cells=CELLS, gpus=[WHOLE_CARD]) as host:
+        host.run("plimsoll claim --name web1 --resources VCPU=1")
+        host.run(f"plimsoll devices cordon {CARD} --reason 'a test'; plimsoll pause --reason 'a kernel'")
+        host.run("systemctl stop plimsoll-agent; systemctl start plimsoll-agent")
+        assert "a kernel" in host.run("plimsoll status") and "a test" in host.run("plimsoll devices list")
+        host.run("plimsoll resume; plimsoll devices clear " + CARD)
+        assert "web1" in host.run(look)
+
+
+def test_the_table_of_places_has_each_file_of_the_state(directory: Path) -> None:
+    text = (DOCS / "places.md").read_text("utf-8")
+    rows = re.findall(r"^\| (`/var/lib/plimsoll/.*?) \|.*`plimsoll` 0600 \|$", text, re.MULTILINE)
+    documented = [
+        name.removeprefix("/var/lib/plimsoll/") for row in rows for name in re.findall(r"`(.*?)`", row)
+    ]
+    with Host(directory, cells=CELLS, gpus=[WHOLE_CARD]) as host:
+        power = "[compute]\ncpu_dedicated_set = 4-7\ncpu_power_management = true\n"
+        host.settings.write_text(host.settings.read_text() + power)
+        host.run("systemctl stop plimsoll-agent; systemctl start plimsoll-agent")
+        host.run("plimsoll claim --resources PGPU=1; plimsoll claim --resources PCPU=1,MEMORY_MB=512")
+        host.run(f"plimsoll devices cordon {CARD}; plimsoll reshape --dry-run; plimsoll look || true")
+        host.run("systemctl stop plimsoll-agent")
+        host.run("plimsoll placement export --config-file /etc/plimsoll/plimsoll.conf")
+        files = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (directory / "state").iterdir()}
+        assert {"agent.db", "placement.db", "host_id", "cpus.json"} <= set(files)
+        undocumented = [
+            name for name in files if not any(fnmatch.fnmatch(name, known) for known in documented)
+        ]
+        assert undocumented == []
+        assert set(files.values()) == {0o600}
+        host.run("systemctl start plimsoll-agent")
 
 
 def test_removing_a_host_of_a_fleet(directory: Path) -> None:
@@ -86,6 +174,26 @@ def _shut_off(name: str, vcpus: int = 2, memory_mb: int = 2048) -> dict[str, obj
     """A guest that libvirt knows, with a disk of 40 GiB."""
     resources = {"VCPU": vcpus, "MEMORY_MB": memory_mb, "DISK_GB": 40}
     return {"uuid": CONSUMER, "name": name, "state": "shutoff", "resources": resources}
+
+
+def test_the_hosts_that_stay_in_the_fleet_notice_nothing(directory: Path) -> None:
+    (commands,) = blocks("removing.md")
+    with served_placement(directory) as section:
+        for name in ("kvm-1", "kvm-2"):
+            (directory / name).mkdir()
+        with (
+            Host(directory / "kvm-1", "kvm-1", section, cells=CELLS, gpus=GPUS) as leaving,
+            Host(directory / "kvm-2", "kvm-2", section, cells=CELLS, gpus=GPUS) as staying,
+        ):
+            staying.run(f"plimsoll claim {CONSUMER} --name web1 --resources VCPU=1,VGPU=2")
+            leaving.run("plimsoll claim --name lost --resources VCPU=1")
+            export = "plimsoll placement export --config-file /etc/plimsoll/plimsoll.conf"
+            before = staying.run(f"{export} --root kvm-2")
+            assert "all is well" in leaving.run(commands)
+            assert staying.run(f"{export} --root kvm-2") == before
+            names = staying.run(f"{export} | jq -r '.resource_providers[].name'").split()
+            assert sorted(names) == ["kvm-2", f"kvm-2_pci_{CARD}"]
+            staying.run("plimsoll look")
 
 
 def test_a_gpu_from_its_specification_to_a_running_guest(directory: Path) -> None:
@@ -207,6 +315,9 @@ def test_the_program_of_terraform(directory: Path) -> None:
             answer = json.loads(host.run(f"echo {query!r} | sh {directory}/fits"))
             assert answer["fits"] == fits and all(isinstance(value, str) for value in answer.values())
             assert bool(answer["why"]) is (fits == "false")
+        host.run("plimsoll pause --reason 'a test'")
+        answer = json.loads(host.run(f"echo {query.replace('2000', '1')!r} | sh {directory}/fits"))
+        assert answer == {"fits": "false", "why": f"the host is paused by uid {os.getuid()}: a test"}
 
 
 @pytest.mark.parametrize("page", TASKS)

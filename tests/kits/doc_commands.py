@@ -2,7 +2,8 @@
 
 `<!-- run -->` before a block of a page marks it. In the script, the paths of an installed host are those of
 the test (/etc/plimsoll, /var/lib/plimsoll, /run/plimsoll, /backup); `systemctl` starts and stops the test's
-agent, `virsh` is that of `kits.shell_libvirt`, and `chown` does nothing. All else is as an operator types it.
+agent, `virsh` is that of `kits.shell_libvirt`, `chown` does nothing, and `install` leaves
+owners as they are. All else is as an operator types it.
 """
 
 import contextlib
@@ -10,19 +11,23 @@ import itertools
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
 import yaml
 
+from kits.daemon_process import eventually
 from kits.paths import CHECKOUT
 from kits.shell_libvirt import ShellLibvirt
 
 DOCS = CHECKOUT / "docs"
 DEADLINE_S = 100
+EMBEDDED = "[placement]\nkind = embedded\n"
 _BLOCK = r"<!-- {} -->\n\n((?: *\n| +\S.*\n)+)"
 
 
@@ -47,20 +52,52 @@ def fenced(page: str, language: str, number: int = 0) -> str:
     return textwrap.dedent(re.findall(rf" *```{language}\n(.*?)```", text, re.DOTALL)[number])
 
 
+@contextlib.contextmanager
+def served_placement(directory: Path) -> Iterator[str]:
+    """A Placement for several hosts, served on loopback: the section of their settings."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-m", "agent.cli.main", "placement", "serve", "--bind", address]
+    log = directory / "placement.log"
+    with log.open("wb") as stream:
+        server = subprocess.Popen(
+            [*command, "--state-dir", str(directory / "placement")],
+            env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
+            stderr=stream,
+        )
+    try:
+        eventually(
+            "the Placement is served",
+            lambda: "Serving Placement" in log.read_text(),
+        )
+        yield (
+            "[placement]\nkind = remote\nauth_type = admin_token\ntoken = admin\n"
+            f"endpoint_override = http://{address}\n"
+        )
+    finally:
+        server.kill()
+        server.wait()
+
+
 class Host:
     """An installed host, below a directory: an agent on the fake driver, and what the commands find there."""
 
-    def __init__(self, directory: Path, name: str = "node1", **host: object) -> None:
+    def __init__(
+        self, directory: Path, name: str = "node1", placement: str = EMBEDDED, **host: object
+    ) -> None:
+        """`placement` is the section of the settings, `host` the content of the fake driver's host file."""
         self.directory = directory
         self._pid = directory / "pid"
         for folder in ("etc", "state", "run", "bin", "work"):
             (directory / folder).mkdir()
         (directory / "host.yaml").write_text(yaml.safe_dump(host))
         self.settings = directory / "etc" / "plimsoll.conf"
+        self.settings.touch(mode=0o600)
         self.settings.write_text(
             f"[DEFAULT]\ncompute_driver = fake\nhost = {name}\nstate_path = {directory / 'state'}\n"
             f"[api]\nsocket = {self.socket}\n[fake]\nhost_file = {directory / 'host.yaml'}\n"
-            "[placement]\nkind = embedded\n"
+            f"{placement}"
         )
         self.libvirt = ShellLibvirt(
             directory / "libvirt",
@@ -71,6 +108,17 @@ class Host:
         command = f"{sys.executable} -m agent.cli.main"
         self._program("plimsoll", f'exec {command} "$@"\n')
         self._program("chown", "exit 0\n")
+        self._program(
+            "install",
+            """
+            words=()
+            while [ $# -gt 0 ]; do
+                case "$1" in -o | -g) shift ;; *) words+=("$1") ;; esac
+                shift
+            done
+            exec /usr/bin/install "${words[@]}"
+            """,
+        )
         self._program(
             "systemctl",
             f"""
