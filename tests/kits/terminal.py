@@ -10,6 +10,7 @@ import struct
 import subprocess
 import termios
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 from kits.cli_process import COMMAND, ENVIRONMENT
@@ -18,12 +19,19 @@ from kits.cli_process import COMMAND, ENVIRONMENT
 class Terminal:
     """A command on a terminal of 100 by 20, or of another size; ended with the `with` block."""
 
-    def __init__(self, path: Path, *words: str, columns: int = 100, lines: int = 20) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *words: str,
+        columns: int = 100,
+        lines: int = 20,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
-        environment = {**ENVIRONMENT, "PLIMSOLL_SOCKET": str(path), "TERM": "xterm"}
+        whole = {**ENVIRONMENT, "PLIMSOLL_SOCKET": str(path), "TERM": "xterm", **(environment or {})}
         self.process = subprocess.Popen(
-            [*COMMAND, *words], env=environment, stdin=theirs, stdout=theirs, stderr=theirs
+            [*COMMAND, *words], env=whole, stdin=theirs, stdout=theirs, stderr=theirs
         )
         os.close(theirs)
         self.keys = ours

@@ -8,6 +8,7 @@ import pytest
 from kits.agent import opened, request, told
 from kits.cli_process import one_line, plimsoll
 from kits.placements import Embedded
+from kits.terminal import Terminal
 
 from agent.config.settings import DEFAULT_FILE
 from agent.errors import ExitCode
@@ -79,6 +80,23 @@ def test_adopt_asks_where_there_is_no_configuration(tmp_path: Path) -> None:
     done = plimsoll(tmp_path / "s", "adopt", HOST, "--yes", environment=environment)
     assert done.returncode == ExitCode.DONE
     assert (tmp_path / "host_id").read_text() == f"{HOST}\n"
+
+
+@pytest.mark.skipif(DEFAULT_FILE.exists(), reason="this machine has a configuration")
+@pytest.mark.parametrize(("answer", "agrees"), [("n", False), ("", False), ("y", True)])
+def test_adopt_on_a_terminal_writes_only_after_yes(tmp_path: Path, answer: str, agrees: bool) -> None:
+    environment = {"OS_DEFAULT__STATE_PATH": str(tmp_path), "OS_DEFAULT__COMPUTE_DRIVER": "fake"}
+    with Terminal(tmp_path / "s", "adopt", HOST, environment=environment) as terminal:
+        terminal.read_until("Go on? [y/N] ")
+        assert f"this host would be {os.uname().nodename}, {HOST}" in " ".join(terminal.text.split())
+        assert files(tmp_path) == {}, "it asks before it writes"
+        os.write(terminal.keys, f"{answer}\n".encode())
+        terminal.read_until("from now on; start the agent" if agrees else "nothing was written")
+        assert terminal.process.wait(10) == (ExitCode.DONE if agrees else ExitCode.USAGE)
+    if agrees:
+        assert (tmp_path / "host_id").read_text() == f"{HOST}\n"
+    else:
+        assert files(tmp_path) == {}
 
 
 @pytest.mark.parametrize(

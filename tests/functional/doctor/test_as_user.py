@@ -1,8 +1,10 @@
 """The doctor's checks as the agent's user, and of a hypervisor that is slow."""
 
+import json
 import os
 import pwd
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -11,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from kits.agent import told
+from kits.cli_process import plimsoll
 from kits.placements import Embedded
 
 from agent.cli.main import main
@@ -111,3 +114,23 @@ def test_a_hypervisor_that_is_busy_is_slow_and_need_not_be_restarted(
     assert check.verdict is CheckVerdict.WARNING
     assert "slow" in check.sentence and "did not answer within 10.0 s" in check.sentence
     assert "restart" not in check.sentence + check.remedy
+
+
+def test_the_command_says_slow_of_a_libvirtd_that_accepts_and_does_not_answer(tmp_path: Path) -> None:
+    """As libvirtd while it probes QEMU's binaries, or one that was stopped with SIGSTOP."""
+    pytest.importorskip("libvirt")
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "libvirt-sock"))
+        silent.listen()
+        file = tmp_path / "plimsoll.conf"
+        file.touch(mode=0o600)
+        file.write_text(
+            f"[DEFAULT]\ncompute_driver = libvirt\nhost = node1\nstate_path = {tmp_path}\n[libvirt]\n"
+            f"connection_uri = qemu+unix:///system?socket={tmp_path / 'libvirt-sock'}\ncall_timeout = 1\n"
+        )
+        done = plimsoll(tmp_path / "s", "doctor", "--config-file", str(file), "-o", "json")
+    assert done.returncode == ExitCode.DONE, done.stderr
+    (check,) = (check for check in json.loads(done.stdout)["checks"] if check["name"] == "driver")
+    assert check["verdict"] == "warning"
+    assert "libvirt is slow" in check["sentence"] and "did not answer within 1.0 s" in check["sentence"]
+    assert "restart" not in check["sentence"] + check["remedy"]
