@@ -61,6 +61,18 @@ def test_a_spec_without_effect_is_told(full: tuple[Sight, Path], spec: str, said
     assert said in done.stderr
 
 
+def test_a_claim_with_a_spec_of_no_service_is_made_as_without_it_and_tells_that(
+    fresh: tuple[Sight, Path],
+) -> None:
+    _, path = fresh
+    wanted = ("claim", "--flavor", "vcpus=1,memory_mb=512")
+    without = output_of(path, *wanted, "-o", "json")
+    done = plimsoll(path, *wanted, "--spec", "foo:bar=1", "-o", "json")
+    assert done.returncode == ExitCode.DONE
+    assert "foo:bar has no effect: it is no extra spec of nova" in done.stderr
+    assert json.loads(done.stdout)["allocations"] == json.loads(without)["allocations"]
+
+
 def test_an_image_property_without_effect_is_told(full: tuple[Sight, Path]) -> None:
     image = ("--image", "foo=bar", "--image", "os_distro=debian", "--image", "hw_disk_bus=virtio")
     done = plimsoll(full[1], *FLAVOR[:-1], *image)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kits.api_client import serving
 from kits.cli_process import one_line, output_of, plimsoll
-from kits.status import HOST, Sight, asks, sight
+from kits.status import HOST, Sight, asks, guest, sight
 from kits.terminal import Terminal
 
 from agent.cli.top import fit
@@ -116,3 +116,29 @@ def test_lines_are_cut_to_the_screen() -> None:
 def test_an_interval_that_makes_no_sense(full: tuple[Sight, Path], interval: str) -> None:
     done = plimsoll(full[1], "top", "--once", "--interval", interval)
     assert done.returncode == ExitCode.USAGE and "seconds from 0.5 to 3600" in one_line(done)
+
+
+@pytest.mark.parametrize("words", [("tree",), ("top", "--interval", "60")], ids=["tree", "top"])
+def test_unclaimed_use_has_a_colour_of_its_own_on_a_terminal(
+    fresh: tuple[Sight, Path], words: tuple[str, ...]
+) -> None:
+    """Half the memory is claimed, a quarter is used unclaimed: magenta, behind the claimed part's colour."""
+    shown, path = fresh
+    (memory,) = (
+        each.inventories["MEMORY_MB"].capacity
+        for each in shown.world.operations.providers()
+        if "MEMORY_MB" in each.inventories
+    )
+    shown.world.operations.claim(asks("claimed", MEMORY_MB=memory // 2))
+    shown.world.driver.add_guest(guest("by-hand", MEMORY_MB=memory // 4))
+    shown.world.agent.reconcile("an event")
+    drawn = re.compile(r"MEMORY_MB +\x1b\[(\d+)m(█+)\x1b\[0m\x1b\[35m(▒+)\x1b\[0m░+ ")
+    with Terminal(path, *words, columns=160, lines=60) as terminal:
+        terminal.read_until("unclaimed, total")
+        found = drawn.search(terminal.text)
+    assert found is not None, terminal.text
+    claimed, full, unclaimed = found.groups()
+    assert claimed not in ("35", "31") and len(full) == 2 * len(unclaimed) == 10
+    with Terminal(path, *words, columns=160, lines=60, environment={"NO_COLOR": "1"}) as terminal:
+        terminal.read_until("unclaimed, total")
+        assert "██▒" in terminal.text and "\x1b[35m" not in terminal.text

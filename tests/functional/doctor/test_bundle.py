@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kits.agent import opened, told
 from kits.agent_process import PAUSE_S, Agent
-from kits.api_client import ask
+from kits.api_client import ask, serving
 from kits.cli_process import DEADLINE_S, one_line, plimsoll
+from kits.placements import Embedded
 
 from agent.doctor.mask import MASK, mask
 from agent.errors import ExitCode
@@ -90,6 +92,37 @@ def test_a_canary_is_in_no_output_log_file_or_bundle(tmp_path: Path) -> None:
     assert json.loads(members["status.json"])["host"] == "node1"
     assert json.loads(members["config.json"])["placement"]["token"]["value"] == MASK
     assert {"doctor.json", "tree.json", "history.json", "log.txt"} <= members.keys()
+
+
+def test_a_secret_that_is_an_ordinary_word_leaves_the_word_in_history_and_bundle(tmp_path: Path) -> None:
+    """The token of [placement] is `admin`: it is masked as a value, and readable as the word that it is."""
+    world = opened(told(tmp_path, Embedded(tmp_path), "[placement]\ntoken = admin\n"))
+    path, bundle = tmp_path / "s", tmp_path / "bundle.tar.gz"
+    reason = "the admin of rack 7 asked, token=admin"
+    try:
+        world.agent.reconcile("the start")
+        with serving(world.operations, path):
+            claimed = plimsoll(path, "claim", "--name", "admin", "--resources", "VCPU=1")
+            assert claimed.returncode == ExitCode.DONE, claimed.stderr
+            assert plimsoll(path, "pause", "--reason", reason).returncode == ExitCode.DONE
+            history = plimsoll(path, "history").stdout
+            config = ("--config-file", str(tmp_path / "plimsoll.conf"))
+            done = plimsoll(path, "support-bundle", "--to", str(bundle), *config)
+            assert done.returncode == ExitCode.DONE, done.stderr
+    finally:
+        world.close()
+    assert "the admin of rack 7 asked" in history and "(admin)" in history
+    members = contents(bundle)
+    for member in ("history.json", "status.json"):
+        assert "the admin of rack 7 asked, token=***" in members[member]
+    events = json.loads(members["history.json"])["events"]
+    assert "admin" in {event["name"] for event in events}
+    (instance,) = (
+        each for each in json.loads(members["instances.json"])["instances"] if each["name"] == "admin"
+    )
+    assert instance["claim"]["name"] == "admin"
+    assert json.loads(members["config.json"])["placement"]["token"]["value"] == MASK
+    assert not any("token=admin" in text or "token = admin" in text for text in members.values())
 
 
 def fetched(port: int, path: str) -> str:
