@@ -197,6 +197,22 @@ class Node:
         pushed = self.lab.call("push", "-n", str(self.number), str(folder), destination)
         assert pushed.returncode == 0, pushed.stderr
 
+    def gone(self, *paths: str) -> None:
+        """Check that none of the paths is there, not even as a link to nothing."""
+        left = self.run(
+            f"for path in {' '.join(paths)}; do test ! -e $path -a ! -L $path || echo $path; done"
+        )
+        assert left == "", f"{self.name}: still there: {left}"
+
+    def named_plimsoll(self) -> set[str]:
+        """The paths of the node whose last part has `plimsoll`, but for what tests put there, and logs."""
+        found = self.run(
+            "find / -xdev -name '*plimsoll*' ! -path '/root/*' ! -path '/var/log/*'; "
+            "find /run -maxdepth 1 -name '*plimsoll*'",
+            note=False,
+        )
+        return set(found.splitlines())
+
     def write(self, path: str, text: str, *, mode: str = "0644", owner: str = "root:root") -> None:
         """Put a file in place."""
         self.run(

@@ -98,6 +98,7 @@ def test_the_status_tells_of_an_agent_that_is_away(nodes: tuple[Node, Node]) -> 
     one.run(f"systemctl stop {UNIT}")
     away = gate(one, ends=3)
     assert "NOT IN EFFECT" in away and "unanswered = allow" in away
+    assert "The gate is NOT IN EFFECT" in one.run("plimsoll status 2>&1", ends=6)
     one.run(f"labvm create missed uuid={UUIDS['missed']} memory=32")
     one.title("The agent is back: the gate is in effect, and the guest gets its claim")
     one.run(f"systemctl start {UNIT}")
@@ -156,7 +157,8 @@ def test_a_drain_follows_the_live_migrations_to_the_end(nodes: tuple[Node, Node]
     one.run("plimsoll drain")
     assert running(one) == set() and running(two) == set(NAMES) == claimed(two)
     for node in nodes:
-        node.run("plimsoll move list --all; plimsoll audit")
+        node.run("plimsoll move list --all")
+        assert node.run("plimsoll audit") == "nothing differs\n"
 
 
 def test_a_drained_host_reboots_and_is_taken_back(nodes: tuple[Node, Node]) -> None:
@@ -176,8 +178,9 @@ def test_a_drained_host_reboots_and_is_taken_back(nodes: tuple[Node, Node]) -> N
     assert set(one.held(UUIDS["web1"])) == {"hv1"}
     for node in nodes:
         node.ready()
-        node.run("plimsoll audit; plimsoll tree")
+        assert node.run("plimsoll audit") == "nothing differs\n"
+        node.run("plimsoll tree")
     for node, name in ((one, "web1"), (two, "web2")):
-        node.run(f"virsh -q destroy {name}; virsh -q undefine {name}")
+        node.run(f"virsh -q destroy {name} && virsh -q undefine {name}")
         node.wait("its claim goes", lambda node=node: claimed(node) == set())
-        node.run("plimsoll gate disable && systemctl restart libvirtd", ends=(0, 3))
+        node.run("plimsoll gate disable && systemctl restart libvirtd")

@@ -19,6 +19,8 @@ SETTINGS = """[pci]
 device_spec = {"vendor_id": "8086", "product_id": "10ca", "physical_network": "physnet0"}
 """
 EXPOSURE_MAX = 1.5
+LEFT = {"/run/plimsoll-devices"}
+"""The paths that stay after a purge, as docs/removing.md has them."""
 WATCHDOG_S = 30
 
 pytestmark = pytest.mark.skipif(
@@ -67,7 +69,13 @@ def shown(node: Node, unit: str, *properties: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def before(bare: Node) -> dict[str, Any]:
+def files_before(bare: Node) -> set[str]:
+    """What has `plimsoll` in its name on a node without the package."""
+    return bare.named_plimsoll()
+
+
+@pytest.fixture(scope="module")
+def before(bare: Node, files_before: set[str]) -> dict[str, Any]:
     """The older package, a claim made by hand, and a guest that the gate let in with a function."""
     bare.title("An older package is there, with a guest and with claims")
     bare.run("labdev vfs 0000:41:00.0 2", note=False)
@@ -209,7 +217,8 @@ def test_an_agent_that_hangs_is_started_again(bare: Node, before: dict[str, Any]
 
 
 @pytest.mark.usefixtures("before")
-def test_the_package_goes(bare: Node) -> None:
+def test_the_package_goes(bare: Node, files_before: set[str]) -> None:
     bare.run("virsh destroy gated; dpkg --purge plimsoll 2>&1 | tail -n 2", note=False)
-    bare.run(f"ls -d {STATE} /etc/plimsoll /run/plimsoll", ends=2)
-    bare.run("find / -xdev -name '*plimsoll*' ! -path '/root/*' ! -path '/var/log/*' ! -path '/proc/*'")
+    bare.gone(STATE, "/etc/plimsoll", "/run/plimsoll")
+    assert bare.named_plimsoll() - files_before <= LEFT, "docs/removing.md says what stays"
+    bare.run("id plimsoll")

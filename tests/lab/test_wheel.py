@@ -4,7 +4,11 @@ import pytest
 from kits.lab_node import UNIT, Node, Prepare, alone
 
 COMMAND = "/opt/plimsoll/bin/plimsoll"
-WRITTEN = "/etc/systemd/system/plimsoll-agent.service /etc/sysusers.d/plimsoll.conf /usr/local/bin/plimsoll"
+WRITTEN = (
+    "/etc/systemd/system/plimsoll-agent.service",
+    "/etc/sysusers.d/plimsoll.conf",
+    "/usr/local/bin/plimsoll",
+)
 GUEST = "b0000000-0000-4000-8000-000000000021"
 
 
@@ -48,7 +52,7 @@ def test_an_upgrade_writes_what_differs_and_restarts(node: Node) -> None:
 
 def test_a_removal_leaves_the_host_s_state_and_nothing_else(node: Node) -> None:
     node.run(f"{COMMAND} install-service --remove")
-    assert node.run(f"ls {WRITTEN} /etc/libvirt/hooks/qemu.d/50-plimsoll 2>/dev/null", ends=(2,)) == ""
+    node.gone(*WRITTEN, "/etc/libvirt/hooks/qemu.d/50-plimsoll")
     assert node.run(f"systemctl is-active {UNIT}", ends=(3, 4)).strip() == "inactive"
     assert "agent.db" in node.run("ls /var/lib/plimsoll")
     node.run(f"{COMMAND} install-service")
