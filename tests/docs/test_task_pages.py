@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 from kits.doc_commands import DOCS, Host, blocks, fenced, served_placement
+from kits.pci_tree import PciTree
 from kits.tracker import fast_directory
 
 from agent.cli.parser import build, defaults
@@ -198,10 +199,14 @@ def test_the_hosts_that_stay_in_the_fleet_notice_nothing(directory: Path) -> Non
 
 def test_a_gpu_from_its_specification_to_a_running_guest(directory: Path) -> None:
     look, claim, start = blocks("gpu-guest.md")
-    with Host(directory, **_with_a_card()) as host:
+    tree = PciTree(directory / "root")
+    tree.add(CARD, "nvidia", 13, class_="0x030200")
+    with Host(directory, **_with_a_card(), root_path=str(tree.root)) as host:
         host.libvirt.define("train1", CONSUMER)
         host.settings.write_text(host.settings.read_text() + fenced("gpu-guest.md", "ini"))
         assert f"node1_pci_{CARD}: 0 of 1 in use." in host.run(look)
+        checked = host.run(f"plimsoll doctor --device {CARD} --config-file /etc/plimsoll/plimsoll.conf")
+        assert "libvirt binds it to vfio-pci when a guest with managed='yes' starts" in checked
         assert f"1 PGPU on node1_pci_{CARD}: {CARD}" in host.run(claim)
         assert passed_addresses(host.libvirt.xml("train1")) == {CARD: True}
         host.run(start)

@@ -134,10 +134,20 @@ class Host:
                     sleep 0.1
                 done
             }}
+            reloads() {{ grep -c "After the reload" {directory}/log; }}
+            reload() {{
+                before=$(reloads)
+                kill -HUP "$(cat {self._pid})"
+                for wait in {{1..100}}; do
+                    [ "$(reloads)" = "$before" ] || exit 0
+                    sleep 0.1
+                done
+                exit 1
+            }}
             case "$1 $2" in
                 "start plimsoll-agent") start ;;
                 "stop plimsoll-agent") stop ;;
-                "reload plimsoll-agent") kill -HUP "$(cat {self._pid})"; sleep 2 ;;
+                "reload plimsoll-agent") reload ;;
                 *) exit 1 ;;
             esac
             """,
