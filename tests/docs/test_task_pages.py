@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from kits.doc_commands import DOCS, Host, blocks, fenced, served_placement
+from kits.doc_commands import DOCS, EMBEDDED, Host, blocks, fenced, served_placement
 from kits.pci_tree import PciTree
 from kits.tracker import fast_directory
 
@@ -126,6 +126,20 @@ def test_what_is_there_after_a_restart(directory: Path) -> None:
         assert "a kernel" in host.run("plimsoll status") and "a test" in host.run("plimsoll devices list")
         host.run("plimsoll resume; plimsoll devices clear " + CARD)
         assert "web1" in host.run(look)
+
+
+def test_joining_a_fleet(directory: Path) -> None:
+    (commands,) = blocks("joining.md")
+    copy, rest = commands.replace("HOST", "kvm-1").split("plimsoll placement ping", 1)
+    with served_placement(directory) as section, Host(directory, "kvm-1", cells=CELLS, gpus=GPUS) as host:
+        host.run(f"plimsoll claim {CONSUMER} --name web1 --resources VCPU=1,VGPU=2")
+        host.run(copy)
+        joined = host.settings.with_name("joined.conf")
+        joined.write_text(host.settings.read_text().replace(EMBEDDED, section))
+        host.run(f"cd /etc/plimsoll\nplimsoll placement ping{rest}")
+        assert "http" in host.run("plimsoll placement ping --config-file /etc/plimsoll/plimsoll.conf")
+        host.run("plimsoll look; plimsoll plan")
+        assert "VCPU=1,VGPU=2" in host.run("plimsoll instances")
 
 
 def test_the_table_of_places_has_each_file_of_the_state(directory: Path) -> None:

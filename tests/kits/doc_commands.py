@@ -59,10 +59,12 @@ def served_placement(directory: Path) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     command = [sys.executable, "-m", "agent.cli.main", "placement", "serve", "--bind", address]
-    log = directory / "placement.log"
+    log, tokens = directory / "placement.log", directory / "tokens"
+    tokens.touch(mode=0o600)
+    tokens.write_text("agents service hosts-of-the-fleet\n")
     with log.open("wb") as stream:
         server = subprocess.Popen(
-            [*command, "--state-dir", str(directory / "placement")],
+            [*command, "--tokens-file", str(tokens), "--state-dir", str(directory / "placement")],
             env={**os.environ, "PYTHONPATH": str(CHECKOUT)},
             stderr=stream,
         )
@@ -72,7 +74,7 @@ def served_placement(directory: Path) -> Iterator[str]:
             lambda: "Serving Placement" in log.read_text(),
         )
         yield (
-            "[placement]\nkind = remote\nauth_type = admin_token\ntoken = admin\n"
+            "[placement]\nkind = remote\nauth_type = admin_token\ntoken = hosts-of-the-fleet\n"
             f"endpoint_override = http://{address}\n"
         )
     finally:
