@@ -53,8 +53,10 @@ def _with_gate(error: DaemonUnreachable, socket: str) -> DaemonUnreachable:
     """The error, with what becomes of guests that start while no agent answers."""
     from agent.cli.gate import read_gate
 
+    # An agent that was too slow for this command may answer the hook in time: ask as the hook does.
+    was_slow = isinstance(error.__cause__, TimeoutError)
     try:
-        _, effect = read_gate(silent=socket)
+        _, effect = read_gate(silent=None if was_slow else socket)
     except DaemonUnreachable:  # the hook asks at another socket, which this user may not open
         return error
     if not effect.reasons:

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -160,6 +161,25 @@ def test_status_at_a_wrong_socket_says_nothing_of_a_gate_that_is_in_effect(node:
     with serving(node.world.operations, node.socket):
         wrong = node.plimsoll("status", "--socket", str(node.directory / "none"))
     assert wrong.returncode == ExitCode.UNREACHABLE and "gate" not in one_line(wrong)
+
+
+def test_status_that_waits_shorter_than_the_hook_does_not_judge_the_gate_by_that(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.install_hook()
+    node.start_libvirtd(AFTER)
+    answer = node.world.operations.status()
+
+    def slow() -> object:
+        time.sleep(0.6)
+        return answer
+
+    monkeypatch.setattr(node.world.operations, "status", slow)
+    with serving(node.world.operations, node.socket):
+        impatient = node.plimsoll("status", "--timeout", "0.2")
+    assert impatient.returncode == ExitCode.UNREACHABLE
+    line = one_line(impatient)
+    assert "did not answer within 0.2 s" in line and "gate" not in line
 
 
 @pytest.mark.skipif(not is_root(), reason=ROOT_NEEDED)
