@@ -41,6 +41,16 @@ def test_every_command_and_option_is_documented() -> None:
                 assert f"`{option}" in CLI or option == "-h", f"{option} of {parser.prog}"
 
 
+def test_the_commands_that_take_columns_are_named() -> None:
+    (row,) = re.findall(r"^`-c`, `--column TITLE` \(of (.*?)\)", CLI, re.MULTILINE)
+    taking = {
+        parser.prog.removeprefix("plimsoll ")
+        for parser in commands(build())
+        if "--column" in parser._option_string_actions
+    }
+    assert set(re.findall(r"`(.*?)`", row)) == taking
+
+
 def test_every_exit_code_is_documented() -> None:
     for code in (*EXIT_CODES, INTERRUPTED, READER_GONE):
         assert f"\n| {int(code)} | " in CLI

@@ -20,6 +20,7 @@ from kits.pci_tree import PciTree
 from kits.tracker import fast_directory
 
 from agent.cli.parser import build, defaults
+from agent.daemon.service_install import Sources, all_paths
 from agent.errors import PlimsollError
 from drivers.host.domain_xml import passed_addresses
 
@@ -164,6 +165,18 @@ def test_the_table_of_places_has_each_file_of_the_state(directory: Path) -> None
         assert undocumented == []
         assert set(files.values()) == {0o600}
         host.run("systemctl start plimsoll-agent")
+
+
+def test_the_table_of_places_has_each_file_that_install_service_writes() -> None:
+    column = "".join(re.findall(r"^\| (`/.*?`) \|", (DOCS / "places.md").read_text("utf-8"), re.MULTILINE))
+    documented = re.findall(r"`(.*?)`", column)
+    undocumented = [
+        path
+        for path in all_paths(Sources.find())
+        if not any(fnmatch.fnmatch(f"/{path}", known) for known in documented)
+        and not any(fnmatch.fnmatch(f"/{path}", f"/etc/plimsoll/{known}") for known in documented)
+    ]
+    assert undocumented == []
 
 
 def test_removing_a_host_of_a_fleet(directory: Path) -> None:
