@@ -129,8 +129,8 @@ def test_what_is_wrong_is_drawn_whole_and_can_be_read(
         assert said in problems
     assert window.run(TAGS) == {FORGOTTEN: "unclaimed", "train": "claimed", "web1": "MOVED AWAY"}
     assert window.run(COLOURS) == [True, True, True], "what is in use without a claim has its own colour"
-    if name == "desktop" and scheme == "light":
-        save(window.picture(), "status-page-trouble.png")
+    if (name, scheme) in (("desktop", "light"), ("phone", "dark")):
+        save(window.picture(), f"status-page-trouble-{name}.png")
 
 
 @pytest.mark.parametrize("size", [WIDE, PHONE], ids=["desktop", "phone"])
