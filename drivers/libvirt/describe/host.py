@@ -1,6 +1,7 @@
 """Describe the host and its cells from what libvirt reports. Pure."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from agent.driver import Cell, DescribedProvider, HostSettings, Topology
 from agent.errors import DriverDataError
@@ -23,8 +24,9 @@ from drivers.libvirt.xml.capabilities import Capabilities, DomainCapabilities
 class HostFacts:
     """All that was read of the host.
 
-    `online` are the ids of the online CPUs, `cpu_flags` libvirt's names of the CPU flags that guests can
-    have. `guests` is None where libvirt does not tell what guests can have.
+    `online` are the ids of the online CPUs, `offline` the cells {CPU: cell} of the others, `cpu_flags`
+    libvirt's names of the CPU flags that guests can have. `guests` is None where libvirt does not tell what
+    guests can have.
     """
 
     capabilities: Capabilities
@@ -35,6 +37,7 @@ class HostFacts:
     disk_gb: int
     pmem: tuple[PmemNamespace, ...] = ()
     image_cache_mb: int = 0
+    offline: Mapping[int, int] = field(default_factory=dict)
 
 
 def describe_host(
@@ -55,8 +58,24 @@ def with_managed_cpus(facts: HostFacts, settings: HostSettings) -> HostFacts:
     """The facts, with dedicated CPUs that a power manager may have taken offline as if they were online."""
     if not settings.cpu_power_management or settings.cpu_power_management_strategy != "cpu_state":
         return facts
-    present = frozenset[int]().union(*(cell.cpus for cell in facts.capabilities.cells))
-    return replace(facts, online=facts.online | ((settings.cpu_dedicated_set or frozenset()) & present))
+    dedicated = settings.cpu_dedicated_set or frozenset()
+    cells = tuple(_with_offline(cell, dedicated, facts) for cell in facts.capabilities.cells)
+    present = frozenset[int]().union(*(cell.cpus for cell in cells))
+    return replace(
+        facts,
+        online=facts.online | (dedicated & present),
+        capabilities=replace(facts.capabilities, cells=cells),
+    )
+
+
+def _with_offline(cell: Cell, dedicated: frozenset[int], facts: HostFacts) -> Cell:
+    """The cell with its dedicated CPUs that libvirt leaves out as they are offline, each a core alone."""
+    known = frozenset[int]().union(*(each.cpus for each in facts.capabilities.cells))
+    missing = {cpu for cpu in dedicated - known if facts.offline.get(cpu) == cell.id}
+    if not missing:
+        return cell
+    siblings = (*cell.siblings, *(frozenset({cpu}) for cpu in missing))
+    return replace(cell, cpus=cell.cpus | missing, siblings=tuple(sorted(siblings, key=min)))
 
 
 def with_image_cache(settings: HostSettings, image_cache_mb: int) -> HostSettings:

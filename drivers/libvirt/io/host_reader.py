@@ -16,6 +16,7 @@ from drivers.host.xml_parser import parse_xml
 from drivers.libvirt.describe.encryption import tdx_slots
 from drivers.libvirt.describe.host import HostFacts
 from drivers.libvirt.io.connection import Connection, Session
+from drivers.libvirt.io.cpu_sysfs import read_cells
 from drivers.libvirt.io.deadline import CallDeadline, DeadlineRunner
 from drivers.libvirt.io.options import LibvirtOptions
 from drivers.libvirt.io.pmem_sysfs import read_namespaces
@@ -103,7 +104,7 @@ class HostReader:
         )
 
     def _facts(self, session: Session, disk_bytes: int, cache_bytes: int) -> HostFacts:
-        online = _online(session)
+        online, offline = _present(session)
         slow_facts = session.slow_facts
         if slow_facts is None or slow_facts.online != online or slow_facts.is_old():
             slow_facts = session.slow_facts = self._read_slow_facts(session, online)
@@ -112,6 +113,7 @@ class HostReader:
             guests=slow_facts.guests,
             cpu_flags=slow_facts.cpu_flags,
             online=online or frozenset().union(*(cell.cpus for cell in slow_facts.capabilities.cells)),
+            offline=read_cells(Path(self._options.sysfs_path), offline),
             memory_mb=slow_facts.memory_mb,
             disk_gb=disk_bytes // BYTES_PER_GIB,
             image_cache_mb=-(-cache_bytes // BYTES_PER_GIB) * MIB_PER_GIB,
@@ -243,16 +245,17 @@ def _with_versions(session: Session, connection: Any, guests: DomainCapabilities
     return replace(guests, libvirt=library, qemu=hypervisor)
 
 
-def _online(session: Session) -> frozenset[int]:
-    """The ids of the online CPUs; empty where libvirt does not report them."""
+def _present(session: Session) -> tuple[frozenset[int], frozenset[int]]:
+    """The ids of the online and of the offline CPUs; empty where libvirt does not report them."""
     session.deadline.extend()
     try:
         _, online_map, _ = session.libvirt.getCPUMap()
     except libvirt.libvirtError as error:
         if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
             raise
-        return frozenset()
-    return frozenset(cpu for cpu, is_online in enumerate(online_map) if is_online)
+        return frozenset(), frozenset()
+    online = frozenset(cpu for cpu, is_online in enumerate(online_map) if is_online)
+    return online, frozenset(range(len(online_map))) - online
 
 
 def _cpu_flags(session: Session, cpus: Sequence[str], capabilities: Capabilities) -> frozenset[str]:

@@ -72,6 +72,28 @@ def test_dedicated_cpus_that_a_power_manager_took_offline_are_offered() -> None:
         describe_host(with_managed_cpus(facts, nowhere), nowhere, "node1")
 
 
+def test_a_managed_cpu_that_libvirt_leaves_out_is_on_its_cell_by_sysfs() -> None:
+    """libvirt's capabilities have no CPU that was offline when libvirtd started."""
+    (first, *others) = RECORDED.cells
+    assert 1 in first.cpus
+    without = replace(
+        first, cpus=first.cpus - {1}, siblings=tuple(core - {1} for core in first.siblings if core - {1})
+    )
+    capabilities = replace(RECORDED, cells=(without, *others))
+    facts = replace(FACTS, capabilities=capabilities, online=frozenset({0, 2, 3}), offline={1: first.id})
+    settings = HostSettings(
+        cpu_shared_set=frozenset({0}), cpu_dedicated_set=frozenset({1, 3}), cpu_power_management=True
+    )
+    topology = describe_topology(with_managed_cpus(facts, settings), settings)
+    assert topology.dedicated_cpus == {1, 3}
+    assert topology.cells[0].cpus == first.cpus and frozenset({1}) in topology.cells[0].siblings
+    unknown = replace(facts, offline={})
+    with pytest.raises(DriverDataError, match="names CPU 1, which is not online"):
+        describe_topology(with_managed_cpus(unknown, settings), settings)
+    off = replace(settings, cpu_power_management=False)
+    assert with_managed_cpus(facts, off) == facts
+
+
 def test_a_host_without_cells_is_one_cell() -> None:
     facts = replace(FACTS, capabilities=replace(RECORDED, cells=()))
     topology = describe_topology(facts, HostSettings())
