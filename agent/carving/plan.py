@@ -112,9 +112,10 @@ class _Planner:
         if changes and function.vfs_number:
             self._add(StepKind.VFS, card, card, "0")
             self._forget_vfs(card)
-        if card in self._carving.vf_drivers and function.autoprobe is not False:
+        names_driver = card in self._carving.vf_drivers
+        if names_driver and function.autoprobe is not False:
             self._add(StepKind.AUTOPROBE, card, card, "0")
-        elif changes and number and card not in self._carving.vf_drivers and function.autoprobe is False:
+        if not names_driver and changes and number and function.autoprobe is False:
             # An earlier carving named a driver; without one the functions are to be as after a boot.
             self._add(StepKind.AUTOPROBE, card, card, "1")
         if changes and number:

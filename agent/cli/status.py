@@ -44,13 +44,16 @@ def status(args: Namespace) -> ExitCode:
     try:
         answer: StatusShape = client_of(args).get("/v1/status")
     except DaemonUnreachable as error:
-        raise (error if is_denied(error) else _with_gate(error, args.socket)) from error
+        told = None if is_denied(error) else _with_gate(error, args.socket)
+        if told is None:
+            raise
+        raise told from error
     Output(args.output).show(answer, lambda style: status_lines(answer, style))
     return ExitCode.DONE
 
 
-def _with_gate(error: DaemonUnreachable, socket: str) -> DaemonUnreachable:
-    """The error, with what becomes of guests that start while no agent answers."""
+def _with_gate(error: DaemonUnreachable, socket: str) -> DaemonUnreachable | None:
+    """The error, with what becomes of guests that start while no agent answers; None: as without an agent."""
     from agent.cli.gate import read_gate
 
     # An agent that was too slow for this command may answer the hook in time: ask as the hook does.
@@ -58,9 +61,9 @@ def _with_gate(error: DaemonUnreachable, socket: str) -> DaemonUnreachable:
     try:
         _, effect = read_gate(silent=None if was_slow else socket)
     except DaemonUnreachable:  # the hook asks at another socket, which this user may not open
-        return error
+        return None
     if not effect.reasons:
-        return error
+        return None
     state = "in effect" if effect.in_effect else "NOT IN EFFECT"
     return DaemonUnreachable(
         f"{error.message.rstrip('.')}. The gate is {state}: {' '.join(effect.reasons)}",

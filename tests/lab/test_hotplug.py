@@ -141,7 +141,7 @@ def test_each_kind_is_a_finding_in_time_and_reserved(prepare: Prepare) -> None:
         host.plug(kind, attach, DEVICES, CLASSES[kind])
         assert unit in node.run("plimsoll audit", ends=3)
         assert not host.claim(DEVICES)["units"]
-    node.run("virsh attach-device cpus /root/dimm.xml --live")
+    host.plug("memory", "virsh attach-device cpus /root/dimm.xml --live", CPUS, "128 MEMORY_MB")
 
     def reserved() -> bool:
         now = node.capacity("hv1")

@@ -41,7 +41,10 @@ class DefragMoveShape(TypedDict):
     consumer: Uuid
     name: str
     here: Annotated[HoldingShape | None, "its new place on this host; null: it has to go to another host"]
-    kind: Annotated[str, "live_migrate, or cold_migrate where a device may forbid that"]
+    kind: Annotated[
+        str,
+        "live_migrate, or cold_migrate where a device or large pages may forbid that; here, too",
+    ]
     request: Annotated[ClaimRequestShape, "what its claim asks for"]
 
 

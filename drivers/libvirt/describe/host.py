@@ -1,6 +1,6 @@
 """Describe the host and its cells from what libvirt reports. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from agent.driver import Cell, DescribedProvider, HostSettings, Topology
@@ -24,9 +24,9 @@ from drivers.libvirt.xml.capabilities import Capabilities, DomainCapabilities
 class HostFacts:
     """All that was read of the host.
 
-    `online` are the ids of the online CPUs, `offline` the cells {CPU: cell} of the others, `cpu_flags`
-    libvirt's names of the CPU flags that guests can have. `guests` is None where libvirt does not tell what
-    guests can have.
+    `online` are the ids of the online CPUs, `offline` the cells {CPU: cell} of the others by sysfs, None
+    where it does not tell. `cpu_flags` are libvirt's names of the CPU flags that guests can have. `guests` is
+    None where libvirt does not tell what guests can have.
     """
 
     capabilities: Capabilities
@@ -37,7 +37,7 @@ class HostFacts:
     disk_gb: int
     pmem: tuple[PmemNamespace, ...] = ()
     image_cache_mb: int = 0
-    offline: Mapping[int, int] = field(default_factory=dict)
+    offline: Mapping[int, int | None] = field(default_factory=dict)
 
 
 def describe_host(
@@ -58,8 +58,12 @@ def with_managed_cpus(facts: HostFacts, settings: HostSettings) -> HostFacts:
     """The facts, with dedicated CPUs that a power manager may have taken offline as if they were online."""
     if not settings.cpu_power_management or settings.cpu_power_management_strategy != "cpu_state":
         return facts
+    cells = facts.capabilities.cells
     dedicated = settings.cpu_dedicated_set or frozenset()
-    cells = tuple(_with_offline(cell, dedicated, facts) for cell in facts.capabilities.cells)
+    left_out = dedicated - frozenset[int]().union(*(cell.cpus for cell in cells))
+    only = cells[0].id if len(cells) == 1 else None
+    on = {cpu: only if cell is None else cell for cpu, cell in facts.offline.items() if cpu in left_out}
+    cells = tuple(_with_cores(cell, {cpu for cpu in on if on[cpu] == cell.id}) for cell in cells)
     present = frozenset[int]().union(*(cell.cpus for cell in cells))
     return replace(
         facts,
@@ -68,14 +72,10 @@ def with_managed_cpus(facts: HostFacts, settings: HostSettings) -> HostFacts:
     )
 
 
-def _with_offline(cell: Cell, dedicated: frozenset[int], facts: HostFacts) -> Cell:
-    """The cell with its dedicated CPUs that libvirt leaves out as they are offline, each a core alone."""
-    known = frozenset[int]().union(*(each.cpus for each in facts.capabilities.cells))
-    missing = {cpu for cpu in dedicated - known if facts.offline.get(cpu) == cell.id}
-    if not missing:
-        return cell
-    siblings = (*cell.siblings, *(frozenset({cpu}) for cpu in missing))
-    return replace(cell, cpus=cell.cpus | missing, siblings=tuple(sorted(siblings, key=min)))
+def _with_cores(cell: Cell, cpus: Collection[int]) -> Cell:
+    """The cell with CPUs that libvirt leaves out because they are offline, each a core alone."""
+    siblings = (*cell.siblings, *(frozenset({cpu}) for cpu in cpus))
+    return replace(cell, cpus=cell.cpus.union(cpus), siblings=tuple(sorted(siblings, key=min)))
 
 
 def with_image_cache(settings: HostSettings, image_cache_mb: int) -> HostSettings:

@@ -10,10 +10,9 @@ from pathlib import Path
 _NODE = re.compile(r"node(\d{1,5})")
 
 
-def read_cells(sysfs: Path, cpus: Iterable[int]) -> dict[int, int]:
-    """{CPU: its cell}, without those that sysfs does not tell."""
-    found = {cpu: _cell(sysfs / "devices" / "system" / "cpu" / f"cpu{cpu}") for cpu in cpus}
-    return {cpu: cell for cpu, cell in found.items() if cell is not None}
+def read_cells(sysfs: Path, cpus: Iterable[int]) -> dict[int, int | None]:
+    """{CPU: its cell}; None: sysfs does not tell, as on a kernel without NUMA."""
+    return {cpu: _cell(sysfs / "devices" / "system" / "cpu" / f"cpu{cpu}") for cpu in cpus}
 
 
 def _cell(folder: Path) -> int | None:

@@ -92,6 +92,10 @@ def test_a_managed_cpu_that_libvirt_leaves_out_is_on_its_cell_by_sysfs() -> None
         describe_topology(with_managed_cpus(unknown, settings), settings)
     off = replace(settings, cpu_power_management=False)
     assert with_managed_cpus(facts, off) == facts
+    alone = replace(facts, capabilities=replace(RECORDED, cells=(without,)), offline={1: None})
+    only_first = replace(settings, cpu_dedicated_set=frozenset({1}))
+    (cell,) = describe_topology(with_managed_cpus(alone, only_first), only_first).cells
+    assert 1 in cell.cpus, "a host of one cell needs nothing of sysfs"
 
 
 def test_a_host_without_cells_is_one_cell() -> None:

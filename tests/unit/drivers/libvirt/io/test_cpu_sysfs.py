@@ -11,4 +11,4 @@ def test_a_cpu_is_on_the_cell_that_its_link_names(tmp_path: Path) -> None:
     for cpu, links in ((0, ["node0", "topology"]), (1, ["node1", "node_x"]), (2, ["topology"])):
         for link in links:
             (cpus / f"cpu{cpu}" / link).mkdir(parents=True)
-    assert read_cells(tmp_path, (0, 1, 2, 9)) == {0: 0, 1: 1}
+    assert read_cells(tmp_path, (0, 1, 2, 9)) == {0: 0, 1: 1, 2: None, 9: None}
