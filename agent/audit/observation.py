@@ -57,6 +57,16 @@ class Observation:
         """The consumer's allocations on this host's own providers, as Placement lists them by provider."""
         return {uuid: on_it[consumer] for uuid, on_it in self.holders.items() if consumer in on_it}
 
+    def without(self, consumers: Collection[str]) -> "Observation":
+        """The same where these consumers hold nothing here: their claims have ended since it was made."""
+        if not consumers:
+            return self
+        holders = {
+            uuid: {consumer: amounts for consumer, amounts in on_it.items() if consumer not in consumers}
+            for uuid, on_it in self.holders.items()
+        }
+        return replace(self, holders=holders)
+
     def own_part(self, allocations: Allocations) -> Allocations:
         """The part of these allocations that is on this host's own providers."""
         return {uuid: amounts for uuid, amounts in allocations.items() if amounts and self.host.is_own(uuid)}

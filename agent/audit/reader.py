@@ -154,7 +154,8 @@ class AuditReader:
         known = self._tracker.snapshot()
         placed = self._client.allocations_of(consumer)
         present = replace(observation, claims=known.claims, moves=known.moves)
-        return judge_consumer(ConsumerCase.of(present, placed))
+        ended = observation.claims.keys() - known.claims.keys()
+        return judge_consumer(ConsumerCase.of(present.without(ended), placed))
 
     def judge_move(self, observation: Observation, move: Move) -> Finding | None:
         """Judge the move; None also while an operation on it is under way.

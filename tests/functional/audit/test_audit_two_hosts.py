@@ -139,6 +139,29 @@ def test_a_move_under_way_is_nobodys_finding(claimed: World, noticed: bool) -> N
     assert claimed.state() == before
 
 
+def test_an_instance_that_goes_while_the_host_is_read_may_not_be_the_migration(claimed: World) -> None:
+    """It has as much as the instance that moves, and is claimed until the audit has read the claims."""
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    tracker, tap = claimed.a.tracker, claimed.a.tap
+    amount = sum(sum(resources.values()) for resources in ON_A.values())
+    there: list[str] = []
+    gone: list[str] = []
+
+    def passes(call: str) -> None:
+        tap.before = lambda _: None  # its own requests pass
+        if call == f"GET /resource_providers/{uuid_of('a')}/allocations":
+            there.append(str(uuid4()))
+            tracker.claim(asks(there[0], MEMORY_MB=amount))
+        elif call == f"GET /allocations/{INSTANCE}" and there:
+            tracker.release(there[0])
+            gone.append(there.pop())
+        tap.before = passes
+
+    tap.before = passes
+    assert claimed.a.auditor.audit().findings == ()
+    assert len(gone) == 2
+
+
 # Moves that do not go on
 
 
