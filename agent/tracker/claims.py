@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from agent import log
+from agent.backoff import CONFLICTS_MAX, pause
 from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, ClaimStep, Fit, Shortfall, fit_of_claim
 from agent.claims.doubt import DoubtKind
@@ -15,6 +16,7 @@ from agent.claims.restriction import UNRESTRICTED, Restriction
 from agent.errors import (
     ClaimConflict,
     DoesNotFit,
+    PlacementConflict,
     PlacementFull,
     PlacementUnavailable,
     Refused,
@@ -289,11 +291,27 @@ class ClaimOperations:
 
     def _resolve(self, claim: Claim) -> None:
         """Remove a claim to be released, or an intent in doubt, from Placement and from the journal."""
-        moved = withdraw(self._context, claim)
-        if moved:
-            self._check_not_taken_over(claim)
+        self._withdraw_wherever(claim)
         step = ClaimStep.GONE if claim.state is ClaimState.RELEASING else ClaimStep.REFUSE
         self._register.step_claim(step, claim.consumer)
+
+    def _withdraw_wherever(self, claim: Claim) -> None:
+        """Withdraw the claim, again where a move that is reverted meanwhile brings its instance back here.
+
+        Raises ClaimConflict where a migration holds what the claim wrote; PlacementError.
+        """
+        for attempt in range(CONFLICTS_MAX):
+            elsewhere = withdraw(self._context, claim)
+            if elsewhere is None:
+                return
+            self._check_not_taken_over(claim)
+            if self._context.client.allocations_of(claim.consumer) == elsewhere:
+                return
+            pause(attempt)
+        raise PlacementConflict(
+            f"Other clients moved {claim.consumer} {CONFLICTS_MAX} times while the agent released it. The "
+            "agent tries again later."
+        )
 
     def _check_not_taken_over(self, claim: Claim) -> None:
         """Raises ClaimConflict where a migration holds what the claim wrote; then it has the claim."""

@@ -14,10 +14,10 @@ from agent.tracker.guarded_write import checked
 from agent.tracker.holdings import is_allocation_of
 
 
-def withdraw(context: TrackerContext, claim: Claim) -> bool:
+def withdraw(context: TrackerContext, claim: Claim) -> ConsumerAllocations | None:
     """Remove what the claim's consumer holds here; guarded by the consumer's generation, idempotent.
 
-    True: Placement held nothing of it here, and the consumer holds allocations elsewhere: it has moved.
+    Returns what the consumer holds elsewhere, where Placement held nothing of it here: it has moved.
 
     An intent (CLAIMING) is only removed where Placement holds exactly what the agent would have written:
     anything else was written by another client. Raises PlacementError; PlacementUnavailable: not done, or
@@ -28,10 +28,10 @@ def withdraw(context: TrackerContext, claim: Claim) -> bool:
     held = secured or context.client.allocations_of(consumer)
     for attempt in range(CONFLICTS_MAX):
         if held is secured and not held.allocations:
-            return False
+            return None
         rest = _remainder(context, claim, held)
         if rest and rest == held.allocations:
-            return True
+            return held
         outcome = (
             WriteDone()
             if not held.allocations
@@ -40,7 +40,7 @@ def withdraw(context: TrackerContext, claim: Claim) -> bool:
         if not (isinstance(outcome, WriteRefused) and isinstance(outcome.error, PlacementConflict)):
             checked(outcome, f"release of {consumer}", "the agent releases it again")
             if rest or context.writer.bar_again(consumer):
-                return False
+                return None
         pause(attempt)  # another client wrote in between
         held = context.client.allocations_of(consumer)
     raise PlacementConflict(

@@ -232,7 +232,7 @@ class Host:
         self.emptied_at = -1.0
         self.changed_at = -1.0
         self.gone_at: dict[str, float] = {}
-        """{consumer: when its guest stopped or left}"""
+        """{consumer: when its guest stopped, left, or lost a device}"""
         self.reserved: dict[str, Allocations] = {}
         """{consumer: what the agent has chosen to extend its claim to, and has not yet journaled}"""
         self.on_reserved: Callable[[Host], None] = lambda host: None
@@ -400,8 +400,9 @@ class Host:
         return self._described
 
     def put_guest(self, consumer: str, guest: SimGuest) -> None:
+        before = self.guests.get(consumer)
         self.guests[consumer] = replace(guest, since=self.scheduler.now)
-        if not guest.runs:
+        if not guest.runs or (before is not None and not set(before.units) <= set(guest.units)):
             self.gone_at[consumer] = self.scheduler.now
         self._show()
 

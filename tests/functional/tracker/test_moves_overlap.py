@@ -179,6 +179,28 @@ def test_a_release_where_another_move_took_the_instance_away_frees_only_the_firs
     world.check_settled()
 
 
+@pytest.mark.parametrize("reads", range(1, 8))
+def test_a_release_frees_what_a_revert_brings_back_meanwhile(world: World, reads: int) -> None:
+    """The source does not know of the move, and reads on while its destination reverts it."""
+    world.a.tracker.claim(asks(**PINNED))
+    world.b.tracker.begin_move(asks(**PINNED), MoveKind.EVACUATE, MIGRATION)
+    left = reads
+
+    def reverted(call: str) -> None:
+        nonlocal left
+        left -= call.startswith("GET ")
+        if left == 0 and world.b.moving() is MoveState.BEGUN:
+            world.b.tracker.revert_move(MIGRATION)
+
+    world.a.tap.after = reverted
+    with suppress(ClaimConflict):  # it has met the move, and keeps the claim
+        assert world.a.tracker.release(INSTANCE)
+        assert world.placed_all() == {}
+    world.a.tap.after = lambda _: None
+    world.settle()
+    world.check_settled()
+
+
 def test_a_release_does_not_mix_up_moves_that_look_the_same(world: World) -> None:
     """Whose the one migration is that is left is not certain, so nothing is freed, now or later."""
     for consumer in (INSTANCE, OTHER):
