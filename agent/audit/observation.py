@@ -58,7 +58,7 @@ class Observation:
         return {uuid: on_it[consumer] for uuid, on_it in self.holders.items() if consumer in on_it}
 
     def without(self, consumers: Collection[str]) -> "Observation":
-        """The same where these consumers hold nothing here: their claims have ended since it was made."""
+        """The observation as if these consumers held nothing on this host: their claims have ended since."""
         if not consumers:
             return self
         holders = {

@@ -291,11 +291,11 @@ class ClaimOperations:
 
     def _resolve(self, claim: Claim) -> None:
         """Remove a claim to be released, or an intent in doubt, from Placement and from the journal."""
-        self._withdraw_wherever(claim)
+        self._withdraw_until_gone(claim)
         step = ClaimStep.GONE if claim.state is ClaimState.RELEASING else ClaimStep.REFUSE
         self._register.step_claim(step, claim.consumer)
 
-    def _withdraw_wherever(self, claim: Claim) -> None:
+    def _withdraw_until_gone(self, claim: Claim) -> None:
         """Withdraw the claim, again where a move that is reverted meanwhile brings its instance back here.
 
         Raises ClaimConflict where a migration holds what the claim wrote; PlacementError.

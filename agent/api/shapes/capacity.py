@@ -43,7 +43,7 @@ class DefragMoveShape(TypedDict):
     here: Annotated[HoldingShape | None, "its new place on this host; null: it has to go to another host"]
     kind: Annotated[
         str,
-        "live_migrate, or cold_migrate where a device or large pages may forbid that; here, too",
+        "live_migrate, or cold_migrate where a device or large pages may forbid that; also on this host",
     ]
     request: Annotated[ClaimRequestShape, "what its claim asks for"]
 
