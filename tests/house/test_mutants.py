@@ -1,0 +1,65 @@
+"""What `./dev mutants` draws: the changes that its help names, the same ones for the same seed."""
+
+from pathlib import Path
+
+import pytest
+from kits.paths import CHECKOUT
+from mutants import draw
+from mutants.__main__ import equivalent
+from mutants.draw import draw_mutants, mutants_of
+
+SOURCE = '''"""A room."""
+def f(a: int | None, b: int = 2) -> bool:
+    """What it does: 3 < 4."""
+    if a is None and b > 1:
+        g(b)
+    else:
+        raise ValueError(f"{a + 1}")
+    log.info("done")
+    return a + b
+'''
+
+
+@pytest.fixture
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one module, below a checkout of its own."""
+    monkeypatch.setattr(draw, "CHECKOUT", tmp_path)
+    (tmp_path / "agent/room").mkdir(parents=True)
+    (tmp_path / "agent/room/module.py").write_text(SOURCE)
+    return tmp_path / "agent/room/module.py"
+
+
+def test_each_change_is_one_that_a_test_could_notice(room: Path) -> None:
+    assert {(mutant.line, mutant.before, mutant.after) for mutant in mutants_of(room)} == {
+        (2, "2", "3"),
+        (4, "a is None and b > 1", "(not (a is None and b > 1))"),
+        (4, "a is None and b > 1", "(a is None)"),
+        (4, "a is None", "(a is not None)"),
+        (4, "b > 1", "(b >= 1)"),
+        (4, "1", "2"),
+        (5, "g(b)", "pass"),
+        (7, 'raise ValueError(f"{a + 1}")', "pass"),
+        (9, "a + b", "None"),
+        (9, "a + b", "(a - b)"),
+    }
+
+
+def test_a_mutant_changes_its_own_place_alone(room: Path) -> None:
+    for mutant in mutants_of(room):
+        changed = mutant.applied(room.read_bytes()).decode()
+        assert changed.replace(mutant.after, mutant.before, 1).count("\n") == SOURCE.count("\n")
+        assert changed != SOURCE
+        assert changed.splitlines()[: mutant.line - 1] == SOURCE.splitlines()[: mutant.line - 1]
+
+
+def test_a_seed_draws_the_same_mutants_again_and_none_twice(room: Path) -> None:
+    drawn = draw_mutants("room", 7, 100)
+    assert drawn == draw_mutants("room", 7, 100)
+    assert sorted(map(str, drawn)) == sorted(map(str, mutants_of(room)))
+    assert draw_mutants("room", 7, 4) != draw_mutants("room", 8, 4)
+
+
+def test_what_is_said_to_make_no_difference_stands_in_its_module() -> None:
+    for (module, before, _after), why in equivalent().items():
+        assert before in (CHECKOUT / module).read_text(), module
+        assert why
