@@ -7,6 +7,10 @@ The layers are those of the import-linter contract in pyproject.toml. A folder i
 from __future__ import annotations
 
 import ast
+import io
+import json
+import re
+import tokenize
 import tomllib
 from collections import Counter
 from collections.abc import Collection, Iterator
@@ -18,6 +22,9 @@ from kits.paths import CHECKOUT, TESTS
 
 PACKAGES = ("agent", "drivers")
 GROUND = "agent (ground)"
+NO_ACTOR = re.compile(r"\b(somebody|nobody|whoever|whatever|whichever)\b")
+VERB_FORM = re.compile(r"[a-z]+(ing|ed)|seen|used|given|gone|held|left")
+NOUNS = {"carving", "finding", "ping"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +166,96 @@ def untested_modules() -> list[str]:
     ]
 
 
+def size_measures() -> list[tuple[str, str, str]]:
+    """(what is measured, its value, its goal), as `./dev house` prints them.
+
+    Lines of code are those that are neither blank nor comment nor docstring.
+    """
+    code = {module.name: _code_lines(module) for module in modules().values()}
+    code_lines = sum(len(lines) for lines in code.values())
+    imports = sum(len(lines & _import_lines(modules()[name])) for name, lines in code.items())
+    lengths = function_lengths()
+    private, called_once = _private_functions()
+    routes = json.loads((CHECKOUT / "agent/api/openapi.json").read_text(encoding="utf-8"))["paths"].values()
+    api = sum(len(lines) for name, lines in code.items() if name.startswith("agent.api"))
+    texts = {file: file.read_text(encoding="utf-8") for file in TESTS.rglob("*.py")}
+    sources = {module.file: module.file.read_text(encoding="utf-8") for module in modules().values()}
+    stems = [module.file.stem for module in modules().values()]
+    verb_forms = sum(bool(VERB_FORM.fullmatch(stem)) and stem not in NOUNS for stem in stems)
+    return [
+        ("modules in agent/ and drivers/", f"{len(modules())}", "<= 230"),
+        ("lines", f"{sum(text.count(chr(10)) for text in sources.values())}", "<= 57000"),
+        ("lines of code", f"{code_lines}", "<= 40000"),
+        ("mean length of a function", f"{sum(lengths) / len(lengths):.1f}", ">= 12"),
+        ("95th percentile of them", f"{lengths[len(lengths) * 95 // 100]}", "<= 40"),
+        ("longest function", f"{lengths[-1]}", "<= 80"),
+        ("imports, share of the lines of code", f"{imports / code_lines:.1%}", "<= 6.5%"),
+        ("modules with one importer, in their own folder", f"{_used_by_a_neighbour()}", "<= 20"),
+        (f"private functions with one caller, of {private}", f"{called_once}", "<= 500"),
+        ("lines of code of agent/api for each route", f"{api / sum(map(len, routes)):.0f}", "<= 45"),
+        ("lines of tests/", f"{sum(text.count(chr(10)) for text in texts.values())}", "<= 60000"),
+        ("public names that are documented", f"{documentation().percent:.1f}%", "100%"),
+        ("file names that are a verb's form", f"{verb_forms}", "0"),
+        ("words without an actor", f"{sum(len(NO_ACTOR.findall(text)) for text in sources.values())}", "0"),
+    ]
+
+
+def _code_lines(module: Module) -> set[int]:
+    lines: set[int] = set()
+    silent = {*(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT)}
+    for token in tokenize.generate_tokens(io.StringIO(module.file.read_text(encoding="utf-8")).readline):
+        if token.type not in silent and token.type != tokenize.ENDMARKER:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(module.tree):
+        if (
+            isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef)
+            and ast.get_docstring(node) is not None
+        ):
+            lines -= _lines_of(node.body[0])
+    return lines
+
+
+def _import_lines(module: Module) -> set[int]:
+    statements = [node for node in ast.walk(module.tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    return {line for statement in statements for line in _lines_of(statement)}
+
+
+def _lines_of(node: ast.stmt) -> set[int]:
+    return set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+
+
+def _used_by_a_neighbour() -> int:
+    importers: dict[str, list[Module]] = {name: [] for name in modules()}
+    for module in modules().values():
+        for imported in module.imports:
+            importers[imported].append(module)
+    return sum(
+        len(found) == 1 and found[0].file.parent == modules()[name].file.parent
+        for name, found in importers.items()
+    )
+
+
+def _private_functions() -> tuple[int, int]:
+    """(how many, how many of them are named once besides their definition)."""
+    total = once = 0
+    for module in modules().values():
+        names = Counter(
+            node.id if isinstance(node, ast.Name) else node.attr
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.Name | ast.Attribute)
+        )
+        private = [
+            node.name
+            for node in ast.walk(module.tree)
+            if isinstance(node, ast.FunctionDef)
+            and node.name.startswith("_")
+            and not node.name.startswith("__")
+        ]
+        total += len(private)
+        once += sum(names[name] <= 1 for name in private)
+    return total, once
+
+
 def _dotted(file: Path) -> str:
     return ".".join(file.relative_to(CHECKOUT).with_suffix("").parts).removesuffix(".__init__")
 
@@ -199,20 +296,17 @@ def main() -> None:
     order = {folder: number for number, layer in enumerate(layers()) for folder in layer}
     for folder, count in sorted(per_folder.items(), key=lambda item: (order.get(item[0], 99), item[0])):
         print(f"{count:5}  {folder}")
-    lengths = function_lengths()
-    documents = documentation()
     measures = {
         "imports that run upwards": upward_imports(),
         "pairs of folders that import each other": mutual_folders(),
         "circles of modules": circles(),
         "modules that no test imports or names": untested_modules(),
-        "public names without a docstring": documents.missing,
+        "public names without a docstring": documentation().missing,
     }
-    print(
-        f"{len(modules()):5}  modules; functions: p95 {lengths[len(lengths) * 95 // 100]} lines,"
-        f" max {lengths[-1]}"
-    )
-    print(f"{documents.percent:5.1f}  % of {documents.total} public names are documented")
+    print()
+    for what, value, goal in size_measures():
+        print(f"{value:>7}  {what} (goal: {goal})")
+    print()
     for title, offenders in measures.items():
         print(f"{len(offenders):5}  {title}")
         for offender in offenders:
