@@ -16,7 +16,7 @@ from typing import Any
 
 from agent.durable.sqlite_file import SqliteFile
 from agent.placement.embedded import Core
-from agent.placement.embedded.tables import APPLICATION_ID, FILE_NAME, MIGRATIONS
+from agent.placement.embedded.store import APPLICATION_ID, FILE_NAME, MIGRATIONS
 
 ROOT, CHILD, OTHER = (f"{number:08}-0000-0000-0000-000000000000" for number in (1, 2, 3))
 INSTANCE, MIGRATION = (f"{number:08}-1111-1111-1111-111111111111" for number in (1, 2))

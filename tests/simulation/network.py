@@ -19,8 +19,7 @@ import os_traits
 
 from agent.errors import PlacementUnavailable
 from agent.placement.embedded.core import Core
-from agent.placement.embedded.draft import Draft
-from agent.placement.embedded.model import Model
+from agent.placement.embedded.model import Draft, Model
 from agent.placement.embedded.store import Store
 from agent.placement.replies import reply_of_answer
 from agent.placement.transport import Reply

@@ -27,7 +27,7 @@ from agent.claims.claim import Claim
 from agent.driver import GuestState
 from agent.gate.decision import HookCall
 from agent.moves.states import Move, MoveKind, MoveState
-from agent.placement.embedded.records import SHARING_TRAIT
+from agent.placement.embedded.model import SHARING_TRAIT
 from simulation import patches
 from simulation.machine import POOL, RACK, Answer, Host, SimGuest, domain_of, request_for, uuid_of
 from simulation.network import Fate, Network

@@ -18,7 +18,6 @@ from urllib.parse import unquote
 from agent.durable.errors import DatabaseError, DatabaseTimeout
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded import routes
-from agent.placement.embedded.keyed_writes import KeyReused
 from agent.placement.embedded.messages import REQUEST_ID, CoreResponse, Request, new_request_id
 from agent.placement.embedded.problems import (
     INTERNAL_ERROR,
@@ -29,8 +28,8 @@ from agent.placement.embedded.problems import (
     UNKNOWN_OUTCOME,
     RequestRefused,
 )
-from agent.placement.embedded.query_string import Query
-from agent.placement.embedded.store import WAIT_S, Store
+from agent.placement.embedded.store import WAIT_S, KeyReused, Store
+from agent.placement.embedded.validation import Query
 
 KEY_HEADER = "idempotency-key"
 LOG = logging.getLogger(__name__)

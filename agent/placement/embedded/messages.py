@@ -8,10 +8,9 @@ from email.utils import formatdate
 from typing import Any, NamedTuple, TypeVar
 
 from agent.placement.embedded import microversions as mv
-from agent.placement.embedded.draft import Draft
-from agent.placement.embedded.query_string import Query
-from agent.placement.embedded.schemas import Versions, validate
+from agent.placement.embedded.model import Draft
 from agent.placement.embedded.store import Store
+from agent.placement.embedded.validation import Query, Versions, validate
 
 T = TypeVar("T")
 REQUEST_ID = "x-openstack-request-id"

@@ -11,17 +11,8 @@ from collections.abc import Callable, Mapping
 from enum import Flag, auto
 from typing import NamedTuple
 
+from agent.placement.embedded import handlers
 from agent.placement.embedded import microversions as mv
-from agent.placement.embedded.handlers import (
-    allocations,
-    candidates,
-    inventories,
-    providers,
-    resource_classes,
-    root,
-    traits,
-    usages,
-)
 from agent.placement.embedded.messages import CoreResponse, Request
 from agent.placement.embedded.problems import (
     METHOD_NOT_ALLOWED,
@@ -67,72 +58,72 @@ _JSON_RANGES = ("*/*", "application/*", "application/json")
 Methods = Mapping[str, tuple[Route, ...]]
 
 ROUTES: Mapping[str, Methods] = {
-    "/": {"GET": (Route(mv.MIN, root.get, NONE),)},
+    "/": {"GET": (Route(mv.MIN, handlers.get_root, NONE),)},
     "/resource_classes": {
-        "GET": (Route(mv.CUSTOM_CLASSES, resource_classes.list_all, JSON_OUT),),
-        "POST": (Route(mv.CUSTOM_CLASSES, resource_classes.create, JSON_IN),),
+        "GET": (Route(mv.CUSTOM_CLASSES, handlers.list_classes, JSON_OUT),),
+        "POST": (Route(mv.CUSTOM_CLASSES, handlers.create_class, JSON_IN),),
     },
     "/resource_classes/{name}": {
-        "GET": (Route(mv.CUSTOM_CLASSES, resource_classes.get, JSON_OUT),),
+        "GET": (Route(mv.CUSTOM_CLASSES, handlers.get_class, JSON_OUT),),
         "PUT": (
-            Route(mv.CLASS_PUT_CREATES, resource_classes.ensure, NONE),
-            Route(mv.CUSTOM_CLASSES, resource_classes.rename, JSON_IN),
+            Route(mv.CLASS_PUT_CREATES, handlers.ensure_class, NONE),
+            Route(mv.CUSTOM_CLASSES, handlers.rename_class, JSON_IN),
         ),
-        "DELETE": (Route(mv.CUSTOM_CLASSES, resource_classes.delete, NONE),),
+        "DELETE": (Route(mv.CUSTOM_CLASSES, handlers.delete_class, NONE),),
     },
     "/resource_providers": {
-        "GET": (Route(mv.MIN, providers.list_all, JSON_OUT),),
-        "POST": (Route(mv.MIN, providers.create, JSON_IN),),
+        "GET": (Route(mv.MIN, handlers.list_providers, JSON_OUT),),
+        "POST": (Route(mv.MIN, handlers.create_provider, JSON_IN),),
     },
     "/resource_providers/{uuid}": {
-        "GET": (Route(mv.MIN, providers.get, JSON_OUT),),
-        "DELETE": (Route(mv.MIN, providers.delete, NONE),),
-        "PUT": (Route(mv.MIN, providers.update, JSON_IN),),
+        "GET": (Route(mv.MIN, handlers.get_provider, JSON_OUT),),
+        "DELETE": (Route(mv.MIN, handlers.delete_provider, NONE),),
+        "PUT": (Route(mv.MIN, handlers.update_provider, JSON_IN),),
     },
     "/resource_providers/{uuid}/inventories": {
-        "GET": (Route(mv.MIN, inventories.get_all, JSON_OUT),),
-        "POST": (Route(mv.MIN, inventories.add, JSON_IN),),
-        "PUT": (Route(mv.MIN, inventories.put_all, JSON_IN),),
-        "DELETE": (Route(mv.DELETE_INVENTORIES, inventories.delete_all, NONE, METHOD_NOT_ALLOWED),),
+        "GET": (Route(mv.MIN, handlers.get_inventories, JSON_OUT),),
+        "POST": (Route(mv.MIN, handlers.add_inventory, JSON_IN),),
+        "PUT": (Route(mv.MIN, handlers.put_inventories, JSON_IN),),
+        "DELETE": (Route(mv.DELETE_INVENTORIES, handlers.delete_inventories, NONE, METHOD_NOT_ALLOWED),),
     },
     "/resource_providers/{uuid}/inventories/{resource_class}": {
-        "GET": (Route(mv.MIN, inventories.get_one, JSON_OUT),),
-        "PUT": (Route(mv.MIN, inventories.put_one, JSON_IN),),
-        "DELETE": (Route(mv.MIN, inventories.delete_one, NONE),),
+        "GET": (Route(mv.MIN, handlers.get_inventory, JSON_OUT),),
+        "PUT": (Route(mv.MIN, handlers.put_inventory, JSON_IN),),
+        "DELETE": (Route(mv.MIN, handlers.delete_inventory, NONE),),
     },
     "/resource_providers/{uuid}/usages": {
-        "GET": (Route(mv.MIN, usages.get_of_provider, JSON_OUT),),
+        "GET": (Route(mv.MIN, handlers.get_provider_usages, JSON_OUT),),
     },
     "/resource_providers/{uuid}/aggregates": {
-        "GET": (Route(mv.AGGREGATES, traits.get_aggregates, JSON_OUT),),
+        "GET": (Route(mv.AGGREGATES, handlers.get_aggregates, JSON_OUT),),
         # Only here, Placement checks the media type before the microversion.
-        "PUT": (Route(mv.AGGREGATES, traits.put_aggregates, JSON_IN), Route(mv.MIN, _too_early, JSON_IN)),
+        "PUT": (Route(mv.AGGREGATES, handlers.put_aggregates, JSON_IN), Route(mv.MIN, _too_early, JSON_IN)),
     },
     "/resource_providers/{uuid}/allocations": {
-        "GET": (Route(mv.MIN, allocations.get_of_provider, JSON_OUT),),
+        "GET": (Route(mv.MIN, handlers.get_provider_allocations, JSON_OUT),),
     },
     "/resource_providers/{uuid}/traits": {
-        "GET": (Route(mv.TRAITS, traits.get_of_provider, JSON_OUT),),
-        "PUT": (Route(mv.TRAITS, traits.put_of_provider, JSON_IN),),
-        "DELETE": (Route(mv.TRAITS, traits.delete_of_provider, NONE),),
+        "GET": (Route(mv.TRAITS, handlers.get_provider_traits, JSON_OUT),),
+        "PUT": (Route(mv.TRAITS, handlers.put_provider_traits, JSON_IN),),
+        "DELETE": (Route(mv.TRAITS, handlers.delete_provider_traits, NONE),),
     },
     "/allocations": {
-        "POST": (Route(mv.POST_ALLOCATIONS, allocations.post, JSON_IN),),
+        "POST": (Route(mv.POST_ALLOCATIONS, handlers.post_allocations, JSON_IN),),
     },
     "/allocations/{consumer_uuid}": {
-        "GET": (Route(mv.MIN, allocations.get, JSON_OUT),),
-        "PUT": (Route(mv.MIN, allocations.put, JSON_IN),),
-        "DELETE": (Route(mv.MIN, allocations.delete, NONE),),
+        "GET": (Route(mv.MIN, handlers.get_allocations, JSON_OUT),),
+        "PUT": (Route(mv.MIN, handlers.put_allocations, JSON_IN),),
+        "DELETE": (Route(mv.MIN, handlers.delete_allocations, NONE),),
     },
-    "/allocation_candidates": {"GET": (Route(mv.CANDIDATES, candidates.get, JSON_OUT),)},
-    "/traits": {"GET": (Route(mv.TRAITS, traits.list_all, JSON_OUT),)},
+    "/allocation_candidates": {"GET": (Route(mv.CANDIDATES, handlers.get_candidates, JSON_OUT),)},
+    "/traits": {"GET": (Route(mv.TRAITS, handlers.list_traits, JSON_OUT),)},
     "/traits/{name}": {
-        "GET": (Route(mv.TRAITS, traits.get, NONE),),
-        "PUT": (Route(mv.TRAITS, traits.put, NONE),),
-        "DELETE": (Route(mv.TRAITS, traits.delete, NONE),),
+        "GET": (Route(mv.TRAITS, handlers.get_trait, NONE),),
+        "PUT": (Route(mv.TRAITS, handlers.put_trait, NONE),),
+        "DELETE": (Route(mv.TRAITS, handlers.delete_trait, NONE),),
     },
-    "/usages": {"GET": (Route(mv.USAGES, usages.get, JSON_OUT),)},
-    "/reshaper": {"POST": (Route(mv.RESHAPER, allocations.reshape, JSON_IN),)},
+    "/usages": {"GET": (Route(mv.USAGES, handlers.get_usages, JSON_OUT),)},
+    "/reshaper": {"POST": (Route(mv.RESHAPER, handlers.reshape, JSON_IN),)},
 }
 
 

@@ -2,25 +2,231 @@
 
 Each write runs on the file's writer thread. It is checked against a draft that includes the earlier writes of
 the same group, committed together with them, and only then applied to the model and answered.
+
+The file has a row per provider and a row per consumer; inventories, traits, aggregates and allocations are
+JSON in it. So a claim writes one consumer row, and only the generation of each provider that it names.
+
+A caller that stopped waiting for a write does not know its outcome. It repeats the write with the same
+idempotency key: the core does not run it again, but waits for the first one and gives its outcome. Outcomes
+are kept in memory only: after a restart no write of before is under way, so a read shows what became of it.
 """
 
 from __future__ import annotations
 
+import json
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
-from agent.durable.errors import DatabaseTimeout
+import os_resource_classes
+import os_traits
+
+from agent.durable.errors import DatabaseDamaged, DatabaseTimeout
 from agent.durable.group_commit import Ticket, Transaction
 from agent.durable.sqlite_file import SqliteFile
-from agent.placement.embedded import tables
-from agent.placement.embedded.draft import Draft
-from agent.placement.embedded.keyed_writes import KeyedWrites
-from agent.placement.embedded.model import Model
+from agent.placement.embedded.model import ConsumerRecord, Draft, InventoryRecord, Model, ProviderRecord
 
 T = TypeVar("T")
+
+KEPT_MAX = 1024
+
+
+class KeyReused(Exception):
+    """The key belongs to another write."""
+
+
+class _Entry(NamedTuple):
+    what: object
+    ticket: Ticket[Any]
+
+
+class KeyedWrites:
+    """The tickets of the newest writes by key. Any thread may call."""
+
+    def __init__(self, kept_max: int = KEPT_MAX) -> None:
+        self._kept_max = kept_max
+        self._lock = threading.Lock()
+        self._entries: dict[str, _Entry] = {}
+
+    def ticket(self, key: str, what: object, submit: Callable[[], Ticket[T]]) -> Ticket[T]:
+        """The ticket of the write with that key; `submit` makes it where the key is new.
+
+        `what` is the write, to be compared with the one that had the key before. Raises KeyReused.
+        """
+        with self._lock:
+            entry = self._entries.get(key)
+            if entry is not None and not entry.ticket.cancelled:
+                if entry.what != what:
+                    raise KeyReused
+                return cast("Ticket[T]", entry.ticket)
+            ticket = submit()
+            self._entries[key] = _Entry(what, ticket)
+            if len(self._entries) > self._kept_max:
+                self._forget_oldest()
+            return ticket
+
+    def _forget_oldest(self) -> None:
+        """Forget the oldest write that has ended; one that has not stays, as its outcome is to be told."""
+        oldest = next((key for key, entry in self._entries.items() if entry.ticket.answered), None)
+        if oldest is not None:
+            del self._entries[oldest]
+
+
+APPLICATION_ID = 0x504C5043
+FILE_NAME = "placement.db"
+
+MIGRATIONS = (
+    """
+    CREATE TABLE resource_providers (
+        id INTEGER PRIMARY KEY,
+        uuid TEXT NOT NULL UNIQUE,
+        name TEXT NOT NULL,
+        generation INTEGER NOT NULL,
+        parent_provider_uuid TEXT,
+        root_provider_uuid TEXT NOT NULL,
+        inventories TEXT NOT NULL,  -- {class: [total, reserved, min, max, step, ratio, updated_at]}
+        traits TEXT NOT NULL,       -- [name, ...]
+        aggregates TEXT NOT NULL,   -- [uuid, ...]
+        updated_at REAL NOT NULL
+    ) STRICT;
+    CREATE TABLE consumers (
+        uuid TEXT NOT NULL PRIMARY KEY,
+        project_id TEXT NOT NULL,
+        user_id TEXT NOT NULL,
+        consumer_type TEXT,
+        generation INTEGER NOT NULL,
+        allocations TEXT NOT NULL,  -- {provider uuid: {class: amount}}
+        updated_at REAL NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE meta (created_at REAL NOT NULL) STRICT;
+    INSERT INTO meta VALUES (unixepoch());
+    CREATE TABLE traits (name TEXT NOT NULL PRIMARY KEY, created_at REAL NOT NULL) STRICT;
+    CREATE TABLE resource_classes (name TEXT NOT NULL PRIMARY KEY, created_at REAL NOT NULL) STRICT;
+    """,
+)
+
+_PUT_PROVIDER = """
+    INSERT INTO resource_providers (uuid, name, generation, parent_provider_uuid, root_provider_uuid,
+                                    inventories, traits, aggregates, updated_at)
+    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
+    ON CONFLICT (uuid) DO UPDATE SET name = ?2, generation = ?3, parent_provider_uuid = ?4,
+        root_provider_uuid = ?5, inventories = ?6, traits = ?7, aggregates = ?8, updated_at = ?9
+"""
+_RAISE_GENERATION = "UPDATE resource_providers SET generation = ?, updated_at = ? WHERE uuid = ?"
+_PUT_CONSUMER = """
+    INSERT OR REPLACE INTO consumers (uuid, project_id, user_id, consumer_type, generation, allocations,
+                                      updated_at) VALUES (?, ?, ?, ?, ?, ?, ?)
+"""
+
+_dump = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def write_draft(transaction: Transaction, draft: Draft, before: Model) -> None:
+    """Write the changes of the draft over the state `before`."""
+    _write_providers(transaction, draft, before)
+    if draft.consumers:
+        gone = [(uuid,) for uuid, consumer in draft.consumers.items() if consumer is None]
+        if gone:
+            transaction.executemany("DELETE FROM consumers WHERE uuid = ?", gone)
+        kept = [
+            (*consumer[:5], _dump(consumer.allocations), consumer.updated_at)
+            for consumer in draft.consumers.values()
+            if consumer is not None
+        ]
+        transaction.executemany(_PUT_CONSUMER, kept)
+    _write_names(transaction, "traits", draft.traits)
+    _write_names(transaction, "resource_classes", draft.resource_classes)
+
+
+def _write_names(transaction: Transaction, table: str, names: Mapping[str, float | None]) -> None:
+    for name, created_at in names.items():
+        transaction.execute(f"DELETE FROM {table} WHERE name = ?", (name,))  # noqa: S608 - a constant table name
+        if created_at is not None:
+            transaction.execute(f"INSERT INTO {table} VALUES (?, ?)", (name, created_at))  # noqa: S608
+
+
+def _write_providers(transaction: Transaction, draft: Draft, before: Model) -> None:
+    raised, put, gone = [], [], []
+    for uuid, provider in draft.providers.items():
+        old = before.providers.get(uuid)
+        if provider is None:
+            gone.append((uuid,))
+        elif old is not None and provider.shares_contents(old):
+            raised.append((provider.generation, provider.updated_at, uuid))
+        else:
+            put.append(_row_of(provider))
+    if raised:
+        transaction.executemany(_RAISE_GENERATION, raised)
+    if put:
+        transaction.executemany(_PUT_PROVIDER, put)
+    if gone:
+        transaction.executemany("DELETE FROM resource_providers WHERE uuid = ?", gone)
+
+
+def _row_of(provider: ProviderRecord) -> tuple[Any, ...]:
+    return (
+        *provider[:5],
+        _dump(provider.inventories),
+        _dump(sorted(provider.traits)),
+        _dump(sorted(provider.aggregates)),
+        provider.updated_at,
+    )
+
+
+def load_model(file: SqliteFile) -> Model:
+    """The model of the file's contents. The standard names are as old as the file.
+
+    Raises DatabaseDamaged where a row does not have the expected form, although SQLite finds the file intact.
+    """
+    try:
+        return _load(file)
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise DatabaseDamaged(file.path, f"a row cannot be read: {error!r}") from error
+
+
+def _load(file: SqliteFile) -> Model:
+    created_at: float = file.read("SELECT created_at FROM meta")[0][0]
+    model = Model(
+        traits=dict.fromkeys(os_traits.get_traits(), created_at),
+        resource_classes=dict.fromkeys(os_resource_classes.STANDARDS, created_at),
+    )
+    for table, names in (("traits", model.traits), ("resource_classes", model.resource_classes)):
+        names.update(file.read(f"SELECT name, created_at FROM {table} ORDER BY rowid"))  # noqa: S608 - constants
+    providers = file.read(
+        "SELECT uuid, name, generation, parent_provider_uuid, root_provider_uuid, inventories, traits,"
+        " aggregates, updated_at FROM resource_providers ORDER BY id"
+    )
+    consumers = file.read(
+        "SELECT uuid, project_id, user_id, consumer_type, generation, allocations, updated_at FROM consumers"
+    )
+    model.load(_providers(providers), _consumers(consumers))
+    _keep_standard(model.traits, model.providers_by_trait, created_at)
+    _keep_standard(model.resource_classes, model.providers_by_class, created_at)
+    return model
+
+
+def _keep_standard(known: dict[str, float], used: Iterable[str], created_at: float) -> None:
+    """Keep a standard name that something uses, even if the installed library no longer has it."""
+    for name in used:
+        if not name.startswith("CUSTOM_"):
+            known.setdefault(name, created_at)
+
+
+def _providers(rows: list[tuple[Any, ...]]) -> Iterator[ProviderRecord]:
+    for row in rows:
+        offered = {name: InventoryRecord(*numbers) for name, numbers in json.loads(row[5]).items()}
+        traits, aggregates = frozenset(json.loads(row[6])), frozenset(json.loads(row[7]))
+        yield ProviderRecord._make((*row[:5], offered, traits, aggregates, row[8]))
+
+
+def _consumers(rows: list[tuple[Any, ...]]) -> Iterator[ConsumerRecord]:
+    for row in rows:
+        yield ConsumerRecord._make((*row[:5], json.loads(row[5]), row[6]))
+
+
 Rule = Callable[[Draft], T]
 WAIT_S = 60.0
 
@@ -40,13 +246,13 @@ class Store:
         self._keyed = KeyedWrites()
         self._in_doubt: tuple[Ticket[Any], ...] = ()
         self.file = SqliteFile.open(
-            state_dir / tables.FILE_NAME,
-            application_id=tables.APPLICATION_ID,
-            migrations=tables.MIGRATIONS,
+            state_dir / FILE_NAME,
+            application_id=APPLICATION_ID,
+            migrations=MIGRATIONS,
             name="placement",
         )
         try:
-            self.model = tables.load_model(self.file)
+            self.model = load_model(self.file)
         except BaseException:
             self.file.close()
             raise
@@ -103,7 +309,7 @@ class Store:
     def flush(self, transaction: Transaction) -> None:
         """Write the group's changes."""
         if not self._group.is_empty:
-            tables.write_draft(transaction, self._group, self.model)
+            write_draft(transaction, self._group, self.model)
 
     def publish(self) -> None:
         """Apply the group's changes to the model."""

@@ -190,8 +190,7 @@ def read_state_dir(state_dir: Path) -> tuple[PlacementSnapshot, ServiceEvidence]
     Raises UsageError where there is no such database, StateError where it cannot be used.
     """
     from agent.durable.errors import DatabaseError, DatabaseLocked
-    from agent.placement.embedded.store import Store
-    from agent.placement.embedded.tables import FILE_NAME
+    from agent.placement.embedded.store import FILE_NAME, Store
 
     if not (state_dir / FILE_NAME).is_file():
         raise UsageError(f"There is no placement database in {state_dir}: {FILE_NAME} is missing there.")

@@ -14,11 +14,9 @@ from agent.claims.fit import ProviderIndex, cover, fit
 from agent.claims.parse_request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.errors import UsageError
 from agent.placement.embedded import model as core
-from agent.placement.embedded import records
-from agent.placement.embedded.candidates.find import find_candidates
-from agent.placement.embedded.candidates.query import CandidateGroup as QueryGroup
-from agent.placement.embedded.candidates.query import CandidateQuery
-from agent.placement.embedded.query_string import AggregateFilter, TraitFilter
+from agent.placement.embedded.candidates import CandidateGroup as QueryGroup
+from agent.placement.embedded.candidates import CandidateQuery, find_candidates
+from agent.placement.embedded.validation import AggregateFilter, TraitFilter
 from agent.tree import Inventory, Provider, ProviderTree
 
 
@@ -277,14 +275,14 @@ def core_model(tree: ProviderTree, used: dict[str, dict[str, int]]) -> core.Mode
     model = core.Model(dict.fromkeys(TRAITS, 0.0), dict.fromkeys(CLASSES, 0.0))
     model.load(
         [
-            records.ProviderRecord(
+            model.ProviderRecord(
                 each.uuid,
                 each.name,
                 0,
                 each.parent,
                 tree.root_of(each.uuid).uuid,
                 {
-                    name: records.InventoryRecord(
+                    name: model.InventoryRecord(
                         i.total, i.reserved, i.min_unit, i.max_unit, i.step_size, i.allocation_ratio, 0
                     )
                     for name, i in each.inventories.items()
@@ -295,7 +293,7 @@ def core_model(tree: ProviderTree, used: dict[str, dict[str, int]]) -> core.Mode
             )
             for each in tree
         ],
-        [records.ConsumerRecord("other", "p", "u", "INSTANCE", 1, used, 0.0)] if used else [],
+        [model.ConsumerRecord("other", "p", "u", "INSTANCE", 1, used, 0.0)] if used else [],
     )
     return model
 

@@ -10,7 +10,7 @@ from kits.embedded_api import Api
 from kits.paths import DATA
 
 from agent.placement.embedded import Core
-from agent.placement.embedded.tables import FILE_NAME, MIGRATIONS
+from agent.placement.embedded.store import FILE_NAME, MIGRATIONS
 
 DUMPS = DATA / "placement"
 ROOT, CHILD, INSTANCE, UNTYPED, AGGREGATE = (

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from kits.embedded_api import Api
 
-from agent.placement.embedded import schemas
+from agent.placement.embedded import validation
 from agent.placement.embedded.messages import Request, cache_headers, empty_response, json_response
 from agent.placement.embedded.problems import RequestRefused
-from agent.placement.embedded.query_string import Query
+from agent.placement.embedded.validation import Query
 
 
 def request(api: Api, minor: int, query: str = "", body: object = None) -> Request:
@@ -16,11 +16,11 @@ def request(api: Api, minor: int, query: str = "", body: object = None) -> Reque
 
 
 def test_the_body_and_the_query_are_checked(api: Api) -> None:
-    assert request(api, 39, "name=x").read_query(schemas.LIST_TRAITS) == {"name": "x"}
+    assert request(api, 39, "name=x").read_query(validation.LIST_TRAITS) == {"name": "x"}
     with pytest.raises(RequestRefused, match=r"^query "):
-        request(api, 39, "other=x").read_query(schemas.LIST_TRAITS)
+        request(api, 39, "other=x").read_query(validation.LIST_TRAITS)
     with pytest.raises(RequestRefused, match=r"^body "):
-        request(api, 39, body=[]).read_body(schemas.CUSTOM_CLASS)
+        request(api, 39, body=[]).read_body(validation.CUSTOM_CLASS)
 
 
 def test_caching_headers_come_with_1_15(api: Api) -> None:

@@ -1,7 +1,11 @@
-"""Allocation candidates, on models made by hand; tests/differential holds them against the original."""
+"""Allocation candidates: the query, the view of a tree, its slots, the search, and the candidates themselves.
+
+The models are made by hand; tests/differential holds the candidates against the original.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from itertools import islice
 from pathlib import Path
@@ -10,13 +14,254 @@ import pytest
 from kits.embedded_api import Api, new
 
 from agent.placement.embedded import Core
-from agent.placement.embedded.candidates.find import Candidate, find_candidates
-from agent.placement.embedded.candidates.query import parse_query
-from agent.placement.embedded.handlers.candidates import find_with_summaries, response_body
-from agent.placement.embedded.model import Model
-from agent.placement.embedded.problems import RequestRefused
-from agent.placement.embedded.query_string import Query
-from agent.placement.embedded.records import SHARING_TRAIT, ConsumerRecord, InventoryRecord, ProviderRecord
+from agent.placement.embedded.candidates import (
+    Candidate,
+    CandidateQuery,
+    CandidateSlot,
+    ProviderReach,
+    SlotDemands,
+    TreeSearch,
+    find_candidates,
+    parse_query,
+)
+from agent.placement.embedded.handlers import candidates_body, find_with_summaries
+from agent.placement.embedded.model import (
+    SHARING_TRAIT,
+    ConsumerRecord,
+    Draft,
+    InventoryRecord,
+    Model,
+    ProviderRecord,
+)
+from agent.placement.embedded.problems import (
+    BAD_REQUEST,
+    BAD_VALUE,
+    DUPLICATE_KEY,
+    MISSING_VALUE,
+    ProblemType,
+    RequestRefused,
+)
+from agent.placement.embedded.validation import Query
+
+UUID = "11111111-1111-4111-8111-111111111111"
+
+
+def parsed(query: str, minor: int = 39) -> CandidateQuery:
+    return parse_query(Query(query), minor)
+
+
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        ("", MISSING_VALUE),
+        ("required=CUSTOM_A", MISSING_VALUE),
+        ("required_N=CUSTOM_A&same_subtree=_N", MISSING_VALUE),
+        ("resources=VCPU:1&required_N=CUSTOM_A", BAD_VALUE),
+        ("required=CUSTOM_A&resources_1=VCPU:1", BAD_VALUE),
+        ("resources_1=VCPU:1&same_subtree=_2", BAD_VALUE),
+        ("resources_1=VCPU:1&same_subtree=_1,", BAD_VALUE),
+        ("resources=VCPU:1&root_required=CUSTOM_A,!CUSTOM_A", BAD_VALUE),
+        ("resources=VCPU:1&root_required=CUSTOM_A&root_required=CUSTOM_B", DUPLICATE_KEY),
+        ("resources=VCPU:1&root_required=in:CUSTOM_A", BAD_REQUEST),
+        ("resources=VCPU:1&required=CUSTOM_A&required=!CUSTOM_A", BAD_REQUEST),
+        ("resources=VCPU:1&required=in:CUSTOM_A,CUSTOM_B&required=!CUSTOM_A,!CUSTOM_B", BAD_REQUEST),
+        ("resources_1=VCPU:1&resources_2=VCPU:1", BAD_REQUEST),
+        ("resources_1=VCPU:1&resources_2=VCPU:1&group_policy=some", BAD_REQUEST),
+        ("resources=VCPU:0", BAD_REQUEST),
+        ("resources=VCPU:1:2&resources=VCPU:1", BAD_REQUEST),
+        ("resources=VCPU:1&in_tree=host", BAD_REQUEST),
+        (f"resources=VCPU:1&in_tree=host&in_tree={UUID}", BAD_REQUEST),
+        ("resources=VCPU:1&limit=0", BAD_REQUEST),
+        ("resources=VCPU:1&limit=x&limit=1", BAD_REQUEST),
+        ("resources.=VCPU:1", BAD_REQUEST),
+        (f"resources{'a' * 65}=VCPU:1", BAD_REQUEST),
+        ("resources=VCPU:1&order=random", BAD_REQUEST),
+    ],
+)
+def test_wrong_queries_are_refused_with_their_code(query: str, problem: ProblemType) -> None:
+    with pytest.raises(RequestRefused) as refusal:
+        parsed(query)
+    assert refusal.value.problem == problem
+
+
+@pytest.mark.parametrize(
+    ("query", "since"),
+    [
+        ("resources=VCPU:1&limit=1", 16),
+        ("resources=VCPU:1&required=CUSTOM_A", 17),
+        (f"resources=VCPU:1&member_of={UUID}", 21),
+        ("resources=VCPU:1&required=!CUSTOM_A", 22),
+        (f"resources=VCPU:1&member_of={UUID}&member_of={UUID}", 24),
+        ("resources=VCPU:1&resources1=VCPU:1", 25),
+        (f"resources=VCPU:1&in_tree={UUID}", 31),
+        (f"resources=VCPU:1&member_of=!{UUID}", 32),
+        ("resources=VCPU:1&resources_A=VCPU:1", 33),
+        ("resources=VCPU:1&root_required=CUSTOM_A", 35),
+        ("resources=VCPU:1&required1=CUSTOM_A&same_subtree=1", 36),
+        ("resources=VCPU:1&required=in:CUSTOM_A,CUSTOM_B", 39),
+    ],
+)
+def test_each_parameter_is_understood_from_its_microversion_on(query: str, since: int) -> None:
+    parsed(query, since)
+    with pytest.raises(RequestRefused):
+        parsed(query, since - 1)
+
+
+def test_a_repeated_parameter_counts_as_placement_counts_it() -> None:
+    query = parsed(
+        "resources=VCPU:1&resources=DISK_GB:2&limit=3&limit=4&group_policy=isolate&group_policy=none"
+    )
+    assert query.groups[0].resources == {"DISK_GB": 2}
+    assert (query.limit, query.isolate) == (3, True)
+    assert parsed("resources=VCPU:1&required=CUSTOM_A&required=CUSTOM_B", 38).trait_names() == {"CUSTOM_B"}
+
+
+def test_a_limit_beyond_all_counting_is_no_limit() -> None:
+    assert parsed(f"resources=VCPU:1&limit={'9' * 30}").limit == sys.maxsize
+
+
+def test_groups_are_found_by_any_of_their_parameters() -> None:
+    query = parsed(
+        f"resources=VCPU:1&in_tree_A={UUID}&required_B=CUSTOM_A&same_subtree=_A,_B&group_policy=none"
+    )
+    assert [group.suffix for group in query.groups] == ["", "_A", "_B"]
+    assert query.same_subtrees == (frozenset({"_A", "_B"}),)
+
+
+def record(
+    uuid: str, parent: str | None = None, root: str | None = None, shares: bool = False
+) -> ProviderRecord:
+    traits = frozenset({SHARING_TRAIT}) if shares else frozenset[str]()
+    aggregates = frozenset({"rack"}) if shares or uuid == "host" else frozenset[str]()
+    return ProviderRecord(uuid, uuid, 0, parent, root or uuid, {}, traits, aggregates, 0.0)
+
+
+def model() -> Model:
+    made = Model({}, {"VCPU": 0.0})
+    pool = record("pool", "store", "store", shares=True)
+    made.load([record("host"), record("gpu", "host", "host"), record("store"), pool, record("else")], [])
+    return made
+
+
+def test_a_view_has_its_tree_the_sharing_providers_and_their_ancestors() -> None:
+    view = ProviderReach(model(), ["else", "unknown"]).view("host")
+    assert view is not None
+    assert [one.uuid for one in view.reachable] == ["host", "gpu", "pool"]
+    assert set(view.providers) == {"host", "gpu", "pool", "store", "else"}
+
+
+def test_a_provider_serves_its_tree_and_a_sharing_one_the_trees_of_its_aggregates() -> None:
+    reach = ProviderReach(model())
+    assert reach.roots("gpu") == ["host"]
+    assert set(reach.roots("pool")) == {"store", "host"}
+    assert reach.roots("unknown") == []
+    assert reach.view("gpu") is None, "no root"
+
+
+def test_a_view_does_not_change_with_the_model() -> None:
+    state = model()
+    view = ProviderReach(state).view("host")
+    draft = Draft(state, 0.0)
+    draft.put_consumer("c", ConsumerRecord("c", "p", "u", None, 1, {"host": {"VCPU": 2}}, 0.0))
+    state.apply(draft)
+    assert view is not None and view.used("host", "VCPU") == 0 and view.usage("host") == {}
+    later = ProviderReach(state).view("host")
+    assert later is not None and later.used("host", "VCPU") == 2
+    draft = Draft(state, 0.0)
+    draft.put_consumer("d", ConsumerRecord("d", "p", "u", None, 1, {"host": {"VCPU": 1}}, 0.0))
+    state.apply(draft)
+    assert later.used("host", "VCPU") == 2
+
+
+def slot_model(**used: int) -> Model:
+    state = Model({}, {"VCPU": 0.0, "VGPU": 0.0})
+    four = InventoryRecord(4, 0, 1, 4, 1, 1.0, 0.0)
+    root = ProviderRecord("host", "host", 0, None, "host", {"VCPU": four}, frozenset(), frozenset(), 0.0)
+    cards = [
+        root._replace(uuid=uuid, name=uuid, parent_uuid="host", inventories={"VGPU": four})
+        for uuid in ("gpu0", "gpu1")
+    ]
+    consumers = [
+        ConsumerRecord(f"on {uuid}", "p", "u", None, 1, {uuid: {"VGPU": amount}}, 0.0)
+        for uuid, amount in used.items()
+    ]
+    state.load([root, *cards], consumers)
+    return state
+
+
+def slots(state: Model, query: str) -> list[CandidateSlot] | None:
+    view = ProviderReach(state).view("host")
+    assert view is not None
+    return SlotDemands(parse_query(Query(query), 39)).slots(view)
+
+
+def test_a_class_of_the_unsuffixed_group_and_a_suffixed_group_are_a_slot_each() -> None:
+    query = "resources_1=VGPU:1&resources=VCPU:1,VGPU:1"
+    assert [(slot.group.suffix, dict(slot.resources)) for slot in slots(slot_model(), query) or ()] == [
+        ("", {"VCPU": 1}),
+        ("", {"VGPU": 1}),
+        ("_1", {"VGPU": 1}),
+    ]
+
+
+def test_the_options_of_a_slot_have_room_for_it() -> None:
+    (slot,) = slots(slot_model(gpu0=3), "resources=VGPU:2") or ()
+    assert [provider.uuid for provider in slot.options] == ["gpu1"]
+
+
+def test_a_tree_without_candidate_needs_no_search() -> None:
+    assert slots(slot_model(gpu0=4, gpu1=4), "resources=VGPU:1") is None
+    three = "&".join(f"resources_{n}=VGPU:1" for n in range(3))
+    assert slots(slot_model(), f"{three}&group_policy=isolate") is None, "three groups, two cards"
+    assert slots(slot_model(), f"{three}&group_policy=none") is not None
+
+
+def search(cards: int, query: str) -> TreeSearch:
+    state = Model({}, {"VCPU": 0.0, "VGPU": 0.0})
+    two = InventoryRecord(2, 0, 1, 2, 1, 1.0, 0.0)
+    root = ProviderRecord("host", "host", 0, None, "host", {"VCPU": two}, frozenset(), frozenset(), 0.0)
+    gpus = [
+        root._replace(uuid=f"gpu{n}", name=f"gpu{n}", parent_uuid="host", inventories={"VGPU": two})
+        for n in range(cards)
+    ]
+    state.load([root, *gpus], [])
+    parsed = parse_query(Query(query), 39)
+    view = ProviderReach(state).view("host")
+    assert view is not None
+    slots = SlotDemands(parsed).slots(view)
+    assert slots is not None
+    return TreeSearch(view, parsed, slots)
+
+
+def ways(cards: int, query: str) -> set[tuple[str, ...]]:
+    return {tuple(provider.uuid for provider in chosen) for chosen in search(cards, query).fill()}
+
+
+def test_every_way_is_found_once() -> None:
+    assert ways(2, "resources_1=VGPU:1&resources_2=VGPU:1&group_policy=isolate") == {
+        ("gpu0", "gpu1"),
+        ("gpu1", "gpu0"),
+    }
+    assert len(ways(2, "resources_1=VGPU:1&resources_2=VGPU:1&group_policy=none")) == 4
+
+
+def test_groups_on_one_provider_share_its_capacity() -> None:
+    assert ways(1, "resources_1=VGPU:1&resources_2=VGPU:1&group_policy=none") == {("gpu0", "gpu0")}
+    assert ways(2, "resources_1=VGPU:2&resources_2=VGPU:1&group_policy=none") == {
+        ("gpu0", "gpu1"),
+        ("gpu1", "gpu0"),
+    }
+
+
+def test_a_subtree_has_its_top_among_the_chosen() -> None:
+    query = "resources_1=VCPU:1&resources_2=VGPU:1&same_subtree=_1,_2&group_policy=none"
+    assert ways(2, query) == {("host", "gpu0"), ("host", "gpu1")}
+
+
+def test_the_search_is_lazy() -> None:
+    groups = "&".join(f"resources_{n}=VGPU:1" for n in range(12))
+    assert len(list(islice(search(12, f"{groups}&group_policy=isolate").fill(), 3))) == 3
+
 
 CLASSES = ("VCPU", "MEMORY_MB", "DISK_GB", "VGPU")
 TRAITS = ("HW_NUMA_ROOT", "CUSTOM_A", "CUSTOM_B", SHARING_TRAIT)
@@ -291,7 +536,7 @@ def test_a_hopeless_request_is_given_up_soon(amount: int, policy: str) -> None:
 )
 def test_summaries_grow_with_the_microversion(host: Cloud, minor: int, shape: set[str]) -> None:
     query = parse_query(Query("resources=VCPU:1"), minor)
-    body = response_body(query, find_with_summaries(host.use("n0", VCPU=1).model(), query))
+    body = candidates_body(query, find_with_summaries(host.use("n0", VCPU=1).model(), query))
     summaries = body["provider_summaries"]
     assert {key for summary in summaries.values() for key in summary} == shape
     assert len(summaries) == (2 if minor < 29 else 7)
@@ -304,7 +549,7 @@ def test_allocations_have_the_form_that_the_same_microversion_takes() -> None:
 
     def requested(minor: int) -> object:
         query = parse_query(Query("resources=VCPU:1"), minor)
-        return response_body(query, find_with_summaries(model, query))["allocation_requests"]
+        return candidates_body(query, find_with_summaries(model, query))["allocation_requests"]
 
     listed = {"resource_provider": {"uuid": "host"}, "resources": {"VCPU": 1}}
     keyed = {"host": {"resources": {"VCPU": 1}}}
@@ -342,4 +587,4 @@ def test_the_summaries_are_of_the_moment_at_which_the_candidate_was_found() -> N
     query = parse_query(Query("resources=VCPU:1"), 39)
     found = find_with_summaries(model, query)
     model.usages["n0"] = {"VCPU": 4}
-    assert response_body(query, found)["provider_summaries"]["n0"]["resources"]["VCPU"]["used"] == 1
+    assert candidates_body(query, found)["provider_summaries"]["n0"]["resources"]["VCPU"]["used"] == 1

@@ -1,0 +1,665 @@
+"""Allocation candidates: the ways in which the request groups of a query fit into the trees, found lazily.
+
+A query has *request groups*: the unsuffixed one (`resources`, `required`, `member_of`, `in_tree`), whose
+classes may come from several providers of a tree, and suffixed ones (`resources_NIC`, `required_NIC`, ...),
+each of which takes all of its resources from one provider. So a query consists of *slots*, each filled by one
+provider: a slot for each class of the unsuffixed group, and one for each suffixed group.
+
+The *anchor* of a tree is its root. The providers in reach of a tree are its own and the sharing ones that
+have an aggregate in common with one of its own. `TreeSearch` yields all ways to fill the slots of one tree.
+It is depth first, and a generator, so it searches no further than the caller iterates. A branch that failed
+is remembered by its state, because isolated or crowded groups reach the same hopeless state in many orders.
+
+No search holds `model.lock`: it is taken for the time of one tree's view, so that a long question holds no
+write up. Trees that are searched one after the other may be of different moments; a candidate is of one.
+tests/differential compares the candidates with OpenStack Placement 16. The detail of a refusal is for people;
+clients use the status and the error code.
+
+Source: https://docs.openstack.org/api-ref/placement/#allocation-candidates.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from agent.placement.embedded import microversions as mv
+from agent.placement.embedded.microversions import CANDIDATES_TREES
+from agent.placement.embedded.model import SHARING_TRAIT, Model, ProviderRecord
+from agent.placement.embedded.problems import (
+    BAD_REQUEST,
+    BAD_VALUE,
+    DUPLICATE_KEY,
+    MISSING_VALUE,
+    RequestRefused,
+)
+from agent.placement.embedded.validation import (
+    AggregateFilter,
+    Query,
+    TraitFilter,
+    is_loose_uuid,
+    parse_member_of,
+    parse_required,
+    parse_resources,
+)
+
+_GROUP_KEYS = ("resources", "required", "member_of", "in_tree")
+
+_FIRST_MICROVERSION = {
+    "resources": mv.CANDIDATES,
+    "limit": mv.CANDIDATES_LIMIT,
+    "required": mv.CANDIDATES_REQUIRED,
+    "member_of": mv.CANDIDATES_MEMBER_OF,
+    "group_policy": mv.GRANULAR_GROUPS,
+    "in_tree": mv.CANDIDATES_IN_TREE,
+    "root_required": mv.ROOT_REQUIRED,
+    "same_subtree": mv.SAME_SUBTREE,
+}
+_NUMBER_SUFFIX = re.compile(r"[1-9][0-9]*")
+_STRING_SUFFIX = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+_LIMIT = re.compile(r"[1-9][0-9]*")
+
+
+class CandidateGroup(NamedTuple):
+    """One group. `suffix` is "" for the unsuffixed one; `in_tree` is the uuid of any provider of the tree."""
+
+    suffix: str
+    resources: Mapping[str, int]
+    traits: TraitFilter = TraitFilter()
+    aggregates: AggregateFilter = AggregateFilter()
+    in_tree: str | None = None
+
+
+class CandidateQuery(NamedTuple):
+    """The whole query; `groups` are in the order of the query string."""
+
+    groups: tuple[CandidateGroup, ...]
+    minor: int
+    limit: int | None = None
+    isolate: bool = False
+    root_traits: TraitFilter = TraitFilter()
+    same_subtrees: tuple[frozenset[str], ...] = ()
+
+    def trait_names(self) -> set[str]:
+        """All traits that the query mentions."""
+        return self.root_traits.names.union(*(group.traits.names for group in self.groups))
+
+    def resource_classes(self) -> set[str]:
+        """All resource classes that the query requests."""
+        return {name for group in self.groups for name in group.resources}
+
+
+def parse_query(parameters: Query, minor: int) -> CandidateQuery:
+    """Parse the query string as microversion 1.`minor` defines it.
+
+    Raises RequestRefused (400) for all errors but unknown traits and classes, which only the model knows.
+    """
+    _check_keys(parameters, minor)
+    whole = _request_wide(parameters, minor)
+    groups = tuple(_group(suffix, parameters, minor) for suffix in _suffixes(parameters))
+    _check_groups(groups, whole.same_subtrees, minor)
+    if len([group for group in groups if group.suffix]) > 1 and "group_policy" not in parameters:
+        raise RequestRefused(
+            BAD_REQUEST, "More than one suffixed group needs a group_policy: none or isolate."
+        )
+    return whole._replace(groups=groups)
+
+
+def _check_keys(parameters: Query, minor: int) -> None:
+    """The checks that precede all others. Of a repeated parameter they see only the last value."""
+    last = parameters.as_dict()
+    for key in last:
+        base, suffix = _split_key(key)
+        if minor < _FIRST_MICROVERSION.get(base, minor + 1) or not _suffix_allowed(suffix, minor):
+            raise RequestRefused(BAD_REQUEST, f"Unknown query parameter {key!r} at microversion 1.{minor}.")
+    if minor < mv.GRANULAR_GROUPS and "resources" not in last:
+        raise RequestRefused(BAD_REQUEST, "The query parameter 'resources' is required.")
+    _limit(last.get("limit", "1"))
+    if last.get("group_policy", "none") not in ("none", "isolate"):
+        raise RequestRefused(BAD_REQUEST, f"group_policy is none or isolate, not {last['group_policy']!r}.")
+
+
+def _split_key(key: str) -> tuple[str, str]:
+    """`resources_A` -> `("resources", "_A")`; other parameters have no suffix."""
+    for base in _GROUP_KEYS:
+        if key.startswith(base):
+            return base, key[len(base) :]
+    return key, ""
+
+
+def _suffix_allowed(suffix: str, minor: int) -> bool:
+    if not suffix:
+        return True
+    pattern = _STRING_SUFFIX if minor >= mv.STRING_SUFFIXES else _NUMBER_SUFFIX
+    return minor >= mv.GRANULAR_GROUPS and pattern.fullmatch(suffix) is not None
+
+
+def _suffixes(parameters: Query) -> list[str]:
+    split = (_split_key(key) for key, _ in parameters.pairs)
+    return list(dict.fromkeys(suffix for base, suffix in split if base in _GROUP_KEYS))
+
+
+def _request_wide(parameters: Query, minor: int) -> CandidateQuery:
+    """The parameters of the request as a whole. Of a repeated one the first value counts."""
+    limits, policies = parameters.all("limit"), parameters.all("group_policy")
+    return CandidateQuery(
+        (),
+        minor,
+        limit=_limit(limits[0]) if limits else None,
+        isolate=policies[:1] == ["isolate"],
+        root_traits=_root_traits(parameters.all("root_required")),
+        same_subtrees=tuple(_subtree(value) for value in parameters.all("same_subtree")),
+    )
+
+
+def _limit(value: str) -> int:
+    if not _LIMIT.fullmatch(value):
+        raise RequestRefused(BAD_REQUEST, f"limit is a positive number, not {value!r}.")
+    # No result is longer than the largest index.
+    return min(int(value[:20]), sys.maxsize)
+
+
+def _root_traits(values: list[str]) -> TraitFilter:
+    if len(values) > 1:
+        raise RequestRefused(DUPLICATE_KEY, "root_required may be given once only.")
+    # The groups alone accept alternatives (in:A,B).
+    root = parse_required(values, mv.ANY_TRAITS - 1)
+    if both := frozenset().union(*root.required) & root.forbidden:
+        raise RequestRefused(BAD_VALUE, f"root_required both demands and forbids {sorted(both)}.")
+    return root
+
+
+def _subtree(value: str) -> frozenset[str]:
+    suffixes = frozenset(part.strip() for part in value.split(","))
+    if "" in suffixes:
+        raise RequestRefused(BAD_VALUE, "same_subtree names suffixed groups only.")
+    return suffixes
+
+
+def _group(suffix: str, parameters: Query, minor: int) -> CandidateGroup:
+    # Of a repeated parameter the last value counts, but an invalid value before it is refused too.
+    demands = [parse_resources(value) for value in parameters.all("resources" + suffix)]
+    trees = [_in_tree(value) for value in parameters.all("in_tree" + suffix)]
+    return CandidateGroup(
+        suffix,
+        demands[-1] if demands else {},
+        parse_required(parameters.all("required" + suffix), minor),
+        parse_member_of(parameters.all("member_of" + suffix), minor, "member_of" + suffix),
+        trees[-1] if trees else None,
+    )
+
+
+def _check_groups(groups: Sequence[CandidateGroup], subtrees: Sequence[frozenset[str]], minor: int) -> None:
+    resourceless = {group.suffix for group in groups if not group.resources}
+    if minor < mv.SAME_SUBTREE:
+        if resourceless or not groups:
+            raise RequestRefused(BAD_REQUEST, "Every request group needs resources.")
+    else:
+        if len(resourceless) == len(groups):
+            raise RequestRefused(MISSING_VALUE, "At least one group has to ask for resources.")
+        named: set[str] = set().union(*subtrees)
+        if missing := resourceless - named:
+            raise RequestRefused(
+                BAD_VALUE, f"same_subtree must name groups without resources: {sorted(missing)}"
+            )
+        if unknown := named - {group.suffix for group in groups}:
+            raise RequestRefused(
+                BAD_VALUE, f"same_subtree names groups that are not there: {sorted(unknown)}."
+            )
+    for group in groups:
+        if any(any_of <= group.traits.forbidden for any_of in group.traits.required):
+            raise RequestRefused(BAD_REQUEST, f"required{group.suffix} both demands and forbids a trait.")
+
+
+def _in_tree(value: str) -> str:
+    """The uuid of a provider, unchanged; only its form is checked."""
+    value = value.strip()
+    if not is_loose_uuid(value):
+        raise RequestRefused(BAD_REQUEST, f"in_tree needs a UUID, not {value!r}.")
+    return value
+
+
+class TreeView:
+    """The providers in reach of a tree (`reachable`), and the records that a question about them needs.
+
+    `providers` has these, the ancestors of the sharing ones, and the providers that the query names.
+    """
+
+    def __init__(
+        self,
+        reachable: list[ProviderRecord],
+        providers: Mapping[str, ProviderRecord],
+        usages: Mapping[str, Mapping[str, int]],
+    ) -> None:
+        self.reachable = reachable
+        self.providers = providers
+        self._usages = usages
+
+    def used(self, uuid: str, resource_class: str) -> int:
+        """The sum of the allocations of the resource class on the provider."""
+        usage = self._usages.get(uuid)
+        return 0 if usage is None else usage.get(resource_class, 0)
+
+    def usage(self, uuid: str) -> Mapping[str, int]:
+        """{resource class: sum of the allocations} of the provider, without zeros."""
+        return self._usages.get(uuid, {})
+
+
+class ProviderReach:
+    """The providers that serve each tree: its own, and sharing ones."""
+
+    def __init__(self, model: Model, named: Iterable[str] = ()) -> None:
+        """The caller holds `model.lock`; `named` are providers that the query names."""
+        self._model = model
+        self._named = tuple(named)
+        self._sharing: dict[str, list[str]] = {}
+        for uuid in model.providers_by_trait.get(SHARING_TRAIT, ()):
+            for aggregate in model.providers[uuid].aggregates:
+                self._sharing.setdefault(aggregate, []).append(uuid)
+
+    def view(self, root: str) -> TreeView | None:
+        """The tree's view; None if there is no such root any more. Takes `model.lock` for that."""
+        model = self._model
+        with model.lock.reading():
+            if root not in model.trees:
+                return None
+            reachable = model.tree(root)
+            providers = {provider.uuid: provider for provider in reachable}
+            if self._sharing:
+                for provider in self._sharing_with(reachable):
+                    if provider.uuid not in providers:
+                        reachable.append(provider)
+                        self._add_with_ancestors(providers, provider)
+            for uuid in self._named:
+                if uuid in model.providers:
+                    providers.setdefault(uuid, model.providers[uuid])
+            usages = {uuid: usage for uuid in providers if (usage := model.usages.get(uuid)) is not None}
+        return TreeView(reachable, providers, usages)
+
+    def _sharing_with(self, tree: Iterable[ProviderRecord]) -> Iterator[ProviderRecord]:
+        aggregates = {name for provider in tree for name in provider.aggregates}
+        for aggregate in sorted(aggregates & self._sharing.keys()):
+            for uuid in self._sharing[aggregate]:
+                provider = self._model.providers.get(uuid)
+                if provider is not None and provider.is_sharing and aggregate in provider.aggregates:
+                    yield provider
+
+    def _add_with_ancestors(self, providers: dict[str, ProviderRecord], provider: ProviderRecord) -> None:
+        above: ProviderRecord | None = provider
+        while above is not None:
+            providers.setdefault(above.uuid, above)
+            above = None if above.parent_uuid is None else self._model.providers[above.parent_uuid]
+
+    def roots(self, uuid: str) -> list[str]:
+        """The roots of the trees that the provider can serve; none if it is gone. Takes `model.lock`."""
+        model = self._model
+        provider = model.providers.get(uuid)
+        if provider is None:
+            return []
+        roots = [provider.root_uuid]
+        if provider.is_sharing:
+            with model.lock.reading():
+                for aggregate in provider.aggregates:
+                    members = model.providers_by_aggregate.get(aggregate, ())
+                    roots += [model.providers[member].root_uuid for member in members]
+        return roots
+
+
+class CandidateSlot(NamedTuple):
+    """A suffixed group, or one class of the unsuffixed group, and the providers that could fill it alone."""
+
+    group: CandidateGroup
+    resources: Mapping[str, int]
+    options: list[ProviderRecord]
+
+
+class SlotDemands:
+    """The resources of the query's slots; those of the unsuffixed group come first."""
+
+    def __init__(self, query: CandidateQuery) -> None:
+        self._query = query
+        self._demands: list[tuple[CandidateGroup, Mapping[str, int]]] = []
+        for group in sorted(query.groups, key=lambda group: group.suffix != ""):
+            single = [{name: amount} for name, amount in group.resources.items()]
+            self._demands += [
+                (group, resources) for resources in ([group.resources] if group.suffix else single)
+            ]
+        self._order = list(range(len(self._demands)))
+
+    def slots(self, view: TreeView) -> list[CandidateSlot] | None:
+        """The slots with their options among the view's providers, None if the tree has no candidate.
+
+        What one tree lacks, most others lack too: a slot without options is checked first in the next trees.
+        """
+        options: list[list[ProviderRecord]] = [[] for _ in self._demands]
+        for place, number in enumerate(self._order):
+            group, resources = self._demands[number]
+            options[number] = [
+                provider for provider in view.reachable if _serves(view, group, resources, provider)
+            ]
+            if not options[number]:
+                self._order.insert(0, self._order.pop(place))
+                return None
+        slots = [
+            CandidateSlot(*demand, serving) for demand, serving in zip(self._demands, options, strict=True)
+        ]
+        return slots if _might_fit(view, self._query, slots) else None
+
+
+def _might_fit(view: TreeView, query: CandidateQuery, slots: list[CandidateSlot]) -> bool:
+    """Whether sums and isolation allow a candidate, so that a full tree costs no search."""
+    if query.isolate and not _can_be_isolated([slot for slot in slots if slot.group.suffix]):
+        return False
+    demands = Counter[str]()
+    options: dict[str, dict[str, ProviderRecord]] = {}
+    for slot in slots:
+        demands.update(slot.resources)
+        for name in slot.resources:
+            options.setdefault(name, {}).update((provider.uuid, provider) for provider in slot.options)
+    return all(
+        amount <= sum(_free(view, provider, name) for provider in options[name].values())
+        for name, amount in demands.items()
+    )
+
+
+def _free(view: TreeView, provider: ProviderRecord, name: str) -> float:
+    return provider.inventories[name].capacity - view.used(provider.uuid, name)
+
+
+def _can_be_isolated(slots: list[CandidateSlot]) -> bool:
+    """Whether each slot can have a provider of its own: a bipartite matching, by augmenting paths."""
+    owners: dict[str, int] = {}
+
+    def place(number: int, tried: set[str]) -> bool:
+        for provider in slots[number].options:
+            if provider.uuid in tried:
+                continue
+            tried.add(provider.uuid)
+            owner = owners.get(provider.uuid)
+            if owner is None or place(owner, tried):
+                owners[provider.uuid] = number
+                return True
+        return False
+
+    return all(place(number, set()) for number in range(len(slots)))
+
+
+def _serves(
+    view: TreeView, group: CandidateGroup, resources: Mapping[str, int], provider: ProviderRecord
+) -> bool:
+    """Whether the provider alone can serve these resources of the group."""
+    for name, amount in resources.items():
+        inventory = provider.inventories.get(name)
+        if inventory is None or not inventory.admits(amount):
+            return False
+        if view.used(provider.uuid, name) + amount > inventory.capacity:
+            return False
+    if group.in_tree is not None:
+        known = view.providers.get(group.in_tree)
+        if known is None or known.root_uuid != provider.root_uuid:
+            return False
+    if not resources and not group.traits.required and not group.aggregates.required:
+        # A group without resources selects providers by trait or aggregate; an exclusion alone selects none.
+        return False
+    if group.suffix:
+        return group.traits.admits(provider.traits) and group.aggregates.admits(provider.aggregates)
+    return not group.traits.forbidden & provider.traits and _admits_tree(view, group, provider)
+
+
+def _admits_tree(view: TreeView, group: CandidateGroup, provider: ProviderRecord) -> bool:
+    """Whether the provider meets the unsuffixed group's `member_of`, by its own aggregates or its root's.
+
+    The aggregates of a root count for all providers of its tree.
+    """
+    required, forbidden = group.aggregates
+    if not required and not forbidden:
+        return True
+    memberships = (provider.aggregates, view.providers[provider.root_uuid].aggregates)
+    return not any(forbidden & aggregates for aggregates in memberships) and any(
+        all(any_of & aggregates for any_of in required) for aggregates in memberships
+    )
+
+
+_State = tuple[int, frozenset[tuple[tuple[str, str], int]], frozenset[str], frozenset[str]]
+
+
+class TreeSearch:
+    """Fills the slots for one tree, each with one of its options."""
+
+    def __init__(self, view: TreeView, query: CandidateQuery, slots: list[CandidateSlot]) -> None:
+        self._view = view
+        self._query = query
+        self._slots = slots
+        self._unsuffixed = sum(1 for slot in slots if not slot.group.suffix)
+        demanded = Counter(name for slot in slots for name in slot.resources)
+        self._contended = {name for name, times in demanded.items() if times > 1}
+        self._required = slots[0].group.traits.required if self._unsuffixed else ()
+        self._taken: Counter[tuple[str, str]] = Counter()
+        self._chosen: list[ProviderRecord] = []
+        self._hopeless: set[_State] = set()
+
+    def fill(self) -> Iterator[tuple[ProviderRecord, ...]]:
+        """Every way to fill all slots: a provider for each, in the order of the slots."""
+        subtrees = self._query.same_subtrees
+        if not subtrees:
+            yield from self._fill(0, [slot.options for slot in self._slots])
+            return
+        # The top of a subtree is one of the providers chosen in it; each possible top is tried in turn.
+        for tops in itertools.product(*(self._tops(suffixes) for suffixes in subtrees)):
+            options = self._below(tops)
+            if all(options):
+                self._hopeless.clear()
+                for chosen in self._fill(0, options):
+                    if self._tops_are_chosen(tops, chosen):
+                        yield chosen
+
+    def _fill(self, depth: int, options: list[list[ProviderRecord]]) -> Iterator[tuple[ProviderRecord, ...]]:
+        if depth == self._unsuffixed and not self._traits_are_met():
+            return
+        if depth == len(self._slots):
+            yield tuple(self._chosen)
+            return
+        if self._hopeless and self._state(depth) in self._hopeless:
+            return
+        slot, fruitful = self._slots[depth], False
+        for provider in options[depth]:
+            if self._fits(slot, provider):
+                self._take(slot, provider, 1)
+                for chosen in self._fill(depth + 1, options):
+                    fruitful = True
+                    yield chosen
+                self._take(slot, provider, -1)
+        if not fruitful:
+            self._hopeless.add(self._state(depth))
+
+    def _fits(self, slot: CandidateSlot, provider: ProviderRecord) -> bool:
+        """Whether the provider can fill this slot beside those that it already fills."""
+        if self._query.isolate and slot.group.suffix and provider in self._chosen[self._unsuffixed :]:
+            return False
+        if self._query.minor < CANDIDATES_TREES and any(
+            chosen.root_uuid == provider.root_uuid and chosen.uuid != provider.uuid for chosen in self._chosen
+        ):
+            return False
+        for name, amount in slot.resources.items():
+            if name not in self._contended:
+                continue
+            inventory = provider.inventories[name]
+            total = amount + self._taken[provider.uuid, name]
+            if total > inventory.max_unit:
+                return False
+            if self._view.used(provider.uuid, name) + total > inventory.capacity:
+                return False
+        return True
+
+    def _take(self, slot: CandidateSlot, provider: ProviderRecord, sign: int) -> None:
+        if sign > 0:
+            self._chosen.append(provider)
+        else:
+            self._chosen.pop()
+        for name, amount in slot.resources.items():
+            if name in self._contended:
+                self._taken[provider.uuid, name] += sign * amount
+
+    def _state(self, depth: int) -> _State:
+        """All that decides whether the slots from `depth` on can be filled."""
+        first = self._unsuffixed
+        return (
+            depth,
+            frozenset((key, amount) for key, amount in self._taken.items() if amount),
+            frozenset(provider.uuid for provider in self._chosen[:first]),
+            frozenset(provider.uuid for provider in self._chosen[first:]),
+        )
+
+    def _traits_are_met(self) -> bool:
+        """Whether the unsuffixed group's providers together have its required traits."""
+        if not self._required:
+            return True
+        traits = frozenset().union(*(provider.traits for provider in self._chosen[: self._unsuffixed]))
+        return all(any_of & traits for any_of in self._required)
+
+    # -- same_subtree --
+
+    def _tops(self, suffixes: frozenset[str]) -> list[tuple[frozenset[str], ProviderRecord]]:
+        """Each provider that could be the top of the subtree, with the suffixes of the subtree."""
+        options = (slot.options for slot in self._slots if slot.group.suffix in suffixes)
+        distinct = {provider.uuid: provider for some in options for provider in some}
+        return [(suffixes, provider) for provider in distinct.values()]
+
+    def _below(self, tops: Iterable[tuple[frozenset[str], ProviderRecord]]) -> list[list[ProviderRecord]]:
+        """The options of each slot that are under the tops of its subtrees."""
+        options = [slot.options for slot in self._slots]
+        for suffixes, top in tops:
+            for number, slot in enumerate(self._slots):
+                if slot.group.suffix in suffixes:
+                    options[number] = [
+                        provider for provider in options[number] if self._is_under(provider, top.uuid)
+                    ]
+        return options
+
+    def _is_under(self, provider: ProviderRecord, top: str) -> bool:
+        above: ProviderRecord | None = provider
+        while above is not None:
+            if above.uuid == top:
+                return True
+            above = None if above.parent_uuid is None else self._view.providers[above.parent_uuid]
+        return False
+
+    def _tops_are_chosen(
+        self, tops: Iterable[tuple[frozenset[str], ProviderRecord]], chosen: tuple[ProviderRecord, ...]
+    ) -> bool:
+        filled = list(zip(self._slots, chosen, strict=True))
+        return all(
+            any(slot.group.suffix in suffixes and provider.uuid == top.uuid for slot, provider in filled)
+            for suffixes, top in tops
+        )
+
+
+class Candidate(NamedTuple):
+    """{provider uuid: {class: amount}}, and {suffix of a group: [provider uuid, ...]}."""
+
+    allocations: Mapping[str, Mapping[str, int]]
+    mappings: Mapping[str, list[str]]
+
+
+class FoundCandidate(NamedTuple):
+    """A candidate and the view of the tree that it is from."""
+
+    candidate: Candidate
+    view: TreeView
+
+
+def find_candidates(model: Model, query: CandidateQuery) -> Iterator[FoundCandidate]:
+    """Each candidate once, tree by tree, in the order in which the trees were created.
+
+    The caller has checked that the classes and traits of the query exist, and does not hold `model.lock`.
+    """
+    seen: set[tuple[str, ...]] = set()
+    with model.lock.reading():
+        reach = ProviderReach(model, (group.in_tree for group in query.groups if group.in_tree is not None))
+        demands = SlotDemands(query)
+        starts = tuple(_rarest(model, query))
+    values = _SharedValues()
+    for root in anchors(starts, reach):
+        view = reach.view(root)
+        if view is None or not query.root_traits.admits(view.providers[root].traits):
+            continue
+        slots = demands.slots(view)
+        if slots is None:
+            continue
+        for chosen in TreeSearch(view, query, slots).fill():
+            if all(provider.is_sharing for provider in chosen):
+                # No provider of the tree itself is used: other trees in reach give the same candidate.
+                key = tuple(provider.uuid for provider in chosen)
+                if key in seen:
+                    continue
+                seen.add(key)
+            yield FoundCandidate(values.candidate(slots, chosen), view)
+
+
+class _SharedValues:
+    """Makes candidates. Equal parts of them are one object: there may be very many candidates."""
+
+    def __init__(self) -> None:
+        self._amounts: dict[tuple[tuple[str, int], ...], Mapping[str, int]] = {}
+        self._uuids: dict[tuple[str, ...], list[str]] = {}
+
+    def candidate(self, slots: Iterable[CandidateSlot], chosen: Iterable[ProviderRecord]) -> Candidate:
+        """The candidate in which the chosen providers fill the slots."""
+        allocations: dict[str, dict[str, int]] = {}
+        mappings: dict[str, tuple[str, ...]] = {}
+        for slot, provider in zip(slots, chosen, strict=True):
+            uuids = mappings.get(slot.group.suffix, ())
+            if provider.uuid not in uuids:
+                mappings[slot.group.suffix] = (*uuids, provider.uuid)
+            for name, amount in slot.resources.items():
+                amounts = allocations.setdefault(provider.uuid, {})
+                amounts[name] = amounts.get(name, 0) + amount
+        return Candidate(
+            {
+                uuid: self._amounts.setdefault(tuple(amounts.items()), amounts)
+                for uuid, amounts in allocations.items()
+            },
+            {suffix: self._uuids.setdefault(uuids, list(uuids)) for suffix, uuids in mappings.items()},
+        )
+
+
+def anchors(starts: Iterable[str], reach: ProviderReach) -> Iterator[str]:
+    """The roots of the trees that may have a candidate, lazily, each once.
+
+    `starts` are the providers that meet the rarest requirement of the query, so that most trees without a
+    candidate are never read.
+    """
+    seen = set()
+    for uuid in starts:
+        for root in reach.roots(uuid):
+            if root not in seen:
+                seen.add(root)
+                yield root
+
+
+def _rarest(model: Model, query: CandidateQuery) -> Mapping[str, None]:
+    return min(_needs(model, query), key=len)
+
+
+def _needs(model: Model, query: CandidateQuery) -> Iterator[Mapping[str, None]]:
+    """Sets of providers; each candidate contains at least one provider of each set."""
+    for group in query.groups:
+        for name in group.resources:
+            yield model.providers_by_class.get(name, {})
+        for any_of in group.traits.required:
+            yield _union(model.providers_by_trait, any_of)
+        if group.suffix:
+            for any_of in group.aggregates.required:
+                yield _union(model.providers_by_aggregate, any_of)
+        if group.in_tree is not None:
+            known = model.providers.get(group.in_tree)
+            yield {} if known is None else model.trees[known.root_uuid]
+
+
+def _union(index: Mapping[str, Mapping[str, None]], keys: frozenset[str]) -> Mapping[str, None]:
+    entries = [index.get(key, {}) for key in sorted(keys)]
+    return entries[0] if len(entries) == 1 else dict.fromkeys(itertools.chain(*entries))

@@ -1,0 +1,730 @@
+"""The handlers: a function for each route and method, in the order of the table in routes.py.
+
+Each reads the request, runs a rule or reads the model, and builds the response.
+"""
+
+from __future__ import annotations
+
+import uuid as uuids
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, NamedTuple
+
+from agent.http.fair_threads import without_collection
+from agent.placement.embedded import microversions as mv
+from agent.placement.embedded import rules, validation
+from agent.placement.embedded.candidates import (
+    Candidate,
+    CandidateQuery,
+    ProviderReach,
+    TreeView,
+    find_candidates,
+    parse_query,
+)
+from agent.placement.embedded.messages import (
+    CoreResponse,
+    Request,
+    cache_headers,
+    empty_response,
+    json_response,
+)
+from agent.placement.embedded.model import ConsumerRecord, Draft, InventoryRecord, Model, ProviderRecord
+from agent.placement.embedded.problems import BAD_REQUEST, NOT_FOUND, RequestRefused
+from agent.placement.embedded.rules import ConsumerWrite
+from agent.placement.embedded.validation import is_loose_uuid
+
+
+def get_root(request: Request) -> CoreResponse:
+    """GET /"""
+    version = {
+        "id": f"v{mv.text(mv.MIN)}",
+        "max_version": mv.text(mv.MAX),
+        "min_version": mv.text(mv.MIN),
+        "status": "CURRENT",
+        "links": [{"rel": "self", "href": ""}],
+    }
+    return json_response(request, {"versions": [version]}, request.store.clock())
+
+
+_LINKS = (
+    ("inventories", mv.MIN),
+    ("usages", mv.MIN),
+    ("aggregates", mv.AGGREGATES),
+    ("traits", mv.TRAITS),
+    ("allocations", mv.ALLOCATIONS_LINK),
+)
+
+
+def url_of(provider_uuid: str) -> str:
+    """The provider's path in the API."""
+    return f"/resource_providers/{provider_uuid}"
+
+
+def show_provider(provider: ProviderRecord, minor: int) -> dict[str, Any]:
+    """The provider's record in a response."""
+    url = url_of(provider.uuid)
+    links = [{"rel": "self", "href": url}]
+    links += [{"rel": rel, "href": f"{url}/{rel}"} for rel, since in _LINKS if minor >= since]
+    shown = {
+        "uuid": provider.uuid,
+        "name": provider.name,
+        "generation": provider.generation,
+        "links": links,
+    }
+    if minor >= mv.NESTED_PROVIDERS:
+        shown["parent_provider_uuid"] = provider.parent_uuid
+        shown["root_provider_uuid"] = provider.root_uuid
+    return shown
+
+
+def create_provider(request: Request) -> CoreResponse:
+    """POST /resource_providers"""
+    body = request.read_body(validation.POST_PROVIDER)
+    given = body.get("uuid")
+    uuid = str(uuids.UUID(given)) if given else str(uuids.uuid4())
+    provider = request.write(
+        lambda draft: rules.create_provider(draft, uuid, body["name"], body.get("parent_provider_uuid"))
+    )
+    location = {"location": url_of(uuid)}
+    if request.minor < mv.CREATED_PROVIDER_BODY:
+        return empty_response(201, location)
+    headers = cache_headers(request, provider.updated_at) | location
+    return CoreResponse(200, headers, show_provider(provider, request.minor))
+
+
+def get_provider(request: Request) -> CoreResponse:
+    """GET /resource_providers/{uuid}"""
+    provider = rules.get_provider(request.store.model, request.args["uuid"])
+    return json_response(request, show_provider(provider, request.minor), provider.updated_at)
+
+
+def update_provider(request: Request) -> CoreResponse:
+    """PUT /resource_providers/{uuid}"""
+    uuid, minor = request.args["uuid"], request.minor
+    rules.get_provider(request.store.model, uuid)
+    body = request.read_body(validation.PUT_PROVIDER)
+
+    def rule(draft: Draft) -> ProviderRecord:
+        parent = body.get("parent_provider_uuid", rules.get_provider(draft, uuid).parent_uuid)
+        return rules.update_provider(draft, uuid, body["name"], parent, may_reparent=minor >= mv.REPARENTING)
+
+    provider = request.write(rule)
+    return json_response(request, show_provider(provider, minor), provider.updated_at)
+
+
+def delete_provider(request: Request) -> CoreResponse:
+    """DELETE /resource_providers/{uuid}"""
+    uuid = request.args["uuid"]
+    request.write(lambda draft: rules.delete_provider(draft, uuid), releases=True)
+    return empty_response()
+
+
+def list_providers(request: Request) -> CoreResponse:
+    """GET /resource_providers"""
+    parameters = request.read_query(validation.LIST_PROVIDERS)
+    aggregates = validation.parse_member_of(request.query.all("member_of"), request.minor)
+    traits = validation.parse_required(request.query.all("required"), request.minor)
+    amounts = validation.parse_resources(parameters["resources"]) if "resources" in parameters else {}
+    with request.store.reading() as model:
+        matching = _filtered(model, parameters, traits, aggregates, amounts)
+    modified = max((provider.updated_at for provider in matching), default=request.store.clock())
+    return json_response(
+        request,
+        {"resource_providers": [show_provider(provider, request.minor) for provider in matching]},
+        modified,
+    )
+
+
+def _filtered(
+    model: Model,
+    parameters: dict[str, str],
+    traits: validation.TraitFilter,
+    aggregates: validation.AggregateFilter,
+    amounts: dict[str, int],
+) -> list[ProviderRecord]:
+    candidates: Iterable[ProviderRecord] = model.providers.values()
+    if parameters.get("in_tree"):
+        member = model.provider(parameters["in_tree"])
+        if member is None:
+            return []
+        candidates = model.tree(member.root_uuid)
+    if parameters.get("uuid"):
+        candidates = [provider for provider in candidates if provider.uuid == parameters["uuid"]]
+    if parameters.get("name"):
+        candidates = [provider for provider in candidates if provider.name == parameters["name"]]
+    unknown = sorted(name for name in traits.names if not model.has_trait(name))
+    if unknown:
+        raise RequestRefused(BAD_REQUEST, f"No such trait(s): {', '.join(unknown)}.")
+    rules.check_known(model, amounts)
+    return [
+        provider
+        for provider in candidates
+        if traits.admits(provider.traits)
+        and aggregates.admits(provider.aggregates)
+        and all(_has_room(model, provider, name, amount) for name, amount in amounts.items())
+    ]
+
+
+def _has_room(model: Model, provider: ProviderRecord, resource_class: str, amount: int) -> bool:
+    inventory = provider.inventories.get(resource_class)
+    return (
+        inventory is not None
+        and inventory.admits(amount)
+        and model.used(provider.uuid, resource_class) + amount <= inventory.capacity
+    )
+
+
+_INVENTORY_FIELDS = ("total", "reserved", "min_unit", "max_unit", "step_size", "allocation_ratio")
+
+
+def get_inventories(request: Request) -> CoreResponse:
+    """GET /resource_providers/{uuid}/inventories"""
+    return _show_inventories(request, rules.get_provider(request.store.model, request.args["uuid"]))
+
+
+def get_inventory(request: Request) -> CoreResponse:
+    """GET /resource_providers/{uuid}/inventories/{resource_class}"""
+    provider = rules.get_provider(request.store.model, request.args["uuid"])
+    resource_class = request.args["resource_class"]
+    if resource_class not in provider.inventories:
+        raise RequestRefused(NOT_FOUND, f"No inventory of class {resource_class} for {provider.uuid}.")
+    return _answer_inventory(request, provider, resource_class)
+
+
+def put_inventories(request: Request) -> CoreResponse:
+    """PUT /resource_providers/{uuid}/inventories"""
+    uuid = request.args["uuid"]
+    rules.get_provider(request.store.model, uuid)
+    body = request.read_body(validation.PUT_INVENTORIES)
+    wanted = inventories_of(body["inventories"], request.store.clock())
+    generation = body["resource_provider_generation"]
+
+    def rule(draft: Draft) -> ProviderRecord:
+        rules.get_provider_at(draft, uuid, generation)
+        _check_capacity(request, wanted)
+        return rules.put_inventories(draft, uuid, generation, wanted)
+
+    return _show_inventories(request, request.write(rule))
+
+
+def delete_inventories(request: Request) -> CoreResponse:
+    """DELETE /resource_providers/{uuid}/inventories"""
+    uuid = request.args["uuid"]
+    request.write(lambda draft: rules.put_inventories(draft, uuid, None, {}), releases=True)
+    return empty_response()
+
+
+def add_inventory(request: Request) -> CoreResponse:
+    """POST /resource_providers/{uuid}/inventories"""
+    uuid = request.args["uuid"]
+    rules.get_provider(request.store.model, uuid)
+    body = request.read_body(validation.POST_INVENTORY)
+    resource_class = body["resource_class"]
+    inventory = rules.inventory_of(body, request.store.clock())
+    _check_capacity(request, {resource_class: inventory})
+    provider = request.write(lambda draft: rules.add_inventory(draft, uuid, resource_class, inventory))
+    answer = _answer_inventory(request, provider, resource_class, 201)
+    answer.headers["location"] = f"{url_of(uuid)}/inventories/{resource_class}"
+    return answer
+
+
+def put_inventory(request: Request) -> CoreResponse:
+    """PUT /resource_providers/{uuid}/inventories/{resource_class}"""
+    uuid, resource_class = request.args["uuid"], request.args["resource_class"]
+    rules.get_provider(request.store.model, uuid)
+    body = request.read_body(validation.PUT_INVENTORY)
+    inventory = rules.inventory_of(body, request.store.clock())
+    generation = body["resource_provider_generation"]
+
+    def rule(draft: Draft) -> ProviderRecord:
+        rules.get_provider_at(draft, uuid, generation)
+        _check_capacity(request, {resource_class: inventory})
+        return rules.update_inventory(draft, uuid, generation, resource_class, inventory)
+
+    return _answer_inventory(request, request.write(rule), resource_class)
+
+
+def delete_inventory(request: Request) -> CoreResponse:
+    """DELETE /resource_providers/{uuid}/inventories/{resource_class}"""
+    uuid, resource_class = request.args["uuid"], request.args["resource_class"]
+    request.write(lambda draft: rules.delete_inventory(draft, uuid, resource_class), releases=True)
+    return empty_response()
+
+
+def inventories_of(bodies: Mapping[str, Mapping[str, Any]], now: float) -> dict[str, InventoryRecord]:
+    """{resource class: inventory} of valid bodies."""
+    return {resource_class: rules.inventory_of(body, now) for resource_class, body in bodies.items()}
+
+
+def _check_capacity(request: Request, wanted: rules.InventoryRecords) -> None:
+    may_be_zero = request.minor >= mv.RESERVED_MAY_BE_TOTAL
+    rules.check_capacity(request.args["uuid"], wanted, may_be_zero=may_be_zero)
+
+
+def _show_inventories(request: Request, provider: ProviderRecord) -> CoreResponse:
+    shown = {name: _show_inventory(inventory) for name, inventory in provider.inventories.items()}
+    modified = max((inventory.updated_at for inventory in provider.inventories.values()), default=None)
+    body = {"resource_provider_generation": provider.generation, "inventories": shown}
+    return json_response(request, body, modified)
+
+
+def _answer_inventory(
+    request: Request, provider: ProviderRecord, resource_class: str, status: int = 200
+) -> CoreResponse:
+    inventory = provider.inventories[resource_class]
+    body = _show_inventory(inventory) | {"resource_provider_generation": provider.generation}
+    return json_response(request, body, inventory.updated_at, status)
+
+
+def _show_inventory(inventory: InventoryRecord) -> dict[str, Any]:
+    return {field: getattr(inventory, field) for field in _INVENTORY_FIELDS}
+
+
+def list_traits(request: Request) -> CoreResponse:
+    """GET /traits"""
+    parameters = request.read_query(validation.LIST_TRAITS)
+    with request.store.reading() as model:
+        known = _traits_named(model, parameters)
+    return json_response(request, {"traits": list(known)}, _newest(request, known.values()))
+
+
+def _traits_named(model: Model, parameters: Mapping[str, str]) -> dict[str, float]:
+    known = dict(model.traits)
+    if "name" in parameters:
+        kind, colon, value = parameters["name"].partition(":")
+        if not colon:
+            raise RequestRefused(BAD_REQUEST, "name must be in:NAME,NAME or startswith:PREFIX.")
+        if kind == "in":
+            wanted = set(value.split(","))
+            known = {name: created_at for name, created_at in known.items() if name in wanted}
+        elif kind == "startswith":
+            known = {name: created_at for name, created_at in known.items() if name.startswith(value)}
+    if "associated" in parameters:
+        associated = {"true": True, "false": False}.get(parameters["associated"].lower())
+        if associated is None:
+            raise RequestRefused(BAD_REQUEST, 'associated must be "true" or "false".')
+        known = {
+            name: created_at
+            for name, created_at in known.items()
+            if (name in model.providers_by_trait) is associated
+        }
+    return known
+
+
+def get_trait(request: Request) -> CoreResponse:
+    """GET /traits/{name}"""
+    name = request.args["name"]
+    created_at = request.store.model.traits.get(name)
+    if created_at is None:
+        raise RequestRefused(NOT_FOUND, f"No such trait(s): {name}.")
+    return empty_response(204, cache_headers(request, created_at))
+
+
+def put_trait(request: Request) -> CoreResponse:
+    """PUT /traits/{name}"""
+    name = validation.validate(
+        validation.CUSTOM_TRAIT, request.minor, request.args["name"], "the trait's name"
+    )
+    created = request.write(lambda draft: rules.ensure_trait(draft, name))
+    headers = cache_headers(request, request.store.model.traits.get(name)) | {"location": f"/traits/{name}"}
+    return empty_response(201 if created else 204, headers)
+
+
+def delete_trait(request: Request) -> CoreResponse:
+    """DELETE /traits/{name}"""
+    name = request.args["name"]
+    request.write(lambda draft: rules.delete_trait(draft, name), releases=True)
+    return empty_response()
+
+
+def get_provider_traits(request: Request) -> CoreResponse:
+    """GET /resource_providers/{uuid}/traits"""
+    return _show_traits(request, rules.get_provider(request.store.model, request.args["uuid"]))
+
+
+def put_provider_traits(request: Request) -> CoreResponse:
+    """PUT /resource_providers/{uuid}/traits"""
+    uuid = request.args["uuid"]
+    body = request.read_body(validation.PUT_PROVIDER_TRAITS)
+    provider = request.write(
+        lambda draft: rules.set_traits(draft, uuid, body["resource_provider_generation"], body["traits"])
+    )
+    return _show_traits(request, provider)
+
+
+def delete_provider_traits(request: Request) -> CoreResponse:
+    """DELETE /resource_providers/{uuid}/traits"""
+    uuid = request.args["uuid"]
+    request.write(lambda draft: rules.set_traits(draft, uuid, None, ()), releases=True)
+    return empty_response()
+
+
+def get_aggregates(request: Request) -> CoreResponse:
+    """GET /resource_providers/{uuid}/aggregates"""
+    provider = rules.get_provider(request.store.model, request.args["uuid"])
+    return _show_aggregates(request, provider, sorted(provider.aggregates))
+
+
+def put_aggregates(request: Request) -> CoreResponse:
+    """PUT /resource_providers/{uuid}/aggregates"""
+    uuid = request.args["uuid"]
+    rules.get_provider(request.store.model, uuid)
+    body = request.read_body(validation.PUT_AGGREGATES)
+    guarded = request.minor >= mv.AGGREGATES_GENERATION
+    aggregates = body["aggregates"] if guarded else body
+    generation = body["resource_provider_generation"] if guarded else None
+    provider = request.write(
+        lambda draft: rules.set_aggregates(draft, uuid, generation, aggregates, raises_generation=guarded)
+    )
+    return _show_aggregates(request, provider, aggregates)
+
+
+def _show_traits(request: Request, provider: ProviderRecord) -> CoreResponse:
+    known = request.store.model.traits
+    body = {"traits": sorted(provider.traits), "resource_provider_generation": provider.generation}
+    return json_response(request, body, _newest(request, (known.get(name, 0.0) for name in provider.traits)))
+
+
+def _show_aggregates(request: Request, provider: ProviderRecord, aggregates: list[str]) -> CoreResponse:
+    body: dict[str, Any] = {"aggregates": aggregates}
+    if request.minor >= mv.AGGREGATES_GENERATION:
+        body["resource_provider_generation"] = provider.generation
+    return json_response(request, body, request.store.clock())
+
+
+def _newest(request: Request, times: Iterable[float]) -> float:
+    return max(times, default=request.store.clock())
+
+
+def _url_of(name: str) -> str:
+    return f"/resource_classes/{name}"
+
+
+def _show_class(name: str) -> dict[str, Any]:
+    return {"name": name, "links": [{"rel": "self", "href": _url_of(name)}]}
+
+
+def list_classes(request: Request) -> CoreResponse:
+    """GET /resource_classes"""
+    with request.store.reading() as model:
+        known = dict(model.resource_classes)
+    return json_response(
+        request, {"resource_classes": [_show_class(name) for name in known]}, max(known.values())
+    )
+
+
+def get_class(request: Request) -> CoreResponse:
+    """GET /resource_classes/{name}"""
+    name = request.args["name"]
+    created_at = request.store.model.resource_classes.get(name)
+    if created_at is None:
+        raise RequestRefused(NOT_FOUND, f"No such resource class {name}.")
+    return json_response(request, _show_class(name), created_at)
+
+
+def create_class(request: Request) -> CoreResponse:
+    """POST /resource_classes"""
+    name: str = request.read_body(validation.CUSTOM_CLASS)["name"]
+    request.write(lambda draft: rules.create_class(draft, name))
+    return empty_response(201, {"location": _url_of(name)})
+
+
+def ensure_class(request: Request) -> CoreResponse:
+    """PUT /resource_classes/{name}, from microversion 1.7 on"""
+    body = {"name": request.args["name"]}
+    name: str = validation.validate(validation.CUSTOM_CLASS, request.minor, body, "the resource class")[
+        "name"
+    ]
+    created = request.write(lambda draft: rules.ensure_class(draft, name))
+    return empty_response(201 if created else 204, {"location": _url_of(name)})
+
+
+def rename_class(request: Request) -> CoreResponse:
+    """PUT /resource_classes/{name}, up to microversion 1.6"""
+    name = request.args["name"]
+    new_name: str = request.read_body(validation.CUSTOM_CLASS)["name"]
+    request.write(lambda draft: rules.rename_class(draft, name, new_name))
+    return json_response(request, _show_class(new_name), None)
+
+
+def delete_class(request: Request) -> CoreResponse:
+    """DELETE /resource_classes/{name}"""
+    name = request.args["name"]
+    request.write(lambda draft: rules.delete_class(draft, name), releases=True)
+    return empty_response()
+
+
+UNKNOWN_TYPE = "unknown"
+"""The shown type of a consumer without a type."""
+
+INCOMPLETE_OWNER = "00000000-0000-0000-0000-000000000000"
+"""Project and user of a write below microversion 1.8, which does not name them."""
+
+
+def get_allocations(request: Request) -> CoreResponse:
+    """GET /allocations/{consumer_uuid}"""
+    with request.store.reading() as model:
+        consumer = model.consumer(request.args["consumer_uuid"])
+        if consumer is not None and not consumer.allocations:
+            consumer = None
+        body = {"allocations": {}} if consumer is None else _show_consumer(model, consumer, request.minor)
+    modified = request.store.clock() if consumer is None else consumer.updated_at
+    return json_response(request, body, modified)
+
+
+def _show_consumer(model: Model, consumer: ConsumerRecord, minor: int) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "allocations": {
+            uuid: {"resources": dict(resources), "generation": model.providers[uuid].generation}
+            for uuid, resources in consumer.allocations.items()
+        }
+    }
+    if minor >= mv.ALLOCATIONS_BY_PROVIDER:
+        shown["project_id"] = consumer.project_id
+        shown["user_id"] = consumer.user_id
+    if minor >= mv.CONSUMER_GENERATION:
+        shown["consumer_generation"] = consumer.generation
+    if minor >= mv.CONSUMER_TYPES:
+        shown["consumer_type"] = consumer.consumer_type or UNKNOWN_TYPE
+    return shown
+
+
+def get_provider_allocations(request: Request) -> CoreResponse:
+    """GET /resource_providers/{uuid}/allocations"""
+    with request.store.reading() as model:
+        provider = rules.get_provider(model, request.args["uuid"])
+        holders = model.consumers_of(provider.uuid)
+    shown: dict[str, dict[str, Any]] = {}
+    for consumer in holders:
+        shown[consumer.uuid] = {"resources": dict(consumer.allocations[provider.uuid])}
+        if request.minor >= mv.CONSUMER_GENERATION:
+            shown[consumer.uuid]["consumer_generation"] = consumer.generation
+    modified = max((consumer.updated_at for consumer in holders), default=request.store.clock())
+    body = {"allocations": shown, "resource_provider_generation": provider.generation}
+    return json_response(request, body, modified)
+
+
+def put_allocations(request: Request) -> CoreResponse:
+    """PUT /allocations/{consumer_uuid}"""
+    given = request.args["consumer_uuid"]
+    if not is_loose_uuid(given):
+        raise RequestRefused(BAD_REQUEST, f"Malformed consumer_uuid: {given}")
+    body = request.read_body(validation.PUT_ALLOCATIONS)
+    if request.minor < mv.ALLOCATIONS_BY_PROVIDER:
+        body["allocations"] = {
+            part["resource_provider"]["uuid"]: {"resources": part["resources"]}
+            for part in body["allocations"]
+        }
+    write = _write_of(str(uuids.UUID(given)), body, request.minor)
+    request.write(lambda draft: rules.replace_allocations(draft, (write,)), releases=not write.allocations)
+    return empty_response()
+
+
+def post_allocations(request: Request) -> CoreResponse:
+    """POST /allocations"""
+    writes = _writes_of(request.read_body(validation.POST_ALLOCATIONS), request.minor)
+    # A body with empty allocations ends or reverts a move: it frees at least as much as it takes.
+    releases = any(not write.allocations for write in writes)
+    request.write(lambda draft: rules.replace_allocations(draft, writes), releases=releases)
+    return empty_response()
+
+
+def delete_allocations(request: Request) -> CoreResponse:
+    """DELETE /allocations/{consumer_uuid}"""
+    uuid = request.args["consumer_uuid"]
+    request.write(lambda draft: rules.delete_allocations(draft, uuid), releases=True)
+    return empty_response()
+
+
+def reshape(request: Request) -> CoreResponse:
+    """POST /reshaper"""
+    body = request.read_body(validation.POST_RESHAPER)
+    now = request.store.clock()
+    wanted = {
+        uuid: (part["resource_provider_generation"], inventories_of(part["inventories"], now))
+        for uuid, part in body["inventories"].items()
+    }
+    writes = _writes_of(body["allocations"], request.minor)
+    request.write(lambda draft: rules.reshape(draft, wanted, writes))
+    return empty_response()
+
+
+def _writes_of(bodies: Mapping[str, Mapping[str, Any]], minor: int) -> list[ConsumerWrite]:
+    return [_write_of(uuid, body, minor) for uuid, body in bodies.items()]
+
+
+def _write_of(uuid: str, body: Mapping[str, Any], minor: int) -> ConsumerWrite:
+    return ConsumerWrite(
+        uuid=uuid,
+        project_id=body.get("project_id", INCOMPLETE_OWNER),
+        user_id=body.get("user_id", INCOMPLETE_OWNER),
+        consumer_type=body.get("consumer_type"),
+        generation=body.get("consumer_generation"),
+        checks_generation=minor >= mv.CONSUMER_GENERATION,
+        allocations={rp: allocation["resources"] for rp, allocation in body["allocations"].items()},
+    )
+
+
+ALL_TYPES = "all"
+
+
+def get_provider_usages(request: Request) -> CoreResponse:
+    """GET /resource_providers/{uuid}/usages"""
+    with request.store.reading() as model:
+        provider = rules.get_provider(model, request.args["uuid"])
+        used = {name: model.used(provider.uuid, name) for name in provider.inventories}
+    body = {"resource_provider_generation": provider.generation, "usages": used}
+    return json_response(request, body, request.store.clock())
+
+
+def get_usages(request: Request) -> CoreResponse:
+    """GET /usages"""
+    parameters = request.read_query(validation.GET_USAGES)
+    project_id, user_id = parameters["project_id"], parameters.get("user_id")
+    with request.store.reading() as model:
+        owned = [
+            consumer
+            for consumer in model.consumers.values()
+            if consumer.allocations
+            and consumer.project_id == project_id
+            and user_id in (None, consumer.user_id)
+        ]
+    if request.minor < mv.CONSUMER_TYPES:
+        usages: dict[str, int] | dict[str, dict[str, int]] = _sums(owned)
+    else:
+        usages = _by_type(owned, parameters.get("consumer_type"))
+    return json_response(request, {"usages": usages}, request.store.clock())
+
+
+def _by_type(consumers: list[ConsumerRecord], wanted: str | None) -> dict[str, dict[str, int]]:
+    """{type: {class: sum, ..., "consumer_count": n}}; `wanted` "all" puts all consumers under that name."""
+    groups: dict[str, list[ConsumerRecord]] = {}
+    for consumer in consumers:
+        name = ALL_TYPES if wanted == ALL_TYPES else consumer.consumer_type or UNKNOWN_TYPE
+        if wanted in (None, name):
+            groups.setdefault(name, []).append(consumer)
+    return {name: {**_sums(group), "consumer_count": len(group)} for name, group in groups.items()}
+
+
+def _sums(consumers: Iterable[ConsumerRecord]) -> dict[str, int]:
+    sums: dict[str, int] = {}
+    for consumer in consumers:
+        for resources in consumer.allocations.values():
+            for resource_class, amount in resources.items():
+                sums[resource_class] = sums.get(resource_class, 0) + amount
+    return sums
+
+
+class FoundCandidates(NamedTuple):
+    """The candidates of a query, and the providers of its summaries with their usage by class."""
+
+    candidates: list[Candidate]
+    providers: list[tuple[ProviderRecord, Mapping[str, int]]]
+
+
+def get_candidates(request: Request) -> CoreResponse:
+    """GET /allocation_candidates"""
+    query = parse_query(request.query, request.minor)
+    with without_collection():
+        body = candidates_body(query, find_with_summaries(request.store.model, query))
+    return json_response(request, body, request.store.clock())
+
+
+def find_with_summaries(model: Model, query: CandidateQuery) -> FoundCandidates:
+    """All that the response needs from the model, whose lock is taken for short times only.
+
+    Raises RequestRefused (400) for unknown classes and traits.
+    """
+    with model.lock.reading():
+        unknown_classes = query.resource_classes() - model.resource_classes.keys()
+        unknown_traits = query.trait_names() - model.traits.keys()
+    if unknown_classes:
+        raise RequestRefused(BAD_REQUEST, f"No such resource class: {', '.join(sorted(unknown_classes))}.")
+    if unknown_traits:
+        raise RequestRefused(BAD_REQUEST, f"No such trait: {', '.join(sorted(unknown_traits))}.")
+    candidates = []
+    views: dict[str, TreeView] = {}
+    for candidate, view in islice(find_candidates(model, query), query.limit):
+        candidates.append(candidate)
+        for uuid in candidate.allocations:
+            views.setdefault(uuid, view)
+    return FoundCandidates(candidates, list(_summarised(model, query, views)))
+
+
+def candidates_body(query: CandidateQuery, results: FoundCandidates) -> dict[str, Any]:
+    """`{"allocation_requests": [...], "provider_summaries": {uuid: {...}}}` in the query's microversion."""
+    resources: dict[int, dict[str, Any]] = {}
+    return {
+        "allocation_requests": [
+            _allocation_request(candidate, query.minor, resources) for candidate in results.candidates
+        ],
+        "provider_summaries": {
+            provider.uuid: _summary(query, provider, usage) for provider, usage in results.providers
+        },
+    }
+
+
+def _allocation_request(
+    candidate: Candidate, minor: int, resources: dict[int, dict[str, Any]]
+) -> dict[str, Any]:
+    """The candidate in the form in which the same microversion accepts it as allocations.
+
+    Candidates share their amounts: `resources` has {"resources": amounts} by the id of these amounts.
+    """
+    if minor < mv.ALLOCATIONS_BY_PROVIDER:
+        return {
+            "allocations": [
+                {"resource_provider": {"uuid": uuid}, "resources": amounts}
+                for uuid, amounts in candidate.allocations.items()
+            ]
+        }
+    request: dict[str, Any] = {
+        "allocations": {
+            uuid: resources.get(id(amounts)) or resources.setdefault(id(amounts), {"resources": amounts})
+            for uuid, amounts in candidate.allocations.items()
+        }
+    }
+    if minor >= mv.MAPPINGS:
+        request["mappings"] = candidate.mappings
+    return request
+
+
+def _summarised(
+    model: Model, query: CandidateQuery, views: Mapping[str, TreeView]
+) -> Iterator[tuple[ProviderRecord, Mapping[str, int]]]:
+    """The providers of the candidates, each once, and from 1.29 on the rest of their trees.
+
+    `views` are {uuid of a used provider: the view of its candidate}. A sharing provider's own tree may not be
+    in it: that is read now.
+    """
+    used = {uuid: (view.providers[uuid], view) for uuid, view in views.items()}
+    if query.minor < mv.CANDIDATES_TREES:
+        yield from ((provider, view.usage(provider.uuid)) for provider, view in used.values())
+        return
+    shown = set()
+    for provider, view in used.values():
+        root = provider.root_uuid
+        if root in shown:
+            continue
+        shown.add(root)
+        own = root == view.reachable[0].root_uuid
+        whole = view if own else ProviderReach(model).view(root)
+        if whole is not None:
+            yield from ((each, whole.usage(each.uuid)) for each in whole.reachable if each.root_uuid == root)
+
+
+def _summary(query: CandidateQuery, provider: ProviderRecord, usage: Mapping[str, int]) -> dict[str, Any]:
+    wanted = None if query.minor >= mv.SUMMARIES_ALL_CLASSES else query.resource_classes()
+    summary: dict[str, Any] = {
+        "resources": {
+            name: {"capacity": int(inventory.capacity), "used": usage.get(name, 0)}
+            for name, inventory in provider.inventories.items()
+            if wanted is None or name in wanted
+        }
+    }
+    if query.minor >= mv.CANDIDATES_REQUIRED:
+        summary["traits"] = sorted(provider.traits)
+    if query.minor >= mv.CANDIDATES_TREES:
+        summary["parent_provider_uuid"] = provider.parent_uuid
+        summary["root_provider_uuid"] = provider.root_uuid
+    return summary
