@@ -1,27 +1,36 @@
 """A bounded HTTP server over cheroot: no client can hold a thread, or memory, for longer than the limits say.
 
+    accept -> handshake -> head and body, read as they arrive by one thread that waits for nobody -> a thread
+
+A request gets one of the threads once all of it is here, so any number of slow clients keep none of them.
+
 Source: https://cheroot.cherrypy.dev/en/latest/pkg/cheroot.server/
 """
 
+import errno
 import json
 import logging
 import os
 import queue
+import re
+import selectors
 import socket
 import ssl
 import time
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from io import DEFAULT_BUFFER_SIZE, BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cheroot import connections, errors, wsgi
 from cheroot import server as cheroot_server
-from cheroot import wsgi
+from cheroot.makefile import StreamReader, StreamWriter
+from cheroot.ssl import Adapter
 
 from agent import log
 from agent.http import unix_socket
 from agent.http.errors import BodyTooLarge, Busy, LengthRequired, ListenError, TooSlow, error_body
-from agent.http.tls import TlsAdapter
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -29,16 +38,28 @@ if TYPE_CHECKING:
 LOG = log.get(__name__)
 
 QUEUE_TIMEOUT_S = 1
+LEAST_BYTES_S = 64 * 1024
+"""A long request or answer has a second more for each so many of its bytes."""
+ARRIVING_BODIES = 4
+"""Requests that still arrive may take the memory of so many of the longest bodies."""
+
+_CHUNK_BYTES = 64 * 1024  # at least a TLS record, so that nothing read stays within OpenSSL
+_CHUNKS = 16
+_ACCEPTS = 64
+_FULL_PAUSE_S = 0.2
+_HEAD_END = re.compile(rb"\r\n\r\n|(?<!\r)\n")  # cheroot refuses a line that ends with LF alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """What one server spends on its clients.
 
-    `threads` requests are answered at the same time, `waiting` connections wait for a thread (None: any
-    number), and the server answers 503 to further ones. `kept_alive` idle connections stay open. A request
-    has `request_timeout_s` to arrive completely (None: only each read and each write is bounded, by
-    `io_timeout_s`). cheroot reads `body_bytes` = 0 as no limit.
+    `threads` requests are answered at the same time, `waiting` requests wait for a thread (None: any
+    number), and the server answers 503 to further ones. Up to `connections` are open; for a further one, the
+    server closes the one whose time is over first. `kept_alive` of them may stay open between requests, for
+    `io_timeout_s`. A request has `request_timeout_s` from its first byte to arrive completely, and a second
+    more for each LEAST_BYTES_S of it; a TLS handshake has as long, and so has the client to take the answer.
+    cheroot reads `body_bytes` = 0 as no limit.
     """
 
     threads: int
@@ -47,15 +68,27 @@ class Limits:
     body_bytes: int
     kept_alive: int
     waiting: int | None = None
+    connections: int = 128
     io_timeout_s: int = 10
-    request_timeout_s: float | None = None
+    request_timeout_s: float = 10.0
     stop_timeout_s: int = 5
     idle_check_interval_s: float = 1.0
 
 
+class _HeaderReader(cheroot_server.DropUnderscoreHeaderReader):
+    def _allow_header(self, key_name: bytes) -> bool:
+        """Hide the expectation of a "100 Continue": the connection has sent it already."""
+        return key_name != b"Expect"
+
+
 class _Request(cheroot_server.HTTPRequest):
+    header_reader = _HeaderReader()
+
     def read_request_headers(self) -> bool:
         if not super().read_request_headers():  # type: ignore[no-untyped-call]
+            return False
+        if not self.inheaders.get(b"Content-Length", b"0").isdigit():
+            self.simple_response("400 Bad Request", "Content-Length must be a number of bytes.")
             return False
         if self.chunked_read:
             # Without a length in advance, a body cannot be held to its limit.
@@ -64,17 +97,15 @@ class _Request(cheroot_server.HTTPRequest):
         return True
 
     def send_headers(self) -> None:
-        """Read the rest of the body first, so that its sender sees the response, but do not wait for it."""
+        """Read the rest of the body first, so that the next request begins behind it."""
         unread = getattr(self.rfile, "remaining", 0)
-        if unread and not self.close_connection:
-            try:
-                self.rfile.read(unread)
-            except OSError:
-                self.close_connection = True
+        if unread:
+            self.rfile.read(unread)
         super().send_headers()
 
     def simple_response(self, status: str, msg: str = "") -> None:
         """Answer a request that cheroot itself refuses, as JSON unless the server leaves that to cheroot."""
+        LOG.info("A request of %s was refused: %s. %s", self.conn.peer, status, msg)
         if not self.server.json_errors:
             super().simple_response(status, msg)
             return
@@ -93,46 +124,155 @@ class _Request(cheroot_server.HTTPRequest):
 _CODES = {str(kind.http_status): kind.code for kind in (TooSlow, LengthRequired, BodyTooLarge, Busy)}
 
 
-class _ServerSocket(socket.socket):
-    """A connection whose request must have arrived by `read_until` (of the monotonic clock).
+class _Socket(socket.socket):
+    """A connection from which a thread reads a request that is here already, and then the end of the file.
 
-    A timeout for each read alone lets a client that sends one byte at a time keep a thread for ever.
+    A write waits `answer_s` for the client to take something, and the answer as a whole has LEAST_BYTES_S.
     """
 
-    read_until = 0.0
-    io_timeout_s = 0.0
+    request: "memoryview[int]" = memoryview(b"")
+    answer_s = 0.0
+    answer_until: float | None = None
 
-    def recv_into(self, *args: Any, **kwargs: Any) -> int:
-        left_s = self.read_until - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError("timed out")
-        self.settimeout(left_s)
+    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
+        size = min(len(self.request), nbytes or len(buffer))
+        buffer[:size], self.request = self.request[:size], self.request[size:]
+        return size
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        """Send what the client takes now. Raises ConnectionResetError where it left or takes too long."""
+        now = time.monotonic()
+        if self.answer_until is None:
+            self.answer_until = now + self.answer_s
+        if self.answer_s and self.answer_until <= now:
+            raise ConnectionResetError(errno.ECONNRESET, "the client does not take its answer")
+        self.settimeout(min(self.answer_s, self.answer_until - now) if self.answer_s else 0)
         try:
-            return super().recv_into(*args, **kwargs)
-        finally:
-            self.settimeout(self.io_timeout_s)
+            sent = super().send(data, flags)
+        except (BlockingIOError, TimeoutError, ssl.SSLError) as error:  # cheroot tells these with a traceback
+            raise ConnectionResetError(errno.ECONNRESET, str(error)) from error
+        self.answer_until += sent / LEAST_BYTES_S
+        return sent
+
+
+class _TlsSocket(_Socket, ssl.SSLSocket):  # type: ignore[misc]
+    pass
 
 
 class _Connection(cheroot_server.HTTPConnection):
+    """One client. Of `received`, the request under way is `length` bytes, once its head is here.
+
+    `began` is when its first byte arrived, or the handshake began (of the monotonic clock); None between
+    requests. `events` are what the connection waits for; `ended`: its client sends nothing more.
+    """
+
     RequestHandlerClass = _Request
 
     def __init__(self, server: "BoundedServer", sock: socket.socket, makefile: Any) -> None:
-        if server.limits.request_timeout_s is not None and not isinstance(sock, ssl.SSLSocket):
-            sock = _ServerSocket(fileno=sock.detach())
-            sock.io_timeout_s = server.limits.io_timeout_s
-        super().__init__(server, sock, makefile)
+        self.in_handshake = isinstance(sock, ssl.SSLSocket)
+        super().__init__(server, sock if self.in_handshake else _Socket(fileno=sock.detach()), makefile)
+        self.received = bytearray()
+        self.length: int | None = None
+        self.events = selectors.EVENT_READ
+        self.ended = False
+        self.idle_since = time.monotonic()
+        self.began = self.idle_since if self.in_handshake else None
+        self._searched = 0
+
+    @property
+    def peer(self) -> str:
+        """The client for the log."""
+        return str(self.remote_addr or "a client of the Unix socket")
+
+    @property
+    def due(self) -> float:
+        """When the time of the connection is over."""
+        limits = self.server.limits
+        if self.began is None:
+            return float(self.idle_since + limits.io_timeout_s)
+        return float(self.began + limits.request_timeout_s + len(self.received) / LEAST_BYTES_S)
+
+    def receive(self) -> bool:
+        """Take what has arrived, without a wait; returns whether there is a request to answer.
+
+        What ends within a request is answered too: the client may still listen. Raises OSError where the
+        connection is lost.
+        """
+        self.socket.answer_s, self.socket.answer_until = 0.0, None
+        self.socket.settimeout(0)
+        self.events = selectors.EVENT_READ
+        try:
+            if self.in_handshake:
+                self.socket.do_handshake()
+                self.in_handshake, self.began, self.idle_since = False, None, time.monotonic()
+            for _ in range(_CHUNKS):
+                if self._is_whole() or self.ended:
+                    break
+                chunk = self.socket.recv(_CHUNK_BYTES)
+                if chunk and self.began is None:
+                    self.began = time.monotonic()
+                self.ended = not chunk
+                self.received += chunk
+        except (BlockingIOError, ssl.SSLWantReadError):
+            return False
+        except ssl.SSLWantWriteError:
+            self.events = selectors.EVENT_WRITE
+            return False
+        return self._is_whole() or (self.ended and bool(self.received))
+
+    def _is_whole(self) -> bool:
+        if self.length is None:
+            end = _HEAD_END.search(self.received, self._searched)
+            self._searched = max(0, len(self.received) - 3)
+            if end is not None:
+                self.length = end.end() + self._body_length(bytes(self.received[: end.end()]))
+            elif len(self.received) > self.server.limits.header_bytes:
+                self.length = len(self.received)  # cheroot refuses it
+        return self.length is not None and len(self.received) >= self.length
+
+    def _body_length(self, head: bytes) -> int:
+        """The bytes to wait for behind the head; none where cheroot refuses the request for its head."""
+        lines = BytesIO(head)
+        if lines.readline() == b"\r\n":
+            lines.readline()
+        try:
+            headers = cheroot_server.HeaderReader()(lines)
+        except ValueError:
+            return 0
+        text, most = headers.get(b"Content-Length", b"0"), self.server.limits.body_bytes
+        if b"Transfer-Encoding" in headers or not text.isdigit() or len(text) > 18:
+            return 0
+        length = int(text)
+        if most and length > most:
+            return 0
+        if headers.get(b"Expect") == b"100-continue" and len(self.received) < len(head) + length:
+            self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        return length
+
+    def take_request(self) -> None:
+        """Give the request that has arrived to the thread that reads it next."""
+        length = len(self.received) if self.length is None else self.length
+        rest = self.received[length:]
+        del self.received[length:]
+        self.socket.request, self.received = memoryview(self.received), rest
+        self.length, self._searched = None, 0
+        self.began = time.monotonic() if rest else None
 
     def communicate(self) -> bool:
         """Answer one request; True if another one may follow on this connection."""
-        if isinstance(self.socket, _ServerSocket):
-            self.socket.read_until = time.monotonic() + self.server.limits.request_timeout_s
-        if isinstance(self.socket, ssl.SSLSocket) and self.socket.version() is None:
-            try:
-                self.socket.do_handshake()
-            except OSError as error:  # SSLError is an OSError
-                LOG.info("No TLS handshake with %s: %s.", self.remote_addr, error)
-                return False
-        return bool(super().communicate())  # type: ignore[no-untyped-call]
+        self.socket.answer_s, self.socket.answer_until = self.server.limits.request_timeout_s, None
+        keep = bool(super().communicate())  # type: ignore[no-untyped-call]
+        self.idle_since = time.monotonic()
+        return keep
+
+    def give_up(self, why: str) -> None:
+        """Close a connection whose time is over; a request that has begun is answered with a 408."""
+        if self.in_handshake:
+            LOG.info("No TLS handshake with %s: %s.", self.peer, why)
+        elif self.received:
+            with suppress(OSError):
+                _Request(self.server, self).simple_response("408 Request Timeout")
+        self.close()
 
     def close(self) -> None:
         """Close the connection, and drop what its client did not take.
@@ -143,16 +283,137 @@ class _Connection(cheroot_server.HTTPConnection):
         super().close()
 
 
+class _TlsAdapter(Adapter):
+    """Wraps accepted connections, which make their handshakes later.
+
+    Source: https://cheroot.cherrypy.dev/en/latest/pkg/cheroot.ssl/
+    """
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        context.sslsocket_class = _TlsSocket
+        self.context = context
+
+    def bind(self, sock: socket.socket) -> socket.socket:
+        return sock
+
+    def wrap(self, sock: socket.socket) -> tuple[ssl.SSLSocket, dict[str, str]]:
+        """The connection before its handshake, and what its requests' WSGI environment gets."""
+        try:
+            wrapped = self.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
+        except OSError as error:  # the client has left already
+            sock.close()
+            raise errors.FatalSSLAlert(*error.args) from error
+        return wrapped, self.get_environ()
+
+    def get_environ(self) -> dict[str, str]:
+        return {"wsgi.url_scheme": "https", "HTTPS": "on"}
+
+    def makefile(self, sock: socket.socket, mode: str = "r", bufsize: int = DEFAULT_BUFFER_SIZE) -> Any:
+        return (StreamReader if "r" in mode else StreamWriter)(sock, mode, bufsize)
+
+
+class _Connections(connections.ConnectionManager):
+    """The connections that no thread answers just now, with their deadlines by the monotonic clock."""
+
+    _selector: Any
+    _stop_requested: bool
+    _num_connections: int
+    _from_server_socket: Any
+    _remove_invalid_sockets: Any
+
+    def put(self, conn: _Connection) -> None:
+        """Go on with a connection that was answered: its next request may be here already."""
+        if conn.received:
+            self.server.process_conn(conn)
+        else:
+            self.wait_for(conn)
+
+    def wait_for(self, conn: _Connection) -> None:
+        """Wait until more arrives of the connection's request."""
+        self._selector.register(conn.socket.fileno(), conn.events, data=conn)
+
+    def _run(self, expiration_interval: float) -> None:
+        checked = time.monotonic()
+        while not self._stop_requested:
+            try:
+                ready = list(self._selector.select(timeout=expiration_interval))
+            except OSError:
+                self._remove_invalid_sockets()
+                continue
+            for fd, conn in ready:
+                if conn is self.server:
+                    self._accept()
+                elif self._take(fd):
+                    self.server.process_conn(conn)
+                    self._bound_memory(conn)
+            if time.monotonic() - checked >= expiration_interval:
+                checked = time.monotonic()
+                for conn in self._waiting():
+                    if conn.due <= checked:
+                        self._give_up(conn, "it took too long")
+
+    def _waiting(self) -> list[_Connection]:
+        return [conn for _, conn in self._selector.connections if conn is not self.server]
+
+    def _take(self, fd: int) -> bool:
+        """Whether the connection still waited: one that was ready may have been given up for another."""
+        try:
+            self._selector.unregister(fd)
+        except KeyError:
+            return False
+        return True
+
+    def _give_up(self, conn: _Connection, why: str) -> None:
+        self._selector.unregister(conn.socket.fileno())
+        conn.give_up(why)
+
+    def _accept(self) -> None:
+        for _ in range(_ACCEPTS):
+            try:
+                conn = self._from_server_socket(self.server.socket)
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                    raise
+                LOG.warning("A client could not be answered: %s.", error.strerror)
+                self._make_place()
+                return
+            if conn is None:
+                return
+            if not self.server.ready:  # the connection that wakes this loop for the stop
+                conn.close()
+                return
+            if self._num_connections >= self.server.limits.connections:
+                self._make_place()
+            self.server.process_conn(conn)
+
+    def _make_place(self) -> None:
+        """Close the connection whose time is over first; without any, wait for the threads'."""
+        if waiting := self._waiting():
+            self._give_up(min(waiting, key=lambda each: each.due), "others connect, and it is the slowest")
+        else:
+            time.sleep(_FULL_PAUSE_S)
+
+    def _bound_memory(self, conn: _Connection) -> None:
+        limits = self.server.limits
+        if len(conn.received) <= _CHUNK_BYTES or not limits.body_bytes:
+            return
+        large = [each for each in self._waiting() if len(each.received) > _CHUNK_BYTES]
+        if sum(len(each.received) for each in large) > ARRIVING_BODIES * max(limits.body_bytes, _CHUNK_BYTES):
+            self._give_up(
+                min(large, key=lambda each: each.began or 0.0), "others send, and it is the slowest"
+            )
+
+
 class BoundedServer(wsgi.Server):
     """Serves a WSGI application at a Unix socket (a `Path`) or at (IP address, port).
 
     `json_errors`: requests that do not reach the application are answered with the agent's JSON error, else
-    with cheroot's plain text. `wait_for_first_byte`: a new connection gets a thread when its first byte
-    arrives, so that silent clients keep none. With `peer_credentials`, the application finds the caller's ids
-    by `agent.http.peer`. With `tls`, a TCP address speaks TLS only.
+    with cheroot's plain text. With `peer_credentials`, the application finds the caller's ids by
+    `agent.http.peer`. With `tls`, a TCP address speaks TLS only.
     """
 
     ConnectionClass = _Connection
+    _connections: Any
 
     def __init__(
         self,
@@ -162,7 +423,6 @@ class BoundedServer(wsgi.Server):
         *,
         name: str = "plimsoll",
         json_errors: bool = True,
-        wait_for_first_byte: bool = False,
         peer_credentials: bool = False,
         tls: ssl.SSLContext | None = None,
     ) -> None:
@@ -181,13 +441,12 @@ class BoundedServer(wsgi.Server):
         )
         self.limits = limits
         self.json_errors = json_errors
-        self._wait_for_first_byte = wait_for_first_byte
         self.expiration_interval = limits.idle_check_interval_s
         self.keep_alive_conn_limit = limits.kept_alive
         self.max_request_body_size = limits.body_bytes
         self.max_request_header_size = limits.header_bytes
         if tls is not None:
-            self.ssl_adapter = TlsAdapter(tls)
+            self.ssl_adapter = _TlsAdapter(tls)
 
     def prepare(self) -> None:
         """Listen. Raises ListenError."""
@@ -197,12 +456,27 @@ class BoundedServer(wsgi.Server):
             super().prepare()
         except OSError as error:
             raise ListenError(str(error.strerror or error)) from error
+        self._connections.close()
+        self.socket.settimeout(0)
+        self._connections = _Connections(self)
 
     def process_conn(self, conn: _Connection) -> None:
-        """Hand a connection to the threads, or answer 503 if too many wait for them already."""
-        if self._wait_for_first_byte and conn.last_used is None:
-            self.put_conn(conn)
+        """Take what has arrived of a request; a whole one goes to the threads, or is answered with 503."""
+        try:
+            is_whole = conn.receive()
+        except OSError as error:
+            if conn.began is not None:
+                doing = "No TLS handshake with" if conn.in_handshake else "Lost, within its request,"
+                LOG.info("%s %s: %s.", doing, conn.peer, error)
+            conn.close()
             return
+        if not is_whole:
+            if conn.ended:
+                conn.close()
+            else:
+                self._connections.wait_for(conn)
+            return
+        conn.take_request()
         try:
             self.requests.put(conn)
         except queue.Full:

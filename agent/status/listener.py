@@ -21,6 +21,7 @@ LIMITS = Limits(
     threads=4,
     backlog=32,
     waiting=16,
+    connections=64,
     kept_alive=8,
     header_bytes=8 * 1024,
     body_bytes=1,  # 0 is no limit

@@ -54,7 +54,6 @@ NOT_ON_BOTH = {
     "gate/test_device_checks.py": "files of the host; gate/test_gate.py has what is claimed",
     "gate/test_install.py": "the hook's file alone",
     "http/test_server.py": "the HTTP server alone",
-    "http/test_tls.py": "the HTTP server alone",
     "http/test_unix_connection.py": "the HTTP server alone",
     "placement/test_connect.py": "opens each kind itself",
     "placement/test_transport_embedded.py": "the transport to the embedded core",

@@ -3,19 +3,24 @@
 import gc
 import http.client
 import json
+import logging
 import os
+import resource
 import socket
+import ssl
+import struct
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from kits.served_core_client import make_certificate
 
 from agent.http import unix_socket
 from agent.http.errors import AddressInUse, ListenError
@@ -111,8 +116,8 @@ def test_a_refusal_has_the_form_that_the_server_asks_for(json_errors: bool, kind
         assert body["error"]["code"] == "plimsoll.api.length_required"
 
 
-def test_silent_clients_keep_no_thread_where_the_server_waits_for_a_first_byte() -> None:
-    with listening(LOOPBACK, wait_for_first_byte=True) as listener:
+def test_silent_clients_keep_no_thread() -> None:
+    with listening(LOOPBACK) as listener:
         host, _, port = listener.address.rpartition(":")
         silent = [socket.create_connection((host, int(port)), 10) for _ in range(2 * LIMITS.threads)]
         client = http.client.HTTPConnection(host, int(port), timeout=5)
@@ -122,11 +127,184 @@ def test_silent_clients_keep_no_thread_where_the_server_waits_for_a_first_byte()
             connection.close()
 
 
-def test_a_request_has_a_deadline_of_its_own() -> None:
-    with listening(LOOPBACK, replace(LIMITS, request_timeout_s=0.2)) as listener:
-        began = time.monotonic()
-        assert answer_to(listener, b"GET / HT").startswith(b"HTTP/1.1 408 ")
-        assert time.monotonic() - began < 2
+class Door:
+    """A server of two threads at a TCP address, plain or over TLS, and connections to it."""
+
+    def __init__(self, directory: Path, with_tls: bool, **limits: Any) -> None:
+        context = None
+        self._trust: ssl.SSLContext | None = None
+        if with_tls:
+            certificate, key = make_certificate(directory)
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate, key)
+            self._trust = ssl.create_default_context(cafile=str(certificate))
+        limits = {"request_timeout_s": 0.3, "idle_check_interval_s": 0.05, "body_bytes": 10**8, **limits}
+        self.listener = Listener(
+            BoundedServer(LOOPBACK, echo, replace(LIMITS, **limits), tls=context), "the test"
+        )
+        self.listener.start()
+        host, _, port = self.listener.address.rpartition(":")
+        self.address = (host, int(port))
+
+    def connect(self) -> socket.socket:
+        sock = socket.create_connection(self.address, 10)
+        return sock if self._trust is None else self._trust.wrap_socket(sock, server_hostname="127.0.0.1")
+
+    def is_answered(self) -> bool:
+        with self.connect() as connection:
+            return exchange(connection, CLOSING).startswith(b"HTTP/1.1 200 ")
+
+
+def echo(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    text = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    start_response("200 OK", [("Content-Length", str(len(text)))])
+    return [text]
+
+
+CLOSING = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+LONG = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "TLS"])
+def open_door(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., Door]]:
+    doors: list[Door] = []
+
+    def open_it(**limits: Any) -> Door:
+        doors.append(Door(tmp_path, request.param, **limits))
+        return doors[-1]
+
+    yield open_it
+    for door in doors:
+        door.listener.stop()
+
+
+@pytest.mark.parametrize("sent", [b"GET / HT", LONG % 99 + b"{", CLOSING[:-1]])
+def test_a_request_has_a_deadline_of_its_own(open_door: Callable[..., Door], sent: bytes) -> None:
+    """Bytes that trickle do not extend it."""
+    with open_door().connect() as slow:
+        began, said = time.monotonic(), b""
+        slow.sendall(sent)
+        slow.settimeout(0.05)
+        while not said:
+            assert time.monotonic() - began < 2
+            try:
+                said = slow.recv(65536)
+            except TimeoutError:
+                if sent is not CLOSING[:-1]:
+                    slow.sendall(b"x")
+        assert said.startswith(b"HTTP/1.1 408 ")
+        assert time.monotonic() - began > 0.25
+
+
+def test_a_long_body_may_take_longer_at_a_least_rate(open_door: Callable[..., Door]) -> None:
+    door, body = open_door(), os.urandom(256 * 1024)
+    with door.connect() as connection:
+        connection.sendall(LONG % len(body) + body[:65536])
+        for part in range(1, 4):
+            time.sleep(0.25)
+            connection.sendall(body[65536 * part :][:65536])
+        assert exchange(connection, b"").endswith(body)
+
+
+def test_a_client_that_does_not_take_its_answer_keeps_no_thread(open_door: Callable[..., Door]) -> None:
+    door = open_door()
+    body = bytes(10**7)
+    with ExitStack() as stack:
+        for _ in range(2 * LIMITS.threads):
+            stack.enter_context(deaf := door.connect())
+            deaf.sendall(LONG % len(body) + body)
+        assert door.is_answered()
+
+
+def test_requests_that_arrive_at_once_are_answered_in_turn(open_door: Callable[..., Door]) -> None:
+    """Over TLS they are one record, of which the selector sees nothing after the first."""
+    asked = b"".join(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n%02d" % n for n in range(20))
+    with open_door().connect() as connection:
+        replies = exchange(connection, asked + CLOSING)
+    assert [part[-2:] for part in replies.split(b"HTTP/1.1 200 OK")[1:-1]] == [b"%02d" % n for n in range(20)]
+
+
+def test_a_body_that_waits_for_a_word_is_asked_for_once(open_door: Callable[..., Door]) -> None:
+    head = (LONG % 4).replace(b"\r\n\r\n", b"\r\nExpect: 100-continue\r\n\r\n")
+    with open_door().connect() as connection:
+        connection.sendall(head)
+        assert connection.recv(4096) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert exchange(connection, b"body").startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("length", [b"-5", b"+5", b"1_0", b"9" * 5000])
+def test_a_length_that_is_none_costs_one_line(
+    open_door: Callable[..., Door], caplog: pytest.LogCaptureFixture, length: bytes
+) -> None:
+    caplog.set_level(logging.INFO, "agent.http")
+    door = open_door(header_bytes=16384)
+    with door.connect() as connection:
+        reply = exchange(
+            connection, b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: " + length + b"\r\n\r\n12345"
+        )
+    assert reply.startswith(b"HTTP/1.1 400 ")
+    (record,) = caplog.records
+    assert record.exc_info is None and "127.0.0.1" in record.getMessage()
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", LONG % 99 + b"{", LONG % 10**7 + bytes(10**7)])
+@pytest.mark.parametrize("resets", [False, True])
+def test_a_client_that_leaves_costs_at_most_one_line(
+    open_door: Callable[..., Door], caplog: pytest.LogCaptureFixture, sent: bytes, resets: bool
+) -> None:
+    caplog.set_level(logging.INFO, "agent.http")
+    door = open_door()
+    with door.connect() as connection:
+        connection.sendall(sent)
+        time.sleep(0.05)
+        if resets:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        os.close(connection.detach())  # without a goodbye of TLS
+    assert door.is_answered()
+    time.sleep(0.4)
+    assert all(record.exc_info is None for record in caplog.records)
+    assert len(caplog.records) <= 1, [record.getMessage() for record in caplog.records]
+
+
+def test_the_slowest_makes_place_where_too_many_connect_or_send(
+    open_door: Callable[..., Door],
+) -> None:
+    door = open_door(connections=8, body_bytes=200_000, request_timeout_s=30, io_timeout_s=30)
+    with ExitStack() as stack:
+        for _ in range(20):
+            stack.enter_context(slow := door.connect())
+            slow.sendall(b"GET / HT")
+        assert door.is_answered()
+        for _ in range(7):
+            stack.enter_context(slow := door.connect())
+            slow.sendall(LONG % 190_000 + bytes(180_000))
+        assert door.is_answered()
+
+
+def test_a_server_without_a_descriptor_left_closes_the_slowest(open_door: Callable[..., Door]) -> None:
+    door = open_door(request_timeout_s=30, io_timeout_s=30)
+    with ExitStack() as stack:
+        for _ in range(4):
+            stack.enter_context(slow := door.connect())
+            slow.sendall(b"GET / HT")
+        assert door.is_answered(), "and the slow ones are accepted"
+        client = stack.enter_context(socket.socket())
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+        taken = [os.open("/dev/null", os.O_RDONLY)]
+        while taken[-1] < highest:
+            taken.append(os.open("/dev/null", os.O_RDONLY))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (taken[-1] + 1, hard))
+        try:
+            client.settimeout(10)
+            client.connect(door.address)
+            if door._trust is not None:
+                client = stack.enter_context(door._trust.wrap_socket(client, server_hostname="127.0.0.1"))
+            assert exchange(client, CLOSING).startswith(b"HTTP/1.1 200 ")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for number in taken:
+                os.close(number)
 
 
 def test_a_client_that_leaves_before_its_answer_leaves_nothing_behind(

@@ -34,7 +34,8 @@ LOG = logging.getLogger(__name__)
 THREADS = 16
 LIMITS = Limits(
     threads=THREADS,
-    backlog=128,
+    backlog=512,
+    connections=640,
     kept_alive=512,
     header_bytes=64 * 1024,
     body_bytes=BODY_BYTES_MAX,
@@ -209,7 +210,6 @@ def _listener(
         replace(LIMITS, threads=threads),
         name="placement",
         json_errors=False,
-        wait_for_first_byte=True,
         tls=context if is_tcp else None,
     )
     return Listener(server, f"placement at {bind.text}")

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import stat
 import subprocess
 import sys
@@ -88,6 +89,47 @@ def test_clients_that_connect_and_say_nothing_keep_nobody_else_waiting(
             with door_client(server.addresses[0], ca=certificate) as client:
                 assert client("GET", "/").status == 200
             assert time.monotonic() - begin < 5
+
+
+SLOW_HEAD = b"PUT /allocations/x HTTP/1.1\r\nHost: x\r\nX-"
+SLOW_BODY = b"PUT /allocations/x HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n\r\n{"
+
+
+@pytest.mark.parametrize("count", [64, 600])
+@pytest.mark.parametrize(
+    ("with_tls", "greets", "sent"),
+    [
+        (False, False, SLOW_HEAD),
+        (False, False, SLOW_BODY),
+        (True, True, SLOW_HEAD),
+        (True, True, SLOW_BODY),
+        (True, False, b"\x16\x03\x01"),
+    ],
+    ids=["head", "body", "head over TLS", "body over TLS", "handshake"],
+)
+def test_a_client_beside_slow_ones_is_answered_within_a_second(
+    core: Core, tokens: Path, tmp_path: Path, with_tls: bool, greets: bool, sent: bytes, count: int
+) -> None:
+    certificate, key = make_certificate(tmp_path) if with_tls else (None, None)
+    trust = ssl.create_default_context(cafile=certificate)
+    with (
+        Server(core, ["127.0.0.1:0"], tokens_file=tokens, tls_cert=certificate, tls_key=key) as server,
+        ExitStack() as stack,
+    ):
+        host, _, port = server.addresses[0].rpartition(":")
+        slow: list[socket.socket] = []
+        for _ in range(count):
+            sock = socket.create_connection((host, int(port)), 10)
+            slow.append(trust.wrap_socket(sock, server_hostname=host) if greets else sock)
+            stack.enter_context(slow[-1]).sendall(sent)
+        for again in range(3):
+            for sock in slow[again::40]:
+                sock.sendall(b"x")
+            begin = time.monotonic()
+            headers = {"X-Auth-Token": SERVICE_TOKEN}
+            with door_client(server.addresses[0], headers, certificate) as client:
+                assert client("GET", "/resource_providers").status == 200
+            assert time.monotonic() - begin < 1
 
 
 @pytest.mark.parametrize("bytes_sent", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x00" * 300, b""])
