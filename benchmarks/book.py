@@ -21,8 +21,7 @@ from agent.reconcile.reconciler import Reconciler
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
 from drivers.fake import FakeDriver, FakeHost
-from drivers.fake.devices import Nic
-from drivers.fake.host import cell
+from drivers.fake.host import Nic, cell
 
 GUESTS, DECISIONS = 500, 2000
 TARGET_MS = 0.3

@@ -16,7 +16,7 @@ from agent.claims.parse_request import ClaimRequest
 from agent.providers.cards.stock import Card, Unit, layout_of
 from agent.tracker.tracker import ResourceTracker
 from benchmarks.numa import CELLS, claimed, driver, opened, tell
-from drivers.fake.devices import CARD_TABLES, DividedGpu
+from drivers.fake.host import CARD_TABLES, DividedGpu
 
 DECISIONS, CLAIMS = 5_000, 400
 TARGET_DECISION_MS, TARGET_CLAIM_MS = 0.2, 3.0

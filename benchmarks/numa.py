@@ -21,8 +21,7 @@ from agent.reconcile.reconciler import Reconciler
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
 from drivers.fake import FakeDriver, FakeHost
-from drivers.fake.devices import DividedGpu, Nic
-from drivers.fake.host import cell
+from drivers.fake.host import DividedGpu, Nic, cell
 
 CELLS, CPUS_A_CELL, VFS = 8, 64, 16
 FITS, CLAIMS = 200, 400

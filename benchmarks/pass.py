@@ -20,8 +20,7 @@ from agent.reconcile.reconciler import Reconciler
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
 from drivers.fake import FakeDriver
-from drivers.fake.devices import Gpu
-from drivers.fake.host import FakeHost, cell
+from drivers.fake.host import FakeHost, Gpu, cell
 
 PROVIDERS = 256
 GUESTS = 500

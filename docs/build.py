@@ -28,8 +28,7 @@ from agent.cli.terminal import Style
 from agent.config.nova_names import NOVA_NAMES
 from agent.config.options import all_options, allowed, driver_classes, is_pattern
 from agent.config.settings import sample
-from drivers.fake.host_file import HOST_SCHEMA
-from drivers.fake.schema import key_rows
+from drivers.fake.host import HOST_SCHEMA, key_rows
 from drivers.libvirt.describe.nova_rows import RESOURCE_CLASSES, TRAITS, HostRow, Reported
 
 DOCS = Path(__file__).parent

@@ -1,26 +1,107 @@
 """The kernel's view of cards in sysfs, and what is written there to carve them.
 
 Paths are built from parts that are checked here, each as what it is, and no link of the plan file is
-followed. A file that is missing or cannot be read has no value.
+followed. A file that is missing or cannot be read has no value. The agent's folders cannot use the driver's
+reader (drivers.host), which is for callers without privileges.
+
+libvirt leaves a function bound to VFIO's driver when its guest ends, so the driver alone says nothing. While
+a process has the function open, the driver keeps it enabled; `enable` in sysfs is how often, and any user may
+read it. Which process that is stands below /proc, as far as this process may see others.
+
 Source: https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-bus-pci,
-https://docs.kernel.org/PCI/pci-iov-howto.html and
+https://docs.kernel.org/PCI/pci-iov-howto.html, https://docs.kernel.org/driver-api/vfio.html and
 https://docs.kernel.org/driver-api/vfio-mediated-device.html
 """
 
 import errno
+import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from agent.carving.names import ADDRESS, NAME, NUMBER, UUID
-from agent.carving.seen import Mdev, Seen, SeenFunction
-from agent.carving.steps import Sight, Step, StepKind
-from agent.carving.sysfs import entries_of, read_link, read_number, read_text, write_text
-from agent.carving.vfio_use import vfio_uses
+from agent.carving.carving import ADDRESS, NAME, NUMBER, UUID, Mdev, Seen, SeenFunction
+from agent.carving.plan import Sight, Step, StepKind
 from agent.device_names import vgpu_gib
 from agent.errors import UsageError
 from agent.words import counted
+
+SIZE_MAX = 65536
+
+
+def read_text(path: Path) -> str | None:
+    """At most SIZE_MAX characters of the file, without blanks around them; None where it cannot be read."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(SIZE_MAX).strip()
+    except OSError:
+        return None
+
+
+def read_number(path: Path) -> int | None:
+    """The number in the file; None where there is none."""
+    text = read_text(path) or ""
+    return int(text) if NUMBER.fullmatch(text) else None
+
+
+def read_link(path: Path) -> str:
+    """The last part of what the link names; empty where it is no link."""
+    try:
+        return path.readlink().name
+    except OSError:
+        return ""
+
+
+def entries_of(path: Path) -> list[Path]:
+    """What is in the directory, by name; nothing where it cannot be read."""
+    try:
+        return sorted(path.iterdir())
+    except OSError:
+        return []
+
+
+def write_text(path: Path, text: str) -> None:
+    """One write of the whole text, as the kernel wants it. Never creates the file. Raises OSError."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, f"{text}\n".encode("ascii"))
+    finally:
+        os.close(descriptor)
+
+
+def vfio_uses(device: Path, driver: str, proc: Path) -> Iterator[str]:
+    """Clauses on who has the function open; `device` is its folder in sysfs, `driver` one of VFIO's.
+
+    There is one as well where the kernel does not tell.
+    """
+    processes = tuple(_processes(set(_nodes(device)), proc))
+    yield from (f"{process} has it open" for process in processes)
+    enabled = read_number(device / "enable")
+    if enabled is None:
+        yield f"its driver {driver} may give it to a guest"
+    elif enabled and not processes:
+        yield f"a guest or another program has it open over {driver}"
+
+
+def _nodes(device: Path) -> Iterator[str]:
+    """The files below /dev over which the function can be opened: its group's, and its own."""
+    group = read_link(device / "iommu_group")
+    if group:
+        yield f"/dev/vfio/{group}"
+    yield from (f"/dev/vfio/devices/{entry.name}" for entry in entries_of(device / "vfio-dev"))
+
+
+def _processes(nodes: set[str], proc: Path) -> Iterator[str]:
+    """The processes that have one of these files open, as a sentence names them."""
+    for process in proc.glob("[0-9]*"):
+        try:
+            is_open = any(str(link.readlink()) in nodes for link in (process / "fd").iterdir())
+            name = (process / "comm").read_text(encoding="utf-8", errors="replace").strip()
+        except OSError:
+            continue
+        if is_open:
+            yield f"process {process.name} ({''.join(each for each in name if each.isprintable())})"
+
 
 WAIT_S = 30.0
 """How long a step waits for a driver or for functions. Drivers of large cards take seconds to come up."""

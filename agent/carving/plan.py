@@ -1,21 +1,105 @@
-"""Plan the steps from what the kernel shows to a carving. Pure.
+"""Plan the steps from what the kernel shows to a carving, and those that undo a run that was cut off. Pure.
 
-A plan has no memory: after each step it can be made anew from what is seen then, and its first step is the
-next one. So a run that ended in the middle is finished by the next run.
+A step is one write to sysfs, or a wait for what the kernel does after one. A plan has no memory: after each
+step it can be made anew from what is seen then, and its first step is the next one. So a run that ended in
+the middle is finished by the next run. Only what is not wanted any more needs the journal to be undone:
+without it, what the run did could not be told from what the operator or another program did.
+
 The order on a card is that of https://docs.kernel.org/PCI/pci-iov-howto.html: no driver may take the virtual
 functions before theirs is named, and types and mediated devices come when the functions are there. The
 largest come first: a small one where the driver puts it may leave no place for a large one, but a large one
 leaves the small ones theirs.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from enum import StrEnum
+from typing import Any, TypeVar
 
-from agent.carving.carving import NO_TYPE, Carving, VgpuType
-from agent.carving.seen import Mdev, Seen, SeenFunction
-from agent.carving.steps import Sight, Step, StepKind
+from agent.carving.carving import NO_TYPE, Carving, Mdev, Seen, SeenFunction, VgpuType
+from agent.json_checks import read_choice, read_object, read_text
 from agent.words import counted
+
+
+class StepKind(StrEnum):
+    """What a step does."""
+
+    AWAIT = "wait"
+    AUTOPROBE = "autoprobe"
+    VFS = "vfs"
+    OVERRIDE = "driver_override"
+    UNBIND = "unbind"
+    BIND = "bind"
+    VGPU_TYPE = "vgpu_type"
+    CREATE_MDEV = "create_mdev"
+    REMOVE_MDEV = "remove_mdev"
+
+
+class Sight(StrEnum):
+    """What a wait is for."""
+
+    FUNCTION = "the device"
+    SRIOV = "its driver"
+    VFS = "its virtual functions"
+    VGPU_TYPE = "its vGPU types"
+    MDEV_TYPE = "its types of mediated devices"
+
+
+_TEXTS: Mapping[StepKind, str] = {
+    StepKind.AWAIT: "wait for {value} of {function}",
+    StepKind.AUTOPROBE: "write {value} to sriov_drivers_autoprobe of {function}",
+    StepKind.VFS: "write {value} to sriov_numvfs of {function}",
+    StepKind.OVERRIDE: "write {value!r} to driver_override of {function}",
+    StepKind.UNBIND: "unbind {function} from {value}",
+    StepKind.BIND: "bind {function} to {value}",
+    StepKind.VGPU_TYPE: "write {value} to current_vgpu_type of {function}",
+    StepKind.CREATE_MDEV: "create mediated device {unit} of type {value} on {function}",
+    StepKind.REMOVE_MDEV: "remove mediated device {unit} of type {value} on {function}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step on a function of a card; both are PCI addresses.
+
+    `value` is what is written, the driver to unbind from, or what is waited for (a `Sight`). `unit` is the
+    uuid of a mediated device, the place of a vGPU type (empty: any), or how much is waited for.
+    """
+
+    kind: StepKind
+    card: str
+    function: str
+    value: str
+    unit: str = ""
+
+    @property
+    def text(self) -> str:
+        """What it does, in words."""
+        if self.kind is StepKind.AWAIT and self.value == Sight.FUNCTION:
+            return f"wait for the device {self.function}"
+        if self.kind is StepKind.BIND and not self.value:
+            return f"bind {self.function} to the driver that the kernel has for it"
+        if self.kind is StepKind.VGPU_TYPE and self.unit:
+            return f"write {self.value} to current_vgpu_type of {self.function}, at placement_id {self.unit}"
+        return _TEXTS[self.kind].format(value=self.value, function=self.function, unit=self.unit)
+
+    def to_json(self) -> dict[str, str]:
+        """The form that `read_step` reads."""
+        return {
+            "kind": self.kind.value,
+            "card": self.card,
+            "function": self.function,
+            "value": self.value,
+            "unit": self.unit,
+        }
+
+
+def read_step(value: object) -> Step:
+    """The inverse of `Step.to_json`. Raises UsageError for anything else."""
+    record: Mapping[str, Any] = read_object(value, "step", ("kind", "card", "function", "value", "unit"))
+    texts = {key: read_text(record.get(key), f"step.{key}") for key in ("card", "function", "value", "unit")}
+    return Step(StepKind(read_choice(record.get("kind"), "step.kind", list(StepKind))), **texts)
+
 
 _T = TypeVar("_T")
 
@@ -236,3 +320,67 @@ class _Planner:
 
 def _is(function: SeenFunction, wanted: VgpuType) -> bool:
     return function.vgpu_type == wanted.number and wanted.placement in (None, function.vgpu_place)
+
+
+def undo(unfinished: Iterable[Step], carving: Carving, seen: Seen) -> tuple[Step, ...]:
+    """The steps back, the last first.
+
+    There is none for a device that a claim or a domain has, or that is not there.
+    """
+    back: dict[Step, None] = {}
+    for step in reversed(tuple(unfinished)):
+        function, look = seen.functions.get(step.function), _BACK.get(step.kind)
+        if function is not None and look is not None and step.function not in carving.holders:
+            undone = look(step, function, carving, seen)
+            back |= {undone: None} if undone is not None else {}
+    return tuple(back)
+
+
+def _mdev(step: Step, function: SeenFunction, carving: Carving, seen: Seen) -> Step | None:
+    made = seen.mdevs.get(step.unit) == Mdev(function.address, step.value)
+    wanted = step.unit in carving.mdevs or step.unit in carving.holders
+    return _as(step, StepKind.REMOVE_MDEV, step.value) if made and not wanted else None
+
+
+def _type(step: Step, function: SeenFunction, carving: Carving, _: Seen) -> Step | None:
+    ours = function.vgpu_type == step.value != NO_TYPE and step.function not in carving.types
+    return _as(step, StepKind.VGPU_TYPE, NO_TYPE, "") if ours else None
+
+
+def _override(step: Step, function: SeenFunction, carving: Carving, _: Seen) -> Step | None:
+    ours = function.override == step.value != "" and not _names_driver(step, carving)
+    return _as(step, StepKind.OVERRIDE, "") if ours else None
+
+
+def _unbound(step: Step, function: SeenFunction, carving: Carving, _: Seen) -> Step | None:
+    ours = not function.driver and not _names_driver(step, carving)
+    return _as(step, StepKind.BIND, "") if ours else None
+
+
+def _autoprobe(step: Step, function: SeenFunction, carving: Carving, _: Seen) -> Step | None:
+    ours = function.autoprobe is False and step.function not in carving.vf_drivers
+    return _as(step, StepKind.AUTOPROBE, "1") if ours else None
+
+
+def _vfs(step: Step, function: SeenFunction, carving: Carving, seen: Seen) -> Step | None:
+    unused = not any(seen.has_use(vf) or any(carving.held_on(vf)) for vf in function.vfs)
+    ours = function.vfs_number and step.function not in carving.vfs and unused
+    return _as(step, StepKind.VFS, "0") if ours else None
+
+
+def _names_driver(step: Step, carving: Carving) -> bool:
+    return step.function in carving.drivers or step.card in carving.vf_drivers
+
+
+def _as(step: Step, kind: StepKind, value: str, unit: str | None = None) -> Step:
+    return Step(kind, step.card, step.function, value, step.unit if unit is None else unit)
+
+
+_BACK: Mapping[StepKind, Callable[[Step, SeenFunction, Carving, Seen], Step | None]] = {
+    StepKind.CREATE_MDEV: _mdev,
+    StepKind.VGPU_TYPE: _type,
+    StepKind.OVERRIDE: _override,
+    StepKind.UNBIND: _unbound,
+    StepKind.AUTOPROBE: _autoprobe,
+    StepKind.VFS: _vfs,
+}

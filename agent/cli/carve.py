@@ -14,10 +14,8 @@ from agent.cli.terminal import plain
 from agent.errors import ExitCode
 
 if TYPE_CHECKING:
-    from agent.carving.carver import Carved, Carver
-    from agent.carving.journal import CarvingJournal
-    from agent.carving.plan import Plan
-    from agent.carving.steps import Step
+    from agent.carving.carver import Carved, Carver, CarvingJournal
+    from agent.carving.plan import Plan, Step
     from agent.cli.grammar import CommandAdder
 
 ROOT = Path("/")
@@ -141,16 +139,15 @@ def _steps(steps: Iterable[Step]) -> list[dict[str, Any]]:
 
 
 def _journal(args: Namespace) -> CarvingJournal:
-    from agent.carving.journal import FILE, CarvingJournal
+    from agent.carving.carver import FILE, CarvingJournal
 
     return CarvingJournal(args.root / FILE)
 
 
 def _carver(args: Namespace) -> Carver:
     from agent.carving.carver import Carver
+    from agent.carving.files import check_owners, read_plan_file
     from agent.carving.kernel import Kernel
-    from agent.carving.plan_file import read_plan_file
-    from agent.carving.trust import check_owners
     from agent.config.options import driver_class
     from agent.config.settings import load_driver
 

@@ -87,8 +87,7 @@ def _steps(steps: Iterable[CpuStep]) -> list[dict[str, Any]]:
 
 
 def _power(args: Namespace) -> CpuPower:
-    from agent.carving.cpu_kernel import CpuKernel
-    from agent.carving.cpu_power import CpuPower
+    from agent.carving.cpu_power import CpuKernel, CpuPower
     from agent.config.settings import load_driver
 
     choice = load_driver(*settings_paths(args))

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from agent import log
 from agent.backoff import Backoff
-from agent.carving.carving import NeededUnit
-from agent.carving.needs import needed_units
-from agent.carving.plan_file import read_plan_file, write_plan_file
+from agent.carving.carving import NeededUnit, needed_units
+from agent.carving.files import read_plan_file, write_plan_file
 from agent.claims.claim import Claim
 from agent.daemon.kept_needs import KeptNeeds
 from agent.driver import CarvedUnit, Guest

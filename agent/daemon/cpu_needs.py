@@ -5,9 +5,9 @@ from functools import partial
 from pathlib import Path
 
 from agent.backoff import Backoff
-from agent.carving.cpu_file import read_cpu_file, write_cpu_file
-from agent.carving.cpu_kernel import CpuKernel
+from agent.carving.cpu_power import CpuKernel
 from agent.carving.cpus import CpuHold, CpuHolds, awaited_cpus, cpu_holds, managed_cpus, state_of_up
+from agent.carving.files import read_cpu_file, write_cpu_file
 from agent.claims.rows import Row
 from agent.daemon.kept_needs import KeptNeeds
 from agent.driver import Guest, HostSettings

@@ -13,9 +13,16 @@ The owning process locks the file itself, too, so that no second process opens i
 operator removed the files beside it. Other programs (`sqlite3`, the doctor) still read it: that lock does not
 meet SQLite's own ones.
 
-If the disk is full, the ballast is dropped, and the reserve inside the files is used (reserve.py). From then
-on, only jobs submitted with `releases=True` run, and all others get `DiskFull`, until the ballast fits on the
-disk again.
+If the disk is full, the ballast beside the file is dropped: without it, a full disk prevents releases as
+well, since a deletion also writes to the journal. What the agent gave back in this way another program may
+take first, so two reserves stay in the database's own files:
+
+- the write-ahead log keeps its blocks, from one start to the next, and is written anew from its beginning;
+- the table `ballast` has pages that a release may use; no other space is needed where the file cannot grow.
+
+In-place writes need no space on ext4 and XFS; on file systems that copy on write the ballast alone helps.
+From then on, only jobs submitted with `releases=True` run, and all others get `DiskFull`, until the ballast
+fits on the disk again.
 """
 
 from __future__ import annotations
@@ -31,8 +38,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, TypeVar
 
-from agent.durable import reserve
-from agent.durable.ballast import Ballast
 from agent.durable.errors import (
     DatabaseClosed,
     DatabaseDamaged,
@@ -57,16 +62,160 @@ from agent.durable.files import (
     sync_file,
     take_lock,
 )
-from agent.durable.group_commit import (
-    GroupWriter,
-    Job,
-    Parameters,
-    Participant,
-    Ticket,
-    Transaction,
-)
+from agent.durable.group_commit import GroupWriter, Job, Parameters, Participant, Ticket, Transaction
 
 LOG = logging.getLogger(__name__)
+
+
+class Ballast:
+    """A file of `size_bytes` at `path`, if the disk has that much space."""
+
+    def __init__(self, path: Path, size_bytes: int) -> None:
+        self._path = path
+        self._size_bytes = size_bytes
+
+    def load(self) -> bool:
+        """Create the ballast if it is missing. Returns False if the disk lacks the space.
+
+        After any other error there is no ballast; the log has the reason.
+        """
+        try:
+            self._allocate()
+        except OSError as error:
+            # A partial ballast is worse than none: it occupies the last free space.
+            self.drop()
+            if error.errno in NO_SPACE:
+                return False
+            LOG.warning(
+                "Cannot create %s, so a full disk will prevent releases as well: %s", self._path, error
+            )
+        return True
+
+    def drop(self) -> None:
+        """Free the space."""
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            LOG.warning("Cannot remove %s to free its space: %s", self._path, error)
+
+    def _allocate(self) -> None:
+        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            if os.fstat(descriptor).st_blocks * 512 < self._size_bytes:
+                os.posix_fallocate(descriptor, 0, self._size_bytes)
+        finally:
+            os.close(descriptor)
+
+
+LOG_BYTES = 1 << 20
+PAGES_BYTES = 256 << 10
+PAGE_BYTES = 4096
+WAL_HEADER_BYTES = 32
+OPEN_BYTES = 64 << 10
+
+
+def fill_pages(descriptor: int, connection: sqlite3.Connection) -> bool:
+    """Have the table of spare pages, outside of the migrations: every version ignores it.
+
+    `descriptor` is that of the database's file. False: the disk has no space, and nothing was changed: pages
+    that are free already stay free.
+    """
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("CREATE TABLE IF NOT EXISTS ballast (space BLOB NOT NULL) STRICT")
+        if not connection.execute("SELECT count(*) FROM ballast").fetchone()[0]:
+            connection.execute("INSERT INTO ballast VALUES (zeroblob(?))", (PAGES_BYTES,))
+        # Committed without their blocks, the pages could not be copied out of the log, nor given back.
+        grow_file(descriptor, connection)
+        connection.execute("COMMIT")
+    except (sqlite3.OperationalError, OSError) as error:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        if not _says_full(error):
+            raise
+        return False
+    return True
+
+
+def free_pages(connection: sqlite3.Connection) -> None:
+    """Let later transactions use the spare pages."""
+    connection.execute("DELETE FROM ballast")
+
+
+def fill_log(path: Path) -> None:
+    """Give the write-ahead log of the open database at `path` its blocks, as far as the disk has them."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(_log(path), os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.posix_fallocate(descriptor, 0, LOG_BYTES)
+        finally:
+            os.close(descriptor)
+
+
+def restart_log(connection: sqlite3.Connection) -> None:
+    """Copy the log into the database, so that the next transaction is at its beginning; it keeps its size."""
+    with contextlib.suppress(sqlite3.Error):  # best effort: the next commit shows whether there is space
+        connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+
+
+def grow_file(descriptor: int, connection: sqlite3.Connection) -> None:
+    """Give the database the blocks of all its pages before a commit: then the log can be copied into it.
+
+    Raises OSError where the disk has no space.
+    """
+    size_bytes = int(connection.execute("PRAGMA page_count").fetchone()[0]) * PAGE_BYTES
+    if size_bytes > os.fstat(descriptor).st_size:
+        try:
+            os.posix_fallocate(descriptor, 0, size_bytes)
+        except OSError as error:
+            if error.errno in NO_SPACE:  # else the file system cannot do it
+                raise
+
+
+def before_close(path: Path) -> None:
+    """Keep the log's blocks under another name: SQLite removes the log with the last connection."""
+    with contextlib.suppress(OSError):
+        _kept(path).unlink(missing_ok=True)
+        os.link(_log(path), _kept(path))
+
+
+def after_close(path: Path) -> None:
+    """Put the blocks back as an empty log, for the next start; also after a crash within a close."""
+    kept = _kept(path)
+    if not kept.exists():
+        return
+    if _log(path).exists():  # SQLite did not remove it: it still has transactions
+        kept.unlink()
+        return
+    with contextlib.suppress(OSError):
+        descriptor = os.open(kept, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            os.pwrite(descriptor, bytes(WAL_HEADER_BYTES), 0)  # without its header the log is empty
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        kept.rename(_log(path))
+
+
+def is_disk_full(path: Path) -> bool:
+    """Whether the disk lacks the space that SQLite needs to open the file, with its shared memory."""
+    disk = os.statvfs(path)
+    return disk.f_bavail * disk.f_frsize < OPEN_BYTES
+
+
+def _says_full(error: sqlite3.OperationalError | OSError) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in NO_SPACE
+    return error.sqlite_errorname == "SQLITE_FULL"
+
+
+def _log(path: Path) -> Path:
+    return path.with_name(path.name + "-wal")
+
+
+def _kept(path: Path) -> Path:
+    return path.with_name(path.name + "-wal.kept")
+
 
 T = TypeVar("T")
 
@@ -94,7 +243,7 @@ class SqliteFile:
         self._disk_full = not self._has_reserves()
         if self._disk_full:
             self._free_reserve()
-        reserve.restart_log(connection)
+        restart_log(connection)
         self._stale_frames = False
         self._memory_error: DatabaseError | None = None
         self._gate = threading.Lock()
@@ -124,12 +273,12 @@ class SqliteFile:
                 make_file(path)
             descriptor = lock_file_itself(path)
             locks.callback(os.close, descriptor)
-            reserve.after_close(path)
-            locks.callback(reserve.after_close, path)
+            after_close(path)
+            locks.callback(after_close, path)
             connection = _connect(path, application_id, migrations)
             locks.callback(connection.close)
-            locks.callback(reserve.before_close, path)
-            reserve.fill_log(path)
+            locks.callback(before_close, path)
+            fill_log(path)
             return cls(path, descriptor, locks.pop_all(), connection, name)
 
     def join(self, participant: Participant) -> None:
@@ -201,7 +350,7 @@ class SqliteFile:
             else:
                 ticket.fail(error)
         if self._disk_full:
-            reserve.restart_log(self._connection)
+            restart_log(self._connection)
 
     def _only_releases(self, tickets: list[Ticket[Any]]) -> list[Ticket[Any]]:
         """Fail all tickets but the releases with DiskFull; returns the releases."""
@@ -222,7 +371,7 @@ class SqliteFile:
                 participant.flush(self._transaction)
             if self._connection.in_transaction:
                 began = time.perf_counter()
-                reserve.grow_file(self._descriptor, self._connection)
+                grow_file(self._descriptor, self._connection)
                 self._connection.execute("COMMIT")
                 self.committed(time.perf_counter() - began)
         except sqlite3.Error as error:
@@ -293,17 +442,17 @@ class SqliteFile:
         """
         # The ballast first: a disk without space for it needs the spare pages free.
         if self._ballast.load():
-            if reserve.fill_pages(self._descriptor, self._connection):
+            if fill_pages(self._descriptor, self._connection):
                 return True
             self._ballast.drop()
         return False
 
     def _free_reserve(self) -> None:
         """Let releases use the reserve, without giving the disk any of it."""
-        reserve.restart_log(self._connection)
+        restart_log(self._connection)
         with contextlib.suppress(sqlite3.Error):  # the next commit shows whether there is space
-            reserve.free_pages(self._connection)
-        reserve.restart_log(self._connection)
+            free_pages(self._connection)
+        restart_log(self._connection)
 
 
 @contextlib.contextmanager
@@ -327,7 +476,7 @@ def _connect(path: Path, application_id: int, migrations: Sequence[str]) -> sqli
                 version = _inspect(inspecting, path, application_id, len(migrations))
         connection = _opened(path, "rw")
     except sqlite3.OperationalError:
-        if not reserve.is_disk_full(path):
+        if not is_disk_full(path):
             raise
         return _connect_on_a_full_disk(path, application_id, migrations)
     try:
@@ -338,7 +487,7 @@ def _connect(path: Path, application_id: int, migrations: Sequence[str]) -> sqli
             _migrate(connection, script, number)
     except BaseException as error:
         connection.close()
-        if isinstance(error, sqlite3.OperationalError) and reserve.is_disk_full(path):
+        if isinstance(error, sqlite3.OperationalError) and is_disk_full(path):
             return _connect_on_a_full_disk(path, application_id, migrations)
         raise
     return connection

@@ -3,10 +3,8 @@
 CONTRIBUTING.md has the recipe for a new resource class or kind of device.
 """
 
-from drivers.fake.devices import DividedGpu, Gpu, Nic
 from drivers.fake.driver import FakeDriver, default_host
-from drivers.fake.host import FakeHost, cell
-from drivers.fake.host_file import load_host, parse_host
+from drivers.fake.host import DividedGpu, FakeHost, Gpu, Nic, cell, load_host, parse_host
 
 __all__ = [
     "DividedGpu",

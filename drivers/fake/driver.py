@@ -24,8 +24,7 @@ from agent.driver import (
 )
 from agent.errors import DriverError, DriverUnavailable, SettingsError
 from drivers.fake.describe import describe_host, describe_topology
-from drivers.fake.host import FakeHost
-from drivers.fake.host_file import load_host
+from drivers.fake.host import FakeHost, load_host
 from drivers.host.device_signs import device_addresses, read_signs
 from drivers.host.domain_needs import read_needs
 from drivers.host.domain_writer import write_domain

@@ -14,8 +14,7 @@ from agent.driver import Guest, GuestState
 from agent.gate import install
 from agent.placement.transport import Reply, Transport
 from drivers.fake import FakeDriver
-from drivers.fake.devices import Gpu, Nic
-from drivers.fake.host import FakeHost, cell
+from drivers.fake.host import FakeHost, Gpu, Nic, cell
 from kits.agent import World, opened, told
 from kits.api_client import serving
 from kits.placements import Embedded, usual_placement

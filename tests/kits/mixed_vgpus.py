@@ -10,7 +10,7 @@ from itertools import combinations
 from pathlib import Path
 
 from agent.carving.kernel import Kernel
-from agent.carving.steps import Step, StepKind
+from agent.carving.plan import Step, StepKind
 
 A100 = "0000:84:00.0"
 A100_TYPES: Mapping[str, tuple[str, int, tuple[int, ...]]] = {

@@ -18,7 +18,7 @@ from agent.placement.transport import Transport
 from agent.reconcile.reconciler import Reconciler
 from agent.tracker.tracker import ResourceTracker
 from drivers.fake import FakeDriver, FakeHost, cell
-from drivers.fake.devices import Nic
+from drivers.fake.host import Nic
 from kits.cell_check import check_cells
 from kits.placements import usual_placement
 from kits.tracker import Tap, TappedJournal, uuid_of

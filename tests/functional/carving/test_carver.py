@@ -9,12 +9,10 @@ from pathlib import Path
 import pytest
 from kits.carved_sysfs import CarvedSysfs, SysfsCard
 
-from agent.carving.carver import Carver
+from agent.carving.carver import Carver, CarvingJournal
 from agent.carving.carving import NeededUnit
-from agent.carving.journal import CarvingJournal
 from agent.carving.kernel import Kernel
-from agent.carving.plan import Plan
-from agent.carving.steps import Step, StepKind
+from agent.carving.plan import Plan, Step, StepKind
 from agent.driver import CarvedUnit, DeclaredCarving
 from agent.errors import StateError, UsageError
 

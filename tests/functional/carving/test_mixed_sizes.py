@@ -17,9 +17,8 @@ from kits.mixed_vgpus import A100, MixedGpu, MixedKernel
 from kits.pci_tree import recorded_tree
 from kits.placements import Placement, section_of
 
-from agent.carving.carver import Carved, Carver
-from agent.carving.journal import CarvingJournal
-from agent.carving.plan_file import read_plan_file
+from agent.carving.carver import Carved, Carver, CarvingJournal
+from agent.carving.files import read_plan_file
 from agent.claims.claim import Claim
 from agent.config.settings import load
 from agent.errors import DoesNotFit

@@ -15,11 +15,11 @@ import pytest
 from kits.carved_sysfs import CarvedSysfs, SysfsCard
 from kits.cli_process import one_line, plimsoll
 
+from agent.carving.carver import FILE, CarvingJournal
 from agent.carving.carving import NeededUnit
-from agent.carving.journal import FILE, CarvingJournal
+from agent.carving.files import PLAN_NAME, write_plan_file
 from agent.carving.kernel import Kernel
-from agent.carving.plan_file import NAME, write_plan_file
-from agent.carving.steps import Step, StepKind
+from agent.carving.plan import Step, StepKind
 from agent.cli.parser import build, defaults
 from agent.driver import CarvedUnit
 from agent.errors import ExitCode
@@ -142,7 +142,7 @@ def test_the_agents_file_gives_no_more_than_the_options(host: Host, parent: str,
 
 
 def test_a_file_that_others_can_write_stops_it_before_any_step(host: Host) -> None:
-    (host.state / NAME).chmod(0o666)
+    (host.state / PLAN_NAME).chmod(0o666)
     failed = host.run("apply")
     assert failed.returncode == ExitCode.FAILED and "others than the owner" in one_line(failed)
     assert host.sysfs.vfs(NIC.address) == []

@@ -8,7 +8,7 @@ import pytest
 from kits.agent import opened, request, told
 from kits.placements import Placement
 
-from agent.carving.plan_file import read_plan_file
+from agent.carving.files import read_plan_file
 from agent.driver import CarvedUnit
 from drivers.fake import FakeDriver
 

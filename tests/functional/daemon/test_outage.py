@@ -25,7 +25,7 @@ from agent.errors import ClaimsClosed, PlacementUnavailable, ReshapeRefused
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply, Transport
 from agent.status.condition import HostState
-from drivers.fake.devices import Gpu
+from drivers.fake.host import Gpu
 
 REQUESTS_MAX = 40
 ASKED = request(VCPU=2, MEMORY_MB=64, PGPU=1)

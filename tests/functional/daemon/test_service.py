@@ -28,7 +28,7 @@ from agent.placement.transport import Reply, Transport
 from agent.state.journal import PendingWrite
 from agent.status.condition import HostState
 from drivers.fake import FakeDriver
-from drivers.fake.devices import Gpu
+from drivers.fake.host import Gpu
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from kits.agent import World, opened, told
 from kits.placements import Placement
 
-from agent.carving.cpu_file import read_cpu_file
 from agent.carving.cpus import CpuHold
+from agent.carving.files import read_cpu_file
 from agent.claims.parse_request import parse_claim
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.gate.cpu_power import CpuOrder

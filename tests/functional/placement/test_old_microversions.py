@@ -24,7 +24,7 @@ from agent.claims.claim import Claim, ClaimState
 from agent.errors import ClaimsClosed, UnknownConsumer
 from agent.moves.states import MoveKind
 from agent.status.condition import HostState
-from drivers.fake.devices import Gpu
+from drivers.fake.host import Gpu
 
 OLD = ("1.30", "1.37")
 TOO_OLD = "1.29"

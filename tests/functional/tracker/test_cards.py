@@ -19,7 +19,7 @@ from agent.moves.states import MoveKind
 from agent.providers.cards.division import CardModel
 from agent.state.cordon import Cordon
 from drivers.fake import DividedGpu, cell
-from drivers.fake.devices import CARD_TABLES
+from drivers.fake.host import CARD_TABLES
 
 CARD = "0000:84:00.0"
 SIZES = {

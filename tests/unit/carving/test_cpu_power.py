@@ -8,10 +8,9 @@ from uuid import UUID
 
 import pytest
 
-from agent.carving.cpu_file import NAME, read_cpu_file, write_cpu_file
-from agent.carving.cpu_kernel import CpuKernel
-from agent.carving.cpu_power import CpuPower
+from agent.carving.cpu_power import CpuKernel, CpuPower
 from agent.carving.cpus import CpuHold
+from agent.carving.files import CPUS_NAME, read_cpu_file, write_cpu_file
 from agent.cli.main import main
 from agent.driver import HostSettings
 from agent.errors import ExitCode, StateError
@@ -154,11 +153,11 @@ def test_libvirt_that_starts_during_a_run_ends_what_goes_down(host: Host) -> Non
 
 def test_a_file_that_others_may_write_is_refused(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
     host.holds(1, awaited=True)
-    (host.state / NAME).chmod(0o666)
+    (host.state / CPUS_NAME).chmod(0o666)
     with pytest.raises(StateError, match="others than the owner"):
         read_cpu_file(host.state)
     assert host.run("apply") == ExitCode.FAILED
-    assert NAME in capsys.readouterr().err
+    assert CPUS_NAME in capsys.readouterr().err
 
 
 def test_the_answer_for_programs(host: Host, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,19 +1,33 @@
-"""A plan leads from any state that the kernel shows to the carving, and changes no device in use."""
+"""The steps from what the kernel shows to a carving, and what undoes them after a run that was cut off."""
 
 from __future__ import annotations
 
+import json
+import uuid
 from dataclasses import replace
-from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kits.model_kernel import ModelCard, ModelKernel
 
-from agent.carving.carving import Carving, VgpuType
-from agent.carving.plan import Plan, plan
-from agent.carving.seen import Mdev, Seen, SeenFunction
-from agent.carving.steps import Sight, Step, StepKind
+from agent.carving.carving import Carving, Mdev, Seen, SeenFunction, VgpuType
+from agent.carving.plan import Plan, Sight, Step, StepKind, plan, read_step, undo
+from agent.errors import UsageError
+
+TEXTS = st.text(max_size=20)
+
+
+@given(st.builds(Step, st.sampled_from(StepKind), TEXTS, TEXTS, TEXTS, TEXTS))
+def test_a_step_comes_back_as_it_was(step: Step) -> None:
+    assert read_step(json.loads(json.dumps(step.to_json()))) == step
+
+
+@pytest.mark.parametrize("value", [None, {}, {"kind": "format"}, {"kind": "vfs", "card": "", "function": 1}])
+def test_anything_else_is_refused(value: object) -> None:
+    with pytest.raises(UsageError):
+        read_step(value)
+
 
 NIC = "0000:41:00.0"
 NIC_VFS = tuple(f"0000:41:10.{number}" for number in (0, 2, 4, 6))
@@ -23,7 +37,7 @@ NEW_GPU = "0000:85:00.0"
 NEW_GPU_VFS = tuple(f"0000:85:00.{number}" for number in (1, 2, 3, 4))
 OLD_GPU = "0000:42:00.0"
 WHOLE = "0000:83:00.0"
-UUIDS = tuple(str(UUID(int=number)) for number in range(1, 9))
+UUIDS = tuple(str(uuid.UUID(int=number)) for number in range(1, 9))
 STEPS_MAX = 200
 
 
@@ -310,3 +324,54 @@ def test_a_card_whose_driver_is_not_there_yet_is_waited_for() -> None:
 
 def test_no_virtual_functions_of_a_card_without_any_are_nothing_to_do() -> None:
     assert plan(Carving({WHOLE: 0}), host().seen()).steps == ()
+
+
+CARD, VF = "0000:84:00.0", "0000:84:00.1"
+UUID = "00000000-0000-0000-0000-000000000001"
+SEEN = Seen(
+    {
+        CARD: SeenFunction(CARD, "pf", vfs_max=4, vfs_number=1, vfs=(VF,), autoprobe=False),
+        VF: SeenFunction(VF, "", "vfio-pci", CARD, vgpu_type="471"),
+    },
+    {UUID: Mdev(CARD, "t-1")},
+)
+TAKEN = (
+    Step(StepKind.AUTOPROBE, CARD, CARD, "0"),
+    Step(StepKind.VFS, CARD, CARD, "1"),
+    Step(StepKind.UNBIND, CARD, VF, "vf"),
+    Step(StepKind.OVERRIDE, CARD, VF, "vfio-pci"),
+    Step(StepKind.VGPU_TYPE, CARD, VF, "471", "12"),
+    Step(StepKind.CREATE_MDEV, CARD, CARD, "t-1", UUID),
+)
+WANTED = Carving(
+    {CARD: 1}, {VF: "vfio-pci"}, {CARD: "vfio-pci"}, {VF: VgpuType("471")}, {UUID: Mdev(CARD, "t-1")}
+)
+
+
+def test_all_that_is_not_wanted_is_undone_the_last_first() -> None:
+    assert undo(TAKEN, Carving(), SEEN) == (
+        Step(StepKind.REMOVE_MDEV, CARD, CARD, "t-1", UUID),
+        Step(StepKind.VGPU_TYPE, CARD, VF, "0"),
+        Step(StepKind.OVERRIDE, CARD, VF, ""),
+        Step(StepKind.BIND, CARD, VF, ""),
+        Step(StepKind.VFS, CARD, CARD, "0"),
+        Step(StepKind.AUTOPROBE, CARD, CARD, "1"),
+    )
+
+
+def test_what_is_wanted_is_left_for_the_plan_to_finish() -> None:
+    assert undo(TAKEN, WANTED, SEEN) == ()
+
+
+def test_what_the_run_did_not_do_is_left_alone() -> None:
+    assert undo((), Carving(), SEEN) == ()
+    function = SeenFunction(VF, "x", "mlx5_vfio_pci", CARD, vgpu_type="468")
+    others = Seen({VF: function}, {UUID: Mdev(CARD, "t-2")})
+    assert undo(TAKEN, Carving(), others) == ()
+
+
+@pytest.mark.parametrize("holders", [{VF: "vm1"}, {UUID: "vm1"}])
+def test_what_somebody_has_is_not_undone(holders: dict[str, str]) -> None:
+    (held,) = holders
+    kinds = {step.kind for step in undo(TAKEN, Carving(holders=holders), SEEN)}
+    assert StepKind.VFS not in kinds if held == VF else StepKind.REMOVE_MDEV not in kinds

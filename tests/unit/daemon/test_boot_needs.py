@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from agent.backoff import BUSY_MAX_S, Backoff
-from agent.carving.plan_file import NAME, read_plan_file
+from agent.carving.files import PLAN_NAME, read_plan_file
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.request import ClaimRequest
 from agent.daemon.boot_needs import BootNeeds
@@ -80,13 +80,13 @@ def test_a_host_without_such_devices_gets_no_file(folder: Path) -> None:
     world = World()
     world.guests = ()
     needs_of(world, folder).write()
-    assert not (folder / NAME).exists()
+    assert not (folder / PLAN_NAME).exists()
 
 
 def test_a_file_that_is_spoilt_is_told_once_and_written_anew(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (folder / NAME).write_text("spoilt")
+    (folder / PLAN_NAME).write_text("spoilt")
     needs = needs_of(World(), folder)
     with caplog.at_level(logging.WARNING):
         needs.write()
@@ -98,9 +98,9 @@ def test_a_file_that_is_spoilt_is_told_once_and_written_anew(
 def test_nothing_is_written_while_nothing_changes(folder: Path) -> None:
     needs = needs_of(World(), folder)
     needs.write()
-    first = (folder / NAME).stat().st_ino
+    first = (folder / PLAN_NAME).stat().st_ino
     needs.write()
-    assert (folder / NAME).stat().st_ino == first
+    assert (folder / PLAN_NAME).stat().st_ino == first
 
 
 def test_a_vgpu_that_is_not_made_is_asked_for_again_and_ever_more_seldom(folder: Path) -> None:
@@ -122,15 +122,15 @@ def test_a_vgpu_that_is_not_made_is_asked_for_again_and_ever_more_seldom(folder:
     written = []
     for second in range(0, 7200, 30):
         world.now = float(second)
-        before = (folder / NAME).stat().st_ino
+        before = (folder / PLAN_NAME).stat().st_ino
         needs.write()
-        if (folder / NAME).stat().st_ino != before:
+        if (folder / PLAN_NAME).stat().st_ino != before:
             written.append(second)
     assert written[:3] == [0, 30, 60] and len(written) < 25
     assert max(later - earlier for earlier, later in pairwise(written)) <= BUSY_MAX_S + 30
     world.carved = (CarvedUnit(VF, CARD, VF, "nvidia-470", 12),)
     needs.write()
-    made = (folder / NAME).stat().st_ino
+    made = (folder / PLAN_NAME).stat().st_ino
     world.now += BUSY_MAX_S
     needs.write()
-    assert (folder / NAME).stat().st_ino == made, "it is made"
+    assert (folder / PLAN_NAME).stat().st_ino == made, "it is made"

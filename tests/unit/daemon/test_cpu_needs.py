@@ -10,9 +10,9 @@ from uuid import UUID
 import pytest
 
 from agent.backoff import BUSY_MAX_S, Backoff
-from agent.carving.cpu_file import NAME, read_cpu_file
-from agent.carving.cpu_kernel import CpuKernel
+from agent.carving.cpu_power import CpuKernel
 from agent.carving.cpus import CpuHold
+from agent.carving.files import CPUS_NAME, read_cpu_file
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.request import ClaimRequest
 from agent.claims.rows import Row
@@ -56,7 +56,7 @@ class World:
 
     def writes(self) -> bool:
         """Whether the file is replaced."""
-        file = self.folder / NAME
+        file = self.folder / CPUS_NAME
         before = file.stat().st_ino if file.exists() else None
         self.needs.write()
         return file.exists() and file.stat().st_ino != before
@@ -94,7 +94,7 @@ def test_an_agent_that_starts_again_goes_on_from_the_file(world: World) -> None:
 def test_a_file_that_is_spoilt_is_told_once_and_written_anew(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (world.folder / NAME).write_text("spoilt")
+    (world.folder / CPUS_NAME).write_text("spoilt")
     world.kernel_says("1")
     with caplog.at_level(logging.WARNING):
         assert world.writes()

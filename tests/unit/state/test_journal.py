@@ -16,8 +16,7 @@ from agent.claims.claim import Claim, ClaimState
 from agent.claims.doubt import Doubt, DoubtfulWrite, DoubtKind, DoubtState
 from agent.claims.numa.cell_fit import PlacedCell
 from agent.claims.parse_request import ClaimRequest, RequestGroup, TopologyRequest, request_to_json
-from agent.durable.ballast import Ballast
-from agent.durable.sqlite_file import SqliteFile
+from agent.durable.sqlite_file import Ballast, SqliteFile
 from agent.errors import StateError
 from agent.providers.resolve import OwnedProvider, OwnedProviders
 from agent.state import journal as module

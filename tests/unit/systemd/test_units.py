@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from kits.paths import CHECKOUT
 
-from agent.carving import cpu_file
-from agent.carving.plan_file import NAME
+from agent.carving.files import CPUS_NAME, PLAN_NAME
 from agent.config.options import all_options, driver_classes
 
 SYSTEMD = CHECKOUT / "systemd"
@@ -106,7 +105,7 @@ def test_both_units_that_write_to_cards_are_shut_in_the_same_way() -> None:
 def test_a_claim_starts_what_makes_its_vgpu_however_many_come_in_a_row() -> None:
     state = f"/var/lib/{SERVICE_STATE}"
     assert f"StateDirectory={SERVICE_STATE}" in lines(AGENTS[0])
-    assert f"PathChanged={state}/{NAME}" in lines(MIXED_VGPUS_PATH)
+    assert f"PathChanged={state}/{PLAN_NAME}" in lines(MIXED_VGPUS_PATH)
     told = lines(MIXED_VGPUS)
     assert "StartLimitIntervalSec=0" in told and "RemainAfterExit=yes" not in told
     assert "After=plimsoll-devices.service" in told, "not while a boot's run is under way"
@@ -120,7 +119,7 @@ def test_what_changes_cpus_is_shut_in_as_what_carves_cards_and_reaches_no_networ
 
 
 def test_a_claim_of_cpus_starts_what_brings_them_up_however_many_come_in_a_row() -> None:
-    assert f"PathChanged=/var/lib/{SERVICE_STATE}/{cpu_file.NAME}" in lines(CPUS_PATH)
+    assert f"PathChanged=/var/lib/{SERVICE_STATE}/{CPUS_NAME}" in lines(CPUS_PATH)
     assert "StartLimitIntervalSec=0" in lines(CPUS) and "RemainAfterExit=yes" not in lines(CPUS)
 
 
