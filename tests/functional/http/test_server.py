@@ -290,7 +290,7 @@ def test_a_server_without_a_descriptor_left_closes_the_slowest(open_door: Callab
         assert door.is_answered(), "and the slow ones are accepted"
         client = stack.enter_context(socket.socket())
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+        highest = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
         taken = [os.open("/dev/null", os.O_RDONLY)]
         while taken[-1] < highest:
             taken.append(os.open("/dev/null", os.O_RDONLY))
