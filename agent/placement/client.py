@@ -26,7 +26,7 @@ from agent.placement.replies import (
     outcome_of_reply,
 )
 from agent.placement.transport import Reply, Transport, is_certain
-from agent.placement.write_gate import WriteGate
+from agent.placement.write_gate import ANYWHERE, WriteGate
 from agent.shapes import Allocations, Amounts, Holders
 from agent.tree import Inventory, Provider, ProviderTree
 
@@ -76,6 +76,9 @@ class AllocationObserver:
 
     def wrote(self, writes: Iterable[ConsumerAllocations]) -> None:
         """Placement has just executed these writes."""
+
+    def waited(self, consumers: Iterable[str], why: str) -> None:
+        """A write for these consumers has waited for another request; `why` says how long and for which."""
 
 
 class PlacementClient:
@@ -314,7 +317,10 @@ class PlacementClient:
         action = "write the allocations of " + ", ".join(f"consumer {write.consumer}" for write in writes)
         if not writes:
             return WriteDone()
-        with self.gate.passing({uuid for write in writes for uuid in write.allocations}):
+        providers = {uuid for write in writes for uuid in write.allocations or (ANYWHERE,)}
+        with self.gate.passing(providers, f"The request to {action}") as waited:
+            if waited:
+                self.observer.waited([write.consumer for write in writes], waited)
             if len(writes) == 1:
                 path = _path("allocations", writes[0].consumer)
                 outcome = self._write("PUT", path, action, lambda: self._allocation_body(writes[0]))

@@ -7,8 +7,14 @@ answered. Only then does the runner read the consumers: one that was read cannot
 between. The intent is on disk before the request is sent.
 
 After a conflict the runner reads the inventories of the providers that another client has written, and sends
-the request again: claims of other consumers change nothing in the plan. For the moment of each attempt it
-holds the agent's own claims on the touched providers back.
+the request again: claims of other consumers change nothing in the plan. During each attempt it holds the
+agent's own claims on the touched providers back.
+
+Where others write so often, or Placement is so slow, that attempts go on to fail, the runner closes the
+touched providers: it reserves all that the agent owns there, and sends the request then. Placement refuses
+claims there meanwhile, without a change of generation. The request itself opens the providers again; where it
+is given up, the runner does. After a crash the next pass finds the inventories other than desired, and writes
+them.
 
 A request that was not answered is fenced: a write that raises the generation of a touched provider makes
 Placement reject a late execution, and what Placement then shows is final.
@@ -16,19 +22,22 @@ Placement reject a late execution, and what Placement then shows is final.
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from random import SystemRandom
 from uuid import uuid4
 
 from agent.errors import (
     ClaimConflict,
     PlacementConflict,
+    PlacementError,
     PlacementUnavailable,
     ReshapeRefused,
 )
 from agent.moves.states import MIGRATION_TYPE
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.outcome import WriteDone, WriteRefused, WriteUnknown
+from agent.placement.write_gate import ANYWHERE
 from agent.providers.plan import same_inventories
 from agent.reconcile.desired import Desired
 from agent.reconcile.reshape_outcome import fence_and_check, was_executed
@@ -47,9 +56,14 @@ from agent.reshape.types import Instruction, Reshape, Slot, inventory_at, new_cu
 from agent.shapes import Allocations, Holders
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
-from agent.tree import ProviderTree
+from agent.tree import Inventory, ProviderTree
+from agent.words import counted
 
 ATTEMPTS_MAX = 24
+CLOSE_AFTER = 2
+CLOSE_AFTER_S = 3.0
+"""After so many conflicts, and so many seconds, the touched providers are closed for the next attempts."""
+CLOSED_ATTEMPTS_MAX = 8
 TURN_ATTEMPTS_MAX = 4
 PAUSE_MAX_S = 0.05
 REREAD_EVERY = 4
@@ -88,7 +102,11 @@ class ProvedReshape:
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """One reshape on its way: `current` is the tree before the pass, `stage` Placement's now."""
+    """One reshape on its way: `current` is the tree before the pass, `stage` Placement's now.
+
+    `passed` is what the client's gate had let pass before the consumers were read. `closed` {provider: its
+    inventories} are those that are closed for the request.
+    """
 
     current: ProviderTree
     stage: ProviderTree
@@ -96,6 +114,16 @@ class _Request:
     allocated: Allocated
     exact: ExactUnits
     receipt_id: str
+    passed: Mapping[str, int]
+    closed: dict[str, Mapping[str, Inventory]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    """The reshape of a request, and its intent on disk."""
+
+    proved: ProvedReshape
+    receipt: Receipt
 
 
 class ReshapeRunner:
@@ -242,10 +270,11 @@ class ReshapeRunner:
         for _ in range(TURN_ATTEMPTS_MAX):
             try:
                 with self._tracker.turns_on(leaving, consumers) as taken:
+                    passed = dict(self._client.gate.passed)
                     allocated = self._read_allocated(stage, desired)
                     if allocated.consumers.keys() <= taken:
                         self._check_claimed_anew(desired, claimed_at)
-                        request = _Request(current, stage, desired, allocated, exact, self._new_id())
+                        request = _Request(current, stage, desired, allocated, exact, self._new_id(), passed)
                         self._finish(self._send_until_done(request), exact)
                         tree = self._client.read_tree(self._root_uuid, stage)
                         refresh(tree)
@@ -271,29 +300,129 @@ class ReshapeRunner:
 
     def _send_until_done(self, request: _Request) -> Receipt:
         """Send the request until Placement accepts it; returns the receipt of what it executed."""
-        proved, receipt = self._record(request)
+        first, began = request, time.monotonic()
+        touched = touched_providers(request.desired.due)
+        why = "Placement is sent a reshape of the same provider"
+        sent = self._record(request)
         try:
-            for conflicts in range(ATTEMPTS_MAX):
-                with self._client.gate.held(touched_providers(request.desired.due)):
-                    if conflicts:
-                        changed = self._read_again(request, reread=conflicts % REREAD_EVERY == 0)
-                        if changed.allocated.consumers != request.allocated.consumers:
-                            proved, receipt = self._record(changed)
-                        request = changed
-                    if self._send(proved.reshape, request.allocated, receipt):
-                        return receipt
-                self._sleep(_JITTER.uniform(0, min(PAUSE_MAX_S, 0.005 * 2**conflicts)))
+            for attempt in range(ATTEMPTS_MAX):
+                with self._client.gate.held(touched, why):
+                    request, sent = self._renew(request, sent, attempt)
+                    if self._send(sent, request):
+                        return sent.receipt
+                self._pause(attempt)
+                if attempt + 1 >= CLOSE_AFTER and time.monotonic() - began >= CLOSE_AFTER_S:
+                    break
+            with self._client.gate.held(touched, why):
+                return self._send_closed(request, sent, first)
         except (ReshapeRefused, PlacementConflict):
-            self._drop(receipt)
+            self._drop(sent.receipt)
             raise
-        self._drop(receipt)
-        raise _postponed(f"others wrote to the touched providers {ATTEMPTS_MAX} times during the attempts")
 
-    def _send(self, reshape: Reshape, allocated: Allocated, receipt: Receipt) -> bool:
+    def _send_closed(self, request: _Request, sent: _Sent, first: _Request) -> Receipt:
+        """Close the touched providers, and send the request until Placement accepts it.
+
+        The caller holds the agent's own writes back: they would be refused. `first` is the request before
+        its first attempt.
+        """
+        try:
+            for attempt in range(1, CLOSED_ATTEMPTS_MAX + 1):
+                request, sent = self._renew(request, sent, attempt)
+                request = self._close(request)
+                if self._send(sent, request):
+                    return sent.receipt
+                self._pause(attempt)
+            raise _postponed(self._whose_writes(first, len(request.closed)))
+        except (ReshapeRefused, PlacementError) as error:
+            # Where it is unknown what Placement did, the next pass settles that, and writes the inventories.
+            if not (isinstance(error, PlacementUnavailable) and self._in_doubt):
+                self._open_again(request)
+            raise
+
+    def _renew(self, request: _Request, sent: _Sent, conflicts: int) -> tuple[_Request, _Sent]:
+        """The request by what Placement has now, planned and recorded anew where the consumers changed.
+
+        At first as well: the agent's own claims may have come in before they were held back.
+        """
+        renewed = self._read_again(request, conflicts)
+        if renewed.allocated.consumers != request.allocated.consumers:
+            sent = self._record(renewed)
+        return renewed, sent
+
+    def _pause(self, attempt: int) -> None:
+        self._sleep(_JITTER.uniform(0, min(PAUSE_MAX_S, 0.005 * 2**attempt)))
+
+    def _close(self, request: _Request) -> _Request:
+        """Reserve all that the agent owns on the touched providers, but what has just come to them.
+
+        Raises PlacementConflict where another client changed their inventories.
+        """
+        _, coming = moving_slots(request.desired.due)
+        generations = dict(request.allocated.generations)
+        for uuid in sorted(generations.keys() - request.closed.keys()):
+            mine = request.desired.owned.get(uuid).classes
+            now = request.stage[uuid].inventories
+            closed = {
+                name: replace(inventory, reserved=inventory.total)
+                if name in mine and Slot(uuid, name) not in coming
+                else inventory
+                for name, inventory in now.items()
+            }
+            if not same_inventories(closed, now):
+                request.closed[uuid] = closed
+                generations[uuid] = self._put_instead(uuid, now, closed)
+        return replace(request, allocated=replace(request.allocated, generations=generations))
+
+    def _open_again(self, request: _Request) -> None:
+        """Write the inventories as they were; the next pass writes what this cannot."""
+        for uuid, closed in request.closed.items():
+            with suppress(PlacementError):
+                self._put_instead(uuid, closed, request.stage[uuid].inventories)
+
+    def _put_instead(
+        self, uuid: str, expected: Mapping[str, Inventory], wanted: Mapping[str, Inventory]
+    ) -> int:
+        """Write a provider's inventories where they are as expected; returns the new generation.
+
+        Raises PlacementConflict where they are not, or others write each time.
+        """
+        for attempt in range(ATTEMPTS_MAX):
+            generation, inventories = self._client.provider_inventories(uuid)
+            if not same_inventories(inventories, expected):
+                raise _changed(uuid)
+            try:
+                return self._client.put_inventories(uuid, generation, wanted)
+            except PlacementConflict as conflict:
+                failure = conflict
+                self._pause(attempt)
+        raise failure
+
+    def _whose_writes(self, first: _Request, closings: int) -> str:
+        """Who has written to the touched providers since the request was planned first."""
+        now = self._client.generations(self._root_uuid)
+        touched = first.allocated.generations
+        rises = sum(max(0, now.get(uuid, known) - known) for uuid, known in touched.items()) - closings
+        passed = self._client.gate.passed
+        own = sum(passed[uuid] - first.passed.get(uuid, 0) for uuid in (*touched, ANYWHERE))
+        own = min(own, max(rises, 0))
+        writers = [
+            f"{counted(writes, 'time')} by {who}"
+            for writes, who in (
+                (rises - own, "other clients of Placement"),
+                (own, "the agent's own claims and releases"),
+            )
+            if writes > 0
+        ]
+        if not writers:
+            return "Placement answered each request with a conflict, though nobody wrote to what it touches"
+        return f"its requests met conflicts: the touched providers were written {' and '.join(writers)}"
+
+    def _send(self, sent: _Sent, request: _Request) -> bool:
         """Send the request once; returns whether it was executed, False after a conflict.
 
         Raises ReshapeRefused where Placement rejects it, PlacementUnavailable where it did not execute it.
         """
+        reshape, allocated, receipt = sent.proved.reshape, request.allocated, sent.receipt
         inventories = {
             uuid: (allocated.generations[uuid], wanted) for uuid, wanted in reshape.inventories.items()
         }
@@ -320,8 +449,10 @@ class ReshapeRunner:
                 self._drop(receipt)
                 raise error
 
-    def _read_again(self, request: _Request, *, reread: bool) -> _Request:
+    def _read_again(self, request: _Request, conflicts: int) -> _Request:
         """The request with what changed since: generations, and the consumers where they may have changed.
+
+        A conflict where no generation has changed is about a consumer.
 
         Raises PlacementConflict where another client changed the inventories of a touched provider.
         """
@@ -330,31 +461,30 @@ class ReshapeRunner:
         changed = [uuid for uuid, known in allocated.generations.items() if now.get(uuid) != known]
         leaving, _ = moving_slots(request.desired.due)
         open_slots = [slot for slot in leaving if slot.provider in changed and not _is_sealed(stage, slot)]
-        if reread or not changed or open_slots:
+        if open_slots or (conflicts and (conflicts % REREAD_EVERY == 0 or not changed)):
             allocated = self._read_allocated(stage, request.desired)
             changed = [
                 uuid for uuid, known in allocated.generations.items() if stage[uuid].generation != known
             ]
         generations = dict(allocated.generations)
         for uuid in changed:
-            stage, generations[uuid] = self._with_generation(stage, uuid)
+            stage, generations[uuid] = self._with_generation(stage, uuid, request.closed.get(uuid))
         return replace(request, stage=stage, allocated=replace(allocated, generations=generations))
 
-    def _with_generation(self, stage: ProviderTree, uuid: str) -> tuple[ProviderTree, int]:
+    def _with_generation(
+        self, stage: ProviderTree, uuid: str, closed: Mapping[str, Inventory] | None
+    ) -> tuple[ProviderTree, int]:
         """`stage` with the provider's generation of now, and that.
 
-        Raises PlacementConflict where its inventories changed.
+        Raises PlacementConflict where its inventories, or those that it is closed with, changed.
         """
         provider = stage[uuid]
         generation, inventories = self._client.provider_inventories(uuid)
-        if not same_inventories(inventories, provider.inventories):
-            raise PlacementConflict(
-                f"The inventories of provider {provider.name} ({uuid}) changed while its reshape was "
-                "prepared; the agent reads the tree and plans again."
-            )
+        if not same_inventories(inventories, provider.inventories if closed is None else closed):
+            raise _changed(uuid)
         return stage.with_provider(replace(provider, generation=generation)), generation
 
-    def _record(self, request: _Request) -> tuple[ProvedReshape, Receipt]:
+    def _record(self, request: _Request) -> _Sent:
         """Plan the request and put its intent on disk. Raises ReshapeRefused, StateError."""
         desired = request.desired
         proved = self._plan(request.stage, desired, request.allocated, request.exact)
@@ -370,7 +500,7 @@ class ReshapeRunner:
         )
         self._in_doubt = True
         self._journal.put_reshape(receipt).wait()
-        return proved, receipt
+        return _Sent(proved, receipt)
 
     def _finish(self, receipt: Receipt, exact: ExactUnits) -> None:
         self._tracker.relocate(receipt, exact)
@@ -415,6 +545,13 @@ def _is_sealed(stage: ProviderTree, slot: Slot) -> bool:
     """Whether all of the slot is reserved, so that no consumer can get any of it."""
     inventory = inventory_at(stage, slot)
     return inventory is None or inventory.capacity <= 0
+
+
+def _changed(uuid: str) -> PlacementConflict:
+    return PlacementConflict(
+        f"The inventories of provider {uuid} changed while its reshape was prepared; the agent reads the "
+        "tree and plans again."
+    )
 
 
 def _postponed(why: str) -> ReshapeRefused:

@@ -22,3 +22,7 @@ class HeldColumn(AllocationObserver):
     def wrote(self, writes: Iterable[ConsumerAllocations]) -> None:
         """Enter what Placement holds from now on."""
         self._register.enter_written({write.consumer: write.allocations for write in writes})
+
+    def waited(self, consumers: Iterable[str], why: str) -> None:
+        """Enter it into the history: who looks for the reason of a late answer finds it there."""
+        self._register.note_wait(consumers, why)

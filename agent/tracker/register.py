@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
@@ -240,6 +240,12 @@ class Register:
         with self._lock:
             for consumer, of_consumer in allocations.items():
                 self._book.enter_written(consumer, of_consumer)
+
+    def note_wait(self, consumers: Iterable[str], why: str) -> None:
+        """Write into the history that a write for these consumers waited; a failing disk loses only that."""
+        with suppress(StateError):
+            for consumer in consumers:
+                self._journal.record_event(consumer, "waited", why)
 
     def enter_doubts(self, consumers: Collection[str], doubts: Collection[Doubt]) -> None:
         """Enter the writes in doubt of these consumers; `doubts` are all of them."""

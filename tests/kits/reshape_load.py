@@ -132,28 +132,32 @@ class Load:
 
 
 class Delayed:
-    """A placement each request to which takes `seconds` longer; several may wait at once."""
+    """A placement each request to which takes `seconds` longer; several may wait at once.
 
-    def __init__(self, inner: Placement, seconds: float) -> None:
+    `only`: those requests alone that begin so ("POST /reshaper").
+    """
+
+    def __init__(self, inner: Placement, seconds: float, only: str = "") -> None:
         self.kind, self.options = inner.kind, inner.options
-        self._inner, self._seconds = inner, seconds
+        self._inner, self._seconds, self._only = inner, seconds, only
 
     def transport(self) -> Transport:
-        return _DelayedTransport(self._inner.transport(), self._seconds)
+        return _DelayedTransport(self._inner.transport(), self._seconds, self._only)
 
     def anew(self, directory: Path) -> Delayed:
-        return Delayed(self._inner.anew(directory), self._seconds)
+        return Delayed(self._inner.anew(directory), self._seconds, self._only)
 
     def environment(self) -> dict[str, str]:
         return self._inner.environment()
 
 
 class _DelayedTransport:
-    def __init__(self, inner: Transport, seconds: float) -> None:
-        self._inner, self._seconds = inner, seconds
+    def __init__(self, inner: Transport, seconds: float, only: str) -> None:
+        self._inner, self._seconds, self._only = inner, seconds, only
 
     def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        time.sleep(self._seconds)
+        if f"{method} {path}".startswith(self._only):
+            time.sleep(self._seconds)
         return self._inner.request(method, path, body, microversion=microversion)
 
     def close(self) -> None:

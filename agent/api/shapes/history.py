@@ -14,7 +14,8 @@ class EventShape(TypedDict):
     name: str
     event: Annotated[
         str,
-        "a step of a claim or a move, or pass, refused, move_refused, healed, reshape, ready, degraded",
+        "a step of a claim or a move, or waited, pass, refused, move_refused, healed, reshape, ready or "
+        "degraded",
     ]
     detail: str
     uid: Annotated[

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from kits.placements import Placement
 from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
-from kits.reshape_load import Load, loaded, reshaped
+from kits.reshape_load import Delayed, Load, loaded, reshaped
 from kits.tracker import request
 
 from agent.claims.claim import Claim
@@ -100,6 +100,48 @@ def test_it_gets_through_in_a_few_attempts_under_load(
         reads = [call for call in world.tap.calls if call.startswith("GET /allocations/")]
         assert len(reads) <= 24 * 4, "not each consumer for each conflict"
         assert load.refused == [], "what does not move can be claimed all the while"
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["own claims", "foreign claims"])
+def test_it_gets_through_where_placement_is_slow(any_placement: Placement, tmp_path: Path, own: bool) -> None:
+    """One request takes longer than the time between two claims: each attempt would meet one."""
+    slow = Delayed(any_placement, 2, only="POST /reshaper")
+    with loaded(tmp_path, 24, slow, own=own) as world:
+        with Load(world, 10 if own else 2, own=own) as load:
+            while load.done < 2:
+                time.sleep(0.01)
+            done = reshaped(world, 24)
+        assert done.seconds < 60
+        assert world.tree()[ROOT].inventories["VCPU"].reserved == 0
+        world.check()
+        if own:
+            assert done.asked == 1, "its own claims wait for as long as the request is out"
+            assert load.refused == [] and load.slowest_s > 1
+            waited = [event for event in world.journal.history() if event.event == "waited"]
+            assert waited and all("a reshape" in event.detail and event.consumer for event in waited)
+        else:
+            assert all("free" in each or "capacity" in each for each in load.refused), "no room"
+
+
+def test_it_is_told_whose_writes_were_in_the_way(world: World) -> None:
+    """Here a hold of the agent's own writes ends long before the request does."""
+    world.client.gate = WriteGate(0.01)
+    own = [world.tracker.claim(request(uuid_of(f"own {number}"), VCPU=1)) for number in range(60)]
+    threads: list[threading.Thread] = []
+
+    def release(call: str) -> None:
+        if call == "POST /reshaper":
+            threads.append(threading.Thread(target=world.tracker.release, args=(own.pop().claim.consumer,)))
+            threads[-1].start()
+            threads[-1].join()
+
+    world.tap.before = release
+    report = world.see(*NESTED, moves=MOVES)
+    assert report.pending is not None
+    assert (
+        f"were written {len(threads)} times by the agent's own claims and releases; "
+        in report.pending.message
+    )
 
 
 def test_a_pass_beside_claims_meets_no_conflict_that_closes_the_host(world: World) -> None:

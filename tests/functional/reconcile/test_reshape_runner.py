@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kits.examples import examples
@@ -17,6 +18,7 @@ from kits.tracker import Crash, Death, fast_directory, request
 from agent.driver import Description, MoveInstruction
 from agent.errors import DoesNotFit, PlacementFull, PlacementUnavailable, ReshapeRefused
 from agent.placement.client import ConsumerAllocations
+from agent.reconcile import reshape_runner
 
 FLAT = (host(VGPU=8),)
 NESTED = (host(), provider("gpu0", VGPU=4), provider("gpu1", VGPU=4))
@@ -303,14 +305,29 @@ def _refuse(call: str) -> None:
         raise PlacementError("You may not.", status=403)
 
 
-@pytest.mark.parametrize("due", [True, False], ids=["there", "and back"])
-def test_death_at_every_boundary(due: bool, any_placement: Placement) -> None:
-    """Scenario 91: killed before, during and after each request and each write: done exactly once."""
+@pytest.mark.parametrize(
+    ("due", "busy"), [(True, False), (False, False), (True, True)], ids=["there", "and back", "closed for it"]
+)
+def test_death_at_every_boundary(
+    due: bool, busy: bool, any_placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scenario 91: killed before, during and after each request and each write: done exactly once.
+
+    Others that are `busy` have the agent close the root first.
+    """
+    monkeypatch.setattr(reshape_runner, "CLOSE_AFTER_S", 0.0 if busy else 10**6)
     for number in range(1, 120):
         with fast_directory() as directory, World(Path(directory), any_placement) as world:
             claim = _prepared(world, due)
-            death = Death(number)
-            with world.taps(death):
+            death, others = Death(number), iter(range(3 if busy else 0))
+
+            def told(call: str, world: World = world, death: Death = death, others: Any = others) -> None:
+                if call == "POST /reshaper" and next(others, None) is not None:
+                    root = world.tree()[ROOT]
+                    world.raw.put_aggregates(ROOT, root.generation or 0, root.aggregates)
+                death(call)
+
+            with world.taps(told):
                 try:
                     _asked(world, due)
                     crashed = False
@@ -318,6 +335,8 @@ def test_death_at_every_boundary(due: bool, any_placement: Placement) -> None:
                     crashed = True
             if not crashed:
                 assert number > 20
+                closings = world.tap.calls.count(f"PUT /resource_providers/{ROOT}/inventories")
+                assert not due or closings == (3 if busy else 2), "as said"
                 return
             world.restart()
             report = _asked(world, due)
@@ -328,6 +347,7 @@ def test_death_at_every_boundary(due: bool, any_placement: Placement) -> None:
             assert found == wanted
             assert world.placed("a") == ({"gpu1": {"VGPU": 1}} if due else {HOST: {"VGPU": 1}})
             assert set(world.totals()) == ({HOST, "gpu0", "gpu1"} if due else {HOST})
+            assert world.tree()[ROOT].inventories["VCPU"].reserved == 0
             assert not world.journal.reshapes(done=False)
             assert len(world.journal.reshapes(done=True)) == (1 if due else 2)
     raise AssertionError("more boundaries than that")
@@ -418,16 +438,19 @@ def test_what_the_driver_says_of_a_guest_is_not_said_of_its_next_claim(world: Wo
 def test_an_endless_conflict_is_put_off_to_the_next_pass(world: World) -> None:
     world.see(*FLAT)
     world.hold("a", node1={"VGPU": 1})
-    count = [0]
 
-    def claim(call: str) -> None:
+    def write(call: str) -> None:
+        """Aggregates, which no inventory that is closed keeps others from writing."""
         if call == "POST /reshaper":
-            count[0] += 1
-            world.hold("unrelated", node1={"VCPU": 1 + count[0] % 2})
+            root = world.tree()[ROOT]
+            world.raw.put_aggregates(ROOT, root.generation or 0, root.aggregates)
 
-    world.tap.before = claim
+    world.tap.before = write
     report = world.see(*NESTED, moves=to_gpus())
-    assert report.pending is not None and "others wrote to the touched providers" in report.pending.message
+    tries = world.tap.calls.count("POST /reshaper")
+    assert report.pending is not None
+    assert f"were written {tries} times by other clients of Placement; nothing" in report.pending.message
+    assert world.tree()[ROOT].inventories["VCPU"].reserved == 0, "what was closed for it is open"
     assert world.placed("a") == {HOST: {"VGPU": 1}}
     assert world.tree()[ROOT].inventories["VGPU"].reserved == 8
     world.tap.before = lambda _: None
