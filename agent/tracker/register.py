@@ -21,7 +21,7 @@ from agent.reshape.receipt import Receipt
 from agent.reshape.relocate import relocate_records
 from agent.reshape.whereabouts import passages, whereabouts
 from agent.shapes import Allocations, Held, Units, Usages
-from agent.state.journal import ENDED_MOVES_MAX, RESHAPE_EVENT, Journal, PendingWrite
+from agent.state.journal import ENDED_MOVES_MAX, RESHAPE_EVENT, WAIT_EVENT, Journal, PendingWrite
 from agent.tree import ProviderTree
 
 SNAPSHOT_WAIT_S = 2.0
@@ -245,7 +245,7 @@ class Register:
         """Write into the history that a write for these consumers waited; a failing disk loses only that."""
         with suppress(StateError):
             for consumer in consumers:
-                self._journal.record_event(consumer, "waited", why)
+                self._journal.record_event(consumer, WAIT_EVENT, why)
 
     def enter_doubts(self, consumers: Collection[str], doubts: Collection[Doubt]) -> None:
         """Enter the writes in doubt of these consumers; `doubts` are all of them."""

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from agent.claims.claim import ClaimStep
 from agent.moves.states import MoveStep
-from agent.state.journal import RESHAPE_EVENT
+from agent.state.journal import RESHAPE_EVENT, WAIT_EVENT
 from agent.status.condition import HostState
 from agent.systemd.journald import MESSAGE_IDS
 
@@ -59,7 +59,7 @@ def test_every_check_is_in_the_table() -> None:
 
 def test_every_event_of_the_history_is_in_the_table() -> None:
     told = {name for row in rows("| event |") for name in re.findall(r"\w+", row[0])}
-    others = {RESHAPE_EVENT, "pass", "refused", "move_refused", "gate_refused", "healed"}
+    others = {RESHAPE_EVENT, WAIT_EVENT, "pass", "refused", "move_refused", "gate_refused", "healed"}
     assert told == {*ClaimStep, *MoveStep, *others, HostState.READY, HostState.DEGRADED}
 
 
