@@ -343,7 +343,8 @@ class _Connections(connections.ConnectionManager):
             for fd, conn in ready:
                 if conn is self.server:
                     self._accept()
-                elif self._take(fd):
+                elif conn.socket.fileno() == fd:  # it was not closed just now to make place for another
+                    self._selector.unregister(fd)
                     self.server.process_conn(conn)
                     self._bound_memory(conn)
             if time.monotonic() - checked >= expiration_interval:
@@ -354,14 +355,6 @@ class _Connections(connections.ConnectionManager):
 
     def _waiting(self) -> list[_Connection]:
         return [conn for _, conn in self._selector.connections if conn is not self.server]
-
-    def _take(self, fd: int) -> bool:
-        """Whether the connection still waited: one that was ready may have been given up for another."""
-        try:
-            self._selector.unregister(fd)
-        except KeyError:
-            return False
-        return True
 
     def _give_up(self, conn: _Connection, why: str) -> None:
         self._selector.unregister(conn.socket.fileno())
