@@ -27,6 +27,8 @@
 
 Each class has a stable `code` for programs, the `http_status` of the local API and the `exit_code` of the
 command line. Each message is a sentence that an operator can act on.
+
+Words beside a number: `1 provider`, `2 providers`. Pure.
 """
 
 from collections.abc import Mapping
@@ -268,3 +270,11 @@ class DaemonUnreachable(PlimsollError):
     code = "plimsoll.daemon.unreachable"
     http_status = 503
     exit_code = ExitCode.UNREACHABLE
+
+
+def counted(number: int, one: str, many: str = "") -> str:
+    """The number with its noun, or with all words that depend on it: (2, "guest runs", "guests run").
+
+    `many` is `one` with an s where it is not given.
+    """
+    return f"{number} {one if number == 1 else many or f'{one}s'}"

@@ -9,8 +9,7 @@ from re import Pattern
 from typing import Any
 from uuid import UUID
 
-from agent.errors import UsageError
-from agent.words import counted
+from agent.errors import UsageError, counted
 
 _SHOWN_MAX = 60
 _UID_MAX = 2**32 - 1

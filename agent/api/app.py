@@ -14,11 +14,10 @@ from agent.api.handlers import ApiResponse, Call
 from agent.api.operations import Operations
 from agent.api.routes import ROUTES, ApiRoute
 from agent.config.access import Access, ApiRole
-from agent.errors import Forbidden, PlimsollError, UsageError
+from agent.errors import Forbidden, PlimsollError, UsageError, counted
 from agent.http.errors import BodyTooLarge, LengthRequired, TooSlow, error_body
 from agent.http.peer import PeerCredentials, peer_credentials
 from agent.state.caller import acting_for
-from agent.words import counted
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment

@@ -1,7 +1,6 @@
 """Runs the audit: reads the host twice, reports the findings of both readings, and repairs them."""
 
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -48,9 +47,8 @@ class Auditor:
         guests: Callable[[], tuple[Guest, ...]],
         devices: Callable[[], Mapping[str, str]],
         known_tree: Callable[[], ProviderTree | None] = lambda: None,
-        clock: Callable[[], float] = time.time,
     ) -> None:
-        self._reader = AuditReader(tracker, client, root, guests, devices, known_tree, clock)
+        self._reader = AuditReader(tracker, client, root, guests, devices, known_tree)
         self._repairer = Repairer(tracker, client, self._reader)
         self._lock = threading.Lock()
         self._previous: dict[Key, Finding] = {}

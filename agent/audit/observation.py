@@ -31,9 +31,8 @@ class Observation:
     {instance: all its allocations} of the claims that have none here any more, and `types`: {consumer that
     may hold the place of such a claim: its type}. `moved_away`: the guests that the agent knows to have
     moved away. `unreserved`: the host without what the agent reserves for the `unclaimed` use of guests,
-    {instance: {provider uuid: {class: amount}}}; None: nothing is reserved for that. `at`: when it was made,
-    in seconds since 1970 (UTC).
-    `unhealthy`: {address: health} of the devices that are not well.
+    {instance: {provider uuid: {class: amount}}}; None: nothing is reserved for that. `ages`: {consumer: how
+    many seconds ago its claim was made}. `unhealthy`: {address: health} of the devices that are not well.
     """
 
     host: ProviderIndex
@@ -50,7 +49,7 @@ class Observation:
     elsewhere: Mapping[str, Allocations] = field(default_factory=dict)
     types: Mapping[str, str] = field(default_factory=dict)
     moved_away: frozenset[str] = frozenset()
-    at: float = 0.0
+    ages: Mapping[str, float] = field(default_factory=dict)
     unhealthy: Mapping[str, DeviceHealth] = field(default_factory=dict)
 
     def allocations_here(self, consumer: str) -> Allocations:

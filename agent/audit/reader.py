@@ -3,7 +3,6 @@
 No request is made under the tracker's lock.
 """
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -27,7 +26,6 @@ class AuditReader:
 
     `root` is the uuid of the host's root provider. `guests` asks the driver. `devices` returns {provider
     uuid: device}. `known_tree` returns the tree as it was read last, which makes reading it again cheaper.
-    `clock` returns the seconds since 1970 (UTC).
     """
 
     def __init__(
@@ -38,7 +36,6 @@ class AuditReader:
         guests: Callable[[], tuple[Guest, ...]],
         devices: Callable[[], Mapping[str, str]],
         known_tree: Callable[[], ProviderTree | None],
-        clock: Callable[[], float] = time.time,
     ) -> None:
         self._tracker = tracker
         self._client = client
@@ -46,7 +43,6 @@ class AuditReader:
         self._guests = guests
         self._devices = devices
         self._known_tree = known_tree
-        self._clock = clock
 
     def observe(self) -> Observation:
         """Read the host once. Raises DriverError, PlacementError, StateError."""
@@ -75,7 +71,7 @@ class AuditReader:
                 consumer: {uuid: amounts for uuid, amounts in held.items() if not known.host.is_own(uuid)}
                 for consumer, held in known.others.items()
             },
-            at=self._clock(),
+            ages={consumer: self._tracker.age_s(claim.since) for consumer, claim in known.claims.items()},
             unhealthy=self._tracker.cordons.unhealthy(),
         )
         observation = replace(observation, elsewhere=self._elsewhere(observation))

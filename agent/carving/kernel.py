@@ -23,8 +23,7 @@ from pathlib import Path
 from agent.carving.carving import ADDRESS, NAME, NUMBER, UUID, Mdev, Seen, SeenFunction
 from agent.carving.plan import Sight, Step, StepKind
 from agent.device_names import vgpu_gib
-from agent.errors import UsageError
-from agent.words import counted
+from agent.errors import UsageError, counted
 
 SIZE_MAX = 65536
 

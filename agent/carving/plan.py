@@ -17,8 +17,8 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from agent.carving.carving import NO_TYPE, Carving, Mdev, Seen, SeenFunction, VgpuType
+from agent.errors import counted
 from agent.json_checks import read_choice, read_object, read_text
-from agent.words import counted
 
 
 class StepKind(StrEnum):

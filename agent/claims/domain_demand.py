@@ -32,9 +32,8 @@ from agent.device_names import (
     physical_networks,
 )
 from agent.driver import DeviceKind, DomainNeeds, NeededDevice
-from agent.errors import UsageError
+from agent.errors import UsageError, counted
 from agent.shapes import Units
-from agent.words import counted
 
 VF_CLASS = "SRIOV_NET_VF"
 _CPUS = ("VCPU", "PCPU")

@@ -12,10 +12,9 @@ from dataclasses import replace
 from agent.claims.extra_specs import read_flag
 from agent.claims.request import NUMA_POLICIES, TopologyRequest
 from agent.cpuset import format_cpu_set, parse_cpu_set
-from agent.errors import UsageError
+from agent.errors import UsageError, counted
 from agent.json_checks import fault
 from agent.tree import MAX_UNIT
-from agent.words import counted
 
 CELLS_MAX = 64
 KIB_PER = {"k": 1, "m": 1 << 10, "g": 1 << 20, "t": 1 << 30}

@@ -7,8 +7,7 @@ Source: https://docs.openstack.org/api-ref/placement/#list-allocation-candidates
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from agent.errors import UsageError
-from agent.words import counted
+from agent.errors import UsageError, counted
 
 GROUP_POLICIES = ("none", "isolate")
 GROUPS_MAX = 64

@@ -6,7 +6,7 @@ from agent.claims.claim import Shortfall
 from agent.claims.fit_search import STEPS_MAX, FitSearch, FitSlot, HostStock, ProviderIndex, any_of_clause
 from agent.claims.near_names import near_class, near_trait
 from agent.claims.request import ClaimRequest
-from agent.words import counted
+from agent.errors import counted
 
 
 def shortfalls(

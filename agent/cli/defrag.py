@@ -13,8 +13,7 @@ from agent.cli.client import client_of, read_names
 from agent.cli.output import Output
 from agent.cli.tables import holding_lines, shortfall_lines
 from agent.cli.terminal import Style, plain
-from agent.errors import ExitCode, UsageError
-from agent.words import counted
+from agent.errors import ExitCode, UsageError, counted
 
 if TYPE_CHECKING:
     from agent.api.shapes.capacity import DefragMoveShape, DefragShape

@@ -14,8 +14,7 @@ from agent.cli.grammar import complete_instances
 from agent.cli.output import Output
 from agent.cli.tables import shortfall_lines, table_lines
 from agent.cli.terminal import Style, plain
-from agent.errors import ExitCode, UsageError
-from agent.words import counted
+from agent.errors import ExitCode, UsageError, counted
 
 if TYPE_CHECKING:
     from agent.api.shapes.capacity import CapacityShape

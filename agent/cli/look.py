@@ -12,8 +12,7 @@ from agent.cli.output import Output
 from agent.cli.status import status_lines
 from agent.cli.terminal import Style, plain
 from agent.cli.waiting import waiting
-from agent.errors import ExitCode
-from agent.words import counted
+from agent.errors import ExitCode, counted
 
 if TYPE_CHECKING:
     from agent.api.shapes.look import LookShape

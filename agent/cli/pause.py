@@ -12,8 +12,7 @@ from agent.cli.grammar import parse_seconds
 from agent.cli.output import Output
 from agent.cli.tables import table_lines
 from agent.cli.terminal import Style, plain
-from agent.errors import ExitCode, UsageError
-from agent.words import counted
+from agent.errors import ExitCode, UsageError, counted
 
 if TYPE_CHECKING:
     import argparse

@@ -23,8 +23,7 @@ from agent.cli.status import STATE_COLOURS
 from agent.cli.tables import table_lines
 from agent.cli.terminal import WIDTH_DEFAULT, Style, plain, style_of
 from agent.cli.top_view import TopView, first_line, keys_of
-from agent.errors import DaemonUnreachable, ExitCode, PlimsollError
-from agent.words import counted
+from agent.errors import DaemonUnreachable, ExitCode, PlimsollError, counted
 
 if TYPE_CHECKING:
     from agent.api.shapes.audit import FindingShape

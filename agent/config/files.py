@@ -17,8 +17,7 @@ from typing import Any, NoReturn
 from oslo_config import cfg
 
 from agent.config.options import Options, allowed, names_of, options_of, why_refused, with_groups
-from agent.errors import SettingsError
-from agent.words import counted
+from agent.errors import SettingsError, counted
 
 MASK = "***"
 STORES = (

@@ -3,12 +3,11 @@
 from contextlib import closing
 
 from agent.config.settings import Settings
-from agent.errors import IdentityError
+from agent.errors import IdentityError, counted
 from agent.providers.resolve import OwnedProviders
 from agent.state import identity
 from agent.state.identity import Identity
 from agent.state.journal import Journal
-from agent.words import counted
 
 
 def adopt(settings: Settings, host_uuid: str) -> Identity:

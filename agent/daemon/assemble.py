@@ -6,6 +6,7 @@ from typing import NamedTuple
 from agent.api.local_operations import LocalOperations
 from agent.audit.auditor import Auditor
 from agent.backoff import Backoff
+from agent.clock import HostClock
 from agent.config.settings import Settings
 from agent.daemon.boot_needs import BootNeeds
 from agent.daemon.cpu_needs import CpuNeeds
@@ -53,20 +54,22 @@ def assemble(
     wake_carving: Callable[[], None] = lambda: None,
     gate_paths: GatePaths | None = None,
     backoff: Backoff | None = None,
+    clock: HostClock | None = None,
 ) -> Assembled:
     """Build the parts; make no request to the driver or to Placement yet, and write nothing.
 
     `on_change(state, sentence)` is called after each change of the agent's state; `wake(delay_s)` schedules a
     pass in so many seconds, `wake_audit` the first audit, and `wake_carving` a look at what a boot needs.
-    `gate_paths`: where to look for the gate's hook.
+    `gate_paths`: where to look for the gate's hook. `clock` tells how old claims, moves and doubts are.
     """
+    clock = clock or HostClock()
     client = PlacementClient(MeteredTransport(transport, recorder.metrics))
 
     def on_step(step: str, kind: MoveKind | None) -> None:
         recorder.metrics.count_step(step, kind)
         wake_carving()
 
-    tracker = ResourceTracker(journal, client, on_step=on_step)
+    tracker = ResourceTracker(journal, client, on_step=on_step, clock=clock.now, age_s=clock.age_s)
     tracker.choose_by(settings.claims_strategy)
     home = home_name(settings.placement)
     reconciler = Reconciler(

@@ -18,6 +18,7 @@ from agent.errors import (
     PlimsollError,
     Refused,
     StateError,
+    counted,
 )
 from agent.gate.decision import GateVerdict
 from agent.gate.gate import Gate
@@ -30,7 +31,6 @@ from agent.status.health import PASS_STUCK_S
 from agent.status.host_status import AgentStatus
 from agent.status.recorder import Recorder
 from agent.tracker.tracker import ResourceTracker
-from agent.words import counted
 
 LOG = log.get(__name__)
 

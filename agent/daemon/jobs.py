@@ -1,9 +1,13 @@
 """Runs one job per concern: each at intervals, at most once at a time, or earlier on request.
 
+APScheduler plans by the wall clock, which may be set to any time. So its scheduler looks at least once a
+second whether that happened, and then moves its plan along: all intervals are of the monotonic clock.
+
 Source: https://apscheduler.readthedocs.io/en/3.x/userguide.html
 """
 
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -14,21 +18,73 @@ from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
+from agent.clock import HostClock
+
 THREADS = 6
 JITTER_PART = 10
+
+CLOCK_LOOK_S = 1.0
 
 _DICE = SystemRandom()
 
 
-class Jobs:
-    """The agent's jobs. `on_error(job's name, exception)` is called after an exception in a job."""
+class _Interval(IntervalTrigger):  # type: ignore[misc]
+    """The next run is after now: the runs that the clock has left out are not counted one by one."""
 
-    def __init__(self, on_error: Callable[[str, BaseException], None]) -> None:
-        self._scheduler = BackgroundScheduler(
+    def get_next_fire_time(self, previous_fire_time: datetime | None, now: datetime) -> datetime:
+        due: datetime = super().get_next_fire_time(previous_fire_time, now)
+        return due if previous_fire_time is None or due > now else now + self.interval
+
+
+class _Scheduler(BackgroundScheduler):  # type: ignore[misc]
+    """Moves its plan along where the wall clock was set; `on_step` gets by how many seconds."""
+
+    def __init__(self, clock: HostClock, on_step: Callable[[float], None]) -> None:
+        super().__init__(
             timezone=UTC,
             executors={"default": ThreadPoolExecutor(THREADS)},
-            job_defaults={"coalesce": True, "max_instances": 1},
+            job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
         )
+        self._clock = clock
+        self._on_step = on_step
+        self._ahead_s = clock.ahead_s()
+        self._plan_lock = threading.RLock()
+
+    def in_s(self, delay_s: float) -> datetime:
+        """The time so many seconds from now, by the wall clock as the plan knows it."""
+        return datetime.fromtimestamp(time.monotonic() + self._ahead_s + delay_s, UTC)
+
+    def plan(self, change: Callable[[], None]) -> None:
+        """Change the plan while it is not moved along."""
+        with self._plan_lock:
+            change()
+
+    def _process_jobs(self) -> float:
+        with self._plan_lock:
+            step_s = self._clock.ahead_s() - self._ahead_s
+            self._ahead_s += step_s
+            for job in self.get_jobs() if step_s else ():
+                job.modify(next_run_time=job.next_run_time + timedelta(seconds=step_s))
+            due_s = super()._process_jobs()
+        if step_s:
+            self._on_step(step_s)
+        return CLOCK_LOOK_S if due_s is None else min(due_s, CLOCK_LOOK_S)
+
+
+class Jobs:
+    """The agent's jobs.
+
+    `on_error(job's name, exception)` is called after an exception in a job, `on_step(seconds)` after the wall
+    clock was set forward or (negative) back.
+    """
+
+    def __init__(
+        self,
+        on_error: Callable[[str, BaseException], None],
+        on_step: Callable[[float], None] = lambda step_s: None,
+        clock: HostClock | None = None,
+    ) -> None:
+        self._scheduler = _Scheduler(clock or HostClock(), on_step)
         self._scheduler.add_listener(partial(_report_error, on_error), EVENT_JOB_ERROR)
         self._lock = threading.Lock()
         self._running: set[str] = set()
@@ -40,22 +96,22 @@ class Jobs:
         """Run `function` at intervals, first after one interval. A known name replaces its job.
 
         With jitter, the first run comes after a random part of the interval, so that hosts that start at the
-        same time do not stay in step. A run that is late by up to an interval still takes place; several
-        missed runs become one.
+        same time do not stay in step. A run that is late still takes place; several missed runs become one.
         """
         first_s = _DICE.uniform(0, interval_s) if jitter else interval_s
-        self._scheduler.add_job(
-            partial(self._run, name, function),
-            IntervalTrigger(
-                seconds=interval_s,
-                start_date=datetime.now(UTC) + timedelta(seconds=first_s),
-                jitter=interval_s / JITTER_PART if jitter else None,
-                timezone=UTC,
-            ),
-            id=name,
-            name=name,
-            misfire_grace_time=max(1, int(interval_s)),
-            replace_existing=True,
+        self._scheduler.plan(
+            lambda: self._scheduler.add_job(
+                partial(self._run, name, function),
+                _Interval(
+                    seconds=interval_s,
+                    jitter=interval_s / JITTER_PART if jitter else None,
+                    timezone=UTC,
+                ),
+                id=name,
+                name=name,
+                replace_existing=True,
+                next_run_time=self._scheduler.in_s(first_s),
+            )
         )
 
     def remove(self, name: str) -> None:
@@ -69,11 +125,12 @@ class Jobs:
             if name in self._running:
                 self._requested[name] = min(delay_s, self._requested.get(name, delay_s))
                 return
-            job = self._scheduler.get_job(name)
-            due = datetime.now(UTC) + timedelta(seconds=delay_s)
-            planned = getattr(job, "next_run_time", None)  # missing before the scheduler starts
-            if job is not None and (planned is None or planned > due):
-                job.modify(next_run_time=due)
+            self._scheduler.plan(partial(self._hasten, name, delay_s))
+
+    def _hasten(self, name: str, delay_s: float) -> None:
+        job, due = self._scheduler.get_job(name), self._scheduler.in_s(delay_s)
+        if job is not None and job.next_run_time > due:
+            job.modify(next_run_time=due)
 
     def start(self) -> None:
         """Start the intervals."""

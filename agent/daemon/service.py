@@ -17,6 +17,7 @@ from types import FrameType
 
 from agent import log
 from agent.api.server import ApiServer, prepare_place
+from agent.clock import HostClock
 from agent.config import settings
 from agent.config.options import driver_class
 from agent.config.places import check_state_path, unusable_state_path
@@ -101,7 +102,8 @@ class Service:
         self._stop = False
         self._reload = False
         self._stack = ExitStack()
-        self._jobs = Jobs(self._broken)
+        self._clock = HostClock()
+        self._jobs = Jobs(self._broken, self._report_step, self._clock)
         self._why = "its interval"
 
     def __enter__(self) -> "Service":
@@ -173,6 +175,7 @@ class Service:
             wake_audit=self._audit_soon,
             wake_carving=self._carving_soon,
             gate_paths=GatePaths(),
+            clock=self._clock,
         )
         self._stack.callback(reconciler.close)
         self._watch(driver)
@@ -247,6 +250,14 @@ class Service:
 
     def _broken(self, job: str, error: BaseException) -> None:
         self._agent.report_job_failure(job, error)
+
+    def _report_step(self, step_s: float) -> None:
+        way = "forward" if step_s > 0 else "back"
+        sentence = (
+            f"The clock of this host was set {way} by {abs(step_s):.1f} s; the agent's intervals go on."
+        )
+        LOG.warning("%s", sentence, fields={"event": "clock_set"})
+        self._recorder.record_clock(sentence)
 
     def _report_state(self, state: HostState, sentence: str) -> None:
         self._notifier.status(f"{state}: {sentence}")

@@ -17,11 +17,10 @@ from agent.config.options import driver_class
 from agent.config.settings import Settings
 from agent.doctor.check import DoctorCheck, bad, good, warning
 from agent.driver import Driver
-from agent.errors import DriverError, DriverSlow, SettingsError
+from agent.errors import DriverError, DriverSlow, SettingsError, counted
 from agent.providers.caps import odd_caps
 from agent.providers.disk_space import DISK, disk_in_use, disk_warning
 from agent.providers.provider_config import ProviderConfig
-from agent.words import counted
 
 SQLITE_MIN = (3, 37, 0)
 TIME_ERROR = 5

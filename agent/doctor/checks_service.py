@@ -9,10 +9,9 @@ from typing import Any
 from agent.config.settings import Settings
 from agent.doctor.check import DoctorCheck, bad, good, warning
 from agent.durable.files import is_there
-from agent.errors import DaemonUnreachable, PlimsollError
+from agent.errors import DaemonUnreachable, PlimsollError, counted
 from agent.placement.connect import open_transport
 from agent.placement.ping import ping
-from agent.words import counted
 
 UNIT = "plimsoll-agent"
 

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from agent.doctor.check import CheckVerdict, DoctorCheck, bad, good, warning
 from agent.driver import HostDevice, PassedDevice
-from agent.words import counted
+from agent.errors import counted
 
 BESIDE_VFIO = frozenset({"", "pci-stub", "pcieport", "shpchp"})
 """Drivers that do not use their device's memory: with them in its group, a device can be given to a guest."""

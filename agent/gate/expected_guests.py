@@ -41,7 +41,11 @@ class ExpectedGuests:
     def ended_before(self, at: float) -> frozenset[str]:
         """The guests that ended before this time and were not let in again."""
         with self._lock:
-            return frozenset(uuid for uuid, when in self._ended.items() if when < at)
+            return frozenset(
+                uuid
+                for uuid, when in self._ended.items()
+                if self._tracker.age_s(when) > self._tracker.age_s(at)
+            )
 
     def give_up(self, at: float, grace_s: float) -> None:
         """Do not expect the guests any longer that were let in more than `grace_s` seconds before this time.
@@ -49,7 +53,8 @@ class ExpectedGuests:
         The lock is held throughout: a guest that is let in again meanwhile stays expected.
         """
         with self._lock:
-            for uuid in [uuid for uuid, when in self._let_in.items() if when + grace_s < at]:
+            least_s = self._tracker.age_s(at) + grace_s
+            for uuid in [uuid for uuid, when in self._let_in.items() if self._tracker.age_s(when) > least_s]:
                 self._tracker.expect_no_more(uuid)
                 del self._let_in[uuid]
 

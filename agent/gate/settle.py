@@ -32,16 +32,16 @@ ABSENT = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
 class _Report:
     """The guests that the driver reported: {uuid: guest}. `ended`: those whose end libvirt reported before.
 
-    `at` is when the driver began to read, in seconds since the epoch.
+    `age_s` is how long ago the driver began to read.
     """
 
     guests: Mapping[str, Guest]
     ended: frozenset[str]
-    at: float
+    age_s: float
 
-    def is_late(self, since: float) -> bool:
-        """Whether a guest that was let in at `since` should be there by now."""
-        return since + GRACE_S < self.at
+    def is_late(self, age_s: float) -> bool:
+        """Whether a guest that was let in so many seconds ago should have been there when the driver read."""
+        return age_s - self.age_s > GRACE_S
 
 
 class Settler:
@@ -58,7 +58,8 @@ class Settler:
         Stops while Placement asks for a pause; the next call continues. Raises PlacementUnavailable,
         StateError. Other refusals are logged, and the next call tries again.
         """
-        report = _Report({guest.uuid: guest for guest in guests}, self._expected.ended_before(at), at)
+        ended = self._expected.ended_before(at)
+        report = _Report({guest.uuid: guest for guest in guests}, ended, self._tracker.age_s(at))
         self._expected.give_up(at, GRACE_S)
         moves = [move for move in self._tracker.moves().values() if not move.ended]
         if self._tracker.is_placement_paused():
@@ -106,7 +107,7 @@ class Settler:
 
     def _settle_arrival(self, move: Move, report: _Report) -> None:
         guest = report.guests.get(move.instance)
-        late, migration = report.is_late(move.since), move.migration
+        late, migration = report.is_late(self._tracker.age_s(move.since)), move.migration
         if guest is not None and (guest.state in ARRIVED or (guest.state is GuestState.PAUSED and late)):
             self._try(
                 f"migration {migration} is not confirmed", lambda: self._tracker.confirm_move(migration)
@@ -133,7 +134,7 @@ class Settler:
         guest = report.guests.get(claim.consumer)
         if guest is not None:
             self._try(f"the disks of {guest.uuid} are not claimed", lambda: self._claim_disk(claim, guest))
-        elif claim.consumer in report.ended or report.is_late(claim.since):
+        elif claim.consumer in report.ended or report.is_late(self._tracker.age_s(claim.since)):
             self._release_unless_let_in(claim)
 
     def _claim_disk(self, claim: Claim, guest: Guest) -> None:

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
+from agent.errors import counted
 from agent.providers.device_health import MEANINGS, DeviceHealth, HealthState, Symptom
-from agent.words import counted
 
 HOLDERS_SHOWN_MAX = 8
 

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 from textwrap import shorten
 
-from agent.errors import PlimsollError, ReshapeRefused
+from agent.errors import PlimsollError, ReshapeRefused, counted
 from agent.providers.plan import Plan
-from agent.words import counted
 
 LINES_MAX = 3
 LINE_CHARS_MAX = 160

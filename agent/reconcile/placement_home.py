@@ -9,9 +9,8 @@ from pathlib import Path
 from agent.claims.claim import Claim, ClaimState
 from agent.config.settings import PlacementSettings
 from agent.durable.files import write_atomically
-from agent.errors import ApplyError, StateError
+from agent.errors import ApplyError, StateError, counted
 from agent.placement.client import PlacementClient
-from agent.words import counted
 
 HOME_FILE = "placement_home"
 NAMED_MAX = 3

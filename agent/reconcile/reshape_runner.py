@@ -33,6 +33,7 @@ from agent.errors import (
     PlacementError,
     PlacementUnavailable,
     ReshapeRefused,
+    counted,
 )
 from agent.moves.states import MIGRATION_TYPE
 from agent.placement.client import ConsumerAllocations, PlacementClient
@@ -57,7 +58,6 @@ from agent.shapes import Allocations, Holders
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import Inventory, ProviderTree
-from agent.words import counted
 
 ATTEMPTS_MAX = 24
 CLOSE_AFTER = 2

@@ -29,7 +29,7 @@ from agent.claims.parse_request import read_request, request_to_json
 from agent.durable.errors import DatabaseError, DatabaseTimeout
 from agent.durable.group_commit import Ticket, Transaction
 from agent.durable.sqlite_file import SqliteFile
-from agent.errors import PlimsollError, StateError, StateUnknown
+from agent.errors import PlimsollError, StateError, StateUnknown, counted
 from agent.json_checks import read_choice, read_uuid
 from agent.moves.move_json import move_to_json, read_move
 from agent.moves.states import MIGRATION_TYPE, Move, MoveState
@@ -40,7 +40,6 @@ from agent.state import schema
 from agent.state.caller import current_caller
 from agent.state.cordon import Cordon, read_cordon
 from agent.state.pause import Pause, read_pause
-from agent.words import counted
 
 APPLICATION_ID = 0x504C4147
 FILE_NAME = "agent.db"

@@ -9,7 +9,7 @@ from agent.claims.claim import Claim, ClaimState
 from agent.claims.numa.cell_fit import PlacedCell
 from agent.claims.request import ClaimRequest
 from agent.cpuset import format_cpu_set
-from agent.errors import UnknownConsumer, UsageError
+from agent.errors import UnknownConsumer, UsageError, counted
 from agent.moves.circumstances import moved_away_advice
 from agent.moves.states import Move
 from agent.reshape.receipt import Receipt
@@ -17,7 +17,6 @@ from agent.reshape.types import name_of
 from agent.shapes import Allocations, Units
 from agent.status.overview import Overview
 from agent.tree import Provider
-from agent.words import counted
 
 HOLDERS_SHOWN_MAX = 50
 NEAR_MAX = 5

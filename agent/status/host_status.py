@@ -112,7 +112,7 @@ class AgentStatus:
         self._audited_at: float | None = None
         self._last_pass: PassReport | None = None
         self._problems: tuple[str, ...] = ()
-        self._next_try_at: float | None = None
+        self._next_try: float | None = None
         self._names: dict[str, str] = {}
         metrics.collect_at_scrape(lambda: gauges(self.overview()))
 
@@ -151,7 +151,10 @@ class AgentStatus:
 
     def record_next_try(self, delay_s: float | None) -> None:
         """After a fault, the next pass comes in so many seconds; None: there is no fault."""
-        self._next_try_at = None if delay_s is None else self._clock() + delay_s
+        self._next_try = None if delay_s is None else self._timer() + delay_s
+
+    def _next_try_at(self) -> float | None:
+        return None if self._next_try is None else self._clock() + max(0.0, self._next_try - self._timer())
 
     @property
     def is_audited(self) -> bool:
@@ -195,7 +198,7 @@ class AgentStatus:
             "pause": pause_view(pause),
             "last_pass": last
             and {"at": _timestamp(last.at), "sentence": last.sentence, "duration_ms": last.duration_ms},
-            "next_try": _optional_timestamp(self._next_try_at),
+            "next_try": _optional_timestamp(self._next_try_at()),
             "findings": len(self._auditor.last.findings),
             "audited": _optional_timestamp(self._audited_at),
             "pid": os.getpid(),
@@ -245,7 +248,7 @@ class AgentStatus:
             fault=self._condition.fault,
             passed_at=last.at if last else None,
             audited_at=self._audited_at,
-            next_try_at=self._next_try_at,
+            next_try_at=self._next_try_at(),
             tree=snapshot.host.tree,
             used=snapshot.used,
             unclaimed=total(self._tracker.unclaimed().values()),

@@ -110,6 +110,10 @@ class Recorder:
         """Record a change of the agent's state."""
         self._write("", str(state), sentence)
 
+    def record_clock(self, sentence: str) -> None:
+        """Record that the wall clock of the host was set."""
+        self._write("", "clock_set", sentence)
+
     def record_audit(self, report: AuditReport) -> None:
         """Record an audit that ended, and its repairs."""
         self.metrics.audits.labels("done").inc()

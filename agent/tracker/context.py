@@ -147,13 +147,17 @@ class PlacementState:
 
 @dataclass(frozen=True, slots=True)
 class TrackerContext:
-    """What the parts of one tracker share. `clock` returns seconds since the epoch, UTC."""
+    """What the parts of one tracker share.
+
+    `clock` returns a stamp in seconds since the epoch, UTC, and `age_s` how many seconds ago it was made.
+    """
 
     register: Register
     client: PlacementClient
     writer: GuardedWriter
     turns: Turns
     clock: Callable[[], float]
+    age_s: Callable[[float], float]
     guests: SeenGuests
     placement: PlacementState
     admission: Admission

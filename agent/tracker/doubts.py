@@ -22,18 +22,23 @@ DoubtObserver = Callable[[Collection[str], Collection[Doubt]], None]
 
 
 class Doubts:
-    """Any thread may call; `clock` returns seconds since 1970 (UTC).
+    """Any thread may call; `clock` returns seconds since 1970 (UTC), `age_s` how long ago that was.
 
     A write is entered before it is sent, so that it is known after a kill of the agent, too. `on_change` is
     called after each change of the open doubts of some consumers.
     """
 
     def __init__(
-        self, journal: Journal, clock: Callable[[], float], on_change: DoubtObserver = lambda *_: None
+        self,
+        journal: Journal,
+        clock: Callable[[], float],
+        on_change: DoubtObserver = lambda *_: None,
+        age_s: Callable[[float], float] | None = None,
     ) -> None:
         """Raises StateError where the journal cannot be read."""
         self._journal = journal
         self._clock = clock
+        self._age_s = age_s or (lambda stamp: clock() - stamp)
         self._on_change = on_change
         self._lock = threading.Lock()
         self._doubts: dict[str, Doubt] = {}
@@ -90,7 +95,7 @@ class Doubts:
 
     def age_s(self, doubt: Doubt) -> float:
         """How long ago the write was sent last, in seconds."""
-        return self._clock() - doubt.since
+        return self._age_s(doubt.since)
 
     # Changes
 
@@ -160,12 +165,11 @@ class Doubts:
 
     def forget_old(self) -> None:
         """Forget the doubts whose writes are too old to come, at most once in `FORGET_EVERY_S`."""
-        now = self._clock()
         with self._lock:
-            if 0 <= now - self._forgotten_at < FORGET_EVERY_S:
+            if self._age_s(self._forgotten_at) < FORGET_EVERY_S:
                 return
-            self._forgotten_at = now
-            old = [one.id for one in self._doubts.values() if one.fenced and one.since < now - _kept_s(one)]
+            self._forgotten_at = self._clock()
+            old = [one.id for one in self._doubts.values() if one.fenced and self.age_s(one) > _kept_s(one)]
             for doubt_id in old:
                 self._remove(doubt_id)
         if old:

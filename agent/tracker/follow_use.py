@@ -112,7 +112,7 @@ class UseFollower:
 
     def _is_refused(self, instance: str, after: Claim) -> bool:
         refused, at = self._refused.get(instance, (None, 0.0))
-        return refused == after and self._context.clock() < at + RETRY_S
+        return refused == after and self._context.age_s(at) < RETRY_S
 
     def _follow(self, before: Claim, after: Claim) -> bool:
         """Whether the claim followed its guest. Raises PlacementUnavailable, StateError."""

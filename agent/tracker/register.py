@@ -459,10 +459,9 @@ class Register:
         return after, self._staged(staged)
 
     def _drop_old_moves(self) -> None:
-        ended = [move for move in self._moves.values() if move.ended]
-        ended.sort(key=lambda move: (move.since, move.migration), reverse=True)
-        for move in ended[ENDED_MOVES_MAX:]:
-            del self._moves[move.migration]
+        ended = [migration for migration, move in self._moves.items() if move.ended]
+        for migration in ended[:-ENDED_MOVES_MAX]:
+            del self._moves[migration]
 
     # A reshape
 

@@ -73,24 +73,27 @@ class ResourceTracker:
         *,
         on_step: StepObserver = lambda step, kind: None,
         clock: Callable[[], float] = time.time,
+        age_s: Callable[[float], float] | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         turn_wait_s: float = TURN_WAIT_S,
     ) -> None:
-        """`on_step` is called under the lock with each step that was taken.
+        """`on_step` is called under the lock with each step that was taken. `age_s` is that of `HostClock`.
 
         Raises StateError where the journal cannot be read.
         """
+        age_s = age_s or (lambda stamp: clock() - stamp)
         register = Register(journal, on_step)
         admission = Admission(WAITING_FOR_INVENTORY, lambda: register.unknown_reason, journal.pause())
         self._journal = journal
         self._cordons = Cordons(journal, register)
-        self._doubts = Doubts(journal, clock, register.enter_doubts)
+        self._doubts = Doubts(journal, clock, register.enter_doubts, age_s)
         self._context = TrackerContext(
             register,
             client,
             GuardedWriter(client, self._doubts),
             Turns(register.condition(), turn_wait_s, admission.check),
             clock,
+            age_s,
             SeenGuests(),
             PlacementState(),
             admission,
@@ -104,6 +107,10 @@ class ResourceTracker:
         self._delivery = Delivery(
             self._context, self._claims, self._moves, self._doubts, Backoff(clock=monotonic)
         )
+
+    def age_s(self, stamp: float) -> float:
+        """How long ago a claim or a move with this stamp was made, whatever the wall clock says by now."""
+        return self._context.age_s(stamp)
 
     # Whether Placement may be asked, and whether claims are open
 

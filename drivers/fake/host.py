@@ -29,12 +29,11 @@ from agent.driver import (
     UsedMemory,
     UsedUnit,
 )
-from agent.errors import DriverDataError
+from agent.errors import DriverDataError, counted
 from agent.providers.cards.division import CardModel
 from agent.providers.cards.stock import layout_of
 from agent.providers.cards.tables import MIG, MIXED_SIZES
 from agent.strict_yaml import UniqueKeyLoader
-from agent.words import counted
 
 Schema = Mapping[str, Any]
 """A JSON schema, draft 2020-12."""

@@ -16,8 +16,7 @@ from lxml import etree
 from agent.cpuset import format_cpu_set, parse_cpu_set
 from agent.device_names import device_aliases
 from agent.driver import DeviceKind, GivenCell, GivenDevice, GivenResources
-from agent.errors import DriverDataError, UsageError
-from agent.words import counted
+from agent.errors import DriverDataError, UsageError, counted
 from drivers.host.domain_document import DomainDocument, Element, add_child, child, set_text
 from drivers.host.domain_memory import file_bytes
 from drivers.host.domain_needs import ALIAS_PREFIX, device_kind

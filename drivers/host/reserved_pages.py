@@ -7,8 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from agent.driver import Cell, ReservedPages
-from agent.errors import DriverDataError
-from agent.words import counted
+from agent.errors import DriverDataError, counted
 
 KIB_PER_MIB = 1024
 

@@ -28,8 +28,7 @@ from agent.driver import (
     Suggestion,
     Topology,
 )
-from agent.errors import DriverUnavailable, SettingsError
-from agent.words import counted
+from agent.errors import DriverUnavailable, SettingsError, counted
 from drivers.host.device_signs import device_addresses, read_signs
 from drivers.host.domain_needs import read_needs
 from drivers.host.domain_writer import write_domain

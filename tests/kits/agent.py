@@ -9,6 +9,7 @@ from uuid import uuid4
 from agent.api.local_operations import LocalOperations
 from agent.backoff import Backoff
 from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.clock import HostClock
 from agent.config.settings import Settings, load
 from agent.daemon.assemble import assemble
 from agent.daemon.boot_needs import BootNeeds
@@ -25,6 +26,13 @@ from agent.status.metrics import Metrics
 from agent.status.recorder import Recorder
 from drivers.fake import FakeDriver
 from kits.placements import Placement, section_of
+
+
+class _Clock(HostClock):
+    """Tests look at a host from a time that is still to come."""
+
+    def age_s(self, stamp: float) -> float:
+        return self.now() - stamp
 
 
 class Wire:
@@ -129,6 +137,7 @@ def opened(
         wake_audit=lambda: audits_requested.append(now[0]),
         wake_carving=lambda: carvings_requested.append(now[0]),
         backoff=Backoff(clock=lambda: now[0], uniform=lambda _, high: high),
+        clock=_Clock(),
     )
     return World(
         agent,

@@ -16,6 +16,7 @@ from unittest.mock import patch
 
 from agent.claims.book import Book
 from agent.claims.rows import NOT_USED, Row
+from agent.clock import HostClock
 from agent.durable.errors import DatabaseError
 from agent.errors import StateError
 from agent.placement.client import PlacementClient
@@ -156,6 +157,10 @@ def _recovery() -> Patches:
     return [patch.object(Doubts, "open", lambda self: ())]
 
 
+def _ages() -> Patches:
+    return [patch.object(HostClock, "age_s", lambda self, stamp: self.now() - stamp)]
+
+
 LAWS_OFF = {
     "units": LawOff("a unit has one owner", _units, 7),
     "used": LawOff("what guests use is counted", _used, 48),
@@ -169,6 +174,7 @@ LAWS_OFF = {
     "delivery": LawOff("doubts are followed up without a request", _recovery, 256),
     "stalls": LawOff("a commit that stalls is unknown", _stalls, 305),
     "turns": LawOff("one operation at a time for each consumer", _turns, 115),
+    "ages": LawOff("no age is by the wall clock", _ages, 30),
     "release": LawOff("a release gives back what is held", _release, 449),
 }
 

@@ -31,7 +31,7 @@ from drivers.fake import FakeDriver, FakeHost, Gpu, Nic, cell
 from drivers.fake.describe import describe_host
 from simulation.disk import Disk, SimulatedFile
 from simulation.network import Network, SimulatedTransport
-from simulation.tasks import EPOCH, Process, Scheduler, Task, wall_clock
+from simulation.tasks import Process, Scheduler, Task, wall_clock
 
 NAMES = UUID("5f4dcc3b-0000-4000-8000-000000000000")
 LOOK_S, VERIFY_S, AUDIT_S, DELIVER_S, RESTART_S = 60.0, 120.0, 240.0, 10.0, 2.0
@@ -308,9 +308,10 @@ class Host:
         def run_pass(why: str, *, reread: bool) -> PassReport:
             report = inner(why, reread=reread)
             if report.error is None:
-                self.seen_at = max(self.seen_at, report.at - EPOCH)
+                began_at = self.scheduler.stamped_at[report.at]
+                self.seen_at = max(self.seen_at, began_at)
                 if reread:
-                    self.verified_at = max(self.verified_at, report.at - EPOCH)
+                    self.verified_at = max(self.verified_at, began_at)
             else:
                 self.trace(f"{self.name}: {report.sentence}")
             return report

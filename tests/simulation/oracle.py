@@ -450,7 +450,8 @@ class Oracle:
     def _is_handed_onward(self, host: Host, row: Row, rows: Mapping[str, Row]) -> bool:
         """Whether a second move took the instance onward before the move to this host was ended.
 
-        The second migration holds just this place; the agent keeps it until one of the moves is ended.
+        The second migration holds just this place, without what is in the pool; the agent keeps it until one
+        of the moves is ended.
         """
         arriving = any(
             move["instance"] == row.consumer and move["state"] == "begun" and move["role"] != "source"
@@ -458,7 +459,7 @@ class Oracle:
         )
         held = self.network.holdings()
         return arriving and any(
-            instance == row.consumer and _sum(held.get(consumer, {})) == _sum(row.allocations)
+            instance == row.consumer and _sum(_own(held.get(consumer, {}))) == _sum(_own(row.allocations))
             for consumer, instance in self.party_of.items()
             if consumer != instance and consumer not in rows
         )

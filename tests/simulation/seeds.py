@@ -30,6 +30,8 @@ POOLED = 0.2
 """So many of the histories have hosts that share a pool."""
 INTERRUPTED = 0.1
 """So many of the histories have claims that are interrupted by a kill, and written late."""
+CLOCKED = 0.15
+"""So many of the histories have wall clocks that are set."""
 GROWTH: tuple[dict[str, int], ...] = (
     {"SRIOV_NET_VF": 1},
     {"MEMORY_MB": 8000},
@@ -82,6 +84,9 @@ class Narrator:
         if Random(f"interrupted {seed}").random() < INTERRUPTED:
             self.plots.append("interrupted")
         self.mishaps = dice.sample(MISHAPS, dice.randint(1, 4))
+        if Random(f"clock {seed}").random() < CLOCKED:
+            self.mishaps += ["clock"] * 2
+            self.plots += ["slow_start"] * 2
         self.fast = dice.random() < 0.5
         self.moves = 0
         self.host = dice.choice(self.hosts)
@@ -170,6 +175,16 @@ class Narrator:
         if self.dice.random() < 0.6:
             steps.append(Step("gate_sees_end", (host, consumer)))
         return steps
+
+    def _slow_start(self, consumer: str) -> list[Step]:
+        """The clock is set, and the agent looks, before the guest is there."""
+        host = self._near()
+        steps = [
+            Step("starts_guests_slowly", (30.0,)),
+            Step("gate_lets_in", (host, consumer), self._amounts()),
+        ]
+        steps += [*self._clock(), Step("looks", (host,))]
+        return [*steps, Step("gate_sees_end", (host, consumer))] if self.dice.random() < 0.5 else steps
 
     def _pooled(self, consumer: str) -> list[Step]:
         """Started by libvirt with a disk in the pool, whose size the agent learns when it looks."""
@@ -297,11 +312,17 @@ class Narrator:
     def _admin(self) -> list[Step]:
         return [Step("deletes_allocation", (self.dice.choice(CONSUMERS),))]
 
+    def _clock(self) -> list[Step]:
+        """Set, and often set right again, as NTP does."""
+        seconds = self.dice.choice((-1, 1)) * self.dice.choice((1, 40, 3600, 400 * 86400, 4 * 365 * 86400))
+        back = [Step("sets_clock", (-seconds,))] if self.dice.random() < 0.5 else []
+        return [Step("sets_clock", (seconds,)), *back]
+
     def _look(self) -> list[Step]:
         return [Step(self.dice.choice(("audits", "looks")), (self._near(),))]
 
 
-AT_ONCE = ("next_write", "journal_fails", "journal_stalls", "will_die")
+AT_ONCE = ("starts_guests_slowly", "next_write", "journal_fails", "journal_stalls", "will_die")
 """What is soon forgotten unless something follows it at once."""
 PLOTS = ("life", "life", "brief", "gated", "takeover", "stranger", "move", "move", "resize")
 MISHAPS = (

@@ -32,11 +32,12 @@ from simulation import patches
 from simulation.machine import POOL, RACK, Answer, Host, SimGuest, domain_of, request_for, uuid_of
 from simulation.network import Fate, Network
 from simulation.oracle import Oracle, Promise, Violation
-from simulation.tasks import EPOCH, Process, Scheduler
+from simulation.tasks import Process, Scheduler
 
 ANSWER_S = 200.0
 REST_S = 3000.0
 CALM_S = 600.0
+SOON_S = 5.0
 POOL_GB = 200
 DEVICES = ("SRIOV_NET_VF", "PGPU", "PCPU")
 
@@ -89,6 +90,8 @@ SENTENCES = {
     "journal_fails": "the next commit of host {0}'s journal fails",
     "audits": "host {0} is asked for an audit that heals",
     "looks": "host {0} is asked to verify",
+    "starts_guests_slowly": "from now on, guests that libvirt starts take {0:g} s to be there",
+    "sets_clock": "the wall clock of all hosts is set {0:+g} s",
     "waits": "{0:g} s pass",
     "lets": "the tasks take {0} turns",
     "answers_come": "the answers come",
@@ -123,6 +126,7 @@ class Story:
         self._under_way: dict[str, str] = {}
         self._starting: dict[tuple[str, str], frozenset[tuple[str, str]]] = {}
         """{(host, guest): the units that the domain names} of the guests that libvirt is about to start."""
+        self._slow_s = 0.0
         self.moved: set[str] = set()
         """Consumers that a move may have taken away: their host may not know it yet."""
 
@@ -204,6 +208,9 @@ class Story:
     def _died(self, process: Process) -> None:
         for host in self.hosts.values():
             host.died(process)
+        for host_name, uuid in self._starting if self._slow_s else ():
+            if host_name == process.name:  # libvirt gets no answer: the guest does not start
+                self.oracle.forget(host_name, uuid)
 
     def _run(
         self, until: Callable[[], bool] = lambda: False, seconds: float = 0.0, slices: int = 200_000
@@ -259,7 +266,7 @@ class Story:
             claim: Claim = answer.value
             if self.oracle.is_written_by_others(uuid_of(consumer), since=answer.begun_at):
                 return
-            if consumer not in self.moved or claim.since >= EPOCH + answer.begun_at:
+            if consumer not in self.moved or self.scheduler.stamped_at[claim.since] >= answer.begun_at:
                 self._promise(host, {consumer}, claim)
 
         return self._ask(
@@ -385,6 +392,8 @@ class Story:
         here, uuid = self.hosts[host], uuid_of(consumer)
         if any(uuid in each.guests and each.guests[uuid].runs for each in self.hosts.values()):
             return None
+        if self._slow_s and (host, uuid) in self._starting and not here.process.dead:
+            return None  # libvirt starts a domain once at a time
         row = self.oracle.rows(here).get(uuid)
         units: list[tuple[str, str]] = sorted(row.units) if row is not None else []
         if row is None:
@@ -394,9 +403,16 @@ class Story:
         guest = SimGuest(consumer, _sum(row.allocations) if row is not None else amounts, tuple(units))
 
         self._starting[host, uuid] = frozenset(units)
+        alone, asked_at = all(each.ended for each in self.asked.get(consumer, ())), self.scheduler.now
 
         def start(operations: Any) -> Any:
             verdict = operations.gate(HookCall("prepare", "begin", domain_of(uuid, guest)))
+            claim = operations._tracker.claim_of(uuid)
+            if claim is not None and self._slow_s:
+                if alone and self.scheduler.now < asked_at + SOON_S:
+                    self._promise(host, {consumer}, claim)
+                self.scheduler.sleep(self._slow_s)
+                self.oracle.forget(host, uuid)
             self._starting.pop((host, uuid), None)
             if not any(uuid in each.guests and each.guests[uuid].runs for each in self.hosts.values()):
                 here.put_guest(uuid, guest)
@@ -409,7 +425,7 @@ class Story:
     def gate_sees_end(self, host: str, consumer: str) -> Answer | None:
         here, uuid = self.hosts[host], uuid_of(consumer)
         guest = here.guests.get(uuid)
-        if guest is None:
+        if guest is None or (self._slow_s and (host, uuid) in self._starting):
             return None
         here.drop_guest(uuid)
         for name in self.hosts:
@@ -602,6 +618,14 @@ class Story:
         self.hosts[host].disk.fails += 1
 
     # Time
+
+    def starts_guests_slowly(self, seconds: float) -> None:
+        """Less than the gate's patience."""
+        self._slow_s = seconds
+
+    def sets_clock(self, seconds: float) -> None:
+        """The monotonic clock goes on as it was."""
+        self.scheduler.ahead_s += seconds
 
     def waits(self, seconds: float) -> None:
         self._run(lambda: False, seconds)

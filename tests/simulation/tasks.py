@@ -59,6 +59,10 @@ class Scheduler:
         self.restless = restless
         self.stall = stall
         self.now = 0.0
+        self.ahead_s = 0.0
+        """How far the wall clock was set ahead of where it began."""
+        self.stamped_at: dict[float, float] = {}
+        """{what the wall clock said: when it was asked last and said that}"""
         self.steps = 0
         self.stopped = False
         """Set by an observer: the director takes over."""
@@ -424,7 +428,10 @@ class Threading:
 
 def wall_clock() -> float:
     """time.time"""
-    return EPOCH + _scheduler().now
+    scheduler = _scheduler()
+    stamp = EPOCH + scheduler.now + scheduler.ahead_s
+    scheduler.stamped_at[stamp] = scheduler.now
+    return stamp
 
 
 def steady_clock() -> float:

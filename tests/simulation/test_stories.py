@@ -51,6 +51,21 @@ def test_a_claim_a_guest_a_move_and_a_release_leave_nothing() -> None:
         assert not story.held("web1") and not story.held("move1")
 
 
+@pytest.mark.parametrize("seconds", [3600, -3600, 4 * 365 * 86400])
+def test_a_guest_that_starts_slowly_keeps_its_claim_while_the_clock_is_set(seconds: int) -> None:
+    with Story() as story:
+        story.waits(5)
+        story.starts_guests_slowly(30)
+        with story.meanwhile():
+            story.gate_lets_in("a", "web1", **WEB)
+            story.waits(3)
+            story.sets_clock(seconds)
+            story.looks("a")
+            story.waits(40)
+        story.comes_to_rest()
+        assert story.held("web1")
+
+
 def test_a_lost_answer_to_a_claim_is_found_out() -> None:
     with Story() as story:
         a = story.host("a")

@@ -1,4 +1,4 @@
-"""A number has the noun, and the verb, that belong to it: `agent.words`."""
+"""A number has the noun, and the verb, that belong to it: `agent.errors`."""
 
 import ast
 import re
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from kits.paths import CHECKOUT
 
-from agent.words import counted
+from agent.errors import counted
 
 NOUNS = (
     "allocation|cell|change|check|claim|consumer|CPU|device|difference|domain|error|event|"

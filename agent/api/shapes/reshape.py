@@ -6,7 +6,7 @@ from typing import Annotated, TypedDict
 from agent.api.shapes.columns import Column, consumer_text
 from agent.api.shapes.schema import Moment, Positive, ResourcesShape, Uuid
 from agent.api.shapes.tree import TreeShape
-from agent.words import counted
+from agent.errors import counted
 
 _Ends = TypedDict("_Ends", {"from": str, "from_uuid": Uuid, "to": str, "to_uuid": Uuid})
 

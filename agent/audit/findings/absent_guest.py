@@ -29,7 +29,7 @@ class AbsentGuest(FindingKind):
             return
         if claim.state is not ClaimState.CLAIMED or not case.row.held:
             return
-        if case.observation.at - claim.since <= ABSENT_S:
+        if case.observation.ages.get(case.instance, 0.0) <= ABSENT_S:
             return
         yield Finding(
             self.name,

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from agent.audit.finding import Finding, FindingKind, TableRow
 from agent.audit.observation import Observation
-from agent.words import counted
+from agent.errors import counted
 
 
 class ShrunkInventory(FindingKind):

@@ -14,7 +14,7 @@ from enum import StrEnum
 from itertools import combinations, islice
 
 from agent.claims.choice import NO_COST, CellCost, Strategy
-from agent.words import counted
+from agent.errors import counted
 
 KIB_PER_MIB = 1024
 SMALL_PAGE_KIB = 4

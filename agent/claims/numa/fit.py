@@ -18,9 +18,9 @@ from agent.claims.numa.host_cells import CELL_CLASSES, CellStock, HostCells
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.claims.shortfalls import shortfalls
 from agent.device_names import is_page_class, page_class
+from agent.errors import counted
 from agent.shapes import Allocations, Units
 from agent.tree import Provider, ProviderTree
-from agent.words import counted
 
 CELLS_UNKNOWN = "the driver has not reported the host's NUMA cells yet"
 

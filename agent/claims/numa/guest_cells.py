@@ -11,8 +11,7 @@ from collections.abc import Sequence
 
 from agent.claims.numa.cell_fit import GuestCell, ThreadPolicy
 from agent.claims.request import ClaimRequest, TopologyRequest
-from agent.errors import UsageError
-from agent.words import counted
+from agent.errors import UsageError, counted
 
 
 def wants_cells(topology: TopologyRequest) -> bool:

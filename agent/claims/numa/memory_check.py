@@ -13,8 +13,8 @@ from agent.claims.fit_search import HostStock
 from agent.claims.numa.cell_fit import KIB_PER_MIB
 from agent.claims.numa.host_cells import CellStock, CellUse, HostCells, cell_use, memory_use, page_key
 from agent.driver import Guest, UsedMemory
+from agent.errors import counted
 from agent.tree import Provider
-from agent.words import counted
 
 _MEMORY = "MEMORY_MB"
 _PAGES = "pages:"

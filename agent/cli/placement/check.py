@@ -14,8 +14,7 @@ from agent.cli.placement.source import (
     read_content,
     read_text_file,
 )
-from agent.errors import ExitCode, UsageError
-from agent.words import counted
+from agent.errors import ExitCode, UsageError, counted
 
 if TYPE_CHECKING:
     from agent.cli.grammar import CommandAdder

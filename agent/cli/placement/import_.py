@@ -14,8 +14,7 @@ from agent.cli.placement.source import (
     opened_with_progress,
     read_text_file,
 )
-from agent.errors import ExitCode
-from agent.words import counted
+from agent.errors import ExitCode, counted
 
 if TYPE_CHECKING:
     from agent.cli.grammar import CommandAdder

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.cli.waiting import waiting
-from agent.errors import UsageError
-from agent.words import counted
+from agent.errors import UsageError, counted
 
 if TYPE_CHECKING:
     from agent.placement.transfer.invariants import ServiceEvidence

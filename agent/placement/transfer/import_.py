@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from agent.errors import ImportRefused, PlacementError, UsageError
+from agent.errors import ImportRefused, PlacementError, UsageError, counted
 from agent.placement.apply import apply
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transfer.invariants import broken_invariants
@@ -28,7 +28,6 @@ from agent.placement.transfer.snapshot import (
 from agent.providers.plan import CreateResourceClass, CreateTrait, Operation, Plan, plan, same_inventories
 from agent.shapes import Amounts
 from agent.tree import InventoriesByProvider, Inventory, ProviderTree
-from agent.words import counted
 
 CONSUMERS_AT_ONCE = 50
 FORBIDDEN = 403

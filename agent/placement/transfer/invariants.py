@@ -7,11 +7,11 @@ from typing import Any
 import os_resource_classes
 import os_traits
 
+from agent.errors import counted
 from agent.placement.client import ConsumerAllocations
 from agent.placement.transfer.snapshot import PlacementSnapshot
 from agent.shapes import Usages
 from agent.tree import Inventory, Provider
-from agent.words import counted
 
 ACCEPTED = frozenset({"over_capacity", "outside_limits"})
 """The broken invariants that Placement accepts: an inventory may be changed below its use."""

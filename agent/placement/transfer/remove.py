@@ -8,11 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from agent.errors import ImportRefused, UsageError
+from agent.errors import ImportRefused, UsageError, counted
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transfer.snapshot import PlacementSnapshot, differences, foreign_consumers
 from agent.tree import Provider, ProviderTree
-from agent.words import counted
 
 CONSUMERS_AT_ONCE = 100
 CHANGES_SHOWN_MAX = 5

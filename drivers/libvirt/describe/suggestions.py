@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator
 
 from agent.driver import Suggestion, Topology
-from agent.words import counted
+from agent.errors import counted
 from drivers.libvirt.describe.cards import Card, mdev_types
 
 DISPLAY = 0x03

@@ -10,8 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from agent.errors import DriverSlow, DriverUnavailable
-from agent.words import counted
+from agent.errors import DriverSlow, DriverUnavailable, counted
 
 T = TypeVar("T")
 STUCK_MAX = 8

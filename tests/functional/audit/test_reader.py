@@ -23,7 +23,6 @@ def reader_of(kit: Kit, *guests: Guest) -> AuditReader:
         lambda: guests,
         lambda: devices,
         lambda: None,
-        lambda: 7.0,
     )
 
 
@@ -40,7 +39,7 @@ def test_an_observation_has_all_three_sources_and_writes_nothing(
         assert observation.allocations_here(held.consumer) == observation.own_part(held.allocations)
         assert observation.offered == UNITS and observation.devices == DEVICES
         assert observation.cells == kit.tracker.host_and_cells()[1]
-        assert observation.at == 7.0
+        assert 0 <= observation.ages[held.consumer] < 60
 
 
 def test_what_lost_claims_have_on_other_hosts_is_read_where_another_consumer_may_have_their_place(

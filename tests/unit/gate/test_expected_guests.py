@@ -9,11 +9,15 @@ from agent.tracker.tracker import ResourceTracker
 
 
 class Tracker:
-    """The two methods of a tracker that are called."""
+    """The methods of a tracker that are called."""
 
     def __init__(self) -> None:
+        self.now = [100.0]
         self.forgotten: list[str] = []
         self.unexpected: list[str] = []
+
+    def age_s(self, stamp: float) -> float:
+        return self.now[0] - stamp
 
     def forget_guest(self, uuid: str) -> None:
         self.forgotten.append(uuid)
@@ -23,7 +27,8 @@ class Tracker:
 
 
 def made() -> tuple[ExpectedGuests, Tracker, list[float]]:
-    tracker, now = Tracker(), [100.0]
+    tracker = Tracker()
+    now = tracker.now
     return ExpectedGuests(cast(ResourceTracker, tracker), lambda: now[0]), tracker, now
 
 

@@ -11,13 +11,13 @@ from agent.claims.claim import ClaimState
 from agent.moves.states import MoveState, claims_of
 
 CLAIMS = claimed({"VCPU": 2})
-LATE = 3601.0
+AFTER_AN_HOUR = dict.fromkeys([CONSUMER], 3601.0)
 
 
 def test_a_claim_without_a_guest_is_reported_after_an_hour() -> None:
-    (finding,) = row_findings(AbsentGuest(), replace(observe(CLAIMS), at=LATE))
+    (finding,) = row_findings(AbsentGuest(), replace(observe(CLAIMS), ages=AFTER_AN_HOUR))
     assert finding.subject == CONSUMER and finding.repair == () and "release the claim" in finding.reason
-    assert row_findings(AbsentGuest(), replace(observe(CLAIMS), at=3600.0)) == []
+    assert row_findings(AbsentGuest(), replace(observe(CLAIMS), ages={CONSUMER: 3600.0})) == []
 
 
 def test_a_guest_a_move_or_an_operation_under_way_explains_it() -> None:
@@ -28,4 +28,4 @@ def test_a_guest_a_move_or_an_operation_under_way_explains_it() -> None:
         observe(claimed({"VCPU": 2}, state=ClaimState.RELEASING)),
         observe(CLAIMS, placed={}),  # a leaked claim
     ):
-        assert row_findings(AbsentGuest(), replace(observation, at=LATE)) == []
+        assert row_findings(AbsentGuest(), replace(observation, ages=AFTER_AN_HOUR)) == []

@@ -1,0 +1,97 @@
+"""Ages: by the monotonic clock, whatever the wall clock is set to, and never too large."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agent.clock import STEP_S, HostClock
+
+DAY_S = 86_400.0
+STEPS_S = [sign * size for sign in (1, -1) for size in (1.0, 3600.0, 400 * DAY_S, 4 * 365 * DAY_S)]
+
+
+class Clocks:
+    """The two clocks of a host; the wall clock may be set."""
+
+    def __init__(self, wall: float = 1_800_000_000.0) -> None:
+        self.steady = 5_000.0
+        self.ahead = wall - self.steady
+        self.host = HostClock(lambda: self.steady + self.ahead, lambda: self.steady)
+
+
+@pytest.mark.parametrize("step_s", STEPS_S)
+def test_a_step_ages_nothing_and_keeps_nothing_young(step_s: float) -> None:
+    clocks = Clocks()
+    clocks.steady += 5
+    before = clocks.host.now()
+    clocks.steady += 10
+    clocks.ahead += step_s
+    assert clocks.host.age_s(before) == pytest.approx(10, abs=abs(step_s) if abs(step_s) < 10 else 0.1)
+    after = clocks.host.now()
+    assert clocks.host.age_s(after) == pytest.approx(0, abs=0.1)
+    clocks.steady += 70
+    assert clocks.host.age_s(after) == pytest.approx(70, abs=0.1)
+
+
+@pytest.mark.parametrize("step_s", STEPS_S)
+def test_a_step_is_noticed_once_with_its_size(step_s: float) -> None:
+    clocks = Clocks()
+    before = clocks.host.ahead_s()
+    clocks.steady += 100
+    clocks.ahead += 0.4  # slewed
+    assert clocks.host.ahead_s() == before
+    clocks.ahead += step_s - 0.4
+    assert clocks.host.ahead_s() - before == pytest.approx(step_s)
+    assert clocks.host.ahead_s() - before == pytest.approx(step_s)
+
+
+def test_what_an_earlier_run_stamped_is_as_old_as_it_was_at_the_start() -> None:
+    clocks = Clocks()
+    yesterday = clocks.host.now() - DAY_S
+    clocks.steady += 7
+    clocks.ahead -= 4 * 365 * DAY_S
+    assert clocks.host.age_s(yesterday) == pytest.approx(DAY_S + 7)
+
+
+def test_a_start_with_the_clock_in_the_past_takes_stamps_that_lie_ahead_for_new() -> None:
+    clocks = Clocks(wall=0.0)
+    ahead = 1_800_000_000.0
+    assert clocks.host.age_s(ahead) == 0
+    clocks.steady += 65
+    assert clocks.host.age_s(ahead) == pytest.approx(65)
+    clocks.ahead += ahead + DAY_S  # NTP
+    clocks.host.ahead_s()
+    clocks.steady += 5
+    assert clocks.host.age_s(ahead) == pytest.approx(70)
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("wait"), st.floats(0, 1.0)),
+            st.tuples(st.just("set"), st.sampled_from(STEPS_S)),
+            st.tuples(st.just("stamp"), st.just(0.0)),
+            st.tuples(st.just("look"), st.just(0.0)),
+        ),
+        max_size=40,
+    )
+)
+def test_no_stamp_of_this_run_is_ever_older_than_it_is(history: list[tuple[str, float]]) -> None:
+    """Deadlines that end claims would be over too early. In doubt a stamp is taken for younger."""
+    clocks = Clocks()
+    stamps: list[tuple[float, float]] = []
+    for what, amount in history:
+        match what:
+            case "wait":
+                clocks.steady += amount
+            case "set":
+                clocks.ahead += amount
+            case "look":
+                clocks.host.ahead_s()
+            case _:
+                stamps.append((clocks.host.now(), clocks.steady))
+        for stamp, made in stamps:
+            assert 0 <= clocks.host.age_s(stamp) <= clocks.steady - made + 2 * STEP_S
+    assert all(a.ahead != b.ahead for a, b in pairwise(clocks.host._spans))
