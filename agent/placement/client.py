@@ -326,6 +326,8 @@ class PlacementClient:
                 outcome = self._write("PUT", path, action, lambda: self._allocation_body(writes[0]))
             else:
                 outcome = self._write("POST", "/allocations", action, lambda: self._allocation_bodies(writes))
+            if waited and not isinstance(outcome, WriteDone):
+                outcome.error.message = f"{outcome.error.message.rstrip('.')}; before, the request {waited}."
             return self._observed(outcome, writes)
 
     def _observed(self, outcome: WriteOutcome, writes: Iterable[ConsumerAllocations]) -> WriteOutcome:

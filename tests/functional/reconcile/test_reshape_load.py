@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -121,6 +122,27 @@ def test_it_gets_through_where_placement_is_slow(any_placement: Placement, tmp_p
             assert waited and all("a reshape" in event.detail and event.consumer for event in waited)
         else:
             assert all("free" in each or "capacity" in each for each in load.refused), "no room"
+
+
+def test_a_claim_that_waited_in_vain_says_what_for(world: World) -> None:
+    def silent(call: str) -> None:
+        if call.startswith("PUT /allocations/"):
+            raise PlacementUnavailable("placement does not answer, as it was told")
+
+    world.tap.before = silent
+    told: list[str] = []
+
+    def claim() -> None:
+        with pytest.raises(PlacementUnavailable) as failure:
+            world.tracker.claim(request(VCPU=1))
+        told.append(failure.value.message)
+
+    claiming = threading.Thread(target=claim)
+    with world.client.gate.held({ROOT}, "Placement is sent a reshape"):
+        claiming.start()
+        time.sleep(1.2)
+    claiming.join()
+    assert re.search(r"as it was told; .* waited 1\.\d s: Placement is sent a reshape", told[0])
 
 
 def test_it_is_told_whose_writes_were_in_the_way(world: World) -> None:
