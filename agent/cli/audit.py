@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent.cli.client import client_of, read_names
-from agent.cli.consumers import find_audit_subject
+from agent.cli.consumers import check_is_known, find_audit_subject
 from agent.cli.grammar import complete_instances
 from agent.cli.output import Output
 from agent.cli.terminal import plain
@@ -43,10 +43,12 @@ def audit(args: Namespace) -> ExitCode:
     if args.consumer is not None and args.heal:
         raise UsageError("audit: --heal repairs everything that the audit finds, so it takes no CONSUMER")
     client = client_of(args)
-    consumer = None if args.consumer is None else find_audit_subject(client, args.consumer).lower()
+    consumer = None if args.consumer is None else find_audit_subject(client, args.consumer)
     report: AuditShape = client.request(method, path)
     if consumer is not None:
         report["findings"] = [finding for finding in report["findings"] if _is_about(finding, consumer)]
+        if not report["findings"]:
+            check_is_known(client, consumer)
     findings = report["findings"]
     Output(args.output).show(report, lambda _: finding_lines(findings, read_names(client)))
     if not findings:

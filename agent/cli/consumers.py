@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
+from uuid import UUID
 
 from agent.errors import UnknownConsumer
 from agent.status.consumers import NamedConsumer, find_consumer, is_uuid
@@ -41,11 +42,22 @@ def find_migration(client: Client, text: str) -> str:
 
 
 def find_audit_subject(client: Client, text: str) -> str:
-    """As `find_instance`, for an instance or a migration."""
+    """As `find_instance`, for an instance or a migration; a uuid in the form that findings have."""
     if is_uuid(text):
-        return text
+        return str(UUID(text))
     known = [*instances_of(client), *(migration._replace(name="") for migration in migrations_of(client))]
     return find_consumer(text, "instance or migration", known, "plimsoll instances")
+
+
+def check_is_known(client: Client, consumer: str) -> None:
+    """Raises UnknownConsumer where the host has neither guest, claim, move nor allocation of the consumer."""
+    items = client.get(f"/v1/explain?what={consumer}")["found"]  # an unknown word is an error
+    if all(item["kind"] != "consumer" for item in items):
+        raise UnknownConsumer(
+            f"{consumer} is a {items[0]['kind']} of this host, and neither an instance nor a migration: "
+            f"`plimsoll explain {consumer}` says more.",
+            asked=consumer,
+        )
 
 
 def instances_of(client: Client) -> Iterable[NamedConsumer]:

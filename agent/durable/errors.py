@@ -36,9 +36,9 @@ class DatabaseLocked(DatabaseError):
     """Another process, `holder_pid`, owns the file; None if the lock file does not name it."""
 
     def __init__(self, path: Path, holder_pid: int | None) -> None:
-        holder = "another process" if holder_pid is None else f"process {holder_pid}"
-        super().__init__(path, f"{path} is in use by {holder}; stop it, or use another state directory.")
+        self.holder = "another process" if holder_pid is None else f"process {holder_pid}"
         self.holder_pid = holder_pid
+        super().__init__(path, f"{path} is in use by {self.holder}; stop it, or use another state directory.")
 
 
 class DatabaseBusy(DatabaseError):

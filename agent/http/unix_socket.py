@@ -3,7 +3,9 @@
 import os
 import socket
 import stat
+from collections.abc import Iterator
 from contextlib import suppress
+from glob import escape
 from pathlib import Path
 
 from agent import log
@@ -13,6 +15,8 @@ LOG = log.get(__name__)
 
 SOCKET_MODE = 0o660
 CONNECT_TIMEOUT_S = 1.0
+ACCEPTS = 0x10000
+"""The flag of /proc/net/unix for a socket that listens (__SO_ACCEPTCON in Linux' linux/net.h)."""
 
 
 def listen(path: Path, backlog: int) -> socket.socket:
@@ -44,6 +48,24 @@ def _listen(path: Path, backlog: int) -> socket.socket:
             draft.unlink(missing_ok=True)
         raise
     return listener
+
+
+def sockets_of(pid: int) -> Iterator[Path]:
+    """The files at which the process with this id listens, as far as this user may see; see proc(5).
+
+    The kernel knows the name of the draft, so another server's file that differs in its last character alone
+    comes, too.
+    """
+    try:
+        own = {str(file.readlink()) for file in Path(f"/proc/{pid}/fd").iterdir()}
+        lines = Path(f"/proc/{pid}/net/unix").read_text(encoding="utf-8").splitlines()[1:]
+    except OSError:
+        return
+    # Num RefCount Protocol Flags Type St Inode Path
+    for fields in (line.split(maxsplit=7) for line in lines):
+        if len(fields) == 8 and int(fields[3], 16) & ACCEPTS and f"socket:[{fields[6]}]" in own:
+            bound = Path(fields[7])
+            yield from (file for file in bound.parent.glob(f"{escape(bound.name[:-1])}?") if file.is_socket())
 
 
 def is_there(path: Path) -> bool:

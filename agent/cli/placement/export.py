@@ -13,6 +13,7 @@ from agent.cli.placement.source import (
     add_source_options,
     counts_text,
     is_state_dir,
+    naming_the_place,
     opened_with_progress,
     read_content,
 )
@@ -69,6 +70,7 @@ def _read_trees(args: Namespace) -> PlacementSnapshot:
     from agent.placement.transfer.remove import select_trees
 
     if is_state_dir(args):
-        return select_trees(read_state_dir(args.state_dir)[0], args.root)
+        with naming_the_place(args):
+            return select_trees(read_state_dir(args.state_dir)[0], args.root)
     with opened_with_progress(args) as transport:
         return select_trees(read_trees(SnapshotClient(transport), args.root), args.root)

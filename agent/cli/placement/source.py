@@ -7,12 +7,12 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.cli.waiting import waiting
-from agent.errors import UsageError, counted
+from agent.errors import PlacementError, PlacementUnavailable, StateError, UsageError, counted
 
 if TYPE_CHECKING:
     from agent.placement.transfer.invariants import ServiceEvidence
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 TOKEN = "PLIMSOLL_PLACEMENT_TOKEN"  # noqa: S105 - the name of a variable
 STANDARD_STREAM = "-"
+PROBE_S = 2.0
 
 SOURCES_HELP = (
     "Which Placement: --state-dir for an embedded one that does not run, --url for one that is served, or\n"
@@ -57,7 +58,8 @@ def read_content(args: Namespace, *, with_usages: bool = False) -> tuple[Placeme
     from agent.placement.transfer.read import SnapshotClient, read_service, read_state_dir
 
     if is_state_dir(args):
-        return read_state_dir(args.state_dir)
+        with naming_the_place(args):
+            return read_state_dir(args.state_dir)
     with opened_with_progress(args) as transport:
         return read_service(SnapshotClient(transport), with_usages=with_usages)
 
@@ -91,8 +93,49 @@ def opened(args: Namespace) -> Iterator[Transport]:
             "Say which Placement, in one way: --state-dir DIR, --url URL (http://..., unix:PATH) or "
             "--config-file FILE."
         )
-    with closing(openers[0]()) as transport:
+    with naming_the_place(args), closing(openers[0]()) as transport:
         yield transport
+
+
+@contextmanager
+def naming_the_place(args: Namespace) -> Iterator[None]:
+    """Errors name the URL that was asked, and where a database in use can be read instead."""
+    from agent.durable.errors import DatabaseLocked
+
+    try:
+        yield
+    except PlacementError as error:
+        if args.url and args.url not in error.message:
+            error.message = f"{args.url}: {error.message}"
+        raise
+    except StateError as error:
+        if isinstance(error.__cause__, DatabaseLocked):
+            locked = error.__cause__
+            error.message = f"{locked.path} is in use by {locked.holder}{_instead(locked.holder_pid)}"
+        raise
+
+
+def _instead(pid: int | None) -> str:
+    """What to do where the process with this id has the database open."""
+    served = [] if pid is None else list(_served_sockets(pid))
+    if served:
+        return f", which serves it: name it by --url unix:{served[0]} instead."
+    return (
+        ", which serves it at no Unix socket that this user can see. Name it by --url and an address of "
+        "[placement] serve in the settings of that agent, or stop the agent first: "
+        "systemctl stop plimsoll-agent."
+    )
+
+
+def _served_sockets(pid: int) -> Iterator[Path]:
+    """The sockets of the process at which a Placement answers."""
+    from agent.http.unix_socket import sockets_of
+    from agent.placement.transport_socket import SocketTransport
+
+    for path in sockets_of(pid):
+        with suppress(PlacementUnavailable):
+            SocketTransport(path, timeout_s=PROBE_S).request("GET", "/", microversion="1.0")
+            yield path
 
 
 class _CountingTransport:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode
 from uuid import UUID
 
-from agent.errors import PlacementConflict, PlacementError, StateError, UsageError
+from agent.errors import PlacementConflict, PlacementError, PlacementUnavailable, StateError, UsageError
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.replies import body_member
 from agent.placement.transfer.invariants import ServiceEvidence
@@ -150,12 +150,21 @@ def _read(
     for _ in range(ATTEMPTS_MAX):
         try:
             listed, roots = list_providers()
+        except PlacementError as error:
+            if error.status == NOT_FOUND:  # no list of a Placement is missing
+                raise PlacementError(
+                    "No Placement answers there: the list of its resource providers was asked for, and the "
+                    "answer has status 404. Check the URL, its path, too: many end in /placement.",
+                    status=NOT_FOUND,
+                ) from error
+            raise
+        try:
             known = {
                 provider.uuid: provider for provider in _map_parallel(_provider_reader(client, known), listed)
             }
             held, usages = _read_uses(client, listed, with_usages=with_usages)
         except PlacementError as error:
-            if error.status != NOT_FOUND:
+            if error.status != NOT_FOUND or isinstance(error, PlacementUnavailable):
                 raise
             continue  # another client deleted a provider meanwhile
         uuids = sorted({*consumers, *(consumer for holders in held.values() for consumer in holders)})
@@ -189,7 +198,7 @@ def read_state_dir(state_dir: Path) -> tuple[PlacementSnapshot, ServiceEvidence]
 
     Raises UsageError where there is no such database, StateError where it cannot be used.
     """
-    from agent.durable.errors import DatabaseError, DatabaseLocked
+    from agent.durable.errors import DatabaseError
     from agent.placement.embedded.store import FILE_NAME, Store
 
     if not (state_dir / FILE_NAME).is_file():
@@ -204,11 +213,6 @@ def read_state_dir(state_dir: Path) -> tuple[PlacementSnapshot, ServiceEvidence]
                 names = frozenset((*model.traits, *model.resource_classes))
         finally:
             store.close()
-    except DatabaseLocked as error:
-        raise StateError(
-            f"{error} Read the Placement of a running agent at its socket instead: --url unix:PATH.",
-            path=str(error.path),
-        ) from error
     except DatabaseError as error:
         raise StateError(str(error), path=str(error.path)) from error
     if damage:

@@ -1,11 +1,14 @@
 """`plimsoll audit` as a process against a served host, and the running agent's own audit."""
 
+from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from kits.agent import opened, request, told
 from kits.api_host import SmallHost
-from kits.cli_process import plimsoll
+from kits.cli_process import one_line, plimsoll
 from kits.placements import usual_placement
+from kits.served_agent import ServedAgent
 
 from agent.api.operations import Operations
 from agent.audit.finding import Finding
@@ -56,3 +59,17 @@ def test_the_agent_finds_and_heals_what_it_leaked(tmp_path: Path) -> None:
         assert agent.status()["findings"] == 0
     finally:
         world.close()
+
+
+@pytest.mark.parametrize("form", [str, lambda uuid: uuid.replace("-", "").upper()])
+def test_of_an_instance_that_no_one_knows_the_audit_says_that(
+    agent: ServedAgent, form: Callable[[str], str]
+) -> None:
+    known = agent.world.operations.claim(request(VCPU=1)).consumer
+    assert agent("audit", form(known)).stdout == "nothing differs\n"
+    done = agent("audit", form(CONSUMER))
+    assert done.returncode == ExitCode.FAILED
+    assert CONSUMER in one_line(done) and "no consumer" in done.stderr
+    root = next(iter(agent.world.operations.providers())).uuid
+    done = agent("audit", root)
+    assert done.returncode == ExitCode.FAILED and "neither an instance nor a migration" in one_line(done)

@@ -2,6 +2,8 @@
 
 import http.server
 import json
+import os
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +18,7 @@ from kits.status import FORGOTTEN, Sight, uuid_of
 
 from agent.config.settings import load
 from agent.errors import ExitCode
+from agent.placement.connect import open_transport
 
 FLAVOR = ("claim", "--dry-run", "--flavor", "vcpus=1,memory_mb=512", "--spec")
 
@@ -120,14 +123,14 @@ def test_a_placement_that_is_away_is_one_line_once(tmp_path: Path) -> None:
 
 
 class _Elsewhere(http.server.BaseHTTPRequestHandler):
-    """A web server that is no Placement, and one that rejects every token."""
+    """A web server that is no Placement, a wrong path of one (/there), and one that rejects every token."""
 
     def do_GET(self) -> None:
         versions = {"versions": [{"id": "v1.0", "min_version": "1.0", "max_version": "1.39"}]}
         code = 404 if not self.path.startswith("/locked") else 200 if self.path == "/locked/" else 401
         body = json.dumps(versions).encode() if code == 200 else b""
         self.send_response(code)
-        if code == 200:
+        if code == 200 or self.path.startswith("/there"):
             self.send_header("x-openstack-request-id", "req-1")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -172,3 +175,34 @@ def test_a_bad_token(tmp_path: Path, elsewhere: str) -> None:
     done = plimsoll(tmp_path, "placement", "ping", "--url", f"{elsewhere}/locked")
     assert done.returncode == ExitCode.FAILED
     assert "it does not accept the token" in one_line(done) and "check it" in done.stderr
+
+
+@pytest.mark.parametrize("verb", ["export", "check"])
+@pytest.mark.parametrize("path", ["", "/there"])
+def test_a_404_to_a_list_is_not_taken_for_other_writers(
+    tmp_path: Path, elsewhere: str, verb: str, path: str
+) -> None:
+    """No client can delete the list of the providers: whoever answers 404 is no Placement."""
+    done = plimsoll(tmp_path, "placement", verb, "--url", elsewhere + path)
+    assert done.returncode == ExitCode.FAILED
+    for words in ("no placement", "404", elsewhere + path, "check the url"):
+        assert words in one_line(done).lower()
+    assert "Other clients" not in done.stderr
+
+
+@pytest.mark.parametrize("serve", ["", "placement.sock"])
+def test_a_placement_in_use_says_where_it_can_be_read(tmp_path: Path, serve: str) -> None:
+    """The command that the error names is done."""
+    options = {"serve": [f"unix:{tmp_path / serve}"]} if serve else {}
+    transport = open_transport("embedded", state_dir=tmp_path, options=options)
+    try:
+        for more in ((), ("--root", "host1")):
+            line = one_line(plimsoll(tmp_path, "placement", "export", "--state-dir", str(tmp_path), *more))
+            assert f"process {os.getpid()}" in line
+            named = re.findall(r"--url (\S+) instead", line)
+            assert named == ([f"unix:{tmp_path / serve}"] if serve else [])
+            assert ("systemctl stop plimsoll-agent" in line) == (not serve)
+        for url in named:
+            assert output_of(tmp_path, "placement", "export", "--url", url).startswith("{")
+    finally:
+        transport.close()
