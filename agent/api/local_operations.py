@@ -132,13 +132,9 @@ class LocalOperations:
 
     def tree(self) -> tuple[ProviderTree, Usages]:
         """The host's providers in Placement."""
-        tree = self._client.read_tree(self._identity.uuid, self._reconciler.tree)
-        usages = {
-            provider.uuid: dict(self._client.provider_usages(provider.uuid))
-            for provider in tree
-            if provider.inventories
-        }
-        return tree, usages
+        return self._client.read_tree_with(
+            self._identity.uuid, self._reconciler.tree, self._client.provider_usages
+        )
 
     def providers(self) -> ProviderTree:
         """The host's providers, from memory."""

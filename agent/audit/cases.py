@@ -106,10 +106,13 @@ class ConsumerCase:
     def is_comparable(self) -> bool:
         """Whether a difference means anything.
 
-        During a move, only while both its consumers have what the claims of the move say. Without a claim,
-        not where its guest could not be read, and not for the migration of a move that this host has yet to
-        learn of. A judgement that uses the state of a claimed guest must check `guest.problem` itself.
+        Not while the agent settles a write of the consumer by itself. During a move, only while both its
+        consumers have what the claims of the move say. Without a claim, not where its guest could not be
+        read, and not for the migration of a move that this host has yet to learn of. A judgement that uses
+        the state of a claimed guest must check `guest.problem` itself.
         """
+        if self.consumer in self.observation.settling:
+            return False
         if self.is_moving:
             return self._is_in_a_settled_move
         if self.claim is not None:

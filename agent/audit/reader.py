@@ -47,10 +47,9 @@ class AuditReader:
     def observe(self) -> Observation:
         """Read the host once. Raises DriverError, PlacementError, StateError."""
         guests = self._guests()
-        tree = self._client.read_tree(self._root, self._known_tree())
-        holders = {
-            provider.uuid: self._client.provider_allocations(provider.uuid).consumers for provider in tree
-        }
+        tree, allocations = self._client.read_tree_with(
+            self._root, self._known_tree(), self._client.provider_allocations
+        )
         known = self._tracker.snapshot()
         _, cells = self._tracker.host_and_cells()
         shared = [provider for provider in known.host.tree if not known.host.is_own(provider.uuid)]
@@ -63,7 +62,7 @@ class AuditReader:
             guests={guest.uuid: guest for guest in guests},
             claims=known.claims,
             moves=known.moves,
-            holders=holders,
+            holders={uuid: on_it.consumers for uuid, on_it in allocations.items()},
             devices={device: uuid for uuid, device in self._devices().items()},
             offered=known.offered,
             cells=cells,
@@ -149,7 +148,8 @@ class AuditReader:
         """The same for a caller that has the consumer's turn. Raises PlacementError, StateError."""
         known = self._tracker.snapshot()
         placed = self._client.allocations_of(consumer)
-        present = replace(observation, claims=known.claims, moves=known.moves)
+        settling = self._tracker.settling()
+        present = replace(observation, claims=known.claims, moves=known.moves, settling=settling)
         ended = observation.claims.keys() - known.claims.keys()
         return judge_consumer(ConsumerCase.of(present.without(ended), placed))
 

@@ -73,7 +73,7 @@ def _missing_files(placement: PlacementSettings) -> Iterator[str]:
 
 
 def _check_description(settings: Settings, driver: Driver) -> Iterator[str]:
-    """Notes on what the driver does not describe. Raises SettingsError."""
+    """Notes on what the driver does not describe, or not offer. Raises SettingsError."""
     host = settings.driver.host_settings
     if not settings.provider_config.entries and host.cpu_shared_set is None and not host.cpu_dedicated_set:
         return
@@ -87,6 +87,7 @@ def _check_description(settings: Settings, driver: Driver) -> Iterator[str]:
             why = error.message.rstrip(".")
             yield f"the provider config files were not compared with the driver: {why}"
         return
+    yield from (sentence.rstrip(".") for sentence in driver.unmatched_options())
     uuids = uuids_of(description, ProviderTree(), NIL_UUID)
     conflicts = overlay(settings.provider_config, description, uuids).conflicts
     if conflicts:

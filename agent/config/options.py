@@ -128,7 +128,7 @@ _COMPUTE = (
         help="Dedicated CPUs without a guest may be down: plimsoll-cpus.service brings those of a claim up, "
         "and takes those of no instance down at a boot; libvirt's hook (the gate) powers a guest's CPUs up "
         "before it starts, and down when it has ended. CPU 0 stays up. Unset: an offline CPU in "
-        "cpu_dedicated_set closes the host.",
+        "cpu_dedicated_set is not offered.",
     ),
     cfg.StrOpt(
         "cpu_power_management_strategy",

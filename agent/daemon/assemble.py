@@ -84,7 +84,7 @@ def assemble(
         owner_trait=settings.placement.shared_owner_trait,
     )
     auditor = Auditor(
-        tracker, client, identity.uuid, reconciler.read_guests, journal.devices, lambda: reconciler.tree
+        tracker, client, identity.uuid, reconciler.read_known_guests, journal.devices, lambda: reconciler.tree
     )
     gate = Gate(tracker, client, reconciler.guest_of, journal.devices, reconciler.passed_devices)
     condition = Condition(on_change)

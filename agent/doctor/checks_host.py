@@ -97,7 +97,9 @@ def _offers(driver: Driver, config: ProviderConfig) -> Iterator[DoctorCheck]:
     description = driver.describe()
     for sentence in driver.unmatched_options():
         yield warning(
-            "options", sentence, "Correct the option, or remove it; `lspci -Dnn` lists the devices."
+            "options",
+            sentence,
+            "Correct the option, or remove it; `lspci -Dnn` lists the devices, and `lscpu -e` the CPUs.",
         )
     described = [each.inventories for each in description.providers]
     described += [entry.inventories for entry in config.entries]

@@ -12,8 +12,9 @@ Source: https://docs.openstack.org/api-ref/placement/. Each method that sends a 
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
 from agent.errors import PlacementConflict, PlacementError, PlacementUnavailable, UsageError
@@ -37,6 +38,8 @@ AGGREGATES_MAX = 100
 SEQUENTIAL_MAX = 16
 """So many consumers are read one after the other; more are read by READERS threads."""
 READERS = 8
+READS_MAX = 3
+T = TypeVar("T")
 _CONSUMER_TYPES = "1.38"
 _REPARENTING = "1.37"
 BARRED_TYPE = "BARRED"
@@ -135,6 +138,24 @@ class PlacementClient:
             self._with_contents(provider, old.get(provider.uuid)) for provider in self._list_tree(root)
         )
 
+    def read_tree_with(
+        self, root: str, known: ProviderTree | None, part: Callable[[str], T]
+    ) -> tuple[ProviderTree, dict[str, T]]:
+        """As `read_tree`, and {uuid of a provider with inventories: `part` of it}.
+
+        A provider may be deleted after it was listed, by a reshape of this agent, too: then all is read anew,
+        at most READS_MAX times. Raises PlacementConflict.
+        """
+
+        def read() -> tuple[ProviderTree, dict[str, T]]:
+            tree = self.read_tree(root, known)
+            return tree, {provider.uuid: part(provider.uuid) for provider in tree if provider.inventories}
+
+        for _ in range(READS_MAX - 1):
+            with suppress(PlacementConflict):
+                return read()
+        return read()
+
     def generations(self, root: str) -> Mapping[str, int]:
         """{provider uuid: generation} of the tree that contains `root`, in one request."""
         return {provider.uuid: provider.generation or 0 for provider in self._list_tree(root)}
@@ -173,23 +194,14 @@ class PlacementClient:
         """
         base = _path("resource_providers", provider.uuid)
         action = f"show the contents of {_name_and_uuid(provider)}"
-        replies = []
-        for part in ("inventories", "traits", "aggregates"):
-            reply = self._call("GET", f"{base}/{part}", action, accept=(404,))
-            if reply.status == 404:
-                raise PlacementConflict(
-                    f"Provider {_name_and_uuid(provider)} was deleted while it was being read: "
-                    "read the tree again.",
-                    status=404,
-                )
-            replies.append(reply)
-        inventories, traits, aggregates = replies
+        parts = ("inventories", "traits", "aggregates")
+        inventories, traits, aggregates = (self._get_part(f"{base}/{part}", action) for part in parts)
         return replace(
             provider,
             inventories=_inventories(inventories, action),
             traits=frozenset(body_member(traits, action, "traits", kind=list)),
             aggregates=frozenset(body_member(aggregates, action, "aggregates", kind=list)),
-            generation=min(generation_of(reply, action) for reply in replies),
+            generation=min(generation_of(reply, action) for reply in (inventories, traits, aggregates)),
         )
 
     def create_provider(self, provider: Provider) -> int:
@@ -364,9 +376,10 @@ class PlacementClient:
         """The allocations on the provider with that uuid.
 
         The generation is not newer than the allocations, so that the next write notices a change in between.
+        Raises PlacementConflict if the provider no longer exists.
         """
         action = f"show the allocations on provider {provider}"
-        reply = self._call("GET", f"{_path('resource_providers', provider)}/allocations", action)
+        reply = self._get_part(f"{_path('resource_providers', provider)}/allocations", action)
         allocations = body_member(reply, action, "allocations", kind=dict)
         return ProviderAllocations(
             generation_of(reply, action),
@@ -374,9 +387,12 @@ class PlacementClient:
         )
 
     def provider_usages(self, provider: str) -> Amounts:
-        """{class: amount in use} on the provider with that uuid; 0 for a class without allocations."""
+        """{class: amount in use} on the provider with that uuid; 0 for a class without allocations.
+
+        Raises PlacementConflict if the provider no longer exists.
+        """
         action = f"show the usages of provider {provider}"
-        reply = self._call("GET", f"{_path('resource_providers', provider)}/usages", action)
+        reply = self._get_part(f"{_path('resource_providers', provider)}/usages", action)
         return dict(body_member(reply, action, "usages", kind=dict))
 
     def reshape(
@@ -410,6 +426,17 @@ class PlacementClient:
         return self._observed(outcome, writes)
 
     # One request
+
+    def _get_part(self, path: str, action: str) -> Reply:
+        """The reply with a part of a provider, whose uuid came from a list that may be outdated by now."""
+        reply = self._call("GET", path, action, accept=(404,))
+        if reply.status == 404:
+            raise PlacementConflict(
+                f"Placement did not {action}: another client deleted the provider since it was listed. Read "
+                "the tree again.",
+                status=404,
+            )
+        return reply
 
     def _list_tree(self, root: str) -> list[Provider]:
         return self._list_providers({"in_tree": root}, f"show the tree of provider {root}")

@@ -9,7 +9,14 @@ import time
 from collections.abc import Callable, Mapping
 
 from agent.driver import CarvedUnit, DeviceSigns, DomainNeeds, Driver, GivenResources, Guest, PassedDevice
-from agent.errors import PlacementConflict, PlacementUnavailable, PlimsollError, StateError
+from agent.errors import (
+    DriverError,
+    DriverUnavailable,
+    PlacementConflict,
+    PlacementUnavailable,
+    PlimsollError,
+    StateError,
+)
 from agent.placement.client import PlacementClient
 from agent.providers.plan import Plan
 from agent.providers.provider_config import ProviderConfig
@@ -75,6 +82,7 @@ class Reconciler:
         self._unclaimed: tuple[Mapping[str, Usages], ...] = ({},)
         self._taken_back = 0
         self._guests: tuple[Guest, ...] | None = None
+        self._unknown: PlimsollError | None = DriverUnavailable("No pass has described this host yet.")
         self._provider_config = ActiveProviderConfig(root_uuid, provider_config)
         self._undone_reshapes = UndoneReshapes(journal)
         self._steps = PassSteps(
@@ -156,6 +164,19 @@ class Reconciler:
                 self._tracker.see_guests(guests)
                 self._guests = guests
             return guests
+
+    def read_known_guests(self) -> tuple[Guest, ...]:
+        """As `read_guests`, for who compares the guests and their claims with what this host has.
+
+        Raises DriverError, too, where that is not known: no pass since the start was carried through, or the
+        driver could not describe the host at the last one.
+        """
+        unknown = self._unknown
+        if unknown is not None:
+            raise DriverUnavailable(
+                f"What this host has is not known, so nothing was compared: {unknown.message}"
+            )
+        return self.read_guests()
 
     def disk_free_gb(self) -> int | None:
         """GiB that are free where the guests' disks are, None if unknown. Raises DriverError."""
@@ -247,6 +268,8 @@ class Reconciler:
                 sentence = pass_sentence(why, written)
             except PlimsollError as failure:
                 error = failure
+                if self._last is None or isinstance(failure, DriverError):
+                    self._unknown = failure
                 sentence = f"After {why}: {failure.message}"
             finally:
                 duration_ms = self.running_s() * 1000
@@ -284,6 +307,7 @@ class Reconciler:
         reread = reread or taken_back != self._taken_back
         seen = self._describe()
         if self._in_sync and not reread and self._is_known(seen):
+            self._unknown = None
             return None
         current = self._read_current(reread)
         self._tree, self._in_sync = current, False
@@ -293,7 +317,7 @@ class Reconciler:
         this = self._steps.reshape(this)
         this = self._steps.apply(this)
         this, held = self._steps.inform_tracker(this)
-        self._tree, self._seen, self._last = this.current, seen, this
+        self._tree, self._seen, self._last, self._unknown = this.current, seen, this, None
         self._use, self._in_sync = ReservedUsages.of(this.resolved, seen.used), this.complete
         self._taken_back = taken_back
         # The pass reserved what was unclaimed on the host as it is described; the book may see it otherwise.

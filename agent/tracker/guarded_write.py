@@ -288,6 +288,11 @@ class GuardedWriter:
         """The writes that may come when the consumer was deleted and made anew."""
         return self._end_certain([doubt for doubt in self._guarded_by(consumer) if doubt.meets_next_life])
 
+    def settling(self) -> frozenset[str]:
+        """The consumers of writes whose outcome is unknown, and that Placement may be in the midst of."""
+        young = (doubt for doubt in self._doubts.open() if 0 <= self._doubts.age_s(doubt) < HALF_DONE_S)
+        return frozenset[str]().union(*(doubt.consumers for doubt in young))
+
     def watched(self) -> tuple[str, ...]:
         """The consumers whose unanswered writes may still come, and are to be looked at again."""
         self._doubts.forget_old()

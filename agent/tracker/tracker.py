@@ -533,6 +533,10 @@ class ResourceTracker:
         """
         return self._delivery.deliver(limit)
 
+    def settling(self) -> frozenset[str]:
+        """The consumers of which the agent is finding out what became of a write, a minute at most."""
+        return self._context.writer.settling()
+
     def watch_doubts(self) -> int:
         """Look again at the abandoned first writes that may still be executed; returns how many were.
 

@@ -142,10 +142,7 @@ def _cpu_moves(
 
 
 def describe_host(host: FakeHost, settings: HostSettings, name: str) -> Description:
-    """The provider tree of a host called `name`, and its moves.
-
-    Raises DriverDataError where a configured CPU is not online.
-    """
+    """The provider tree of a host called `name`, and its moves."""
     traits = host.traits | {"COMPUTE_NODE"}
     host_and_cells = host_providers(
         name, host.cells, host.disk_gb, traits, settings, report_numa=host.report_numa
@@ -175,7 +172,7 @@ def reportable_traits() -> frozenset[str]:
 
 
 def describe_topology(host: FakeHost, settings: HostSettings) -> Topology:
-    """The cells and the CPU sets. Raises DriverDataError where a configured CPU is not online."""
+    """The cells and the CPU sets."""
     cpus = frozenset().union(*(cell.cpus for cell in host.cells))
     return Topology(host.cells, *split_cpus(cpus, settings))
 

@@ -29,7 +29,7 @@ from drivers.host.device_signs import device_addresses, read_signs
 from drivers.host.domain_needs import read_needs
 from drivers.host.domain_writer import write_domain
 from drivers.host.domain_xml import parse_domain, passed_addresses, starting_guest
-from drivers.host.inventory import check_cpu_sets
+from drivers.host.inventory import absent_cpus, check_cpu_sets
 from drivers.host.pci_sysfs import PciSysfs, parse_address
 from drivers.host.unit_locations import described_locations
 
@@ -154,6 +154,10 @@ class FakeDriver(Driver):
     def _pci(self) -> PciSysfs | None:
         root = self._answer().root_path
         return PciSysfs(Path(root, "sys"), Path(root, "proc"), Path(root, "modules")) if root else None
+
+    def unmatched_options(self) -> tuple[str, ...]:
+        """See `Driver`."""
+        return tuple(absent_cpus(self._host.cells, self._settings.host_settings))
 
     def topology(self) -> Topology:
         """See `Driver`."""

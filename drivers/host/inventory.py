@@ -6,11 +6,11 @@ without units has no inventory.
 Source: https://docs.openstack.org/nova/latest/admin/cpu-topologies.html and .../configuration/config.html
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from agent.cpuset import format_cpu_set
-from agent.driver import DescribedInventory, HostSettings
-from agent.errors import DriverDataError, SettingsError
+from agent.driver import Cell, DescribedInventory, HostSettings
+from agent.errors import SettingsError
 
 MIB_PER_GIB = 1024
 
@@ -29,25 +29,32 @@ def check_cpu_sets(settings: HostSettings) -> None:
 
 
 def split_cpus(online: frozenset[int], settings: HostSettings) -> tuple[frozenset[int], frozenset[int]]:
-    """(shared, dedicated) CPU ids.
+    """(shared, dedicated) ids of online CPUs.
 
-    Without either option all CPUs are shared; with cpu_dedicated_set alone none is. Raises DriverDataError
-    where a configured CPU is not online on this host.
+    Without either option all CPUs are shared; with cpu_dedicated_set alone none is. A configured CPU that is
+    not online gives nothing; `absent_cpus` tells of it.
     """
+    dedicated = settings.cpu_dedicated_set or frozenset()
+    if settings.cpu_shared_set is not None:
+        return settings.cpu_shared_set & online, dedicated & online
+    return (frozenset() if dedicated else online), dedicated & online
+
+
+def absent_cpus(cells: Iterable[Cell], settings: HostSettings) -> Iterator[str]:
+    """A sentence for each option that names CPUs that are not in the cells: they are not online."""
+    online = frozenset[int]().union(*(cell.cpus for cell in cells))
     for option, configured in (
         ("cpu_shared_set", settings.cpu_shared_set),
         ("cpu_dedicated_set", settings.cpu_dedicated_set),
     ):
-        missing = (configured or frozenset()) - online
-        if missing:
-            raise DriverDataError(
-                f"[compute] {option} names CPU {format_cpu_set(missing)}, which is not online on this host "
-                f"(CPU {format_cpu_set(online)} are); correct the option or bring the CPU online"
+        absent = (configured or frozenset()) - online
+        if absent:
+            where = f"/sys/devices/system/cpu/cpu{min(absent)}/online"
+            yield (
+                f"[compute] {option} names CPU {format_cpu_set(absent)}, not online on this host (CPU "
+                f"{format_cpu_set(online)} are): such a CPU is not offered, and all else is. Bring it online "
+                f"(echo 1 > {where}), or take it out of the option."
             )
-    dedicated = settings.cpu_dedicated_set or frozenset()
-    if settings.cpu_shared_set is not None:
-        return settings.cpu_shared_set, dedicated
-    return (frozenset() if dedicated else online), dedicated
 
 
 def cpu_inventories(shared: int, dedicated: int, reserved: int, settings: HostSettings) -> InventoriesByClass:

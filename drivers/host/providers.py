@@ -33,8 +33,7 @@ def host_providers(
 ) -> tuple[DescribedProvider, ...]:
     """The provider of the host, called `name`, then with `report_numa` those of its cells.
 
-    The host has the disk and the traits. It has CPUs and memory as well, unless its cells report them. Raises
-    DriverDataError where a configured CPU is not online.
+    The host has the disk and the traits. It has CPUs and memory as well, unless its cells report them.
     """
     shared, dedicated = split_cpus(frozenset().union(*(cell.cpus for cell in cells)), settings)
     disk = disk_inventory(disk_gb, settings)

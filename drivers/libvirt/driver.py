@@ -34,7 +34,7 @@ from drivers.host.domain_needs import read_needs
 from drivers.host.domain_writer import write_domain
 from drivers.host.domain_xml import parse_domain, passed_addresses, starting_guest
 from drivers.host.file_backed_memory import check_file_backed_memory
-from drivers.host.inventory import check_cpu_sets
+from drivers.host.inventory import absent_cpus, check_cpu_sets
 from drivers.host.pci_sysfs import PciSysfs
 from drivers.libvirt.describe.carving import carved_units, declared_carving
 from drivers.libvirt.describe.device_options import OPTIONS as DEVICE_OPTIONS
@@ -255,6 +255,7 @@ class LibvirtDriver(Driver):
         return (
             *unmatched_options(model.devices, settings.devices),
             *unmatched_namespaces(model.pmem, settings.pmem),
+            *absent_cpus(model.topology.cells, self._settings.host_settings),
         )
 
     def disk_free_gb(self) -> int | None:

@@ -14,8 +14,8 @@ class VanishedUnit(FindingKind):
     rows = (
         TableRow(
             "A claim has an exact unit that is nowhere on this host any more.",
-            "None: bring the device back (virtual functions must be created again after each boot), or "
-            "release the claim.",
+            "None: bring the device back (virtual functions must be created again after each boot, a CPU "
+            "must be online), or release the claim.",
             "no",
         ),
     )
@@ -27,10 +27,12 @@ class VanishedUnit(FindingKind):
             gone.setdefault(consumer, []).append((name, unit))
         for consumer, units in sorted(gone.items()):
             names = ", ".join(f"{name} {unit}" for name, unit in units)
+            only_cpus = all(name == "PCPU" for name, _ in units)
+            back = "Bring the CPU online" if only_cpus else "Bring the device back"
             yield Finding(
                 self.name,
                 consumer,
-                f"{consumer} has claimed what this host does not have any more: {names}. Bring the device "
-                "back, or release the claim.",
+                f"{consumer} has claimed what this host does not have any more: {names}. {back}, or release "
+                "the claim.",
                 {**case.evidence, "units": [unit for _, unit in units]},
             )

@@ -43,10 +43,7 @@ class HostFacts:
 def describe_host(
     facts: HostFacts, settings: HostSettings, name: str, *, report_numa: bool = False
 ) -> tuple[DescribedProvider, ...]:
-    """The provider of the host, called `name`, and those of its cells, if they are reported.
-
-    Raises DriverDataError where a configured CPU is not online.
-    """
+    """The provider of the host, called `name`, and those of its cells, if they are reported."""
     capabilities = facts.capabilities
     traits = host_traits(capabilities, facts.online, facts.cpu_flags)
     if facts.guests is not None:
@@ -110,7 +107,7 @@ def reportable_traits(facts: HostFacts) -> frozenset[str]:
 
 
 def describe_topology(facts: HostFacts, settings: HostSettings) -> Topology:
-    """The cells and the CPU sets. Raises DriverDataError where a configured CPU is not online."""
+    """The cells and the CPU sets. Raises DriverDataError where a CPU is in two cells."""
     cells = host_cells(facts)
     return Topology(cells, *split_cpus(frozenset().union(*(cell.cpus for cell in cells)), settings))
 

@@ -114,7 +114,7 @@ def build_model(
     """The model of a host. The guests of `domains` have their devices as the XML names them.
 
     `known` are the records and `history` the history of the model before; `boot` is the id of the host's
-    current boot. Raises DriverDataError where a configured CPU is not online or device specs contradict.
+    current boot. Raises DriverDataError where device specs contradict.
     """
     settings = replace(settings, host=with_image_cache(settings.host, host.image_cache_mb))
     host = with_managed_cpus(with_file_backed_cells(host, settings.file_backed_mb), settings.host)

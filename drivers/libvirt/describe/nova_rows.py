@@ -42,10 +42,12 @@ RESOURCE_CLASSES: Sequence[HostRow] = (
         ("PCPU",),
         "CPUs of cpu_dedicated_set; offline ones with cpu_power_management, without it an error",
         "the same, with their ids as exact units",
-        difference="CPUs come up at the claim already (plimsoll-cpus.service), and with the guest at the "
-        "latest (libvirt's hook), which takes them down when it has ended. nova powers all of them down when "
-        "it starts, those of running guests too, and up again with the guests; here those that no claim and "
-        "no guest has go down at a boot, before libvirt starts",
+        difference="An offline CPU without cpu_power_management is not offered, and takes nothing else away; "
+        "`plimsoll doctor` names it. CPUs come up at the claim already (plimsoll-cpus.service), "
+        "and with the guest at the latest (libvirt's hook), which takes them down when it has "
+        "ended. nova powers all of them down when it starts, those of running guests too, and up "
+        "again with the guests; here those that no claim and no guest has go down at a boot, "
+        "before libvirt starts",
     ),
     HostRow(
         ("MEMORY_MB",),

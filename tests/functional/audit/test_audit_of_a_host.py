@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from kits.agent import World, opened, request, told
-from kits.placements import Placement
+from kits.numa import ask
+from kits.placements import Placement, usual_placement
+from kits.tracker import Crash, Tap
 
+from agent.claims.claim import Claim
 from agent.driver import Guest, GuestState, UsedUnit
-from agent.errors import DoesNotFit
+from agent.errors import DoesNotFit, DriverDataError, DriverError
+from drivers.fake import cell
 
 CARDS = tuple(tuple(f"0000:{bus}:02.{number}" for number in range(8)) for bus in ("41", "81"))
 PGPU = "0000:83:00.0"
@@ -80,3 +84,91 @@ def test_what_the_audit_sees_in_a_guest_is_given_to_no_later_claim(world: World)
     assert other not in {unit for each in others for _, _, unit in each.exact}
     with pytest.raises(DoesNotFit):
         world.operations.claim(request(SRIOV_NET_VF=1))
+
+
+@pytest.mark.parametrize("nested", [False, True], ids=["flat", "nested"])
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+def test_a_dedicated_cpu_that_is_offline_at_the_next_start_takes_nothing_else_away(
+    tmp_path: Path, nested: bool, after: bool
+) -> None:
+    """The agent is killed amid a claim with pinned CPUs, before or after Placement has its allocation."""
+    sets = "[compute]\ncpu_shared_set = 0-1\ncpu_dedicated_set = 2-7\n"
+    settings = told(tmp_path, usual_placement(tmp_path), sets)
+
+    def pinned(cpus: int) -> Claim:
+        return world.operations.claim(ask(cpus, 256, hw_cpu_policy="dedicated"))
+
+    def start(*cpus: Iterable[int]) -> World:
+        world = opened(settings)
+        cells = tuple(cell(number, frozenset(ids), 8192) for number, ids in enumerate(cpus))
+        world.driver.change(cells=cells, report_numa=nested, guests=guests)
+        world.agent.reconcile("the start")
+        assert world.operations.closed_reason() is None
+        return world
+
+    guests: tuple[Guest, ...] = ()
+    world = start(range(4), range(4, 8))
+    with closing(world):
+        claims = [pinned(1), pinned(2)]
+        world.wire.inner = Tap(world.wire.inner)
+        setattr(world.wire.inner, "after" if after else "before", _die)
+        with pytest.raises(Crash):
+            pinned(1)
+    taken = {claim.consumer: {int(unit) for _, _, unit in claim.exact} for claim in claims}
+    lost = min(taken[claims[0].consumer])
+    guests = tuple(
+        Guest(
+            claim.consumer,
+            "guest",
+            GuestState.RUNNING,
+            {"PCPU": len(taken[claim.consumer]), "MEMORY_MB": 256},
+            tuple(UsedUnit("PCPU", str(cpu), f"numa:{cpu // 4}") for cpu in sorted(taken[claim.consumer])),
+        )
+        for claim in claims[1:]
+    )
+    with closing(start(*({*cpus} - {lost} for cpus in (range(4), range(4, 8))))) as world:
+        (notice,) = world.driver.unmatched_options()
+        assert f"CPU {lost}, not online" in notice
+        findings = world.operations.audit(heal=False).findings
+        assert [(finding.kind, finding.subject) for finding in findings] == [
+            ("vanished unit", claims[0].consumer)
+        ]
+        world.operations.claim(request(VCPU=1, MEMORY_MB=256))
+        rest = [pinned(1) for _ in range(3)]
+        with pytest.raises(DoesNotFit):
+            pinned(1)
+        given = [int(unit) for claim in (*claims, *rest) for _, _, unit in claim.exact]
+        assert sorted(given) == [2, 3, 4, 5, 6, 7], "no CPU twice, and none is lost"
+
+
+@pytest.mark.parametrize("fault", ["description", "Placement"])
+def test_a_host_that_is_not_known_is_not_compared(tmp_path: Path, fault: str) -> None:
+    """At a start, and after a description that failed: neither "vanished" nor "nothing differs"."""
+    settings = told(tmp_path, usual_placement(tmp_path))
+    with closing(opened(settings)) as world:
+        world.agent.reconcile("the start")
+        world.operations.claim(request(VCPU=1, SRIOV_NET_VF=1))
+    with closing(opened(settings)) as world:
+        for why in ("the start", "an event"):
+            if fault == "Placement":
+                world.wire.cut = True
+            else:
+                world.driver.fail(
+                    error=DriverDataError("[pci] device_spec: two entries contradict each other")
+                )
+            world.agent.reconcile(why)
+            world.wire.cut = False  # it is back, and no pass has run since
+            if fault == "Placement" and why == "an event":
+                assert kinds(world) == [], "what this host has is known since"
+                break
+            for heal in (False, True):
+                with pytest.raises(DriverError, match=r"nothing was compared: .*(Placement|contradict)"):
+                    world.operations.audit(heal=heal)
+            world.retry()
+            assert kinds(world) == []
+        assert len(world.operations.instances()) == 1
+
+
+def _die(call: str) -> None:
+    if call.startswith("PUT /allocations/"):
+        raise Crash

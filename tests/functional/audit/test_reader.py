@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import uuid4
 
+import pytest
 from kits.audit import DEVICES, running
 from kits.placements import Placement
-from kits.tracker import ELSEWHERE, HOST, UNITS, Kit, request, uuid_of
+from kits.tracker import CARD, ELSEWHERE, HOST, UNITS, Kit, request, uuid_of
 
 from agent.audit.reader import AuditReader
 from agent.driver import Guest
+from agent.errors import PlacementConflict
 from agent.placement.client import PlacementClient
 
 
@@ -80,3 +82,29 @@ def test_a_consumer_with_an_operation_under_way_is_not_judged(tmp_path: Path, pl
         with kit.tracker.turn(held.consumer):
             assert reader.judge_consumer(observation, held.consumer) is None
             assert reader.judge_consumer_alone(observation, held.consumer) == finding
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_a_provider_that_is_deleted_between_its_list_and_its_read_is_no_error(
+    tmp_path: Path, placement: Placement, always: bool
+) -> None:
+    """As by a reshape of this agent. Where that goes on, the audit ends with a conflict."""
+    with Kit(tmp_path, (*HOST, CARD), placement=placement) as kit:
+        asked = f"GET /resource_providers/{CARD.uuid}/allocations"
+
+        def delete_it(call: str) -> None:
+            if call == asked:
+                kit.raw.delete_provider(CARD.uuid)
+
+        def make_it_again(call: str) -> None:
+            if call == asked and always:
+                kit.raw.create_provider(CARD)
+                kit.raw.put_inventories(CARD.uuid, 0, CARD.inventories)
+
+        kit.tap.before, kit.tap.after = delete_it, make_it_again
+        if always:
+            with pytest.raises(PlacementConflict, match="deleted the provider since it was listed"):
+                reader_of(kit).observe()
+            assert kit.tap.calls.count(asked) == 3
+        else:
+            assert CARD.uuid not in reader_of(kit).observe().host.tree

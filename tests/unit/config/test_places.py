@@ -98,7 +98,7 @@ def test_a_file_that_is_missing_and_cpus_that_are_not_there_are_noted(tmp_path: 
     (note,) = notes_of(tmp_path, more=more)
     assert "cafile" in note and "No such file" in note
     (note,) = notes_of(tmp_path, more="[compute]\ncpu_shared_set = 0-5000\n")
-    assert "does not offer this host" in note and "5000" in note
+    assert "not online" in note and "5000" in note
 
 
 def test_a_misspelt_variable_of_the_default_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

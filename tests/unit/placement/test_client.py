@@ -128,7 +128,7 @@ def test_a_provider_deleted_while_it_is_read_is_a_conflict() -> None:
             ("GET", "/resource_providers/host/inventories"): error(404),
         }
     )
-    with pytest.raises(PlacementConflict, match="deleted while it was being read"):
+    with pytest.raises(PlacementConflict, match="deleted the provider since it was listed"):
         PlacementClient(wire).read_tree("host")
 
 

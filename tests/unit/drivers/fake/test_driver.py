@@ -21,10 +21,11 @@ def guest(number: int) -> Guest:
     )
 
 
-def test_an_impossible_cpu_set_fails_each_call_with_the_reason() -> None:
+def test_an_impossible_cpu_set_is_named() -> None:
     driver = FakeDriver(settings=DriverSettings("n", HostSettings(cpu_dedicated_set=frozenset({99}))))
-    with pytest.raises(DriverDataError, match="names CPU 99"):
-        driver.describe()
+    assert "PCPU" not in driver.describe().providers[0].inventories
+    (sentence,) = driver.unmatched_options()
+    assert "names CPU 99" in sentence
     with pytest.raises(SettingsError, match="both name CPU 1"):
         FakeDriver.create(
             DriverSettings("n", HostSettings(cpu_shared_set=frozenset({1}), cpu_dedicated_set=frozenset({1})))

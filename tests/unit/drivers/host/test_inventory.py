@@ -2,9 +2,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.driver import HostSettings
-from agent.errors import DriverDataError, SettingsError
+from agent.driver import Cell, HostSettings
+from agent.errors import SettingsError
 from drivers.host.inventory import (
+    absent_cpus,
     check_cpu_sets,
     cpu_inventories,
     disk_inventory,
@@ -35,9 +36,15 @@ def test_cpu_sets_mean_what_they_mean_in_nova(
     assert split_cpus(ONLINE, settings) == (frozenset(shared), frozenset(dedicated))
 
 
-def test_a_configured_cpu_that_is_not_online_is_named() -> None:
-    with pytest.raises(DriverDataError, match=r"cpu_dedicated_set names CPU 8-9, which is not online"):
-        split_cpus(ONLINE, HostSettings(cpu_dedicated_set=frozenset({7, 8, 9})))
+def test_a_configured_cpu_that_is_not_online_is_named_and_takes_nothing_else_away() -> None:
+    settings = HostSettings(cpu_shared_set=frozenset({0, 10}), cpu_dedicated_set=frozenset({7, 8, 9}))
+    assert split_cpus(ONLINE, settings) == ({0}, {7})
+    assert split_cpus(ONLINE, HostSettings(cpu_dedicated_set=frozenset({9}))) == (set(), set())
+    cells = (Cell(0, frozenset(ONLINE), 64, ()),)
+    shared, dedicated = absent_cpus(cells, settings)
+    assert "cpu_shared_set names CPU 10, not online" in shared
+    assert "cpu_dedicated_set names CPU 8-9, not" in dedicated and "echo 1 > /sys" in dedicated
+    assert list(absent_cpus(cells, HostSettings(cpu_dedicated_set=frozenset({7})))) == []
 
 
 def test_a_cpu_both_shared_and_dedicated_is_refused() -> None:

@@ -3,7 +3,6 @@
 import pytest
 
 from agent.driver import Cell, HostSettings
-from agent.errors import DriverDataError
 from drivers.host.providers import host_providers, page_providers
 
 CELLS = (
@@ -52,7 +51,8 @@ def test_huge_pages_are_below_their_cell_or_else_below_the_host(report_numa: boo
     assert pages[0].inventories["CUSTOM_HUGEPAGES_2048KIB"].total == 8
 
 
-def test_a_cpu_that_is_not_online_is_named() -> None:
-    settings = HostSettings(cpu_dedicated_set=frozenset({3, 9}))
-    with pytest.raises(DriverDataError, match="cpu_dedicated_set names CPU 9, which is not online"):
-        host_providers("n", CELLS, 0, frozenset(), settings)
+def test_a_cpu_that_is_not_online_is_not_offered_and_all_else_is() -> None:
+    there, absent = (HostSettings(cpu_dedicated_set=frozenset(cpus)) for cpus in ({3}, {3, 9}))
+    assert host_providers("n", CELLS, 9, frozenset(), absent) == host_providers(
+        "n", CELLS, 9, frozenset(), there
+    )
