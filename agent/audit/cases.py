@@ -3,7 +3,7 @@
 Each case is one frozen value, so that a judgement is a function of it alone.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,11 +79,12 @@ class ConsumerCase:
     def claimed_otherwise(self) -> Allocations | None:
         """The allocations of the claim, where Placement has others on this host.
 
-        None: they agree, or Placement has none on this host, because the consumer has moved away.
+        None: they agree, or Placement has none on this host, because the consumer has moved away; or a move
+        was reverted that the agent has yet to learn of, and a reshape has moved the place meanwhile.
         """
         if self.claim is None or not self.parts.here or self._placed_here == self._claimed:
             return None
-        return self._claimed
+        return None if self._placed_here in self._whereabouts else self._claimed
 
     @property
     def is_on_other_providers(self) -> bool:
@@ -177,7 +178,8 @@ class ConsumerCase:
         if self.claim is None or len(self.possible_holders) != 1 or not self.leaves_alone:
             return False
         held = self.observation.allocations_here(self.possible_holders[0])
-        return held == self.observation.own_part(self.claim.allocations)
+        places = (self.claim.allocations, *self._whereabouts)
+        return held in [self.observation.own_part(place) for place in places]
 
     @property
     def evidence(self) -> Mapping[str, Any]:
@@ -192,6 +194,10 @@ class ConsumerCase:
     @property
     def _placed_here(self) -> Allocations:
         return {**self.parts.here, **self.parts.shared}
+
+    @property
+    def _whereabouts(self) -> Collection[Allocations]:
+        return self.observation.whereabouts.get(self.consumer, ())
 
     @property
     def _claimed(self) -> Allocations:

@@ -33,6 +33,8 @@ class Observation:
     moved away. `unreserved`: the host without what the agent reserves for the `unclaimed` use of guests,
     {instance: {provider uuid: {class: amount}}}; None: nothing is reserved for that. `ages`: {consumer: how
     many seconds ago its claim was made}. `unhealthy`: {address: health} of the devices that are not well.
+    `whereabouts`: {consumer of a claim whose place a reshape may have moved under another consumer: the
+    allocations that the place may be by now}; the agent follows that at its next verification.
     `settling`: the consumers of which the agent itself is finding out what became of a write.
     """
 
@@ -52,6 +54,7 @@ class Observation:
     moved_away: frozenset[str] = frozenset()
     ages: Mapping[str, float] = field(default_factory=dict)
     unhealthy: Mapping[str, DeviceHealth] = field(default_factory=dict)
+    whereabouts: Mapping[str, Collection[Allocations]] = field(default_factory=dict)
     settling: frozenset[str] = frozenset()
 
     def allocations_here(self, consumer: str) -> Allocations:

@@ -62,6 +62,7 @@ class AuditReader:
             guests={guest.uuid: guest for guest in guests},
             claims=known.claims,
             moves=known.moves,
+            whereabouts=self._tracker.whereabouts(),
             holders={uuid: on_it.consumers for uuid, on_it in allocations.items()},
             devices={device: uuid for uuid, device in self._devices().items()},
             offered=known.offered,

@@ -36,7 +36,7 @@ from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.providers.cards.stock import Card
 from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.receipt import Receipt
-from agent.shapes import Held, Units, Usages
+from agent.shapes import Allocations, Held, Units, Usages
 from agent.state.journal import Journal
 from agent.state.pause import Pause
 from agent.tracker.claims import Admitted, ClaimOperations, StartDecision
@@ -532,6 +532,15 @@ class ResourceTracker:
         Placement refuses is logged, and stays pending. Raises StateError.
         """
         return self._delivery.deliver(limit)
+
+    def whereabouts(self) -> Mapping[str, tuple[Allocations, ...]]:
+        """{consumer of a claim: the other allocations that its place may be by now, after reshapes}."""
+        places = {claim.consumer: self._register.whereabouts(claim) for claim in self.claims().values()}
+        return {
+            consumer: tuple(each.allocations for each in others)
+            for consumer, (_, *others) in places.items()
+            if others
+        }
 
     def settling(self) -> frozenset[str]:
         """The consumers of which the agent is finding out what became of a write, a minute at most."""

@@ -198,3 +198,18 @@ def test_a_migration_of_another_size_is_not_taken_for_the_one_that_moved(hosts: 
     hosts.a.look()
     moves = hosts.a.tracker.moves()
     assert {migration: move.instance for migration, move in moves.items()} == {MIGRATION: WEB, SECOND: OTHER}
+
+
+@PLACES
+def test_no_audit_tells_of_a_revert_that_the_source_has_yet_to_learn_of(
+    hosts: Hosts, place: Mapping[str, int]
+) -> None:
+    """The instance has its old place where the reshape put it; the claim follows at the next look."""
+    claim = reshaped_while_down(hosts, place)
+    assert findings(hosts) == set()
+    hosts.b.tracker.revert_move(MIGRATION)
+    hosts.b.tracker.deliver()
+    assert findings(hosts) == set()
+    hosts.settle()
+    check_end(hosts, "revert", claim)
+    assert findings(hosts) == set()

@@ -15,7 +15,6 @@ from kits.libvirt_model import DEVICES, FACTS, HOST
 from kits.paths import CHECKOUT
 
 from agent.driver import Description, HostSettings, ReservedPages
-from agent.errors import DriverDataError
 from agent.providers.owner import OWNER_TRAIT, with_owner
 from agent.providers.resolve import OwnedProviders, resolve
 from agent.tree import Provider, ProviderTree
@@ -416,9 +415,10 @@ def test_reserved_amounts_are_those_of_the_settings() -> None:
     }
 
 
-def test_an_offline_dedicated_cpu_is_an_error_without_power_management() -> None:
-    with pytest.raises(DriverDataError):
-        tree(Made(facts={"online": frozenset({0, 1})}, host={"cpu_dedicated_set": frozenset({1, 2})}))
+def test_an_offline_dedicated_cpu_without_power_management_is_not_offered() -> None:
+    made = Made(facts={"online": frozenset({0, 1})}, host={"cpu_dedicated_set": frozenset({1, 2})})
+    (units,) = tree(made).units.values()
+    assert units == {"PCPU": ("1",)}
 
 
 EVERYTHING = Made(
