@@ -1,7 +1,8 @@
 """How many guests of a flavor the host can still get, why not one more, and what is stranded by whom. Pure.
 
 Something that the flavor asks for is stranded while it is free and no such guest can have it, because what
-else the guest needs is not free near it. Every search here ends: so many guests, so many holders.
+else the guest needs is not free near it, or because a part of another size stands in its place on a card.
+Every search here ends: so many guests, so many holders.
 """
 
 from collections.abc import Iterator, Mapping
@@ -61,13 +62,19 @@ def numbered(request: ClaimRequest, number: int) -> ClaimRequest:
 
 def _stranded(trial: Book, book: Book, request: ClaimRequest) -> Iterator[Stranded]:
     """`trial` is the host with as many guests as fit, `book` the host as it is."""
-    free = dict(_free_parts(trial, request))
-    if not free:
+    on_cards = {(uuid, name) for uuid, card in trial.cards.items() for name in card.model.shapes}
+    free = {place: amount for place, amount in _free_parts(trial, request) if place not in on_cards}
+    if not free and request.resources.keys().isdisjoint(name for _, name in on_cards):
         return
     holders: dict[tuple[str, str], list[str]] = {}
     for instance in book.movable()[:HOLDERS_MAX]:
-        for place in _taken_by(trial.without([instance]).fit(request).allocations):
-            holders.setdefault(place, []).append(instance)
+        alone = trial.without([instance])
+        for uuid, name in _taken_by(alone.fit(request).allocations):
+            if (uuid, name) in on_cards:
+                if name in book.claims[instance].allocations.get(uuid, {}):
+                    continue  # it has a part of this size itself
+                free[uuid, name] = alone.left_on_cards({uuid: trial.cards[uuid]})[uuid][name]
+            holders.setdefault((uuid, name), []).append(instance)
     for (uuid, name), amount in free.items():
         provider = trial.host.tree[uuid]
         yield Stranded(provider.name, uuid, name, amount, tuple(holders.get((uuid, name), ())))

@@ -50,14 +50,17 @@ def reserve_used(
     current: ProviderTree,
     used: Usages,
     moves: Collection[MoveInstruction] = (),
+    *,
+    exclusive: bool = True,
 ) -> ResolvedDescription:
     """`resolved` with its tree's inventories reserved as `used` requires; `current` is Placement's tree.
 
+    Unless `exclusive`, nothing is reserved for classes of a device that exclude each other.
     A device may be in use under a class that the driver no longer reports for it. Until that class is free,
     it excludes all other classes of the device, unless one of the driver's `moves` says where it went.
     """
     ways = {**resolved.ways, **_ways_of_reconfigured(resolved, used, moves)}
-    tree = reserve_excluded(resolved.tree, ways, used)
+    tree = reserve_excluded(resolved.tree, ways, used) if exclusive else resolved.tree
     problems = list(resolved.problems)
     for uuid, classes in _one_time_classes(resolved).items():
         before = tree[uuid]

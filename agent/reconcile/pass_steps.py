@@ -76,7 +76,9 @@ class Pass:
     the `unclaimed` use of guests reserved. `pending`
     says why a reshape that is due is not done. `retained` has a sentence for each inventory that stays
     because consumers hold some of it, `overused` the sentences on each provider that is over capacity.
-    `left_on_cards` is what it offers of cards whose classes share their room.
+    `offered_here` is the resolved tree as the tracker needs it: nothing is reserved in it for what excludes
+    other classes of the same device. `left_on_cards` is what it offers of cards whose classes share their
+    room.
     """
 
     seen: HostView
@@ -84,6 +86,7 @@ class Pass:
     description: Description
     resolved: ResolvedDescription
     desired: Desired
+    offered_here: ProviderTree
     unclaimed: UnclaimedUse = field(default_factory=UnclaimedUse)
     pending: ReshapeRefused | None = None
     written: tuple[Operation, ...] = ()
@@ -170,11 +173,14 @@ class PassSteps:
         units = {uuid: here for uuid, here in resolved.units.items() if uuid not in resolved.cards}
         idle = cordons.idle(units, cordoned)
         pages = idle_pages(resolved.tree, resolved.devices, used, cordons.addresses)
+        caps = self._provider_config.caps
+        # The tracker knows what excludes what on a device: it is told of the tree without these reservations.
+        alone = reserve_used(resolved, current, with_idle(used, idle), description.moves, exclusive=False)
+        offered_here = with_caps(reserve_cordoned(alone, cordoned, idle, pages).tree, caps)
         resolved = reserve_used(resolved, current, with_idle(used, idle), description.moves)
         left = self._tracker.left_on_cards(resolved.cards)
         resolved = replace(resolved, tree=reserve_places(resolved.tree, left, used))
         resolved = reserve_cordoned(resolved, cordoned, idle, pages)
-        caps = self._provider_config.caps
         offered = [
             (name, inventory.allocation_ratio)
             for provider in resolved.tree
@@ -191,7 +197,9 @@ class PassSteps:
             ),
         )
         desired = Desired(resolved.tree, resolved.owned)
-        return Pass(seen, current, description, resolved, desired, unclaimed, left_on_cards=left)
+        return Pass(
+            seen, current, description, resolved, desired, offered_here, unclaimed, left_on_cards=left
+        )
 
     def read_held(self, seen: HostView, current: ProviderTree, *, reread: bool) -> None:
         """Enter into the book what Placement holds on `current`, as far as that may have changed.
@@ -286,7 +294,7 @@ class PassSteps:
         """
         withheld = _moving(this.desired) if this.pending is not None else ()
         held = self._refresh_tracker(this, this.current, withheld)
-        offered = without_reservations(this.current, this.resolved.tree, withheld)
+        offered = without_reservations(this.current, this.offered_here, withheld)
         return replace(this, overused=find_overuse(offered, held)), held
 
     def next_plan(self, this: Pass) -> Plan:
@@ -400,7 +408,7 @@ class PassSteps:
         layout = _layout(this.seen, this.resolved)
         with self._tracker.reading() as reading:
             fresh = self._allocations.read(whole, self._tracker.doubtful())
-            offered = without_reservations(whole, this.resolved.tree, withheld)
+            offered = without_reservations(whole, this.offered_here, withheld)
             try:
                 self._tracker.refresh(
                     offered, fresh.held, this.resolved.units, layout, kept=fresh.kept, reading=reading
