@@ -275,14 +275,14 @@ def core_model(tree: ProviderTree, used: dict[str, dict[str, int]]) -> core.Mode
     model = core.Model(dict.fromkeys(TRAITS, 0.0), dict.fromkeys(CLASSES, 0.0))
     model.load(
         [
-            model.ProviderRecord(
+            core.ProviderRecord(
                 each.uuid,
                 each.name,
                 0,
                 each.parent,
                 tree.root_of(each.uuid).uuid,
                 {
-                    name: model.InventoryRecord(
+                    name: core.InventoryRecord(
                         i.total, i.reserved, i.min_unit, i.max_unit, i.step_size, i.allocation_ratio, 0
                     )
                     for name, i in each.inventories.items()
@@ -293,7 +293,7 @@ def core_model(tree: ProviderTree, used: dict[str, dict[str, int]]) -> core.Mode
             )
             for each in tree
         ],
-        [model.ConsumerRecord("other", "p", "u", "INSTANCE", 1, used, 0.0)] if used else [],
+        [core.ConsumerRecord("other", "p", "u", "INSTANCE", 1, used, 0.0)] if used else [],
     )
     return model
 
