@@ -36,6 +36,7 @@ from drivers.host.domain_xml import parse_domain, passed_addresses, starting_gue
 from drivers.host.file_backed_memory import check_file_backed_memory
 from drivers.host.inventory import absent_cpus, check_cpu_sets
 from drivers.host.pci_sysfs import PciSysfs
+from drivers.host.reserved_pages import lacking_pages
 from drivers.libvirt.describe.carving import carved_units, declared_carving
 from drivers.libvirt.describe.device_options import OPTIONS as DEVICE_OPTIONS
 from drivers.libvirt.describe.device_options import device_settings, health_checks
@@ -248,13 +249,14 @@ class LibvirtDriver(Driver):
 
     def unmatched_options(self) -> tuple[str, ...]:
         """See `Driver`."""
-        model = self._model
-        if model is None:
+        model, facts = self._model, self._facts
+        if model is None or facts is None:
             return ()
         settings = self._model_settings
         return (
             *unmatched_options(model.devices, settings.devices),
             *unmatched_namespaces(model.pmem, settings.pmem),
+            *lacking_pages(facts.capabilities.cells, self._settings.host_settings.reserved_huge_pages),
             *absent_cpus(model.topology.cells, self._settings.host_settings),
         )
 

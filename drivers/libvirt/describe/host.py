@@ -92,7 +92,7 @@ def with_file_backed_cells(facts: HostFacts, memory_mb: int) -> HostFacts:
 
 
 def with_reserved_pages(facts: HostFacts, settings: HostSettings) -> HostFacts:
-    """The facts without the large pages that are kept for the host. Raises DriverDataError."""
+    """The facts without the large pages that are kept for the host."""
     cells = without_reserved_pages(facts.capabilities.cells, settings.reserved_huge_pages)
     return replace(facts, capabilities=replace(facts.capabilities, cells=cells))
 
