@@ -29,9 +29,11 @@ def check_state_path(path: Path) -> None:
 
 def unusable_state_path(path: Path, error: OSError) -> StateError:
     """The error for a state directory that cannot be made or used."""
+    remedy = "create it, owned by the agent's user,"
+    if error.errno == errno.EROFS:
+        remedy = "see in `dmesg` why its file system was mounted read-only, mend that,"
     return StateError(
-        f"The state directory {path} cannot be used: {error.strerror}; create it, owned by the agent's "
-        "user, or set [DEFAULT] state_path.",
+        f"The state directory {path} cannot be used: {error.strerror}; {remedy} or set [DEFAULT] state_path.",
         path=str(path),
     )
 

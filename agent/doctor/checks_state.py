@@ -23,7 +23,7 @@ MEBIBYTE = 1024 * 1024
 
 
 def state_directory(path: Path) -> Iterator[DoctorCheck]:
-    """The state directory: its existence, its mode, and the free space of its file system."""
+    """The state directory: its existence, its mode, and whether its file system can be written."""
     try:
         status = path.stat()
     except FileNotFoundError:
@@ -55,6 +55,12 @@ def state_directory(path: Path) -> Iterator[DoctorCheck]:
 
 
 def _free_space(path: Path) -> DoctorCheck:
+    if os.statvfs(path).f_flag & os.ST_RDONLY:
+        return bad(
+            "disk",
+            f"The file system of {path} is mounted read-only: the agent cannot start, nor take a claim.",
+            f"See in `dmesg` why the kernel did that, mend it, then: mount -o remount,rw {_mount_of(path)}",
+        )
     free = shutil.disk_usage(path).free
     sentence = f"The file system of {path} has {free // MEBIBYTE} MiB free."
     remedy = "Free some space: the agent refuses claims when it cannot write its journal."
@@ -63,6 +69,11 @@ def _free_space(path: Path) -> DoctorCheck:
     if free < FREE_MIN_BYTES:
         return warning("disk", sentence, remedy)
     return good("disk", sentence)
+
+
+def _mount_of(path: Path) -> Path:
+    """Where the file system of the path is mounted."""
+    return next(each for each in (path, *path.absolute().parents) if each.is_mount())
 
 
 def identity(path: Path, host: str) -> DoctorCheck:

@@ -1,13 +1,17 @@
 """The doctor's checks of the state directory, its databases and the host's identity."""
 
+import errno
+import os
 import shutil
 import sqlite3
 from collections import namedtuple
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from agent.config.places import unusable_state_path
 from agent.doctor import checks_state
 from agent.doctor.check import CheckVerdict
 
@@ -36,6 +40,18 @@ def test_the_free_space_is_judged(
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, free_mib << 20))
     *_, disk = checks_state.state_directory(tmp_path)
     assert disk.verdict is verdict and f"{free_mib} MiB free" in disk.sentence
+
+
+def test_a_read_only_file_system_is_named_with_its_mount_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_RDONLY))
+    monkeypatch.setattr(Path, "is_mount", lambda path: path == tmp_path.parent)
+    *_, disk = checks_state.state_directory(tmp_path)
+    assert disk.verdict is BAD and "read-only" in disk.sentence
+    assert disk.remedy.endswith(f"mount -o remount,rw {tmp_path.parent}")
+    refused = unusable_state_path(tmp_path, OSError(errno.EROFS, os.strerror(errno.EROFS)))
+    assert "dmesg" in refused.message and "create it" not in refused.message
 
 
 def test_the_identity_before_and_after_the_first_start(tmp_path: Path) -> None:
