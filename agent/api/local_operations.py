@@ -1,9 +1,9 @@
 """The operations of the local API, carried out by the running agent."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
 from agent import log
@@ -21,6 +21,7 @@ from agent.claims.used import IDLE
 from agent.config.settings import Settings, describe
 from agent.driver import DomainNeeds, Guest
 from agent.errors import (
+    DoesNotFit,
     DriverDataError,
     DriverError,
     PlacementError,
@@ -54,6 +55,7 @@ from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
 
 LOG = log.get(__name__)
+T = TypeVar("T")
 FOREIGN_PROVIDERS_MAX = 32
 """So many names of other hosts' providers are asked of Placement for one answer."""
 
@@ -164,7 +166,21 @@ class LocalOperations:
     def claim(self, request: ClaimRequest) -> Claim:
         """Claim for a guest."""
         with self._writing(), self._recorder.record_claim(request):
-            return self._tracker.claim(self._complete(request)).claim
+            return self._with_fresh_reserves(lambda: self._tracker.claim(self._complete(request)).claim)
+
+    def _with_fresh_reserves(self, claim: Callable[[], T]) -> T:
+        """What `claim` gives; once more after a pass where it was refused by what is reserved for others.
+
+        A refused claim reads again who is on the providers. Another client may have released what a pass
+        reserved beside, which no generation shows.
+        """
+        try:
+            return claim()
+        except DoesNotFit:
+            if not self._reconciler.needs_pass or self._supervisor.is_placement_paused():
+                raise
+        self._supervisor.end_pass(self._reconciler.reconcile("a claim that did not fit"))
+        return claim()
 
     def device_profiles(self) -> DeviceProfiles:
         """The device profiles of the settings."""
@@ -236,7 +252,7 @@ class LocalOperations:
         if fit.fits:
             self._complete_domain(xml, claim_of_fit(request, fit))
         with self._writing(), self._recorder.record_claim(request):
-            handle = self._tracker.claim(request, demand.restriction)
+            handle = self._with_fresh_reserves(lambda: self._tracker.claim(request, demand.restriction))
         if before is not None and before.state is ClaimState.CLAIMED:
             return WrittenDomain(handle.claim, self._complete_domain(xml, handle.claim))
         with handle:

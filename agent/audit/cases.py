@@ -3,7 +3,8 @@
 Each case is one frozen value, so that a judgement is a function of it alone.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,12 @@ from agent.claims.use_difference import UseDifference, use_difference
 from agent.claims.used import Place
 from agent.driver import Guest
 from agent.moves.ownership import (
+    MoveConsumer,
     SplitAllocations,
+    has_left,
+    is_migration,
     may_be_migration,
+    resembles_migration,
     same_amounts,
     split_allocations,
 )
@@ -120,19 +125,27 @@ class ConsumerCase:
             return True
         if self.guest is not None:
             return self.guest.problem is None
-        return bool(self.parts.here) and not self._is_migration_to_learn_of
+        return bool(self.parts.here) and not self._is_migration_to_learn_of and not self._holds_for_a_guest
 
     @property
     def possible_origins(self) -> tuple[str, ...]:
-        """The consumers of claims that may have handed this allocation to the consumer, as a migration.
+        """The consumers that may have handed this allocation to the consumer, as a migration.
 
-        Such a claim has no allocation here any more, and its instance has one on another host.
+        A guest here without a claim, whose instance is on another host, or nowhere while the consumer has
+        just what the guest uses; or that of a claim that has no allocation here any more, while its instance
+        has one on another host.
         """
         if self.claim is not None or self.guest is not None:
             return ()
         if not may_be_migration(self.placed.consumer_type):
             return ()
-        return tuple(
+        guests = tuple(
+            guest
+            for guest, placed in self.observation.departed.items()
+            if (guest in self._departed_guests and self._resembles(guest, resembles_migration))
+            or (not placed.allocations and self._has_amounts_of(guest))
+        )
+        return guests + tuple(
             claim.consumer
             for claim in self._claims_that_left
             if same_amounts(self.observation.own_part(claim.allocations), self.parts.here)
@@ -222,6 +235,29 @@ class ConsumerCase:
             same_amounts(self.observation.own_part(claim.allocations), self.parts.here)
             for claim in self._claims_that_left
         )
+
+    @property
+    def _holds_for_a_guest(self) -> bool:
+        """Whether it is the migration of a guest that is still here, which its control plane ends."""
+        return any(self._resembles(guest, is_migration) for guest in self._departed_guests)
+
+    @property
+    def _departed_guests(self) -> tuple[str, ...]:
+        is_own = self.observation.host.is_own
+        return tuple(
+            guest
+            for guest, placed in self.observation.departed.items()
+            if has_left(placed.allocations, is_own)
+        )
+
+    def _has_amounts_of(self, guest: str) -> bool:
+        here: Counter[str] = Counter()
+        for amounts in self.parts.here.values():
+            here.update(amounts)
+        return here == Counter(self.observation.guests[guest].resources)
+
+    def _resembles(self, guest: str, judge: Callable[[MoveConsumer, MoveConsumer], bool]) -> bool:
+        return judge(_mover(self.placed), _mover(self.observation.departed[guest]))
 
     @property
     def _claims_that_left(self) -> tuple[Claim, ...]:
@@ -318,3 +354,9 @@ class RowCase:
 
 def _copy(allocations: Allocations) -> dict[str, dict[str, int]]:
     return {uuid: dict(amounts) for uuid, amounts in allocations.items()}
+
+
+def _mover(placed: ConsumerAllocations) -> MoveConsumer:
+    return MoveConsumer(
+        placed.consumer, placed.allocations, placed.project_id, placed.user_id, placed.consumer_type
+    )

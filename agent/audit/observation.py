@@ -15,6 +15,7 @@ from agent.claims.rows import Row, total
 from agent.claims.used import Place, use_of
 from agent.driver import Guest
 from agent.moves.states import Move
+from agent.placement.client import ConsumerAllocations
 from agent.providers.device_health import CELL, DeviceHealth
 from agent.shapes import Allocations, Held, Units, Usages
 
@@ -29,10 +30,12 @@ class Observation:
 
     `shared`: {consumer without a claim: its allocations on providers shared with this host}. `elsewhere`:
     {instance: all its allocations} of the claims that have none here any more, and `types`: {consumer that
-    may hold the place of such a claim: its type}. `moved_away`: the guests that the agent knows to have
-    moved away. `unreserved`: the host without what the agent reserves for the `unclaimed` use of guests,
-    {instance: {provider uuid: {class: amount}}}; None: nothing is reserved for that. `ages`: {consumer: how
-    many seconds ago its claim was made}. `unhealthy`: {address: health} of the devices that are not well.
+    may hold the place of such a claim: its type}. `departed`: {guest with neither claim nor allocation here:
+    all that its instance has}, where the consumer to be judged may hold its place. `moved_away`: the guests
+    that the agent knows to have moved away. `unreserved`: the host without what the agent reserves,
+    and `unclaimed` {instance: {provider uuid: {class: amount}}} what guests use beyond what is held and
+    claimed; None: nothing is reserved. `ages`: {consumer: how many seconds ago its claim was made}.
+    `unhealthy`: {address: health} of the devices that are not well.
     `whereabouts`: {consumer of a claim whose place a reshape may have moved under another consumer: the
     allocations that the place may be by now}; the agent follows that at its next verification.
     `settling`: the consumers of which the agent itself is finding out what became of a write.
@@ -51,6 +54,7 @@ class Observation:
     unclaimed: Mapping[str, Usages] = field(default_factory=dict)
     elsewhere: Mapping[str, Allocations] = field(default_factory=dict)
     types: Mapping[str, str] = field(default_factory=dict)
+    departed: Mapping[str, ConsumerAllocations] = field(default_factory=dict)
     moved_away: frozenset[str] = frozenset()
     ages: Mapping[str, float] = field(default_factory=dict)
     unhealthy: Mapping[str, DeviceHealth] = field(default_factory=dict)

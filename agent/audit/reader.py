@@ -10,11 +10,13 @@ from agent.audit.cases import ConsumerCase, MoveCase, RowCase
 from agent.audit.finding import Finding
 from agent.audit.findings import judge_consumer, judge_move, judge_row
 from agent.audit.observation import Observation
+from agent.claims.claim import Claim
 from agent.claims.fit import ProviderIndex
 from agent.driver import Guest
 from agent.errors import ClaimConflict
+from agent.moves.ownership import may_be_migration
 from agent.moves.states import Move
-from agent.placement.client import PlacementClient
+from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.providers.unclaimed import without_reservations
 from agent.shapes import Allocations
 from agent.tracker.tracker import ResourceTracker
@@ -47,9 +49,12 @@ class AuditReader:
     def observe(self) -> Observation:
         """Read the host once. Raises DriverError, PlacementError, StateError."""
         guests = self._guests()
-        tree, allocations = self._client.read_tree_with(
-            self._root, self._known_tree(), self._client.provider_allocations
-        )
+        with self._tracker.reading() as reading:
+            tree, allocations = self._client.read_tree_with(
+                self._root, self._known_tree(), self._client.provider_allocations
+            )
+            holders = {uuid: each.consumers for uuid, each in allocations.items()}
+            self._tracker.observe(holders, reading)  # what somebody deleted raised no generation
         known = self._tracker.snapshot()
         _, cells = self._tracker.host_and_cells()
         shared = [provider for provider in known.host.tree if not known.host.is_own(provider.uuid)]
@@ -63,7 +68,7 @@ class AuditReader:
             claims=known.claims,
             moves=known.moves,
             whereabouts=self._tracker.whereabouts(),
-            holders={uuid: on_it.consumers for uuid, on_it in allocations.items()},
+            holders=holders,
             devices={device: uuid for uuid, device in self._devices().items()},
             offered=known.offered,
             cells=cells,
@@ -149,10 +154,36 @@ class AuditReader:
         """The same for a caller that has the consumer's turn. Raises PlacementError, StateError."""
         known = self._tracker.snapshot()
         placed = self._client.allocations_of(consumer)
-        settling = self._tracker.settling()
-        present = replace(observation, claims=known.claims, moves=known.moves, settling=settling)
+        departed = self._departed(observation, placed, known.claims)
+        present = replace(
+            observation,
+            claims=known.claims,
+            moves=known.moves,
+            settling=self._tracker.settling(),
+            departed=departed,
+        )
         ended = observation.claims.keys() - known.claims.keys()
         return judge_consumer(ConsumerCase.of(present.without(ended), placed))
+
+    def _departed(
+        self, observation: Observation, placed: ConsumerAllocations, claims: Mapping[str, Claim]
+    ) -> Mapping[str, ConsumerAllocations]:
+        """The guests whose place here the consumer may hold, as a migration that a control plane made.
+
+        They have neither a claim nor an allocation here. Read after the consumer: then its migration is over
+        if its instance is back. Raises PlacementError.
+        """
+        consumer = placed.consumer
+        if consumer in claims or consumer in observation.guests:
+            return {}
+        here = {name for amounts in observation.own_part(placed.allocations).values() for name in amounts}
+        if not here or not may_be_migration(placed.consumer_type):
+            return {}
+        return {
+            uuid: self._client.allocations_of(uuid)
+            for uuid, guest in observation.guests.items()
+            if uuid not in claims and uuid not in observation.consumers and here & guest.resources.keys()
+        }
 
     def judge_move(self, observation: Observation, move: Move) -> Finding | None:
         """Judge the move; None also while an operation on it is under way.

@@ -60,7 +60,6 @@ class Repairer:
     def _write(self, observation: Observation, finding: Finding, write: ConsumerAllocations) -> None:
         with self._tracker.turn(finding.subject):
             self._check_unchanged(observation, finding)
-            self._tracker.take_back_reserved(write.consumer)
             self._tracker.heal(write)
 
     def _claim_use(

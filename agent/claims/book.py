@@ -7,7 +7,7 @@ are kept up to date with each change, so that the time of a fit does not depend 
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from agent.claims.beside import beside_devices
 from agent.claims.choice import Choice, Strategy
@@ -43,6 +43,20 @@ class Reading:
         self.overtaken: set[str] = set()
 
 
+class Survey(NamedTuple):
+    """What a host's inventories follow from: what all rows need, and what of that Placement does not hold.
+
+    `unheld` {instance: {provider: {class: amount}}} is what must be reserved; `claimed` and `unclaimed` are
+    its two parts, with a claim and used without one. `names` are of the instances in it, for people.
+    """
+
+    used: Usages
+    unheld: Mapping[str, Usages]
+    claimed: Mapping[str, Usages]
+    unclaimed: Mapping[str, Usages]
+    names: Mapping[str, str]
+
+
 class Book:
     """What of the host is held, claimed and used, by whom, and what is left.
 
@@ -62,6 +76,9 @@ class Book:
         self._rows: dict[str, Row] = {}
         self._needs: dict[str, Usages] = {}
         self._unclaimed: dict[str, Usages] = {}
+        self._unheld: dict[str, Usages] = {}
+        self._growing: set[str] = set()
+        self._departed: Mapping[str, Collection[str]] = {}
         self._used: dict[str, dict[str, int]] = {}
         self._held: dict[str, Allocations] = {}
         self._instances: dict[str, str] = {}
@@ -96,6 +113,62 @@ class Book:
         """{instance: {provider: {class: amount}}} that guests use, and that is neither held nor claimed."""
         return dict(self._unclaimed)
 
+    def unheld(self) -> Mapping[str, Usages]:
+        """{instance: {provider: {class: amount}}} that is claimed or used, and that Placement does not hold.
+
+        Placement is told to offer nothing of it. What may be a departed instance's migration holds the place
+        for it, each such consumer for one instance. A claim that grows is counted once that is written.
+        """
+        unheld: dict[str, Usages] = {}
+        spent: set[str] = set()
+        for instance, amounts in sorted(self._unheld.items()):
+            row = self._rows[instance]
+            rest = row.unclaimed if self._growing & row.claimed.keys() else amounts
+            if instance in self._departed:
+                if row.guest is None:
+                    continue  # the instance is on another host, and so is its guest
+                for consumer in self._departed[instance]:
+                    held = self._held.get(consumer, {})
+                    if (
+                        consumer not in spent
+                        and consumer not in self._instances
+                        and rest != (left := beyond(rest, held))
+                    ):
+                        rest = left
+                        spent.add(consumer)
+            if rest:
+                unheld[instance] = rest
+        return unheld
+
+    def strangers_beside(self) -> Mapping[str, Collection[str]]:
+        """{instance with something unheld: the consumers without a claim or guest that have such amounts}"""
+        strangers = {
+            consumer: held
+            for consumer, held in self.others.items()
+            if consumer not in self._instances and self.row(consumer).guest is None
+        }
+        return {
+            instance: [
+                consumer
+                for consumer, held in strangers.items()
+                if any(name in held.get(uuid, {}) for uuid, amounts in unheld.items() for name in amounts)
+            ]
+            for instance, unheld in self._unheld.items()
+            if any(self.host.is_own(uuid) for uuid in unheld)
+        }
+
+    def unheld_by_row(self) -> Mapping[str, Usages]:
+        """As `unheld`, whoever else may hold it for the row."""
+        return dict(self._unheld)
+
+    def note_departed(self, departed: Mapping[str, Collection[str]]) -> None:
+        """These instances live on other hosts: {instance: consumers that may hold its place here}."""
+        self._departed = departed
+
+    def grow(self, consumer: str, *, on: bool) -> None:
+        """Whether the consumer's claim has more than is written to Placement yet."""
+        (self._growing.add if on else self._growing.discard)(consumer)
+
     def _enter(self, row: Row) -> None:
         """Replace the row of that instance, and count it instead of the former one."""
         if row.guest is not None:
@@ -110,8 +183,11 @@ class Book:
             self._rows[row.instance] = row
             self._needs[row.instance] = after
         self._unclaimed.pop(row.instance, None)
+        self._unheld.pop(row.instance, None)
         if row.guest is not None and (unclaimed := row.unclaimed):
             self._unclaimed[row.instance] = unclaimed
+        if unheld := row.unheld:
+            self._unheld[row.instance] = unheld
 
     def _count(self, amounts_of: Usages, sign: int) -> None:
         for uuid, amounts in amounts_of.items():
@@ -243,16 +319,30 @@ class Book:
         """Choose nothing on these providers until the next `refresh`: Placement does not have them."""
         self._place = replace(self._place, host=self._place.host.without_providers(uuids))
 
-    def survey(self, place: Place) -> tuple[Usages, Mapping[str, Usages]]:
-        """({provider: what all rows need}, `unclaimed()`), as both are on a host with these providers.
+    def survey(self, place: Place) -> Survey:
+        """The book as it is on a host with these providers.
 
         A pass asks before it writes: then the providers that it describes need not be in Placement yet.
         """
         book = Book()
         book._place = place
+        book._held, book._instances = self._held, self._instances
+        book._growing, book._departed = self._growing, self._departed
         for row in self._rows.values():
             book._enter(row)
-        return book.used, book.unclaimed()
+        unheld = book.unheld()
+        claimed = {
+            instance: part
+            for instance, amounts in unheld.items()
+            if (part := beyond(amounts, book._unclaimed.get(instance, {})))
+        }
+        unclaimed = {
+            instance: part
+            for instance, amounts in unheld.items()
+            if (part := beyond(amounts, claimed.get(instance, {})))
+        }
+        names = {instance: _name_of(self._rows[instance]) for instance in unheld}
+        return Survey(book.used, unheld, claimed, unclaimed, names)
 
     # Held: what Placement was read to hold, and what the agent wrote
 
@@ -324,6 +414,31 @@ class Book:
     def held_by(self, consumer: str) -> Allocations:
         """What Placement holds for the consumer on the providers that serve this host."""
         return self._held.get(consumer, {})
+
+    def witnesses(self) -> frozenset[str]:
+        """As few providers as may be on which every consumer that holds something here holds some of it.
+
+        Who deletes a consumer deletes all that it holds, so one look at each of these shows it.
+        """
+        unseen = {consumer: set(held) for consumer, held in self._held.items()}
+        chosen: set[str] = set()
+        while unseen:
+            counts: dict[str, int] = {}
+            for uuids in unseen.values():
+                for uuid in uuids:
+                    counts[uuid] = counts.get(uuid, 0) + 1
+            most = max(sorted(counts), key=lambda uuid: counts[uuid])
+            chosen.add(most)
+            unseen = {consumer: uuids for consumer, uuids in unseen.items() if most not in uuids}
+        return frozenset(chosen)
+
+    def held_otherwise(self, holders: Held) -> frozenset[str]:
+        """The providers of the consumers that hold something else on these providers than the book has."""
+        column, changed = self.held(), set[str]()
+        for uuid, consumers in holders.items():
+            before = column.get(uuid, {})
+            changed |= {who for who in {*before, *consumers} if before.get(who) != consumers.get(who)}
+        return frozenset(uuid for consumer in changed for uuid in self._held.get(consumer, {}))
 
     def other_allocations(self, consumer: str) -> Allocations:
         """The known allocations of a consumer without a claim."""
@@ -825,3 +940,9 @@ class Book:
                     rest = free_units.get(provider.uuid, {}).get(name, ())
                     free += tuple(unit for unit in rest if unit not in units)
                 free_units.setdefault(provider.uuid, {})[name] = free[: room.get(name)]
+
+
+def _name_of(row: Row) -> str:
+    """The guest's name, or that of a claim."""
+    names = (claim.request.name for claim in row.claimed.values() if claim.request.name)
+    return row.guest.name if row.guest is not None else next(names, row.instance)

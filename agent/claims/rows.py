@@ -95,6 +95,23 @@ class Row:
         )
         return beyond(self.used.amounts, largest((self.held_amounts, total(staying))))
 
+    @property
+    def unheld(self) -> Usages:
+        """What no scheduler may be offered although Placement does not hold it: max(claimed, used) - held.
+
+        A claim counts from its grant on, as its own write must fit beside the reservation. One that is being
+        released counts as long as its guest is here, running or not.
+        """
+        standing = total(
+            claim.allocations
+            for claim in self.claimed.values()
+            if claim.state is ClaimState.CLAIMED
+            or (claim.state is ClaimState.RELEASING and self.guest is not None)
+        )
+        if not (standing or self.used.amounts):
+            return {}
+        return beyond(largest((standing, self.used.amounts)), self.held_amounts)
+
     # `dataclasses.replace` takes several times as long, and each claim changes its row three times.
 
     def with_held(self, held: Mapping[str, Allocations]) -> "Row":

@@ -126,10 +126,10 @@ class HostAgent:
     def look(self) -> PassReport:
         """Do that at once, also during a back-off. Raises StateError."""
         self._tracker.read_back()
-        return self._verify("a look that was asked for")
+        return self._verify("a look that was asked for", in_full=True)
 
-    def _verify(self, why: str) -> PassReport:
-        report = self._reconciler.verify(why)
+    def _verify(self, why: str, *, in_full: bool = False) -> PassReport:
+        report = self._reconciler.verify(why, in_full=in_full)
         self.end_pass(report)
         if report.error is None and not self._is_placement_away():
             self._follow_moves()

@@ -1,25 +1,33 @@
-"""Reserve what guests use although nothing is held or claimed for it; each pass does it anew. Pure.
+"""Reserve what is claimed or used although Placement does not hold it; each pass does it anew. Pure.
 
-A guest without a claim, or one that grew, uses what Placement believes to be free. The agent reserves it in
-the inventories that it writes, so that no scheduler is offered it. The agent's own book counts these guests
-itself, so it uses the inventories without this reservation.
+    reserved = max(claimed, used) - held, for each row of the book, on every provider
+
+A guest without a claim, one that grew, a claim whose allocation another client deleted: Placement believes
+that to be free. The agent reserves it in the inventories that it writes, so that no scheduler is offered it.
+The agent's own book counts these rows itself, so it uses the inventories without this reservation.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 
-from agent.driver import Guest
 from agent.providers.resolve import OwnedProviders
 from agent.shapes import Usages
 from agent.tree import Inventory, Provider, ProviderTree
 
 
 @dataclass(frozen=True, slots=True)
-class UnclaimedUse:
-    """{instance: {provider: {class: amount}}} that guests use beyond what is held and claimed for them."""
+class UnheldUse:
+    """{instance: {provider: {class: amount}}} that is claimed or used beyond what Placement holds for it.
+
+    `claimed` and `unclaimed` are the two parts of that: with a claim, and used without one. `names` are the
+    instances', for people.
+    """
 
     by_instance: Mapping[str, Usages] = field(default_factory=dict)
+    claimed: Mapping[str, Usages] = field(default_factory=dict)
+    unclaimed: Mapping[str, Usages] = field(default_factory=dict)
+    names: Mapping[str, str] = field(default_factory=dict)
 
     def reserve(self, tree: ProviderTree, owned: OwnedProviders) -> ProviderTree:
         """The tree with these amounts reserved, as far as the agent writes the inventories itself."""
@@ -32,9 +40,9 @@ class UnclaimedUse:
             },
         )
 
-    def part(self, slots: Collection[tuple[str, str]], *, on: bool) -> "UnclaimedUse":
+    def part(self, slots: Collection[tuple[str, str]], *, on: bool) -> "UnheldUse":
         """The part that is on these (provider, class), or the part that is not."""
-        return UnclaimedUse(
+        return UnheldUse(
             {
                 instance: {
                     uuid: {name: amount for name, amount in amounts.items() if ((uuid, name) in slots) is on}
@@ -44,14 +52,32 @@ class UnclaimedUse:
             }
         )
 
-    def notices(self, tree: ProviderTree, guests: Collection[Guest]) -> tuple[str, ...]:
-        """A sentence for each guest, by name."""
-        known = {guest.uuid: guest for guest in guests}
+    def notices(self, tree: ProviderTree, unnamed: Collection[str]) -> tuple[str, ...]:
+        """A sentence for each instance but those in `unnamed`, of which others tell."""
         return tuple(
-            _notice(known[instance], amounts_of, tree)
-            for instance, amounts_of in sorted(self.by_instance.items())
-            if instance in known
+            sentence
+            for instance in sorted(self.by_instance.keys() - unnamed)
+            for sentence in self._notices_of(instance, tree)
         )
+
+    def _notices_of(self, instance: str, tree: ProviderTree) -> Iterator[str]:
+        name = f"{self.names.get(instance, instance)} ({instance})"
+        unclaimed = self.unclaimed.get(instance, {})
+        if unclaimed:
+            yield (
+                f"The guest {name} uses {_text(unclaimed, tree)} beyond what is claimed for it or "
+                "held for it in Placement: the agent reserves it, so that no other guest gets it. Claim it "
+                "(`plimsoll gate claim-running`; with a claim, `plimsoll audit --heal` or `[claims] follow = "
+                "grow`), or take it away from the guest."
+            )
+        claimed = self.claimed.get(instance, {})
+        if claimed:
+            yield (
+                f"{name} has a claim of {_text(claimed, tree)} that Placement does not hold: another client "
+                "deleted or changed its allocation. The agent reserves it, so that no scheduler is offered "
+                "it. `plimsoll audit` shows the difference; to write the allocation again, run `plimsoll "
+                "audit --heal`."
+            )
 
 
 def with_reserved(tree: ProviderTree, amounts: Usages) -> ProviderTree:
@@ -123,15 +149,9 @@ def _total(usages: Iterable[Usages]) -> dict[str, dict[str, int]]:
     return total
 
 
-def _notice(guest: Guest, amounts_of: Usages, tree: ProviderTree) -> str:
-    parts = [
+def _text(amounts_of: Usages, tree: ProviderTree) -> str:
+    return "; ".join(
         f"{', '.join(f'{amount} {name}' for name, amount in sorted(amounts.items()))} on "
         f"{provider.name if (provider := tree.get(uuid)) else f'provider {uuid}'}"
         for uuid, amounts in sorted(amounts_of.items())
-    ]
-    return (
-        f"The guest {guest.name} ({guest.uuid}) uses {'; '.join(parts)} beyond what is claimed for it or "
-        "held for it in Placement: the agent reserves it, so that no other guest gets it. Claim it "
-        "(`plimsoll gate claim-running`; with a claim, `plimsoll audit --heal` or `[claims] follow = grow`), "
-        "or take it away from the guest."
     )

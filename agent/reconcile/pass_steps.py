@@ -30,7 +30,7 @@ from agent.providers.plan import Operation, Plan, plan
 from agent.providers.reserved import reserve_used
 from agent.providers.resolve import OwnedProviders, ResolvedDescription, recognize_owned, resolve
 from agent.providers.retained import RetainedTree, removed_classes, retain_held
-from agent.providers.unclaimed import UnclaimedUse, without_reservations
+from agent.providers.unclaimed import UnheldUse, without_reservations
 from agent.reconcile.active_provider_config import ActiveProviderConfig
 from agent.reconcile.allocation_cache import AllocationCache, SharingProvidersCache
 from agent.reconcile.desired import Desired, desired_state
@@ -51,9 +51,10 @@ from agent.tree import ProviderTree
 class HostView:
     """What is known of the host when a pass begins.
 
-    The driver reports `description`, `guests` and `topology`; the tracker knows what is `used`, and what
-    guests use `unclaimed`. `doubted` are providers whose allocations may have changed although their
-    generations have not. The instances of the guests `left_behind` have moved to other hosts; status says so.
+    The driver reports `description`, `guests` and `topology`; the tracker knows what is `used`, and what is
+    claimed or used and `unheld` in Placement. `doubted` are providers whose allocations may have changed
+    although their generations have not. The instances of the guests `left_behind` have moved to other hosts;
+    status says so.
     `claimed_at` {consumer: seconds since the epoch} are the claims before the driver was asked.
     """
 
@@ -62,7 +63,7 @@ class HostView:
     guests: tuple[Guest, ...] = ()
     topology: Topology | None = None
     doubted: frozenset[str] = frozenset()
-    unclaimed: Mapping[str, Usages] = field(default_factory=dict)
+    unheld: Mapping[str, Usages] = field(default_factory=dict)
     left_behind: frozenset[str] = frozenset()
     claimed_at: Mapping[str, float] = field(default_factory=dict)
 
@@ -73,7 +74,7 @@ class Pass:
 
     `current` is Placement's tree after the steps so far. `description` is the driver's with the provider
     config files, `resolved` the tree that follows from it, `desired` that tree with the reshapes, and with
-    the `unclaimed` use of guests reserved. `pending`
+    what is `unheld` reserved. `pending`
     says why a reshape that is due is not done. `retained` has a sentence for each inventory that stays
     because consumers hold some of it, `overused` the sentences on each provider that is over capacity.
     `offered_here` is the resolved tree as the tracker needs it: nothing is reserved in it for what excludes
@@ -87,7 +88,7 @@ class Pass:
     resolved: ResolvedDescription
     desired: Desired
     offered_here: ProviderTree
-    unclaimed: UnclaimedUse = field(default_factory=UnclaimedUse)
+    unheld: UnheldUse = field(default_factory=UnheldUse)
     pending: ReshapeRefused | None = None
     written: tuple[Operation, ...] = ()
     retained: tuple[str, ...] = ()
@@ -109,13 +110,10 @@ class Pass:
         """A sentence for each thing that the operator has to know or to mend."""
         return (
             *self.resolved.problems,
-            *self.unclaimed.notices(
+            *self.unheld.notices(
                 self.resolved.tree,
-                [
-                    guest
-                    for guest in self.seen.guests
-                    if guest.uuid not in self.seen.left_behind and guest.problem is None
-                ],
+                self.seen.left_behind
+                | {guest.uuid for guest in self.seen.guests if guest.problem is not None},
             ),
             *self.desired.undone_notices,
             *self.desired.parked_notices,
@@ -167,7 +165,7 @@ class PassSteps:
         resolved = resolve(description, current, self._owned(current), self._root_uuid)
         gone = gone_units(Place(offered=resolved.units), self._tracker.rows().values())
         resolved = count_gone(resolved, gone, description.moves)
-        used, unclaimed = self._survey(seen, resolved)
+        used, unheld = self._survey(seen, resolved)
         cordons = self._tracker.cordons
         cordoned = cordoned_units(resolved.units, resolved.devices, cordons.addresses)
         units = {uuid: here for uuid, here in resolved.units.items() if uuid not in resolved.cards}
@@ -197,31 +195,33 @@ class PassSteps:
             ),
         )
         desired = Desired(resolved.tree, resolved.owned)
-        return Pass(
-            seen, current, description, resolved, desired, offered_here, unclaimed, left_on_cards=left
-        )
+        return Pass(seen, current, description, resolved, desired, offered_here, unheld, left_on_cards=left)
 
-    def read_held(self, seen: HostView, current: ProviderTree, *, reread: bool) -> None:
+    def read_held(self, seen: HostView, current: ProviderTree, *, reread: bool, in_full: bool) -> None:
         """Enter into the book what Placement holds on `current`, as far as that may have changed.
 
-        `reread`: read the sharing providers again. Raises PlacementError.
+        An allocation that another client deletes raises no generation. So with `reread`, providers on which
+        every holder shows are read whatever their generations are, and with `in_full` all. `reread` reads
+        the sharing providers again, too. Raises PlacementError.
         """
         whole = self._sharing.add_to(current, reread=reread)
+        known = {provider.uuid for provider in whole if provider.inventories}
         with self._tracker.reading() as reading:
-            fresh = self._allocations.read(whole, seen.doubted | self._tracker.doubtful())
-            holders = {
-                provider.uuid: fresh.held.get(provider.uuid, {})
-                for provider in whole
-                if provider.inventories and provider.uuid not in fresh.kept
-            }
+            suspects = seen.doubted | self._tracker.doubtful()
+            suspects |= known if in_full else self._tracker.witnesses() if reread else frozenset()
+            fresh = self._allocations.read(whole, suspects)
+            holders = {uuid: fresh.held.get(uuid, {}) for uuid in known - fresh.kept}
+            for uuid in (self._tracker.held_otherwise(holders) & known) - holders.keys():
+                holders[uuid] = self._client.provider_allocations(uuid).consumers
             self._tracker.observe(holders, reading)
+        self._tracker.find_departed()
 
-    def _survey(self, seen: HostView, resolved: ResolvedDescription) -> tuple[Usages, UnclaimedUse]:
-        """What all consumers use, and what guests use unclaimed, on the host as it is described."""
+    def _survey(self, seen: HostView, resolved: ResolvedDescription) -> tuple[Usages, UnheldUse]:
+        """What all rows need, and what of it Placement does not hold, on the host as it is described."""
         host = ProviderIndex.of(self._sharing.around(resolved.tree), self._root_uuid, resolved.ways)
         cells = HostCells.of(_layout(seen, resolved), host)
-        used, unclaimed = self._tracker.survey(Place(host, resolved.units, cells))
-        return used, UnclaimedUse(unclaimed)
+        survey = self._tracker.survey(Place(host, resolved.units, cells))
+        return survey.used, UnheldUse(survey.unheld, survey.claimed, survey.unclaimed, survey.names)
 
     def settle(self, this: Pass) -> Pass:
         """End a reshape whose outcome is unknown; resolve again if Placement turns out to have executed it.
@@ -241,9 +241,9 @@ class PassSteps:
         receipts = self._undone_reshapes.with_ids(self._undone_reshapes.ids() if undone is None else undone)
         records = HostRecords(self._tracker.claims(), self._tracker.moves(), this.exact_units)
         desired = desired_state(self._client, description, this.current, this.resolved, receipts, records)
-        # Allocations are about to come to the slots of a reshape: what is unclaimed there shows afterwards.
-        unclaimed = this.unclaimed.part(_moving(desired), on=False)
-        return replace(this, desired=_with_reserved(desired, unclaimed))
+        # Allocations are about to come to the slots of a reshape: what is unheld there shows afterwards.
+        unheld = this.unheld.part(_moving(desired), on=False)
+        return replace(this, desired=_with_reserved(desired, unheld))
 
     def reshape(self, this: Pass) -> Pass:
         """Carry out the moves that are due, in one request; `pending` says why where that is not possible.
@@ -269,11 +269,11 @@ class PassSteps:
                 claimed_at=this.seen.claimed_at,
             )
         except ReshapeRefused as refusal:
-            still = _with_reserved(desired, this.unclaimed.part(_moving(desired), on=True))
+            still = _with_reserved(desired, this.unheld.part(_moving(desired), on=True))
             return replace(reached, desired=still, pending=refusal)
-        unclaimed = self._survey(this.seen, this.resolved)[1]
-        desired = _with_reserved(desired, unclaimed.part(_moving(desired), on=True))
-        return replace(reached, current=tree, desired=desired, unclaimed=unclaimed)
+        unheld = self._survey(this.seen, this.resolved)[1]
+        desired = _with_reserved(desired, unheld.part(_moving(desired), on=True))
+        return replace(reached, current=tree, desired=desired, unheld=unheld)
 
     def apply(self, this: Pass) -> Pass:
         """Bring Placement's tree to the desired one; while a reshape is pending, what it moves is reserved.
@@ -419,8 +419,8 @@ class PassSteps:
         return {uuid: holders for uuid, holders in self._tracker.held().items() if uuid in tree}
 
 
-def _with_reserved(desired: Desired, unclaimed: UnclaimedUse) -> Desired:
-    return replace(desired, tree=unclaimed.reserve(desired.tree, desired.owned))
+def _with_reserved(desired: Desired, unheld: UnheldUse) -> Desired:
+    return replace(desired, tree=unheld.reserve(desired.tree, desired.owned))
 
 
 def _moving(desired: Desired) -> frozenset[tuple[str, str]]:

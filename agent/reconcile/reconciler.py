@@ -7,6 +7,7 @@ between two operations of its plan, and the next pass continues from there. An o
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from agent.driver import CarvedUnit, DeviceSigns, DomainNeeds, Driver, GivenResources, Guest, PassedDevice
 from agent.errors import (
@@ -79,7 +80,7 @@ class Reconciler:
         self._seen: HostView | None = None
         self._last: Pass | None = None
         self._use = ReservedUsages()
-        self._unclaimed: tuple[Mapping[str, Usages], ...] = ({},)
+        self._unheld: tuple[Mapping[str, Usages], ...] = ({},)
         self._taken_back = 0
         self._guests: tuple[Guest, ...] | None = None
         self._unknown: PlimsollError | None = DriverUnavailable("No pass has described this host yet.")
@@ -111,10 +112,10 @@ class Reconciler:
 
     @property
     def needs_pass(self) -> bool:
-        """Whether the use of devices has changed since, or what guests use unclaimed, or why they do."""
+        """Whether the use of devices has changed since, or what Placement does not hold of it."""
         return (
             self._taken_back != self._tracker.taken_back()
-            or self._tracker.unclaimed() not in self._unclaimed
+            or self._tracker.unheld() not in self._unheld
             or (bool(self._use.classes) and self._use.differs(self._tracker.in_use()))
             or (self._seen is not None and self._seen.left_behind != self._tracker.left_behind())
             or self._cards_differ()
@@ -216,12 +217,13 @@ class Reconciler:
         """Run a pass that asks Placement only if the driver reports something new. Does not raise."""
         return self._run_pass(why, reread=False)
 
-    def verify(self, why: str) -> PassReport:
+    def verify(self, why: str, *, in_full: bool = False) -> PassReport:
         """Run a pass that also compares Placement with what the agent wrote there. Does not raise.
 
-        It costs one request, and four for each provider that a client has written to since.
+        It costs one request, one for each of a few providers on which all holders show, and four for each
+        provider that a client has written to since. `in_full`: who holds something is read on every provider.
         """
-        return self._run_pass(why, reread=True)
+        return self._run_pass(why, reread=True, in_full=in_full)
 
     def next_plan(self) -> Plan:
         """What the next pass would write; reads the driver and Placement anew. Raises PlimsollError."""
@@ -258,13 +260,13 @@ class Reconciler:
         current = self._client.read_tree(self._root_uuid, self._tree)
         return self._steps.resolve(HostView(self._driver.describe(), self._tracker.in_use()), current)
 
-    def _run_pass(self, why: str, *, reread: bool) -> PassReport:
+    def _run_pass(self, why: str, *, reread: bool, in_full: bool = False) -> PassReport:
         with self._lock:
             at, self._started = self._clock(), self._timer()
             written: Plan | None = None
             error: PlimsollError | None = None
             try:
-                written = self._attempt(reread)
+                written = self._attempt(reread, in_full)
                 sentence = pass_sentence(why, written)
             except PlimsollError as failure:
                 error = failure
@@ -290,19 +292,19 @@ class Reconciler:
                 pending=self._last.pending if self._last else None,
             )
 
-    def _attempt(self, reread: bool) -> Plan | None:
+    def _attempt(self, reread: bool, in_full: bool) -> Plan | None:
         """Returns what was written, None if Placement was not asked.
 
         Another writer may come between a read and a write; then the pass reads again and plans anew.
         """
         for _ in range(ATTEMPTS_MAX - 1):
             try:
-                return self._run_steps(reread)
+                return self._run_steps(reread, in_full)
             except PlacementConflict:
                 reread = True
-        return self._run_steps(reread)
+        return self._run_steps(reread, in_full)
 
-    def _run_steps(self, reread: bool) -> Plan | None:
+    def _run_steps(self, reread: bool, in_full: bool) -> Plan | None:
         taken_back = self._tracker.taken_back()
         reread = reread or taken_back != self._taken_back
         seen = self._describe()
@@ -311,7 +313,8 @@ class Reconciler:
             return None
         current = self._read_current(reread)
         self._tree, self._in_sync = current, False
-        self._steps.read_held(seen, current, reread=reread)
+        self._steps.read_held(seen, current, reread=reread, in_full=in_full)
+        seen = replace(seen, unheld=self._tracker.unheld())
         this = self._steps.settle(self._steps.resolve(seen, current))
         this = self._steps.find_desired(this)
         this = self._steps.reshape(this)
@@ -320,8 +323,8 @@ class Reconciler:
         self._tree, self._seen, self._last, self._unknown = this.current, seen, this, None
         self._use, self._in_sync = ReservedUsages.of(this.resolved, seen.used), this.complete
         self._taken_back = taken_back
-        # The pass reserved what was unclaimed on the host as it is described; the book may see it otherwise.
-        self._unclaimed = (seen.unclaimed, this.unclaimed.by_instance)
+        # The pass reserved what was unheld on the host as it is described; the book may see it otherwise.
+        self._unheld = (seen.unheld, this.unheld.by_instance)
         if self._tree_cache is not None:
             self._tree_cache.save(this.current, held)
         return Plan(this.written)
@@ -334,9 +337,9 @@ class Reconciler:
             self._driver.topology(),
         )
         doubted = frozenset(self._last.overused if self._last else ())
-        unclaimed, left = self._tracker.unclaimed(), self._tracker.left_behind()
+        unheld, left = self._tracker.unheld(), self._tracker.left_behind()
         in_use = self._tracker.in_use()
-        return HostView(description, in_use, guests, topology, doubted, unclaimed, left, claimed_at)
+        return HostView(description, in_use, guests, topology, doubted, unheld, left, claimed_at)
 
     def _is_known(self, seen: HostView) -> bool:
         """Whether the last pass already saw the host like this."""
@@ -344,7 +347,7 @@ class Reconciler:
             self._seen is not None
             and (seen.description, seen.topology) == (self._seen.description, self._seen.topology)
             and not self._use.differs(seen.used)
-            and seen.unclaimed in self._unclaimed
+            and seen.unheld in self._unheld
             and seen.left_behind == self._seen.left_behind
             and not self._cards_differ()
         )

@@ -67,7 +67,7 @@ class ClaimAttempt:
         self._generation: int | None = None
         self._nothing_sent = leftover is None
         """Whether Placement holds nothing of the intent, and will not."""
-        self._unclaimed: Usages = {}
+        self._unheld: Usages = {}
 
     def run(self) -> Claim:
         """The claim, in Placement and on disk.
@@ -149,7 +149,7 @@ class ClaimAttempt:
     def _choose(self, book: Book) -> Claim:
         if book.other_allocations(self._consumer):
             raise PlacementConflict(f"{label(self._request)} already holds an allocation in Placement.")
-        self._unclaimed = self._unclaimed or book.row(self._consumer).unclaimed
+        self._unheld = self._unheld or book.row(self._consumer).unheld
         fit = book.fit(self._request)
         if not fit.fits:
             raise does_not_fit(self._request, fit.shortfalls)
@@ -176,14 +176,16 @@ class ClaimAttempt:
     # Step 2: write to Placement
 
     def _write_intent(self, intent: Claim) -> Claim:
-        if self._unclaimed:
-            self._context.take_back_reserved(self._unclaimed)
         writer, client = self._context.writer, self._context.client
         write = allocations_for(intent, self._generation)
-        outcome = writer.send_and_read(
-            DoubtKind.CLAIM,
-            write,
-            is_done=lambda: is_allocation_of(client.allocations_of(self._consumer), intent),
+        outcome = self._context.send_in_reserved(
+            self._unheld,
+            lambda inventories: writer.send_and_read(
+                DoubtKind.CLAIM,
+                write,
+                is_done=lambda: is_allocation_of(client.allocations_of(self._consumer), intent),
+                inventories=inventories,
+            ),
         )
         self._nothing_sent = self._nothing_sent and isinstance(outcome, WriteRefused)
         if isinstance(outcome, WriteRefused) and isinstance(outcome.error, PlacementConflict):

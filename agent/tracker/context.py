@@ -1,7 +1,7 @@
 """What the parts of the tracker share: the register, Placement's client, turns, guests and availability."""
 
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from agent.backoff import CONFLICTS_MAX, pause
@@ -17,12 +17,16 @@ from agent.errors import (
     PlacementUnavailable,
 )
 from agent.placement.client import PlacementClient
+from agent.placement.outcome import WriteOutcome, WriteRefused
 from agent.providers.unclaimed import released
 from agent.shapes import Allocations, Usages
 from agent.state.pause import Pause
-from agent.tracker.guarded_write import GuardedWriter
+from agent.tracker.guarded_write import GuardedWriter, Inventories
 from agent.tracker.register import Register
 from agent.tracker.turns import Turns
+from agent.tree import Inventory
+
+FORBIDDEN = 403
 
 
 class SeenGuests:
@@ -115,7 +119,7 @@ class PlacementState:
         self._on_unavailable: Callable[[PlacementUnavailable], None] = lambda _: None
         self._on_missing: Callable[[Collection[str]], None] = lambda _: None
         self.taken_back = 0
-        """How often the agent has taken reserved inventory back since the start; see `take_back_reserved`."""
+        """How often the agent has taken reserved inventory back since the start; see `send_in_reserved`."""
 
     def observe(
         self,
@@ -184,33 +188,56 @@ class TrackerContext:
             self.placement.report_missing(missing)
         return tuple(host.tree[uuid].name if uuid in host.tree else uuid for uuid in missing)
 
-    def take_back_reserved(self, unclaimed: Usages) -> None:
-        """Take back what passes reserved for the use of a guest, so that an allocation for it fits.
+    def send_in_reserved(
+        self, unheld: Usages, send: Callable[[Inventories | None], WriteOutcome]
+    ) -> WriteOutcome:
+        """Send a write for a row together with the end of what passes reserved for it, `unheld`.
 
-        `unclaimed` {provider: {class: amount}} is what the guest uses unclaimed. The next pass reserves what
-        is still unclaimed then. Raises PlacementError.
+        One transaction of Placement does both, so that no scheduler comes in between. `send` takes the
+        inventories to write. Where Placement forbids the agent to reshape, the reservation ends just before
+        the write. The next pass reserves what is still unheld. Raises PlacementError.
+        """
+        outcome: WriteOutcome | None = None
+        for attempt in range(CONFLICTS_MAX):
+            lowered = self._without_reserved(unheld)
+            if not lowered:
+                break
+            self.placement.report_taken_back()
+            outcome = send(lowered)
+            error = outcome.error if isinstance(outcome, WriteRefused) else None
+            if error is not None and error.details.get("status") == FORBIDDEN:
+                for uuid, (generation, inventories) in lowered.items():
+                    self.client.put_inventories(uuid, generation, inventories)
+                break
+            if not isinstance(error, PlacementConflict) or "expected_generation" in error.details:
+                return outcome
+            pause(attempt)  # another client wrote to one of the providers
+        else:
+            if outcome is not None:
+                return outcome
+        return send(None)
+
+    def _without_reserved(self, unheld: Usages) -> Inventories:
+        """The inventories of this host's own providers without these reservations, where that changes them.
+
+        Raises PlacementError.
         """
         host = self.register.host
-        own = {uuid: amounts for uuid, amounts in unclaimed.items() if host.is_own(uuid)}
-        for uuid, amounts in own.items():
+        lowered: dict[str, tuple[int, Mapping[str, Inventory]]] = {}
+        for uuid, amounts in unheld.items():
+            if not host.is_own(uuid):
+                continue
             least = host.tree[uuid].inventories
-            for attempt in range(CONFLICTS_MAX):
-                generation, now = self.client.provider_inventories(uuid)
-                lower = {
-                    name: released(inventory, amounts[name], least[name].reserved)
-                    if name in amounts and name in least
-                    else inventory
-                    for name, inventory in now.items()
-                }
-                if lower == now:
-                    break
-                try:
-                    self.client.put_inventories(uuid, generation, lower)
-                    break
-                except PlacementConflict:
-                    pause(attempt)
-        if own:
-            self.placement.report_taken_back()
+            generation, now = self.client.provider_inventories(uuid)
+            lower = {
+                name: released(inventory, amounts[name], least[name].reserved)
+                if name in amounts and name in least
+                else inventory
+                for name, inventory in now.items()
+            }
+            if lower != now:
+                lowered[uuid] = generation, lower
+        return lowered
 
     def may_be_stale(self, providers: Collection[str]) -> bool:
         """Whether others hold something on these providers: that may have changed since it was read."""

@@ -57,11 +57,13 @@ def _write_grown(
     `held` is what Placement holds for the claim's consumer. What a pass reserved for the use of the
     consumer's guest is taken back first, so that the growth fits.
     """
-    unclaimed = context.register.under_lock(lambda book: book.row(held.consumer).unclaimed)
+    unheld = context.register.under_lock(lambda book: book.row(held.consumer).unheld)
     with context.register.reserved(choose) as after:
         if held.allocations != after.allocations:  # an earlier attempt may have been done
-            context.take_back_reserved(unclaimed)
-            outcome = context.writer.send_over_bar(kind, replace(held, allocations=after.allocations))
+            write = replace(held, allocations=after.allocations)
+            outcome = context.send_in_reserved(
+                unheld, lambda inventories: context.writer.send_over_bar(kind, write, inventories)
+            )
             try:
                 checked(outcome, subject, while_unknown)
             except PlacementFull as full:

@@ -15,7 +15,7 @@ then protects its claim as if the doubt were its own: it writes on until the gen
 `BAR_GENERATION_MAX`, and leaves a bar itself when it releases the consumer.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from agent import log
@@ -25,8 +25,12 @@ from agent.errors import PlacementConflict, PlacementError, PlacementFull, Place
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.outcome import WriteDone, WriteOutcome, WriteRefused, WriteUnknown
 from agent.tracker.doubts import Doubts
+from agent.tree import Inventory
 
 LOG = log.get(__name__)
+
+Inventories = Mapping[str, tuple[int, Mapping[str, Inventory]]]
+"""{provider uuid: (its generation, {class: inventory})}"""
 
 CONFLICTS_MAX = 8
 RAISES_MAX = 64
@@ -47,8 +51,12 @@ class GuardedWriter:
         self._client = client
         self._doubts = doubts
 
-    def send(self, kind: DoubtKind, *writes: ConsumerAllocations) -> WriteOutcome:
+    def send(
+        self, kind: DoubtKind, *writes: ConsumerAllocations, inventories: Inventories | None = None
+    ) -> WriteOutcome:
         """Send one write. Its doubt is on disk before, and is gone once Placement has answered.
+
+        `inventories` {provider: (generation, inventories)} are replaced with it, in one transaction.
 
         Where no request outlives this process (`PlacementClient.certain`), nothing is entered before the
         write: a restart reads what became of it. Raises StateError where the doubt cannot be written before
@@ -63,7 +71,10 @@ class GuardedWriter:
             doubt, before = self._doubts.begin(kind, parts, durable=not self._client.certain)
         outcome: WriteOutcome | None = None
         try:
-            outcome = self._client.send_allocations(*writes)
+            if inventories:
+                outcome = self._client.send_reshape(inventories, *writes)
+            else:
+                outcome = self._client.send_allocations(*writes)
             if isinstance(outcome, WriteRefused) and is_barred(outcome.error):
                 self._expect_writes_of_others(parts)
         finally:
@@ -75,14 +86,16 @@ class GuardedWriter:
             self._fence_older(writes)
         return outcome
 
-    def send_over_bar(self, kind: DoubtKind, write: ConsumerAllocations) -> WriteOutcome:
+    def send_over_bar(
+        self, kind: DoubtKind, write: ConsumerAllocations, inventories: Inventories | None = None
+    ) -> WriteOutcome:
         """As `send`, for one consumer; a first write that meets a bar is sent from the generation of that.
 
         Raises as `send` and `secure`.
         """
-        outcome = self.send(kind, write)
+        outcome = self.send(kind, write, inventories=inventories)
         if write.generation is None and isinstance(outcome, WriteRefused) and is_barred(outcome.error):
-            outcome = self.send(kind, replace(write, generation=BARRED))
+            outcome = self.send(kind, replace(write, generation=BARRED), inventories=inventories)
             if isinstance(outcome, WriteDone):
                 self.secure(write.consumer, written=replace(write, generation=BARRED + 1))
         return outcome
@@ -118,14 +131,18 @@ class GuardedWriter:
             self._doubts.restore(before)  # the rejection says nothing of the earlier one
 
     def send_and_read(
-        self, kind: DoubtKind, *writes: ConsumerAllocations, is_done: Callable[[], bool]
+        self,
+        kind: DoubtKind,
+        *writes: ConsumerAllocations,
+        is_done: Callable[[], bool],
+        inventories: Inventories | None = None,
     ) -> WriteOutcome:
         """As `send`; if the outcome is unknown, `is_done` reads whether Placement holds what was written.
 
         What Placement holds proves that the write is done. Anything else proves nothing as long as Placement
         may still do it.
         """
-        outcome = self.send(kind, *writes)
+        outcome = self.send(kind, *writes, inventories=inventories)
         # Where Placement asked for a pause, nothing is read before its end.
         if not isinstance(outcome, WriteUnknown) or "retry_after" in outcome.error.details:
             return outcome

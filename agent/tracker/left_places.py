@@ -149,3 +149,34 @@ class LeftPlaces:
             if consumer not in guests
             and judge(holder(self._client.allocations_of(consumer)), holder(instance))
         ]
+
+
+class Departures:
+    """Tells the book which instances live elsewhere while their place here is claimed or used."""
+
+    def __init__(self, context: TrackerContext) -> None:
+        self._context = context
+        self._places = LeftPlaces(context)
+
+    def find(self) -> None:
+        """Ask Placement, where another consumer may hold the place, or no guest is here.
+
+        A consumer without a type counts as the migration only where it holds just the place. Without such a
+        suspicion that costs nothing. Raises PlacementError.
+        """
+        register, client = self._context.register, self._context.client
+        beside, unheld = register.under_lock(lambda book: (book.strangers_beside(), book.unheld_by_row()))
+        departed: dict[str, list[str]] = {}
+        for instance, strangers in beside.items():
+            if not strangers and instance in self._context.guests:
+                continue
+            held = client.allocations_of(instance)
+            if not self._places.has_left(held):
+                continue
+            departed[instance] = []
+            for stranger in strangers:
+                other = client.allocations_of(stranger)
+                alike = self._places.own_part(other.allocations) == unheld[instance]
+                if (is_migration if not alike else resembles_migration)(holder(other), holder(held)):
+                    departed[instance].append(stranger)
+        register.under_lock(lambda book: book.note_departed(departed))

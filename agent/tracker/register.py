@@ -310,6 +310,7 @@ class Register:
         with self._lock:
             chosen = choose(self._book)
             before = self._book.claims[chosen.consumer]
+            self._book.grow(chosen.consumer, on=True)
             self._book.put(chosen)
         try:
             yield chosen
@@ -319,6 +320,9 @@ class Register:
             with self._lock:
                 self._book.put(before)
             raise
+        finally:
+            with self._lock:
+                self._book.grow(chosen.consumer, on=False)
 
     def _stage_claim(
         self, step: ClaimStep, consumer: str, claim: Claim | None = None, detail: str = ""

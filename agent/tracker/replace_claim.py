@@ -88,13 +88,15 @@ def _replace_once(context: TrackerContext, request: ClaimRequest, choose_new: _C
             units=_both(before.units, after.units),
         )
 
-    unclaimed = context.register.under_lock(lambda book: book.row(consumer).unclaimed)
+    unheld = context.register.under_lock(lambda book: book.row(consumer).unheld)
     with context.register.reserved(choose):
         (after,) = chosen
         if held.allocations != after.allocations:
-            context.take_back_reserved(unclaimed)
             write = allocations_for(after, held.generation)
-            outcome = context.writer.send_over_bar(DoubtKind.REPLACE, write)
+            outcome = context.send_in_reserved(
+                unheld,
+                lambda inventories: context.writer.send_over_bar(DoubtKind.REPLACE, write, inventories),
+            )
             try:
                 checked(outcome, f"new claim of {label(request)}", "the old claim stays until it is known")
             except PlacementFull as full:

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 
 from agent.backoff import Backoff
-from agent.claims.book import Reading
+from agent.claims.book import Reading, Survey
 from agent.claims.capacity import Capacity, capacity
 from agent.claims.choice import Strategy
 from agent.claims.claim import Claim, Fit
@@ -51,6 +51,7 @@ from agent.tracker.guarded_write import GuardedWriter, checked
 from agent.tracker.guest_demand import GuestDemand
 from agent.tracker.handles import ClaimHandle, MoveHandle
 from agent.tracker.held_column import HeldColumn
+from agent.tracker.left_places import Departures
 from agent.tracker.moves import MoveOperations
 from agent.tracker.register import ClaimAndMove, HostSnapshot, Register, StepObserver
 from agent.tracker.turns import Turns
@@ -101,6 +102,7 @@ class ResourceTracker:
         self._register = register
         client.observer = HeldColumn(register)
         linker = MigrationLinker(self._context)
+        self._departures = Departures(self._context)
         self._claims = ClaimOperations(self._context, linker)
         self._moves = MoveOperations(self._context, linker)
         self._follower = UseFollower(self._context)
@@ -218,22 +220,21 @@ class ResourceTracker:
         """{instance: row of the book}, at one moment."""
         return self._register.under_lock(lambda book: book.rows())
 
+    def witnesses(self) -> frozenset[str]:
+        """The fewest providers on which all show that hold something here; see `Book.witnesses`."""
+        return self._register.under_lock(lambda book: book.witnesses())
+
+    def held_otherwise(self, holders: Held) -> frozenset[str]:
+        """Where else those hold something whose holdings on these providers have changed."""
+        return self._register.under_lock(lambda book: book.held_otherwise(holders))
+
     def observe(self, held: Held, reading: Reading) -> None:
         """Enter the allocations on some providers, read since `reading` began."""
         self._register.observe(held, reading)
 
-    def survey(self, place: Place) -> tuple[Usages, Mapping[str, Usages]]:
-        """What all rows need, and `unclaimed`, as both are on a host with these providers."""
+    def survey(self, place: Place) -> Survey:
+        """What all rows need, and what of it Placement does not hold, on a host with these providers."""
         return self._register.under_lock(lambda book: book.survey(place))
-
-    def take_back_reserved(self, consumer: str) -> None:
-        """Take back what passes reserved for the unclaimed use of the consumer's guest.
-
-        An allocation for it fits then; the next pass reserves what is still unclaimed. Raises PlacementError.
-        """
-        unclaimed = self.unclaimed().get(consumer)
-        if unclaimed:
-            self._context.take_back_reserved(unclaimed)
 
     def taken_back(self) -> int:
         """How often reserved inventory was taken back: a pass that finds a change reads Placement again."""
@@ -243,9 +244,21 @@ class ResourceTracker:
         """{instance: {provider: {class: amount}}} that guests use, and that is neither held nor claimed."""
         return self._register.under_lock(lambda book: book.unclaimed())
 
+    def unheld(self) -> Mapping[str, Usages]:
+        """{instance: {provider: {class: amount}}} that is claimed or used, and not held in Placement."""
+        return self._register.under_lock(lambda book: book.unheld())
+
     def left_behind(self) -> frozenset[str]:
-        """The guests among those with `unclaimed` use whose instances are on other hosts now."""
-        return self.circumstances().moved_away & self.unclaimed().keys()
+        """The guests among those with something `unheld` whose instances are on other hosts now."""
+        return self.circumstances().moved_away & self.unheld().keys()
+
+    def find_departed(self) -> None:
+        """Ask Placement where the instances are of which something is `unheld`, if that may be elsewhere.
+
+        What the migration of such an instance holds here is not reserved a second time. Raises
+        PlacementError.
+        """
+        self._departures.find()
 
     def see_guests(self, guests: Collection[Guest]) -> None:
         """Enter the guests on this host: the exact units that they use go to no other consumer."""
@@ -403,13 +416,19 @@ class ResourceTracker:
     def heal(self, write: ConsumerAllocations) -> None:
         """Write what an audit found that the consumer should hold, guarded by its generation.
 
+        What passes reserved for it while Placement did not hold it is free for it in the same transaction.
         The caller has the consumer's turn. Raises PlacementError; PlacementUnavailable where it is not done,
         or not known; StateError.
         """
-        outcome = self._context.writer.send_over_bar(DoubtKind.HEAL, self._secured(write))
+        secured, writer = self._secured(write), self._context.writer
+        unheld = self._register.under_lock(lambda book: book.row(write.consumer).unheld)
+        outcome = self._context.send_in_reserved(
+            unheld if write.allocations else {},
+            lambda inventories: writer.send_over_bar(DoubtKind.HEAL, secured, inventories),
+        )
         checked(outcome, f"repair of {write.consumer}", "the next audit shows it")
         if not write.allocations:
-            self._context.writer.bar_again(write.consumer)
+            writer.bar_again(write.consumer)
 
     def _secured(self, write: ConsumerAllocations) -> ConsumerAllocations:
         """The write with the generation that its consumer has once no earlier write can come late.

@@ -158,7 +158,11 @@ class Stage:
 
     def hold_on(self, consumer: str, placed: dict[str, dict[str, int]], kind: str = "INSTANCE") -> None:
         """As if Placement had held it before the guest ran: what is reserved for it goes back first."""
-        self.world.tracker.take_back_reserved(consumer)
+        context = self.world.tracker._context
+        reserved = self.world.tracker.unheld().get(consumer, {})
+        for uuid, (generation, inventories) in context._without_reserved(reserved).items():
+            self.world.raw.put_inventories(uuid, generation, inventories)
+            context.placement.report_taken_back()
         allocations = {self.world.uuid(name): amounts for name, amounts in placed.items()}
         self.world.raw.write_allocations(
             ConsumerAllocations(consumer, allocations, None, "demo", "admin", kind)

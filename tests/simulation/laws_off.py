@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
+from agent.audit.cases import ConsumerCase
 from agent.claims.book import Book
 from agent.claims.rows import NOT_USED, Row
 from agent.clock import HostClock
@@ -26,6 +27,7 @@ from agent.state.journal import Journal, PendingWrite
 from agent.tracker import withdraw
 from agent.tracker.doubts import Doubts
 from agent.tracker.guarded_write import GuardedWriter
+from agent.tracker.tracker import ResourceTracker
 from agent.tracker.turns import Turns
 from simulation.seeds import Outcome, draw, tell
 
@@ -161,6 +163,25 @@ def _ages() -> Patches:
     return [patch.object(HostClock, "age_s", lambda self, stamp: self.now() - stamp)]
 
 
+def _reserved() -> Patches:
+    return [patch.object(Row, "unheld", property(lambda row: row.unclaimed))]
+
+
+def _held_for_guest() -> Patches:
+    return [
+        patch.object(Book, "note_departed", lambda self, departed: None),
+        patch.object(ConsumerCase, "_holds_for_a_guest", property(lambda case: False)),
+        patch.object(ConsumerCase, "possible_origins", property(lambda case: ())),
+    ]
+
+
+def _witnesses() -> Patches:
+    return [
+        patch.object(Book, "witnesses", lambda self: frozenset()),
+        patch.object(ResourceTracker, "observe", lambda self, held, reading: None),
+    ]
+
+
 LAWS_OFF = {
     "units": LawOff("a unit has one owner", _units, 7),
     "used": LawOff("what guests use is counted", _used, 48),
@@ -175,6 +196,9 @@ LAWS_OFF = {
     "stalls": LawOff("a commit that stalls is unknown", _stalls, 305),
     "turns": LawOff("one operation at a time for each consumer", _turns, 115),
     "ages": LawOff("no age is by the wall clock", _ages, 30),
+    "reserved": LawOff("what is claimed or used, and not held, is reserved", _reserved, 22),
+    "held-for-guest": LawOff("a migration holds for its guest while that is here", _held_for_guest, 11),
+    "witnesses": LawOff("a deletion that raises no generation is noticed", _witnesses, 62),
     "release": LawOff("a release gives back what is held", _release, 449),
 }
 

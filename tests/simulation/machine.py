@@ -305,8 +305,8 @@ class Host:
         reconciler = assembled.reconciler
         inner = reconciler._run_pass
 
-        def run_pass(why: str, *, reread: bool) -> PassReport:
-            report = inner(why, reread=reread)
+        def run_pass(why: str, *, reread: bool, in_full: bool = False) -> PassReport:
+            report = inner(why, reread=reread, in_full=in_full)
             if report.error is None:
                 began_at = self.scheduler.stamped_at[report.at]
                 self.seen_at = max(self.seen_at, began_at)

@@ -99,6 +99,8 @@ class Write:
     author: str
     request: str
     changed: dict[str, tuple[Held, Held]]
+    reshaped: bool = False
+    """Whether inventory moved; `reserved` alone may go with a write of allocations, too."""
 
 
 class Server:
@@ -136,6 +138,13 @@ class Network:
         """{consumer: what it holds}"""
         return {uuid: consumer.allocations for uuid, consumer in self.model.consumers.items()}
 
+    def _totals(self) -> dict[tuple[str, str], int]:
+        return {
+            (uuid, name): inventory.total
+            for uuid, provider in self.model.providers.items()
+            for name, inventory in provider.inventories.items()
+        }
+
     # What a request meets
 
     def expect(self, host: str, fate: Fate, later_s: float) -> None:
@@ -160,7 +169,7 @@ class Network:
 
     def do(self, author: str, method: str, path: str, body: Any, microversion: str) -> Reply:
         """The effect, and the answer."""
-        before = self.holdings()
+        before, totals = self.holdings(), self._totals() if path == "/reshaper" else {}
         answer = self.core.request(method, path, copy.deepcopy(body), microversion=microversion)
         if answer.status == 500:
             self.internal_errors.append(f"{method} {path}: {answer.body}")
@@ -174,7 +183,8 @@ class Network:
                     for consumer in sorted({*before, *after})
                     if before.get(consumer) != after.get(consumer)
                 }
-                self.observe(Write(self.scheduler.now, author, short, changed))
+                reshaped = path == "/reshaper" and totals != self._totals()
+                self.observe(Write(self.scheduler.now, author, short, changed, reshaped))
         return Reply(answer.status, answer.body, answer.headers)
 
     def ask(self, author: str, method: str, path: str, body: Any, microversion: str) -> Reply:

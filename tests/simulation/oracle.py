@@ -71,6 +71,8 @@ class Oracle:
     party_of: dict[str, str] = field(default_factory=dict)
     disturbed: set[str] = field(default_factory=set)
     """Consumers that somebody else wrote to."""
+    foreign_migrations: set[str] = field(default_factory=set)
+    """Consumers that a control plane made for its own moves."""
     forgotten: set[tuple[str, str]] = field(default_factory=set)
     """(host, consumer): asked for before the host lost its disk, so nothing can be known of it."""
 
@@ -100,18 +102,31 @@ class Oracle:
 
     def _wrote(self, write: Write) -> None:
         for consumer, (before, after) in write.changed.items():
-            if write.request.startswith("POST /reshaper"):
+            if write.reshaped:
                 self._conserved(consumer, before, after, write)
                 _, author = self.written_at.get(consumer, (0.0, write.author))
                 self.written_at[consumer] = (write.at, author)
             else:
                 self.written_at[consumer] = (write.at, write.author)
+            if write.author in self.hosts and consumer in self.foreign_migrations and before and not after:
+                self._guest_is_gone(self.hosts[write.author], consumer)
         if write.author not in self.hosts:
             self.disturbed |= write.changed.keys()
             for key, promise in list(self.promises.items()):
                 if promise.party & write.changed.keys():
                     del self.promises[key]
         self._promises_are_held(write)
+
+    def _guest_is_gone(self, host: Host, migration: str) -> None:
+        """A control plane's migration holds a guest's place until that has left, or has its own again."""
+        mine = {uuid for uuid, each in self.network.model.providers.items() if each.root_uuid == host.uuid}
+        instance = self.party(migration)
+        if instance in host.guests and not mine & self.network.holdings().get(instance, {}).keys():
+            raise Violation(
+                "a guess is never an action",
+                f"host {host.name} deleted what {self.name(migration)} holds for the guest "
+                f"{self.name(self.party(migration))}, which is still there",
+            )
 
     def _committed(self, host: Host, submitted_at: float) -> None:
         rows = self.rows(host)
@@ -399,17 +414,17 @@ class Oracle:
             self._promises_are_kept(host, rows)
             self._rows_agree(host, rows)
             self._nothing_leaked(host, rows)
-            if "what is used is not offered" not in PENDING:
-                self._nothing_used_is_offered(host, rows)
+            self._nothing_needed_is_offered(host, rows)
         self._pool_is_claimed()
 
     def _rows_agree(self, host: Host, rows: Mapping[str, Row]) -> None:
         held = self.network.holdings()
         for consumer, row in rows.items():
             who = self.name(consumer)
-            if row.state != "claimed" and not (
-                row.state == "releasing" and self.party(consumer) in host.guests
-            ):
+            waits = self.party(consumer) in host.guests and (
+                row.state == "releasing" or self._lives_elsewhere(host, consumer)
+            )
+            if row.state != "claimed" and not waits:
                 raise Violation("all comes to rest", f"the claim of {who} on host {host.name} is {row.state}")
             if self.party(consumer) in self.disturbed or row.state != "claimed":
                 continue
@@ -495,26 +510,60 @@ class Oracle:
                 "pool, and no host has a claim of it",
             )
 
-    def _nothing_used_is_offered(self, host: Host, rows: Mapping[str, Row]) -> None:
-        """What guests use beyond what is held or claimed for them is reserved: no scheduler is offered it."""
+    def _nothing_needed_is_offered(self, host: Host, rows: Mapping[str, Row]) -> None:
+        """What is claimed or used beyond what is held for it is reserved: no scheduler is offered it."""
         model = self.network.model
         mine = {uuid for uuid, each in model.providers.items() if each.root_uuid == host.uuid}
-        held, claimed, used = self._columns(host, rows, mine, self.scheduler.now)
-        for (uuid, name), users in used.items():
-            covered = [column.get((uuid, name), Counter()) for column in (held, claimed)]
-            beyond = {who: n - max(c[who] for c in covered) for who, n in users.items()}
-            hidden = sum(amount for amount in beyond.values() if amount > 0)
-            inventory = model.providers[uuid].inventories[name]
+        here = {who: row for who, row in rows.items() if self._is_here(host, who, row)}
+        # What such a migration holds here cannot be told from the place of another guest that moved away.
+        astray = any(
+            self.party(who) not in host.guests and mine & self.network.holdings().get(who, {}).keys()
+            for who in self.foreign_migrations
+        )
+        held, claimed, used = self._columns(host, here, mine, self.scheduler.now, releasing=True)
+        for uuid, name in {*claimed, *used}:
+            inventory = model.providers[uuid].inventories.get(name)
+            if inventory is None:
+                continue
+            columns = [column.get((uuid, name), Counter()) for column in (claimed, used)]
+            beyond = (columns[0] | columns[1]) - held.get((uuid, name), Counter())
+            if astray and any(self._lives_elsewhere(host, who) for who in beyond):
+                continue
+            hidden = sum(beyond.values())
             offered = int(inventory.capacity) - model.used(uuid, name)
             capacity = self._capacity(host, model.providers[uuid].name, name, inventory)
             free = int(capacity) - model.used(uuid, name) - hidden
             if hidden and offered > max(0, free):
-                parts = ", ".join(f"{self.name(who)} {n}" for who, n in sorted(beyond.items()) if n > 0)
+                parts = ", ".join(f"{self.name(who)} {n}" for who, n in sorted(beyond.items()))
                 raise Violation(
-                    "what is used is not offered",
+                    "what is needed is not offered",
                     f"Placement offers {offered} {name} of {model.providers[uuid].name}, where {free} are "
-                    f"free: guests use more than is claimed for them ({parts})",
+                    f"free: more is claimed or used than held ({parts})",
                 )
+            if (
+                self._is_plain(host)
+                and offered < min(free, int(inventory.capacity)) - inventory.allocation_ratio
+            ):
+                raise Violation(
+                    "what is free is offered",
+                    f"Placement offers {offered} {name} of {model.providers[uuid].name}, and {free} are free",
+                )
+
+    def _is_here(self, host: Host, consumer: str, row: Row) -> bool:
+        """Whether the claim needs its place here: its instance is not elsewhere, or its guest is here."""
+        if self.party(consumer) in host.guests:
+            return True
+        return row.state == "claimed" and not self._lives_elsewhere(host, consumer)
+
+    def _is_plain(self, host: Host) -> bool:
+        """Whether the driver always said the same, and Placement tells of each control plane's move."""
+        lost = [who for who in self.foreign_migrations if not self.network.holdings().get(self.party(who))]
+        return host.changed_at < 0 and not lost
+
+    def _lives_elsewhere(self, host: Host, consumer: str) -> bool:
+        held = self.network.holdings().get(self.party(consumer), {})
+        roots = {self.network.model.providers[uuid].root_uuid for uuid in held} - {POOL}
+        return bool(roots) and host.uuid not in roots
 
     def _moving(self) -> set[str]:
         """The instances of the moves that nobody has ended."""

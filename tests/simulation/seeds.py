@@ -32,6 +32,8 @@ INTERRUPTED = 0.1
 """So many of the histories have claims that are interrupted by a kill, and written late."""
 CLOCKED = 0.15
 """So many of the histories have wall clocks that are set."""
+FOREIGN = 0.15
+"""So many of the histories have moves of a control plane, and as many lose allocations to others."""
 GROWTH: tuple[dict[str, int], ...] = (
     {"SRIOV_NET_VF": 1},
     {"MEMORY_MB": 8000},
@@ -83,10 +85,14 @@ class Narrator:
             self.plots += ["pooled"] * 2
         if Random(f"interrupted {seed}").random() < INTERRUPTED:
             self.plots.append("interrupted")
+        if Random(f"foreign move {seed}").random() < FOREIGN:
+            self.plots.append("foreign_move")
         self.mishaps = dice.sample(MISHAPS, dice.randint(1, 4))
         if Random(f"clock {seed}").random() < CLOCKED:
             self.mishaps += ["clock"] * 2
             self.plots += ["slow_start"] * 2
+        if Random(f"taken {seed}").random() < FOREIGN:
+            self.mishaps.append("taken")
         self.fast = dice.random() < 0.5
         self.moves = 0
         self.host = dice.choice(self.hosts)
@@ -220,6 +226,20 @@ class Narrator:
             steps += [Step("claims", (host, consumer), amounts), Step("guest_starts", (host, consumer))]
         return steps + self._end(host, consumer)
 
+    def _foreign_move(self, consumer: str) -> list[Step]:
+        """Placed, started and moved by a control plane; this agent has no claim of it."""
+        host, amounts = self._near(), self._amounts()
+        self.moves += 1
+        moved = (host, consumer, self._other(host), f"foreign{self.moves}")
+        steps = [
+            Step("schedules", (host, consumer), amounts),
+            Step("stranger_starts", (host, consumer), amounts),
+        ]
+        steps += [Step("control_plane_moves", moved), Step("audits", (host,))]
+        if self.dice.random() < 0.5:
+            steps += [Step("guest_goes", (host, consumer)), Step("deletes_allocation", (moved[3],))]
+        return steps
+
     def _stranger(self, consumer: str) -> list[Step]:
         host = self._near()
         steps = [Step("stranger_starts", (host, consumer), self._amounts()), *self._change(host, consumer)]
@@ -317,6 +337,13 @@ class Narrator:
         seconds = self.dice.choice((-1, 1)) * self.dice.choice((1, 40, 3600, 400 * 86400, 4 * 365 * 86400))
         back = [Step("sets_clock", (-seconds,))] if self.dice.random() < 0.5 else []
         return [Step("sets_clock", (seconds,)), *back]
+
+    def _taken(self) -> list[Step]:
+        """Another client takes the allocation of whoever that is."""
+        consumer = self.dice.choice(CONSUMERS)
+        verb = self.dice.choice(("deletes_allocation", "empties_allocation"))
+        healed = [Step("audits", (self._near(),))] if self.dice.random() < 0.3 else []
+        return [Step(verb, (consumer,)), *healed]
 
     def _look(self) -> list[Step]:
         return [Step(self.dice.choice(("audits", "looks")), (self._near(),))]

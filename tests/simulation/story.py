@@ -70,6 +70,8 @@ SENTENCES = {
     "stranger_starts": "a guest {1} that nobody claimed for starts on host {0} with {amounts}",
     "schedules": "a scheduler writes an allocation of {amounts} on host {0} for {1}",
     "deletes_allocation": "an admin deletes the allocations of {0}",
+    "empties_allocation": "an admin writes that {0} holds nothing",
+    "control_plane_moves": "a control plane moves {1}, whose guest is on host {0}, to host {2} as {3}",
     "begins_move": "host {0} is asked to begin a {3} of {1} as {2}, with {amounts}",
     "confirms": "host {0} is asked to confirm {1}",
     "reverts": "host {0} is asked to revert {1}",
@@ -399,7 +401,10 @@ class Story:
         if row is None:
             for name, amount in amounts.items():
                 if name in DEVICES:
-                    units += [(name, unit) for unit in self._free_units(here, name)[:amount]]
+                    free = self._free_units(here, name)[:amount]
+                    if len(free) < amount:
+                        return None  # its domain cannot name devices that there are not
+                    units += [(name, unit) for unit in free]
         guest = SimGuest(consumer, _sum(row.allocations) if row is not None else amounts, tuple(units))
 
         self._starting[host, uuid] = frozenset(units)
@@ -445,6 +450,12 @@ class Story:
         record = self.network.model.consumers.get(uuid)
         if record is not None or any(uuid in self.oracle.rows(each) for each in self.hosts.values()):
             return
+        allocations = self._place(host, amounts)
+        if allocations is not None:
+            self._do("PUT", f"/allocations/{uuid}", self._body(uuid, allocations))
+
+    def _place(self, host: str, amounts: Mapping[str, int]) -> dict[str, dict[str, dict[str, int]]] | None:
+        """On the first providers of the host that have the classes; None where it is full."""
         allocations: dict[str, dict[str, dict[str, int]]] = {}
         for name, amount in amounts.items():
             shared = self.network.model.tree(POOL) if self._pooled else []
@@ -455,21 +466,54 @@ class Story:
                     allocations.setdefault(provider.uuid, {"resources": {}})["resources"][name] = amount
                     break
             else:
-                return
-        self._do(
-            "PUT",
-            f"/allocations/{uuid}",
-            {
-                "allocations": allocations,
-                "project_id": "plimsoll",
-                "user_id": "plimsoll",
-                "consumer_generation": None,
-                "consumer_type": "INSTANCE",
-            },
-        )
+                return None
+        return allocations
 
     def deletes_allocation(self, consumer: str) -> None:
         self._do("DELETE", f"/allocations/{uuid_of(consumer)}")
+
+    def empties_allocation(self, consumer: str) -> None:
+        """As `deletes_allocation`, and it raises the generations of the providers."""
+        record = self.network.model.consumers.get(uuid_of(consumer))
+        if record is not None and record.allocations:
+            self._do("PUT", f"/allocations/{uuid_of(consumer)}", self._body(uuid_of(consumer), {}))
+
+    def control_plane_moves(self, host: str, consumer: str, target: str, migration: str) -> None:
+        """Of an instance without a claim, as nova does: the migration gets what it had on this host."""
+        uuid, moving = uuid_of(consumer), uuid_of(migration)
+        tree = {provider.uuid for provider in self.network.model.tree(self.hosts[host].uuid)}
+        old = self.network.holdings().get(uuid, {})
+        if (
+            uuid not in self.hosts[host].guests
+            or not old
+            or not set(old) <= tree
+            or any(uuid in self.oracle.rows(each) for each in self.hosts.values())
+        ):
+            return
+        place = self._place(target, _sum(old))
+        if place is None:
+            return
+        self.oracle.names[moving], self.oracle.party_of[moving] = migration, uuid
+        self.oracle.foreign_migrations.add(moving)
+        self.moved.add(consumer)
+        self._do(
+            "POST",
+            "/allocations",
+            {
+                moving: self._body(moving, {at: {"resources": dict(each)} for at, each in old.items()}),
+                uuid: self._body(uuid, place),
+            },
+        )
+
+    def _body(self, uuid: str, allocations: Mapping[str, Any]) -> dict[str, Any]:
+        record = self.network.model.consumers.get(uuid)
+        return {
+            "allocations": allocations,
+            "project_id": "plimsoll",
+            "user_id": "plimsoll",
+            "consumer_generation": record.generation if record is not None else None,
+            "consumer_type": "MIGRATION" if uuid in self.oracle.foreign_migrations else "INSTANCE",
+        }
 
     # Moves
 

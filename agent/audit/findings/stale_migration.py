@@ -15,7 +15,8 @@ class StaleMigration(FindingKind):
     name = "stale migration"
     rows = (
         TableRow(
-            "A migration has an allocation here, and its move is not under way.",
+            "A migration has an allocation here, and its move is not under way. Not where it is the place of "
+            "a guest that is still here while its instance is on another host: its control plane ends it.",
             "The allocation is deleted.",
             "if the move was confirmed or deleted here, and the allocation is exactly what the move gave it",
         ),

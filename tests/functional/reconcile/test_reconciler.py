@@ -207,7 +207,7 @@ def test_verification_sees_what_others_did_and_mends_what_is_ours(world: World) 
     assert world.tracker.refreshed[-1][1] == {ROOT: {consumer: {"VCPU": 2}}}
     world.asked()
     assert world.reconciler.verify("verification").operations == 0
-    assert len(world.asked()) == 1
+    assert len(world.asked()) == 2, "the tree, and who is on its root"
 
 
 def test_verification_takes_away_a_trait_that_the_driver_could_report_and_does_not(world: World) -> None:

@@ -140,22 +140,60 @@ def test_the_reservation_gives_way_to_the_guests_own_claim(world: World) -> None
     world.check()
 
 
-def test_a_claim_that_fails_leaves_its_guests_use_reserved(world: World) -> None:
-    runs, foreign = str(uuid4()), str(uuid4())
+def test_no_scheduler_comes_between_the_end_of_a_reservation_and_the_claim(world: World) -> None:
+    """One request ends the reservation and writes the claim: at no moment is any of it on offer."""
+    runs = str(uuid4())
     world.driver.domains = (guest(runs, 8, 30000),)
     world.see(*TREE)
+    refused: list[str] = []
 
     def steal(call: str) -> None:
-        if call == f"PUT /allocations/{runs}" and not world.raw.allocations_of(foreign).allocations:
-            schedule(world, foreign, MEMORY_MB=20000)
+        with pytest.raises(PlacementFull):
+            schedule(world, str(uuid4()), MEMORY_MB=20000)
+        refused.append(call)
 
-    world.tap.before = steal
-    with pytest.raises(DoesNotFit):
+    with world.taps(steal):
         world.tracker.claim(ask(runs, VCPU=8, MEMORY_MB=30000))
-    world.tap.before = lambda call: None
-    assert world.reconciler.needs_pass
-    world.reconciler.reconcile("a claim that failed")
-    assert offered(world, MEMORY) <= 0
+    assert "POST /reshaper" in refused
+    assert offered(world, MEMORY) == 2256
+    world.check()
+
+
+@pytest.mark.parametrize("how", ["DELETE", "PUT {}"])
+@pytest.mark.parametrize("state", [GuestState.RUNNING, GuestState.SHUTOFF, None])
+def test_a_claim_whose_allocation_another_client_took_away_is_reserved_until_one_heal(
+    world: World, how: str, state: GuestState | None
+) -> None:
+    """A claimed guest runs, is shut off, or is yet to start."""
+    world.see(*TREE)
+    claim = world.tracker.claim(ask(VCPU=8, MEMORY_MB=30000, PGPU=1)).claim
+    if state is not None:
+        runs = guest(claim.consumer, 8, 30000, ("PGPU", "0000:84:00.0"))
+        world.driver.domains = (replace(runs, state=state),)
+    world.again()
+    held = world.raw.allocations_of(claim.consumer)
+    if how == "DELETE":
+        world.raw.delete_allocations(claim.consumer)
+    else:
+        world.raw.write_allocations(replace(held, allocations={}))
+    (problem,) = world.again().problems
+    assert claim.consumer in problem and "1 PGPU on gpu0" in problem and "audit --heal" in problem
+    assert (offered(world, MEMORY), offered(world, "PGPU", "gpu0")) == (2256, 0)
+    before = world.tree()
+    assert world.again().problems == (problem,) and world.tree() == before, "no flapping"
+    with pytest.raises(PlacementFull):
+        schedule(world, str(uuid4()), "gpu0", PGPU=1)
+
+    def steal(_: str) -> None:
+        with pytest.raises(PlacementFull):
+            schedule(world, str(uuid4()), "gpu0", PGPU=1)
+
+    with world.taps(steal), world.tracker.turn(claim.consumer):
+        world.tracker.heal(replace(held, generation=None))
+    assert world.raw.allocations_of(claim.consumer).allocations == claim.allocations
+    assert world.again().problems == ()
+    assert world.tree()[ROOT].inventories[MEMORY].reserved == 512
+    world.check()
 
 
 def test_a_guest_that_grew_beyond_its_claim_has_the_excess_reserved(world: World) -> None:

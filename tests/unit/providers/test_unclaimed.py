@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.providers.resolve import OwnedProvider, OwnedProviders
-from agent.providers.unclaimed import UnclaimedUse, released, without_reservations
+from agent.providers.unclaimed import UnheldUse, released, without_reservations
 from agent.tree import Inventory, Provider, ProviderTree
 
 OWNED = OwnedProviders({"host": OwnedProvider(frozenset({"VCPU"}))})
@@ -19,7 +19,7 @@ def tree(inventory: Inventory) -> ProviderTree:
 )
 def test_the_capacity_is_smaller_by_what_is_used(total: int, reserved: int, ratio: float, used: int) -> None:
     base = tree(Inventory(total, min(total, reserved), allocation_ratio=ratio))
-    use = UnclaimedUse({"web1": {"host": {"VCPU": used, "FOREIGN": 1}}, "web2": {"elsewhere": {"VCPU": 1}}})
+    use = UnheldUse({"web1": {"host": {"VCPU": used, "FOREIGN": 1}}, "web2": {"elsewhere": {"VCPU": 1}}})
     reserving = use.reserve(base, OWNED)
     before, after = base["host"].inventories["VCPU"], reserving["host"].inventories["VCPU"]
     assert after.capacity <= max(0, before.capacity - used) and after.reserved <= total
