@@ -212,13 +212,14 @@ class NeededDevice:
 
     `alias` is its alias without the prefix `ua-`, empty where it has none. `unit` is the PCI address, the
     uuid or the name of the device that the domain names, empty where any device will do. `text` is how a
-    sentence names the element.
+    sentence names the element. `by_name_only`: without an alias or a unit, no device will do.
     """
 
     kind: DeviceKind
     alias: str = ""
     unit: str = ""
     text: str = ""
+    by_name_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +239,8 @@ class DomainNeeds:
     `uuid` and `name` may be empty. `memory_mb` is in MiB, `disk_gb` in GiB. `dedicated` {guest CPU: host CPU}
     are the CPUs that need a host CPU of their own, None where any will do; `pinned` are all guest CPUs that
     are pinned to one CPU, of this host or of another one. `cells` are the guest's, by id.
-    `page_kib` and `host_cell` are those of a domain without cells.
+    `page_kib` and `host_cell` are those of a domain without cells. `amounts` {class: amount} are needed
+    beside CPUs, memory, disks and devices.
     """
 
     uuid: str = ""
@@ -252,6 +254,7 @@ class DomainNeeds:
     page_kib: int | None = None
     host_cell: int | None = None
     devices: tuple[NeededDevice, ...] = ()
+    amounts: Mapping[str, int] = field(default_factory=dict)
 
     def without_places(self) -> "DomainNeeds":
         """The same needs on any host: without the devices, CPUs and cells that it names.

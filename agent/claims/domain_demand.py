@@ -75,6 +75,9 @@ def demand_of_domain(needs: DomainNeeds, asked: ClaimRequest, devices: HostDevic
     named = replace(asked, name=asked.name or needs.name)
     faults: list[str] = []
     amounts, topology = _cpus_and_memory(needs, named, faults)
+    for name, amount in needs.amounts.items():
+        if named.resources.get(name, amount) != amount:
+            faults.append(f"the domain needs {amount} {name}, and {named.resources[name]} are asked for")
     search = _DeviceSearch(devices, named)
     named_first = sorted(
         enumerate(needs.devices, start=1), key=lambda item: not (item[1].alias or item[1].unit)
@@ -94,6 +97,7 @@ def demand_of_domain(needs: DomainNeeds, asked: ClaimRequest, devices: HostDevic
     if needs.disk_gb:
         kept.setdefault(_DISK, needs.disk_gb)
     suffixed = tuple(group for group in named.groups if group.suffix)
+    amounts |= needs.amounts
     rest = {
         name: amount - sum(group.resources.get(name, 0) for group in suffixed)
         for name, amount in amounts.items()
@@ -297,7 +301,7 @@ class _DeviceSearch:
             elif device.unit:
                 if not wanted.alias and wanted.resource_class in classes:
                     return wanted
-            elif _serves(wanted.kind, device.kind):
+            elif _serves(wanted.kind, device.kind) and not device.by_name_only:
                 return wanted
         return None
 
@@ -361,7 +365,7 @@ class _DeviceSearch:
     def _only_sort(self, device: NeededDevice) -> RequestGroup | None:
         """The group for any device of the only sort of its kind, unless the element names another sort."""
         sorts = self._sorts(device.kind)
-        if len(sorts) != 1 or (device.alias and sorts[0].traits):
+        if device.by_name_only or len(sorts) != 1 or (device.alias and sorts[0].traits):
             return None
         return RequestGroup("", {sorts[0].resource_class: 1})
 

@@ -116,7 +116,8 @@ def _devices(root: Element, what: str) -> Iterator[NeededDevice]:
             continue
         alias = _alias(element)
         text = f"<{element.tag}>{f' {ALIAS_PREFIX}{alias}' if alias else ''}"
-        yield NeededDevice(kind, alias, _unit(element, kind, what), text)
+        # A disk is none of the host's other PCI devices, of whatever class: only its name says which.
+        yield NeededDevice(kind, alias, _unit(element, kind, what), text, element.tag == "disk")
 
 
 def device_kind(tag: object, source_type: str | None) -> DeviceKind | None:

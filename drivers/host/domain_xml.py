@@ -110,7 +110,7 @@ def parse_domain(text: str, what: str = "a domain", huge_page_kib: int = DEFAULT
         memory=tuple(used_memory(root, what, huge_page_kib)),
         vcpus_may_change=len(vcpus) < _most_vcpus(root, what)
         or any(vcpu.get("hotpluggable") == "yes" for vcpu in root.findall("vcpus/vcpu")),
-        encrypted=any(element.get("type") in ENCRYPTION_TYPES for element in root.findall("launchSecurity")),
+        encrypted=is_encrypted(root),
         memory_files=memory_files(root),
         epc_mb=-(-epc_bytes(root, what) // BYTES_PER_MIB),
         vdpa=_unique(
@@ -119,6 +119,11 @@ def parse_domain(text: str, what: str = "a domain", huge_page_kib: int = DEFAULT
             if source.get("dev")
         ),
     )
+
+
+def is_encrypted(root: Element) -> bool:
+    """Whether the guest's memory is encrypted by SEV or TDX."""
+    return any(element.get("type") in ENCRYPTION_TYPES for element in root.findall("launchSecurity"))
 
 
 def passed_addresses(text: str, what: str = "a domain") -> Mapping[str, bool]:

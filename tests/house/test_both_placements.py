@@ -67,6 +67,7 @@ NOT_ON_BOTH = {
     "reconcile/test_reshape_disk.py": "the agent's own disk",
     "tracker/test_guarded_write.py": "faults that a real server does not produce, on the embedded core",
     "tracker/test_stalled_disk.py": "the disk of the agent and of the embedded core",
+    "tracker/test_stranded_cards.py": "what the book searches; test_cards.py has the same cards on both",
     "doctor/test_bundle.py": "what is collected of a host whose placement is away",
 }
 

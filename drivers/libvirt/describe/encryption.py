@@ -61,11 +61,15 @@ def encryption_providers(name: str, guests: DomainCapabilities | None) -> Iterat
         )
 
 
+def needed_contexts(encrypted: bool, described: Collection[DescribedProvider]) -> dict[str, int]:
+    """{class: 1} where the host has contexts and the guest's memory is encrypted."""
+    return {CONTEXT: 1} if encrypted and described else {}
+
+
 def with_context(guest: Guest, domain: Domain | None, described: Collection[DescribedProvider]) -> Guest:
     """The guest with the context that it uses, if its memory is encrypted and the host has contexts."""
-    if domain is None or not domain.encrypted or not described:
-        return guest
-    return replace(guest, resources={**guest.resources, CONTEXT: 1})
+    needed = needed_contexts(domain is not None and domain.encrypted, described)
+    return replace(guest, resources={**guest.resources, **needed}) if needed else guest
 
 
 def moved_traits(guests: DomainCapabilities | None) -> frozenset[str]:

@@ -4,7 +4,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.driver import Cell, DescribedProvider, Description, DomainNeeds, Guest, HostSettings, Topology
-from drivers.host.domain_xml import Domain
+from drivers.host.domain_memory import BYTES_PER_MIB, epc_bytes
+from drivers.host.domain_xml import Domain, is_encrypted
 from drivers.host.file_backed_memory import MEMORY_FILES
 from drivers.host.providers import REPORTABLE, cell_provider_name, host_providers, page_providers
 from drivers.host.unit_locations import UnitLocation, locate_units
@@ -16,7 +17,7 @@ from drivers.libvirt.describe.devices import (
     card_contexts,
     describe_cards,
 )
-from drivers.libvirt.describe.encryption import encryption_providers, with_context
+from drivers.libvirt.describe.encryption import encryption_providers, needed_contexts, with_context
 from drivers.libvirt.describe.history import (
     DeviceHistory,
     record_cells,
@@ -54,7 +55,7 @@ from drivers.libvirt.describe.pmem import (
     with_used_namespaces,
 )
 from drivers.libvirt.describe.remote_managed import has_remote_managed_ports
-from drivers.libvirt.describe.sgx import epc_providers, with_epc
+from drivers.libvirt.describe.sgx import EPC_CLASS, epc_providers, with_epc
 from drivers.libvirt.describe.tpm_secrets import tpm_secret_traits, with_tpm_secrets
 from drivers.libvirt.describe.unit_records import missing_records, unit_locations, update_records
 from drivers.libvirt.describe.vdpa import needed_vdpa, vdpa_functions, with_vdpa
@@ -195,14 +196,17 @@ def with_devices_of_domain(
 def with_other_devices(
     needs: DomainNeeds, xml: str, model: HostModel, settings: ModelSettings
 ) -> DomainNeeds:
-    """The needs, with the devices that only this driver knows: functions over vDPA, namespaces of memory.
+    """The needs, with what only this driver knows: functions over vDPA, namespaces of memory, memory that is
+    encrypted or for enclaves.
 
     Raises DriverDataError for malformed XML.
     """
     root = parse_xml(xml, "the domain", "domain")
     vdpa = needed_vdpa(root, vdpa_functions(model.devices.cards))
     memory = needed_namespaces(root, model.pmem, settings.pmem)
-    return replace(needs, devices=(*needs.devices, *vdpa, *memory))
+    epc_mb = -(-epc_bytes(root, "the domain") // BYTES_PER_MIB)
+    amounts = needed_contexts(is_encrypted(root), model.encryption) | ({EPC_CLASS: epc_mb} if epc_mb else {})
+    return replace(needs, devices=(*needs.devices, *vdpa, *memory), amounts=amounts)
 
 
 def _reportable(host: HostFacts, settings: ModelSettings) -> frozenset[str]:

@@ -1,0 +1,100 @@
+"""What a claim for a domain asks for is what the gate asks for, and what the driver sees used."""
+
+from dataclasses import replace
+from typing import cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kits.examples import examples
+
+from agent.claims.domain_demand import HostDevices, demand_of_domain
+from agent.claims.fit import ProviderIndex
+from agent.claims.request import ClaimRequest
+from agent.driver import DescribedProvider, DeviceKind, GuestState, NeededDevice
+from agent.errors import UsageError
+from agent.tree import Inventory, Provider, ProviderTree
+from drivers.host.domain_needs import read_needs
+from drivers.host.domain_xml import guest_of, parse_domain
+from drivers.libvirt.describe.model import (
+    HostModel,
+    ModelSettings,
+    with_devices_of_domain,
+    with_other_devices,
+)
+
+UUID = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
+DEDICATED = frozenset({4, 5, 6, 7})
+GPU = ProviderTree(
+    [Provider("host", "host"), Provider("gpu", "gpu", "host", {"PGPU": Inventory(1)})],
+)
+DEVICES = HostDevices(ProviderIndex.of(GPU, "host"), {"gpu": {"PGPU": ("0000:43:00.0",)}})
+
+
+class _NoDevices:
+    cards = ()
+
+
+class _Model:
+    """A host that has contexts for encrypted memory, if `contexts`."""
+
+    def __init__(self, contexts: bool) -> None:
+        described = DescribedProvider("sev", "host", {}, frozenset())
+        self.encryption = (described,) if contexts else ()
+        self.pmem = ()
+        self.devices = _NoDevices()
+
+
+class _Settings:
+    pmem: dict[str, str] = {}  # noqa: RUF012
+
+
+@settings(max_examples=examples(100))
+@given(
+    st.integers(1, 4),
+    st.sets(st.sampled_from(sorted(DEDICATED))),
+    st.sampled_from(["", "sev", "sev-snp", "tdx", "s390-pv"]),
+    st.lists(st.tuples(st.sampled_from(["sgx-epc", "dimm", "nvdimm", "virtio-mem"]), st.integers(1, 300))),
+    st.booleans(),
+)
+def test_claim_and_gate_ask_for_the_same_amounts(
+    vcpus: int, pins: set[int], security: str, memory: list[tuple[str, int]], contexts: bool
+) -> None:
+    pinned = list(zip(range(vcpus), sorted(pins), strict=False))
+    xml = (
+        f"<domain type='kvm'><uuid>{UUID}</uuid><name>web</name><memory unit='MiB'>4096</memory>"
+        f"<vcpu>{vcpus}</vcpu><cputune>"
+        + "".join(f"<vcpupin vcpu='{cpu}' cpuset='{pin}'/>" for cpu, pin in pinned)
+        + "</cputune>"
+        + (f"<launchSecurity type='{security}'/>" if security else "")
+        + "<devices>"
+        + "".join(
+            f"<memory model='{model}'><target><size unit='MiB'>{mb}</size></target></memory>"
+            for model, mb in memory
+        )
+        + "</devices></domain>"
+    )
+    model, options = cast(HostModel, _Model(contexts)), cast(ModelSettings, _Settings())
+    needs = with_other_devices(read_needs(xml, DEDICATED), xml, model, options)
+    claimed = demand_of_domain(needs, ClaimRequest(UUID, ()), DEVICES).request.resources
+    domain = parse_domain(xml)
+    guest = guest_of(domain, GuestState.STARTING, 0, DEDICATED)
+    asked = with_devices_of_domain(guest, domain, model.encryption, (), options).resources
+    assert claimed == asked
+
+
+@pytest.mark.parametrize("alias", ["", "fast"])
+def test_a_disk_that_names_no_device_is_given_no_other_pci_device(alias: str) -> None:
+    name = f"<alias name='ua-{alias}'/>" if alias else ""
+    xml = (
+        "<domain><memory unit='MiB'>64</memory><devices>"
+        f"<disk type='nvme' device='disk'>{name}<source type='pci'/></disk></devices></domain>"
+    )
+    needs = read_needs(xml)
+    assert needs.devices == (
+        NeededDevice(DeviceKind.PCI, alias, "", needs.devices[0].text, by_name_only=True),
+    )
+    with pytest.raises(UsageError, match="has no address"):
+        demand_of_domain(needs, ClaimRequest(UUID, ()), DEVICES)
+    graphics = replace(needs, devices=(replace(needs.devices[0], alias="pgpu"),))
+    assert demand_of_domain(graphics, ClaimRequest(UUID, ()), DEVICES).request.resources["PGPU"] == 1
