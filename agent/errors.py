@@ -83,6 +83,13 @@ class IdentityError(PlimsollError):
     code = "plimsoll.identity"
 
 
+class AnotherWriter(IdentityError):
+    """Another agent writes to Placement as this host."""
+
+    code = "plimsoll.another_writer"
+    http_status = 409
+
+
 class ForeignOwner(PlimsollError):
     """Another service owns the host's root provider in Placement."""
 

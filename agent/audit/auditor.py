@@ -37,7 +37,10 @@ class AuditReport:
 
 
 class Auditor:
-    """Audits one host. Any thread may call; one audit runs at a time. The parameters are `AuditReader`'s."""
+    """Audits one host. Any thread may call; one audit runs at a time. The parameters are `AuditReader`'s.
+
+    `may_not_heal` says, from the tree that was read, why nothing is healed now; None: it may be.
+    """
 
     def __init__(
         self,
@@ -47,9 +50,12 @@ class Auditor:
         guests: Callable[[], tuple[Guest, ...]],
         devices: Callable[[], Mapping[str, str]],
         known_tree: Callable[[], ProviderTree | None] = lambda: None,
+        *,
+        may_not_heal: Callable[[ProviderTree], str | None] = lambda tree: None,
     ) -> None:
         self._reader = AuditReader(tracker, client, root, guests, devices, known_tree)
         self._repairer = Repairer(tracker, client, self._reader)
+        self._may_not_heal = may_not_heal
         self._lock = threading.Lock()
         self._previous: dict[Key, Finding] = {}
         self._logged: frozenset[Key] = frozenset()
@@ -142,9 +148,16 @@ class Auditor:
     def _heal(self, observation: Observation, report: AuditReport, heal_all: bool) -> AuditReport:
         healed: set[int] = set()
         failed: dict[int, str] = {}
-        for index, finding in enumerate(report.findings):
-            if not finding.repair or not (finding.own or heal_all):
-                continue
+        wanted = [
+            (index, finding)
+            for index, finding in enumerate(report.findings)
+            if finding.repair and (finding.own or heal_all)
+        ]
+        why_not = self._may_not_heal(observation.host.tree) if wanted else None
+        if why_not is not None:
+            LOG.warning("Audit: nothing is healed: %s", why_not)
+            return AuditReport(report.findings, frozenset(), dict.fromkeys((n for n, _ in wanted), why_not))
+        for index, finding in wanted:
             try:
                 self._repairer.repair(observation, finding)
             except (PlacementError, Refused) as error:

@@ -1,6 +1,7 @@
 """`plimsoll adopt UUID`: the operator gives this host a uuid while the agent is not running."""
 
 from contextlib import closing
+from dataclasses import replace
 
 from agent.config.settings import Settings
 from agent.errors import IdentityError, counted
@@ -13,7 +14,8 @@ from agent.state.journal import Journal
 def adopt(settings: Settings, host_uuid: str) -> Identity:
     """Make `host_uuid` the uuid of this host under its current name.
 
-    Repairs a lost uuid file, a changed host name, or a name that another provider has. Raises IdentityError
+    Repairs a lost uuid file, a changed host name, a name that another provider has, or the mark of another
+    agent: at its next start the agent writes for the host again, whoever wrote before. Raises IdentityError
     where the text is no uuid, or where the journal has claims of another host; StateError while the agent is
     running.
     """
@@ -28,6 +30,7 @@ def adopt(settings: Settings, host_uuid: str) -> Identity:
                 claims=len(claims),
             )
         adopted = identity.adopt_identity(settings.state_path, settings.host, wanted)
+        journal.remember_writer(replace(journal.writer(), takes_over=True))
         if recorded != adopted.uuid:
             # The agent has written nothing on that provider, so it must not remove anything there.
             journal.remember_owned(OwnedProviders())

@@ -17,10 +17,11 @@ from agent.gate.gate import Gate
 from agent.moves.states import MoveKind
 from agent.placement.client import PlacementClient
 from agent.placement.transport import Transport
+from agent.reconcile.one_writer import Writer
 from agent.reconcile.placement_home import check_home, home_name
 from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.tree_cache import TreeCache
-from agent.state.identity import Identity
+from agent.state.identity import Identity, place_of
 from agent.state.journal import Journal
 from agent.status.condition import Condition, HostState
 from agent.status.host_status import AgentStatus
@@ -53,6 +54,7 @@ def assemble(
     wake_audit: Callable[[], None] = lambda: None,
     wake_carving: Callable[[], None] = lambda: None,
     gate_paths: GatePaths | None = None,
+    place: str | None = None,
     backoff: Backoff | None = None,
     clock: HostClock | None = None,
 ) -> Assembled:
@@ -61,6 +63,7 @@ def assemble(
     `on_change(state, sentence)` is called after each change of the agent's state; `wake(delay_s)` schedules a
     pass in so many seconds, `wake_audit` the first audit, and `wake_carving` a look at what a boot needs.
     `gate_paths`: where to look for the gate's hook. `clock` tells how old claims, moves and doubts are.
+    `place`: where this agent runs, if not in the state directory of this machine. Raises StateError.
     """
     clock = clock or HostClock()
     client = PlacementClient(MeteredTransport(transport, recorder.metrics))
@@ -72,6 +75,10 @@ def assemble(
     tracker = ResourceTracker(journal, client, on_step=on_step, clock=clock.now, age_s=clock.age_s)
     tracker.choose_by(settings.claims_strategy)
     home = home_name(settings.placement)
+    writer = None
+    if settings.placement.kind != "embedded":  # nobody else writes to the agent's own core as this host
+        place = place or place_of(settings.state_path)
+        writer = Writer(journal, client, identity.uuid, place, settings.association_refresh_s)
     reconciler = Reconciler(
         driver,
         client,
@@ -82,9 +89,16 @@ def assemble(
         tree_cache=TreeCache(settings.state_path, home),
         provider_config=settings.provider_config,
         owner_trait=settings.placement.shared_owner_trait,
+        writer=writer,
     )
     auditor = Auditor(
-        tracker, client, identity.uuid, reconciler.read_known_guests, journal.devices, lambda: reconciler.tree
+        tracker,
+        client,
+        identity.uuid,
+        reconciler.read_known_guests,
+        journal.devices,
+        lambda: reconciler.tree,
+        may_not_heal=reconciler.holds_back,
     )
     gate = Gate(tracker, client, reconciler.guest_of, journal.devices, reconciler.passed_devices)
     condition = Condition(on_change)

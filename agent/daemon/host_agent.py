@@ -394,7 +394,8 @@ class HostAgent:
                     LOG.info("Finished or undid what the last run left open.", fields={"claims": resolved})
             elif fault is not None and self._tracker.pending:
                 self._tracker.deliver()
-            self._gate.settle(guests, report.at)
+            if self._reconciler.holds_back() is None:
+                self._gate.settle(guests, report.at)
         except (PlacementUnavailable, StateError) as error:
             return error
         return None

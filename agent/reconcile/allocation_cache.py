@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from agent.placement.client import PlacementClient
+from agent.reconcile.one_writer import is_writer_mark
 from agent.shapes import Held, Holders
 from agent.tree import Provider, ProviderTree
 
@@ -68,8 +69,9 @@ class AllocationCache:
 class SharingProvidersCache:
     """The providers that share inventory with the host through an aggregate, as they were last read."""
 
-    def __init__(self, client: PlacementClient) -> None:
+    def __init__(self, client: PlacementClient, root_uuid: str = "") -> None:
         self._client = client
+        self._root_uuid = root_uuid
         self._aggregates: frozenset[str] = frozenset()
         self._known: tuple[Provider, ...] = ()
 
@@ -79,7 +81,12 @@ class SharingProvidersCache:
         They are read at first, with `reread`, and when the aggregates of the host's providers have changed; a
         host in no aggregate costs no request. Raises PlacementError.
         """
-        aggregates = frozenset[str]().union(*(provider.aggregates for provider in tree))
+        aggregates = frozenset(
+            aggregate
+            for provider in tree
+            for aggregate in provider.aggregates
+            if provider.uuid != self._root_uuid or not is_writer_mark(aggregate, self._root_uuid)
+        )
         if reread or aggregates != self._aggregates:
             providers = self._client.sharing_providers(aggregates, self._known)
             self._known = tuple(

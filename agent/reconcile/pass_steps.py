@@ -34,6 +34,7 @@ from agent.providers.unclaimed import UnheldUse, without_reservations
 from agent.reconcile.active_provider_config import ActiveProviderConfig
 from agent.reconcile.allocation_cache import AllocationCache, SharingProvidersCache
 from agent.reconcile.desired import Desired, desired_state
+from agent.reconcile.one_writer import Writer
 from agent.reconcile.reshape_preview import Preview, usages_after
 from agent.reconcile.reshape_runner import ReshapeRunner
 from agent.reconcile.undone_reshapes import UndoneReshapes
@@ -136,6 +137,7 @@ class PassSteps:
         provider_config: ActiveProviderConfig,
         allocations: AllocationCache,
         owner_trait: str | None = None,
+        writer: Writer | None = None,
     ) -> None:
         self._client = client
         self._tracker = tracker
@@ -146,7 +148,8 @@ class PassSteps:
         self._provider_config = provider_config
         self._allocations = allocations
         self._owner_trait = owner_trait
-        self._sharing = SharingProvidersCache(client)
+        self._writer = writer
+        self._sharing = SharingProvidersCache(client, root_uuid)
 
     def resolve(self, seen: HostView, current: ProviderTree) -> Pass:
         """Work out the tree that Placement is to hold; no request is made and nothing is written.
@@ -163,6 +166,8 @@ class PassSteps:
             check_owner(current.get(self._root_uuid), self._owner_trait)
             description = with_owner(description, self._owner_trait)
         resolved = resolve(description, current, self._owned(current), self._root_uuid)
+        if self._writer is not None:
+            resolved = self._writer.mark(resolved, current)
         gone = gone_units(Place(offered=resolved.units), self._tracker.rows().values())
         resolved = count_gone(resolved, gone, description.moves)
         used, unheld = self._survey(seen, resolved)

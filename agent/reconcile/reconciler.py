@@ -24,6 +24,7 @@ from agent.providers.provider_config import ProviderConfig
 from agent.providers.reserved import ReservedUsages
 from agent.reconcile.active_provider_config import ActiveProviderConfig
 from agent.reconcile.allocation_cache import AllocationCache
+from agent.reconcile.one_writer import Writer
 from agent.reconcile.pass_report import PassReport, pass_sentence
 from agent.reconcile.pass_steps import HostView, Pass, PassSteps
 from agent.reconcile.reshape_preview import Preview
@@ -43,7 +44,8 @@ class Reconciler:
     """Brings Placement to what the driver describes. Any thread may call; one pass runs at a time.
 
     `check_home` is called before the first write; it raises PlimsollError where this Placement does not hold
-    the host's claims. `tree_cache` spares the first pass after a restart most of its reads.
+    the host's claims. `writer` notices other agents that write as this host; None where no other can.
+    `tree_cache` spares the first pass after a restart most of its reads.
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class Reconciler:
         tree_cache: TreeCache | None = None,
         provider_config: ProviderConfig | None = None,
         owner_trait: str | None = None,
+        writer: Writer | None = None,
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.perf_counter,
         sleep: Callable[[float], None] = time.sleep,
@@ -67,6 +70,7 @@ class Reconciler:
         self._tracker = tracker
         self._root_uuid = root_uuid
         self._check_home = check_home
+        self._writer = writer
         self._home_checked = False
         self._tree_cache = tree_cache
         self._clock = clock
@@ -96,6 +100,7 @@ class Reconciler:
             self._provider_config,
             AllocationCache(client, tree or ProviderTree(), held),
             owner_trait,
+            writer,
         )
 
     # What the last pass knew
@@ -125,6 +130,10 @@ class Reconciler:
         """Whether cards can give something else than the last pass offers."""
         last = self._last
         return last is not None and last.left_on_cards != self._tracker.left_on_cards(last.resolved.cards)
+
+    def holds_back(self, tree: ProviderTree | None = None) -> str | None:
+        """Why nothing that Placement holds for this host may be taken away now; see `Writer.holds_back`."""
+        return self._writer.holds_back(tree) if self._writer is not None else None
 
     def running_s(self) -> float:
         """For how many seconds the present pass has been running; 0 if none is."""
@@ -319,6 +328,7 @@ class Reconciler:
         this = self._steps.find_desired(this)
         this = self._steps.reshape(this)
         this = self._steps.apply(this)
+        self._check_writer(this.current)  # a conflict on the root may have shown another agent's mark
         this, held = self._steps.inform_tracker(this)
         self._tree, self._seen, self._last, self._unknown = this.current, seen, this, None
         self._use, self._in_sync = ReservedUsages.of(this.resolved, seen.used), this.complete
@@ -365,4 +375,10 @@ class Reconciler:
         current = self._client.read_tree(self._root_uuid, self._tree)
         if self._tree and not current:
             self._check_home()  # Placement lost the whole database, and the host's allocations with it
+        self._check_writer(current)
         return current
+
+    def _check_writer(self, tree: ProviderTree) -> None:
+        """Raises AnotherWriter, PlacementError, StateError."""
+        if self._writer is not None:
+            self._writer.check(tree)

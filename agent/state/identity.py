@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.durable.files import write_atomically
-from agent.errors import IdentityError, UsageError
+from agent.errors import IdentityError, StateError, UsageError
 
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 ID_FILE = "host_id"
 NAME_FILE = "host_name"
 TEXT_CHARS_MAX = 1000
@@ -23,6 +24,33 @@ class Identity:
 
     uuid: str
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriterRecord:
+    """What the journal says of the marks: `own` may be on the root, and are this agent's.
+
+    `takes_over`: an operator said that this agent writes for the host, so it replaces all marks. `settled`:
+    no other agent has answered to the mark since it was put there.
+    """
+
+    own: tuple[str, ...] = ()
+    takes_over: bool = False
+    settled: bool = True
+
+
+def place_of(state_path: Path) -> str:
+    """Where this agent runs: two agents that run at the same time have different places.
+
+    Raises StateError.
+    """
+    try:
+        directory = state_path.stat()
+        return f"{BOOT_ID.read_text('ascii').strip()} {directory.st_dev} {directory.st_ino}"
+    except OSError as error:
+        raise StateError(
+            f"{error.filename} cannot be read: {error.strerror}.", path=str(state_path)
+        ) from error
 
 
 def establish_identity(

@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from agent.reshape.receipt import Receipt, read_receipt
 from agent.state import schema
 from agent.state.caller import current_caller
 from agent.state.cordon import Cordon, read_cordon
+from agent.state.identity import WriterRecord
 from agent.state.pause import Pause, read_pause
 
 APPLICATION_ID = 0x504C4147
@@ -384,6 +385,19 @@ class Journal:
     def remember_host(self, uuid: str) -> None:
         """Write the uuid of the host's root provider."""
         self._remember("host_uuid", uuid)
+
+    def writer(self) -> WriterRecord:
+        """What this agent knows of the marks of writers on the host's root provider."""
+        fact = self._fact("writer", dict) or {}
+        try:
+            own = tuple(map(str, fact.get("own", ())))
+        except TypeError as error:
+            raise self._unreadable("the fact 'writer'", error) from error
+        return WriterRecord(own, bool(fact.get("takes_over")), bool(fact.get("settled", True)))
+
+    def remember_writer(self, record: WriterRecord) -> None:
+        """Write what this agent knows of the marks of writers."""
+        self._remember("writer", asdict(record))
 
     def pause(self) -> Pause | None:
         """The operator's pause, None while the host takes claims."""

@@ -218,6 +218,7 @@ class Host:
     ) -> None:
         self.name = name
         self._pooled = pooled
+        self.place = f"the machine of {name}"
         self.uuid = uuid_of(f"host {name}")
         self.scheduler = scheduler
         self.network = network
@@ -285,6 +286,7 @@ class Host:
                 recorder,
                 on_change=recorder.record_state,
                 wake=lambda delay_s: jobs.wake("look", delay_s),
+                place=self.place,
             )
         except PlimsollError as error:
             self.trace(f"{self.name}: the agent cannot start: {error.message}")

@@ -1,0 +1,162 @@
+"""Notices another agent that writes as this host: a cloned disk, or a copy of the state directory.
+
+Each agent marks the host's root provider in Placement with an aggregate of its own. The first half of a mark
+says of which host it is, the second half where the agent runs: the boot of the machine and the state
+directory. A copy runs elsewhere, so its mark differs; a restarted agent finds its own. The journal has the
+mark that was written last, so that an agent recognizes its own after a reboot. See
+docs/decisions/0016-one-writer-a-host.md.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import sha256
+from uuid import UUID, uuid5
+
+from agent import log
+from agent.errors import AnotherWriter, PlacementConflict
+from agent.placement.client import PlacementClient
+from agent.providers.resolve import ResolvedDescription
+from agent.state.identity import WriterRecord
+from agent.state.journal import Journal
+from agent.tree import ProviderTree
+
+LOG = log.get(__name__)
+
+SETTLES_S = 300
+"""How long an agent takes nothing away after it replaced a mark, if it never verifies by itself."""
+_SHARED = 18
+"""So many characters of a mark are the same for all agents of one host."""
+_PURPOSE = "plimsoll writer"
+
+
+def writer_mark(root_uuid: str, place: str) -> str:
+    """The aggregate that an agent in this place puts on the host's root provider."""
+    own = sha256(place.encode()).hexdigest()
+    return _prefix(root_uuid) + f"-8{own[:3]}-{own[3:15]}"
+
+
+def is_writer_mark(aggregate: str, root_uuid: str) -> bool:
+    """Whether the aggregate is the mark of an agent of this host."""
+    return aggregate.startswith(_prefix(root_uuid)) and len(aggregate) == len(root_uuid)
+
+
+def _prefix(root_uuid: str) -> str:
+    return str(uuid5(UUID(root_uuid), _PURPOSE))[:_SHARED]
+
+
+class Writer:
+    """This agent as the one that writes for its host. One thread at a time may call, but for `holds_back`.
+
+    `verify_s` is the interval of the agents' verifications, in which each notices the other; 0 if they make
+    none. `clock` gives seconds that only rise.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        client: PlacementClient,
+        root_uuid: str,
+        place: str,
+        verify_s: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._journal = journal
+        self._client = client
+        self._root_uuid = root_uuid
+        self._mark = writer_mark(root_uuid, place)
+        self._settles_s = 2.0 * (verify_s or SETTLES_S)
+        self._clock = clock
+        self._record = journal.writer()
+        self._since = clock()
+        self._foreign = ""
+
+    def check(self, tree: ProviderTree) -> None:
+        """Check that no other agent has marked the root of Placement's tree.
+
+        Where one has, and this one has written for the host before, put this agent's mark beside it: then the
+        other notices too. Raises AnotherWriter, PlacementError, StateError.
+        """
+        marks = self._marks(tree)
+        self._foreign = self._foreign_in(tree)
+        if not self._foreign:
+            if marks == {self._mark}:
+                self._hold()
+            return
+        if self._record.own and self._mark not in marks:
+            root = tree[self._root_uuid]
+            try:
+                self._client.put_aggregates(
+                    root.uuid, root.generation or 0, (root.aggregates - {*self._record.own}) | {self._mark}
+                )
+            except PlacementConflict as conflict:
+                LOG.debug("The next pass marks the root provider: %s", conflict.message)
+        raise AnotherWriter(self._sentence(self._foreign), provider=self._root_uuid, mark=self._foreign)
+
+    def mark(self, resolved: ResolvedDescription, current: ProviderTree) -> ResolvedDescription:
+        """The description with this agent's mark on the root, in place of those that `check` let pass.
+
+        The journal has the mark before Placement may have it. Raises StateError.
+        """
+        marks = self._marks(current)
+        if marks != {self._mark}:
+            record = replace(
+                self._record,
+                own=tuple(dict.fromkeys((self._mark, *self._record.own))),
+                settled=self._record.settled and not marks,
+            )
+            self._remember(record)
+        root = resolved.tree[self._root_uuid]
+        replaced = marks if self._record.takes_over else marks.intersection(self._record.own)
+        marked = replace(root, aggregates=frozenset({*(root.aggregates - replaced), self._mark}))
+        tree = ProviderTree(marked if each.uuid == root.uuid else each for each in resolved.tree)
+        return replace(resolved, tree=tree)
+
+    def holds_back(self, tree: ProviderTree | None = None) -> str | None:
+        """Why nothing that Placement holds for this host may be taken away now; None: it may.
+
+        `tree`: as Placement has it now. Any thread may call.
+        """
+        foreign = self._foreign_in(tree) if tree is not None else self._foreign
+        if foreign:
+            return self._sentence(foreign)
+        left_s = self._left_s()
+        if left_s <= 0:
+            return None
+        return (
+            "This agent was started after a reboot or from a copy of its state directory. For another "
+            f"{left_s:.0f} s it waits whether another agent writes as this host; until then it heals nothing."
+        )
+
+    def _left_s(self) -> float:
+        return 0.0 if self._record.settled else max(0.0, self._settles_s - (self._clock() - self._since))
+
+    def _hold(self) -> None:
+        """Only this agent's mark is on the root: it needs no other to recognize itself."""
+        settled = self._record.settled or self._left_s() <= 0
+        self._remember(WriterRecord((self._mark,), settled=settled))
+
+    def _remember(self, record: WriterRecord) -> None:
+        if record != self._record:
+            if self._record.settled and not record.settled:
+                self._since = self._clock()
+            self._journal.remember_writer(record)
+            self._record = record
+
+    def _marks(self, tree: ProviderTree) -> set[str]:
+        root = tree.get(self._root_uuid)
+        return {name for name in root.aggregates if is_writer_mark(name, self._root_uuid)} if root else set()
+
+    def _foreign_in(self, tree: ProviderTree) -> str:
+        """The mark of another agent on the root; empty if there is none."""
+        foreign = self._marks(tree) - {self._mark, *self._record.own}
+        return "" if self._record.takes_over or not foreign else min(foreign)
+
+    def _sentence(self, foreign: str) -> str:
+        return (
+            f"Another Plimsoll agent writes to Placement as this host ({self._root_uuid}): the root provider "
+            f"has its mark {foreign}. The disk or the state directory was cloned or restored, or two "
+            "machines have one host_id. Nothing is written, and claims are closed. Stop the other agent and "
+            "give its machine a host_id of its own. Then stop this agent, run `plimsoll adopt "
+            f"{self._root_uuid}`, and start it."
+        )
