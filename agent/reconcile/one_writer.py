@@ -103,7 +103,7 @@ class Writer:
             record = replace(
                 self._record,
                 own=tuple(dict.fromkeys((self._mark, *self._record.own))),
-                settled=self._record.settled and not marks,
+                settled=self._record.takes_over or (self._record.settled and not marks),
             )
             self._remember(record)
         root = resolved.tree[self._root_uuid]

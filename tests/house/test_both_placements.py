@@ -42,6 +42,7 @@ NOT_ON_BOTH = {
     "cli/test_explain.py": "what is shown of the agent's memory, of one host for a whole module",
     "cli/test_waiting.py": "what a terminal shows, without an agent",
     "daemon/test_first_audit.py": "the plan of the jobs, and the embedded core",
+    "daemon/test_one_writer.py": "both: the core that another agent serves, and an OpenStack Placement",
     "daemon/test_offline_reshape.py": "the state directory and its lock; cli/test_reshape.py has both",
     "doctor/test_checks_service.py": "the embedded core, and a placement that does not answer",
     "doctor/test_as_user.py": "users and a hypervisor, and the embedded core",
