@@ -11,6 +11,7 @@ from agent.audit.finding import Finding
 from agent.audit.findings import judge_host, judge_row
 from agent.audit.observation import Observation
 from agent.audit.reader import AuditReader
+from agent.audit.repair import DropClaim, EndMove, WriteAllocations
 from agent.audit.repairer import Repairer
 from agent.audit.suspects import suspect_moves, suspects
 from agent.driver import Guest
@@ -39,7 +40,8 @@ class AuditReport:
 class Auditor:
     """Audits one host. Any thread may call; one audit runs at a time. The parameters are `AuditReader`'s.
 
-    `may_not_heal` says, from the tree that was read, why nothing is healed now; None: it may be.
+    `may_not_heal` says from the tree that was read, and whether the repair takes something away, why it may
+    not be healed now; None: it may.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class Auditor:
         devices: Callable[[], Mapping[str, str]],
         known_tree: Callable[[], ProviderTree | None] = lambda: None,
         *,
-        may_not_heal: Callable[[ProviderTree], str | None] = lambda tree: None,
+        may_not_heal: Callable[[ProviderTree, bool], str | None] = lambda tree, taking: None,
     ) -> None:
         self._reader = AuditReader(tracker, client, root, guests, devices, known_tree)
         self._repairer = Repairer(tracker, client, self._reader)
@@ -153,11 +155,13 @@ class Auditor:
             for index, finding in enumerate(report.findings)
             if finding.repair and (finding.own or heal_all)
         ]
-        why_not = self._may_not_heal(observation.host.tree) if wanted else None
-        if why_not is not None:
-            LOG.warning("Audit: nothing is healed: %s", why_not)
-            return AuditReport(report.findings, frozenset(), dict.fromkeys((n for n, _ in wanted), why_not))
+        tree = observation.host.tree
         for index, finding in wanted:
+            taking = any(isinstance(step, WriteAllocations | DropClaim | EndMove) for step in finding.repair)
+            why_not = self._may_not_heal(tree, taking)
+            if why_not is not None:
+                failed[index] = why_not
+                continue
             try:
                 self._repairer.repair(observation, finding)
             except (PlacementError, Refused) as error:

@@ -112,8 +112,8 @@ class Writer:
         tree = ProviderTree(marked if each.uuid == root.uuid else each for each in resolved.tree)
         return replace(resolved, tree=tree)
 
-    def holds_back(self, tree: ProviderTree | None = None) -> str | None:
-        """Why nothing that Placement holds for this host may be taken away now; None: it may.
+    def holds_back(self, tree: ProviderTree | None = None, *, taking: bool = True) -> str | None:
+        """Why nothing may be healed for this host now, or nothing that takes something away; None: it may.
 
         `tree`: as Placement has it now. Any thread may call.
         """
@@ -121,11 +121,11 @@ class Writer:
         if foreign:
             return self._sentence(foreign)
         left_s = self._left_s()
-        if left_s <= 0:
+        if left_s <= 0 or not taking:
             return None
         return (
             "This agent was started after a reboot or from a copy of its state directory. For another "
-            f"{left_s:.0f} s it waits whether another agent writes as this host; until then it heals nothing."
+            f"{left_s:.0f} s it waits whether another agent writes as this host, and takes nothing away."
         )
 
     def _left_s(self) -> float:

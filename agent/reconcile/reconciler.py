@@ -131,9 +131,9 @@ class Reconciler:
         last = self._last
         return last is not None and last.left_on_cards != self._tracker.left_on_cards(last.resolved.cards)
 
-    def holds_back(self, tree: ProviderTree | None = None) -> str | None:
-        """Why nothing that Placement holds for this host may be taken away now; see `Writer.holds_back`."""
-        return self._writer.holds_back(tree) if self._writer is not None else None
+    def holds_back(self, tree: ProviderTree | None = None, *, taking: bool = True) -> str | None:
+        """Why nothing may be healed, or nothing taken away, for this host now; see `Writer.holds_back`."""
+        return self._writer.holds_back(tree, taking=taking) if self._writer is not None else None
 
     def running_s(self) -> float:
         """For how many seconds the present pass has been running; 0 if none is."""
