@@ -27,10 +27,9 @@
 
 Each class has a stable `code` for programs, the `http_status` of the local API and the `exit_code` of the
 command line. Each message is a sentence that an operator can act on.
-
-Words beside a number: `1 provider`, `2 providers`. Pure.
 """
 
+import re
 from collections.abc import Mapping
 from enum import IntEnum
 from typing import Any, ClassVar
@@ -48,14 +47,21 @@ class ExitCode(IntEnum):
     UNREACHABLE = 6
 
 
+_LONG_WORD = re.compile(r"(\S{200})\S{60,}")
+
+
 class PlimsollError(Exception):
-    """Base of all errors; `details` is JSON-ready and part of the API's response."""
+    """Base of all errors; `details` is JSON-ready and part of the API's response.
+
+    A message may repeat what a caller sent: of a word that is longer than any name, the beginning is enough.
+    """
 
     code: ClassVar[str] = "plimsoll.failed"
     http_status: ClassVar[int] = 500
     exit_code: ClassVar[ExitCode] = ExitCode.FAILED
 
     def __init__(self, message: str, **details: Any) -> None:
+        message = _LONG_WORD.sub(r"\1...", message)
         super().__init__(message)
         self.message = message
         self.details: Mapping[str, Any] = details

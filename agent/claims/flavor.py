@@ -31,6 +31,8 @@ _GROUPED = re.compile(r"(resources|trait)([A-Za-z0-9_-]{1,64})?:(.*)", re.ASCII 
 _NAME = re.compile(r"[A-Z0-9_]{1,255}", re.ASCII)
 _ALIAS = re.compile(r"\s*([^\s:,]{1,255})\s*:\s*([0-9]{1,5})\s*", re.ASCII)
 
+_PLURAL = "s"
+"""A suffix of a group; of one that has traits alone, it is a slip: `traits:NAME`."""
 _THREADS = "trait:HW_CPU_HYPERTHREADING"
 _NO_DEVICES = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB", "MEM_ENCRYPTION_CONTEXT")
 
@@ -170,6 +172,10 @@ def _groups(flavor: Flavor, topology: TopologyRequest, traits: frozenset[str]) -
     named = {name for amounts in resources.values() for name in amounts}
     resources[""] = _own_resources(flavor, topology, named) | resources.get("", {})
     resources[""] |= _asked_by_specs(flavor.extra_specs)
+    if _PLURAL not in resources and (plural := {*required, *forbidden} & {_PLURAL}):
+        name = min({*required.get(_PLURAL, ()), *forbidden.get(_PLURAL, ())})
+        key = f"trait{plural.pop()}:{name}"
+        raise UsageError(f"{key}: unknown extra spec; did you mean trait:{name}?", spec=key)
     return tuple(
         RequestGroup(
             suffix,

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 SOCKET_DEFAULT = "/run/plimsoll/plimsoll.sock"
 PATH_BYTES_MAX = 107
 REPLY_BYTES_MAX = 256 * 1024 * 1024
+_ASKING = ("/v1/capacity", "/v1/defrag", "/v1/domains", "/domain", "dry_run=true")
+"""How requests end that change nothing, although they have a body."""
+
+written: list[str] = []
+"""The requests by which the agent has done something; it stays done if that cannot be shown."""
 
 
 class Client:
@@ -74,9 +79,9 @@ class Client:
             raise self._unreachable(error, asked=connection.connected) from error
         finally:
             connection.close()
-        return self._parsed(reply.status, text)
+        return self._parsed(method, path, reply.status, text)
 
-    def _parsed(self, status: int, text: bytes) -> Any:
+    def _parsed(self, method: str, path: str, status: int, text: bytes) -> Any:
         try:
             answer = json.loads(text)
         except ValueError as error:
@@ -88,6 +93,8 @@ class Client:
             ) from error
         if status >= 400:
             raise error_of(answer)
+        if method != "GET" and not path.endswith(_ASKING):
+            written.append(f"{method} {path}")
         return answer
 
     def _unreachable(self, error: Exception, asked: bool) -> DaemonUnreachable:

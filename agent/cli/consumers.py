@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
-from uuid import UUID
 
 from agent.errors import UnknownConsumer
 from agent.status.consumers import NamedConsumer, find_consumer, is_uuid
@@ -44,6 +43,8 @@ def find_migration(client: Client, text: str) -> str:
 def find_audit_subject(client: Client, text: str) -> str:
     """As `find_instance`, for an instance or a migration; a uuid in the form that findings have."""
     if is_uuid(text):
+        from uuid import UUID
+
         return str(UUID(text))
     known = [*instances_of(client), *(migration._replace(name="") for migration in migrations_of(client))]
     return find_consumer(text, "instance or migration", known, "plimsoll instances")

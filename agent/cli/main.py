@@ -1,22 +1,38 @@
-"""The entry point of `plimsoll`: parse, run, and end with an exit code, never with a traceback."""
+"""The entry point of `plimsoll`: parse, run, and end with an exit code, never with a traceback.
 
-import contextlib
-import io
-import os
+The command line is imported by `main`, not before it, so that Ctrl-C ends it in the same way from the start.
+"""
+
+from __future__ import annotations
+
 import sys
-from argparse import Namespace
-from collections.abc import Sequence
 
-from agent import __version__
-from agent.cli.agent import agent
-from agent.cli.output import show_error
-from agent.cli.parser import DEBUG, INTERRUPTED, READER_GONE, build, defaults
-from agent.errors import ExitCode, PlimsollError, UsageError
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from argparse import Namespace
+    from collections.abc import Sequence
+
+INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code, one of those that `plimsoll --help` lists."""
-    _prepare_streams()
+    try:
+        return _main(argv)
+    except KeyboardInterrupt:
+        print("plimsoll: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    import os
+
+    from agent.cli.agent import agent
+    from agent.cli.output import show_error
+    from agent.cli.parser import DEBUG, READER_GONE, build, defaults
+    from agent.errors import ExitCode, PlimsollError
+
+    closed = _prepare_streams()
     args = defaults()
     try:
         try:
@@ -24,19 +40,20 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _run(args)
         finally:
             sys.stdout.flush()
+            if closed:
+                _say_what_was_done()
     except PlimsollError as error:
         show_error(error, args.output)
         return error.exit_code
     except BrokenPipeError:
         _drop_output()
+        _say_what_was_done()
         return READER_GONE
     except OSError as error:
         _drop_output()
         print(f"plimsoll: {error.strerror or error}: {error.filename or 'standard output'}", file=sys.stderr)
+        _say_what_was_done()
         return ExitCode.FAILED
-    except KeyboardInterrupt:
-        print("plimsoll: interrupted", file=sys.stderr)
-        return INTERRUPTED
     except (ArithmeticError, AttributeError, ImportError, LookupError, TypeError, ValueError) as error:
         # The agent logs the traceback.
         if os.environ.get(DEBUG) or getattr(args, "run", None) is agent:
@@ -49,23 +66,46 @@ def main(argv: Sequence[str] | None = None) -> int:
         return ExitCode.FAILED
 
 
-def _prepare_streams() -> None:
-    """Make both streams usable: a hook may start the command with descriptors closed, and in any encoding."""
+def _prepare_streams() -> bool:
+    """Make both streams usable: a hook may start the command with descriptors closed, and in any encoding.
+
+    Returns whether standard output was closed.
+    """
+    import io
+
+    closed = sys.stdout is None
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, io.StringIO())
         elif isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+    return closed
 
 
 def _drop_output() -> None:
     """Discard the buffered output, else the interpreter fails once more when it flushes at its end."""
+    import contextlib
+    import io
+    import os
+
     with contextlib.suppress(io.UnsupportedOperation):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def _say_what_was_done() -> None:
+    """Name what the agent did for a command whose answer nothing shows: the caller must not do it again."""
+    from agent.cli import client
+    from agent.cli.output import first_line
+
+    if client.written:
+        print(f"plimsoll: the answer was not shown, and it is done: {first_line()}", file=sys.stderr)
+
+
 def _run(args: Namespace) -> int:
+    from agent import __version__
+    from agent.errors import ExitCode, UsageError
+
     if args.version:
         print(f"plimsoll {__version__}")
         return ExitCode.DONE

@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 FORMATS = ("table", "json", "yaml", "csv")
 
 
+_shown: list[Callable[[Style], Iterable[str]]] = []
+
+
+def first_line() -> str:
+    """The first line, for people, of the last answer that a command has shown; "" for none."""
+    return next(iter(_shown[-1](Style()) if _shown else ()), "")
+
+
 class Output:
     """Writes answers to standard output, in the form of the option --output."""
 
@@ -30,6 +38,7 @@ class Output:
 
         The form is not csv: `agent.cli.main` refuses that for a command without a table.
         """
+        _shown.append(lines)
         if self._form == "json":
             print(json.dumps(data, indent=2))
         elif self._form == "yaml":

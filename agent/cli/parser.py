@@ -22,6 +22,7 @@ from agent.cli.init import add_init_command
 from agent.cli.install_service import add_install_service_command
 from agent.cli.instances import add_instances_command
 from agent.cli.look import add_look_command
+from agent.cli.main import INTERRUPTED
 from agent.cli.move import add_move_command
 from agent.cli.pause import add_drain_command, add_pause_command, add_resume_command
 from agent.cli.placement.command import add_placement_command
@@ -76,7 +77,7 @@ EXIT_CODES = {
     ExitCode.REFUSED: "refused: a claim does not fit, conflicts, or claims are closed (claim, move, reshape)",
     ExitCode.UNREACHABLE: "no agent answered at the socket in time",
 }
-INTERRUPTED = 130
+
 READER_GONE = 141
 DEBUG = "PLIMSOLL_DEBUG"
 

@@ -6,12 +6,13 @@ import shlex
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 from kits.api_client import NOBODY, ROOT_NEEDED, is_root, public_directory, serving
@@ -186,6 +187,31 @@ def test_ctrl_c_is_one_line(tmp_path: Path) -> None:
     assert (process.returncode, stderr) == (INTERRUPTED, "plimsoll: interrupted\n")
 
 
+INTERRUPTED_AT_AN_IMPORT = """
+import builtins, os, signal, sys
+from agent.cli.main import main
+assert "argparse" not in sys.modules, "what takes time is imported by main"
+real, left = builtins.__import__, [int(sys.argv[1])]
+def interrupted(*args, **kwargs):
+    left[0] -= 1
+    if not left[0]:
+        os.kill(os.getpid(), signal.SIGINT)
+    return real(*args, **kwargs)
+builtins.__import__ = interrupted
+sys.exit(main(["status", "--socket", sys.argv[2]]))
+"""
+
+
+@pytest.mark.parametrize("number", [1, 3, 10, 40, 100, 200])
+def test_ctrl_c_is_one_line_from_the_start(tmp_path: Path, number: int) -> None:
+    """While the command line is still imported, which takes most of a short command's time."""
+    command = [sys.executable, "-c", INTERRUPTED_AT_AN_IMPORT, str(number), str(tmp_path / "s")]
+    done = subprocess.run(
+        command, env=ENVIRONMENT, stderr=subprocess.PIPE, encoding="utf-8", timeout=DEADLINE_S, check=False
+    )
+    assert (done.returncode, done.stderr) == (INTERRUPTED, "plimsoll: interrupted\n")
+
+
 @pytest.mark.parametrize("words", [("tree",), ("tree", "-o", "json"), ("--help",)])
 def test_a_reader_that_goes_away_is_no_complaint(path: Path, words: tuple[str, ...]) -> None:
     reader, writer = os.pipe()
@@ -210,6 +236,27 @@ def test_closed_descriptors_change_nothing(path: Path, tmp_path: Path) -> None:
         shell = f"exec {command} {shlex.quote(str(socket_path))} <&- >&- 2>&-"
         done = subprocess.run(["/bin/sh", "-c", shell], env=ENVIRONMENT, timeout=DEADLINE_S, check=False)
         assert done.returncode == code
+
+
+@pytest.mark.parametrize("form", ["table", "json"])
+@pytest.mark.parametrize("where", [">/dev/full", ">&-", "| true"])
+def test_what_was_done_is_told_where_the_answer_cannot_be_shown(path: Path, form: str, where: str) -> None:
+    consumer = str(uuid4())
+    for verb in ((*("claim", consumer, "--name", "web1"), "--resources", "VCPU=1"), ("release", consumer)):
+        command = shlex.join([*COMMAND, *verb, "-o", form, "--socket", str(path)])
+        waits = "trap '' PIPE; " if where == "| true" else ""
+        shell = f"{{ {waits}sleep 0.2; {command}; }} {where}"
+        done = subprocess.run(
+            ["/bin/sh", "-c", shell],
+            env=ENVIRONMENT,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+        last = done.stderr.splitlines()[-1]
+        word = "claimed for" if verb[0] == "claim" else "released"
+        assert last.startswith(f"plimsoll: the answer was not shown, and it is done: {word} {consumer}")
 
 
 def test_a_full_disk_is_one_line(path: Path) -> None:

@@ -41,6 +41,8 @@ FLAVOR = ("claim", "--dry-run", "--flavor", "vcpus=1,memory_mb=512", "--spec")
         ),
         ((*FLAVOR, "hw:secure_boot=required"), "did you mean os:secure_boot?"),
         ((*FLAVOR, "hw:cpu_polcy=dedicated"), "did you mean hw:cpu_policy?"),
+        ((*FLAVOR, "traits:HW_CPU_X86_AVX2=required"), "did you mean trait:HW_CPU_X86_AVX2?"),
+        ((*FLAVOR, f"hw:{'x' * 10_000}=1"), "x..."),
         (("relase", "web1"), "did you mean `plimsoll release`?"),
         (("instances", "-c", "nam"), "there is no column 'nam'"),
     ],
