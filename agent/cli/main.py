@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-INTERRUPTED = 130
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code, one of those that `plimsoll --help` lists."""
@@ -21,7 +19,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _main(argv)
     except KeyboardInterrupt:
         print("plimsoll: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return 130  # agent.cli.parser.INTERRUPTED, which may not be imported yet
 
 
 def _main(argv: Sequence[str] | None) -> int:

@@ -22,7 +22,6 @@ from agent.cli.init import add_init_command
 from agent.cli.install_service import add_install_service_command
 from agent.cli.instances import add_instances_command
 from agent.cli.look import add_look_command
-from agent.cli.main import INTERRUPTED
 from agent.cli.move import add_move_command
 from agent.cli.pause import add_drain_command, add_pause_command, add_resume_command
 from agent.cli.placement.command import add_placement_command
@@ -78,6 +77,7 @@ EXIT_CODES = {
     ExitCode.UNREACHABLE: "no agent answered at the socket in time",
 }
 
+INTERRUPTED = 130
 READER_GONE = 141
 DEBUG = "PLIMSOLL_DEBUG"
 
