@@ -171,7 +171,7 @@ def test_other_namespaces_and_what_only_shapes_the_guest_say_nothing() -> None:
         ({"group_policy": "isolated"}, "group_policy", "none or isolate"),
         ({"group-policy": "isolate"}, "group-policy", "did you mean group_policy?"),
         ({"resource:VGPU": "1"}, "resource:VGPU", "did you mean resources:VGPU?"),
-        ({"traits:CUSTOM_A": "required"}, "group 's'", "no resources"),
+        ({"traits:CUSTOM_A": "required"}, "traits:CUSTOM_A", "did you mean trait:CUSTOM_A?"),
         ({"same_subtree": "_A,_B"}, "same_subtree", "'_A', '_B' is no suffix"),
         ({"hw:cpu_polcy": "dedicated"}, "hw:cpu_polcy", "did you mean hw:cpu_policy?"),
         ({"hw:numa_node": "2"}, "hw:numa_node", "did you mean hw:numa_nodes?"),
