@@ -109,9 +109,11 @@ def _health(part: DriverStatusShape | PlacementStatusShape, reasons: Sequence[st
 
 
 def _claims(claims: ClaimsStatusShape, reasons: Sequence[str], style: Style) -> str:
+    told = "" if claims.get("schedulers", True) else "; schedulers pass the host over"
     if claims["open"]:
-        return f"{claims['count']}, {style.paint('green', 'open')}"
-    return f"{claims['count']}, {style.paint('red', 'closed')}{_because(claims['reason'] or '', reasons)}"
+        return f"{claims['count']}, {style.paint('green', 'open')}{told}"
+    because = _because(claims["reason"] or "", reasons)
+    return f"{claims['count']}, {style.paint('red', 'closed')}{because}{told}"
 
 
 def _because(sentence: str, reasons: Sequence[str]) -> str:

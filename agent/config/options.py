@@ -158,6 +158,15 @@ _COMPUTE = (
         max=HOURS_24_S,
         help="Seconds between two comparisons of Placement with what the agent wrote there; 0: never.",
     ),
+    cfg.IntOpt(
+        "closed_disable_after",
+        default=60,
+        min=0,
+        max=HOURS_24_S,
+        help="After so many seconds in which the host took no claims, whatever the reason, its root provider "
+        "gets the trait COMPUTE_STATUS_DISABLED, so that schedulers pass it over, until claims are open "
+        "again; 0: never.",
+    ),
     cfg.StrOpt(
         "provider_config_location",
         default=PROVIDER_CONFIG_LOCATION,

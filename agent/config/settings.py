@@ -131,13 +131,15 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All settings. Intervals are seconds; `association_refresh_s` and `audit_interval_s` may be 0: never."""
+    """All settings. Intervals are seconds; 0 of `association_refresh_s`, `closed_disable_after_s` and
+    `audit_interval_s` is never."""
 
     host: str
     state_path: Path
     compute_driver: str
     update_resources_interval_s: int
     association_refresh_s: int
+    closed_disable_after_s: int
     audit_interval_s: int
     audit_heal_own: bool
     claims_grow: bool
@@ -215,6 +217,7 @@ def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
         compute_driver=default["compute_driver"],
         update_resources_interval_s=default["update_resources_interval"],
         association_refresh_s=compute["resource_provider_association_refresh"],
+        closed_disable_after_s=compute["closed_disable_after"],
         audit_interval_s=table["audit"]["interval"].value,
         audit_heal_own=table["audit"]["heal"].value == "own",
         claims_grow=table["claims"]["follow"].value == "grow",

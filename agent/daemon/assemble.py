@@ -1,5 +1,6 @@
 """Builds one host's agent from its parts; `agent.daemon.service` runs it as a process."""
 
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -57,13 +58,15 @@ def assemble(
     place: str | None = None,
     backoff: Backoff | None = None,
     clock: HostClock | None = None,
+    steady: Callable[[], float] = time.monotonic,
 ) -> Assembled:
     """Build the parts; make no request to the driver or to Placement yet, and write nothing.
 
     `on_change(state, sentence)` is called after each change of the agent's state; `wake(delay_s)` schedules a
     pass in so many seconds, `wake_audit` the first audit, and `wake_carving` a look at what a boot needs.
-    `gate_paths`: where to look for the gate's hook. `clock` tells how old claims, moves and doubts are.
-    `place`: where this agent runs, if not in the state directory of this machine. Raises StateError.
+    `gate_paths`: where to look for the gate's hook. `clock` tells how old claims, moves and doubts are, and
+    `steady` for how long the host has been closed. `place`: where this agent runs, if not in the state
+    directory of this machine. Raises StateError.
     """
     clock = clock or HostClock()
     client = PlacementClient(MeteredTransport(transport, recorder.metrics))
@@ -131,6 +134,7 @@ def assemble(
         check_state=lambda: journal.remember_host(identity.uuid),
         ask_placement=lambda: client.generations(identity.uuid),
         backoff=backoff,
+        steady=steady,
     )
     operations = LocalOperations(
         agent,

@@ -11,7 +11,9 @@ from agent.claims.used import IDLE
 from agent.config.settings import Settings
 from agent.driver import Driver
 from agent.errors import (
+    ApplyError,
     DriverError,
+    ForeignOwner,
     IdentityError,
     PlacementError,
     PlacementUnavailable,
@@ -37,6 +39,7 @@ LOG = log.get(__name__)
 AT_ONCE_S = 0.25
 INTERNAL_ERROR = 500
 RESHAPE = "reshape"
+IDENTITY = "identity"
 _LOGGED = ("providers", "changed", "operations", "duration_ms")
 
 
@@ -46,7 +49,7 @@ class HostAgent:
     Implements `agent.api.local_operations.Supervisor`. `wake(delay_s)` schedules a pass in so many seconds,
     `wake_audit` the first audit; `is_gate_enabled` tells whether libvirt's hook is there; `check_state`
     raises StateError while the agent's own state cannot be written; `ask_placement` sends a small request,
-    and raises PlacementError where Placement does not answer it.
+    and raises PlacementError where Placement does not answer it. `steady` gives seconds of a steady clock.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class HostAgent:
         check_state: Callable[[], None],
         ask_placement: Callable[[], object],
         backoff: Backoff | None = None,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
         self._settings = settings
         self._identity = identity
@@ -87,6 +91,10 @@ class HostAgent:
         self._noticed: set[str] = set()
         self._silences = 0
         self._fault_lock = threading.Lock()
+        self._steady = steady
+        self._closed_at: float | None = None
+        self._tell_lock = threading.Lock()
+        self._tell_backoff = Backoff(clock=steady)
         self.condition = condition
         self.host_status = host_status
         tracker.observe_placement(
@@ -227,6 +235,49 @@ class HostAgent:
                 self._reconciler.invalidate()
                 self.request_pass(after_backoff=True)
 
+    def tell_schedulers(self, *, answers: bool = False) -> None:
+        """Have schedulers pass the host over once it has been closed for long, until it is open again.
+
+        `answers`: Placement has just answered a request, so it is asked although its back-off goes on.
+        No pass does that: while the driver is away, none gets as far as Placement.
+        """
+        with self._tell_lock:
+            reason, after_s = self._tracker.closed_reason, self._settings.closed_disable_after_s
+            if reason is None:
+                self._closed_at = None
+            elif self._closed_at is None:
+                self._closed_at = self._steady()
+            is_long = self._closed_at is not None and self._steady() - self._closed_at >= after_s > 0
+            if reason is not None and after_s and not is_long:
+                return  # what an earlier run has told stays until the host opens
+            if not self._reconciler.owes_schedulers(closed=is_long) or not self._may_tell(answers=answers):
+                return
+            try:
+                told = self._reconciler.tell_schedulers(closed=is_long)
+            except (PlacementError, StateError, ApplyError, ForeignOwner, IdentityError) as error:
+                self._tell_backoff.failed(error.details.get("retry_after", 0.0))
+                LOG.warning("Schedulers were not told how the host is: %s", error.message)
+                return
+            if self._reconciler.owes_schedulers(closed=is_long):
+                self._tell_backoff.failed()  # Placement does not have the root
+                return
+            self._tell_backoff.succeeded()
+        if told:
+            sentence = (
+                f"Schedulers pass the host over (COMPUTE_STATUS_DISABLED), as it is closed: {reason}."
+                if is_long
+                else "Schedulers may choose the host again: COMPUTE_STATUS_DISABLED is taken back."
+            )
+            LOG.warning("%s", sentence, fields={"event": "schedulers"})
+            self._recorder.record_schedulers(sentence, closed=is_long)
+
+    def _may_tell(self, *, answers: bool) -> bool:
+        """Whether this agent may write to the root now; under another's identity it writes nothing."""
+        fault = self.condition.fault
+        if self.condition.state is HostState.STOPPING or (fault is not None and fault.concern == IDENTITY):
+            return False
+        return answers or not (self.is_placement_paused() or self._tell_backoff.left_s())
+
     def is_alive(self) -> bool:
         """True if the tracker's lock can be taken, for which this waits, and no pass is stuck."""
         self._tracker.claims()
@@ -268,6 +319,8 @@ class HostAgent:
             error = self._with_guests(error)
         if error is not None:
             self.report_fault(error)
+            refused = isinstance(error, PlacementError) and bool(error.status)
+            self.tell_schedulers(answers=refused and "retry_after" not in error.details)
         if error is not None or self._silences != silences:  # Placement failed during the recovery
             return
         self._log_new_problems(report.problems)
@@ -278,6 +331,7 @@ class HostAgent:
         LOG.info(report.sentence, fields={name: getattr(report, name) for name in _LOGGED})
         if self.condition.state is not HostState.STOPPING:
             self._tracker.open()
+            self.tell_schedulers(answers=True)
         if report.pending is not None:
             self.condition.degrade(Fault(RESHAPE, report.pending.message))
             self._try_again(self._backoff.failed())

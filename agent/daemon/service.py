@@ -48,6 +48,7 @@ DELIVER_INTERVAL_S = 10.0
 HEARTBEAT_INTERVAL_S = 10.0
 DEVICES_INTERVAL_S = 10.0
 CARVING_INTERVAL_S = 30.0
+SCHEDULERS_INTERVAL_S = 5.0
 HEARTBEATS_PER_WATCHDOG = 3
 START_EXTENSION_S = 300.0
 STATE_MODE = 0o700
@@ -58,7 +59,7 @@ FIRST_AUDIT_S = (5.0, 40.0)
 _DICE = SystemRandom()
 
 LOOK, VERIFY, DELIVER, HEARTBEAT, DEVICES = "look", "verify", "deliver", "heartbeat", "devices"
-CARVING = "carving"
+CARVING, SCHEDULERS = "carving", "schedulers"
 
 
 def first_audit_s(interval_s: float) -> float:
@@ -201,6 +202,7 @@ class Service:
         self._jobs.every(HEARTBEAT, self._heartbeat, heartbeat_s)
         self._jobs.every(DEVICES, self._agent.look_at_devices, DEVICES_INTERVAL_S)
         self._jobs.every(CARVING, self._write_needs, CARVING_INTERVAL_S)
+        self._jobs.every(SCHEDULERS, self._agent.tell_schedulers, SCHEDULERS_INTERVAL_S)
         if current.audit_interval_s:
             self._jobs.every(AUDIT, self._agent.run_audit, current.audit_interval_s, jitter=True)
         else:

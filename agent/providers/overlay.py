@@ -14,6 +14,11 @@ from agent.driver import DescribedProvider, Description
 from agent.providers.provider_config import COMPUTE_NODE, ProviderConfig, ProviderEntry
 
 STATUS_DISABLED: str = os_traits.COMPUTE_STATUS_DISABLED
+CLOSED = "CUSTOM_PLIMSOLL_CLOSED"
+"""Beside STATUS_DISABLED: the agent has set both, in one write, since the host is closed.
+
+So Placement itself keeps who disabled the host: also where the journal is away, or the agent dies in between.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,18 @@ def with_status_disabled(description: Description) -> Description:
     host, *others = description.providers
     disabled = replace(host, traits=host.traits | {STATUS_DISABLED})
     return replace(description, providers=(disabled, *others))
+
+
+def closed_traits(traits: frozenset[str], *, closed: bool, paused: bool) -> frozenset[str]:
+    """The root's traits on a host that has been closed for long, or is open again.
+
+    What another client said stays. `paused`: a pause tells schedulers as well, so its trait stays.
+    """
+    if closed:
+        return traits if STATUS_DISABLED in traits else traits | {STATUS_DISABLED, CLOSED}
+    if CLOSED not in traits:
+        return traits
+    return traits - ({CLOSED} if paused else {CLOSED, STATUS_DISABLED})
 
 
 def _moved_from(name: str, description: Description) -> frozenset[str]:

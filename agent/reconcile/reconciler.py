@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from agent.backoff import CONFLICTS_MAX, pause
 from agent.driver import CarvedUnit, DeviceSigns, DomainNeeds, Driver, GivenResources, Guest, PassedDevice
 from agent.errors import (
     DriverError,
@@ -19,6 +20,8 @@ from agent.errors import (
     StateError,
 )
 from agent.placement.client import PlacementClient
+from agent.providers.overlay import STATUS_DISABLED, closed_traits
+from agent.providers.owner import check_owner
 from agent.providers.plan import Plan
 from agent.providers.provider_config import ProviderConfig
 from agent.providers.reserved import ReservedUsages
@@ -73,13 +76,16 @@ class Reconciler:
         self._writer = writer
         self._home_checked = False
         self._tree_cache = tree_cache
+        self._owner_trait = owner_trait
         self._clock = clock
         self._timer = timer
+        self._sleep = sleep
         self._lock = threading.Lock()
         self._guests_lock = threading.Lock()
         self._started: float | None = None
         tree, held = tree_cache.load() if tree_cache is not None else (None, {})
         self._tree = tree
+        self._root_traits: frozenset[str] = frozenset()
         self._in_sync = False
         self._seen: HostView | None = None
         self._last: Pass | None = None
@@ -109,6 +115,11 @@ class Reconciler:
     def tree(self) -> ProviderTree | None:
         """Placement's tree as of the last pass, which may have run before the agent's last start."""
         return self._tree
+
+    @property
+    def is_disabled(self) -> bool:
+        """Whether Placement tells schedulers to pass the host over, whoever set that, as far as is known."""
+        return STATUS_DISABLED in self._root_traits
 
     @property
     def guests(self) -> tuple[Guest, ...] | None:
@@ -265,6 +276,48 @@ class Reconciler:
             raise problem
         return tuple(receipt for receipt in undone.receipts() if receipt.id not in known)
 
+    def owes_schedulers(self, *, closed: bool) -> bool:
+        """Whether the traits of the root do not say yet that the host is closed for long, or open again."""
+        return closed_traits(self._root_traits, closed=closed, paused=False) != self._root_traits
+
+    def tell_schedulers(self, *, closed: bool) -> bool:
+        """Have the traits of the root say so; returns whether Placement was told anything.
+
+        Needs no description of the host, and touches traits alone. Waits for a pass. Raises ApplyError,
+        ForeignOwner or AnotherWriter where the root may not be this agent's, StateError, PlacementError.
+        """
+        with self._lock:
+            for attempt in range(CONFLICTS_MAX - 1):
+                pause(attempt, self._sleep)
+                try:
+                    return self._put_root_traits(closed=closed)
+                except PlacementConflict:
+                    continue
+            return self._put_root_traits(closed=closed)
+
+    def _put_root_traits(self, *, closed: bool) -> bool:
+        root = self._client.find_provider(uuid=self._root_uuid)
+        if root is None:
+            self._root_traits = frozenset()
+            return False
+        root = self._client.read_provider(root)
+        traits = root.traits
+        if self._owner_trait is not None:
+            check_owner(root, self._owner_trait)
+        if not self._home_checked:
+            self._check_home()
+            self._home_checked = True
+        self._check_writer(ProviderTree([replace(root, parent=None)]))
+        asked = self._tracker.pause
+        wanted = closed_traits(traits, closed=closed, paused=asked is not None and asked.schedulers)
+        if wanted != traits:
+            for name in sorted(wanted - traits - {STATUS_DISABLED}):
+                self._client.ensure_trait(name)
+            self._in_sync = False  # the root's generation is another one now
+            self._client.put_traits(self._root_uuid, root.generation or 0, wanted)
+        self._root_traits = wanted
+        return wanted != traits
+
     def _resolve_now(self) -> Pass:
         current = self._client.read_tree(self._root_uuid, self._tree)
         return self._steps.resolve(HostView(self._driver.describe(), self._tracker.in_use()), current)
@@ -321,7 +374,8 @@ class Reconciler:
             self._unknown = None
             return None
         current = self._read_current(reread)
-        self._tree, self._in_sync = current, False
+        self._keep_tree(current)
+        self._in_sync = False
         self._steps.read_held(seen, current, reread=reread, in_full=in_full)
         seen = replace(seen, unheld=self._tracker.unheld())
         this = self._steps.settle(self._steps.resolve(seen, current))
@@ -330,7 +384,8 @@ class Reconciler:
         this = self._steps.apply(this)
         self._check_writer(this.current)  # a conflict on the root may have shown another agent's mark
         this, held = self._steps.inform_tracker(this)
-        self._tree, self._seen, self._last, self._unknown = this.current, seen, this, None
+        self._keep_tree(this.current)
+        self._seen, self._last, self._unknown = seen, this, None
         self._use, self._in_sync = ReservedUsages.of(this.resolved, seen.used), this.complete
         self._taken_back = taken_back
         # The pass reserved what was unheld on the host as it is described; the book may see it otherwise.
@@ -338,6 +393,10 @@ class Reconciler:
         if self._tree_cache is not None:
             self._tree_cache.save(this.current, held)
         return Plan(this.written)
+
+    def _keep_tree(self, tree: ProviderTree) -> None:
+        self._tree = tree
+        self._root_traits = tree[self._root_uuid].traits if self._root_uuid in tree else frozenset()
 
     def _describe(self) -> HostView:
         claimed_at = {consumer: claim.since for consumer, claim in self._tracker.claims().items()}

@@ -189,7 +189,12 @@ class AgentStatus:
             "since": _timestamp(self._condition.since),
             "driver": {"name": self._driver_name, **_concern_view("driver", fault)},
             "placement": {"kind": self._placement_kind, **_concern_view("placement", fault)},
-            "claims": {"open": closed is None, "reason": closed, "count": len(self._tracker.claims())},
+            "claims": {
+                "open": closed is None,
+                "reason": closed,
+                "count": len(self._tracker.claims()),
+                "schedulers": not self._reconciler.is_disabled,
+            },
             "gate": {
                 "hook": "unknown" if effect.state is None else effect.state.value,
                 "in_effect": effect.in_effect,

@@ -138,6 +138,7 @@ def opened(
         wake_carving=lambda: carvings_requested.append(now[0]),
         backoff=Backoff(clock=lambda: now[0], uniform=lambda _, high: high),
         clock=_Clock(),
+        steady=lambda: now[0],
     )
     return World(
         agent,

@@ -139,6 +139,7 @@ class SmallHost:
                 "open": self.open,
                 "reason": reasons[0] if reasons else None,
                 "count": len(self._claims),
+                "schedulers": True,
             },
             "last_pass": {"at": SINCE_TEXT, "sentence": "Nothing new.", "duration_ms": 1.25}
             if self.open

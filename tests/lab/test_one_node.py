@@ -267,7 +267,8 @@ def test_the_host_reboots(node: Node) -> None:
     node.wait("the agent answers", lambda: node.ask("plimsoll -o json status"), 300)
     node.title("After the reboot: what is there, what is to come back")
     node.run("plimsoll status; plimsoll tree; plimsoll instances; labdev roles")
-    assert node.json("plimsoll -o json status")["claims"] == {"open": True, "reason": None, "count": claims}
+    said = node.json("plimsoll -o json status")["claims"]
+    assert said == {"open": True, "reason": None, "count": claims, "schedulers": True}
     assert [node.held(VM(number), note=False) for number in range(1, 5)] == before
     for uuid in (VGPU, AUTOSTARTED, DEFINED):
         node.wait(f"{uuid} is there again", lambda uuid=uuid: uuid in node.ask("ls /sys/bus/mdev/devices"))

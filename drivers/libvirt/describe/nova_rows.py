@@ -135,7 +135,7 @@ TRAITS: Sequence[HostRow] = (
     HostRow(
         ("COMPUTE_STATUS_DISABLED",),
         "while the compute service is disabled",
-        "while the host is paused with `--schedulers`",
+        "while the host is paused with `--schedulers`, or closed for longer than `closed_disable_after`",
         difference="set by others, it is kept, and does not close the host for local claims",
     ),
     HostRow(

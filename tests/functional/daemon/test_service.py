@@ -76,7 +76,7 @@ def test_status_says_how_everything_is(world: World, settings: Settings) -> None
     assert status["reasons"] == [] and status["host"] == "node1"
     assert status["driver"] == {"name": "fake", "ok": True, "error": None}
     assert status["placement"] == {"kind": settings.placement.kind, "ok": True, "error": None}
-    assert status["claims"] == {"open": True, "reason": None, "count": 1}
+    assert status["claims"] == {"open": True, "reason": None, "count": 1, "schedulers": True}
     assert status["last_pass"]["sentence"].startswith("After the start: ")
 
 
