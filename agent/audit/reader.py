@@ -13,7 +13,7 @@ from agent.audit.observation import Observation
 from agent.claims.claim import Claim
 from agent.claims.fit import ProviderIndex
 from agent.driver import Guest
-from agent.errors import ClaimConflict
+from agent.errors import ClaimConflict, PlacementError
 from agent.moves.ownership import may_be_migration
 from agent.moves.states import Move
 from agent.placement.client import ConsumerAllocations, PlacementClient
@@ -53,6 +53,11 @@ class AuditReader:
             tree, allocations = self._client.read_tree_with(
                 self._root, self._known_tree(), self._client.provider_allocations
             )
+            if self._root not in tree and self._tracker.claims():
+                raise PlacementError(
+                    f"Placement has no provider of this host ({self._root}), and the agent has claims: its "
+                    "database was lost or replaced. Nothing was compared; `plimsoll status` has the remedy."
+                )
             holders = {uuid: each.consumers for uuid, each in allocations.items()}
             self._tracker.observe(holders, reading)  # what somebody deleted raised no generation
         known = self._tracker.snapshot()

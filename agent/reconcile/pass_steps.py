@@ -7,13 +7,14 @@ doubt, `find_desired` adds the moves that take a reshape, `reshape` carries thos
 writes the rest, and `inform_tracker` hands the tree and its allocations on.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from agent.claims.fit import ProviderIndex
 from agent.claims.numa.host_cells import HostCells, HostLayout
-from agent.claims.used import Place, gone_units
+from agent.claims.rows import Row
+from agent.claims.used import IDLE, Place, gone_units
 from agent.driver import Description, Guest, Topology
 from agent.errors import ApplyError, PlacementUnavailable, ReshapeRefused, StateError
 from agent.moves.consumer_names import consumer_names
@@ -197,6 +198,7 @@ class PassSteps:
                 *resolved.problems,
                 *overlaid.conflicts,
                 *cordons.sentences,
+                *_units_of_two(self._tracker.rows().values()),
             ),
         )
         desired = Desired(resolved.tree, resolved.owned)
@@ -426,6 +428,28 @@ class PassSteps:
 
 def _with_reserved(desired: Desired, unheld: UnheldUse) -> Desired:
     return replace(desired, tree=unheld.reserve(desired.tree, desired.owned))
+
+
+def _units_of_two(rows: Collection[Row]) -> Iterator[str]:
+    """A sentence for each exact unit that is claimed for one instance and used by the guest of another."""
+    claimed = {
+        (name, unit): row.instance
+        for row in rows
+        for claim in row.claimed.values()
+        for _, name, unit in claim.exact
+    }
+    for row in rows:
+        if row.guest is None or row.guest.state in IDLE:
+            continue
+        for used in row.guest.units:
+            owner = claimed.get((used.resource_class, used.unit), row.instance)
+            if owner != row.instance:
+                yield (
+                    f"{used.resource_class} {used.unit} is claimed for {owner}, and used by the guest "
+                    f"{row.guest.name} ({row.instance}): the agent's records are older than its guests, as "
+                    "in a state directory that was restored from a copy, or the guest got it past the agent. "
+                    "`plimsoll audit` shows what differs; release the claim, or take the unit from the guest."
+                )
 
 
 def _moving(desired: Desired) -> frozenset[tuple[str, str]]:

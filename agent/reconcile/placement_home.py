@@ -13,6 +13,8 @@ from agent.errors import ApplyError, StateError, counted
 from agent.placement.client import PlacementClient
 
 HOME_FILE = "placement_home"
+GO_ON = "adopted, from "
+"""Before the name of a home: an operator has adopted the host since, so it may have lost what it held."""
 NAMED_MAX = 3
 TEXT_CHARS_MAX = 1000
 
@@ -38,6 +40,11 @@ def check_home(state_path: Path, client: PlacementClient, home: str, claims: Ite
     then write nothing.
     """
     before = _read(state_path / HOME_FILE)
+    if before is not None and before.startswith(GO_ON):
+        before = before.removeprefix(GO_ON)
+        if before == home:
+            _write(state_path / HOME_FILE, home)
+            return
     granted = [claim for claim in claims if claim.state is ClaimState.CLAIMED]
     if before == home:
         _check_known(client, home, granted)
@@ -56,6 +63,13 @@ def check_home(state_path: Path, client: PlacementClient, home: str, claims: Ite
     _write(state_path / HOME_FILE, home)
 
 
+def go_on_without(state_path: Path) -> None:
+    """Let the next start go on with the same Placement, even if that has lost all. Raises StateError."""
+    before = _read(state_path / HOME_FILE)
+    if before is not None and not before.startswith(GO_ON):
+        _write(state_path / HOME_FILE, f"{GO_ON}{before}")
+
+
 def _check_known(client: PlacementClient, home: str, granted: Sequence[Claim]) -> None:
     """A provider with allocations cannot be deleted, so one that is gone went with the whole database."""
     in_use = next((provider for claim in granted for provider in claim.allocations), None)
@@ -63,7 +77,9 @@ def _check_known(client: PlacementClient, home: str, granted: Sequence[Claim]) -
         raise ApplyError(
             f"This host has {counted(len(granted), 'claim')} ({_named(granted)}), but {home} no longer "
             "knows its providers: its database was lost or replaced. Nothing was written. Restore the "
-            "database from a backup, or release the claims and claim again.",
+            "database from a backup. Without one, stop the agent, run `plimsoll adopt UUID` with the uuid of "
+            "this host, and start it: it reports the host anew, and `plimsoll audit --heal` writes the "
+            "allocations of the claims whose guests are here.",
             consumers=[claim.consumer for claim in granted],
             here=home,
         )

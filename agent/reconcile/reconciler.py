@@ -426,13 +426,14 @@ class Reconciler:
 
         Where another writer has changed Placement since, the first write of the pass meets a conflict.
         """
-        if not self._home_checked:
+        first = not self._home_checked
+        if first:
             self._check_home()
             self._home_checked = True
         if self._in_sync and not reread and self._tree is not None:
             return self._tree
         current = self._client.read_tree(self._root_uuid, self._tree)
-        if self._tree and not current:
+        if self._tree and not current and not first:
             self._check_home()  # Placement lost the whole database, and the host's allocations with it
         self._check_writer(current)
         return current

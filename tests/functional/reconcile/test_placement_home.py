@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -11,10 +11,13 @@ import pytest
 from kits.agent import World, opened, request, told
 from kits.placements import Embedded, OpenStack, Placement
 
-from agent.driver import Guest, GuestState
+from agent.daemon.adopt import adopt
+from agent.driver import Guest, GuestState, UsedUnit
+from agent.errors import PlimsollError
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.reconcile.tree_cache import CACHE_FILE
 from agent.status.condition import HostState
+from drivers.fake.host import Nic
 
 KEPT, GONE, NEW = (request(VCPU=number, MEMORY_MB=64) for number in (1, 2, 3))
 DISK_GB = 4321
@@ -68,6 +71,32 @@ class Site:
             file.unlink()
         for file in self._backup.iterdir():
             shutil.copy(file, where)
+        self._start()
+
+    def loses_all(self) -> None:
+        where = self._stop()
+        for file in where.glob(self._names):
+            file.unlink()
+        self._start()
+
+    def state_is_put_back(self, change: Callable[[], None]) -> None:
+        """An older copy of the agent's own database takes the place of what it is after the change."""
+        self._stop()
+        shutil.copy(self.state / "agent.db", self._backup / "agent.db")
+        self._start()
+        self.runs()
+        change()
+        self._stop()
+        for file in self.state.glob("agent.db*"):
+            file.unlink()
+        shutil.copy(self._backup / "agent.db", self.state)
+        self._start()
+
+    def is_adopted(self) -> None:
+        uuid = self.world.journal.host_uuid()
+        assert uuid is not None
+        self._stop()
+        adopt(self._settings, uuid)
         self._start()
 
     def forget_what_was_seen(self) -> None:
@@ -139,3 +168,47 @@ def test_generations_that_meet_by_chance_deceive_nobody_once_what_was_seen_is_fo
     site.forget_what_was_seen()
     site.runs(KEPT.consumer, NEW.consumer)
     assert site.disk_gb() == DISK_GB
+
+
+def test_an_empty_database_is_no_good_audit_and_adopt_and_heal_write_it_again(site: Site) -> None:
+    site.loses_all()
+    agent = site.world.agent
+    agent.reconcile("the start")
+    fault = agent.condition.fault
+    assert fault is not None and "lost or replaced" in fault.sentence and "plimsoll adopt" in fault.sentence
+    with pytest.raises(PlimsollError, match="lost or replaced"):
+        site.world.operations.audit(heal=True)
+    site.is_adopted()
+    site.runs(KEPT.consumer, NEW.consumer)
+    lost = {("amounts differ", KEPT.consumer), ("amounts differ", NEW.consumer)}
+    assert site.findings() == lost
+    assert site.findings(heal=True) == lost
+    for asked in (KEPT, NEW):
+        (held,) = site.client.allocations_of(asked.consumer).allocations.values()
+        assert held == asked.resources
+    assert site.findings() == set()
+
+
+def test_status_says_at_once_that_a_restored_journal_gives_a_unit_that_another_guest_uses(site: Site) -> None:
+    """The copy has the claim that was released since; another guest runs with its CPU meanwhile."""
+    old, new = (request(VCPU=1, SRIOV_NET_VF=1) for _ in range(2))
+    nic = Nic("eth0", "0000:31:00.0", ("0000:31:02.0",))
+    uses = UsedUnit("SRIOV_NET_VF", "0000:31:02.0", "pci:0000:31:00.0")
+    site.world.driver.change(nics=(nic,))
+    site.runs(KEPT.consumer, NEW.consumer)
+    site.world.operations.claim(old)
+
+    def change() -> None:
+        site.world.driver.change(nics=(nic,))
+        site.runs(KEPT.consumer, NEW.consumer)
+        assert site.world.operations.release(old.consumer)
+        assert site.world.operations.claim(new)
+
+    site.state_is_put_back(change)
+    site.world.driver.change(nics=(nic,))
+    site.world.driver.add_guest(
+        Guest(new.consumer, "later", GuestState.RUNNING, {"VCPU": 1, "SRIOV_NET_VF": 1}, (uses,))
+    )
+    site.runs(KEPT.consumer, NEW.consumer)
+    told = [each for each in site.world.operations.status()["reasons"] if "records are older" in each]
+    assert told and old.consumer in told[0] and new.consumer in told[0]
