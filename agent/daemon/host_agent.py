@@ -436,19 +436,21 @@ class HostAgent:
 
     def _recover(self, report: PassReport) -> PlimsollError | None:
         """Check that a fault of the agent's own state is gone. Once after the start, finish or undo what a
-        crash left; later, deliver what waited for Placement. Then settle the gate's claims."""
+        crash left; later, deliver what waited for Placement. Then settle the gate's claims. None of that is
+        done while another agent may write as this host: a copied journal has what that one has finished."""
         fault, guests = self.condition.fault, self._reconciler.guests or ()
         try:
             if fault is not None and fault.concern == OWN:
                 self._check_state()
-            if not self._recovered:
+            alone = self._reconciler.holds_back() is None
+            if not self._recovered and alone:
                 resolved = self._tracker.recover()  # another pass may have seen newer guests
                 self._recovered = True
                 if resolved:
                     LOG.info("Finished or undid what the last run left open.", fields={"claims": resolved})
-            elif fault is not None and self._tracker.pending:
+            elif self._recovered and fault is not None and self._tracker.pending:
                 self._tracker.deliver()
-            if self._reconciler.holds_back() is None:
+            if alone:
                 self._gate.settle(guests, report.at)
         except (PlacementUnavailable, StateError) as error:
             return error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -48,6 +49,20 @@ class Disk:
         """Somebody put an empty state directory in its place."""
         self.connection.close()
         self.connection = _empty()
+
+    def copy(self, other: Disk) -> None:
+        """An image of another disk."""
+        self.connection.deserialize(other.connection.serialize())
+
+    def adopt(self) -> None:
+        """`plimsoll adopt` was run: the agent's next start takes the host over."""
+        (text,) = self.connection.execute("SELECT value FROM facts WHERE name = 'writer'").fetchone() or (
+            "{}",
+        )
+        self.connection.execute(
+            "INSERT OR REPLACE INTO facts (name, value) VALUES ('writer', ?)",
+            (json.dumps({**json.loads(text), "takes_over": True}),),
+        )
 
     def close(self) -> None:
         """The world has ended."""

@@ -22,6 +22,7 @@ from agent.durable.errors import DatabaseError
 from agent.errors import StateError
 from agent.placement.client import PlacementClient
 from agent.placement.outcome import WriteRefused, WriteUnknown
+from agent.reconcile.one_writer import Writer
 from agent.reshape import relocate
 from agent.state.journal import Journal, PendingWrite
 from agent.tracker import withdraw
@@ -182,6 +183,13 @@ def _witnesses() -> Patches:
     ]
 
 
+def _one_writer() -> Patches:
+    return [
+        patch.object(Writer, "check", lambda self, tree: None),
+        patch.object(Writer, "holds_back", lambda self, tree=None, *, taking=True: None),
+    ]
+
+
 LAWS_OFF = {
     "units": LawOff("a unit has one owner", _units, 7),
     "used": LawOff("what guests use is counted", _used, 48),
@@ -199,6 +207,7 @@ LAWS_OFF = {
     "reserved": LawOff("what is claimed or used, and not held, is reserved", _reserved, 22),
     "held-for-guest": LawOff("a migration holds for its guest while that is here", _held_for_guest, 11),
     "witnesses": LawOff("a deletion that raises no generation is noticed", _witnesses, 62),
+    "one-writer": LawOff("one agent writes for a host", _one_writer, 150),
     "release": LawOff("a release gives back what is held", _release, 449),
 }
 

@@ -215,11 +215,13 @@ class Host:
         trace: Callable[[str], None],
         *,
         pooled: bool = False,
+        clone_of: Host | None = None,
     ) -> None:
+        """`clone_of`: this machine has a copy of that one's disk, and hardware and guests of its own."""
         self.name = name
         self._pooled = pooled
         self.place = f"the machine of {name}"
-        self.uuid = uuid_of(f"host {name}")
+        self.uuid = uuid_of(f"host {clone_of.name if clone_of else name}")
         self.scheduler = scheduler
         self.network = network
         self.trace = trace
@@ -251,10 +253,12 @@ class Host:
         told = _settings()
         self.settings = replace(
             told,
-            host=name,
+            host=clone_of.name if clone_of else name,
             state_path=directory,
-            driver=replace(told.driver, host=name, state_path=directory),
+            driver=replace(told.driver, host=clone_of.name if clone_of else name, state_path=directory),
         )
+        if clone_of is not None:
+            self.disk.copy(clone_of.disk)
         self.start()
 
     # The agent
@@ -279,7 +283,7 @@ class Host:
             recorder = Recorder(_NoMetrics(), journal.record_event)
             assembled = assemble(
                 self.settings,
-                Identity(self.uuid, self.name),
+                Identity(self.uuid, self.settings.host),
                 journal,
                 driver,
                 SimulatedTransport(self.network, self.name),
@@ -398,7 +402,7 @@ class Host:
         """What the hardware offers now."""
         if self._described is None:
             self._described = describe_host(
-                self._hardware, self.settings.driver.host_settings, self.name
+                self._hardware, self.settings.driver.host_settings, self.settings.host
             ).providers
         return self._described
 

@@ -76,6 +76,9 @@ class Oracle:
     forgotten: set[tuple[str, str]] = field(default_factory=set)
     """(host, consumer): asked for before the host lost its disk, so nothing can be known of it."""
 
+    clones: dict[str, str] = field(default_factory=dict)
+    """{machine with a copy of a host's disk: that host}; what either granted, the other must leave alone."""
+
     found: Violation | None = None
     """The first violation; the agent's own code must not catch it, so it is kept here."""
 
@@ -112,6 +115,7 @@ class Oracle:
                 self._guest_is_gone(self.hosts[write.author], consumer)
         if write.author not in self.hosts:
             self.disturbed |= write.changed.keys()
+        if write.author not in self.hosts and write.author not in self.clones:
             for key, promise in list(self.promises.items()):
                 if promise.party & write.changed.keys():
                     del self.promises[key]
@@ -373,7 +377,7 @@ class Oracle:
                 self._is_held(promise, f"{write.author}'s {write.request}")
 
     def _is_held(self, promise: Promise, after: str) -> None:
-        root = self.hosts[promise.host].uuid
+        root = self.hosts[self.clones.get(promise.host, promise.host)].uuid
         total: Counter[str] = Counter()
         for consumer in promise.party:
             for provider, amounts in self.network.holdings().get(consumer, {}).items():

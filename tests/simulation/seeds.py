@@ -34,6 +34,8 @@ CLOCKED = 0.15
 """So many of the histories have wall clocks that are set."""
 FOREIGN = 0.15
 """So many of the histories have moves of a control plane, and as many lose allocations to others."""
+CLONED = 0.08
+"""So many of the histories have a host whose disk is copied into another machine."""
 GROWTH: tuple[dict[str, int], ...] = (
     {"SRIOV_NET_VF": 1},
     {"MEMORY_MB": 8000},
@@ -93,6 +95,8 @@ class Narrator:
             self.plots += ["slow_start"] * 2
         if Random(f"taken {seed}").random() < FOREIGN:
             self.mishaps.append("taken")
+        if Random(f"cloned {seed}").random() < CLONED:
+            self.mishaps += ["clone"] * 2
         self.fast = dice.random() < 0.5
         self.moves = 0
         self.host = dice.choice(self.hosts)
@@ -310,6 +314,12 @@ class Narrator:
         host = self._near()
         steps = [Step("loses_functions", (host,))]
         return [*steps, Step("regains_functions", (host,))] if self.dice.random() < 0.6 else steps
+
+    def _clone(self) -> list[Step]:
+        host = self._near()
+        claims = Step("clone_claims", (host, self.dice.choice(CONSUMERS)), self._amounts())
+        then = [claims, Step("clone_audits", (host,)), Step("audits", (host,)), Step("clone_audits", (host,))]
+        return [Step("is_cloned", (host,)), *self.dice.sample(then, self.dice.randint(1, len(then)))]
 
     def _request(self) -> list[Step]:
         later_s = self.dice.choice((0.0, 1.0, 20.0, 50.0, 100.0, 250.0))

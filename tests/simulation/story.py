@@ -80,6 +80,9 @@ SENTENCES = {
     "will_die": "the agent of host {0} will be killed at the {1}th place where it waits",
     "starts": "the agent of host {0} starts",
     "loses_disk": "host {0} gets an empty state directory",
+    "is_cloned": "another machine starts with a copy of host {0}'s disk",
+    "clone_audits": "the machine with the copy of host {0}'s disk is asked for an audit that heals",
+    "clone_claims": "the machine with the copy of host {0}'s disk is asked to claim {amounts} for {1}",
     "reshapes": "the driver of host {0} reports its devices {1}",
     "loses_functions": "a network card of host {0} loses its virtual functions",
     "regains_functions": "the virtual functions of host {0} are back",
@@ -120,6 +123,7 @@ class Story:
         self.scheduler = Scheduler(seed, restless=restless, stall=stall)
         self.told: list[str] = []
         self.hosts: dict[str, Host] = {}
+        self.clones: dict[str, Host] = {}
         self.answers: list[Answer] = []
         self.latest: dict[str, Answer] = {}
         self.asked: dict[str, list[Answer]] = {}
@@ -136,7 +140,7 @@ class Story:
         with self._stack as stack:
             stack.callback(self._close_disks)
             stack.enter_context(patches.simulated(self.scheduler))
-            directory = Path(tempfile.mkdtemp(prefix="plimsoll-story-", dir=_fast()))
+            self._directory = directory = Path(tempfile.mkdtemp(prefix="plimsoll-story-", dir=_fast()))
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
             self.network = Network(self.scheduler, self._servers, self._trace)
             self.oracle = Oracle(self.scheduler, self.network, self.hosts)
@@ -179,7 +183,7 @@ class Story:
         self._stack.close()
 
     def _close_disks(self) -> None:
-        for host in self.hosts.values():
+        for host in (*self.hosts.values(), *self.clones.values()):
             host.disk.close()
 
     # How it is told
@@ -208,7 +212,7 @@ class Story:
         self.told.append(f"{self.scheduler.now:9.3f}  {line}")
 
     def _died(self, process: Process) -> None:
-        for host in self.hosts.values():
+        for host in (*self.hosts.values(), *self.clones.values()):
             host.died(process)
         for host_name, uuid in self._starting if self._slow_s else ():
             if host_name == process.name:  # libvirt gets no answer: the guest does not start
@@ -608,6 +612,76 @@ class Story:
             here.lose_disk()
             self.oracle.forget_host(host)
 
+    # A disk in two machines
+
+    def is_cloned(self, host: str) -> None:
+        """Of the same model, with guests of its own."""
+        if host in self.clones:
+            return
+        here, name = self.hosts[host], f"clone of {host}"
+        number = 1 + sorted(self.hosts).index(host)
+        clone = Host(
+            name,
+            number,
+            self.scheduler,
+            self.network,
+            self._directory / name,
+            self._trace,
+            pooled=self._pooled,
+            clone_of=here,
+        )
+        self.clones[host] = clone
+        self.oracle.clones[name] = host
+        self._settle()
+
+    def clone_audits(self, host: str) -> Answer | None:
+        clone = self.clones.get(host)
+        if clone is None:
+            return None
+        answer = clone.ask("audit", lambda operations: operations.audit(heal=True))
+        if self._waits:
+            self._finish(answer)
+        return answer
+
+    def clone_claims(self, host: str, consumer: str, **amounts: int) -> Answer | None:
+        """For an instance of its own, which only its machine has."""
+        clone, consumer = self.clones.get(host), f"{consumer} on the clone"
+        if clone is None:
+            return None
+        uuid = uuid_of(consumer)
+        self.oracle.names[uuid] = consumer
+        self.oracle.disturbed.add(uuid)
+        request = request_for(consumer, amounts)
+
+        def claim(operations: Any) -> Any:
+            granted: Claim = operations.claim(request)
+            self._promise_of(clone.name, uuid, granted)
+            return granted
+
+        answer = clone.ask(f"claim for {consumer}", claim)
+        if self._waits:
+            self._finish(answer)
+        return answer
+
+    def _promise_of(self, clone: str, consumer: str, claim: Claim) -> None:
+        amounts = _sum(claim.allocations)
+        self.oracle.promise(Promise(clone, frozenset({consumer}), amounts, frozenset(), self.scheduler.now))
+
+    def _end_clones(self) -> None:
+        """The operator takes the copies away, and says on each host that it goes on."""
+        for host, clone in self.clones.items():
+            clone.wanted = False
+            for key in [key for key in self.oracle.promises if key[0] == clone.name]:
+                del self.oracle.promises[key]
+            if not clone.process.dead:
+                self.scheduler.kill(clone.process)
+            clone.disk.close()
+            here = self.hosts[host]
+            if not here.process.dead:
+                self.scheduler.kill(here.process)
+            here.disk.adopt()
+        self.clones.clear()
+
     def reshapes(self, host: str, where: str) -> None:
         self.hosts[host].reshape(flat_devices=where == "flat", report_numa=where == "by cell")
         self._settle()
@@ -687,6 +761,7 @@ class Story:
         self._trace("-- all faults cease")
         self.network.calm()
         self.scheduler.stall = 0.0
+        self._end_clones()
         for host in self.hosts.values():
             host.disk.stalls.clear()
             host.disk.fails = 0

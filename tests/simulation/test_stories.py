@@ -674,3 +674,26 @@ def test_a_begin_without_an_answer_ends_also_where_the_source_lost_its_functions
         story.waits(300)
         story.comes_to_rest()
         assert not story.unfinished_moves("a") or story.held("move1")
+
+
+# One writer a host
+
+
+def test_two_machines_with_one_disk_heal_nothing_of_each_other_and_adopt_ends_it() -> None:
+    with Story("a") as story:
+        a = story.host("a")
+        assert a.claims("web1", **WEB).granted
+        a.guest_starts("web1")
+        a.is_cloned()
+        assert a.claims("web2", **WEB).granted
+        assert a.clone_claims("web3", VCPU=1).granted
+        a.clone_audits()  # it cannot know yet whose web2 is
+        assert story.held("web2")
+        story.waits(700)
+        for _ in range(3):
+            a.clone_audits()
+            a.audits()
+        assert story.held("web1") and story.held("web2") and story.held("web3 on the clone")
+        assert not a.claims("web4", VCPU=1).granted and not a.clone_claims("web4", VCPU=1).granted
+        story.comes_to_rest()
+        assert a.claims("web4", VCPU=1).granted
