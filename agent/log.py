@@ -61,6 +61,14 @@ class Formatter(logging.Formatter):
         return MASK if value in self._secrets else mask_secrets(str(value), self._secrets)
 
 
+def plain(text: object) -> str:
+    """The text with unprintable characters spelt out, such as terminal escapes in the name of a guest."""
+    word = str(text)
+    if word.isprintable():
+        return word
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in word)
+
+
 def is_ordinary(secret: str) -> bool:
     """Whether a secret may as well be a word or a number of an ordinary sentence, such as `admin`."""
     return _ORDINARY.fullmatch(secret) is not None
@@ -80,7 +88,7 @@ def mask_secrets(text: str, secrets: Iterable[str]) -> str:
 
 
 def _journal(record: logging.LogRecord, message: str, fields: Mapping[str, Any]) -> str:
-    words = (message.replace("\n", "\\n"), *_pairs(fields))
+    words = (plain(message), *_pairs(fields))
     return f"<{PRIORITIES.get(record.levelname, 6)}>{' '.join(words)}"
 
 
@@ -91,7 +99,7 @@ def _logfmt(record: logging.LogRecord, message: str, fields: Mapping[str, Any]) 
 
 def _json(record: logging.LogRecord, message: str, fields: Mapping[str, Any]) -> str:
     head = {"time": _time(record), "level": record.levelname.lower(), "logger": record.name, "msg": message}
-    return json.dumps({**fields, **head}, ensure_ascii=False)
+    return _dumps({**fields, **head})
 
 
 def _time(record: logging.LogRecord) -> str:
@@ -103,4 +111,12 @@ def _time(record: logging.LogRecord) -> str:
 def _pairs(fields: Mapping[str, Any]) -> Iterable[str]:
     for name, value in fields.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        yield f"{name}={text if _BARE.fullmatch(text) else json.dumps(text, ensure_ascii=False)}"
+        yield f"{name}={text if text.isprintable() and _BARE.fullmatch(text) else _dumps(text)}"
+
+
+def _dumps(value: object) -> str:
+    """The value as JSON, whose strings have escapes for what a terminal would not show as it is."""
+    text = json.dumps(value, ensure_ascii=False)
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else json.dumps(letter)[1:-1] for letter in text)

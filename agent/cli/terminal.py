@@ -3,6 +3,10 @@
 import os
 from typing import NamedTuple, TextIO
 
+from agent.log import plain
+
+__all__ = ["COLOURS", "WIDTH_DEFAULT", "WIDTH_MIN", "Style", "plain", "style_of"]
+
 WIDTH_DEFAULT = 100
 WIDTH_MIN = 40
 
@@ -44,11 +48,3 @@ def _width(stream: TextIO) -> int:
         return max(os.get_terminal_size(stream.fileno()).columns, WIDTH_MIN)
     except OSError:
         return WIDTH_DEFAULT
-
-
-def plain(text: object) -> str:
-    """The text with unprintable characters spelt out, such as terminal escapes in the name of a guest."""
-    word = str(text)
-    if word.isprintable():
-        return word
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in word)

@@ -1,21 +1,26 @@
 """The status page: one HTML document, rendered from the overview. It loads nothing.
 
-The template escapes every name of a guest, a claim or a provider. The widths of the bars are SVG attributes,
-because the content security policy allows no inline style except the one sheet, by its hash.
+The template escapes every name of a guest, a claim or a provider, and spells characters that a browser would
+not show or that turn the order of the others (U+202E). Links and a form choose the guests, no script.
+The widths of the bars are SVG attributes, because the content security policy allows no inline style except
+the one sheet, by its hash.
 """
 
 import base64
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
+from urllib.parse import urlencode
 
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
+from agent.log import plain
 from agent.moves.states import Move
 from agent.reshape.receipt import Receipt
 from agent.reshape.types import name_of
@@ -25,6 +30,9 @@ from agent.status.overview import Overview
 from agent.tree import Provider
 
 ROWS_MAX = 500
+GUESTS_A_PAGE = 25
+UNFOLDED_MAX = 10
+HOLDS_UNFOLDED_MAX = 6
 NEARLY_FULL = 0.75
 UNITS_SHOWN = 8
 DEPTH_MAX = 5
@@ -38,9 +46,26 @@ def _resource(name: str) -> str:
 STYLE = _resource("page.css")
 _DIGEST = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
 CSP = (
-    f"default-src 'none'; style-src 'sha256-{_DIGEST}'; base-uri 'none'; form-action 'none'; "
+    f"default-src 'none'; style-src 'sha256-{_DIGEST}'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a reader asked for: the guests with the text `find`, the page of them (from 1), a reload."""
+
+    find: str = ""
+    page: int = 1
+    refresh_s: int | None = None
+
+    def link(self, **changes: object) -> str:
+        """The address of the page with these fields changed."""
+        asked = {"find": self.find, "page": self.page, "refresh": self.refresh_s} | changes
+        words = urlencode(
+            {name: value for name, value in asked.items() if value and (name, value) != ("page", 1)}
+        )
+        return f"/?{words}" if words else "/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,23 +105,42 @@ class Row:
     since: str
     holds: tuple[str, ...]
 
+    def has(self, text: str) -> bool:
+        """Whether one of the words that the row shows contains the text, in any case."""
+        words = (self.name, self.uuid, self.guest, self.claim, *self.holds)
+        return any(plain(text).casefold() in plain(word).casefold() for word in words)
+
 
 def render_page(
-    overview: Overview, receipt: Receipt | None, events: tuple[Event, ...], refresh_s: int | None
+    overview: Overview, receipt: Receipt | None, events: tuple[Event, ...], view: View = View()
 ) -> str:
     """The page's HTML. `receipt` is the last reshape's; `events` come newest first.
 
-    The browser reloads the page every `refresh_s` seconds (None: never).
+    A page beyond the last one shows the last one: guests may have left since the link was drawn.
     """
-    uuids = _uuids(overview)
+    every = [_row(overview, uuid) for uuid in _uuids(overview)]
+    states = Counter(row.claim for row in every)
+    # A whole state finds only that state, because `unclaimed` contains `claimed`.
+    found = [row for row in every if (row.claim == view.find if view.find in states else row.has(view.find))]
+    pages = max(1, -(-len(found) // GUESTS_A_PAGE))
+    view = replace(view, page=min(view.page, pages))
+    first = (view.page - 1) * GUESTS_A_PAGE
+    failed = [check for check in (*overview.health.live, *overview.health.ready) if not check.ok]
+    said = {check.reason for check in failed}
     return _template().render(
         overview=overview,
         status=overview.status,
         style=Markup(STYLE),  # noqa: S704 - our own file
-        refresh_s=refresh_s,
+        view=view,
+        unfolded=UNFOLDED_MAX,
         tree=list(_branches(overview)),
-        rows=[_row(overview, uuid) for uuid in uuids[:ROWS_MAX]],
-        more=max(0, len(uuids) - ROWS_MAX),
+        rows=found[first : first + GUESTS_A_PAGE],
+        first=first,
+        found=len(found),
+        every=len(every),
+        pages=pages,
+        claim_states=sorted(states.items()),
+        holds_unfolded=HOLDS_UNFOLDED_MAX,
         moves=[_move(overview, move) for move in overview.under_way[:ROWS_MAX]],
         findings=overview.findings[:ROWS_MAX],
         reshape=_reshape(overview, receipt) if receipt else None,
@@ -109,7 +153,8 @@ def render_page(
         passed=utc_time(overview.passed_at) if overview.passed_at else None,
         next_try=utc_time(overview.next_try_at) if overview.next_try_at else None,
         audited=utc_time(overview.audited_at) if overview.audited_at else None,
-        failed=[check for check in (*overview.health.live, *overview.health.ready) if not check.ok],
+        failed=failed,
+        reasons=[reason for reason in overview.status["reasons"] if reason not in said],
         running=sum(guest.state == "running" for guest in overview.guests),
     )
 
@@ -117,20 +162,25 @@ def render_page(
 @cache
 def _template() -> Template:
     environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_spelt
     )
     environment.filters |= {"commands": _commands, "breakable": _breakable}
     return environment.from_string(_resource("page.html"))
 
 
+def _spelt(value: object) -> object:
+    """What an expression of the template shows; the template escapes it afterwards."""
+    return value if isinstance(value, Markup) else plain(value)
+
+
 def _commands(sentence: str) -> Markup:
     """The sentence with what stands between backticks as code."""
-    return Markup(_QUOTED.sub(r"<code>\1</code>", str(escape(sentence))))  # noqa: S704 - escaped
+    return Markup(_QUOTED.sub(r"<code>\1</code>", str(escape(plain(sentence)))))  # noqa: S704 - escaped
 
 
 def _breakable(name: str) -> Markup:
     """A resource class, whose name a narrow screen may break after each underscore."""
-    return Markup("_<wbr>").join(name.split("_"))
+    return Markup("_<wbr>").join(plain(name).split("_"))
 
 
 def utc_time(seconds: float) -> str:

@@ -11,7 +11,7 @@ from agent import log
 from agent.errors import PlimsollError, UsageError
 from agent.status.host_status import HostStatus
 from agent.status.overview import Health, HealthCheck
-from agent.status.page import CSP, render_page
+from agent.status.page import CSP, View, render_page
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -23,6 +23,7 @@ HTML_TYPE = "text/html; charset=utf-8"
 JSON_TYPE = "application/json"
 REFRESH_MIN_S, REFRESH_MAX_S = 5, 3600
 EVENTS_SHOWN = 12
+FIND_CHARS_MAX, PAGE_MAX = 200, 999_999
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 HEADERS = {
@@ -65,15 +66,26 @@ def metrics(host_status: HostStatus) -> WebResponse:
     return WebResponse(200, METRICS_TYPE, host_status.metrics())
 
 
-def status_page(host_status: HostStatus, refresh: str | None = None) -> WebResponse:
-    """The status page; `refresh` is the query parameter. Raises UsageError, StateError."""
-    refresh_s = None if refresh is None else _refresh_s(refresh)
+def status_page(host_status: HostStatus, asked: Mapping[str, str]) -> WebResponse:
+    """The status page; `asked` has the query parameters. Raises UsageError, StateError."""
+    find = asked.get("find", "").strip()
+    if len(find) > FIND_CHARS_MAX:
+        raise UsageError(
+            f"The query parameter find has {len(find)} characters; it may have {FIND_CHARS_MAX}",
+            parameter="find",
+        )
+    refresh_s = (
+        _number("refresh", asked["refresh"], REFRESH_MIN_S, REFRESH_MAX_S, " seconds")
+        if "refresh" in asked
+        else None
+    )
+    view = View(find, _number("page", asked.get("page", "1"), 1, PAGE_MAX), refresh_s)
     receipts = host_status.receipts()
     text = render_page(
         host_status.overview(),
         receipts[-1] if receipts else None,
         host_status.history(limit=EVENTS_SHOWN),
-        refresh_s,
+        view,
     )
     return WebResponse(200, HTML_TYPE, text.encode())
 
@@ -98,12 +110,12 @@ def _json(status: int, body: Mapping[str, object]) -> WebResponse:
     return WebResponse(status, JSON_TYPE, json.dumps(body).encode() + b"\n")
 
 
-def _refresh_s(word: str) -> int:
-    if word.isascii() and word.isdigit() and REFRESH_MIN_S <= int(word) <= REFRESH_MAX_S:
+def _number(name: str, word: str, least: int, most: int, unit: str = "") -> int:
+    if word.isascii() and word.isdigit() and len(word) <= len(str(most)) and least <= int(word) <= most:
         return int(word)
     raise UsageError(
-        f"The query parameter refresh must be {REFRESH_MIN_S} to {REFRESH_MAX_S} seconds, not {word!r}",
-        parameter="refresh",
+        f"The query parameter {name} must be {least} to {most}{unit}, not {word[:FIND_CHARS_MAX]!r}",
+        parameter=name,
     )
 
 
@@ -153,7 +165,7 @@ class Web:
                     "The status page names guests, so it is served at loopback addresses only. Set [http] "
                     "listen = 127.0.0.1:9464, and reach it with ssh -L 9464:127.0.0.1:9464 HOST.",
                 )
-            return status_page(self._host_status, request.args.get("refresh"))
+            return status_page(self._host_status, request.args)
         show = PATHS.get(request.path)
         if show is None:
             return _plain(404, f"There is nothing at this path; the paths are / and {', '.join(PATHS)}.")

@@ -1,6 +1,7 @@
 """The status page in a real browser: two widths, light and dark, without JavaScript, with hostile names."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from kits.chromium import Browser, browser, save
@@ -55,6 +56,22 @@ COLOURS = """
     return [...document.querySelectorAll('.unclaimed')].map(each => each.getBBox().width > 0
         && ![...each.parentElement.querySelectorAll('.all,.used')].map(fill).includes(fill(each)));
 """
+
+
+HEIGHT = "return document.documentElement.scrollHeight"
+NAMES = "return [...document.querySelectorAll('.cards tbody th')].map(each => each.firstChild.textContent)"
+
+
+@pytest.fixture(scope="module")
+def crowds() -> Iterator[dict[int, str]]:
+    """{number of guests: address}."""
+    with ExitStack() as stack:
+        shown = {count: stack.enter_context(sight()) for count in (0, 1, 505, 5000)}
+        for count, each in shown.items():
+            guests = [guest(f"web{number:04}", VCPU=1, MEMORY_MB=4) for number in range(count)]
+            each.world.driver.change(guests=tuple(guests))
+            each.world.agent.reconcile("an event")
+        yield {count: stack.enter_context(listening(each.host_status)) for count, each in shown.items()}
 
 
 @pytest.fixture(scope="module")
@@ -193,6 +210,39 @@ def test_hostile_names_do_nothing(window: Browser) -> None:
             assert window.run("return document.scripts.length + document.images.length") == 0
             assert HOSTILE in window.run("return document.body.innerText")
             assert window.complaints() == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 768, 1120, 2560])
+@pytest.mark.parametrize("count", [0, 1, 505, 5000])
+def test_any_number_of_guests_is_drawn_on_a_few_screens(
+    window: Browser, crowds: dict[int, str], count: int, width: int, scheme: str
+) -> None:
+    window.emulate("prefers-color-scheme", scheme)
+    window.size(width, 900, phone=width == 360)
+    window.open(crowds[count] + "/")
+    assert window.run(OVERFLOWS) == []
+    assert window.run(CONTRASTS) == []
+    assert window.complaints() == []
+    assert window.run(HEIGHT) < (12_000 if width == 360 else 7_000)
+
+
+def test_the_form_and_the_links_lead_to_every_guest(window: Browser, crowds: dict[int, str]) -> None:
+    """The policy lets the form ask this address; the keyboard reaches the field, the button and the links."""
+    window.size(*WIDE)
+    window.open(crowds[505] + "/?refresh=600")
+    reached = window.run(
+        "return [...document.querySelectorAll('#find,button,.pages a,summary')].map(each => each.tabIndex)"
+    )
+    assert len(reached) >= 4 and set(reached) == {0}
+    window.run("document.querySelector('.pages a[rel=next]').click()")
+    assert window.run(NAMES)[0] == "web0025"
+    window.run(
+        "document.querySelector('#find').value = 'WEB050'; document.querySelector('.find button').click()"
+    )
+    assert window.run(NAMES) == [f"web050{each}" for each in range(5)]
+    assert "reloads every 600 s" in window.run("return document.querySelector('footer').innerText")
+    assert window.complaints() == []
 
 
 def test_a_degraded_agent_says_so_on_top(window: Browser) -> None:

@@ -58,6 +58,18 @@ def test_journal_puts_the_priority_first_and_keeps_one_line() -> None:
     assert stream.getvalue().count("\n") == 1
 
 
+@pytest.mark.parametrize("style", ["journal", "logfmt", "json"])
+def test_a_character_that_cannot_be_seen_is_spelt(style: str) -> None:
+    """Bidirectional marks, C1 controls and characters of no width: a log is read in terminals."""
+    stream = written(style)
+    hostile = "a\u202eb\x1b[2Jc\x9bd\u200be\U000e0041\u2028"
+    log.get("agent").info("The guest %s came.", hostile, fields={"name": hostile, "other": "x\u202e"})
+    said = stream.getvalue().rstrip("\n")
+    assert said.isprintable() and said.count("u202e") == 3
+    if style == "json":
+        assert json.loads(said)["name"] == hostile
+
+
 def test_other_people_s_records_look_the_same() -> None:
     stream = written("logfmt")
     logging.getLogger("other").info("hello")

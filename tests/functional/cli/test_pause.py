@@ -185,4 +185,4 @@ def test_a_pause_is_on_the_page(fresh: tuple[Sight, Path]) -> None:
 
 
 def _page(shown: Sight) -> str:
-    return render_page(shown.host_status.overview(), None, (), None)
+    return render_page(shown.host_status.overview(), None, ())

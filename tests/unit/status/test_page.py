@@ -1,0 +1,114 @@
+"""The status page: any number of guests, a screen at a time, found by what the page shows of them."""
+
+import html
+import re
+import time
+from dataclasses import replace
+from functools import cache
+from uuid import NAMESPACE_DNS, uuid5
+
+import pytest
+from kits.api_host import SmallHost
+from werkzeug.test import Client
+
+from agent.audit.finding import Finding
+from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.driver import Guest, GuestState
+from agent.status.overview import HealthCheck, Overview
+from agent.status.page import View, render_page
+from agent.status.web import Web
+
+HOSTILE = "a\u202eb\x1b[2Jc\x9bd\u2066e\u200bf\ng\U000e0041h<i>"
+SPELT = "a\\u202eb\\x1b[2Jc\\x9bd\\u2066e\\u200bf\\ng\\U000e0041h&lt;i&gt;"
+
+
+@cache
+def crowd(count: int) -> Overview:
+    guests = (
+        Guest(str(uuid5(NAMESPACE_DNS, str(each))), f"web{each:04}", GuestState.RUNNING, {"VCPU": 1})
+        for each in range(count)
+    )
+    return replace(SmallHost().host_status.overview(), guests=tuple(guests), claims={})
+
+
+def shown(count: int, view: View) -> tuple[list[str], str]:
+    """The names of the guests on the page, and the page."""
+    text = render_page(crowd(count), None, (), view)
+    return re.findall(r'<th scope="row">(web\d+)', text), text
+
+
+@pytest.mark.parametrize("count", [0, 1, 25, 26, 505, 5000])
+def test_each_guest_is_on_one_page_and_no_page_has_more_than_25(count: int) -> None:
+    began = time.monotonic()
+    names, view = [], View(page=1, refresh_s=10)
+    for page in range(1, max(1, -(-count // 25)) + 1):
+        on_it, text = shown(count, replace(view, page=page))
+        assert len(on_it) <= 25
+        names += on_it
+        following = html.unescape(text).partition('rel="next" href="')[2].partition('"')[0]
+        assert following == (f"/?page={page + 1}&refresh=10#guests" if len(names) < count else "")
+        if page == 3:
+            break
+    assert names == [f"web{each:04}" for each in range(min(count, 75))]
+    assert shown(count, View(page=999_999))[0][-1:] == ([f"web{count - 1:04}"] if count else [])
+    assert time.monotonic() - began < 10
+
+
+def test_a_text_finds_guests_in_any_case_and_goes_along_to_the_next_page() -> None:
+    assert shown(505, View("WEB0504"))[0] == ["web0504"]
+    assert len(shown(505, View("unclaimed"))[0]) == 25
+    names, text = shown(505, View("web00", refresh_s=5))
+    assert names[:2] == ["web0000", "web0001"] and "1 to 25 of 100" in text
+    assert 'href="/?find=web00&amp;page=2&amp;refresh=5#guests"' in text
+    assert "None of 505 guests and claims has this text." in shown(505, View('"><b>'))[1]
+
+
+def test_the_link_of_a_state_shows_as_many_as_it_says() -> None:
+    host = SmallHost()
+    host.claim(ClaimRequest(str(uuid5(NAMESPACE_DNS, "0")), (RequestGroup("", {"VCPU": 1}),)))
+    overview = replace(host.host_status.overview(), guests=crowd(30).guests)
+    links = re.findall(r'<a href="(\S+)">(\d+) ([\w ]+)</a>', render_page(overview, None, ()))
+    assert {state for _, _, state in links} == {"claimed", "unclaimed"}
+    for link, count, state in links:
+        assert link == f"/?find={state}#guests"
+        text = render_page(overview, None, (), View(state))
+        tags = re.findall(r'<span class="tag \w+">([^<]+)', text)
+        assert len(tags) == min(int(count), 25) and (int(count) <= 25 or f"of {count}<" in text)
+        assert set(tags) == {state}
+
+
+def test_a_character_that_cannot_be_seen_is_spelt_wherever_the_page_has_it() -> None:
+    uuid = str(uuid5(NAMESPACE_DNS, "hostile"))
+    finding = Finding("odd", uuid, f"The guest {HOSTILE} is odd.")
+    overview = replace(
+        crowd(0), guests=(Guest(uuid, HOSTILE, GuestState.RUNNING, {"VCPU": 1}),), findings=(finding,)
+    )
+    text = render_page(overview, None, (), View(HOSTILE.partition("<")[0]))
+    assert text.count(SPELT) >= 1 and f"The guest {SPELT} is odd." in text
+    assert [each for each in text if not each.isprintable() and each != "\n"] == []
+    assert SPELT in render_page(overview, None, (), View("\\u202e")), "it is found by what is seen"
+
+
+@pytest.mark.parametrize(("count", "folded"), [(10, False), (11, True), (500, True)])
+def test_a_long_list_is_folded(count: int, folded: bool) -> None:
+    finding = Finding("odd", "", "It differs.")
+    text = render_page(replace(crowd(1), findings=(finding,) * count), None, ())
+    assert (f"<details><summary>{count} findings</summary>" in text) == folded
+    assert text.count("It differs.") == count
+
+
+@pytest.mark.parametrize(
+    "asked", ["page=0", "page=x", "page=1000000", "page=" + "9" * 5000, "find=" + "x" * 201]
+)
+def test_what_cannot_be_asked_is_refused(asked: str) -> None:
+    reply = Client(Web(SmallHost().host_status, local=True)).get(f"/?{asked}", headers={"Host": "localhost"})
+    assert reply.status_code == 400 and asked.partition("=")[0] in reply.text and len(reply.text) < 400
+
+
+def test_of_many_problems_the_first_can_be_read_at_once() -> None:
+    status = {**crowd(1).status, "reasons": [f"Problem {each} is there." for each in range(505)]}
+    health = replace(crowd(1).health, ready=(HealthCheck("placement", False, "Placement does not answer."),))
+    text = render_page(replace(crowd(1), status=status, health=health), None, ())
+    open_part = text.partition("<summary>495 more problems</summary>")[0]
+    assert "Placement does not answer." in open_part and "Problem 9 is" in open_part
+    assert "Problem 10 is" not in open_part and "Problem 504 is" in text
