@@ -48,6 +48,7 @@ class Survey(NamedTuple):
 
     `unheld` {instance: {provider: {class: amount}}} is what must be reserved; `claimed` and `unclaimed` are
     its two parts, with a claim and used without one. `names` are of the instances in it, for people.
+    `found`: see `Place`.
     """
 
     used: Usages
@@ -55,6 +56,7 @@ class Survey(NamedTuple):
     claimed: Mapping[str, Usages]
     unclaimed: Mapping[str, Usages]
     names: Mapping[str, str]
+    found: frozenset[str]
 
 
 class Book:
@@ -247,7 +249,7 @@ class Book:
                 elif self._held.get(consumer, {}).get(uuid) != amounts:
                     doubtful.add(uuid)
         self._doubtful = frozenset(doubtful)
-        self._place = Place(host, units, cells or HostCells())
+        self._place = Place(host, units, cells or HostCells(), self._place.found)
         self.choose_by(self._choice.strategy)
         self._cells.refresh(self._place.cells)
         changed = {*columns, *self._held}
@@ -325,7 +327,7 @@ class Book:
         A pass asks before it writes: then the providers that it describes need not be in Placement yet.
         """
         book = Book()
-        book._place = place
+        book._place = replace(place, found=self._place.found)
         book._held, book._instances = self._held, self._instances
         book._growing, book._departed = self._growing, self._departed
         for row in self._rows.values():
@@ -342,7 +344,7 @@ class Book:
             if (part := beyond(amounts, claimed.get(instance, {})))
         }
         names = {instance: _name_of(self._rows[instance]) for instance in unheld}
-        return Survey(book.used, unheld, claimed, unclaimed, names)
+        return Survey(book.used, unheld, claimed, unclaimed, names, self._place.found)
 
     # Held: what Placement was read to hold, and what the agent wrote
 
@@ -500,8 +502,11 @@ class Book:
                 )
             )
 
-    def observe_guests(self, guests: Collection[Guest]) -> None:
-        """Replace the known guests; what they use is given to no other consumer."""
+    def observe_guests(self, guests: Collection[Guest], found: frozenset[str] = frozenset()) -> None:
+        """Replace the known guests; what they use is given to no other consumer. See `Place.found`."""
+        otherwise = found ^ self._place.found
+        if otherwise:
+            self._place = replace(self._place, found=found)
         self._in_guests = {
             (used.resource_class, used.unit): guest.uuid for guest in guests for used in guest.units
         }
@@ -518,7 +523,7 @@ class Book:
             self._enter(replace(row, guest=None, used=NOT_USED))
         for uuid, guest in present.items():
             row = self._rows.get(uuid) or Row(uuid)
-            if row.guest != guest:
+            if row.guest != guest or uuid in otherwise:
                 self._enter(replace(row, guest=guest))
 
     def expect_guest(self, consumer: str, guest: Guest | None) -> None:
@@ -620,6 +625,8 @@ class Book:
         """Add the claim, in place of an earlier one of its consumer."""
         self._take_out(claim.consumer)
         self.claims[claim.consumer] = claim
+        if claim.consumer in self._place.found and claim.state is ClaimState.CLAIMED:
+            self._place = replace(self._place, found=self._place.found - {claim.consumer})
         self._cells.put(claim)
         self._beside_devices.update(beside_devices(claim))
         for _, name, unit in claim.exact:

@@ -21,18 +21,25 @@ from agent.shapes import Units, Usages
 from agent.tree import ProviderTree
 
 IDLE = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
-"""Guests in these states use nothing; the exact units that their definitions name stay theirs."""
+"""Guests in these states use nothing; the exact units that their definitions name stay theirs.
+
+Not so those that a new state directory found (`Place.found`): what was claimed for them is not known."""
 
 _MEMORY = "MEMORY_MB"
 
 
 @dataclass(frozen=True)
 class Place:
-    """A host: its providers, all exact units that it offers, and its cells."""
+    """A host: its providers, all exact units that it offers, and its cells.
+
+    `found` are the guests that were here before the state directory, and that nothing is claimed for yet:
+    they use what their domains need, running or not.
+    """
 
     host: ProviderIndex = field(default_factory=lambda: ProviderIndex.of(ProviderTree()))
     offered: Units = field(default_factory=dict)
     cells: HostCells = field(default_factory=HostCells)
+    found: frozenset[str] = frozenset()
 
     @cached_property
     def provider_of_unit(self) -> Mapping[tuple[str, str], str]:
@@ -67,7 +74,7 @@ class _Attribution:
 
     def use(self) -> Use:
         units, stray = self._units()
-        if self._guest.state in IDLE:
+        if self._guest.state in IDLE and self._guest.uuid not in self._place.found:
             return Use({}, units, stray)
         has = self._has()
         for uuid, classes in units.items():

@@ -14,6 +14,8 @@ from agent.placement.connect import open_transport
 from agent.placement.ping import ping
 
 UNIT = "plimsoll-agent"
+NEW_DIRECTORY = "The state directory is new"
+"""So begins the reason of a running agent whose state directory is younger than the guests."""
 
 
 def agent(socket: Path, ask: Any) -> Iterator[DoctorCheck]:
@@ -38,6 +40,9 @@ def agent(socket: Path, ask: Any) -> Iterator[DoctorCheck]:
     sentence = f"The agent (pid {status['pid']}, {status['version']}) is {status['state']}"
     if status["state"] == "ready":
         yield good("agent", f"{sentence}, with {counted(status['claims']['count'], 'claim')}.")
+        for reason in status["reasons"]:
+            if reason.startswith(NEW_DIRECTORY):
+                yield warning("agent", reason, "Check `state_path`; then `plimsoll gate claim-running`.")
         return
     reasons = " ".join(status["reasons"]) or "it gives no reason"
     yield bad("agent", f"{sentence}: {reasons}", "Follow the reasons; the agent tries again by itself.")

@@ -76,15 +76,21 @@ class Gate:
     def claim_running(self, guests: Collection[Guest]) -> tuple[tuple[Guest, GateVerdict | Refused], ...]:
         """Claim for each running guest without a claim, as if it started now.
 
+        Also for those that do not run and that were here before the state directory, which has lost what was
+        claimed for them, if anything was.
+
         Returns each such guest with the verdict or the refusal. Raises ClaimsClosed, PlacementError.
         """
-        claims = self._tracker.claims()
+        claims, found = self._tracker.claims(), self._tracker.found_guests()
         verdicts: list[tuple[Guest, GateVerdict | Refused]] = []
         for guest in guests:
-            if guest.state in ABSENT or guest.uuid in claims or guest.problem is not None:
+            is_absent = guest.state in ABSENT
+            if (is_absent and guest.uuid not in found) or guest.uuid in claims or guest.problem is not None:
                 continue
             try:
-                verdicts.append((guest, self._start(guest)))
+                verdicts.append((guest, self._admission.admit(guest) if is_absent else self._start(guest)))
+                if is_absent:
+                    self._tracker.expect_no_more(guest.uuid)
             except ClaimsClosed:
                 raise
             except Refused as refused:

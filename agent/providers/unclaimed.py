@@ -21,13 +21,14 @@ class UnheldUse:
     """{instance: {provider: {class: amount}}} that is claimed or used beyond what Placement holds for it.
 
     `claimed` and `unclaimed` are the two parts of that: with a claim, and used without one. `names` are the
-    instances', for people.
+    instances', for people. `found` are guests that were here before the state directory was.
     """
 
     by_instance: Mapping[str, Usages] = field(default_factory=dict)
     claimed: Mapping[str, Usages] = field(default_factory=dict)
     unclaimed: Mapping[str, Usages] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
+    found: frozenset[str] = frozenset()
 
     def reserve(self, tree: ProviderTree, owned: OwnedProviders) -> ProviderTree:
         """The tree with these amounts reserved, as far as the agent writes the inventories itself."""
@@ -54,11 +55,16 @@ class UnheldUse:
 
     def notices(self, tree: ProviderTree, unnamed: Collection[str]) -> tuple[str, ...]:
         """A sentence for each instance but those in `unnamed`, of which others tell."""
-        return tuple(
-            sentence
-            for instance in sorted(self.by_instance.keys() - unnamed)
-            for sentence in self._notices_of(instance, tree)
+        named = sorted(self.by_instance.keys() - unnamed)
+        found = len(self.found.intersection(named))
+        lost = (
+            f"The state directory is new, and {found} of the guests {'was' if found == 1 else 'were'} here "
+            "before it, without an allocation in Placement: it was lost, or `state_path` is wrong. The agent "
+            "reserves what they need, running or not. If they have no other state directory, claim for them: "
+            "`plimsoll gate claim-running`.",
         )
+        notices = (sentence for instance in named for sentence in self._notices_of(instance, tree))
+        return (*(lost if found else ()), *notices)
 
     def _notices_of(self, instance: str, tree: ProviderTree) -> Iterator[str]:
         name = f"{self.names.get(instance, instance)} ({instance})"

@@ -228,7 +228,7 @@ class PassSteps:
         host = ProviderIndex.of(self._sharing.around(resolved.tree), self._root_uuid, resolved.ways)
         cells = HostCells.of(_layout(seen, resolved), host)
         survey = self._tracker.survey(Place(host, resolved.units, cells))
-        return survey.used, UnheldUse(survey.unheld, survey.claimed, survey.unclaimed, survey.names)
+        return survey.used, UnheldUse(*survey[1:])
 
     def settle(self, this: Pass) -> Pass:
         """End a reshape whose outcome is unknown; resolve again if Placement turns out to have executed it.

@@ -208,8 +208,14 @@ class ReshapeRunner:
         """As `_read_holders`, with the whole allocation of each consumer that moves."""
         allocated = self._read_holders(tree, desired)
         consumers = self._client.allocations_of_all(self._movers(desired, allocated))
+        gone = {who for who, each in consumers.items() if not each.allocations}  # released in between
         return replace(
-            allocated, consumers={who: each for who, each in consumers.items() if each.allocations}
+            allocated,
+            holders={
+                uuid: {who: amounts for who, amounts in holders.items() if who not in gone}
+                for uuid, holders in allocated.holders.items()
+            },
+            consumers={who: each for who, each in consumers.items() if who not in gone},
         )
 
     def _plan(

@@ -327,6 +327,15 @@ class Journal:
         """Have exactly these reshapes stay undone."""
         self._remember("withheld", list(ids))
 
+    def found_guests(self) -> frozenset[str] | None:
+        """The guests that this state directory found when it was new; None before the first look."""
+        found = self._fact("found guests", list)
+        return None if found is None else frozenset(map(str, found))
+
+    def remember_found_guests(self, uuids: Iterable[str]) -> None:
+        """Write these guests, which were here before the state directory was."""
+        self._remember("found guests", sorted(uuids))
+
     def reserved_slots(self) -> list[Any]:
         """What `remember_reserved_slots` wrote."""
         slots: list[Any] | None = self._fact(RESERVED_SLOTS, list)

@@ -92,6 +92,9 @@ class Register:
         self._moves = journal.moves()
         self._passages = passages(journal.reshapes(done=True).values())
         self._on_step = on_step
+        self._found_on_disk = journal.found_guests()
+        self._finds_all = self._found_on_disk is None and not journal.owned().providers
+        self._book.observe_guests((), self._found_on_disk or frozenset())
         self._book.follow_moves(self._migrations())
 
     def _migrations(self) -> Mapping[str, str]:
@@ -212,6 +215,7 @@ class Register:
             self._book.refresh(host, held, units, cells, kept=kept, reading=reading)
             self._book.to_make = layout.to_make if layout else {}
             self._book.cards = layout.cards if layout else {}
+        self._keep_found()
 
     @contextmanager
     def reading(self) -> Iterator[Reading]:
@@ -257,7 +261,23 @@ class Register:
     def enter_guests(self, guests: Collection[Guest]) -> None:
         """Enter the exact units and the cells' memory that guests use."""
         with self._lock:
-            self._book.observe_guests(guests)
+            present = frozenset(guest.uuid for guest in guests)
+            found = present if self._finds_all else self._book.place.found & present
+            self._finds_all = False
+            self._book.observe_guests(guests, found - self._book.claims.keys())
+        self._keep_found()
+
+    def _keep_found(self) -> None:
+        """Write which guests a new state directory found, where that has changed."""
+        found = self.found_guests()
+        if found != self._found_on_disk:
+            self._journal.remember_found_guests(found)
+            self._found_on_disk = found
+
+    def found_guests(self) -> frozenset[str]:
+        """The guests that were here before the state directory, and that nothing is claimed for yet."""
+        with self._lock:
+            return self._book.place.found
 
     def expect(self, consumer: str, guest: Guest | None) -> None:
         """Count the memory of a guest that is about to start; None: it does not start."""

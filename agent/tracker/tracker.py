@@ -265,6 +265,10 @@ class ResourceTracker:
         self._context.guests.replace(guests)
         self._register.enter_guests(guests)
 
+    def found_guests(self) -> frozenset[str]:
+        """The guests that were here before the state directory, and that nothing is claimed for yet."""
+        return self._register.found_guests()
+
     def forget_guest(self, consumer: str) -> None:
         """Take the consumer's guest for gone, until the driver reports it again."""
         self._context.guests.forget(consumer)

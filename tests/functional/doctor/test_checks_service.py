@@ -31,6 +31,14 @@ def test_a_ready_agent_is_good(tmp_path: Path) -> None:
     )
 
 
+def test_a_state_directory_that_is_younger_than_the_guests_is_a_warning(tmp_path: Path) -> None:
+    reason = f"{checks_service.NEW_DIRECTORY}, and 2 of the guests were here before it."
+    ready, warned = checks_service.agent(tmp_path / "s", lambda _: {**STATUS, "reasons": [reason, "Else."]})
+    assert ready.verdict is CheckVerdict.GOOD
+    assert (warned.verdict, warned.sentence) == (CheckVerdict.WARNING, reason)
+    assert "state_path" in warned.remedy
+
+
 @pytest.mark.parametrize(
     ("reasons", "shown"), [(["Libvirt is away."], "Libvirt is away."), ([], "no reason")]
 )

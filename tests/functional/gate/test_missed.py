@@ -10,6 +10,7 @@ from kits.cli_process import plimsoll
 from kits.placements import Placement
 from kits.status import fetch, listening
 
+from agent.doctor.checks_service import NEW_DIRECTORY
 from agent.driver import Guest, GuestState
 from agent.errors import ExitCode
 from agent.gate import install
@@ -125,3 +126,23 @@ def test_tree_top_and_page_draw_unclaimed_use_on_its_own(open_world: Open, tmp_p
             page = fetch(url + "/")[2].decode()
         assert '<rect class="unclaimed" x="0.0" width="50.1"' in page and "131072 unclaimed" in page
         assert '"MEMORY_MB": 131072' in plimsoll(tmp_path / "s", "tree", "-o", "json").stdout
+
+
+def test_a_guest_that_was_off_before_the_state_directory_was_there_is_claimed_when_asked(
+    open_world: Open, tmp_path: Path
+) -> None:
+    """One that is defined later, and is off, holds nothing: its start asks the gate."""
+    world = open_world()
+    world.driver.add_guest(guest(GuestState.SHUTOFF))
+    world.agent.reconcile("the start")
+    world.driver.add_guest(Guest(UUID.replace("5b2c", "6b2c"), "web2", GuestState.SHUTOFF, {"VCPU": 1}))
+    world.agent.reconcile("another guest is defined")
+    reasons = world.operations.status()["reasons"]
+    assert any(each.startswith(NEW_DIRECTORY) and "1 of the guests was here" in each for each in reasons)
+    assert not claims(world)
+    with serving(world.operations, tmp_path / "s"):
+        done = plimsoll(tmp_path / "s", "gate", "claim-running")
+        assert (done.returncode, done.stderr) == (ExitCode.DONE, "") and "web1" in done.stdout
+    assert claims(world) == {UUID}
+    world.agent.reconcile("its claim")
+    assert not any(each.startswith(NEW_DIRECTORY) for each in world.operations.status()["reasons"])

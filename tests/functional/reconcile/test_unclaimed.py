@@ -78,11 +78,37 @@ def test_beside_a_guest_that_an_empty_state_directory_does_not_know_nothing_of_i
     assert report.error is None
     assert set(low) == {32768 - 512 - 30000}
     assert offered(world, VCPU) == 64 - 8
-    (problem,) = report.problems
+    lost, problem = report.problems
+    assert "state directory is new, and 1 of the guests was here" in lost
     assert f"web1 ({runs})" in problem and "30000 MEMORY_MB, 8 VCPU on node1" in problem
     with pytest.raises(DoesNotFit, match="3000 MEMORY_MB asked, 2256 free on node1"):
         world.tracker.claim(ask(MEMORY_MB=3000))
     world.tracker.claim(ask(MEMORY_MB=2256))
+
+
+def test_what_a_shut_off_guest_needs_counts_where_the_state_directory_was_lost(world: World) -> None:
+    """What was claimed for it is not known. A guest that is defined later holds nothing while it is off."""
+    runs, off = guest(str(uuid4()), 2, 8000), guest(str(uuid4()), 2, 12000, ("PGPU", "0000:84:00.0"))
+    off = replace(off, name="web2", state=GuestState.SHUTOFF)
+    world.driver.domains = (runs, off)
+    lost, *others = world.see(*TREE).problems
+    assert "state directory is new, and 2 of the guests" in lost and "state_path" in lost
+    assert len(others) == 2 and any(f"web2 ({off.uuid})" in each for each in others)
+    assert (offered(world, MEMORY), offered(world, "PGPU", "gpu0")) == (32256 - 20000, 0)
+    with pytest.raises(DoesNotFit, match="12500 MEMORY_MB asked, 12256 free on node1"):
+        world.tracker.claim(ask(MEMORY_MB=12500))
+    later = replace(guest(str(uuid4()), 2, 4000), state=GuestState.SHUTOFF)
+    world.driver.domains = (runs, off, later)
+    world.restart()
+    world.again()
+    assert (offered(world, MEMORY), offered(world, "PGPU", "gpu0")) == (32256 - 20000, 0)
+    assert world.tracker.found_guests() == {runs.uuid, off.uuid}
+    world.tracker.claim(ask(off.uuid, VCPU=2, MEMORY_MB=12000, PGPU=1))
+    world.tracker.claim(ask(runs.uuid, VCPU=2, MEMORY_MB=8000))
+    assert world.again().problems == () and world.tracker.found_guests() == set()
+    world.tracker.release(off.uuid)
+    world.again()
+    assert offered(world, MEMORY) == 32256 - 8000, "released, and off: it holds nothing"
 
 
 def test_a_host_that_is_full_with_an_unclaimed_guest_is_not_said_to_be_over_capacity(world: World) -> None:
@@ -101,7 +127,7 @@ def test_a_guest_that_was_left_behind_by_a_move_is_not_to_be_claimed(world: Worl
     """Status says in a sentence of its own that the guest is to be removed here."""
     runs = str(uuid4())
     world.driver.domains = (guest(runs, 2, 20000),)
-    (problem,) = world.see(*TREE).problems
+    _, problem = world.see(*TREE).problems
     assert "claim-running" in problem and not world.reconciler.needs_pass
     world.tracker._context.guests.report_moved_away([runs])
     assert world.reconciler.needs_pass
