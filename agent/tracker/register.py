@@ -270,7 +270,7 @@ class Register:
     def _keep_found(self) -> None:
         """Write which guests a new state directory found, where that has changed."""
         found = self.found_guests()
-        if found != self._found_on_disk:
+        if found != (self._found_on_disk or frozenset()):
             self._journal.remember_found_guests(found)
             self._found_on_disk = found
 
