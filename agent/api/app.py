@@ -1,5 +1,7 @@
 """The WSGI application: it checks the caller, finds the route, and shows errors as JSON."""
 
+import encodings.idna  # noqa: F401 - werkzeug needs it in each request, when no descriptor may be left to load it
+import errno
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 
 LOG = log.get("agent.api")
 BODY_BYTES_MAX = 1024 * 1024
+NO_DESCRIPTOR = (
+    "The agent has no file descriptor left, so this request was not done to its end: look at what it changed "
+    "(`plimsoll instances`), and send it again; if that goes on, raise LimitNOFILE of plimsoll-agent.service"
+)
 
 
 class NotFound(PlimsollError):
@@ -85,7 +91,10 @@ class Api:
             return _response(
                 ApiResponse(error.code or 400, error_body(code, error.description or error.name))
             )
-        except Exception:
+        except Exception as error:
+            if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+                LOG.warning("%s %s: %s.", request.method, request.path, error.strerror)
+                return _response(ApiResponse(503, error_body("plimsoll.internal", NO_DESCRIPTOR)))
             # The caller gets the id of the error, the log gets the traceback.
             name = self._error_id()
             LOG.exception("error %s in %s %s", name, request.method, request.path, fields={"error_id": name})

@@ -1,5 +1,6 @@
 """The local API over a real socket: every route, every kind of error, and what the socket itself is like."""
 
+import errno
 import json
 import logging
 import os
@@ -201,6 +202,20 @@ def test_bounds_hold_before_anything_is_read(path: Path) -> None:
     assert header.startswith(b"HTTP/1.1 413 ") and b'"error"' in header
     nonsense = raw(path, b"hello\r\n\r\n")
     assert b"400 Bad Request" in nonsense and b'"error"' in nonsense
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_without_a_descriptor_the_agent_says_so_and_logs_no_traceback(
+    host: SmallHost, path: Path, caplog: pytest.LogCaptureFixture, number: int
+) -> None:
+    def fault() -> None:
+        raise OSError(number, "Too many open files")
+
+    host.fault = fault
+    reply = ask(path, "GET", "/v1/tree")
+    assert reply.status == 503 and "no file descriptor left" in reply.body["error"]["message"]
+    check("GET", "/v1/tree", reply)
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_an_unexpected_failure_shows_an_id_and_no_traceback(
