@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from datetime import UTC, datetime
 from typing import Any
 
+from agent.plain_text import plain
+
 MASK = "***"
 _ORDINARY = re.compile(r"[A-Za-z]{1,15}|[0-9]{1,8}|.{1,3}", re.DOTALL)
 _BEFORE_VALUE = (
@@ -59,14 +61,6 @@ class Formatter(logging.Formatter):
         if isinstance(value, bool | int | float) or value is None:
             return value
         return MASK if value in self._secrets else mask_secrets(str(value), self._secrets)
-
-
-def plain(text: object) -> str:
-    """The text with unprintable characters spelt out, such as terminal escapes in the name of a guest."""
-    word = str(text)
-    if word.isprintable():
-        return word
-    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in word)
 
 
 def is_ordinary(secret: str) -> bool:

@@ -6,9 +6,9 @@ file away, and one that was killed leaves it without a process.
 
 import os
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import NamedTuple
 
 from agent.errors import StateError
 from agent.gate import install
@@ -20,8 +20,7 @@ DAEMONS = ("libvirtd", "virtqemud")
 """The daemons of libvirt that run the hook; each has a pid file."""
 
 
-@dataclass(frozen=True, slots=True)
-class GatePaths:
+class GatePaths(NamedTuple):
     """Where the hook, its settings and the daemons' pid files are."""
 
     hook: Path = install.HOOK
@@ -29,8 +28,7 @@ class GatePaths:
     run: Path = RUN
 
 
-@dataclass(frozen=True, slots=True)
-class GateEffect:
+class GateEffect(NamedTuple):
     """Whether guests start only by the gate's word. `state` None: the hook's folder cannot be read.
 
     `lacking` are sentences: why guests start without the gate, and what to do. `blocked` is a sentence if no
