@@ -26,7 +26,7 @@
     └── DaemonUnreachable        no agent answers at the socket
 
 Each class has a stable `code` for programs, the `http_status` of the local API and the `exit_code` of the
-command line. Each message is a sentence that an operator can act on.
+command line. Each message is a sentence that an operator can act on; `counted` and `plain` word it.
 """
 
 import re
@@ -291,3 +291,11 @@ def counted(number: int, one: str, many: str = "") -> str:
     `many` is `one` with an s where it is not given.
     """
     return f"{number} {one if number == 1 else many or f'{one}s'}"
+
+
+def plain(text: object) -> str:
+    """The text with unprintable characters spelt out, such as terminal escapes in the name of a guest."""
+    word = str(text)
+    if word.isprintable():
+        return word
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1] for letter in word)

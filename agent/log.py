@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from datetime import UTC, datetime
 from typing import Any
 
-from agent.plain_text import plain
+from agent.errors import plain
 
 MASK = "***"
 _ORDINARY = re.compile(r"[A-Za-z]{1,15}|[0-9]{1,8}|.{1,3}", re.DOTALL)

@@ -3,7 +3,7 @@
 import os
 from typing import NamedTuple, TextIO
 
-from agent.plain_text import plain
+from agent.errors import plain
 
 __all__ = ["COLOURS", "WIDTH_DEFAULT", "WIDTH_MIN", "Style", "plain", "style_of"]
 

@@ -20,8 +20,8 @@ from urllib.parse import urlencode
 from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 
+from agent.errors import plain
 from agent.moves.states import Move
-from agent.plain_text import plain
 from agent.reshape.receipt import Receipt
 from agent.reshape.types import name_of
 from agent.shapes import Allocations, Units
