@@ -19,7 +19,7 @@ from kits.agent import World, opened, request, told
 from kits.placements import DATABASE, OpenStack
 from kits.tracker import fast_directory
 
-from agent.status.condition import HostState
+from agent.status.overview import HostState
 
 AGENTS = 200
 CLIENTS = 16

@@ -47,8 +47,8 @@ from agent.shapes import Usages
 from agent.state.cordon import Cordon
 from agent.state.identity import Identity
 from agent.state.pause import Pause, PauseRequest
-from agent.status.condition import STARTING, Condition, HostState
 from agent.status.host_status import AgentStatus, HostStatus
+from agent.status.overview import STARTING, Condition, HostState
 from agent.status.recorder import Recorder
 from agent.tracker.cordons import OfferedDevice
 from agent.tracker.tracker import ResourceTracker

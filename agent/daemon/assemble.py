@@ -9,9 +9,8 @@ from agent.audit.auditor import Auditor
 from agent.backoff import Backoff
 from agent.clock import HostClock
 from agent.config.settings import Settings
-from agent.daemon.boot_needs import BootNeeds
-from agent.daemon.cpu_needs import CpuNeeds
 from agent.daemon.host_agent import HostAgent
+from agent.daemon.kept_needs import BootNeeds, CpuNeeds
 from agent.driver import Driver
 from agent.gate.effect import GateEffect, GatePaths, is_enabled, read_effect
 from agent.gate.gate import Gate
@@ -24,9 +23,9 @@ from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.tree_cache import TreeCache
 from agent.state.identity import Identity, place_of
 from agent.state.journal import Journal
-from agent.status.condition import Condition, HostState
 from agent.status.host_status import AgentStatus
-from agent.status.metered_transport import MeteredTransport
+from agent.status.metrics import MeteredTransport
+from agent.status.overview import Condition, HostState
 from agent.status.recorder import Recorder
 from agent.tracker.tracker import ResourceTracker
 

@@ -32,11 +32,11 @@ from agent.http.fair_threads import share_the_interpreter
 from agent.placement.connect import open_transport
 from agent.state.identity import NAME_FILE, Identity, establish_identity
 from agent.state.journal import Journal
-from agent.status.condition import HostState
-from agent.status.listener import HttpListener
 from agent.status.metrics import Metrics
+from agent.status.overview import HostState
 from agent.status.recorder import Recorder
-from agent.systemd import log_setup
+from agent.status.web import HttpListener
+from agent.systemd import journald
 from agent.systemd.notify import Notifier
 
 LOG = log.get(__name__)
@@ -73,11 +73,11 @@ def run(
     environment: Mapping[str, str] = os.environ,
 ) -> int:
     """Run the daemon until a signal ends it. Returns one of `agent.errors.ExitCode`; logs errors."""
-    log_setup.configure("info", "auto")
+    journald.configure("info", "auto")
     share_the_interpreter()
     try:
         loaded = settings.load(config_files, config_dirs)
-        log_setup.configure(loaded.log.level, loaded.log.format, loaded.secrets)
+        journald.configure(loaded.log.level, loaded.log.format, loaded.secrets)
         with Service(loaded, config_files, config_dirs, Notifier(environment)) as service:
             service.serve()
     except PlimsollError as error:
@@ -299,7 +299,7 @@ class Service:
     def _apply(self, reloaded: settings.Reloaded, driver: Driver | None) -> None:
         self._agent.apply_settings(reloaded.settings, driver)
         self._settings = reloaded.settings
-        log_setup.configure(
+        journald.configure(
             reloaded.settings.log.level, reloaded.settings.log.format, reloaded.settings.secrets
         )
         if driver is not None:

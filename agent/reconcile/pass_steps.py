@@ -17,7 +17,7 @@ from agent.claims.rows import Row
 from agent.claims.used import IDLE, Place, gone_units
 from agent.driver import Description, Guest, Topology
 from agent.errors import ApplyError, PlacementUnavailable, ReshapeRefused, StateError
-from agent.moves.consumer_names import consumer_names
+from agent.moves.circumstances import consumer_names
 from agent.placement.apply import apply
 from agent.placement.client import PlacementClient
 from agent.providers.caps import odd_caps, with_caps

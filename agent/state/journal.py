@@ -31,8 +31,7 @@ from agent.durable.group_commit import Ticket, Transaction
 from agent.durable.sqlite_file import SqliteFile
 from agent.errors import PlimsollError, StateError, StateUnknown, counted
 from agent.json_checks import read_choice, read_uuid
-from agent.moves.move_json import move_to_json, read_move
-from agent.moves.states import MIGRATION_TYPE, Move, MoveState
+from agent.moves.states import MIGRATION_TYPE, Move, MoveState, move_to_json, read_move
 from agent.providers.device_health import DeviceHealth, read_device_health
 from agent.providers.resolve import OwnedProviders
 from agent.reshape.receipt import Receipt, read_receipt

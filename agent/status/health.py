@@ -5,8 +5,7 @@ An agent that is not alive needs a restart. A ready agent can answer claims.
 
 from dataclasses import dataclass
 
-from agent.status.condition import Fault, HostState
-from agent.status.overview import Health, HealthCheck
+from agent.status.overview import Fault, Health, HealthCheck, HostState
 
 LOOP_LATE_S = 60.0
 PASS_STUCK_S = 300.0

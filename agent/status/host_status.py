@@ -22,13 +22,11 @@ from agent.reshape.receipt import Receipt
 from agent.state.identity import Identity
 from agent.state.journal import Event, Journal
 from agent.state.pause import Pause
-from agent.status.condition import Condition, Fault
 from agent.status.consumers import NamedConsumer, consumers_of, find_consumer, is_uuid, matching
 from agent.status.explain import ExplainedItem, ExplainSources, explain
-from agent.status.gauges import gauges
 from agent.status.health import HealthInputs, judge_health
-from agent.status.metrics import Metrics
-from agent.status.overview import Health, Overview
+from agent.status.metrics import Metrics, gauges
+from agent.status.overview import Condition, Fault, Health, Overview
 from agent.tracker.tracker import ResourceTracker
 
 LOG = log.get(__name__)

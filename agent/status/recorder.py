@@ -15,8 +15,8 @@ from agent.errors import ClaimsClosed, PlimsollError, Refused, StateError
 from agent.gate.decision import GateVerdict
 from agent.moves.states import MoveKind
 from agent.reconcile.pass_report import PassReport
-from agent.status.condition import HostState
 from agent.status.metrics import GRANTED, Metrics
+from agent.status.overview import HostState
 
 LOG = log.get(__name__)
 

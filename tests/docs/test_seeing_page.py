@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.claims.claim import ClaimStep
 from agent.moves.states import MoveStep
 from agent.state.journal import RESHAPE_EVENT, WAIT_EVENT
-from agent.status.condition import HostState
+from agent.status.overview import HostState
 from agent.systemd.journald import MESSAGE_IDS
 
 TEXT = (CHECKOUT / "docs" / "seeing.md").read_text(encoding="utf-8")

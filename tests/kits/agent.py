@@ -12,9 +12,8 @@ from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.clock import HostClock
 from agent.config.settings import Settings, load
 from agent.daemon.assemble import assemble
-from agent.daemon.boot_needs import BootNeeds
-from agent.daemon.cpu_needs import CpuNeeds
 from agent.daemon.host_agent import HostAgent
+from agent.daemon.kept_needs import BootNeeds, CpuNeeds
 from agent.driver import Driver
 from agent.errors import PlacementUnavailable
 from agent.gate.effect import GatePaths

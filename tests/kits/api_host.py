@@ -22,13 +22,12 @@ from agent.reshape.receipt import Receipt
 from agent.shapes import Usages
 from agent.state.journal import Event
 from agent.state.pause import Pause, PauseRequest
-from agent.status.condition import HostState
 from agent.status.consumers import consumers_of, find_consumer
 from agent.status.explain import ExplainSources, explain
 from agent.status.health import HealthInputs, judge_health
 from agent.status.host_status import Explanation, pause_view
 from agent.status.metrics import Metrics
-from agent.status.overview import Health, Overview
+from agent.status.overview import Health, HostState, Overview
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT = "11111111-1111-4111-8111-111111111111"

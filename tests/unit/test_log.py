@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent import log
-from agent.systemd import log_setup
+from agent.systemd import journald
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def root() -> Iterator[None]:
 
 def written(style: str, secrets: tuple[str, ...] = ()) -> io.StringIO:
     stream = io.StringIO()
-    log_setup.configure("info", style, secrets, stream)
+    journald.configure("info", style, secrets, stream)
     return stream
 
 
@@ -103,7 +103,7 @@ def test_a_secret_that_is_an_ordinary_word_is_masked_only_as_a_value() -> None:
 def test_auto_asks_systemd(tmp_path: Path) -> None:
     with (tmp_path / "out").open("w") as stream:
         status = (tmp_path / "out").stat()
-        assert log_setup.under_journal(stream, {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"})
-        assert not log_setup.under_journal(stream, {"JOURNAL_STREAM": "1:2"})
-        assert not log_setup.under_journal(stream, {})
-    assert not log_setup.under_journal(io.StringIO(), {"JOURNAL_STREAM": "1:2"})
+        assert journald.under_journal(stream, {"JOURNAL_STREAM": f"{status.st_dev}:{status.st_ino}"})
+        assert not journald.under_journal(stream, {"JOURNAL_STREAM": "1:2"})
+        assert not journald.under_journal(stream, {})
+    assert not journald.under_journal(io.StringIO(), {"JOURNAL_STREAM": "1:2"})

@@ -7,7 +7,7 @@ from agent.api.shapes.schema import Count, Moment, Named, Values, extensible
 
 
 def _states() -> Iterable[str]:
-    from agent.status.condition import HostState
+    from agent.status.overview import HostState
 
     return HostState
 

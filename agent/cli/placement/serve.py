@@ -49,10 +49,10 @@ def serve(args: Namespace) -> ExitCode:
     from agent.placement.embedded import DatabaseError
     from agent.placement.embedded.http.auth import ServeError
     from agent.placement.embedded.http.serve import serve as run
-    from agent.systemd import log_setup
+    from agent.systemd import journald
     from agent.systemd.notify import Notifier
 
-    log_setup.configure("info", "auto")
+    journald.configure("info", "auto")
     notifier = Notifier(os.environ)
     try:
         run(

@@ -7,7 +7,7 @@ from kits.agent import opened, request, told
 from kits.placements import usual_placement
 
 from agent.daemon import offline_reshape
-from agent.daemon.state_copy import copied_state
+from agent.daemon.offline_reshape import copied_state
 from agent.errors import StateError, UsageError
 
 

@@ -16,7 +16,7 @@ from agent.errors import DoesNotFit, PlacementUnavailable, PlimsollError
 from agent.placement.client import PlacementClient
 from agent.placement.replies import reply_of_answer
 from agent.placement.transport import Reply, Transport
-from agent.status.condition import HostState
+from agent.status.overview import HostState
 from drivers.fake import Gpu
 
 CARDS = (Gpu("0000:83:00.0", "PGPU"), Gpu("0000:84:00.0", "PGPU"))

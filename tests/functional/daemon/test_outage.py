@@ -24,7 +24,7 @@ from agent.claims.parse_request import ClaimRequest
 from agent.errors import ClaimsClosed, PlacementUnavailable, ReshapeRefused
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply, Transport
-from agent.status.condition import HostState
+from agent.status.overview import HostState
 from drivers.fake.host import Gpu
 
 REQUESTS_MAX = 40

@@ -19,7 +19,7 @@ from kits.tracker import fast_directory, uuid_of
 from agent.claims.claim import ClaimState
 from agent.errors import ClaimsClosed, PlacementUnavailable
 from agent.moves.states import MoveKind, MoveState
-from agent.status.condition import HostState
+from agent.status.overview import HostState
 
 REQUESTS_MAX = 40
 MIGRATION = uuid_of("the resize")

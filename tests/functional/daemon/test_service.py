@@ -26,7 +26,7 @@ from agent.moves.states import MoveKind
 from agent.placement.client import PlacementClient
 from agent.placement.transport import Reply, Transport
 from agent.state.journal import PendingWrite
-from agent.status.condition import HostState
+from agent.status.overview import HostState
 from drivers.fake import FakeDriver
 from drivers.fake.host import Gpu
 

@@ -13,7 +13,7 @@ from kits.stalling_disk import StallingDisk
 from agent.errors import ClaimsClosed, StateUnknown
 from agent.state.cordon import Cordon
 from agent.state.pause import PauseRequest
-from agent.status.condition import OWN, HostState
+from agent.status.overview import OWN, HostState
 
 
 def test_a_stalled_journal_closes_the_agent_until_the_disk_answers(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from agent.errors import PlacementUnavailable
 from agent.gate import settle
 from agent.moves.states import MoveState
 from agent.placement.transport import Reply
-from agent.status.condition import HostState
+from agent.status.overview import HostState
 from drivers.fake.host import cell
 
 LARGE_KIB = 2048

@@ -12,7 +12,7 @@ from kits.tracker import request
 from agent.claims.claim import ClaimState
 from agent.gate import settle
 from agent.placement.transport import Reply
-from agent.status.condition import HostState
+from agent.status.overview import HostState
 
 
 def test_a_guest_that_starts_is_claimed_for_and_released_when_it_is_gone(host: GatedHost) -> None:

@@ -18,7 +18,7 @@ from agent.driver import Guest, GuestState
 from agent.errors import ClaimsClosed, ExitCode
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.state.identity import establish_identity
-from agent.status.condition import HostState
+from agent.status.overview import HostState
 from agent.tree import Inventory, Provider
 
 NEIGHBOUR = Provider("c0ffee00-0000-4000-8000-000000000001", "neighbour", None, {"VCPU": Inventory(4)})

@@ -18,7 +18,7 @@ from agent.daemon.adopt import adopt
 from agent.errors import ClaimsClosed
 from agent.moves.states import MoveKind, MoveState
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.status.condition import HostState
+from agent.status.overview import HostState
 from agent.tree import Inventory, Provider
 
 NEIGHBOUR = Provider("c0ffee00-0000-4000-8000-000000000001", "neighbour", None, {"VCPU": Inventory(4)})

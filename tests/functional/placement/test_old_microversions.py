@@ -23,7 +23,7 @@ from kits.tracker import fast_directory
 from agent.claims.claim import Claim, ClaimState
 from agent.errors import ClaimsClosed, UnknownConsumer
 from agent.moves.states import MoveKind
-from agent.status.condition import HostState
+from agent.status.overview import HostState
 from drivers.fake.host import Gpu
 
 OLD = ("1.30", "1.37")

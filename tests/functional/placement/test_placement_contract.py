@@ -28,7 +28,7 @@ from agent.errors import (
 )
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply, Transport
-from agent.status.condition import HostState
+from agent.status.overview import HostState
 from agent.tree import Inventory, Provider, ProviderTree
 
 HOST, GPU, AGGREGATE, INSTANCE, MIGRATION, NOBODY = (

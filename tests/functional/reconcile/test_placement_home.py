@@ -16,7 +16,7 @@ from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import PlimsollError
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.reconcile.tree_cache import CACHE_FILE
-from agent.status.condition import HostState
+from agent.status.overview import HostState
 from drivers.fake.host import Nic
 
 KEPT, GONE, NEW = (request(VCPU=number, MEMORY_MB=64) for number in (1, 2, 3))

@@ -17,7 +17,7 @@ from agent.errors import DoesNotFit, PlacementUnavailable
 from agent.moves.states import MoveKind, MoveState
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Transport
-from agent.status.condition import HostState
+from agent.status.overview import HostState
 from drivers.fake.host import Gpu
 
 MIGRATION = "5a1f0f4c-8f52-4b7e-9a68-0f1f7d3f8c11"

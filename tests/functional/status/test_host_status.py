@@ -282,7 +282,7 @@ def test_what_is_too_large_is_refused(url: str) -> None:
 def test_an_address_that_is_taken_keeps_nobody_from_claiming(
     full: Sight, url: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from agent.status.listener import HttpListener
+    from agent.status.web import HttpListener
 
     taken = Address.parse(urlsplit(url).netloc)
     listener = HttpListener(full.host_status, [taken, Address.parse("127.0.0.1:0")])

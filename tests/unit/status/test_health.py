@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from agent.status.condition import Fault, HostState
 from agent.status.health import LOOP_LATE_S, PASS_STUCK_S, HealthInputs, judge_health
+from agent.status.overview import Fault, HostState
 
 WELL = HealthInputs(HostState.READY, None, None, True, 1.0, 0.0, True, "/var/lib/plimsoll")
 

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 
 from agent import log
-from agent.systemd import log_setup
+from agent.systemd import journald
 from agent.systemd.journald import FIELD_BYTES_MAX, FIELDS_MAX, MESSAGE_IDS
 
 
@@ -46,14 +46,14 @@ class Journal:
 def journal(tmp_path: Path) -> Iterator[Journal]:
     listening = Journal(tmp_path / "socket")
     yield listening
-    log_setup.configure("info", "logfmt", stream=io.StringIO())
+    journald.configure("info", "logfmt", stream=io.StringIO())
     if listening.path.exists():
         listening.close()
 
 
 def configured(journal: Journal, *secrets: str) -> io.StringIO:
     stream = io.StringIO()
-    log_setup.configure("info", "journald", secrets, stream, journal=journal.path)
+    journald.configure("info", "journald", secrets, stream, journal=journal.path)
     return stream
 
 
@@ -74,7 +74,7 @@ def test_a_record_is_its_fields(journal: Journal) -> None:
 
 def test_an_event_has_a_message_id(journal: Journal) -> None:
     configured(journal)
-    log.get("agent.status.condition").info("Ready.", fields={"event": "ready"})
+    log.get("agent.status.overview").info("Ready.", fields={"event": "ready"})
     found = journal.read()
     assert (found["MESSAGE_ID"], found["EVENT"]) == (MESSAGE_IDS["ready"], "ready")
     log.get("agent.x").info("Nothing of note.", fields={"event": "none"})
@@ -145,7 +145,7 @@ def test_without_a_journal_the_lines_go_to_the_stream(journal: Journal, tmp_path
     journal.close()
     log.get("agent.x").info("Still here.", fields={"consumer": "c1"})
     assert stream.getvalue() == "<6>Still here. consumer=c1\n"
-    log_setup.configure("info", "journald", stream=stream, journal=tmp_path / "none")
+    journald.configure("info", "journald", stream=stream, journal=tmp_path / "none")
     log.get("agent.x").info("And here.")
     assert stream.getvalue().endswith("<6>And here.\n")
 

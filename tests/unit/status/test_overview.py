@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.status.condition import Condition, Fault, HostState
+from agent.status.overview import Condition, Fault, HostState
 
 
 @pytest.fixture

@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import pytest
 from kits.api_host import CELL, ROOT, SINCE, SmallHost
 
-from agent.status.condition import Fault
-from agent.status.gauges import gauges
-from agent.status.overview import Overview
+from agent.errors import PlacementUnavailable
+from agent.placement.transport import Reply
+from agent.status.metrics import MeteredTransport, Metrics, gauges
+from agent.status.overview import Fault, Overview
 
 
 def series(host: SmallHost, **changes: Any) -> dict[tuple[str, ...], float]:
@@ -47,3 +49,41 @@ def test_guests_without_a_claim_are_counted() -> None:
     found = series(SmallHost())
     assert found["unclaimed_guests",] == found["guests", "running"] == 1
     assert ("last_audit_timestamp_seconds",) not in found
+
+
+class Scripted:
+    """A transport whose answer takes two seconds of `now`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.error: PlacementUnavailable | None = None
+        self.closed = False
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        self.now += 2
+        if self.error is not None:
+            raise self.error
+        return Reply(204, None, {})
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_answers_and_silence_are_counted_and_timed() -> None:
+    inner, metrics = Scripted(), Metrics()
+    transport = MeteredTransport(inner, metrics, lambda: inner.now)
+    assert transport.request("PUT", "/x", microversion="1.39").status == 204
+    for error in (PlacementUnavailable("No answer."), PlacementUnavailable("Busy.", status=503)):
+        inner.error = error
+        with pytest.raises(PlacementUnavailable):
+            transport.request("GET", "/x", microversion="1.39")
+
+    def value(name: str, **labels: str) -> float | None:
+        return metrics.registry.get_sample_value(f"plimsoll_placement_{name}", labels)
+
+    assert value("requests_total", method="PUT", status="204") == 1
+    assert value("requests_total", method="GET", status="none") == 1
+    assert value("requests_total", method="GET", status="503") == 1
+    assert value("request_duration_seconds_sum", method="GET") == 4
+    transport.close()
+    assert inner.closed
