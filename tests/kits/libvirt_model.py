@@ -11,8 +11,7 @@ from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
 from drivers.libvirt.describe.host import HostFacts
 from drivers.libvirt.describe.model import HostModel, ModelSettings, build_model
 from drivers.libvirt.describe.moves import GuestDomain
-from drivers.libvirt.xml.capabilities import parse_capabilities
-from drivers.libvirt.xml.nodedevs import parse_node_device
+from drivers.libvirt.xml import parse_capabilities, parse_node_device
 from kits.libvirt_node import DATA
 
 HOST = HostFacts(

@@ -7,7 +7,7 @@ from agent.driver import DescribedProvider
 from drivers.libvirt.describe.cards import Card, cards_of
 from drivers.libvirt.describe.device_spec import MdevSpec, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, card_contexts, describe_cards
-from drivers.libvirt.xml.nodedevs import (
+from drivers.libvirt.xml import (
     NodeDevice,
     parse_node_device,
 )

@@ -15,7 +15,7 @@ from agent.errors import DriverDataError, SettingsError
 from drivers.libvirt.describe.cards import Card
 from drivers.libvirt.describe.device_spec import parse_device_specs
 from drivers.libvirt.describe.remote_managed import check_remote_managed
-from drivers.libvirt.xml.nodedevs import NetDevice, PciDevice
+from drivers.libvirt.xml import NetDevice, PciDevice
 
 CARD = "0000:41:00.0"
 VFS = tuple(f"0000:41:10.{number}" for number in range(3))

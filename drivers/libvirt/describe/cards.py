@@ -10,7 +10,7 @@ https://docs.kernel.org/driver-api/vfio-mediated-device.html
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from drivers.libvirt.xml.nodedevs import MediatedDevice, NetDevice, NodeDevice, PciDevice, VdpaDevice
+from drivers.libvirt.xml import MediatedDevice, NetDevice, NodeDevice, PciDevice, VdpaDevice
 
 _NETWORK = 0x02
 

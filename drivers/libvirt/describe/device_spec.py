@@ -13,7 +13,7 @@ from agent.device_names import LIVE_MIGRATABLE, ONE_TIME_USE, custom_class, cust
 from agent.errors import SettingsError
 from agent.nova_json import flag_of, id_of, known_object, text_of
 from drivers.libvirt.describe.cards import Card, parents_for
-from drivers.libvirt.xml.nodedevs import PciDevice
+from drivers.libvirt.xml import PciDevice
 
 _FLAGS = ("one_time_use", "live_migratable", "managed", "trusted", "remote_managed")
 _KEYS = {

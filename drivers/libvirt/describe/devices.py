@@ -23,7 +23,7 @@ from drivers.libvirt.describe.device_spec import DeviceSpec, MdevSpec, mdev_spec
 from drivers.libvirt.describe.inventory_defaults import InventoryDefaults
 from drivers.libvirt.describe.mdevs import MdevCard, MdevResources, class_of
 from drivers.libvirt.describe.remote_managed import check_remote_managed
-from drivers.libvirt.xml.nodedevs import PciDevice
+from drivers.libvirt.xml import PciDevice
 
 
 @dataclass(frozen=True, slots=True)

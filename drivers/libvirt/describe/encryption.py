@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from agent.driver import DescribedInventory, DescribedProvider, Guest
 from drivers.host.domain_xml import Domain
-from drivers.libvirt.xml.capabilities import DomainCapabilities
+from drivers.libvirt.xml import DomainCapabilities
 
 CONTEXT = "MEM_ENCRYPTION_CONTEXT"
 

@@ -11,7 +11,7 @@ from agent.device_names import VDPA_CLASS
 from agent.driver import DescribedProvider
 from drivers.host.providers import cell_device
 from drivers.libvirt.describe.cards import Card, UnitRecord
-from drivers.libvirt.xml.nodedevs import NetDevice
+from drivers.libvirt.xml import NetDevice
 
 ENTRIES_MAX = 16
 USUAL_MDEV_CLASS = "VGPU"

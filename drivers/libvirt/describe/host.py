@@ -17,7 +17,7 @@ from drivers.libvirt.describe.traits import (
     reportable_guest_traits,
     reportable_host_traits,
 )
-from drivers.libvirt.xml.capabilities import Capabilities, DomainCapabilities
+from drivers.libvirt.xml import Capabilities, DomainCapabilities
 
 
 @dataclass(frozen=True, slots=True)

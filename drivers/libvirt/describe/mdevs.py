@@ -14,7 +14,7 @@ from agent.device_names import mdev_type_trait
 from agent.driver import DescribedInventory
 from drivers.libvirt.describe.cards import Card, UnitRecord, mdev_room, mdev_total, parents_for
 from drivers.libvirt.describe.device_spec import MdevSpec
-from drivers.libvirt.xml.nodedevs import MediatedDevice
+from drivers.libvirt.xml import MediatedDevice
 
 _NAMESPACE = UUID("5f0c2a53-6d0e-4c35-9a0e-0d9cf1a3d0c9")
 NOT_CONFIGURED = "VGPU"

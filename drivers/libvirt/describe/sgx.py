@@ -11,7 +11,7 @@ from dataclasses import replace
 from agent.driver import DescribedInventory, DescribedProvider, Guest
 from drivers.host.domain_xml import Domain
 from drivers.host.providers import cell_provider_name
-from drivers.libvirt.xml.capabilities import DomainCapabilities
+from drivers.libvirt.xml import DomainCapabilities
 
 EPC_CLASS = "CUSTOM_SGX_EPC_MB"
 BYTES_PER_MIB = 2**20

@@ -6,7 +6,7 @@ comments of os-traits. A trait that libvirt does not report is left out; NETWORK
 
 from collections.abc import Mapping
 
-from drivers.libvirt.xml.capabilities import Capabilities, DomainCapabilities, Version
+from drivers.libvirt.xml import Capabilities, DomainCapabilities, Version
 
 CPU_FLAGS: dict[str, tuple[str, ...]] = {
     "3dnow": ("3DNOW",),

@@ -9,7 +9,7 @@ from drivers.libvirt.describe.device_spec import mdev_specs_of
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, mdev_class
 from drivers.libvirt.describe.mdevs import class_of
 from drivers.libvirt.describe.mixed_sizes import vgpus_of
-from drivers.libvirt.xml.nodedevs import MediatedDevice, PciDevice
+from drivers.libvirt.xml import MediatedDevice, PciDevice
 
 
 def unit_locations(

@@ -18,7 +18,7 @@ from drivers.libvirt.describe.devices import DeviceFacts
 from drivers.libvirt.io.connection import Session
 from drivers.libvirt.io.pending_reads import PendingReads
 from drivers.libvirt.io.sysfs import Sysfs
-from drivers.libvirt.xml.nodedevs import NodeDevice, PciDevice, parse_node_device
+from drivers.libvirt.xml import NodeDevice, PciDevice, parse_node_device
 
 LOG = logging.getLogger(__name__)
 _KINDS = (

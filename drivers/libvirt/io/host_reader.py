@@ -20,7 +20,7 @@ from drivers.libvirt.io.cpu_sysfs import read_cells
 from drivers.libvirt.io.deadline import CallDeadline, DeadlineRunner
 from drivers.libvirt.io.options import LibvirtOptions
 from drivers.libvirt.io.pmem_sysfs import read_namespaces
-from drivers.libvirt.xml.capabilities import (
+from drivers.libvirt.xml import (
     Capabilities,
     DomainCapabilities,
     merge,

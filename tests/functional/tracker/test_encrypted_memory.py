@@ -17,7 +17,7 @@ from kits.tracker import request
 from agent.claims.parse_request import ClaimRequest, parse_claim
 from agent.errors import DoesNotFit
 from agent.moves.states import MoveKind
-from drivers.libvirt.xml.capabilities import DomainCapabilities
+from drivers.libvirt.xml import DomainCapabilities
 
 CONTEXT = "MEM_ENCRYPTION_CONTEXT"
 SEV, ES, SNP, TDX = (f"{HOST}_{end}" for end in ("amd_sev", "amd_sev_es", "amd_sev_snp", "intel_tdx"))

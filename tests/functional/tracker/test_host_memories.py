@@ -16,7 +16,7 @@ from kits.tracker import request
 
 from agent.claims.parse_request import parse_claim
 from agent.errors import DoesNotFit
-from drivers.libvirt.xml.capabilities import DomainCapabilities
+from drivers.libvirt.xml import DomainCapabilities
 
 EPC = "CUSTOM_SGX_EPC_MB"
 CELLS = [f"{HOST}_numa{cell}_sgx_epc" for cell in range(2)]

@@ -2,7 +2,7 @@ import pytest
 from kits.recorded_cards import A100, M60, NIC0, NIC1, T4, cards
 
 from drivers.libvirt.describe.cards import cards_of, mdev_total, mdev_types
-from drivers.libvirt.xml.nodedevs import (
+from drivers.libvirt.xml import (
     MediatedDevice,
     NetDevice,
     PciDevice,

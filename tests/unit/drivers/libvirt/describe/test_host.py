@@ -6,7 +6,7 @@ from kits.libvirt_node import DATA
 from agent.driver import HostSettings
 from agent.errors import DriverDataError
 from drivers.libvirt.describe.host import HostFacts, describe_host, describe_topology, with_managed_cpus
-from drivers.libvirt.xml.capabilities import (
+from drivers.libvirt.xml import (
     parse_capabilities,
     parse_domain_capabilities,
 )

@@ -9,7 +9,7 @@ from drivers.libvirt.describe.cards import UnitRecord
 from drivers.libvirt.describe.device_spec import MdevSpec
 from drivers.libvirt.describe.devices import DeviceSettings
 from drivers.libvirt.describe.lost_mdevs import lost_mdevs, mdev_xml
-from drivers.libvirt.xml.nodedevs import MediatedDevice, parse_node_device
+from drivers.libvirt.xml import MediatedDevice, parse_node_device
 
 
 def test_devices_hang_under_their_cell() -> None:

@@ -25,7 +25,7 @@ from drivers.libvirt.describe.model import ModelSettings, build_model
 from drivers.libvirt.describe.nova_rows import RESOURCE_CLASSES, TRAITS, HostRow, Reported, row_of
 from drivers.libvirt.describe.ovs import parse_ovs
 from drivers.libvirt.describe.pmem import PmemNamespace, parse_pmem_namespaces
-from drivers.libvirt.xml.capabilities import DomainCapabilities
+from drivers.libvirt.xml import DomainCapabilities
 
 ROOT = "c0ffee00-0000-4000-8000-000000000001"
 ROWS = (*RESOURCE_CLASSES, *TRAITS)

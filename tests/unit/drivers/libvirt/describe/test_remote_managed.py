@@ -13,7 +13,7 @@ from drivers.libvirt.describe.device_spec import parse_device_specs
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, card_contexts, describe_cards
 from drivers.libvirt.describe.remote_managed import has_remote_managed_ports
 from drivers.libvirt.describe.unmatched import unmatched_options
-from drivers.libvirt.xml.nodedevs import PciDevice, parse_node_device
+from drivers.libvirt.xml import PciDevice, parse_node_device
 
 NIC = "0000:41:00.0"
 PORTS = '{"devname": "enp65s0", "product_id": "10ca", "physical_network": "p0", "remote_managed": "true"}'

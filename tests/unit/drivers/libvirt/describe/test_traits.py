@@ -13,7 +13,7 @@ from drivers.libvirt.describe.traits import (
     reportable_guest_traits,
     reportable_host_traits,
 )
-from drivers.libvirt.xml.capabilities import (
+from drivers.libvirt.xml import (
     parse_capabilities,
     parse_domain_capabilities,
 )

@@ -7,7 +7,7 @@ from drivers.libvirt.describe.cards import Card, cards_of
 from drivers.libvirt.describe.device_spec import MdevSpec
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
 from drivers.libvirt.describe.unit_records import unit_locations
-from drivers.libvirt.xml.nodedevs import (
+from drivers.libvirt.xml import (
     MediatedDevice,
     PciDevice,
 )

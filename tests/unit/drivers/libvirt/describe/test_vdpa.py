@@ -16,7 +16,7 @@ from drivers.libvirt.describe.cards import Card, cards_of
 from drivers.libvirt.describe.device_spec import parse_device_specs
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, card_contexts, describe_cards
 from drivers.libvirt.describe.vdpa import needed_vdpa, vdpa_functions, with_functions, write_vdpa
-from drivers.libvirt.xml.nodedevs import PciDevice, VdpaDevice, parse_node_device
+from drivers.libvirt.xml import PciDevice, VdpaDevice, parse_node_device
 
 NODE_DEVICE = """<device><name>vdpa_vdpa{n}</name><path>/sys/devices/x/vdpa{n}</path><parent>{parent}</parent>
 <driver><name>vhost_vdpa</name></driver><capability type='vdpa'><chardev>/dev/vhost-vdpa-{n}</chardev>

@@ -14,7 +14,7 @@ from drivers.libvirt.io.deadline import CallDeadline
 from drivers.libvirt.io.device_reader import DeviceReader
 from drivers.libvirt.io.pending_reads import PendingReads
 from drivers.libvirt.io.sysfs import Sysfs
-from drivers.libvirt.xml.nodedevs import MediatedDevice
+from drivers.libvirt.xml import MediatedDevice
 
 ACTIVE = libvirt.VIR_CONNECT_LIST_NODE_DEVICES_ACTIVE
 INACTIVE = libvirt.VIR_CONNECT_LIST_NODE_DEVICES_INACTIVE

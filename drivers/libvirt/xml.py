@@ -1,8 +1,12 @@
-"""Parse the capabilities of the host and of its guests. Pure.
+"""Parse what libvirt says of a host: its capabilities, those of its guests, and its node devices. Pure.
 
-Source: https://libvirt.org/formatcaps.html and https://libvirt.org/formatdomaincaps.html
+Names of node devices are not parsed where the XML has the value: the name of a network device changes with
+its MAC address, that of a mediated device with libvirt's version.
+Source: https://libvirt.org/formatcaps.html, https://libvirt.org/formatdomaincaps.html and
+https://libvirt.org/formatnode.html
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from xml.etree import ElementTree
@@ -11,11 +15,25 @@ from xml.etree.ElementTree import Element
 from agent.cpuset import CPU_ID_MAX, parse_cpu_set
 from agent.driver import Cell
 from agent.errors import DriverDataError
-from drivers.host.xml_parser import HOST_SIZE_MAX, number, parse_xml, size_bytes, size_bytes_of_page, text_of
+from drivers.host.xml_parser import (
+    HOST_SIZE_MAX,
+    number,
+    parse_xml,
+    pci_address,
+    size_bytes,
+    size_bytes_of_page,
+    text_of,
+    uuid_of,
+)
 
 CELLS_MAX = 1024
+_NAME_UUID = re.compile(r"mdev_([0-9a-f]{8}(?:_[0-9a-f]{4}){3}_[0-9a-f]{12})", re.ASCII)
 
 Version = tuple[int, int, int]
+"""(major, minor, release)"""
+
+
+# The host
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +110,11 @@ def _cell(element: Element, what: str) -> Cell:
     for cpu in element.findall("cpus/cpu"):
         cpu_id = number(cpu.get("id"), f"{what}: CPU", CPU_ID_MAX)
         cpus.add(cpu_id)
-        siblings.add(_siblings(cpu, cpu_id, what))
+        try:
+            threads = parse_cpu_set(cpu.get("siblings", ""))
+        except ValueError as error:
+            raise DriverDataError(f"{what}: siblings of CPU {cpu_id}: {error}") from error
+        siblings.add(threads | {cpu_id})  # an offline CPU has none in the XML, so it is a core alone
         if cpu.get("socket_id") is not None:  # an offline CPU has none
             sockets.add(number(cpu.get("socket_id"), f"{what}: socket of CPU {cpu_id}", CPU_ID_MAX))
     return Cell(
@@ -108,22 +130,21 @@ def _cell(element: Element, what: str) -> Cell:
     )
 
 
-def _siblings(cpu: Element, cpu_id: int, what: str) -> frozenset[int]:
-    """The hardware threads of the CPU's core. An offline CPU has none in the XML, so it is a core alone."""
-    try:
-        return parse_cpu_set(cpu.get("siblings", "")) | {cpu_id}
-    except ValueError as error:
-        raise DriverDataError(f"{what}: siblings of CPU {cpu_id}: {error}") from error
-
-
 def parse_domain_capabilities(text: str) -> DomainCapabilities:
     """The domain capabilities of one machine type. Raises DriverDataError."""
     what = "the domain capabilities"
     root = parse_xml(text, what, "domainCapabilities", HOST_SIZE_MAX)
     enums: dict[str, frozenset[str]] = {}
     for element in [*root.findall("os"), *root.findall("os/loader"), *root.findall("devices/*")]:
-        if element.get("supported") == "yes":
-            enums |= _enums(element)
+        for enum in element.findall("enum") if element.get("supported") == "yes" else ():
+            name = f"{element.tag}.{enum.get('name')}"
+            enums[name] = frozenset(value.text or "" for value in enum.findall("value"))
+    epc: dict[int, int] = {}  # before libvirt 8.10 there are no sections in the XML
+    for section in root.findall("features/sgx[@supported='yes']/sections/section"):
+        cell = number(section.get("node", "0"), f"{what}: SGX section", 2**16)
+        size = Element("size", {"unit": section.get("unit", "KiB")})
+        size.text = section.get("size")
+        epc[cell] = epc.get(cell, 0) + size_bytes(size, f"{what}: SGX section")
     return DomainCapabilities(
         domain_type=text_of(root, "domain", what),
         enums=enums,
@@ -131,15 +152,8 @@ def parse_domain_capabilities(text: str) -> DomainCapabilities:
         cpu=_host_model(root, text_of(root, "arch", what)),
         described=frozenset(element.tag for element in root.findall("devices/*")),
         slots=_encryption_slots(root, what),
-        epc=_epc(root, what),
+        epc=epc,
     )
-
-
-def _enums(element: Element) -> dict[str, frozenset[str]]:
-    return {
-        f"{element.tag}.{enum.get('name')}": frozenset(value.text or "" for value in enum.findall("value"))
-        for enum in element.findall("enum")
-    }
 
 
 def _features(root: Element) -> frozenset[str]:
@@ -164,17 +178,6 @@ def _encryption_slots(root: Element, what: str) -> dict[str, int]:
         for kind, element in elements.items()
         if element is not None and (element.text or "").strip()
     }
-
-
-def _epc(root: Element, what: str) -> dict[int, int]:
-    """The sections of the enclave page cache by cell; before libvirt 8.10 there are none in the XML."""
-    sizes: dict[int, int] = {}
-    for section in root.findall("features/sgx[@supported='yes']/sections/section"):
-        cell = number(section.get("node", "0"), f"{what}: SGX section", 2**16)
-        size = Element("size", {"unit": section.get("unit", "KiB")})
-        size.text = section.get("size")
-        sizes[cell] = sizes.get(cell, 0) + size_bytes(size, f"{what}: SGX section")
-    return sizes
 
 
 def _host_model(root: Element, arch: str) -> str:
@@ -223,3 +226,141 @@ def _required_features(cpu: Element | None) -> frozenset[str]:
         for feature in cpu.findall("feature")
         if feature.get("policy", "require") not in not_required
     )
+
+
+# Node devices
+
+
+@dataclass(frozen=True, slots=True)
+class MdevType:
+    """A type of mediated device; `available` is how many more can be created now, not a total."""
+
+    id: str
+    name: str
+    available: int
+
+
+@dataclass(frozen=True, slots=True)
+class PciDevice:
+    """A PCI function. `vendor_id` and `product_id` are four hexadecimal digits, `class_id` is like 0x030200.
+
+    `vfs` are the addresses of its virtual functions; `vfs_max` is how many it can have, None if it is not a
+    physical function. `physical_function` is the address of the one to which a virtual function belongs.
+    `numa` is the id of its NUMA cell, None without affinity; `iommu_devices` are the addresses in its group.
+    `serial` is the serial number in its vital product data (VPD), which libvirt reports from 7.9.
+    """
+
+    name: str
+    address: str
+    vendor_id: str
+    product_id: str
+    class_id: int
+    driver: str = ""
+    numa: int | None = None
+    iommu_devices: tuple[str, ...] = ()
+    vfs: tuple[str, ...] = ()
+    vfs_max: int | None = None
+    physical_function: str | None = None
+    mdev_types: Mapping[str, MdevType] = field(default_factory=dict)
+    serial: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NetDevice:
+    """A network interface; `parent` is a node device's name."""
+
+    name: str
+    parent: str
+    interface: str
+
+
+@dataclass(frozen=True, slots=True)
+class MediatedDevice:
+    """A mediated device; `parent` is a node device's name. One that is not active is only defined."""
+
+    name: str
+    uuid: str
+    parent: str
+    type_id: str
+    active: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class VdpaDevice:
+    """A vDPA device; `parent` is a node device's name, `path` its device such as /dev/vhost-vdpa-0."""
+
+    name: str
+    parent: str
+    path: str
+
+
+NodeDevice = PciDevice | NetDevice | MediatedDevice | VdpaDevice
+
+
+def parse_node_device(text: str, what: str = "a node device", *, active: bool = True) -> NodeDevice | None:
+    """The device, None for kinds that the driver does not use. Raises DriverDataError naming `what`."""
+    root = parse_xml(text, what, "device")
+    name = text_of(root, "name", what)
+    for capability in root.findall("capability"):
+        match capability.get("type"):
+            case "pci":
+                return _pci(name, root, capability, what)
+            case "net":
+                parent = root.findtext("parent", "")
+                return NetDevice(name, parent, text_of(capability, "interface", what))
+            case "mdev":
+                kind = capability.find("type")
+                if kind is None or not kind.get("id"):
+                    raise DriverDataError(f"{what}: the mediated device has no type")
+                uuid = capability.findtext("uuid")
+                if uuid is None:  # libvirt before 7.3 has the uuid in the name only
+                    match = _NAME_UUID.match(name)
+                    uuid = match[1].replace("_", "-") if match else ""
+                uuid, parent = uuid_of(uuid, what), text_of(root, "parent", what)
+                return MediatedDevice(name, uuid, parent, kind.get("id", ""), active)
+            case "vdpa":
+                path = capability.findtext("chardev", "").strip()
+                return VdpaDevice(name, root.findtext("parent", ""), path) if path else None
+    return None
+
+
+def _pci(name: str, root: Element, capability: Element, what: str) -> PciDevice:
+    address = Element(
+        "address", {part: capability.findtext(part, "") for part in ("domain", "bus", "slot", "function")}
+    )
+    physical = capability.find("capability[@type='phys_function']/address")
+    virtual = capability.find("capability[@type='virt_functions']")
+    cell = capability.find("numa")
+    node = "-1" if cell is None else cell.get("node", "-1")
+    mdev_types = {}
+    for element in capability.findall("capability[@type='mdev_types']/type"):
+        type_id = element.get("id", "")
+        which = f"{what}: availableInstances of {type_id[:40]}"
+        available = number(element.findtext("availableInstances"), which)
+        mdev_types[type_id] = MdevType(type_id, element.findtext("name", ""), available)
+    return PciDevice(
+        name=name,
+        address=pci_address(address, what),
+        vendor_id=_id(capability, "vendor", what),
+        product_id=_id(capability, "product", what),
+        class_id=number(capability.findtext("class", "0"), f"{what}: <class>", 0xFFFFFF),
+        driver=root.findtext("driver/name", ""),
+        numa=None if node == "-1" else number(node, f"{what}: <numa>", 2**16),
+        iommu_devices=_addresses(capability.findall("iommuGroup/address"), what),
+        vfs=() if virtual is None else _addresses(virtual.findall("address"), what),
+        vfs_max=None if virtual is None else number(virtual.get("maxCount", "0"), f"{what}: maxCount"),
+        physical_function=None if physical is None else pci_address(physical, what),
+        mdev_types=mdev_types,
+        serial=capability.findtext(
+            "capability[@type='vpd']/fields[@access='readonly']/serial_number", ""
+        ).strip(),
+    )
+
+
+def _addresses(elements: Iterable[Element], what: str) -> tuple[str, ...]:
+    return tuple(pci_address(element, what) for element in elements)
+
+
+def _id(capability: Element, tag: str, what: str) -> str:
+    element = capability.find(tag)
+    return f"{number(None if element is None else element.get('id'), f'{what}: <{tag}>', 0xFFFF):04x}"
