@@ -56,8 +56,11 @@ def sockets_of(pid: int) -> Iterator[Path]:
     The kernel knows the name of the draft, so another server's file that differs in its last character alone
     comes, too.
     """
+    own: set[str] = set()
     try:
-        own = {str(file.readlink()) for file in Path(f"/proc/{pid}/fd").iterdir()}
+        for file in Path(f"/proc/{pid}/fd").iterdir():
+            with suppress(FileNotFoundError):  # a connection that ended meanwhile
+                own.add(str(file.readlink()))
         lines = Path(f"/proc/{pid}/net/unix").read_text(encoding="utf-8").splitlines()[1:]
     except OSError:
         return

@@ -121,9 +121,9 @@ def _instead(pid: int | None) -> str:
     if served:
         return f", which serves it: name it by --url unix:{served[0]} instead."
     return (
-        ", which serves it at no Unix socket that this user can see. Name it by --url and an address of "
-        "[placement] serve in the settings of that agent, or stop the agent first: "
-        "systemctl stop plimsoll-agent."
+        ", and answers at no Unix socket that this user can see. Name it by --url and an address at which it "
+        "serves (an agent: [placement] serve of its settings; `plimsoll placement serve`: its --bind), or "
+        "stop it first (an agent: systemctl stop plimsoll-agent)."
     )
 
 
