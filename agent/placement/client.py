@@ -133,10 +133,11 @@ class PlacementClient:
 
         One request, and three for each provider whose generation differs from that in `known`.
         """
+        return self._read_listed(self._list_tree(root), known)
+
+    def _read_listed(self, listed: Iterable[Provider], known: ProviderTree | None) -> ProviderTree:
         old = known or ProviderTree()
-        return ProviderTree(
-            self._with_contents(provider, old.get(provider.uuid)) for provider in self._list_tree(root)
-        )
+        return ProviderTree(self._with_contents(provider, old.get(provider.uuid)) for provider in listed)
 
     def read_tree_with(
         self, root: str, known: ProviderTree | None, part: Callable[[str], T]
@@ -147,14 +148,15 @@ class PlacementClient:
         at most READS_MAX times. Raises PlacementConflict.
         """
 
-        def read() -> tuple[ProviderTree, dict[str, T]]:
-            tree = self.read_tree(root, known)
+        def read(listed: Iterable[Provider]) -> tuple[ProviderTree, dict[str, T]]:
+            tree = self._read_listed(listed, known)
             return tree, {provider.uuid: part(provider.uuid) for provider in tree if provider.inventories}
 
         for _ in range(READS_MAX - 1):
+            listed = self._list_tree(root)
             with suppress(PlacementConflict):
-                return read()
-        return read()
+                return read(listed)
+        return read(self._list_tree(root))
 
     def generations(self, root: str) -> Mapping[str, int]:
         """{provider uuid: generation} of the tree that contains `root`, in one request."""

@@ -105,6 +105,12 @@ STORY = (
         {MIGRATION: {"VCPU": 4}},
         reads=True,
     ),
+    Ask(
+        "read_tree_with",
+        lambda c: c.read_tree_with(HOST, None, lambda uuid: c.provider_allocations(uuid).consumers)[1],
+        {HOST: {MIGRATION: {"VCPU": 4}}, GPU: {INSTANCE: {"VGPU": 1}}},
+        reads=True,
+    ),
     Ask("provider_usages", lambda c: c.provider_usages(GPU), {"VGPU": 1}, reads=True),
     Ask("reshape", reshape, reads=True, claims=True),
     Ask("read_provider", lambda c: c.read_provider(CARD).inventories, {"VGPU": Inventory(4)}, reads=True),
