@@ -17,11 +17,11 @@ from agent.gate.gate import Gate
 from agent.moves.states import MoveKind
 from agent.placement.client import PlacementClient
 from agent.placement.transport import Transport
-from agent.reconcile.one_writer import Writer
+from agent.reconcile.one_writer import writer_of
 from agent.reconcile.placement_home import check_home, home_name
 from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.tree_cache import TreeCache
-from agent.state.identity import Identity, place_of
+from agent.state.identity import Identity
 from agent.state.journal import Journal
 from agent.status.host_status import AgentStatus
 from agent.status.metrics import MeteredTransport
@@ -77,10 +77,6 @@ def assemble(
     tracker = ResourceTracker(journal, client, on_step=on_step, clock=clock.now, age_s=clock.age_s)
     tracker.choose_by(settings.claims_strategy)
     home = home_name(settings.placement)
-    writer = None
-    if settings.placement.kind != "embedded":  # nobody else writes to the agent's own core as this host
-        place = place or place_of(settings.state_path)
-        writer = Writer(journal, client, identity.uuid, place, settings.association_refresh_s)
     reconciler = Reconciler(
         driver,
         client,
@@ -91,7 +87,7 @@ def assemble(
         tree_cache=TreeCache(settings.state_path, home),
         provider_config=settings.provider_config,
         owner_trait=settings.placement.shared_owner_trait,
-        writer=writer,
+        writer=writer_of(settings, journal, client, identity.uuid, place),
     )
     auditor = Auditor(
         tracker,

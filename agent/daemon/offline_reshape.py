@@ -17,11 +17,12 @@ from agent.durable.files import LockHeld, is_there, lock_file_itself
 from agent.errors import StateError
 from agent.placement.client import PlacementClient
 from agent.placement.connect import open_transport
+from agent.reconcile.one_writer import writer_of
 from agent.reconcile.placement_home import check_home, home_name
 from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.reshape_preview import Preview
 from agent.reshape.receipt import Receipt
-from agent.state.identity import ID_FILE, establish_identity
+from agent.state.identity import ID_FILE, establish_identity, place_of
 from agent.state.journal import FILE_NAME, Journal
 from agent.tracker.tracker import ResourceTracker
 
@@ -71,7 +72,7 @@ def _held(journal: Path) -> Iterator[None]:
 
 def preview_reshape(settings: Settings, undo: str | None) -> Preview:
     """See `Reconciler.preview_reshape`. Writes nothing. Raises StateError while the agent is running."""
-    with copied_state(settings) as copied, _reconciler(copied) as reconciler:
+    with copied_state(settings) as copied, _reconciler(copied, settings.state_path) as reconciler:
         return reconciler.preview_reshape(undo)
 
 
@@ -79,13 +80,16 @@ def reshape(settings: Settings, undo: str | None) -> tuple[Receipt, ...]:
     """See `Reconciler.reshape`; does nothing where no agent has run. Raises StateError while one runs."""
     if not any(is_there(settings.state_path / name) for name in (FILE_NAME, ID_FILE)):
         return ()  # a command that has nothing to move makes no host
-    with _reconciler(settings) as reconciler:
+    with _reconciler(settings, settings.state_path) as reconciler:
         return reconciler.reshape(undo)
 
 
 @contextmanager
-def _reconciler(settings: Settings) -> Iterator[Reconciler]:
-    """The daemon's reconciler without its threads and sockets. The journal's lock excludes the daemon."""
+def _reconciler(settings: Settings, runs_in: Path) -> Iterator[Reconciler]:
+    """The daemon's reconciler without its threads and sockets. The journal's lock excludes the daemon.
+
+    `runs_in` is the state directory of the daemon for which it writes.
+    """
     with ExitStack() as stack:
         journal = stack.enter_context(closing(Journal.open(settings.state_path)))
         directories = dict.fromkeys(file.parent for file in settings.files)
@@ -105,6 +109,7 @@ def _reconciler(settings: Settings) -> Iterator[Reconciler]:
             identity.uuid,
             provider_config=settings.provider_config,
             owner_trait=settings.placement.shared_owner_trait,
+            writer=writer_of(settings, journal, client, identity.uuid, place_of(runs_in)),
             check_home=lambda: check_home(
                 settings.state_path, client, home_name(settings.placement), tracker.claims().values()
             ),

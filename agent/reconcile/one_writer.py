@@ -14,10 +14,11 @@ from hashlib import sha256
 from uuid import UUID, uuid5
 
 from agent import log
+from agent.config.settings import Settings
 from agent.errors import AnotherWriter, PlacementConflict
 from agent.placement.client import PlacementClient
 from agent.providers.resolve import ResolvedDescription
-from agent.state.identity import WriterRecord
+from agent.state.identity import WriterRecord, place_of
 from agent.state.journal import Journal
 from agent.tree import ProviderTree
 
@@ -43,6 +44,19 @@ def is_writer_mark(aggregate: str, root_uuid: str) -> bool:
 
 def _prefix(root_uuid: str) -> str:
     return str(uuid5(UUID(root_uuid), _PURPOSE))[:_SHARED]
+
+
+def writer_of(
+    settings: Settings, journal: Journal, client: PlacementClient, root_uuid: str, place: str | None = None
+) -> "Writer | None":
+    """The host's writer; None on the agent's own core, to which nobody else writes as this host.
+
+    `place`: where the agent runs, if not in the state directory of this machine. Raises StateError.
+    """
+    if settings.placement.kind == "embedded":
+        return None
+    place = place or place_of(settings.state_path)
+    return Writer(journal, client, root_uuid, place, settings.association_refresh_s)
 
 
 class Writer:
@@ -91,7 +105,16 @@ class Writer:
                 )
             except PlacementConflict as conflict:
                 LOG.debug("The next pass marks the root provider: %s", conflict.message)
-        raise AnotherWriter(self._sentence(self._foreign), provider=self._root_uuid, mark=self._foreign)
+        self.refuse_foreign(tree)
+
+    def refuse_foreign(self, tree: ProviderTree) -> None:
+        """Check that no other agent has marked the root of Placement's tree, and write nothing.
+
+        Raises AnotherWriter.
+        """
+        foreign = self._foreign_in(tree)
+        if foreign:
+            raise AnotherWriter(self._sentence(foreign), provider=self._root_uuid, mark=foreign)
 
     def mark(self, resolved: ResolvedDescription, current: ProviderTree) -> ResolvedDescription:
         """The description with this agent's mark on the root, in place of those that `check` let pass.

@@ -246,12 +246,17 @@ class Reconciler:
         return self._run_pass(why, reread=True, in_full=in_full)
 
     def next_plan(self) -> Plan:
-        """What the next pass would write; reads the driver and Placement anew. Raises PlimsollError."""
-        return self._steps.next_plan(self._steps.find_desired(self._resolve_now()))
+        """What the next pass would write; reads the driver and Placement anew. Waits for a pass.
+
+        Raises PlimsollError.
+        """
+        with self._lock:
+            return self._steps.next_plan(self._steps.find_desired(self._resolve_now()))
 
     def preview_reshape(self, undo: str | None = None) -> Preview:
-        """What `reshape` would do; nothing is written. Raises PlimsollError."""
-        return self._steps.preview_reshape(self._resolve_now(), undo)
+        """What `reshape` would do; nothing is written. Waits for a pass. Raises PlimsollError."""
+        with self._lock:
+            return self._steps.preview_reshape(self._resolve_now(), undo)
 
     def reshape(
         self, undo: str | None = None, passed: Callable[[PassReport], None] = lambda report: None
@@ -319,8 +324,13 @@ class Reconciler:
         return wanted != traits
 
     def _resolve_now(self) -> Pass:
+        """The beginning of a pass that writes nothing. Raises AnotherWriter, PlimsollError."""
+        seen = self._describe()
         current = self._client.read_tree(self._root_uuid, self._tree)
-        return self._steps.resolve(HostView(self._driver.describe(), self._tracker.in_use()), current)
+        if self._writer is not None:
+            self._writer.refuse_foreign(current)
+        self._steps.read_held(seen, current, reread=True, in_full=False)
+        return self._steps.resolve(seen, current)
 
     def _run_pass(self, why: str, *, reread: bool, in_full: bool = False) -> PassReport:
         with self._lock:

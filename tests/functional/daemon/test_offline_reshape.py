@@ -1,14 +1,19 @@
 """A reshape without the daemon: the same pass, on the same state, while no daemon runs."""
 
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from kits.agent import opened, request, told
-from kits.placements import usual_placement
+from kits.placements import Running, usual_placement
 
 from agent.daemon import offline_reshape
 from agent.daemon.offline_reshape import copied_state
-from agent.errors import StateError, UsageError
+from agent.errors import AnotherWriter, StateError, UsageError
+from agent.placement.embedded import Core
+from agent.placement.embedded.http.serve import Server
 
 
 def test_a_host_with_nothing_to_move_gets_no_receipt_and_keeps_its_claims(tmp_path: Path) -> None:
@@ -32,6 +37,36 @@ def test_a_host_with_nothing_to_move_gets_no_receipt_and_keeps_its_claims(tmp_pa
         assert [known for _, known in again.operations.instances()] == [claim]
     finally:
         again.close()
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Running]:
+    """A Placement to which others can write, too."""
+    with (
+        closing(Core.open(tmp_path / "placement")) as core,
+        Server(core, ["127.0.0.1:0"]) as server,
+    ):
+        yield Running(f"http://{server.addresses[0]}")
+
+
+def test_it_is_the_agent_of_its_state_directory_and_no_other(served: Running, tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    one, two = (told(tmp_path / name, served) for name in ("one", "two"))
+    with closing(opened(one)) as world:
+        world.agent.reconcile("the start")
+        world.operations.claim(request(VCPU=1))
+    preview = offline_reshape.preview_reshape(one, None)
+    assert preview.before == preview.after
+    assert offline_reshape.reshape(one, None) == ()
+    assert offline_reshape.preview_reshape(one, None).before == preview.before, "nothing was written"
+    for file in one.state_path.iterdir():
+        if file.name != "plimsoll.conf":
+            shutil.copy(file, two.state_path)
+    assert offline_reshape.reshape(two, None) == ()
+    for done in (offline_reshape.preview_reshape, offline_reshape.reshape):
+        with pytest.raises(AnotherWriter, match="Another Plimsoll agent writes"):
+            done(one, None)
 
 
 def test_a_copy_of_the_state_is_a_directory_of_its_own_that_goes_away(tmp_path: Path) -> None:
