@@ -12,7 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from agent.claims.flavor import Flavor, claim_for_flavor
-from agent.claims.parse_request import ClaimRequest
+from agent.claims.request import ClaimRequest
 from agent.providers.cards.stock import Card, Unit, layout_of
 from agent.tracker.tracker import ResourceTracker
 from benchmarks.numa import CELLS, claimed, driver, opened, tell

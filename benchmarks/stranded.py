@@ -37,7 +37,7 @@ from agent.claims.claim import Claim, ClaimState, Fit, claim_of_fit
 from agent.claims.defrag import defrag
 from agent.claims.fit_search import ProviderIndex
 from agent.claims.flavor import Flavor, claim_for_flavor
-from agent.claims.numa.host_cells import HostCells, HostLayout
+from agent.claims.host_cells import HostCells, HostLayout
 from agent.claims.request import ClaimRequest
 from agent.driver import Cell, Topology
 from agent.tree import Inventory, Provider, ProviderTree

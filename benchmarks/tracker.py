@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from uuid import uuid4
 
-from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.placement.client import PlacementClient
 from agent.placement.connect import open_transport
 from agent.state.journal import Journal

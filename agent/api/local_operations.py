@@ -15,8 +15,8 @@ from agent.claims.defrag import Defrag
 from agent.claims.device_profiles import DeviceProfiles
 from agent.claims.domain_demand import DomainDemand, HostDevices, demand_of_domain
 from agent.claims.given import given_resources
-from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import guest_runs
+from agent.claims.request import ClaimRequest
 from agent.claims.used import IDLE
 from agent.config.settings import Settings, describe
 from agent.driver import DomainNeeds, Guest

@@ -6,7 +6,8 @@ from agent.api.shapes.claims import ClaimShape, HoldingShape
 from agent.api.shapes.moves import MoveShape, MovesShape
 from agent.api.views import allocations_view, claim_view, moment
 from agent.claims.device_profiles import DeviceProfiles
-from agent.claims.parse_request import ClaimRequest, parse_addition, parse_claim, read_domain
+from agent.claims.parse_request import parse_addition, parse_claim, read_domain
+from agent.claims.request import ClaimRequest
 from agent.errors import UnknownConsumer
 from agent.json_checks import read_choice, read_object, read_uuid
 from agent.moves.circumstances import Circumstances, next_actor

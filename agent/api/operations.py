@@ -8,7 +8,7 @@ from agent.claims.capacity import Capacity
 from agent.claims.claim import Claim, Fit
 from agent.claims.defrag import Defrag
 from agent.claims.device_profiles import DeviceProfiles
-from agent.claims.parse_request import ClaimRequest
+from agent.claims.request import ClaimRequest
 from agent.driver import Guest
 from agent.errors import Refused
 from agent.gate.decision import GateVerdict, HookCall

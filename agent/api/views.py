@@ -21,10 +21,10 @@ from agent.api.shapes.plan import PlanShape
 from agent.api.shapes.requests import ClaimByGroupsShape
 from agent.api.shapes.reshape import PreviewShape, ReceiptShape, RelocationShape, ReshapedShape
 from agent.api.shapes.tree import InventoryShape, ResourceProviderShape, TreeShape
-from agent.claims.claim import Claim, Fit, Shortfall
-from agent.claims.claim_json import cells_to_json
-from agent.claims.numa.cell_fit import PlacedCell
-from agent.claims.parse_request import ClaimRequest, request_to_json
+from agent.claims.claim import Claim, Fit, Shortfall, cells_to_json
+from agent.claims.guest_cells import PlacedCell
+from agent.claims.parse_request import request_to_json
+from agent.claims.request import ClaimRequest
 from agent.driver import Guest
 from agent.moves.circumstances import Circumstances, moved_away_advice
 from agent.moves.states import Move

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from agent.claims.claim import Claim, Fit
 from agent.claims.fit import ProviderIndex, fit
-from agent.claims.numa.host_cells import HostCells
+from agent.claims.host_cells import HostCells
 from agent.claims.request import ClaimRequest
 from agent.claims.rows import Row, total
 from agent.claims.used import Place, use_of

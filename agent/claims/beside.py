@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from agent.claims.claim import Claim
-from agent.claims.numa.cell_fit import KIB_PER_MIB, SMALL_PAGE_KIB
-from agent.claims.numa.host_cells import CELL_CLASSES
+from agent.claims.guest_cells import KIB_PER_MIB, SMALL_PAGE_KIB
+from agent.claims.host_cells import CELL_CLASSES
 from agent.device_names import is_page_class, page_class
 
 _NO_DEVICES = frozenset({*CELL_CLASSES, "DISK_GB"})

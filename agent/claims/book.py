@@ -14,12 +14,10 @@ from agent.claims.choice import Choice, Strategy
 from agent.claims.claim import Claim, ClaimState, Fit, Shortfall
 from agent.claims.fit import ProviderIndex, cover, fit
 from agent.claims.fit_search import HostStock
+from agent.claims.guest_cells import wants_cells
+from agent.claims.host_cells import CellStock, CellUsage, HostCells, memory_shortfalls
 from agent.claims.mappings import map_groups, units_of_groups
-from agent.claims.numa.guest_cells import wants_cells
-from agent.claims.numa.host_cells import CellStock, HostCells
-from agent.claims.numa.memory_check import memory_shortfalls
-from agent.claims.numa.usage import CellUsage
-from agent.claims.parse_request import ClaimRequest
+from agent.claims.request import ClaimRequest
 from agent.claims.restriction import UNRESTRICTED, Restriction
 from agent.claims.rows import NOT_USED, Doubted, Row, beyond
 from agent.claims.used import IDLE, Place, use_of

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from agent.claims.claim_json import read_allocations
+from agent.claims.claim import read_allocations
 from agent.errors import UsageError
 from agent.json_checks import (
     read_choice,

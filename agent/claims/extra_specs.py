@@ -1,6 +1,6 @@
 """Every extra spec of a flavor that nova knows: what nova asks for, and what a claim asks for. Pure.
 
-`agent.claims.flavor` and `agent.claims.flavor_hw` read those of CLAIM_SPECS; NO_CLAIM lists the others with
+`agent.claims.flavor` and `agent.claims.flavor` read those of CLAIM_SPECS; NO_CLAIM lists the others with
 the reason why they change no claim. The page docs/nova-parity.md is generated from here. Nothing else of a
 namespace in NAMESPACES is accepted.
 

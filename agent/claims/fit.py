@@ -2,30 +2,332 @@
 
 The semantics are those of Placement's allocation candidates for one tree and the sharing providers of its
 aggregates. The classes of the unsuffixed group may come from several providers, which together have its
-required traits. A suffixed group comes from one provider. `group_policy` isolate puts each suffixed group on
-its own provider. Of the groups in a `same_subtree`, one provider is an ancestor of the others.
+required traits. A suffixed group comes from one provider. `group_policy` isolate puts each suffixed group
+on its own provider. Of the groups in a `same_subtree`, one provider is an ancestor of the others.
 agent.claims.fit_search has the order of choice.
 
-Source: https://docs.openstack.org/placement/latest/user/provider-tree.html.
+A guest with NUMA cells gets its CPUs and memory from host cells that suit it, preferably near the devices
+that it asks for; then a class may come from several cells, as the guest's own cells require.
 
-A guest with NUMA cells gets its CPUs and memory from host cells that suit it (agent.claims.numa.fit); then a
-class may come from several cells, as the guest's own cells require.
+Source: https://docs.openstack.org/placement/latest/user/provider-tree.html.
 """
 
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from agent.claims.choice import Choice
-from agent.claims.claim import Fit
-from agent.claims.fit_search import FitSearch, HostStock, ProviderIndex, first_units, fit_slots
-from agent.claims.numa.affinity import nova_affinity
-from agent.claims.numa.fit import fit_in_sum, fit_with_cells, pinned_first, sum_slots
-from agent.claims.numa.guest_cells import guest_cells, wants_cells
-from agent.claims.numa.host_cells import CellStock
-from agent.claims.request import ClaimRequest, has_unresolved_devices
-from agent.claims.shortfalls import root_shortfalls, shortfalls
-from agent.errors import UsageError
+from agent.claims.claim import Fit, Shortfall
+from agent.claims.fit_search import (
+    STEPS_MAX,
+    FitSearch,
+    FitSlot,
+    HostStock,
+    ProviderIndex,
+    first_units,
+    fit_slots,
+    root_shortfalls,
+    shortfalls,
+)
+from agent.claims.guest_cells import (
+    KIB_PER_MIB,
+    CellPairs,
+    FreeCell,
+    GuestCell,
+    Misfit,
+    PlacedCell,
+    guest_cells,
+    page_sizes,
+    thread_policy,
+    wants_cells,
+)
+from agent.claims.host_cells import CELL_CLASSES, CellStock, HostCells
+from agent.claims.request import ClaimRequest, RequestGroup, has_unresolved_devices
+from agent.device_names import is_page_class, page_class
+from agent.errors import UsageError, counted
 from agent.shapes import Allocations, Units, Usages
-from agent.tree import Inventory, ProviderTree
+from agent.tree import Inventory, Provider, ProviderTree
+
+Affinity = Callable[[RequestGroup, int | None, Collection[int]], int | str]
+"""(group, host cell of the provider or None, host cells of the guest) -> rank of the provider, or why not.
+
+Rank 0 is the best; a larger rank is used only if nothing better fits. A text excludes the provider and is the
+clause that says why: "is on NUMA cell 1, the guest would be on 0".
+"""
+
+
+def nova_affinity(sockets: Mapping[int, int]) -> Affinity:
+    """The affinity under nova's NUMA policies; `sockets` is {cell id: CPU socket} where it is known.
+
+    A group without a policy gets the nearest device.
+    """
+
+    def affinity(group: RequestGroup, cell: int | None, guest: Collection[int]) -> int | str:
+        if cell is not None and cell in guest:
+            return 0
+        match group.numa_policy:
+            case None:
+                return 0 if cell is None else 1
+            case "preferred":
+                return 1 if cell is None else 2
+            case "legacy" if cell is None:
+                return 1
+            case "socket" if cell is not None and cell in sockets:
+                if sockets[cell] in {sockets.get(cell_id) for cell_id in guest}:
+                    return 1
+        position = "has no NUMA affinity" if cell is None else f"is on NUMA cell {cell}"
+        where = ", ".join(map(str, sorted(guest)))
+        return f"{position}, the guest would be on {where} (policy {group.numa_policy})"
+
+    return affinity
+
+
+CELLS_UNKNOWN = "the driver has not reported the host's NUMA cells yet"
+
+
+def fit_with_cells(request: ClaimRequest, stock: HostStock, cells: CellStock, affinity: Affinity) -> Fit:
+    """Where the request fits, with the guest's cells, or why it does not.
+
+    Raises UsageError where the request's topology and amounts do not agree.
+    """
+    guest = guest_cells(request)
+    root = stock.host.root
+    if not cells.host.cells or root is None:
+        return _no_fit([Shortfall.at(root, "", len(guest), 0, CELLS_UNKNOWN)])
+    rest = fit_slots(without_cell_resources(request), stock)
+    free, sizes_kib = cells.free(stock), page_sizes(request.topology, cells.host.page_sizes_kib)
+    pairs = CellPairs.of(
+        guest,
+        free,
+        thread_policy=thread_policy(request.topology),
+        page_sizes_kib=sizes_kib,
+        near=cells.near or _cells_near_devices(rest, stock, cells.host),
+        at=cells.at,
+        bound=cells.bound,
+        costs=stock.cell_costs(
+            _asked_of_cell(request, guest, sizes_kib), {cell.id: _room_of(cell) for cell in free}
+        ),
+        strategy=stock.choice.strategy,
+    )
+    refusal: tuple[list[FitSlot], FitSearch] | None = None
+    steps, hopeless = 0, not all(slot.options for slot in rest)
+    for exacting in (True, False):
+        for placed in pairs.placements():
+            beside = _device_slots(rest, placed, stock, cells.host, affinity, exacting=exacting)
+            if exacting and not all(slot.options for slot in beside):
+                continue
+            slots = [*_cell_slots(request, placed, stock, cells.host), *beside]
+            search = FitSearch(request, stock, slots)
+            if all(slot.options for slot in slots) and search.run():
+                return _fit_of(slots, search.chosen, placed, stock.units, cells.host)
+            steps += 1 + search.steps
+            if not exacting and refusal is None:
+                refusal = slots, search
+            if hopeless or steps > STEPS_MAX:
+                break
+    if refusal is None:
+        return _no_fit(_misfit_shortfall(misfit, stock, cells.host) for misfit in pairs.misfits())
+    return _no_fit(shortfalls(request, stock, *refusal))
+
+
+def _asked_of_cell(
+    request: ClaimRequest, guest: Sequence[GuestCell], page_sizes_kib: Sequence[int] | None
+) -> dict[str, int]:
+    """{class: amount} of the guest's devices, and of the most that one of its cells asks for."""
+    devices = {name: amount for name, amount in request.resources.items() if name not in CELL_CLASSES}
+    larger = page_sizes_kib and min(page_sizes_kib) >= KIB_PER_MIB
+    memory_mb = max((cell.memory_mb for cell in guest), default=0)
+    return {
+        **devices,
+        "PCPU": max((len(cell.pinned) + cell.emulator for cell in guest), default=0),
+        "VCPU": max((len(cell.floating) for cell in guest), default=0),
+        **(
+            {page_class(size): memory_mb * KIB_PER_MIB // size for size in page_sizes_kib[:1]}
+            if page_sizes_kib and larger
+            else {"MEMORY_MB": memory_mb}
+        ),
+    }
+
+
+def _room_of(cell: FreeCell) -> dict[str, int]:
+    """{class: amount} of what the host cell can still give; a class for each size of large pages."""
+    return {
+        "PCPU": len(cell.free_cpus),
+        "VCPU": cell.shared_cpus if cell.floating is None else cell.floating,
+        "MEMORY_MB": cell.memory_mb,
+        **{page_class(size): number for size, number in cell.pages.items()},
+    }
+
+
+def without_cell_resources(request: ClaimRequest) -> ClaimRequest:
+    """The request without the CPUs and the memory of its unsuffixed group, which its cells provide.
+
+    If the request has a page size, its cells provide the large pages too, so it loses all classes of pages.
+    """
+    own = frozenset[str]()
+    if request.topology.mem_page_size is not None:
+        own = frozenset(name for group in request.groups for name in group.resources if is_page_class(name))
+    return replace(
+        request,
+        groups=tuple(
+            _without(group, own if group.suffix else own.union(CELL_CLASSES)) for group in request.groups
+        ),
+    )
+
+
+def _without(group: RequestGroup, classes: frozenset[str]) -> RequestGroup:
+    return replace(group, resources={name: n for name, n in group.resources.items() if name not in classes})
+
+
+def cell_amounts(
+    placed: Iterable[PlacedCell], host: HostCells, tree: ProviderTree
+) -> dict[str, dict[str, int]]:
+    """{provider uuid: {class: amount}} of the CPUs and memory of a guest on these cells.
+
+    Withheld CPUs count, and so do large pages where a provider in `tree` has inventory of them.
+    """
+    cells = {cell.id: cell for cell in host.cells}
+    amounts_by_provider: dict[str, dict[str, int]] = {}
+    for cell in placed:
+        amounts = {"VCPU": len(cell.floating), "PCPU": len(cell.cpus), "MEMORY_MB": cell.memory_mb}
+        uuid, pages = cells[cell.host_cell].page_providers.get(cell.page_kib, ""), page_class(cell.page_kib)
+        if uuid in tree and pages in tree[uuid].inventories:
+            amounts_by_provider.setdefault(uuid, {})[pages] = cell.memory_mb * KIB_PER_MIB // cell.page_kib
+        given = amounts_by_provider.setdefault(cells[cell.host_cell].provider, {})
+        for name, amount in amounts.items():
+            if amount:
+                given[name] = given.get(name, 0) + amount
+    return amounts_by_provider
+
+
+def pinned_first(units: Units, placed: Sequence[PlacedCell], host: HostCells) -> Units:
+    """The same units, with those of the chosen CPUs before all others."""
+    providers = {cell.id: cell.provider for cell in host.cells}
+    chosen: dict[str, list[str]] = {}
+    for cell in placed:
+        cpus = (*cell.pinning.values(), *sorted(cell.emulator), *sorted(cell.withheld))
+        chosen.setdefault(providers[cell.host_cell], []).extend(map(str, cpus))
+    ordered = dict(units)
+    for uuid, pinned in chosen.items():
+        exact = units.get(uuid, {}).get("PCPU")
+        if exact is not None and pinned:
+            others = (unit for unit in exact if unit not in pinned)
+            ordered[uuid] = {**units[uuid], "PCPU": (*pinned, *others)}
+    return ordered
+
+
+def _cells_near_devices(rest: Sequence[FitSlot], stock: HostStock, host: HostCells) -> frozenset[int]:
+    """The host cells that have all requested devices; if there are none, those that have any."""
+    wanted = []
+    for slot in rest:
+        on = {host.cell_of(provider.uuid, stock.host.tree) for provider in slot.options}
+        if on and None not in on:
+            wanted.append(frozenset(cell for cell in on if cell is not None))
+    if not wanted:
+        return frozenset()
+    return frozenset.intersection(*wanted) or frozenset.union(*wanted)
+
+
+def _device_slots(
+    rest: Sequence[FitSlot],
+    placed: Sequence[PlacedCell],
+    stock: HostStock,
+    host: HostCells,
+    affinity: Affinity,
+    *,
+    exacting: bool,
+) -> list[FitSlot]:
+    """The other slots, their options ordered by affinity to these cells; `exacting`: rank 0 only."""
+    cells = {cell.host_cell for cell in placed}
+    slots = []
+    for slot in rest:
+        ranked: list[tuple[int, Provider]] = []
+        barred = {}
+        for provider in slot.options:
+            rank = affinity(slot.group, host.cell_of(provider.uuid, stock.host.tree), cells)
+            if isinstance(rank, str):
+                barred[provider.uuid] = rank
+            elif rank == 0 or not exacting:
+                ranked.append((rank, provider))
+        ranked.sort(key=lambda pair: pair[0])
+        slots.append(replace(slot, options=tuple(provider for _, provider in ranked), barred=barred))
+    return slots
+
+
+def _cell_slots(
+    request: ClaimRequest, placed: Sequence[PlacedCell], stock: HostStock, host: HostCells
+) -> Iterator[FitSlot]:
+    """A slot for each amount that the cells' providers are to give, with that provider as its only option."""
+    unsuffixed = next((group for group in request.groups if not group.suffix), RequestGroup())
+    for uuid, amounts in cell_amounts(placed, host, stock.host.tree).items():
+        provider = stock.host.tree[uuid]
+        for name, amount in amounts.items():
+            resources = {name: amount}
+            able = next(stock.obstacles(unsuffixed, resources, provider), None) is None
+            yield FitSlot(unsuffixed, resources, (provider,) if able else ())
+
+
+def _fit_of(
+    slots: Sequence[FitSlot],
+    chosen: Sequence[Provider],
+    placed: tuple[PlacedCell, ...],
+    units: Units,
+    host: HostCells,
+) -> Fit:
+    allocations = sum_slots(slots, chosen)
+    exact = first_units(allocations, pinned_first(units, placed, host))
+    return Fit(True, allocations, exact, (), placed)
+
+
+def sum_slots(slots: Sequence[FitSlot], chosen: Sequence[Provider]) -> Allocations:
+    """The allocations of filled slots, summed by provider and class."""
+    allocations: dict[str, dict[str, int]] = {}
+    for slot, provider in zip(slots, chosen, strict=True):
+        for name, amount in slot.resources.items():
+            given = allocations.setdefault(provider.uuid, {})
+            given[name] = given.get(name, 0) + amount
+    return allocations
+
+
+def _no_fit(short: Iterable[Shortfall]) -> Fit:
+    return Fit(False, {}, {}, tuple(short))
+
+
+def _misfit_shortfall(misfit: Misfit, stock: HostStock, host: HostCells) -> Shortfall:
+    uuid = next((cell.provider for cell in host.cells if cell.id == misfit.host_cell), None)
+    provider = stock.host.tree.get(uuid) if uuid else stock.host.root
+    reason = misfit.reason
+    if misfit.host_cell >= 0:
+        reason = f"guest cell {misfit.guest_cell}: host cell {misfit.host_cell} {misfit.reason}"
+    return Shortfall.at(provider, misfit.resource_class, misfit.asked, misfit.free, reason)
+
+
+def fit_in_sum(request: ClaimRequest, stock: HostStock) -> Fit:
+    """Whether the amounts of a consumer's own allocations suffice, on any cells, and its other groups fit.
+
+    `stock` has only what the consumer holds. Which cells the amounts are on is not checked.
+    """
+    own = [provider for provider in stock.host.providers if stock.host.is_own(provider.uuid)]
+    slots, short = [], []
+    unsuffixed = next((group for group in request.groups if not group.suffix), RequestGroup())
+    for name in (name for name in unsuffixed.resources if name in CELL_CLASSES):
+        left = asked = unsuffixed.resources[name]
+        for provider in own:
+            resources = {name: min(left, stock.free(provider, name))}
+            if resources[name]:
+                left -= resources[name]
+                able = next(stock.obstacles(unsuffixed, resources, provider), None) is None
+                slots.append(FitSlot(unsuffixed, resources, (provider,) if able else ()))
+        if left:
+            reason = f"only {counted(asked - left, 'of it is', 'of it are')} held"
+            short.append(Shortfall.at(stock.host.root, name, asked, asked - left, reason))
+    if short:
+        return _no_fit(short)
+    slots += fit_slots(without_cell_resources(request), stock)
+    search = FitSearch(request, stock, slots)
+    if not all(slot.options for slot in slots) or not search.run():
+        return _no_fit(shortfalls(request, stock, slots, search))
+    return Fit(True, {}, {}, ())
+
 
 __all__ = ["ProviderIndex", "check_placeable", "cover", "first_units", "fit"]
 

@@ -13,17 +13,300 @@ from dataclasses import dataclass, field, replace
 
 from agent.claims.device_profiles import SPEC as PROFILE_SPEC
 from agent.claims.device_profiles import DeviceProfiles, ProfileGroup, group_suffix, groups_of_profile
-from agent.claims.extra_specs import check_known
-from agent.claims.flavor_hw import pmem_labels, read_whole_spec, topology_of
-from agent.claims.host_traits import encryption_trait, host_traits
-from agent.claims.image import Image, check_encryption, image_traits, required_traits, with_image
+from agent.claims.extra_specs import check_known, read_flag
+from agent.claims.guest_cells import wants_cells
+from agent.claims.image import (
+    Image,
+    check_encryption,
+    encryption_trait,
+    host_traits,
+    image_traits,
+    required_traits,
+    with_image,
+)
 from agent.claims.near_names import unknown_class, unknown_trait
-from agent.claims.numa.guest_cells import wants_cells
-from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest, check_request
+from agent.claims.request import NUMA_POLICIES, ClaimRequest, RequestGroup, TopologyRequest, check_request
+from agent.cpuset import format_cpu_set, parse_cpu_set
 from agent.device_names import pmem_class
-from agent.errors import UsageError
+from agent.errors import UsageError, counted
 from agent.json_checks import below, fault, read_object, read_text, read_whole
 from agent.tree import MAX_UNIT
+
+CELLS_MAX = 64
+KIB_PER = {"k": 1, "m": 1 << 10, "g": 1 << 20, "t": 1 << 30}
+
+_CELL = re.compile(r"(numa_cpus|numa_mem)\.([0-9]{1,4})", re.ASCII)
+_PAGE_SIZE = re.compile(r"([0-9]{1,9})(?:([KMGTkmgt])(?:i?B)?)?", re.ASCII)
+_CPUS = re.compile(r"resources([A-Za-z0-9_-]{1,64})?:(VCPU|PCPU)", re.ASCII)
+_THREADS = re.compile(r"trait([1-9][0-9]{0,63})?:HW_CPU_HYPERTHREADING", re.ASCII)
+_WHOLE = re.compile(r"[0-9]{1,10}", re.ASCII)
+_LABEL = re.compile(r"[A-Za-z0-9_]{1,200}", re.ASCII)
+
+
+def topology_of(vcpus: int, memory_mb: int, specs: Mapping[str, str]) -> TopologyRequest:
+    """The CPU, cell and page requests of the specs, for a guest with `vcpus` CPUs and `memory_mb` MiB.
+
+    Raises UsageError, naming the spec at fault.
+    """
+    policy = _cpu_policy(vcpus, specs)
+    realtime = _realtime(specs, policy, vcpus)
+    cells = _cells(vcpus, memory_mb, specs)
+    return replace(
+        cells,
+        cpu_policy=policy,
+        cpu_thread_policy=_thread_policy(specs, policy),
+        cells=cells.cells or (1 if pmem_labels(specs) else 0),
+        dedicated_cpus=_dedicated(specs, policy, vcpus, realtime),
+        mem_page_size=_spec_page_size(specs.get("hw:mem_page_size")),
+        pci_numa_policy=_spec_choice(specs, "hw:pci_numa_affinity_policy", NUMA_POLICIES),
+        isolate_emulator=_isolates_emulator(specs, policy),
+    )
+
+
+def pmem_labels(specs: Mapping[str, str]) -> tuple[str, ...]:
+    """The labels of persistent memory in `hw:pmem`. Raises UsageError where one is no label."""
+    labels = tuple(label.strip() for label in specs.get("hw:pmem", "").split(",") if label.strip())
+    for label in labels:
+        if not _LABEL.fullmatch(label):
+            raise fault("hw:pmem", "labels of A-Z a-z 0-9 _, separated by commas", label)
+    return labels
+
+
+def _cpu_policy(vcpus: int, specs: Mapping[str, str]) -> str:
+    """The policy; an explicit amount of PCPU is as good as `dedicated`."""
+    given = _spec_choice(specs, "hw:cpu_policy", ("shared", "dedicated", "mixed"))
+    shared, dedicated = _explicit(specs, "VCPU"), _explicit(specs, "PCPU")
+    if given and (shared or dedicated):
+        spec = next(iter(shared or dedicated))
+        raise UsageError(
+            f"{spec}: hw:cpu_policy={given} already determines the number of CPUs of each kind; remove one "
+            "of the two specs.",
+            spec=spec,
+        )
+    if not dedicated:
+        return given or "shared"
+    if shared:
+        raise UsageError(
+            f"resources:PCPU: {next(iter(shared))} is given, too; use hw:cpu_policy=mixed for a guest with "
+            "both.",
+            spec="resources:PCPU",
+        )
+    (amount,) = dedicated.values()
+    wanted = vcpus + _isolates_emulator(specs, "dedicated")
+    if amount != wanted:
+        raise UsageError(
+            f"resources:PCPU: {counted(amount, 'is', 'are')} asked for, and the flavor's "
+            f"{counted(vcpus, 'CPU needs', 'CPUs need')} {wanted}; "
+            "hw:cpu_policy=dedicated asks for the right number.",
+            spec="resources:PCPU",
+        )
+    return "dedicated"
+
+
+def _explicit(specs: Mapping[str, str], name: str) -> dict[str, int]:
+    """{spec that asks for some of the class, in any group: the amount}.
+
+    Raises UsageError where dedicated CPUs are in a suffixed group.
+    """
+    found = {}
+    for spec, text in specs.items():
+        match = _CPUS.fullmatch(spec)
+        if match and match[2] == name:
+            amount = read_whole_spec(spec, text, 0, MAX_UNIT)
+            if amount and match[1] and name == "PCPU":
+                raise UsageError(
+                    f"{spec}: dedicated CPUs are those of the guest's cells and in no group of their own; "
+                    "use hw:cpu_policy=dedicated.",
+                    spec=spec,
+                )
+            if amount:
+                found[spec] = amount
+    return found
+
+
+def _thread_policy(specs: Mapping[str, str], policy: str) -> str | None:
+    """The thread policy; HW_CPU_HYPERTHREADING as a trait of pinned CPUs stands for one, as in nova."""
+    thread_policy = _spec_choice(specs, "hw:cpu_thread_policy", ("prefer", "isolate", "require"))
+    threads = next((value for spec, value in specs.items() if _THREADS.fullmatch(spec)), None)
+    if thread_policy and threads:
+        raise UsageError(
+            "hw:cpu_thread_policy: trait:HW_CPU_HYPERTHREADING says the same in another way; remove one of "
+            "the two specs.",
+            spec="hw:cpu_thread_policy",
+        )
+    if policy != "shared":
+        return thread_policy or {"required": "require", "forbidden": "isolate"}.get(threads or "")
+    if thread_policy:
+        raise UsageError(
+            "hw:cpu_thread_policy: it needs hw:cpu_policy=dedicated or mixed; shared CPUs have no siblings.",
+            spec="hw:cpu_thread_policy",
+        )
+    return None
+
+
+def _isolates_emulator(specs: Mapping[str, str], policy: str) -> bool:
+    spec = "hw:emulator_threads_policy"
+    isolate = _spec_choice(specs, spec, ("share", "isolate")) == "isolate"
+    if isolate and policy == "shared":
+        raise UsageError(
+            f"{spec}=isolate: it needs hw:cpu_policy=dedicated or mixed; the threads of a guest on shared "
+            "CPUs are not kept apart.",
+            spec=spec,
+        )
+    return isolate
+
+
+def _realtime(specs: Mapping[str, str], policy: str, vcpus: int) -> frozenset[int]:
+    """The CPUs with realtime priority; empty without hw:cpu_realtime."""
+    if not read_flag("hw:cpu_realtime", specs.get("hw:cpu_realtime", "false")):
+        return frozenset()
+    spec = "hw:cpu_realtime_mask"
+    everything = frozenset(range(vcpus))
+    cpus = _mask(spec, specs[spec], vcpus) if specs.get(spec) else everything
+    if policy == "shared":
+        raise UsageError(
+            "hw:cpu_realtime: it needs hw:cpu_policy=dedicated or mixed.", spec="hw:cpu_realtime"
+        )
+    if not cpus or not cpus <= everything:
+        raise UsageError(
+            f"{spec}: {specs[spec]!r} must name some of the guest's CPUs 0-{vcpus - 1}.", spec=spec
+        )
+    if cpus == everything and "hw:emulator_threads_policy" not in specs:
+        raise UsageError(
+            f"{spec}: it must leave a CPU for the guest's other threads, or the flavor needs "
+            "hw:emulator_threads_policy.",
+            spec=spec,
+        )
+    return cpus
+
+
+def _dedicated(specs: Mapping[str, str], policy: str, vcpus: int, realtime: frozenset[int]) -> frozenset[int]:
+    spec = "hw:cpu_dedicated_mask"
+    mask = specs.get(spec)
+    if policy != "mixed":
+        if mask is not None:
+            raise UsageError(f"{spec}: only hw:cpu_policy=mixed has it (the policy is {policy}).", spec=spec)
+        return frozenset()
+    if (mask is None) == (not realtime):
+        raise UsageError(
+            f"{spec}: hw:cpu_policy=mixed needs it, or hw:cpu_realtime with a mask, and not both.", spec=spec
+        )
+    if mask is None:
+        spec, mask = "hw:cpu_realtime_mask", specs.get("hw:cpu_realtime_mask", "")
+    cpus = realtime or _mask(spec, mask, vcpus)
+    if not cpus or not cpus < frozenset(range(vcpus)):
+        raise UsageError(
+            f"{spec}: {mask!r} must name some of the guest's CPUs 0-{vcpus - 1} and leave at least one.",
+            spec=spec,
+        )
+    return cpus
+
+
+def _mask(spec: str, mask: str, vcpus: int) -> frozenset[int]:
+    """The CPUs of a mask; one that begins with ^ takes away from all of the guest's CPUs."""
+    return _cpu_set(spec, f"0-{vcpus - 1},{mask}" if mask.strip().startswith("^") else mask)
+
+
+def _cells(vcpus: int, memory_mb: int, specs: Mapping[str, str]) -> TopologyRequest:
+    given: dict[str, dict[int, str]] = {"numa_cpus": {}, "numa_mem": {}}
+    for key, value in specs.items():
+        match = _CELL.fullmatch(key.removeprefix("hw:")) if key.startswith("hw:") else None
+        if match:
+            given[match[1]][int(match[2])] = value
+    if "hw:numa_nodes" not in specs:
+        for kind, values in given.items():
+            if values:
+                raise UsageError(
+                    f"hw:{kind}.{min(values)}: it needs hw:numa_nodes.", spec=f"hw:{kind}.{min(values)}"
+                )
+        return TopologyRequest()
+    count = read_whole_spec("hw:numa_nodes", specs["hw:numa_nodes"], 1, CELLS_MAX)
+    if count > vcpus:
+        raise UsageError(
+            f"hw:numa_nodes: {counted(count, 'cell is', 'cells are')} asked for, and the flavor has "
+            f"{counted(vcpus, 'vCPU')}: each cell needs one.",
+            spec="hw:numa_nodes",
+        )
+    for kind, values in given.items():
+        if values and set(values) != set(range(count)):
+            raise UsageError(
+                f"hw:{kind}.N: give one for each of the guest's cells 0-{count - 1}, or none; given are "
+                f"{', '.join(map(str, sorted(values)))}.",
+                spec=f"hw:{kind}",
+            )
+    for kind, total in (("numa_cpus", vcpus), ("numa_mem", memory_mb)):
+        if not given[kind] and total % count:
+            raise UsageError(f"hw:numa_nodes: {total} cannot be split evenly in {count}; give hw:{kind}.N.")
+    return TopologyRequest(
+        cells=count,
+        cell_cpus=_cell_cpus(given["numa_cpus"], vcpus),
+        cell_memory_mb=_cell_memory(given["numa_mem"], memory_mb),
+    )
+
+
+def _cell_cpus(given: Mapping[int, str], vcpus: int) -> tuple[frozenset[int], ...]:
+    cell_cpus: list[frozenset[int]] = []
+    for cell in sorted(given):
+        spec = f"hw:numa_cpus.{cell}"
+        cpus = _cpu_set(spec, given[cell])
+        twice = cpus & frozenset().union(*cell_cpus)
+        if not cpus or twice or max(cpus) >= vcpus:
+            raise UsageError(
+                f"{spec}: {given[cell]!r} must name CPUs of the guest, 0-{vcpus - 1}, "
+                "that no cell before it has.",
+                spec=spec,
+            )
+        cell_cpus.append(cpus)
+    missing = frozenset(range(vcpus)).difference(*cell_cpus) if cell_cpus else frozenset()
+    if missing:
+        raise UsageError(
+            f"hw:numa_cpus.N: no cell has the guest's CPU {format_cpu_set(missing)}.", spec="hw:numa_cpus"
+        )
+    return tuple(cell_cpus)
+
+
+def _cell_memory(given: Mapping[int, str], memory_mb: int) -> tuple[int, ...]:
+    memory = tuple(read_whole_spec(f"hw:numa_mem.{cell}", given[cell], 1, MAX_UNIT) for cell in sorted(given))
+    if memory and sum(memory) != memory_mb:
+        raise UsageError(
+            f"hw:numa_mem.N: the cells have {sum(memory)} MiB together, the flavor has {memory_mb}.",
+            spec="hw:numa_mem",
+        )
+    return memory
+
+
+def _spec_page_size(text: str | None) -> int | str | None:
+    """The size in KiB, or one of the words small, large, any."""
+    if text is None or text in ("small", "large", "any"):
+        return text
+    match = _PAGE_SIZE.fullmatch(text.strip())
+    size = int(match[1]) * KIB_PER[(match[2] or "k").lower()] if match else 0
+    if not 0 < size <= MAX_UNIT:
+        raise fault("hw:mem_page_size", "small, large, any, or a size such as 2MB or 2048 (KiB)", text)
+    return size
+
+
+def _spec_choice(specs: Mapping[str, str], spec: str, choices: tuple[str, ...]) -> str | None:
+    value = specs.get(spec)
+    if value is not None and value not in choices:
+        raise fault(spec, f"one of {', '.join(choices)}", value)
+    return value
+
+
+def read_whole_spec(spec: str, text: str, least: int, most: int) -> int:
+    """The whole number of a spec. Raises UsageError where it is not between `least` and `most`."""
+    digits = text.strip()  # int() accepts more: signs, underscores, digits of other scripts
+    if not _WHOLE.fullmatch(digits) or not least <= int(digits) <= most:
+        raise fault(spec, f"a whole number between {least} and {most}", text)
+    return int(digits)
+
+
+def _cpu_set(spec: str, text: str) -> frozenset[int]:
+    try:
+        return parse_cpu_set(text)
+    except ValueError as error:
+        raise UsageError(f"{spec}: {error}.", spec=spec) from error
+
 
 SPEC_MAX = 1024
 
@@ -33,7 +316,7 @@ _ALIAS = re.compile(r"\s*([^\s:,]{1,255})\s*:\s*([0-9]{1,5})\s*", re.ASCII)
 
 _PLURAL = "s"
 """A suffix of a group; of one that has traits alone, it is a slip: `traits:NAME`."""
-_THREADS = "trait:HW_CPU_HYPERTHREADING"
+_OF_THREADS = "trait:HW_CPU_HYPERTHREADING"
 _NO_DEVICES = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB", "MEM_ENCRYPTION_CONTEXT")
 
 
@@ -85,8 +368,8 @@ def claim_for_flavor(
             check_known(key)
     specs = with_image(flavor.extra_specs, image or {})
     of_image = required_traits(image or {})
-    # A flavor or an image may require the trait; it is a thread policy of pinned CPUs (claims.flavor_hw).
-    threads = {_THREADS: "required"} if _THREADS in {f"trait:{name}" for name in of_image} else {}
+    # A flavor or an image may require the trait; it is a thread policy of pinned CPUs.
+    threads = {_OF_THREADS: "required"} if _OF_THREADS in {f"trait:{name}" for name in of_image} else {}
     profile = groups_of_profile(specs[PROFILE_SPEC], profiles or {}) if PROFILE_SPEC in specs else ()
     topology = topology_of(flavor.vcpus, flavor.memory_mb, threads | specs)
     encryption = encryption_trait(specs)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.numa.guest_cells import wants_cells
+from agent.claims.guest_cells import wants_cells
 from agent.claims.request import (
     DEVICE_PREFIX,
     GROUPS_MAX,

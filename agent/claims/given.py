@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from agent.claims.claim import Claim
-from agent.claims.numa.host_cells import HostCells
+from agent.claims.host_cells import HostCells
 from agent.driver import GivenCell, GivenDevice, GivenResources
 from agent.tree import ProviderTree
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from agent.claims.claim import Claim
-from agent.claims.numa.cell_fit import PlacedCell
+from agent.claims.guest_cells import PlacedCell
 from agent.shapes import Allocations, Units
 
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from types import MappingProxyType
 
 from agent.claims.claim import Claim, Shortfall
-from agent.claims.parse_request import ClaimRequest
+from agent.claims.request import ClaimRequest
 from agent.claims.rows import Row, beyond
 from agent.driver import Guest
 from agent.errors import ClaimConflict, DoesNotFit, GuestRuns

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from agent.claims.fit_search import ProviderIndex
-from agent.claims.numa.cell_fit import KIB_PER_MIB
-from agent.claims.numa.host_cells import HostCells
+from agent.claims.guest_cells import KIB_PER_MIB
+from agent.claims.host_cells import HostCells
 from agent.claims.rows import NOT_USED, Row, Use
 from agent.device_names import page_class
 from agent.driver import Guest, GuestState, UsedUnit

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from agent.claims.claim import Claim, ClaimState
-from agent.claims.claim_json import Json, claim_to_json, read_allocations, read_claim
+from agent.claims.claim import Claim, ClaimState, Json, claim_to_json, read_allocations, read_claim
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.errors import ClaimConflict
 from agent.json_checks import read_choice, read_object, read_seconds, read_uuid

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from agent.claims.fit import ProviderIndex
-from agent.claims.numa.host_cells import HostCells, HostLayout
+from agent.claims.host_cells import HostCells, HostLayout
 from agent.claims.rows import Row
 from agent.claims.used import IDLE, Place, gone_units
 from agent.driver import Description, Guest, Topology

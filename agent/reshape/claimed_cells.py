@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from agent.claims.claim import Claim
-from agent.claims.numa.cell_fit import PlacedCell
+from agent.claims.guest_cells import PlacedCell
 from agent.driver import Description, MoveInstruction
 from agent.moves.states import Move
 

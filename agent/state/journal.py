@@ -15,8 +15,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from agent.claims.claim import Claim, ClaimState
-from agent.claims.claim_json import (
+from agent.claims.claim import (
+    Claim,
+    ClaimState,
     cells_to_json,
     read_allocations,
     read_cells,

@@ -25,7 +25,7 @@ MIGRATIONS = (
         migration TEXT NOT NULL PRIMARY KEY,
         since REAL NOT NULL,
         ended INTEGER NOT NULL CHECK (ended IN (0, 1)),
-        move TEXT NOT NULL          -- the migration context: agent.claims.claim_json
+        move TEXT NOT NULL          -- the migration context: agent.claims.claim
     ) STRICT, WITHOUT ROWID;
     """,
     """

@@ -6,7 +6,7 @@ from datetime import datetime
 from difflib import get_close_matches
 
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.numa.cell_fit import PlacedCell
+from agent.claims.guest_cells import PlacedCell
 from agent.claims.request import ClaimRequest
 from agent.cpuset import format_cpu_set
 from agent.errors import UnknownConsumer, UsageError, counted

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from agent import log
 from agent.audit.auditor import AuditReport
-from agent.claims.parse_request import ClaimRequest
+from agent.claims.request import ClaimRequest
 from agent.errors import ClaimsClosed, PlimsollError, Refused, StateError
 from agent.gate.decision import GateVerdict
 from agent.moves.states import MoveKind

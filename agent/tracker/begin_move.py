@@ -10,8 +10,8 @@ from dataclasses import replace
 from agent.backoff import CONFLICTS_MAX, pause
 from agent.claims.book import Book
 from agent.claims.doubt import DoubtKind
-from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import label
+from agent.claims.request import ClaimRequest
 from agent.device_names import mdev_types
 from agent.errors import (
     DoesNotFit,

@@ -4,8 +4,8 @@ from dataclasses import dataclass, field, replace
 
 from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, Fit
-from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import amounts_text, does_not_fit, label, not_covered_conflict
+from agent.claims.request import ClaimRequest
 from agent.errors import ClaimConflict, UnknownConsumer
 from agent.moves.live_migratable import (
     MdevTypes,

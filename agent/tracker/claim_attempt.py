@@ -11,8 +11,8 @@ from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, ClaimStep, Fit
 from agent.claims.doubt import DoubtKind
 from agent.claims.fit import ProviderIndex
-from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import does_not_fit, label, not_covered_conflict
+from agent.claims.request import ClaimRequest
 from agent.errors import (
     DoesNotFit,
     PlacementConflict,

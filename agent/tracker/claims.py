@@ -10,8 +10,8 @@ from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, ClaimStep, Fit, Shortfall, fit_of_claim
 from agent.claims.doubt import DoubtKind
 from agent.claims.fit import check_placeable
-from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import other_claim_conflict
+from agent.claims.request import ClaimRequest
 from agent.claims.restriction import UNRESTRICTED, Restriction
 from agent.errors import (
     ClaimConflict,

@@ -5,8 +5,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from agent.backoff import CONFLICTS_MAX, pause
-from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import refused_by_placement
+from agent.claims.request import ClaimRequest
 from agent.driver import Guest
 from agent.errors import (
     ClaimsClosed,

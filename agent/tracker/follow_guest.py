@@ -6,8 +6,8 @@ from dataclasses import replace
 from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, ClaimStep
 from agent.claims.doubt import DoubtKind
-from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.claims.refusal import does_not_fit, label
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.errors import ClaimConflict, PlacementFull
 from agent.placement.client import ConsumerAllocations
 from agent.shapes import Allocations

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from agent.claims.book import Book
 from agent.claims.claim import Shortfall
-from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import does_not_fit
+from agent.claims.request import ClaimRequest
 from agent.claims.restriction import UNRESTRICTED, Restriction
 from agent.driver import Guest
 from agent.errors import PlimsollError

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from agent import log
 from agent.claims.fit import check_placeable
-from agent.claims.parse_request import ClaimRequest
+from agent.claims.request import ClaimRequest
 from agent.errors import (
     ClaimConflict,
     PlacementError,

@@ -11,7 +11,7 @@ from agent.claims.claim import CLAIM_TRANSITIONS, Claim, ClaimState, ClaimStep
 from agent.claims.doubt import Doubt
 from agent.claims.fit import ProviderIndex
 from agent.claims.held_back import claims_until_durable
-from agent.claims.numa.host_cells import HostCells, HostLayout
+from agent.claims.host_cells import HostCells, HostLayout
 from agent.claims.rows import Row
 from agent.driver import Guest
 from agent.errors import PlimsollError, StateError, StateUnknown

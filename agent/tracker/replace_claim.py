@@ -7,8 +7,8 @@ from agent.backoff import CONFLICTS_MAX, pause
 from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, ClaimStep, Shortfall
 from agent.claims.doubt import DoubtKind
-from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import does_not_fit, label
+from agent.claims.request import ClaimRequest
 from agent.errors import ClaimConflict, PlacementConflict, PlacementFull
 from agent.placement.client import ConsumerAllocations
 from agent.shapes import Allocations, Units

@@ -22,9 +22,9 @@ from agent.claims.claim import Claim, Fit
 from agent.claims.defrag import Defrag, defrag
 from agent.claims.doubt import DoubtKind
 from agent.claims.fit import ProviderIndex, check_placeable
-from agent.claims.numa.host_cells import HostCells, HostLayout
-from agent.claims.parse_request import ClaimRequest
+from agent.claims.host_cells import HostCells, HostLayout
 from agent.claims.pci_alias import Aliases, with_device_groups, without_device_groups
+from agent.claims.request import ClaimRequest
 from agent.claims.restriction import UNRESTRICTED, Restriction
 from agent.claims.rows import Row
 from agent.claims.used import Place

@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import label
+from agent.claims.request import ClaimRequest
 from agent.errors import ClaimConflict
 
 

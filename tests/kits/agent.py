@@ -8,7 +8,7 @@ from uuid import uuid4
 
 from agent.api.local_operations import LocalOperations
 from agent.backoff import Backoff
-from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.clock import HostClock
 from agent.config.settings import Settings, load
 from agent.daemon.assemble import assemble

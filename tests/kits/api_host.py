@@ -9,8 +9,8 @@ from agent.audit.auditor import AuditReport
 from agent.audit.finding import Finding
 from agent.claims.claim import Claim, ClaimState, Fit, Shortfall
 from agent.claims.device_profiles import DeviceProfiles
-from agent.claims.parse_request import ClaimRequest
 from agent.claims.refusal import does_not_fit
+from agent.claims.request import ClaimRequest
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import ClaimsClosed, Refused, UnknownConsumer, UsageError
 from agent.gate.decision import GateOutcome, GateVerdict, HookCall

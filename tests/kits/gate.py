@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from agent.claims.claim import ClaimState
-from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.config.access import Access
 from agent.config.settings import Settings
 from agent.driver import Guest, GuestState

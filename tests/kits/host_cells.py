@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID, uuid5
 
 from agent.claims.fit_search import HostStock, ProviderIndex
-from agent.claims.numa.host_cells import HostCells, HostLayout
+from agent.claims.host_cells import HostCells, HostLayout
 from agent.driver import Cell, Topology
 from agent.tree import Inventory, Provider, ProviderTree
 

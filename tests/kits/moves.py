@@ -11,7 +11,7 @@ from types import TracebackType
 
 from agent.audit.auditor import Auditor
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState
 from agent.errors import PlacementUnavailable
 from agent.moves.states import Move, MoveState

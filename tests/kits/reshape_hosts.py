@@ -10,7 +10,7 @@ from typing import Any
 from uuid import NAMESPACE_DNS, uuid5
 
 from agent.claims.claim import Claim
-from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import DriverSettings, Guest, GuestState, HostSettings, UsedUnit
 from agent.placement.client import PlacementClient
 from agent.placement.transport import Transport

@@ -10,7 +10,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 from uuid import NAMESPACE_DNS, uuid5
 
-from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.config.address import Address
 from agent.config.settings import load
 from agent.driver import Guest, GuestState, UsedUnit

@@ -38,7 +38,7 @@ class Module:
 
     @property
     def folder(self) -> str:
-        """`agent.claims` for agent.claims.numa.fit; GROUND for a module directly in agent/."""
+        """`agent.claims` for agent.claims.fit; GROUND for a module directly in agent/."""
         return folder_of(self.name)
 
 

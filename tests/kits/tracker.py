@@ -12,8 +12,8 @@ from typing import Any, Self
 from uuid import UUID, uuid4, uuid5
 
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.numa.host_cells import HostLayout
-from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.claims.host_cells import HostLayout
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Cell, Guest, GuestState, Topology, UsedUnit
 from agent.errors import PlacementUnavailable
 from agent.moves.states import Move

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 from agent.claims.device_profiles import parse_device_profiles
-from agent.claims.numa.guest_cells import guest_cells, wants_cells
-from agent.claims.parse_request import ClaimRequest, parse_claim
+from agent.claims.guest_cells import guest_cells, wants_cells
+from agent.claims.parse_request import parse_claim
+from agent.claims.request import ClaimRequest
 from parity.demands import PROFILES
 from parity.query import Cells, Demand, Group, Query
 

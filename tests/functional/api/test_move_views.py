@@ -12,7 +12,8 @@ from kits.api_host import SmallHost
 from kits.cli_process import one_line, plimsoll
 from kits.moves import INSTANCE, MIGRATION, Agent, World, asks
 
-from agent.claims.parse_request import ClaimRequest, request_to_json
+from agent.claims.parse_request import request_to_json
+from agent.claims.request import ClaimRequest
 from agent.errors import ExitCode
 from agent.moves.circumstances import Circumstances
 from agent.moves.states import Move, MoveKind

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.config.settings import Settings, load
 from agent.daemon.adopt import adopt
 from agent.errors import IdentityError, StateError, UsageError

@@ -20,7 +20,7 @@ from kits.placements import OpenStack, Placement
 from kits.tracker import fast_directory
 
 from agent.claims.claim import ClaimState
-from agent.claims.parse_request import ClaimRequest
+from agent.claims.request import ClaimRequest
 from agent.errors import ClaimsClosed, PlacementUnavailable, ReshapeRefused
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply, Transport

@@ -17,7 +17,7 @@ from kits.placements import Placement
 
 from agent.backoff import BASE_S, MAX_S
 from agent.claims.claim import Claim
-from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.config.settings import Settings, load
 from agent.daemon import host_agent as host_module
 from agent.driver import Guest, GuestState

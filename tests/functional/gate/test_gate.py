@@ -18,7 +18,7 @@ from kits.status import fetch, listening
 
 from agent.claims.claim import ClaimState
 from agent.claims.domain_request import GATE_USER
-from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.config.access import Access
 from agent.driver import Guest, GuestState
 from agent.gate import settle

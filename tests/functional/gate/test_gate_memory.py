@@ -13,7 +13,7 @@ from kits.tracker import Crash
 
 from agent.claims.claim import Claim
 from agent.claims.flavor import claim_for_flavor, parse_flavor
-from agent.claims.parse_request import ClaimRequest
+from agent.claims.request import ClaimRequest
 from agent.driver import Guest, GuestState, UsedMemory
 from agent.errors import PlacementUnavailable
 from agent.gate import settle

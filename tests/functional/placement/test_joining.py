@@ -12,7 +12,7 @@ import pytest
 from kits.agent import World, opened, request, told
 from kits.placements import Embedded, OpenStack, Placement
 
-from agent.claims.parse_request import ClaimRequest
+from agent.claims.request import ClaimRequest
 from agent.cli.main import main
 from agent.driver import Guest, GuestState
 from agent.errors import ClaimsClosed, ExitCode

@@ -12,7 +12,7 @@ from kits.placements import Placement
 from kits.reshape import World
 
 from agent.claims.claim import Claim
-from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import DescribedInventory, DescribedProvider
 from agent.errors import DoesNotFit
 

@@ -12,7 +12,7 @@ from kits.placements import Placement
 from kits.reshape import ROOT, World
 
 from agent.claims.claim import ClaimState, ClaimStep
-from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import DescribedInventory, DescribedProvider, Guest, GuestState, UsedUnit
 from agent.errors import DoesNotFit, PlacementFull
 from agent.placement.client import ConsumerAllocations

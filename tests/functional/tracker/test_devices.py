@@ -14,7 +14,8 @@ from kits.placements import usual_placement
 
 from agent.api.views import claim_view
 from agent.claims.claim import Claim
-from agent.claims.parse_request import ClaimRequest, RequestGroup, parse_claim
+from agent.claims.parse_request import parse_claim
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.cli.tables import claim_lines
 from agent.cli.terminal import Style
 from agent.config.settings import load

@@ -14,7 +14,8 @@ from kits.recorded import Stage
 from kits.reshape import HOST, World
 from kits.tracker import request
 
-from agent.claims.parse_request import ClaimRequest, parse_claim
+from agent.claims.parse_request import parse_claim
+from agent.claims.request import ClaimRequest
 from agent.errors import DoesNotFit
 from agent.moves.states import MoveKind
 from drivers.libvirt.xml import DomainCapabilities

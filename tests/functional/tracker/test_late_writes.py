@@ -16,7 +16,7 @@ from kits.tracker import Kit, checked_kit, guest, request, uuid_of
 
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.doubt import BAR_GENERATION_MAX, BARRED, DoubtState
-from agent.claims.parse_request import ClaimRequest
+from agent.claims.request import ClaimRequest
 from agent.errors import ClaimConflict, DoesNotFit, PlacementConflict, PlacementUnavailable, PlimsollError
 from agent.placement.client import ConsumerAllocations
 from agent.placement.transport import Reply

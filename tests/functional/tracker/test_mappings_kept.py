@@ -12,7 +12,7 @@ from kits.placements import Placement
 from kits.status import FLAT
 
 from agent.claims.claim import Claim
-from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.claims.restriction import Restriction
 from agent.moves.states import MoveKind
 from agent.tree import ProviderTree

@@ -11,7 +11,7 @@ import pytest
 from kits.moves import DISK, INSTANCE, MIGRATION, ON_A, ON_B, OTHER, OTHER_MIGRATION, SMALL, World, asks
 from kits.placements import Placement
 
-from agent.claims.parse_request import RequestGroup
+from agent.claims.request import RequestGroup
 from agent.errors import (
     ClaimConflict,
     ClaimsClosed,

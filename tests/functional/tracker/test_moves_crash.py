@@ -22,7 +22,7 @@ from kits.moves import World
 from kits.placements import OpenStack
 from kits.tracker import Crash, Death, fast_directory
 
-from agent.claims.parse_request import ClaimRequest
+from agent.claims.request import ClaimRequest
 from agent.shapes import Allocations, Units
 
 BOUNDARIES_MAX = 120

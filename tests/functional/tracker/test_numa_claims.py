@@ -18,7 +18,7 @@ from agent import api
 from agent.api.move_views import move_view
 from agent.api.views import claim_view, explanation_view
 from agent.claims.claim import Claim
-from agent.claims.parse_request import RequestGroup
+from agent.claims.request import RequestGroup
 from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
 from agent.errors import ClaimConflict, DoesNotFit, UsageError
 from agent.moves.circumstances import Circumstances

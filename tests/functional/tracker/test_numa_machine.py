@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from kits.numa import NICS, NumaHost, ask
 from kits.tracker import fast_directory, uuid_of
 
-from agent.claims.parse_request import ClaimRequest
+from agent.claims.request import ClaimRequest
 from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
 from agent.errors import ClaimConflict, DoesNotFit, UnknownConsumer
 from agent.moves.states import MoveKind

@@ -13,7 +13,8 @@ from kits.placements import Placement
 from kits.recorded import A, Stage
 from kits.reshape import HOST, World
 
-from agent.claims.parse_request import ClaimRequest, parse_claim
+from agent.claims.parse_request import parse_claim
+from agent.claims.request import ClaimRequest
 from agent.errors import DoesNotFit
 from agent.moves.states import MoveKind
 from drivers.libvirt.describe.pmem import PmemNamespace, parse_pmem_namespaces

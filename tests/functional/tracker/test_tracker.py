@@ -13,7 +13,7 @@ from kits.tracker import VFS, Kit, checked_kit, guest, provider, request, uuid_o
 
 from agent.claims.claim import ClaimState
 from agent.claims.doubt import BAR_GENERATION_MAX
-from agent.claims.parse_request import TopologyRequest
+from agent.claims.request import TopologyRequest
 from agent.errors import (
     ClaimConflict,
     ClaimsClosed,

@@ -15,7 +15,7 @@ from kits.placements import Placement
 from kits.tracker import Crash, Death, Kit, fast_directory, guest, request, uuid_of
 
 from agent.claims.claim import ClaimState
-from agent.claims.parse_request import ClaimRequest, TopologyRequest
+from agent.claims.request import ClaimRequest, TopologyRequest
 from agent.errors import DoesNotFit
 
 BOUNDARIES_MAX = 60

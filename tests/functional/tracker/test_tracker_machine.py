@@ -27,7 +27,7 @@ from kits.placements import OpenStack, Placement
 from kits.tracker import Kit, fast_directory, guest, request, uuid_of
 
 from agent.claims.claim import ClaimState
-from agent.claims.parse_request import ClaimRequest, TopologyRequest
+from agent.claims.request import ClaimRequest, TopologyRequest
 from agent.errors import (
     ClaimConflict,
     ClaimsClosed,

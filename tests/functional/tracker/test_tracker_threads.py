@@ -12,7 +12,7 @@ from kits.placements import Placement
 from kits.tracker import Kit, request, uuid_of
 
 from agent.claims.claim import ClaimState
-from agent.claims.parse_request import ClaimRequest
+from agent.claims.request import ClaimRequest
 from agent.errors import DoesNotFit, PlacementConflict, PlacementFull
 
 CLIENTS = 16

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from agent.claims.beside import beside_devices
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.numa.cell_fit import PlacedCell
+from agent.claims.guest_cells import PlacedCell
 from agent.claims.request import ClaimRequest, RequestGroup
 
 CONSUMER = str(UUID(int=1))

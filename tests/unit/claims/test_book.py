@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from agent.claims.book import Book, Reading
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.fit import ProviderIndex
-from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.claims.rows import Row
 from agent.claims.used import Place
 from agent.driver import Guest, GuestState, UsedUnit

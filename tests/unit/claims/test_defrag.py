@@ -20,7 +20,7 @@ from agent.claims.claim import Claim, ClaimState
 from agent.claims.defrag import defrag
 from agent.claims.fit_search import ProviderIndex
 from agent.claims.flavor import Flavor, claim_for_flavor
-from agent.claims.numa.host_cells import HostCells, HostLayout
+from agent.claims.host_cells import HostCells, HostLayout
 from agent.claims.request import ClaimRequest
 from agent.claims.restriction import Restriction
 from agent.driver import Guest, GuestState, UsedUnit

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from agent.claims.device_profiles import ProfileGroup, parse_device_profiles
-from agent.claims.parse_request import ClaimRequest, parse_claim
+from agent.claims.parse_request import parse_claim
+from agent.claims.request import ClaimRequest
 from agent.errors import SettingsError, UsageError
 
 CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"

@@ -11,7 +11,7 @@ from kits.fit import CONSUMER, HOST, NUMA, RACK, SHARING, ask, fitted, group, pr
 
 from agent.claims.claim import Fit
 from agent.claims.fit import ProviderIndex, cover, fit
-from agent.claims.parse_request import ClaimRequest, RequestGroup, TopologyRequest
+from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.errors import UsageError
 from agent.placement.embedded import model as core
 from agent.placement.embedded.candidates import CandidateGroup as QueryGroup

@@ -16,8 +16,7 @@ from kits.tracker import CARDS, POOL, UNITS, VFS, uuid_of
 from kits.tracker import HOST as HOST_PROVIDERS
 
 from agent.claims.book import Book
-from agent.claims.claim import Claim, ClaimState
-from agent.claims.claim_json import claim_to_json, read_claim
+from agent.claims.claim import Claim, ClaimState, claim_to_json, read_claim
 from agent.claims.fit import ProviderIndex
 from agent.claims.follow import Had, followed
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest

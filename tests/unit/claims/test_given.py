@@ -2,8 +2,8 @@
 
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.given import given_resources
-from agent.claims.numa.cell_fit import PlacedCell
-from agent.claims.numa.host_cells import HostCell, HostCells
+from agent.claims.guest_cells import PlacedCell
+from agent.claims.host_cells import HostCell, HostCells
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import GivenCell, GivenDevice
 from agent.tree import Inventory, Provider, ProviderTree

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.claims.claim import Claim, ClaimState
+from agent.claims.guest_cells import PlacedCell
 from agent.claims.held_back import claims_until_durable
-from agent.claims.numa.cell_fit import PlacedCell
-from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.claims.request import ClaimRequest, RequestGroup
 
 HOST, NIC = "host", "nic"
 

@@ -9,15 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.claims.parse_request import (
-    ClaimRequest,
-    RequestGroup,
-    TopologyRequest,
-    parse_addition,
-    parse_claim,
-    read_request,
-    request_to_json,
-)
+from agent.claims.parse_request import parse_addition, parse_claim, read_request, request_to_json
+from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.errors import UsageError
 
 CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"

@@ -9,14 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.claims.parse_request import (
-    ClaimRequest,
-    RequestGroup,
-    TopologyRequest,
-    parse_claim,
-    request_to_json,
-)
+from agent.claims.parse_request import parse_claim, request_to_json
 from agent.claims.pci_alias import Alias, parse_aliases, with_device_groups, without_device_groups
+from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.device_names import product_trait, vendor_trait
 from agent.errors import SettingsError, UsageError
 from agent.tree import Inventory, Provider, ProviderTree

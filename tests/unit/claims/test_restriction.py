@@ -1,7 +1,7 @@
 """A fit gives each guest CPU the host CPU that the domain pins it to, where its cell has that one."""
 
 from agent.claims.claim import Fit
-from agent.claims.numa.cell_fit import PlacedCell
+from agent.claims.guest_cells import PlacedCell
 from agent.claims.restriction import UNRESTRICTED, Restriction
 
 FIT = Fit(True, {}, {}, (), (PlacedCell(0, 0, {0: 4, 1: 5}, frozenset(), 4, 64),))

@@ -11,7 +11,7 @@ from kits.audit import CONSUMER, claimed, observe, running
 from kits.tracker import UNITS, uuid_of
 
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.numa.cell_fit import PlacedCell
+from agent.claims.guest_cells import PlacedCell
 from agent.claims.use_difference import UseDifference, use_difference
 from agent.driver import Guest, UsedUnit
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.fit import ProviderIndex
-from agent.claims.numa.host_cells import HostCell, HostCells
-from agent.claims.parse_request import ClaimRequest
+from agent.claims.host_cells import HostCell, HostCells
+from agent.claims.request import ClaimRequest
 from agent.claims.rows import Row
 from agent.claims.used import Place, gone_units, use_of
 from agent.driver import Guest, GuestState, UsedMemory, UsedUnit

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.fit import ProviderIndex, fit
-from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.claims.restriction import Restriction
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.providers.exclusive import excluding_class, reserve_excluded, room

@@ -3,7 +3,7 @@
 from kits.reshape_trees import ROOT, consumer
 
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.numa.cell_fit import PlacedCell
+from agent.claims.guest_cells import PlacedCell
 from agent.claims.request import ClaimRequest
 from agent.driver import DescribedProvider, Description, MoveInstruction
 from agent.reshape.claimed_cells import name_claimed_cells

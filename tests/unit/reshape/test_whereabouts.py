@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.receipt import Receipt
 from agent.reshape.types import Relocation

@@ -14,8 +14,9 @@ import pytest
 
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.doubt import Doubt, DoubtfulWrite, DoubtKind, DoubtState
-from agent.claims.numa.cell_fit import PlacedCell
-from agent.claims.parse_request import ClaimRequest, RequestGroup, TopologyRequest, request_to_json
+from agent.claims.guest_cells import PlacedCell
+from agent.claims.parse_request import request_to_json
+from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.durable.sqlite_file import Ballast, SqliteFile
 from agent.errors import StateError
 from agent.providers.resolve import OwnedProvider, OwnedProviders

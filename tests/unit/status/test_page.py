@@ -12,7 +12,7 @@ from kits.api_host import SmallHost
 from werkzeug.test import Client
 
 from agent.audit.finding import Finding
-from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState
 from agent.status.overview import HealthCheck, Overview
 from agent.status.page import View, render_page

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.errors import DoesNotFit, PlacementUnavailable, StateError
 from agent.status.metrics import Metrics
 from agent.status.recorder import REPEATED_MAX, REPEATED_S, UNEXPECTED, Recorder

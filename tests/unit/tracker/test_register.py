@@ -10,7 +10,7 @@ from uuid import UUID, uuid5
 import pytest
 
 from agent.claims.claim import CLAIM_TRANSITIONS, Claim, ClaimState, ClaimStep
-from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.errors import StateError
 from agent.moves.states import MOVE_TRANSITIONS, Move, MoveKind, MoveRole, MoveState, MoveStep
 from agent.state.journal import Journal, PendingWrite

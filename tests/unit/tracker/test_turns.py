@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from agent.claims.parse_request import ClaimRequest, RequestGroup
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.errors import ClaimConflict, ClaimsClosed
 from agent.tracker.turns import Turns
 

@@ -9,7 +9,7 @@ from kits.tracker import UNITS, VFS, uuid_of
 
 from agent.audit.findings.another_unit import AnotherUnit
 from agent.claims.claim import Claim
-from agent.claims.numa.cell_fit import PlacedCell
+from agent.claims.guest_cells import PlacedCell
 from agent.driver import GuestState, UsedUnit
 
 CLAIMS = claimed({"SRIOV_NET_VF": 1})

@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.claims.fit_search import HostStock, ProviderIndex
-from agent.claims.numa.host_cells import CellStock, HostCell, HostCells, cell_use_of_guests
-from agent.claims.numa.memory_check import memory_shortfalls
+from agent.claims.host_cells import CellStock, HostCell, HostCells, cell_use_of_guests, memory_shortfalls
 from agent.driver import Guest, GuestState, UsedMemory
 from agent.tree import Inventory, Provider, ProviderTree
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from kits.host_cells import CORES, LARGE_KIB, MEMORY_MB, host_cells, provider_tree, topology, uuid_of
 
 from agent.claims.fit_search import HostStock
-from agent.claims.numa.cell_fit import PlacedCell
-from agent.claims.numa.host_cells import CellStock, HostCells, cell_use, memory_use
+from agent.claims.guest_cells import PlacedCell
+from agent.claims.host_cells import CellStock, HostCells, cell_use, memory_use
 from agent.tree import Provider
 
 

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from kits.host_cells import CORES, host_cells, provider_tree, topology
 
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.numa.cell_fit import PlacedCell
-from agent.claims.numa.host_cells import cell_use
-from agent.claims.numa.usage import CellUsage
+from agent.claims.guest_cells import PlacedCell
+from agent.claims.host_cells import CellUsage, cell_use
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
 

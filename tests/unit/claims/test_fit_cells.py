@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from kits.host_cells import CORES, host_cells, provider_tree, topology, uuid_of
 
 from agent.claims.claim import Fit
-from agent.claims.fit_search import HostStock, ProviderIndex
-from agent.claims.numa.affinity import nova_affinity
-from agent.claims.numa.fit import (
+from agent.claims.fit import (
     CELLS_UNKNOWN,
     cell_amounts,
     fit_in_sum,
     fit_with_cells,
+    nova_affinity,
     without_cell_resources,
 )
-from agent.claims.numa.host_cells import CellStock
+from agent.claims.fit_search import HostStock, ProviderIndex
+from agent.claims.host_cells import CellStock
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.tree import Inventory, Provider
 
