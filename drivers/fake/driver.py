@@ -25,12 +25,11 @@ from agent.driver import (
 from agent.errors import DriverError, DriverUnavailable, SettingsError
 from drivers.fake.describe import describe_host, describe_topology
 from drivers.fake.host import FakeHost, load_host
-from drivers.host.device_signs import device_addresses, read_signs
 from drivers.host.domain_needs import read_needs
 from drivers.host.domain_writer import write_domain
 from drivers.host.domain_xml import parse_domain, passed_addresses, starting_guest
 from drivers.host.inventory import absent_cpus, check_cpu_sets
-from drivers.host.pci_sysfs import PciSysfs, parse_address
+from drivers.host.sysfs import Sysfs, device_addresses, parse_address, read_signs
 from drivers.host.unit_locations import described_locations
 
 DEFAULT_HOST_FILE = Path(__file__).with_name("default.yaml")
@@ -151,9 +150,9 @@ class FakeDriver(Driver):
         root = self._answer().root_path
         return read_signs(Path(root, "sys"), device_addresses(self.describe().providers)) if root else ()
 
-    def _pci(self) -> PciSysfs | None:
+    def _pci(self) -> Sysfs | None:
         root = self._answer().root_path
-        return PciSysfs(Path(root, "sys"), Path(root, "proc"), Path(root, "modules")) if root else None
+        return Sysfs(Path(root, "sys"), Path(root, "proc"), Path(root, "modules")) if root else None
 
     def unmatched_options(self) -> tuple[str, ...]:
         """See `Driver`."""

@@ -29,14 +29,13 @@ from agent.driver import (
     Topology,
 )
 from agent.errors import DriverUnavailable, SettingsError, counted
-from drivers.host.device_signs import device_addresses, read_signs
 from drivers.host.domain_needs import read_needs
 from drivers.host.domain_writer import write_domain
 from drivers.host.domain_xml import parse_domain, passed_addresses, starting_guest
 from drivers.host.file_backed_memory import check_file_backed_memory
 from drivers.host.inventory import absent_cpus, check_cpu_sets
-from drivers.host.pci_sysfs import PciSysfs
 from drivers.host.reserved_pages import lacking_pages
+from drivers.host.sysfs import Sysfs, boot_id, default_huge_page_kib, device_addresses, read_signs
 from drivers.libvirt.describe.carving import carved_units, declared_carving
 from drivers.libvirt.describe.device_options import OPTIONS as DEVICE_OPTIONS
 from drivers.libvirt.describe.device_options import device_settings, health_checks
@@ -64,10 +63,9 @@ from drivers.libvirt.describe.unmatched import unmatched_options
 from drivers.libvirt.describe.vdpa import vdpa_functions, with_functions, write_vdpa
 from drivers.libvirt.io.change_notifier import ChangeNotifier
 from drivers.libvirt.io.deadline import DeadlineRunner
-from drivers.libvirt.io.device_state import DeviceState, boot_id
+from drivers.libvirt.io.device_state import DeviceState
 from drivers.libvirt.io.options import OPTIONS, LibvirtOptions
 from drivers.libvirt.io.pending_reads import PendingReads
-from drivers.libvirt.io.sysfs import Sysfs, default_huge_page_kib
 from drivers.libvirt.io.vcpu_watch import VcpuWatch
 
 if TYPE_CHECKING:
@@ -116,8 +114,7 @@ class LibvirtDriver(Driver):
         )
         self._health_checks = health_checks(settings.options)
         self._device_state = DeviceState(settings.state_path)
-        self._sysfs = Sysfs(Path(options.sysfs_path))
-        self._pci = PciSysfs(Path(options.sysfs_path), PROC, MODULES / os.uname().release)
+        self._sysfs = Sysfs(Path(options.sysfs_path), PROC, MODULES / os.uname().release)
         self._boot_id = boot_id()
         restore = bool(settings.options.get("devices", {}).get("restore_mdevs", True))
         self._restore_mdevs = restore and not settings.read_only
@@ -221,11 +218,11 @@ class LibvirtDriver(Driver):
 
     def host_device(self, address: str) -> HostDevice | None:
         """See `Driver`."""
-        return self._pci.read(address)
+        return self._sysfs.read(address)
 
     def passed_devices(self, xml: str) -> tuple[PassedDevice, ...]:
         """See `Driver`."""
-        return self._pci.passed(passed_addresses(xml))
+        return self._sysfs.passed(passed_addresses(xml))
 
     def device_signs(self) -> tuple[DeviceSigns, ...]:
         """See `Driver`."""
@@ -374,7 +371,7 @@ class LibvirtDriver(Driver):
         return _Readers(
             connection,
             HostReader(connection, options),
-            DeviceReader(self._pending_reads, self._sysfs, interval_s, self._pci.near_cells),
+            DeviceReader(self._pending_reads, self._sysfs, interval_s),
             DomainReader(connection, self._pending_reads, dedicated, interval_s),
             MdevRestorer(options.connection_uri),
         )

@@ -7,7 +7,7 @@ import re
 from kits.paths import CHECKOUT
 
 from agent.providers.device_health import DEBOUNCE, Symptom
-from drivers.host.device_signs import CHECKS
+from drivers.host.sysfs import CHECKS
 
 PAGE = (CHECKOUT / "docs" / "device-health.md").read_text()
 

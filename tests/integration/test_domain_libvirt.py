@@ -23,8 +23,9 @@ from agent.errors import ExitCode, UsageError
 from drivers.fake import FakeHost, Gpu, Nic, cell
 from drivers.host.domain_needs import read_needs
 from drivers.host.domain_xml import Domain, parse_domain
+from drivers.host.sysfs import PmemNamespace
 from drivers.host.unit_locations import described_locations
-from drivers.libvirt.describe.pmem import PmemNamespace, write_namespaces
+from drivers.libvirt.describe.pmem import write_namespaces
 from drivers.libvirt.describe.vdpa import write_vdpa
 
 pytestmark = [pytest.mark.libvirtd, pytest.mark.slow]

@@ -8,7 +8,7 @@ from oslo_config import cfg, types
 from agent.device_names import custom_class
 from agent.errors import SettingsError
 from agent.providers.cards.tables import MIXED_SIZES
-from drivers.host.device_signs import CHECKS
+from drivers.host.sysfs import CHECKS
 from drivers.libvirt.describe.device_spec import MdevSpec, parse_device_specs, pci_address_of
 from drivers.libvirt.describe.devices import DeviceSettings
 from drivers.libvirt.describe.inventory_defaults import parse_inventory_defaults
@@ -146,7 +146,7 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
 
 
 def health_checks(options: Mapping[str, Mapping[str, Any]]) -> frozenset[str]:
-    """Those of `drivers.host.device_signs.CHECKS` that [devices] health_checks asks for."""
+    """Those of `drivers.host.sysfs.CHECKS` that [devices] health_checks asks for."""
     told = options.get("devices", {}).get("health_checks")
     return frozenset(CHECKS if told is None else told)
 

@@ -9,8 +9,8 @@ from drivers.host.file_backed_memory import with_file_backed_memory
 from drivers.host.inventory import shares, split_cpus
 from drivers.host.providers import host_providers
 from drivers.host.reserved_pages import without_reserved_pages
+from drivers.host.sysfs import PmemNamespace
 from drivers.libvirt.describe.encryption import moved_traits
-from drivers.libvirt.describe.pmem import PmemNamespace
 from drivers.libvirt.describe.traits import (
     guest_traits,
     host_traits,

@@ -8,6 +8,7 @@ from drivers.host.domain_memory import BYTES_PER_MIB, epc_bytes
 from drivers.host.domain_xml import Domain, is_encrypted
 from drivers.host.file_backed_memory import MEMORY_FILES
 from drivers.host.providers import REPORTABLE, cell_provider_name, host_providers, page_providers
+from drivers.host.sysfs import PmemNamespace
 from drivers.host.unit_locations import UnitLocation, locate_units
 from drivers.host.xml_parser import parse_xml
 from drivers.libvirt.describe.cards import UnitRecord
@@ -49,7 +50,6 @@ from drivers.libvirt.describe.moves import GuestDomain, moves_of
 from drivers.libvirt.describe.ovs import OvsSettings, ovs_providers
 from drivers.libvirt.describe.pmem import (
     PmemLabels,
-    PmemNamespace,
     needed_namespaces,
     with_namespaces,
     with_used_namespaces,

@@ -6,7 +6,7 @@ nova 34, nova/virt/libvirt/driver.py (`_discover_vpmems`).
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element as PlainElement
 
@@ -16,6 +16,7 @@ from agent.errors import SettingsError
 from drivers.host.domain_document import DomainDocument, Element, add_child, child, set_text
 from drivers.host.domain_memory import memory_files
 from drivers.host.domain_xml import Domain
+from drivers.host.sysfs import PmemNamespace
 from drivers.host.xml_parser import size_bytes
 
 KIB = 1024
@@ -26,16 +27,6 @@ _LABEL = re.compile(r"[A-Za-z0-9_]{1,200}", re.ASCII)
 
 PmemLabels = Mapping[str, str]
 """{name of a namespace: resource class}, in the order of the option"""
-
-
-@dataclass(frozen=True, slots=True)
-class PmemNamespace:
-    """A namespace in mode devdax that has a name; `path` is its device, sizes are in bytes."""
-
-    name: str
-    path: str
-    size: int
-    align: int
 
 
 def parse_pmem_namespaces(words: Iterable[str]) -> PmemLabels:

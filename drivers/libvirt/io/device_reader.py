@@ -6,18 +6,18 @@ that cannot be read or understood stays as it was known, with a warning in the l
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import libvirt
 
 from agent.errors import DriverDataError
+from drivers.host.sysfs import Sysfs
 from drivers.libvirt.describe.cards import NO_TYPE, cards_of
 from drivers.libvirt.describe.devices import DeviceFacts
 from drivers.libvirt.io.connection import Session
 from drivers.libvirt.io.pending_reads import PendingReads
-from drivers.libvirt.io.sysfs import Sysfs
 from drivers.libvirt.xml import NodeDevice, PciDevice, parse_node_device
 
 LOG = logging.getLogger(__name__)
@@ -75,21 +75,13 @@ class DeviceReading:
 class DeviceReader:
     """Reads the node devices and keeps them.
 
-    `read` changes nothing, since its thread may be abandoned; `keep` takes over its result. `near_cells`
-    reads `DeviceFacts.near_cells`.
+    `read` changes nothing, since its thread may be abandoned; `keep` takes over its result.
     """
 
-    def __init__(
-        self,
-        pending_reads: PendingReads,
-        sysfs: Sysfs,
-        full_read_interval_s: float,
-        near_cells: Callable[[], Mapping[int, int]] = dict,
-    ) -> None:
+    def __init__(self, pending_reads: PendingReads, sysfs: Sysfs, full_read_interval_s: float) -> None:
         self._pending_reads = pending_reads
         self._sysfs = sysfs
         self._full_read_interval_s = full_read_interval_s
-        self._near_cells = near_cells
         self._known: dict[DeviceKey, _KnownDevice] = {}
         self._facts = DeviceFacts()
         self._vgpus = _Vgpus()
@@ -130,7 +122,7 @@ class DeviceReader:
             mdev_limits,
             vgpus.types,
             mdev_counts,
-            self._near_cells(),
+            self._sysfs.near_cells(),
             vgpus.places,
             vgpus.names,
         )

@@ -19,18 +19,6 @@ LOG = logging.getLogger(__name__)
 FILE = "libvirt-devices.json"
 SIZE_MAX = 16 * 2**20
 _NAMES = frozenset(key.name for key in fields(UnitRecord))
-BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-
-
-def boot_id(path: Path = BOOT_ID) -> str:
-    """The random id of this boot; "" where the kernel does not tell it.
-
-    Source: https://docs.kernel.org/admin-guide/sysctl/kernel.html#random
-    """
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return ""
 
 
 class DeviceState:

@@ -9,8 +9,8 @@ import libvirt
 from agent.driver import Guest, GuestState
 from agent.errors import DriverDataError
 from drivers.host.domain_xml import Disk, Domain, guest_of, parse_domain
+from drivers.host.sysfs import default_huge_page_kib
 from drivers.libvirt.io.connection import Session
-from drivers.libvirt.io.sysfs import default_huge_page_kib
 
 LOG = logging.getLogger(__name__)
 

@@ -12,14 +12,13 @@ from typing import Any
 import libvirt
 
 from agent.errors import DriverDataError, DriverUnavailable
+from drivers.host.sysfs import read_cells, read_namespaces
 from drivers.host.xml_parser import parse_xml
 from drivers.libvirt.describe.encryption import tdx_slots
 from drivers.libvirt.describe.host import HostFacts
 from drivers.libvirt.io.connection import Connection, Session
-from drivers.libvirt.io.cpu_sysfs import read_cells
 from drivers.libvirt.io.deadline import CallDeadline, DeadlineRunner
 from drivers.libvirt.io.options import LibvirtOptions
-from drivers.libvirt.io.pmem_sysfs import read_namespaces
 from drivers.libvirt.xml import (
     Capabilities,
     DomainCapabilities,

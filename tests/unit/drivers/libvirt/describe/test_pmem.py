@@ -8,9 +8,9 @@ from kits.libvirt_node import domain
 from agent.driver import DescribedInventory, DescribedProvider, DeviceKind, Guest, GuestState, UsedUnit
 from agent.errors import SettingsError
 from drivers.host.domain_xml import Domain, guest_of, parse_domain
+from drivers.host.sysfs import PmemNamespace
 from drivers.host.xml_parser import parse_xml
 from drivers.libvirt.describe.pmem import (
-    PmemNamespace,
     needed_namespaces,
     parse_pmem_namespaces,
     unmatched_namespaces,

@@ -9,11 +9,11 @@ from typing import Any
 import libvirt
 import pytest
 
+from drivers.host.sysfs import Sysfs
 from drivers.libvirt.io.connection import Session
 from drivers.libvirt.io.deadline import CallDeadline
 from drivers.libvirt.io.device_reader import DeviceReader
 from drivers.libvirt.io.pending_reads import PendingReads
-from drivers.libvirt.io.sysfs import Sysfs
 from drivers.libvirt.xml import MediatedDevice
 
 ACTIVE = libvirt.VIR_CONNECT_LIST_NODE_DEVICES_ACTIVE
@@ -68,7 +68,7 @@ def test_what_is_only_defined_is_not_taken_for_active(
 ) -> None:
     session = Session(CallDeadline(10))
     session.libvirt = Libvirt(known)
-    reader = DeviceReader(PendingReads(), Sysfs(tmp_path), 60.0)
+    reader = DeviceReader(PendingReads(), Sysfs(tmp_path, tmp_path), 60.0)
     for _ in range(2):
         reading: Any = reader.read(session)
         devices = [each.device for each in reading.known.values()]

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from drivers.libvirt.describe.cards import UnitRecord
-from drivers.libvirt.io.device_state import FILE, DeviceState, boot_id
+from drivers.libvirt.io.device_state import FILE, DeviceState
 
 UNITS = {
     each.unit: each
@@ -67,9 +67,3 @@ def test_a_disk_that_does_not_take_it_is_told_once(tmp_path: Path, caplog: pytes
 def test_making_a_driver_touches_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     DeviceState(tmp_path / "file")  # what cannot be read is no error until it is asked for
-
-
-def test_the_boot_s_id(tmp_path: Path) -> None:
-    assert boot_id(tmp_path / "none") == ""
-    (tmp_path / "id").write_text("abc\n")
-    assert boot_id(tmp_path / "id") == "abc"

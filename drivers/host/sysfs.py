@@ -1,0 +1,495 @@
+"""Read what the kernel shows of a host in sysfs and /proc.
+
+That is: PCI devices, for those who give them to guests; mediated devices and vGPU types; NUMA cells;
+namespaces of persistent memory; and the signs of health of devices and memory. No file here needs privileges.
+A file that is missing or cannot be read counts as if the host did not have what it tells.
+
+Source: https://docs.kernel.org/driver-api/vfio.html, https://docs.kernel.org/PCI/sysfs-pci.html,
+https://docs.kernel.org/driver-api/vfio-mediated-device.html,
+https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-bus-pci (power_state, driver_override),
+https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats,
+https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net (carrier),
+https://docs.kernel.org/gpu/amdgpu/ras.html,
+https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-devices-node (memory_failure),
+https://docs.kernel.org/driver-api/nvdimm/nvdimm.html and
+https://docs.kernel.org/admin-guide/mm/hugetlbpage.html
+"""
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cache
+from pathlib import Path
+
+from agent.cpuset import parse_cpu_set
+from agent.device_names import address_of
+from agent.driver import DescribedProvider, DeviceSigns, GroupMember, HostDevice, PassedDevice
+from agent.errors import DriverDataError, UsageError
+from drivers.host.domain_memory import DEFAULT_HUGE_PAGE_KIB
+
+# Single files, links and folders
+
+SIZE_MAX = 65536
+
+
+def entries(path: Path) -> list[Path]:
+    """What the folder has, sorted; empty where it is missing."""
+    try:
+        return sorted(path.iterdir())
+    except OSError:
+        return []
+
+
+def link_name(path: Path) -> str | None:
+    """The last part of what the link leads to; None where it is no link."""
+    try:
+        return path.readlink().name
+    except OSError:
+        return None
+
+
+def read_text(path: Path) -> str | None:
+    """The file's text without white space around it; None where it cannot be read."""
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(SIZE_MAX).strip()
+    except OSError:
+        return None
+
+
+def read_number(path: Path) -> int | None:
+    """The whole number in the file; None where it has none."""
+    text = read_text(path) or ""
+    return int(text) if text.isdecimal() else None
+
+
+def read_bytes(path: Path, size: int) -> bytes | None:
+    """The first bytes of the file, unbuffered: so many and no more are asked of the kernel."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            return file.read(size)
+    except OSError:
+        return None
+
+
+# The host
+
+MEMINFO = Path("/proc/meminfo")
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_HUGE_PAGE_SIZE = re.compile(r"^Hugepagesize: +([0-9]{1,12}) kB$", re.ASCII | re.MULTILINE)
+
+
+@cache
+def default_huge_page_kib(path: Path = MEMINFO) -> int:
+    """The size in KiB of huge pages for which a domain gives none; it is fixed at the boot of the host."""
+    match = _HUGE_PAGE_SIZE.search(read_text(path) or "")
+    return int(match[1]) if match else DEFAULT_HUGE_PAGE_KIB
+
+
+def boot_id(path: Path = BOOT_ID) -> str:
+    """The random id of this boot; "" where the kernel does not tell it.
+
+    Source: https://docs.kernel.org/admin-guide/sysctl/kernel.html#random
+    """
+    return read_text(path) or ""
+
+
+def read_cells(sys: Path, cpus: Iterable[int]) -> dict[int, int | None]:
+    """{CPU: its cell}, also of CPUs that are offline, which libvirt's capabilities leave out.
+
+    None: sysfs does not tell, as on a kernel without NUMA. Source: the kernel's
+    Documentation/ABI/stable/sysfs-devices-node; `cpuN/nodeM` stays while the CPU is offline.
+    """
+    cells: dict[int, int | None] = {}
+    for cpu in cpus:
+        links = entries(sys / "devices" / "system" / "cpu" / f"cpu{cpu}")
+        numbers = (_cell_number(link.name) for link in links)
+        cells[cpu] = next((number for number in numbers if number is not None), None)
+    return cells
+
+
+def _cell_number(name: str) -> int | None:
+    text = name.removeprefix("node")
+    return int(text) if name.startswith("node") and text.isdecimal() else None
+
+
+@dataclass(frozen=True, slots=True)
+class PmemNamespace:
+    """A namespace of persistent memory in mode devdax that has a name.
+
+    `path` is its device, sizes are in bytes.
+    """
+
+    name: str
+    path: str
+    size: int
+    align: int
+
+
+def read_namespaces(sys: Path) -> tuple[PmemNamespace, ...]:
+    """The namespaces in mode devdax that have a name, by name, as `ndctl list -X` shows them.
+
+    One that cannot be read is left out. By the kernel's drivers/nvdimm a namespace's `alt_name` is its name,
+    its `holder` the device that has it; in mode devdax that is a dax device, below which is the character
+    device of the same kind. Older kernels have that one in a folder `dax`.
+    """
+    devices, found = sys / "bus" / "nd" / "devices", []
+    for folder in (each for each in entries(devices) if each.name.startswith("namespace")):
+        name, holder = read_text(folder / "alt_name"), read_text(folder / "holder") or ""
+        if not name or not holder.startswith("dax") or "/" in holder:
+            continue
+        dax = devices / holder
+        size, align = read_number(dax / "size"), read_number(dax / "align")
+        nodes = [*dax.glob("dax[0-9]*.[0-9]*"), *dax.glob("dax/dax[0-9]*.[0-9]*")]
+        device = next((node.name for node in sorted(nodes) if node.is_dir()), "")
+        if device and size is not None and align is not None:
+            found.append(PmemNamespace(name, f"/dev/{device}", size, align))
+    return tuple(sorted(found, key=lambda namespace: namespace.name))
+
+
+# PCI devices
+
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+_SHORT_ADDRESS = re.compile(r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+_VFIO_DRIVER = re.compile(r"(?:.+[-_])?vfio[-_]pci", re.ASCII)
+_BRIDGES = ("0x0604", "0x0609")
+_PLAIN_VFIO = "vfio_pci"
+_DEFAULT_ROUTE = "00000000"
+_DEPTH_MAX = 8
+
+_SAFE = re.compile(r"[A-Za-z0-9_.:-]*[A-Za-z0-9_-]", re.ASCII)
+_MAX_INSTANCE = re.compile(r"\bmax_instance=([0-9]{1,6})\b", re.ASCII)
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+_TYPE = re.compile(r"[0-9]{1,9}", re.ASCII)
+_CREATABLE = re.compile(r"^([0-9]{1,9}) *: *(\S.{0,80}?) *$", re.ASCII | re.MULTILINE)
+
+
+def parse_address(text: str) -> str:
+    """The PCI address with its domain, in lower case. Raises UsageError where it is none."""
+    address = text.strip().lower()
+    if _SHORT_ADDRESS.fullmatch(address):
+        address = f"0000:{address}"
+    if not _ADDRESS.fullmatch(address):
+        raise UsageError(f"{text[:40]!r} is no PCI address such as 0000:41:00.0; `lspci -D` lists them.")
+    return address
+
+
+def is_address(text: str) -> bool:
+    """Whether it is a PCI address with its domain, in lower case."""
+    return _ADDRESS.fullmatch(text) is not None
+
+
+def has_vfio(device: Path) -> bool:
+    """Whether a driver of VFIO is bound to the device in this folder."""
+    driver = link_name(device / "driver") or ""
+    return bool(_VFIO_DRIVER.fullmatch(driver)) or (device / "vfio-dev").is_dir()
+
+
+class Sysfs:
+    """Reads PCI devices below `sys`, what the host mounts and routes below `proc`, drivers in `modules`.
+
+    `modules` is the folder of the running kernel's modules, None if unknown. Any thread may call.
+    """
+
+    def __init__(self, sys: Path, proc: Path, modules: Path | None = None) -> None:
+        self._sys = sys
+        self._proc = proc
+        self._modules = modules
+        self._devices = sys / "bus" / "pci" / "devices"
+
+    def read(self, address: str, *, in_full: bool = True) -> HostDevice | None:
+        """The device; None where the host has none at that address.
+
+        `in_full`: also look for a driver that can migrate it, which reads a large file. Raises UsageError for
+        what is no address.
+        """
+        path = self._devices / parse_address(address)
+        if not path.is_dir():
+            return None
+        itself = self._member(path)
+        vfs = tuple(sorted(link.resolve().name for link in path.glob("virtfn*")))
+        reset = read_text(path / "reset_method")
+        if reset is None and (path / "reset").exists():
+            methods: tuple[str, ...] | None = ("reset",)  # before Linux 5.15
+        else:
+            methods = None if reset is None else tuple(reset.split())
+        cell = read_number(path / "numa_node")
+        return HostDevice(
+            itself.address,
+            itself.driver,
+            itself.vfio,
+            itself.bridge,
+            tuple(self._uses(path)) if itself.driver and not itself.vfio else (),
+            link_name(path / "iommu_group"),
+            tuple(self._member(other) for other in entries(path / "iommu_group" / "devices")),
+            methods,
+            cell,
+            None if cell is None else self._nearest(cell),
+            vfs,
+            tuple(vf for vf in vfs if self._member(self._devices / vf).vfio),
+            self._migration_driver(path) if in_full else None,
+        )
+
+    def passed(self, addresses: Mapping[str, bool]) -> tuple[PassedDevice, ...]:
+        """The devices of {address: whether libvirt binds it to VFIO's driver}."""
+        return tuple(
+            PassedDevice(address, managed, self.read(address, in_full=False))
+            for address, managed in addresses.items()
+        )
+
+    def _member(self, path: Path) -> GroupMember:
+        bridge = (read_text(path / "class") or "").startswith(_BRIDGES)
+        return GroupMember(path.name, link_name(path / "driver") or "", has_vfio(path), bridge)
+
+    # What the host itself uses it for
+
+    def _uses(self, path: Path) -> Iterator[str]:
+        buffers = [entry.name for entry in entries(path / "graphics") if entry.name.startswith("fb")]
+        buffers += [
+            buffer.name
+            for card in entries(path / "drm")
+            for buffer in entries(card / "device" / "graphics")
+            if buffer.name not in buffers
+        ]
+        if buffers:
+            yield f"shows the host's console ({', '.join(sorted(set(buffers)))})"
+        elif read_text(path / "boot_vga") == "1":
+            yield "is the display that the host booted with"
+        real = path.resolve()
+        for name in self._root_disks():
+            if self._is_below(self._sys / "class" / "block" / name, real):
+                yield f"has the host's root file system ({name})"
+        for name in self._routed_interfaces():
+            if self._is_below(self._sys / "class" / "net" / name, real):
+                yield f"has the host's default route ({name})"
+
+    def _is_below(self, path: Path, device: Path) -> bool:
+        """Whether the thing is of this device. A virtual function lies beside its physical one, not below."""
+        try:
+            return device in path.resolve().parents
+        except OSError:
+            return False
+
+    def _root_disks(self) -> Iterable[str]:
+        """The block devices of the root file system, with the disks below a volume or a RAID."""
+        lines = (read_text(self._proc / "self" / "mountinfo") or "").splitlines()
+        numbers = {fields[2] for fields in map(str.split, lines) if len(fields) > 4 and fields[4] == "/"}
+        start = [(self._sys / "dev" / "block" / number).resolve() for number in numbers]
+        return _with_lower((path for path in start if path.is_dir()), lambda path: entries(path / "slaves"))
+
+    def _routed_interfaces(self) -> Iterable[str]:
+        """The interfaces of default routes, with those below a bridge, a bond or a VLAN."""
+        rows = [line.split() for line in (read_text(self._proc / "net" / "route") or "").splitlines()[1:]]
+        names = {row[0] for row in rows if len(row) > 7 and row[1] == row[7] == _DEFAULT_ROUTE}
+        net = self._sys / "class" / "net"
+
+        def lower(path: Path) -> list[Path]:
+            ports = [entry.name for entry in entries(path / "brif")]
+            ports += [entry.name.removeprefix("lower_") for entry in path.glob("lower_*")]
+            return [net / port for port in ports]
+
+        return _with_lower((net / name for name in names if (net / name).exists()), lower)
+
+    # NUMA
+
+    def near_cells(self) -> Mapping[int, int]:
+        """{cell without CPUs: the nearest one that has some}, where the kernel tells the distances."""
+        near = {cell: self._nearest(cell) for cell in self._cells()}
+        return {cell: other for cell, other in near.items() if other is not None and other != cell}
+
+    def _nearest(self, cell: int) -> int | None:
+        """The cell itself if it has CPUs, else the nearest that has some; of equally near ones the first."""
+        cells = self._cells()
+        with_cpus = []
+        for number, folder in cells.items():
+            with suppress(ValueError):
+                if parse_cpu_set(read_text(folder / "cpulist") or ""):
+                    with_cpus.append(number)
+        if cell in with_cpus:
+            return cell
+        text = read_text(self._sys / "devices" / "system" / "node" / f"node{cell}" / "distance") or ""
+        words = (int(word) for word in text.split() if word.isdecimal())
+        distances = dict(zip(sorted(cells), words, strict=False))
+        known = [number for number in with_cpus if number in distances]
+        return min(known, key=lambda number: (distances[number], number), default=None)
+
+    def _cells(self) -> dict[int, Path]:
+        """{cell: its folder} of the cells that are online."""
+        folders = entries(self._sys / "devices" / "system" / "node")
+        numbers = ((_cell_number(folder.name), folder) for folder in folders)
+        return {number: folder for number, folder in numbers if number is not None}
+
+    # Migration
+
+    def _migration_driver(self, path: Path) -> str | None:
+        """The driver of VFIO for this very device, which libvirt prefers to the plain one as well."""
+        bound = link_name(path / "driver") or ""
+        if _VFIO_DRIVER.fullmatch(bound) and bound.replace("-", "_") != _PLAIN_VFIO:
+            return bound
+        alias = (read_text(path / "modalias") or "").replace("pci:", "vfio_pci:", 1)
+        if self._modules is None or not alias:
+            return None
+        aliases = self._modules / "modules.alias"
+        with suppress(OSError), aliases.open(encoding="utf-8", errors="replace") as file:
+            for line in file:
+                words = line.split()
+                is_alias = len(words) == 3 and words[1].startswith("vfio_pci:") and words[2] != _PLAIN_VFIO
+                if is_alias and fnmatchcase(alias, words[1]):
+                    return words[2]
+        return None
+
+    # Mediated devices, and vGPUs of a vendor's own VFIO driver
+
+    def mdev_limits(self, address: str, types: Iterable[str]) -> dict[str, int]:
+        """{mediated type: how many the whole card can have}, of the types whose driver reports it.
+
+        Raises DriverDataError for what is no name of a type.
+        """
+        limits = {}
+        for type_id in types:
+            text = self._text(address, "mdev_supported_types", type_id, "description")
+            match = _MAX_INSTANCE.search(text)
+            if match:
+                limits[type_id] = int(match[1])
+        return limits
+
+    def mdev_count(self, address: str) -> int | None:
+        """How many mediated devices exist on the function; None where sysfs does not have it."""
+        try:
+            return sum(bool(_UUID.fullmatch(entry.name)) for entry in self._path(address).iterdir())
+        except OSError:
+            return None
+
+    def vgpu_type(self, address: str) -> str | None:
+        """The number of the virtual function's vGPU type, "0" for none; None if it cannot have one."""
+        text = self._text(address, "nvidia", "current_vgpu_type")
+        return text if _TYPE.fullmatch(text) else None
+
+    def vgpu_place(self, address: str) -> int | None:
+        """The slot of its card in which the function's vGPU starts, or is to start.
+
+        None where the driver chooses it, or where the card has no places: it is not in mixed-size mode.
+        """
+        text = self._text(address, "nvidia", "placement_id")
+        return int(text) if _TYPE.fullmatch(text) else None
+
+    def vgpu_names(self, address: str) -> dict[str, str]:
+        """{number of a vGPU type: its name} of those that can be made on the function now."""
+        return dict(_CREATABLE.findall(self._text(address, "nvidia", "creatable_vgpu_types")))
+
+    def _text(self, *parts: str) -> str:
+        """The text of the file of a device; empty where it cannot be read. Raises as `_path` does."""
+        return read_text(self._path(*parts)) or ""
+
+    def _path(self, *parts: str) -> Path:
+        """Raises DriverDataError where a part, which comes from XML, would lead out of the folder."""
+        for part in parts:
+            if not _SAFE.fullmatch(part):
+                raise DriverDataError(f"{part[:60]!r} is not a name in sysfs")
+        return self._devices.joinpath(*parts)
+
+
+def _with_lower(start: Iterable[Path], lower: Callable[[Path], Iterable[Path]]) -> Iterable[str]:
+    """The names of these things and of those below them."""
+    names: dict[str, None] = {}
+    level = list(start)
+    for _ in range(_DEPTH_MAX):
+        new = [path for path in level if path.name not in names]
+        names |= dict.fromkeys(path.name for path in new)
+        level = [below for path in new for below in lower(path)]
+    return names
+
+
+# Signs of health
+
+CHECKS = ("answer", "driver", "link", "errors", "memory", "power")
+"""What can be read of a device's health; the names are those of [devices] health_checks."""
+
+HEADER_BYTES = 64
+"""So much of the configuration space every user may read."""
+
+_TOTAL = re.compile(r"^TOTAL_ERR_[A-Z]+ ([0-9]{1,19})$", re.ASCII | re.MULTILINE)
+_UNCORRECTED = re.compile(r"^ue: ([0-9]{1,19})$", re.ASCII | re.MULTILINE)
+PAGES, CELL = "pages", "numa:"
+_NO_DRIVER = "(null)"
+
+
+def device_addresses(providers: Iterable[DescribedProvider]) -> tuple[str, ...]:
+    """The addresses of all PCI devices behind these providers, and of all functions among their units.
+
+    For the NUMA cells with large pages that is "numa:" and the id of the cell.
+    """
+    addresses: set[str] = set()
+    for provider in providers:
+        kind, _, rest = provider.device.partition(":")
+        if kind == PAGES:
+            addresses.add(f"{CELL}{rest.partition(':')[0]}")
+        functions = (address_of(unit) for units in provider.units.values() for unit in units)
+        addresses |= set(filter(is_address, (rest, *functions)))
+    return tuple(sorted(addresses))
+
+
+def read_signs(
+    sys: Path, addresses: Iterable[str], checks: Collection[str] = CHECKS
+) -> tuple[DeviceSigns, ...]:
+    """The signs of the devices below `sys`/bus/pci/devices that these `checks` of CHECKS read."""
+    devices, nodes = sys / "bus" / "pci" / "devices", sys / "devices" / "system" / "node"
+    return tuple(
+        _memory_signs(nodes / f"node{address.removeprefix(CELL)}", address, checks)
+        if address.startswith(CELL)
+        else _signs(devices / address, address, checks)
+        for address in addresses
+    )
+
+
+def _memory_signs(node: Path, address: str, checks: Collection[str]) -> DeviceSigns:
+    """Only pages that the kernel could not take out of use count: a guest may still be given those."""
+    counts = [read_number(node / "memory_failure" / name) for name in ("total", "recovered")]
+    total, recovered = counts if "memory" in checks else (None, None)
+    errors = None if total is None or recovered is None else max(0, total - recovered)
+    return DeviceSigns(address, memory_errors=errors)
+
+
+def _signs(device: Path, address: str, checks: Collection[str]) -> DeviceSigns:
+    if not device.is_dir():
+        return DeviceSigns(address, answers=False if "answer" in checks else None)
+    only = read_text(device / "driver_override") or ""
+    status = read_text(device / "power" / "runtime_status") or ""
+    states = (read_text(device / "power_state"), status) if "power" in checks else ()
+    return DeviceSigns(
+        address,
+        answers=_answers(device, status) if "answer" in checks else None,
+        driver=(link_name(device / "driver") or "") if "driver" in checks else None,
+        vfio=has_vfio(device),
+        only_driver="" if only == _NO_DRIVER else only,
+        has_link=_has_link(device) if "link" in checks else None,
+        fatal_errors=_count(device / "aer_dev_fatal", _TOTAL) if "errors" in checks else None,
+        nonfatal_errors=_count(device / "aer_dev_nonfatal", _TOTAL) if "errors" in checks else None,
+        memory_errors=_count(device / "ras" / "umc_err_count", _UNCORRECTED) if "memory" in checks else None,
+        has_power="error" not in states if any(states) else None,
+    )
+
+
+def _answers(device: Path, status: str) -> bool | None:
+    """Whether any byte of the header is not 0xff. The ids of a virtual function always read as ones.
+
+    A device that has suspended itself is not asked: to read its configuration space would wake it.
+    """
+    header = None if status.startswith("suspend") else read_bytes(device / "config", HEADER_BYTES)
+    return any(byte != 0xFF for byte in header) if header else None
+
+
+def _has_link(device: Path) -> bool | None:
+    """Only a card with virtual functions needs its own interface up, and a link, for them to work.
+
+    The kernel does not tell the carrier of an interface that is down.
+    """
+    interfaces = entries(device / "net") if any(device.glob("virtfn*")) else []
+    return any(read_text(each / "carrier") == "1" for each in interfaces) if interfaces else None
+
+
+def _count(file: Path, pattern: re.Pattern[str]) -> int | None:
+    found = pattern.search(read_text(file) or "")
+    return int(found[1]) if found else None

@@ -1,0 +1,433 @@
+"""What the kernel shows, from directories that look like those of hosts, also where it shows little."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from kits.pci_tree import PciTree, recorded_tree
+
+from agent.driver import DescribedInventory, DescribedProvider, DeviceSigns, GroupMember, HostDevice
+from agent.errors import DriverDataError, UsageError
+from drivers.host.sysfs import (
+    CHECKS,
+    PmemNamespace,
+    Sysfs,
+    boot_id,
+    default_huge_page_kib,
+    device_addresses,
+    entries,
+    parse_address,
+    read_bytes,
+    read_cells,
+    read_namespaces,
+    read_number,
+    read_signs,
+)
+
+
+def test_sysfs_is_read_inside_its_folder(tmp_path: Path) -> None:
+    device = tmp_path / "bus" / "pci" / "devices" / "0000:42:00.0"
+    types = device / "mdev_supported_types"
+    for name, text in (("nvidia-11", "num_heads=2, max_instance=16"), ("nvidia-12", "no such word")):
+        (types / name).mkdir(parents=True)
+        (types / name / "description").write_text(text)
+    (device / "11111111-1111-4111-8111-111111111111").mkdir()
+    (device / "nvidia").mkdir()
+    (device / "nvidia" / "current_vgpu_type").write_text("471\n")
+    sysfs = Sysfs(tmp_path, tmp_path)
+    assert sysfs.mdev_limits("0000:42:00.0", ["nvidia-11", "nvidia-12", "nvidia-13"]) == {"nvidia-11": 16}
+    assert (sysfs.mdev_count("0000:42:00.0"), sysfs.mdev_count("0000:43:00.0")) == (1, None)
+    assert (sysfs.vgpu_type("0000:42:00.0"), sysfs.vgpu_type("0000:43:00.0")) == ("471", None)
+    assert sysfs.vgpu_place("0000:42:00.0") is None
+    (device / "nvidia" / "placement_id").write_text("-1\n")
+    assert sysfs.vgpu_place("0000:42:00.0") is None, "the card is not in mixed-size mode"
+    (device / "nvidia" / "placement_id").write_text("20\n")
+    assert sysfs.vgpu_place("0000:42:00.0") == 20
+    assert sysfs.vgpu_names("0000:42:00.0") == {}
+    (device / "nvidia" / "creatable_vgpu_types").write_text(
+        "ID    : vGPU Name\n468   : NVIDIA A100-4C\n471   : NVIDIA A100-10C\n"
+    )
+    assert sysfs.vgpu_names("0000:42:00.0") == {"468": "NVIDIA A100-4C", "471": "NVIDIA A100-10C"}
+    for name in ("..", "a/../..", "", "nvidia-11/", "."):
+        with pytest.raises(DriverDataError, match="is not a name in sysfs"):
+            sysfs.mdev_limits("0000:42:00.0", [name])
+
+
+def test_the_kernel_says_how_large_a_page_is_of_which_a_domain_says_nothing(tmp_path: Path) -> None:
+    told = tmp_path / "meminfo"
+    told.write_text("HugePages_Free:        0\nHugepagesize:    1048576 kB\nHugetlb: 0 kB\n")
+    assert default_huge_page_kib(told) == 1048576
+    assert default_huge_page_kib(tmp_path / "none") == 2048
+
+
+def test_the_boot_s_id(tmp_path: Path) -> None:
+    assert boot_id(tmp_path / "none") == ""
+    (tmp_path / "id").write_text("abc\n")
+    assert boot_id(tmp_path / "id") == "abc"
+
+
+def test_a_cpu_is_on_the_cell_that_its_link_names(tmp_path: Path) -> None:
+    """As on a host whose CPU 1 is offline; CPU 2 has no cell, and CPU 9 is not there."""
+    cpus = tmp_path / "devices" / "system" / "cpu"
+    for cpu, links in ((0, ["node0", "topology"]), (1, ["node1", "node_x"]), (2, ["topology"])):
+        for link in links:
+            (cpus / f"cpu{cpu}" / link).mkdir(parents=True)
+    assert read_cells(tmp_path, (0, 1, 2, 9)) == {0: 0, 1: 1, 2: None, 9: None}
+
+
+def write(sysfs: Path, **files: str) -> None:
+    for name, text in files.items():
+        path = sysfs / "bus/nd/devices" / name.replace("__", "/").replace("_o_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+
+
+@pytest.mark.parametrize("below", ["dax1_o_1__dax1_o_0__dev", "dax1_o_1__dax__dax1_o_0__dev"])
+def test_a_namespace_has_the_size_and_the_device_of_its_dax_region(tmp_path: Path, below: str) -> None:
+    """The region has a number of its own, dax1.1; its character device is dax1.0, in both layouts."""
+    write(tmp_path, namespace1_o_0__alt_name="ns0", namespace1_o_0__holder="dax1.1")
+    write(tmp_path, dax1_o_1__size="6339690496", dax1_o_1__align="2097152", **{below: "252:3"})
+    assert read_namespaces(tmp_path) == (PmemNamespace("ns0", "/dev/dax1.0", 6339690496, 2097152),)
+
+
+def test_what_guests_cannot_have_is_left_out(tmp_path: Path) -> None:
+    assert read_namespaces(tmp_path) == ()
+    write(tmp_path, namespace0_o_0__alt_name="", namespace0_o_0__holder="dax0.0")
+    write(tmp_path, namespace0_o_1__alt_name="disk", namespace0_o_1__holder="btt0.0")
+    write(tmp_path, namespace0_o_2__alt_name="raw", namespace0_o_2__holder="")
+    write(tmp_path, namespace0_o_3__alt_name="evil", namespace0_o_3__holder="dax/../../x")
+    write(tmp_path, namespace0_o_4__alt_name="starting", namespace0_o_4__holder="dax0.4")
+    write(tmp_path, dax0_o_4__size="", dax0_o_4__align="2097152")
+    assert read_namespaces(tmp_path) == ()
+
+
+NIC, GPU, SOUND, BRIDGE = "0000:41:00.0", "0000:01:00.0", "0000:01:00.1", "0000:00:01.0"
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> PciTree:
+    return PciTree(tmp_path)
+
+
+def read(tree: PciTree, address: str) -> HostDevice:
+    device = Sysfs(tree.sys, tree.proc, tree.modules).read(address)
+    assert device is not None
+    return device
+
+
+def test_a_recorded_card_with_virtual_functions(tmp_path: Path) -> None:
+    tree = recorded_tree(tmp_path)
+    card = read(tree, NIC)
+    assert (card.driver, card.vfio, card.cell, card.group) == ("igb", False, 0, "18")
+    assert card.vfs == ("0000:41:10.0", "0000:41:10.2", "0000:41:10.4", "0000:41:10.6")
+    assert card.members == (GroupMember(NIC, "igb"),)
+    tree.bind("0000:41:10.2", "vfio-pci")
+    assert read(tree, NIC).vfs_in_guests == ("0000:41:10.2",)
+    vf = read(tree, "0000:41:10.2")
+    assert (vf.driver, vf.vfio, vf.vfs) == ("vfio-pci", True, ())
+
+
+def test_a_device_that_is_not_there(tree: PciTree) -> None:
+    assert Sysfs(tree.sys, tree.proc).read(GPU) is None
+    assert Sysfs(Path("/nowhere"), Path("/nowhere")).read(GPU) is None
+
+
+@pytest.mark.parametrize("text", ["", "..", "0000:41:00", "41:00.8", "../../x", "0000:41:00.0/.."])
+def test_what_is_no_address_never_becomes_a_path(tree: PciTree, text: str) -> None:
+    with pytest.raises(UsageError, match="no PCI address"):
+        Sysfs(tree.sys, tree.proc).read(text)
+
+
+def test_addresses_as_people_write_them() -> None:
+    assert parse_address(" 41:1F.7 ") == "0000:41:1f.7"
+    assert parse_address("10000:01:00.0") == "10000:01:00.0"
+
+
+def test_a_group_with_a_bridge(tree: PciTree) -> None:
+    tree.add(BRIDGE, "pcieport", 1, class_="0x060400")
+    tree.add(GPU, "nouveau", 1, class_="0x030000")
+    tree.add(SOUND, "vfio-pci", 1, class_="0x040300")
+    assert read(tree, GPU).members == (
+        GroupMember(BRIDGE, "pcieport", bridge=True),
+        GroupMember(GPU, "nouveau"),
+        GroupMember(SOUND, "vfio-pci", vfio=True),
+    )
+    assert read(tree, BRIDGE).bridge
+
+
+def test_without_an_iommu_there_is_no_group(tree: PciTree) -> None:
+    tree.add(NIC, "igb")
+    assert (read(tree, NIC).group, read(tree, NIC).members) == (None, ())
+
+
+@pytest.mark.parametrize(
+    ("driver", "vfio"),
+    [
+        ("vfio-pci", True),
+        ("mlx5_vfio_pci", True),
+        ("hisi-acc-vfio-pci", True),
+        ("pci-stub", False),
+        ("igb", False),
+    ],
+)
+def test_the_drivers_of_vfio(tree: PciTree, driver: str, vfio: bool) -> None:
+    tree.add(NIC, driver, 1)
+    assert read(tree, NIC).vfio is vfio
+
+
+def test_a_vendors_own_driver_may_be_one_of_vfio(tree: PciTree) -> None:
+    (tree.add(NIC, "nvidia", 1) / "vfio-dev").mkdir()
+    assert read(tree, NIC).vfio
+
+
+# What the host itself uses
+
+
+def test_the_card_that_shows_the_console(tree: PciTree) -> None:
+    gpu = tree.add(GPU, "amdgpu", 1, class_="0x030000", boot_vga="1")
+    assert read(tree, GPU).uses == ("is the display that the host booted with",)
+    (gpu / "graphics" / "fb0").mkdir(parents=True)
+    assert read(tree, GPU).uses == ("shows the host's console (fb0)",)
+    tree.bind(GPU, "vfio-pci")
+    assert read(tree, GPU).uses == (), "the host has already let go of it"
+
+
+def test_the_second_card_is_not_the_console(tree: PciTree) -> None:
+    tree.add(GPU, "amdgpu", 1, class_="0x030000", boot_vga="0")
+    assert read(tree, GPU).uses == ()
+
+
+def test_the_controller_below_the_root_file_system(tree: PciTree) -> None:
+    nvme = tree.add("0000:02:00.0", "nvme", 2, class_="0x010802")
+    other = tree.add("0000:03:00.0", "nvme", 3, class_="0x010802")
+    tree.disk("nvme1n1", "259:5", other)
+    disk = tree.disk("nvme0n1", "259:0", nvme)
+    volume = tree.disk("dm-0", "253:0")
+    (volume / "slaves" / "nvme0n1").symlink_to(disk)
+    tree.mount_root("253:0")
+    assert read(tree, "0000:02:00.0").uses == ("has the host's root file system (nvme0n1)",)
+    assert read(tree, "0000:03:00.0").uses == ()
+
+
+def test_the_card_of_the_default_route_also_below_a_bridge(tree: PciTree) -> None:
+    card, spare = tree.add(NIC, "igb", 1), tree.add("0000:42:00.0", "igb", 2)
+    tree.interface("enp65s0", card)
+    tree.interface("enp66s0", spare)
+    tree.route("enp65s0")
+    assert read(tree, NIC).uses == ("has the host's default route (enp65s0)",)
+    bridge = tree.interface("br0")
+    (bridge / "brif" / "enp66s0").mkdir(parents=True)
+    tree.route("br0")
+    assert read(tree, NIC).uses == ()
+    assert read(tree, "0000:42:00.0").uses == ("has the host's default route (enp66s0)",)
+
+
+def test_a_virtual_function_does_not_have_the_route_of_its_card(tree: PciTree) -> None:
+    tree.interface("enp65s0", tree.add(NIC, "igb", 1))
+    tree.add("0000:41:10.0", "igbvf", 2, pf=NIC)
+    tree.route("enp65s0")
+    assert read(tree, "0000:41:10.0").uses == ()
+
+
+# Reset, NUMA, migration
+
+
+@pytest.mark.parametrize(
+    ("files", "methods"),
+    [
+        ({"reset_method": "flr bus"}, ("flr", "bus")),
+        ({"reset_method": ""}, ()),
+        ({"reset": ""}, ("reset",)),
+        ({}, None),
+    ],
+)
+def test_reset_methods(tree: PciTree, files: dict[str, str], methods: tuple[str, ...] | None) -> None:
+    tree.add(NIC, "igb", 1, **files)
+    assert read(tree, NIC).reset_methods == methods
+
+
+def test_the_nearest_cell_with_cpus(tree: PciTree) -> None:
+    """Cells 0 and 1 have CPUs, cell 3 has memory only, and cell 2 is not there."""
+    tree.cells(node0="0-3", node1="4-7", node3="")
+    tree.distance(3, 30, 17, 10)
+    for address, numa, near in ((NIC, 1, 1), (GPU, 3, 1), (SOUND, None, None)):
+        tree.add(address, numa=numa)
+        assert (read(tree, address).cell, read(tree, address).near_cell) == (numa, near)
+    assert Sysfs(tree.sys, tree.proc).near_cells() == {3: 1}
+
+
+def test_a_host_without_distances_has_no_nearest_cell(tree: PciTree) -> None:
+    tree.cells(node0="0-3", node1="")
+    tree.add(NIC, numa=1)
+    assert read(tree, NIC).near_cell is None
+
+
+MODALIAS = "pci:v000015B3d0000101Esv000015B3sd00000001bc02sc00i00"
+
+
+def test_the_driver_that_can_migrate_a_device(tree: PciTree) -> None:
+    tree.add(NIC, "mlx5_core", 1, modalias=MODALIAS)
+    tree.add(GPU, "vfio-pci", 2, modalias="pci:v000010DEd00001EB8sv000010DEsd000012A2bc03sc02i00")
+    tree.add(SOUND, "pds_vfio_pci", 3)
+    (tree.modules / "modules.alias").write_text(
+        "alias pci:v000015B3d0000101Esv*sd*bc*sc*i* mlx5_core\n"
+        "alias vfio_pci:v*d*sv*sd*bc*sc*i* vfio_pci\n"
+        "alias vfio_pci:v000015B3d0000101Esv*sd*bc*sc*i* mlx5_vfio_pci\n"
+    )
+    found = [read(tree, address).migration_driver for address in (NIC, GPU, SOUND)]
+    assert found == ["mlx5_vfio_pci", None, "pds_vfio_pci"]
+
+
+PF, VF, ACCELERATOR = "0000:41:00.0", "0000:41:10.0", "0000:83:00.0"
+AER = "Undefined 0\nDLP 0\nSDES 0\nTLP {0}\nTOTAL_ERR_{1} {0}"
+
+
+def signs(tree: PciTree, address: str) -> DeviceSigns:
+    (found,) = read_signs(tree.sys, [address])
+    return found
+
+
+def test_a_device_that_the_kernel_does_not_have_does_not_answer(tree: PciTree) -> None:
+    assert signs(tree, ACCELERATOR) == DeviceSigns(ACCELERATOR, answers=False)
+
+
+def test_what_the_kernel_does_not_tell_is_not_known(tree: PciTree) -> None:
+    tree.add(ACCELERATOR)
+    assert signs(tree, ACCELERATOR) == DeviceSigns(ACCELERATOR, driver="")
+    assert read_signs(tree.sys, [ACCELERATOR], ()) == (DeviceSigns(ACCELERATOR),)
+    assert read_number(tree.devices / ACCELERATOR / "class") is None and entries(tree.devices / "none") == []
+
+
+@pytest.mark.parametrize(
+    ("header", "answers"),
+    [
+        (b"\xff" * 64, False),
+        (b"\xff" * 256, False),
+        (b"\xff" * 4 + bytes(60), True),  # a virtual function: only its ids read as ones
+        (b"\x86\x80\xc9\x10" + b"\xff" * 60, True),
+        (b"", None),
+    ],
+)
+def test_only_a_configuration_space_of_ones_alone_is_no_answer(
+    tree: PciTree, header: bytes, answers: bool | None
+) -> None:
+    (tree.add(ACCELERATOR) / "config").write_bytes(header)
+    assert signs(tree, ACCELERATOR).answers is answers
+
+
+@pytest.mark.parametrize(
+    ("status", "answers"),
+    [("suspended", None), ("suspending", None), ("active", False), ("unsupported", False)],
+)
+def test_a_device_that_sleeps_is_not_woken(tree: PciTree, status: str, answers: bool | None) -> None:
+    device = tree.add(ACCELERATOR, power_state="D3cold")
+    (device / "config").write_bytes(b"\xff" * 64)
+    (device / "power").mkdir()
+    (device / "power" / "runtime_status").write_text(f"{status}\n")
+    assert signs(tree, ACCELERATOR).answers is answers
+    assert signs(tree, ACCELERATOR).has_power is True
+
+
+@pytest.mark.parametrize(("state", "status"), [("error", "active"), ("D0", "error")])
+def test_a_power_state_that_could_not_be_changed(tree: PciTree, state: str, status: str) -> None:
+    device = tree.add(ACCELERATOR, power_state=state)
+    (device / "power").mkdir()
+    (device / "power" / "runtime_status").write_text(f"{status}\n")
+    assert signs(tree, ACCELERATOR).has_power is False
+
+
+def test_the_bound_driver_and_the_only_one_that_may_be(tree: PciTree) -> None:
+    tree.add(ACCELERATOR, "nvidia", driver_override="(null)")
+    tree.add(VF, "vfio-pci", driver_override="vfio-pci")
+    assert signs(tree, ACCELERATOR) == DeviceSigns(ACCELERATOR, driver="nvidia")
+    assert signs(tree, VF) == DeviceSigns(VF, driver="vfio-pci", vfio=True, only_driver="vfio-pci")
+
+
+def test_a_card_has_a_link_if_one_of_its_interfaces_has(tree: PciTree) -> None:
+    card = tree.add(PF, "igb")
+    first, second = tree.interface("enp65s0f0", card), tree.interface("enp65s0f1", card)
+    (first / "carrier").write_text("0\n")
+    assert signs(tree, PF).has_link is None, "only the guest that has the card needs it up"
+    tree.add(VF, pf=PF)
+    assert signs(tree, PF).has_link is False, "the kernel tells no carrier of the second, which is down"
+    (second / "carrier").write_text("1\n")
+    assert signs(tree, PF).has_link is True
+    assert signs(tree, VF).has_link is None
+
+
+def test_errors_are_counted_by_severity(tree: PciTree) -> None:
+    device = tree.add(
+        ACCELERATOR,
+        aer_dev_fatal=AER.format(3, "FATAL"),
+        aer_dev_nonfatal=AER.format(5, "NONFATAL"),
+        aer_dev_correctable=AER.format(99, "COR"),
+    )
+    (device / "ras").mkdir()
+    (device / "ras" / "umc_err_count").write_text("ue: 2\nce: 17\n")
+    found = signs(tree, ACCELERATOR)
+    assert (found.fatal_errors, found.nonfatal_errors, found.memory_errors) == (3, 5, 2)
+
+
+@pytest.mark.parametrize(
+    ("check", "field"),
+    [
+        ("answer", "answers"),
+        ("driver", "driver"),
+        ("link", "has_link"),
+        ("errors", "fatal_errors"),
+        ("memory", "memory_errors"),
+        ("power", "has_power"),
+    ],
+)
+def test_each_check_can_be_left_out(tree: PciTree, check: str, field: str) -> None:
+    device = tree.add(PF, "igb", aer_dev_fatal=AER.format(1, "FATAL"), power_state="D0")
+    (device / "config").write_bytes(bytes(64))
+    (device / "ras").mkdir()
+    (device / "ras" / "umc_err_count").write_text("ue: 0\nce: 0\n")
+    (tree.interface("enp65s0f0", device) / "carrier").write_text("1\n")
+    tree.add(VF, pf=PF)
+    (without,) = read_signs(tree.sys, [PF], set(CHECKS) - {check})
+    assert getattr(signs(tree, PF), field) is not None and getattr(without, field) is None
+
+
+def test_every_card_and_every_function_among_the_units_is_looked_at() -> None:
+    one = {"SRIOV_NET_VF": DescribedInventory(1)}
+    providers = (
+        DescribedProvider("node1", device="host", units={"PCPU": ("0", "1")}),
+        DescribedProvider("nic", "node1", one, device=f"pci:{PF}", units={"SRIOV_NET_VF": (VF,)}),
+        DescribedProvider(
+            "gpu", "node1", one, device=f"pci:{ACCELERATOR}", units={"VGPU": ("4b20d080-1b54",)}
+        ),
+    )
+    assert device_addresses(providers) == (PF, VF, ACCELERATOR)
+
+
+def test_a_recorded_host_has_no_sign_of_ill_health(tmp_path: Path) -> None:
+    tree = recorded_tree(tmp_path)
+    for found in read_signs(tree.sys, sorted(each.name for each in tree.devices.iterdir())):
+        assert False not in (found.answers, found.has_link, found.has_power)
+
+
+def test_no_more_is_read_than_asked_for(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"x" * 100)
+    os.close(writing)
+    assert read_bytes(Path(f"/dev/fd/{reading}"), 64) == b"x" * 64
+    assert os.read(reading, 100) == b"x" * 36
+    os.close(reading)
+    assert read_bytes(tmp_path, 64) is None
+
+
+def test_memory_that_the_kernel_could_not_take_out_of_use_counts(tree: PciTree) -> None:
+    tree.cells(node0="0-3", node1="4-7")
+    failures = tree.sys / "devices" / "system" / "node" / "node1" / "memory_failure"
+    failures.mkdir()
+    for name, count in (("total", 5), ("recovered", 3), ("failed", 1), ("delayed", 1)):
+        (failures / name).write_text(f"{count}\n")
+    pages = [DescribedProvider(f"node1_{cell}", device=f"pages:{cell}:2048") for cell in (0, 1)]
+    addresses = device_addresses([*pages, DescribedProvider("cell", device="numa:7")])
+    assert addresses == ("numa:0", "numa:1")
+    assert read_signs(tree.sys, addresses) == (DeviceSigns("numa:0"), DeviceSigns("numa:1", memory_errors=2))
+    assert read_signs(tree.sys, ["numa:1"], ["answer"]) == (DeviceSigns("numa:1"),)
