@@ -58,7 +58,7 @@ class CardShape:
 class CardLayout:
     """How a card is divided: `slots` of its axis, `counters` {counter: total}, {resource class: shape}.
 
-    See `agent.providers.cards.division`.
+    See `agent.providers.divided_cards`.
     """
 
     slots: int

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 from agent.claims.flavor import Flavor, claim_for_flavor
 from agent.claims.request import ClaimRequest
-from agent.providers.cards.stock import Card, Unit, layout_of
+from agent.providers.divided_cards import Card, Unit, layout_of
 from agent.tracker.tracker import ResourceTracker
 from benchmarks.numa import CELLS, claimed, driver, opened, tell
 from drivers.fake.host import CARD_TABLES, DividedGpu

@@ -22,8 +22,8 @@ from agent.claims.restriction import UNRESTRICTED, Restriction
 from agent.claims.rows import NOT_USED, Doubted, Row, beyond
 from agent.claims.used import IDLE, Place, use_of
 from agent.driver import Guest
-from agent.providers.cards.stock import Card, CardStock
-from agent.providers.cordoned import Cordoned, idle_cordoned
+from agent.providers.device_health import Cordoned, idle_cordoned
+from agent.providers.divided_cards import Card, CardStock
 from agent.providers.exclusive import room
 from agent.shapes import Allocations, Held, Holders, Units, UnitsToMake, Usages
 

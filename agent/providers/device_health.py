@@ -1,17 +1,24 @@
-"""Whether a device is well, from what the kernel shows of it at each look. Pure.
+"""Whether a device is well, by what the kernel shows at each look, and which devices no guest gets. Pure.
 
-A device that shows a symptom is not unhealthy at once, and one without any not well at once: `DEBOUNCE` says
-how many looks in a row it takes, and `TRANSITIONS` which state follows. Each number there is a bound.
+A device that shows a symptom is not unhealthy at once, and one without any not well at once: `DEBOUNCE`
+says how many looks in a row it takes, and `TRANSITIONS` which state follows. Each number there is a bound.
+
+A device that an operator has cordoned is given to no guest either; its present consumers keep it.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, NamedTuple
 
+from agent.device_names import address_of
 from agent.driver import DeviceSigns
-from agent.errors import UsageError
+from agent.errors import UsageError, counted
 from agent.json_checks import read_list, read_object, read_text
+from agent.providers.resolve import ResolvedDescription
+from agent.providers.unclaimed import with_reserved
+from agent.shapes import Amounts, Units, Usages
+from agent.tree import ProviderTree
 
 CELL = "numa:"
 """What the address of a cell's memory begins with."""
@@ -242,3 +249,138 @@ def _lacks_driver(signs: DeviceSigns, driver: str) -> bool:
     if signs.only_driver:
         return signs.driver != signs.only_driver
     return not signs.driver and bool(driver)
+
+
+Cordoned = frozenset[tuple[str, str]]
+"""{(resource class, exact unit), ...} that are given to no consumer that does not have them"""
+
+
+def cordoned_units(units: Units, devices: Mapping[str, str], addresses: Collection[str]) -> Cordoned:
+    """The exact units at these addresses.
+
+    An address is that of an exact unit, or the PCI address of a card, which stands for all of its units.
+    `units` are all that the host offers, `devices` {provider uuid: `DescribedProvider.device`}.
+    """
+    cards = {f"pci:{address}" for address in addresses}
+    return frozenset(
+        (name, unit)
+        for uuid, classes in units.items()
+        for name, exact in classes.items()
+        for unit in exact
+        if unit in addresses or address_of(unit) in addresses or devices.get(uuid) in cards
+    )
+
+
+def idle_cordoned(units: Units, cordoned: Cordoned, taken: Collection[tuple[str, str]]) -> Usages:
+    """{provider uuid: {class: number}} of the cordoned units that no consumer has."""
+    idle = {
+        uuid: {
+            name: sum((name, unit) in cordoned and (name, unit) not in taken for unit in exact)
+            for name, exact in classes.items()
+        }
+        for uuid, classes in units.items()
+    }
+    return {
+        uuid: {name: number for name, number in amounts.items() if number}
+        for uuid, amounts in idle.items()
+        if any(amounts.values())
+    }
+
+
+def idle_pages(
+    tree: ProviderTree, devices: Mapping[str, str], used: Usages, addresses: Collection[str]
+) -> Usages:
+    """{provider uuid: {class: number}} of the idle large pages on the cells among `addresses`.
+
+    The address of a cell is that of its `DescribedProvider.device`, such as "numa:0". Pages have no exact
+    units, so `used` says how many consumers have.
+    """
+    kinds = tuple(f"pages:{address.removeprefix(CELL)}:" for address in addresses if address.startswith(CELL))
+    return {
+        uuid: {
+            name: max(0, inventory.capacity - used.get(uuid, {}).get(name, 0))
+            for name, inventory in tree[uuid].inventories.items()
+        }
+        for uuid, device in devices.items()
+        if kinds and device.startswith(kinds) and uuid in tree
+    }
+
+
+def with_idle(used: Usages, idle: Usages) -> Usages:
+    """The usages with the idle cordoned units as if guests used them: they exclude what a use excludes."""
+    return {**used, **{uuid: _sum(used.get(uuid, {}), here) for uuid, here in idle.items()}}
+
+
+def _sum(one: Amounts, other: Amounts) -> Amounts:
+    return {name: one.get(name, 0) + other.get(name, 0) for name in {*one, *other}}
+
+
+def reserve_cordoned(
+    resolved: ResolvedDescription, cordoned: Cordoned, idle: Usages, pages: Usages
+) -> ResolvedDescription:
+    """`resolved` with the `idle` units and `pages` reserved, and the classes of what is withheld noted."""
+    classes = {
+        uuid: frozenset(
+            name for name, exact in by_class.items() if any((name, unit) in cordoned for unit in exact)
+        )
+        for uuid, by_class in resolved.units.items()
+    } | {uuid: frozenset(amounts) for uuid, amounts in pages.items()}
+    return replace(
+        resolved,
+        tree=with_reserved(resolved.tree, {**idle, **pages}),
+        cordoned={uuid: names for uuid, names in classes.items() if names},
+    )
+
+
+HOLDERS_SHOWN_MAX = 8
+
+
+def unhealthy_sentences(
+    unhealthy: Mapping[str, DeviceHealth], cards: Mapping[str, str], holders: Mapping[str, str]
+) -> Iterator[str]:
+    """What is not well, and who has it: a sentence for each card, or device that is no part of one.
+
+    `unhealthy` {address: health}; `cards` {address of a function: address of its card} of all functions of
+    the host; `holders` {address: consumer that has it, as people know it}.
+    """
+    by_card: dict[str, list[DeviceHealth]] = {}
+    for address, health in unhealthy.items():
+        by_card.setdefault(cards.get(address, address), []).append(health)
+    for card, found in by_card.items():
+        if len(found) == 1:
+            yield found[0].sentence
+        else:
+            functions = [address for address, of in cards.items() if of == card and address != card]
+            yield _of_card(card, found, len(functions), holders)
+
+
+def _of_card(card: str, found: list[DeviceHealth], functions: int, holders: Mapping[str, str]) -> str:
+    sick = sorted(health.address for health in found if health.address != card)
+    all_functions = counted(functions, "function")
+    subject = (
+        f"The card {card} is unhealthy, with {len(sick)} of its {all_functions}"
+        if len(sick) < len(found)
+        else f"{len(sick)} of the {all_functions} of the card {card} are unhealthy"
+    )
+    causes = frozenset().union(*(health.causes for health in found))
+    reason = "; ".join(MEANINGS[symptom] for symptom in Symptom if symptom in causes)
+    recovers = all(health.state is HealthState.RECOVERING for health in found)
+    recovering = " They show none of that now." if recovers else ""
+    return (
+        f"{subject}: {reason}.{recovering} They are given to no guest; {_held(sick, holders)}. They are "
+        f"offered again when they are well, or by `plimsoll devices clear {card}`."
+    )
+
+
+def _held(addresses: list[str], holders: Mapping[str, str]) -> str:
+    held: dict[str, list[str]] = {}
+    for address in addresses:
+        if address in holders:
+            held.setdefault(holders[address], []).append(address)
+    if not held:
+        return "no guest has any"
+    clauses = [f"{holder} has {', '.join(units)}" for holder, units in sorted(held.items())]
+    more = len(clauses) - HOLDERS_SHOWN_MAX
+    if more > 0:
+        clauses[HOLDERS_SHOWN_MAX:] = [counted(more, "more guest has some", "more guests have some")]
+    return f"the guests that have some keep them ({'; '.join(clauses)})"

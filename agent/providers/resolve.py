@@ -20,7 +20,7 @@ import os_traits
 
 from agent.driver import DescribedInventory, DescribedProvider, Description
 from agent.errors import DriverDataError, StateError
-from agent.providers.cards.stock import Card
+from agent.providers.divided_cards import Card
 from agent.shapes import Classes, Units, UnitsToMake
 from agent.tree import MAX_UNIT, Inventory, Provider, ProviderTree
 
@@ -107,8 +107,8 @@ class ResolvedDescription:
     `cells` {uuid: id of the NUMA cell that the provider is on}, `ways` {uuid: sets of classes that exclude
     each other} and `to_make` {uuid: units that do not exist yet}; see `DescribedProvider`. `problems` are
     sentences on what was left out of the description, and `notices` those that are no fault. `gone` {uuid:
-    classes} has claimed units that exist no more in its totals (`agent.providers.gone`), `cordoned` {uuid:
-    classes} units that an operator has cordoned. `cards` {uuid: card} are cards whose classes share room.
+    classes} has claimed units that exist no more in its totals (`agent.providers.retained`), `cordoned`
+    {uuid: classes} units that an operator has cordoned. `cards` {uuid: card} are cards whose classes share room.
     """
 
     tree: ProviderTree

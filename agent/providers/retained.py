@@ -1,20 +1,31 @@
-"""Keep inventory that the driver no longer reports while consumers have allocations of it. Pure.
+"""Keep what consumers have where the driver reports less, and tell of what is used beyond its capacity.
+Pure.
 
-After a boot a host has no virtual functions until they are created again, and a mediated device may not exist
-yet although a guest was claimed with it. The agent therefore keeps what is allocated and reserves the rest.
-If the class appears on a provider above or below instead, and no move instruction says that it moved, the
-agent writes nothing: it would offer the same units twice.
+After a boot a host has no virtual functions until they are created again, and a mediated device may not
+exist yet although a guest was claimed with it. The agent therefore keeps what is allocated and reserves the
+rest. If the class appears on a provider above or below instead, and no move instruction says that it moved,
+the agent writes nothing: it would offer the same units twice.
+
+Of four virtual functions, the driver reports two, and the other two are claimed. In Placement the claim
+would use up the two that are there: nothing could be given. The agent therefore adds each claimed unit that
+is gone to the total, until its holder releases it or it is back.
+
+Usage can exceed capacity in two ways: OpenStack Placement may grant concurrent requests that together
+exceed the capacity, and both OpenStack Placement and the embedded one accept an inventory that is smaller
+than its usage. The agent cannot correct either, but it reports both.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from agent.driver import MoveInstruction
 from agent.errors import ApplyError
 from agent.providers.plan import DeleteInventories, Plan, PutInventories
-from agent.shapes import Holders
+from agent.providers.resolve import ResolvedDescription
+from agent.shapes import Held, Holders
 from agent.tree import Inventory, Provider, ProviderTree
 
-NAMED_MAX = 3
+CONSUMERS_NAMED_MAX = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +68,7 @@ def retain_held(
                 _check_moved(current, wanted, uuid, resource_class, consumers)
                 used = sum(holders[who][resource_class] for who in consumers)
                 tree = _with_used(tree, current, uuid, resource_class, used)
-                sentences.append(_sentence(current[uuid], resource_class, consumers))
+                sentences.append(_retained_sentence(current[uuid], resource_class, consumers))
     return RetainedTree(tree, tuple(sentences))
 
 
@@ -101,7 +112,7 @@ def _total(tree: ProviderTree, uuid: str, resource_class: str) -> int:
     return inventory.total if inventory else 0
 
 
-def _sentence(provider: Provider, resource_class: str, consumers: Sequence[str]) -> str:
+def _retained_sentence(provider: Provider, resource_class: str, consumers: Sequence[str]) -> str:
     return (
         f"The host has no {resource_class} on provider {provider.name} any more, but "
         f"{_still_hold(consumers)}: this part stays, the rest is reserved. Bring the devices back (virtual "
@@ -110,6 +121,88 @@ def _sentence(provider: Provider, resource_class: str, consumers: Sequence[str])
 
 
 def _still_hold(consumers: Sequence[str]) -> str:
-    more = len(consumers) - NAMED_MAX
-    names = ", ".join(consumers[:NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
+    more = len(consumers) - CONSUMERS_NAMED_MAX
+    names = ", ".join(consumers[:CONSUMERS_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
     return f"{names} still {'hold' if len(consumers) > 1 else 'holds'} some of it"
+
+
+GoneUnit = tuple[str, str, str, str]
+"""(provider uuid, class, unit, consumer that has claimed it)"""
+
+
+def count_gone(
+    resolved: ResolvedDescription, gone: Iterable[GoneUnit], moves: Collection[MoveInstruction] = ()
+) -> ResolvedDescription:
+    """`resolved` with the units in `gone` in the totals, and a sentence for each of their holders.
+
+    A class of which the driver reports no unit any more is not here: its inventory is retained as a whole
+    (`agent.providers.retained`). What one of the driver's `moves` takes elsewhere is not gone.
+    """
+    moving = {(move.from_resource_provider, name) for move in moves for name in move.moved_resources}
+    units: dict[tuple[str, str], dict[str, str]] = {}
+    for uuid, name, unit, consumer in gone:
+        provider = resolved.tree.get(uuid)
+        if provider is None or (provider.name, name) in moving or name not in provider.inventories:
+            continue
+        if resolved.units.get(uuid, {}).get(name):
+            units.setdefault((uuid, name), {})[unit] = consumer
+    tree, problems, classes = resolved.tree, list(resolved.problems), dict(resolved.gone)
+    for (uuid, name), holders in sorted(units.items()):
+        provider = tree[uuid]
+        tree = tree.with_provider(_with_more(provider, name, len(holders)))
+        classes[uuid] = classes.get(uuid, frozenset()) | {name}
+        problems += (
+            _gone_sentence(
+                provider, name, consumer, sorted(unit for unit in holders if holders[unit] == consumer)
+            )
+            for consumer in sorted({*holders.values()})
+        )
+    return replace(resolved, tree=tree, problems=tuple(problems), gone=classes)
+
+
+def _with_more(provider: Provider, name: str, count: int) -> Provider:
+    now = provider.inventories[name]
+    more = replace(now, total=now.total + count)
+    return replace(provider, inventories={**provider.inventories, name: more})
+
+
+def _gone_sentence(provider: Provider, name: str, consumer: str, units: list[str]) -> str:
+    return (
+        f"{consumer} has claimed {name} {', '.join(units)} of {provider.name}, which this host does not have "
+        "any more: the rest of the inventory can be given. Bring the device back (virtual functions must be "
+        "created again after each boot), or release the claim."
+    )
+
+
+HOLDERS_NAMED_MAX = 5
+
+
+def find_overuse(tree: ProviderTree, held: Held) -> dict[str, tuple[str, ...]]:
+    """{provider uuid: (sentence, ...)}, one sentence for each class whose usage exceeds its capacity."""
+    overuse = {
+        provider.uuid: tuple(_overuse_sentences(provider, held.get(provider.uuid, {}))) for provider in tree
+    }
+    return {uuid: sentences for uuid, sentences in overuse.items() if sentences}
+
+
+def _limit(inventory: Inventory) -> int:
+    """The amount that may be in use without a report.
+
+    A completely reserved inventory, as during a reshape, only keeps new consumers out; its reservation does
+    not count against the consumers that it has.
+    """
+    withheld = inventory.reserved >= inventory.total
+    return int(inventory.total * inventory.allocation_ratio) if withheld else inventory.capacity
+
+
+def _overuse_sentences(provider: Provider, consumers: Holders) -> Iterator[str]:
+    for name, inventory in provider.inventories.items():
+        holders = sorted(consumer for consumer, amounts in consumers.items() if name in amounts)
+        used = sum(consumers[consumer][name] for consumer in holders)
+        if used > _limit(inventory):
+            more = len(holders) - HOLDERS_NAMED_MAX
+            yield (
+                f"Provider {provider.name} is over capacity: {used} {name} {'is' if used == 1 else 'are'} "
+                f"in use of {inventory.capacity}, by {', '.join(holders[:HOLDERS_NAMED_MAX])}"
+                f"{f' and {more} more' if more > 0 else ''}; release one of them, or move it away."
+            )

@@ -21,16 +21,14 @@ from agent.moves.circumstances import consumer_names
 from agent.placement.apply import apply
 from agent.placement.client import PlacementClient
 from agent.providers.caps import odd_caps, with_caps
-from agent.providers.cards.stock import reserve_places
-from agent.providers.cordoned import cordoned_units, idle_pages, reserve_cordoned, with_idle
-from agent.providers.gone import count_gone
+from agent.providers.device_health import cordoned_units, idle_pages, reserve_cordoned, with_idle
+from agent.providers.divided_cards import reserve_places
 from agent.providers.overlay import with_status_disabled
-from agent.providers.overuse import find_overuse
 from agent.providers.owner import check_owner, with_owner
 from agent.providers.plan import Operation, Plan, plan
 from agent.providers.reserved import reserve_used
 from agent.providers.resolve import OwnedProviders, ResolvedDescription, recognize_owned, resolve
-from agent.providers.retained import RetainedTree, removed_classes, retain_held
+from agent.providers.retained import RetainedTree, count_gone, find_overuse, removed_classes, retain_held
 from agent.providers.unclaimed import UnheldUse, without_reservations
 from agent.reconcile.active_provider_config import ActiveProviderConfig
 from agent.reconcile.allocation_cache import AllocationCache, SharingProvidersCache

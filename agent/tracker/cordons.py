@@ -8,9 +8,7 @@ from agent.claims.refusal import label
 from agent.device_names import address_of
 from agent.driver import DeviceSigns
 from agent.errors import UsageError
-from agent.providers.cordoned import Cordoned, cordoned_units
-from agent.providers.device_health import DeviceHealth
-from agent.providers.unhealthy_cards import unhealthy_sentences
+from agent.providers.device_health import Cordoned, DeviceHealth, cordoned_units, unhealthy_sentences
 from agent.shapes import Units, Usages
 from agent.state.cordon import Cordon
 from agent.state.journal import Journal

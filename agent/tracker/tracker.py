@@ -33,7 +33,7 @@ from agent.errors import PlacementConflict, PlacementUnavailable
 from agent.moves.circumstances import Circumstances
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, moving_conflict
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.providers.cards.stock import Card
+from agent.providers.divided_cards import Card
 from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.receipt import Receipt
 from agent.shapes import Allocations, Held, Units, Usages

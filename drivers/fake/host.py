@@ -30,9 +30,7 @@ from agent.driver import (
     UsedUnit,
 )
 from agent.errors import DriverDataError, counted
-from agent.providers.cards.division import CardModel
-from agent.providers.cards.stock import layout_of
-from agent.providers.cards.tables import MIG, MIXED_SIZES
+from agent.providers.divided_cards import MIG, MIXED_SIZES, CardModel, layout_of
 from agent.strict_yaml import UniqueKeyLoader
 
 Schema = Mapping[str, Any]

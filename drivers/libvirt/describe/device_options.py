@@ -7,7 +7,7 @@ from oslo_config import cfg, types
 
 from agent.device_names import custom_class
 from agent.errors import SettingsError
-from agent.providers.cards.tables import MIXED_SIZES
+from agent.providers.divided_cards import MIXED_SIZES
 from drivers.host.sysfs import CHECKS
 from drivers.libvirt.describe.device_spec import MdevSpec, parse_device_specs, pci_address_of
 from drivers.libvirt.describe.devices import DeviceSettings

@@ -30,7 +30,7 @@ from drivers.libvirt.xml import PciDevice
 class DeviceSettings:
     """The devices that the operator offers. `bandwidth` {interface: (egress, ingress) in kbit/s}.
 
-    `mixed` {card's address: its name in `agent.providers.cards.tables.MIXED_SIZES`} are cards in mixed-size
+    `mixed` {card's address: its name in `agent.providers.divided_cards.MIXED_SIZES`} are cards in mixed-size
     mode.
     """
 

@@ -10,7 +10,7 @@ The types of functions without a guest follow the claims: `plimsoll devices appl
 claim and no domain needs. So a vGPU that exists and that no consumer has takes no room.
 
 Source: https://docs.nvidia.com/vgpu/latest/grid-vgpu-user-guide/ (mixed-size mode), and the tables of
-`agent.providers.cards.tables`
+`agent.providers.divided_cards`
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,8 +34,7 @@ from agent.driver import (
     Guest,
     NeededDevice,
 )
-from agent.providers.cards.division import CardModel, Shape
-from agent.providers.cards.tables import MIXED_SIZES, VFS, MixedSizes
+from agent.providers.divided_cards import MIXED_SIZES, VFS, CardModel, MixedSizes, Shape
 from drivers.host.domain_document import DomainDocument
 from drivers.host.domain_xml import Domain
 from drivers.host.xml_parser import pci_address

@@ -16,7 +16,7 @@ from kits.placements import Placement
 from agent.claims.claim import Claim
 from agent.errors import DoesNotFit, PlimsollError
 from agent.moves.states import MoveKind
-from agent.providers.cards.division import CardModel
+from agent.providers.divided_cards import CardModel
 from agent.state.cordon import Cordon
 from drivers.fake import DividedGpu, cell
 from drivers.fake.host import CARD_TABLES

@@ -5,7 +5,7 @@ from agent.claims.claim import Claim, ClaimState
 from agent.claims.fit_search import ProviderIndex
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.claims.restriction import Restriction
-from agent.providers.cordoned import cordoned_units, idle_cordoned, reserve_cordoned, with_idle
+from agent.providers.device_health import cordoned_units, idle_cordoned, reserve_cordoned, with_idle
 from agent.providers.resolve import OwnedProviders, ResolvedDescription
 from agent.tree import Inventory, Provider, ProviderTree
 

@@ -3,8 +3,8 @@
 import pytest
 
 from agent.driver import MoveInstruction
-from agent.providers.gone import count_gone
 from agent.providers.resolve import OwnedProviders, ResolvedDescription
+from agent.providers.retained import count_gone
 from agent.shapes import Units
 from agent.tree import Inventory, Provider, ProviderTree
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.providers.overuse import find_overuse
+from agent.providers.retained import find_overuse
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT = "11111111-1111-4111-8111-111111111111"

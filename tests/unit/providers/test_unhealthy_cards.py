@@ -1,7 +1,12 @@
 """A card that dies is one reason, with the number of its functions and who has them."""
 
-from agent.providers.device_health import DeviceHealth, HealthState, Symptom
-from agent.providers.unhealthy_cards import HOLDERS_SHOWN_MAX, unhealthy_sentences
+from agent.providers.device_health import (
+    HOLDERS_SHOWN_MAX,
+    DeviceHealth,
+    HealthState,
+    Symptom,
+    unhealthy_sentences,
+)
 
 CARD = "0000:41:00.0"
 FUNCTIONS = [f"0000:41:10.{number}" for number in range(8)]
