@@ -108,7 +108,7 @@ class ResolvedDescription:
     each other} and `to_make` {uuid: units that do not exist yet}; see `DescribedProvider`. `problems` are
     sentences on what was left out of the description, and `notices` those that are no fault. `gone` {uuid:
     classes} has claimed units that exist no more in its totals (`agent.providers.retained`), `cordoned`
-    {uuid: classes} units that an operator has cordoned. `cards` {uuid: card} are cards whose classes share room.
+    {uuid: classes} units that an operator has cordoned. `cards` {uuid: card} share room among classes.
     """
 
     tree: ProviderTree
