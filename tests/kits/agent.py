@@ -1,9 +1,8 @@
 """The agent of one host as the service puts it together, but without its process and with its own clock."""
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 from uuid import uuid4
 
 from agent.api.local_operations import LocalOperations
@@ -15,16 +14,16 @@ from agent.daemon.assemble import assemble
 from agent.daemon.host_agent import HostAgent
 from agent.daemon.kept_needs import BootNeeds, CpuNeeds
 from agent.driver import Driver
-from agent.errors import PlacementUnavailable
 from agent.gate.effect import GatePaths
 from agent.placement.connect import open_transport
-from agent.placement.transport import Reply, Transport
+from agent.placement.transport import Transport
 from agent.state.identity import establish_identity
 from agent.state.journal import Journal
 from agent.status.metrics import Metrics
 from agent.status.recorder import Recorder
 from drivers.fake import FakeDriver
 from kits.placements import Placement, section_of
+from kits.wire import Wire
 
 
 class _Clock(HostClock):
@@ -32,33 +31,6 @@ class _Clock(HostClock):
 
     def age_s(self, stamp: float) -> float:
         return self.now() - stamp
-
-
-class Wire:
-    """A transport that can be cut, before or (`lost`) after a request is done, or told what to answer."""
-
-    def __init__(self, inner: Transport) -> None:
-        self.inner = inner
-        self.requests = 0
-        self.last = ""
-        self.cut = False
-        self.lost = False
-        self.answer: Callable[[], Reply] | None = None
-
-    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        self.requests += 1
-        self.last = f"{method} {path}"
-        if self.cut:
-            raise PlacementUnavailable("Placement does not answer.")
-        if self.answer is not None:
-            return self.answer()
-        reply = self.inner.request(method, path, body, microversion=microversion)
-        if self.lost:
-            raise PlacementUnavailable("Placement's answer was lost.")
-        return reply
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 @dataclass
@@ -101,11 +73,11 @@ def told(directory: Path, placement: Placement, more: str = "") -> Settings:
 
 def opened(
     settings: Settings,
-    wired: Callable[[Transport], Transport] | None = None,
+    over: Transport | None = None,
     gate_paths: GatePaths | None = None,
     other_driver: Driver | None = None,
 ) -> World:
-    """The daemon's parts, put together as the service does it; `wired` may put something into the wire.
+    """The daemon's parts, put together as the service does it; `over`: another host's way to Placement.
 
     With `other_driver`, that is the driver; a test then leaves `World.driver` alone.
     """
@@ -113,8 +85,8 @@ def opened(
     identity = establish_identity(settings.state_path, settings.host, journal.host_uuid())
     journal.remember_host(identity.uuid)
     told = settings.placement
-    transport = open_transport(told.kind, state_dir=settings.state_path, options=asdict(told))
-    wire = Wire(wired(transport) if wired else transport)
+    own = over or open_transport(told.kind, state_dir=settings.state_path, options=asdict(told))
+    wire = Wire(own, shared=over is not None)
     metrics = Metrics()
     journal.observe_commits(metrics.commit_seconds.observe)
     recorder = Recorder(metrics, journal.record_event)

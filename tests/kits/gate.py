@@ -12,7 +12,7 @@ from agent.config.access import Access
 from agent.config.settings import Settings
 from agent.driver import Guest, GuestState
 from agent.gate import install
-from agent.placement.transport import Reply, Transport
+from agent.placement.transport import Transport
 from drivers.fake import FakeDriver
 from drivers.fake.host import FakeHost, Gpu, Nic, cell
 from kits.agent import World, opened, told
@@ -35,19 +35,6 @@ DEVICES_HOST = FakeHost(
     ),
 )
 """Two graphics cards, one of them shared, and two network cards, on different sides of the host."""
-
-
-class Shared:
-    """Another host's way to the same placement."""
-
-    def __init__(self, inner: Transport) -> None:
-        self._inner = inner
-
-    def request(self, method: str, path: str, body: object = None, *, microversion: str) -> Reply:
-        return self._inner.request(method, path, body, microversion=microversion)
-
-    def close(self) -> None:
-        """Its owner closes it."""
 
 
 class GatedHost:
@@ -131,14 +118,7 @@ def gated(
     unused = Embedded(folder)
     settings: Settings = told(folder, unused if transport else usual_placement(folder))
     settings = replace(settings, host=name, driver=replace(settings.driver, host=name))
-
-    def wired(own: Transport) -> Transport:
-        if transport is None:
-            return own
-        own.close()
-        return Shared(transport)
-
-    world = opened(settings, wired)
+    world = opened(settings, transport)
     try:
         world.agent.reconcile("the start")
         host = GatedHost(folder, world)

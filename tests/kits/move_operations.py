@@ -247,20 +247,8 @@ def asked_while_away(
 def begin_in_doubt(world: World) -> None:
     """Placement did as it was asked, and then nobody heard from it."""
     claimed(world)
-    tap = world.b.tap
-
-    def silent(call: str) -> None:
-        if call.startswith("POST"):
-            tap.before = silent_from_now_on
-            silent_from_now_on(call)
-
-    def silent_from_now_on(_: str) -> None:
-        raise PlacementUnavailable("placement is away, as it was told")
-
-    tap.after = silent
-    with suppress(PlacementUnavailable):
+    with world.b.tap.gone_from("POST"), suppress(PlacementUnavailable):
         begin(MoveKind.COLD_MIGRATE)(world)
-    tap.before = tap.after = lambda _: None
 
 
 def deliver(name: str) -> Callable[[World], object]:

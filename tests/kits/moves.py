@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -13,7 +13,6 @@ from agent.audit.auditor import Auditor
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState
-from agent.errors import PlacementUnavailable
 from agent.moves.states import Move, MoveState
 from agent.placement.client import DEFAULT_MICROVERSION, ConsumerAllocations, PlacementClient
 from agent.placement.transport import Transport
@@ -22,7 +21,8 @@ from agent.shapes import Units
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import Provider, ProviderTree
 from kits.placements import Placement, usual_placement
-from kits.tracker import SHARING, Tap, TappedJournal, provider, uuid_of
+from kits.tracker import SHARING, TappedJournal, provider, uuid_of
+from kits.wire import Wire, telling
 
 POOL = provider("pool", traits=(SHARING,), rack=True, DISK_GB=1000)
 
@@ -92,7 +92,7 @@ class Agent:
 
     def _open(self) -> None:
         self.raw = PlacementClient(self._transport)
-        self.tap = Tap(self._transport)
+        self.tap = Wire(self._transport)
         journal = TappedJournal.open(self.directory)
         assert isinstance(journal, TappedJournal)
         self.journal = journal
@@ -276,32 +276,14 @@ class World:
     @contextmanager
     def away(self, *agents: Agent, after: bool = False, only: str = "") -> Iterator[None]:
         """Placement does not answer these agents; `after`: although it did what was asked."""
-
-        def silent(call: str) -> None:
-            if call.startswith(only):
-                raise PlacementUnavailable("placement is away, as it was told")
-
-        told = agents or self.agents
-        for agent in told:
-            if after:
-                agent.tap.after = silent
-            else:
-                agent.tap.before = silent
-        try:
+        with ExitStack() as stack:
+            for agent in agents or self.agents:
+                stack.enter_context(agent.tap.away(after=after, only=only, sent=True))
             yield
-        finally:
-            for agent in told:
-                agent.tap.before = agent.tap.after = _nothing
 
-    @contextmanager
-    def taps(self, agent: Agent, told: Callable[[str], None]) -> Iterator[None]:
+    def taps(self, agent: Agent, told: Callable[[str], None]) -> AbstractContextManager[None]:
         """Call `told` before and after each request and each journal write of the agent."""
-        tap, journal = agent.tap, agent.journal
-        tap.before = tap.after = journal.before = journal.after = told
-        try:
-            yield
-        finally:
-            tap.before = tap.after = journal.before = journal.after = _nothing
+        return telling(told, agent.tap, agent.journal)
 
 
 def _check_units(name: str, claims: Mapping[str, Claim]) -> None:
@@ -321,7 +303,3 @@ def _check_units(name: str, claims: Mapping[str, Claim]) -> None:
 def _made(directory: Path) -> Path:
     directory.mkdir(exist_ok=True)
     return directory
-
-
-def _nothing(_: str) -> None:
-    pass

@@ -21,7 +21,8 @@ from drivers.fake import FakeDriver, FakeHost, cell
 from drivers.fake.host import Nic
 from kits.cell_check import check_cells
 from kits.placements import usual_placement
-from kits.tracker import Tap, TappedJournal, uuid_of
+from kits.tracker import TappedJournal, uuid_of
+from kits.wire import Wire
 
 SHARED, DEDICATED = frozenset({0, 1, 8, 9}), frozenset(range(16)) - {0, 1, 8, 9}
 CELLS = tuple(
@@ -89,7 +90,7 @@ class NumaHost:
     def _open(self) -> None:
         transport = self._given or usual_placement(self.directory).transport()
         self.raw = PlacementClient(transport)
-        self.tap = Tap(transport)
+        self.tap = Wire(transport)
         journal = TappedJournal.open(self.directory)
         assert isinstance(journal, TappedJournal)
         self.journal = journal

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from agent.errors import PlacementUnavailable
 from kits.placements import OpenStack, Placement
+from kits.wire import Wire
 
 
 class Outage:
@@ -33,6 +34,10 @@ class Outage:
         if self._seen == self._number and self._after:
             self.begin()
             raise PlacementUnavailable("Placement's answer was lost.")
+
+    def listen(self, wire: Wire) -> None:
+        """Be told of each request of that wire."""
+        wire.before, wire.after = self.before, self.after
 
     def begin(self) -> None:
         self.begun = self._on = True

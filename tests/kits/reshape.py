@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_DNS, uuid5
@@ -26,7 +26,7 @@ from agent.state.journal import Journal, PendingWrite
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
 from kits.placements import Placement, usual_placement
-from kits.tracker import Tap
+from kits.wire import Wire, nothing, telling
 
 ROOT = "0b5b8f9c-8a0c-4a53-9f6b-9b7f2a4f1a11"
 HOST = "node1"
@@ -73,8 +73,8 @@ class Told(Driver):
 class TappedJournal(Journal):
     """A journal that tells `before` and `after` of each of the reshape's writes; either may raise."""
 
-    before: Callable[[str], None] = staticmethod(lambda _: None)
-    after: Callable[[str], None] = staticmethod(lambda _: None)
+    before: Callable[[str], None] = staticmethod(nothing)
+    after: Callable[[str], None] = staticmethod(nothing)
 
     def _write(self, change: Any, note: Any, *, releases: bool = False) -> PendingWrite:
         self.before("journal")
@@ -108,7 +108,7 @@ class World:
 
     def _open(self) -> None:
         transport = self.placement.transport()
-        self.tap = Tap(transport)
+        self.tap = Wire(transport)
         self.raw = PlacementClient(transport)
         self.client = client = PlacementClient(self.tap)
         journal = TappedJournal.open(self.directory)
@@ -184,11 +184,6 @@ class World:
         for consumer, claim in claims.items():
             assert self.raw.allocations_of(consumer).allocations == claim.allocations
 
-    @contextmanager
-    def taps(self, told: Callable[[str], None]) -> Iterator[None]:
+    def taps(self, told: Callable[[str], None]) -> AbstractContextManager[None]:
         """Call `told` before and after each request and each write to the journal."""
-        self.tap.before = self.tap.after = self.journal.before = self.journal.after = told
-        try:
-            yield
-        finally:
-            self.tap.before = self.tap.after = self.journal.before = self.journal.after = lambda _: None
+        return telling(told, self.tap, self.journal)

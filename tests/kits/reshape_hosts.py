@@ -19,7 +19,7 @@ from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
 from drivers.fake import FakeDriver, FakeHost, Gpu, Nic, cell
 from kits.placements import Placement, usual_placement
-from kits.tracker import Tap
+from kits.wire import Wire
 
 VF = "SRIOV_NET_VF"
 
@@ -83,7 +83,7 @@ class Node:
         self.look()
 
     def _open(self) -> None:
-        self.tap = Tap(self._transport)
+        self.tap = Wire(self._transport)
         self.client = PlacementClient(self.tap)
         self.journal = Journal.open(self._directory)
         self.tracker = ResourceTracker(self.journal, self.client, turn_wait_s=5.0)

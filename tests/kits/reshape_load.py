@@ -8,16 +8,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import uuid4
 
 from agent.driver import MoveInstruction
 from agent.errors import PlacementConflict, PlimsollError
 from agent.placement.client import ConsumerAllocations
-from agent.placement.transport import Reply, Transport
+from agent.placement.transport import Transport
 from kits.placements import Placement
 from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
 from kits.tracker import request
+from kits.wire import Wire
 
 CARDS = 8
 
@@ -142,23 +143,12 @@ class Delayed:
         self._inner, self._seconds, self._only = inner, seconds, only
 
     def transport(self) -> Transport:
-        return _DelayedTransport(self._inner.transport(), self._seconds, self._only)
+        wire = Wire(self._inner.transport())
+        wire.before = lambda call: time.sleep(self._seconds) if call.startswith(self._only) else None
+        return wire
 
     def anew(self, directory: Path) -> Delayed:
         return Delayed(self._inner.anew(directory), self._seconds, self._only)
 
     def environment(self) -> dict[str, str]:
         return self._inner.environment()
-
-
-class _DelayedTransport:
-    def __init__(self, inner: Transport, seconds: float, only: str) -> None:
-        self._inner, self._seconds, self._only = inner, seconds, only
-
-    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        if f"{method} {path}".startswith(self._only):
-            time.sleep(self._seconds)
-        return self._inner.request(method, path, body, microversion=microversion)
-
-    def close(self) -> None:
-        self._inner.close()

@@ -5,25 +5,24 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 from uuid import UUID, uuid4, uuid5
 
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.host_cells import HostLayout
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Cell, Guest, GuestState, Topology, UsedUnit
-from agent.errors import PlacementUnavailable
 from agent.moves.states import Move
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.placement.transport import Reply, Transport
 from agent.state.journal import Journal, PendingWrite
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import Inventory, Provider, ProviderTree
 from kits.cell_check import check_cells
 from kits.placements import Placement, usual_placement
+from kits.wire import Wire, nothing, telling
 
 VFS = ("0000:41:02.0", "0000:41:02.1")
 SHARING = "MISC_SHARES_VIA_AGGREGATE"
@@ -112,32 +111,11 @@ def guest(uuid: str, **units: str) -> Guest:
     return Guest(uuid, "guest", GuestState.RUNNING, {}, used)
 
 
-class Tap:
-    """A transport that tells `before` and `after` of each request; either may raise."""
-
-    def __init__(self, inner: Transport) -> None:
-        self.inner = inner
-        self.calls: list[str] = []
-        self.before: Callable[[str], None] = _nothing
-        self.after: Callable[[str], None] = _nothing
-
-    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        call = f"{method} {path.split('?')[0]}"
-        self.calls.append(call)
-        self.before(call)
-        reply = self.inner.request(method, path, body, microversion=microversion)
-        self.after(call)
-        return reply
-
-    def close(self) -> None:
-        self.inner.close()
-
-
 class TappedJournal(Journal):
     """A journal that tells `before` of each write, and `after` once it is on disk; either may raise."""
 
-    before: Callable[[str], None] = staticmethod(lambda _: None)
-    after: Callable[[str], None] = staticmethod(lambda _: None)
+    before: Callable[[str], None] = staticmethod(nothing)
+    after: Callable[[str], None] = staticmethod(nothing)
 
     def put_claim(self, claim: Claim, event: str, detail: str = "") -> PendingWrite:
         self.before(event)
@@ -211,7 +189,7 @@ class Kit:
     def _open(self) -> None:
         transport = self.placement.transport()
         self.raw = PlacementClient(transport)
-        self.tap = Tap(transport)
+        self.tap = Wire(transport)
         journal = TappedJournal.open(self.directory)
         assert isinstance(journal, TappedJournal)
         self.journal = journal
@@ -325,44 +303,21 @@ class Kit:
 
     # Faults
 
-    @contextmanager
-    def away(self, *, after: bool = False, only: str = "", sent: bool = False) -> Iterator[None]:
-        """Placement does not answer, `after`: although it did what was asked; `only` such requests.
+    def away(
+        self, *, after: bool = False, only: str = "", sent: bool = False
+    ) -> AbstractContextManager[None]:
+        """Placement does not answer; see `Wire.away`."""
+        return self.tap.away(after=after, only=only, sent=sent)
 
-        `sent`: for all that its client knows, Placement may have got the request.
-        """
-
-        def silent(call: str) -> None:
-            if call.startswith(only):
-                raise PlacementUnavailable("placement is away, as it was told", sent=after or sent)
-
-        if after:
-            self.tap.after = silent
-        else:
-            self.tap.before = silent
-        try:
-            yield
-        finally:
-            self.tap.before = self.tap.after = _nothing
-
-    @contextmanager
-    def taps(self, told: Callable[[str], None]) -> Iterator[None]:
+    def taps(self, told: Callable[[str], None]) -> AbstractContextManager[None]:
         """Call `told` before and after each request and each journal write."""
-        self.tap.before = self.tap.after = self.journal.before = self.journal.after = told
-        try:
-            yield
-        finally:
-            self.tap.before = self.tap.after = self.journal.before = self.journal.after = _nothing
+        return telling(told, self.tap, self.journal)
 
 
 def fast_directory() -> tempfile.TemporaryDirectory[str]:
     """A directory where a sync costs nothing, for tests that do very many."""
     shm = Path("/dev/shm")
     return tempfile.TemporaryDirectory(dir=shm if shm.is_dir() else None)
-
-
-def _nothing(_: str) -> None:
-    pass
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 from kits.agent import World, opened, request, told
 from kits.numa import ask
 from kits.placements import Placement, usual_placement
-from kits.tracker import Crash, Tap
+from kits.tracker import Crash
 
 from agent.claims.claim import Claim
 from agent.driver import Guest, GuestState, UsedUnit
@@ -110,8 +110,7 @@ def test_a_dedicated_cpu_that_is_offline_at_the_next_start_takes_nothing_else_aw
     world = start(range(4), range(4, 8))
     with closing(world):
         claims = [pinned(1), pinned(2)]
-        world.wire.inner = Tap(world.wire.inner)
-        setattr(world.wire.inner, "after" if after else "before", _die)
+        setattr(world.wire, "after" if after else "before", _die)
         with pytest.raises(Crash):
             pinned(1)
     taken = {claim.consumer: {int(unit) for _, _, unit in claim.exact} for claim in claims}

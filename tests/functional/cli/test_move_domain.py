@@ -10,7 +10,6 @@ import pytest
 from kits.agent import World, opened
 from kits.api_client import serving
 from kits.cli_process import one_line, output_of, plimsoll
-from kits.gate import Shared
 
 from agent.claims.claim import Claim
 from agent.config.settings import load
@@ -66,8 +65,7 @@ def hosts(tmp_path: Path) -> Iterator[tuple[World, World]]:
                 f"[DEFAULT]\ncompute_driver = fake\nhost = node{number}\nstate_path = {directory}\n"
                 f"[compute]\ncpu_dedicated_set = {dedicated}\n[placement]\nkind = embedded\n"
             )
-            inner = worlds[0].wire.inner if worlds else None
-            world = opened(load([file]), (lambda _, inner=inner: Shared(inner)) if inner else None)
+            world = opened(load([file]), worlds[0].wire.inner if worlds else None)
             stack.callback(world.close)
             fake = host(number)
             world.driver.change(cells=fake.cells, gpus=fake.gpus, nics=fake.nics)

@@ -18,7 +18,6 @@ from kits.status import FORGOTTEN, MIGRATION, Sight, guest, uuid_of
 from agent.cli.parser import build
 from agent.config.settings import Settings, load
 from agent.errors import ExitCode
-from agent.placement.transport import Transport
 
 WANTED = ("--resources", "VCPU=1,MEMORY_MB=512")
 WEB = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
@@ -30,21 +29,11 @@ class Hosts(NamedTuple):
     destination: Path
 
 
-class _Shared:
-    """The transport of another agent, which that one closes."""
-
-    def __init__(self, inner: Transport) -> None:
-        self.request = inner.request
-
-    def close(self) -> None:
-        pass
-
-
 @pytest.fixture
 def hosts(tmp_path: Path) -> Iterator[Hosts]:
     """Two hosts on one embedded core; no pass runs by itself."""
     a = opened(_settings(tmp_path / "a", "node1"))
-    b = opened(_settings(tmp_path / "b", "node2"), wired=lambda _: _Shared(a.wire.inner))
+    b = opened(_settings(tmp_path / "b", "node2"), over=a.wire.inner)
     for world in (b, a):
         world.agent.reconcile("the start")
     with serving(a.operations, tmp_path / "s"), serving(b.operations, tmp_path / "t"):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from kits.agent import World, opened, request, told
 from kits.placements import Placement
+from kits.wire import Sent
 
 from agent.config.settings import Settings
 from agent.daemon.host_agent import HostAgent
@@ -171,18 +172,17 @@ def test_another_writer_in_between_costs_another_look(make: Make) -> None:
     host.agent.tell_schedulers()
     host.world.time[0] += LIMIT_S
     host.raw.ensure_trait("CUSTOM_GOLD")
-    inner = host.world.wire.inner.request
+    placement = host.world.wire.inner
     late: list[str] = []
 
-    def request_(method: str, path: str, body: object = None, *, microversion: str) -> Reply:
-        if (method, path.rsplit("/", 1)[-1]) == ("PUT", "traits") and not late:
-            late.append(path)
-            now = inner("GET", path, microversion=microversion).body
+    def overtaken(sent: Sent) -> None:
+        if (sent.method, sent.path.rsplit("/", 1)[-1]) == ("PUT", "traits") and not late:
+            late.append(sent.path)
+            now = sent._replace(method="GET").to(placement).body
             named = {**now, "traits": [*now["traits"], "CUSTOM_GOLD"]}
-            assert inner("PUT", path, named, microversion=microversion).status == 200
-        return inner(method, path, body, microversion=microversion)
+            assert sent._replace(body=named).to(placement).status == 200
 
-    host.world.wire.inner.request = request_  # type: ignore[method-assign]
+    host.world.wire.answer = overtaken
     host.agent.tell_schedulers()
     assert late and {DISABLED, "CUSTOM_GOLD"} <= host.traits
     host.open()
@@ -247,21 +247,17 @@ def test_placement_is_told_as_soon_as_it_is_back(make: Make) -> None:
 
 def test_a_placement_that_fails_in_one_request_alone_is_told_by_another(make: Make) -> None:
     host = make()
-    inner = host.world.wire.inner.request
-
-    def request_(method: str, path: str, body: object = None, *, microversion: str) -> Reply:
-        if path.endswith("/inventories") and method == "PUT":
-            return Reply(500, {"errors": [{"title": "Internal Server Error", "detail": "no"}]}, {})
-        return inner(method, path, body, microversion=microversion)
-
-    host.world.wire.inner.request = request_  # type: ignore[method-assign]
+    fault = Reply(500, {"errors": [{"title": "Internal Server Error", "detail": "no"}]}, {})
+    host.world.wire.answer = lambda sent: (
+        fault if sent.path.endswith("/inventories") and sent.method == "PUT" else None
+    )
     host.world.driver.change(disk_gb=4321)
     host.agent.reconcile("an event")
     host.agent.tell_schedulers()
     host.world.time[0] += LIMIT_S
     host.world.retry()
     assert DISABLED in host.traits
-    host.world.wire.inner.request = inner  # type: ignore[method-assign]
+    host.world.wire.answer = None
     host.world.retry()
     assert host.agent.condition.fault is None and DISABLED not in host.traits
 

@@ -10,35 +10,25 @@ from typing import Any
 import pytest
 from kits.agent import World, opened, request, told
 from kits.placements import Placement
+from kits.wire import Sent
 
 from agent.claims.claim import ClaimState
 from agent.errors import DoesNotFit, PlacementUnavailable, PlimsollError
 from agent.placement.client import PlacementClient
 from agent.placement.replies import reply_of_answer
-from agent.placement.transport import Reply, Transport
+from agent.placement.transport import Reply
 from agent.status.overview import HostState
 from drivers.fake import Gpu
 
 CARDS = (Gpu("0000:83:00.0", "PGPU"), Gpu("0000:84:00.0", "PGPU"))
 
 
-class Stumbling:
-    """A transport whose Placement answers 500 to each write of allocations, or to `everything`."""
-
-    def __init__(self, inner: Transport, *, own: bool) -> None:
-        self._inner = inner
-        self._headers = {"x-openstack-request-id": "req-1"} if own else {}
-        self.stumbles = False
-        self.everything = False
-
-    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        if self.stumbles and (self.everything or (method == "PUT" and path.startswith("/allocations"))):
-            body = {"errors": [{"status": 500, "detail": "A NUL."}]}
-            return reply_of_answer(method, path, 500, body, self._headers)
-        return self._inner.request(method, path, body, microversion=microversion)
-
-    def close(self) -> None:
-        self._inner.close()
+def stumbling(sent: Sent, *, own: bool = True) -> Reply:
+    """500, of Placement's own or of a proxy."""
+    body = {"errors": [{"status": 500, "detail": "A NUL."}]}
+    return reply_of_answer(
+        sent.method, sent.path, 500, body, {"x-openstack-request-id": "req-1"} if own else {}
+    )
 
 
 @pytest.fixture
@@ -52,12 +42,13 @@ def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
 
 @pytest.mark.parametrize("own", [False, True], ids=["of a proxy", "of Placement"])
 def test_a_body_that_makes_placement_stumble_does_not_close_the_host(world: World, *, own: bool) -> None:
-    wire = world.wire.inner = Stumbling(world.wire.inner, own=own)
-    wire.stumbles = True
+    world.wire.answer = lambda sent: (
+        stumbling(sent, own=own) if sent.call.startswith("PUT /allocations") else None
+    )
     with pytest.raises(PlacementUnavailable):
         world.operations.claim(request(VCPU=1))
     assert world.agent.condition.state is HostState.READY
-    wire.stumbles = False
+    world.wire.answer = None
     assert world.operations.claim(request(VCPU=1)).state is ClaimState.CLAIMED
     world.agent.deliver()
     claims = [claim for _, claim in world.operations.instances() if claim]
@@ -65,12 +56,11 @@ def test_a_body_that_makes_placement_stumble_does_not_close_the_host(world: Worl
 
 
 def test_the_host_closes_for_claims_when_a_probe_fails_too(world: World) -> None:
-    wire = world.wire.inner = Stumbling(world.wire.inner, own=True)
-    wire.stumbles = wire.everything = True
+    world.wire.answer = stumbling
     with pytest.raises(PlacementUnavailable):
         world.operations.claim(request(VCPU=1))
     assert world.agent.condition.state is HostState.DEGRADED
-    wire.stumbles = False
+    world.wire.answer = None
     world.retry()
     assert world.agent.condition.state is HostState.READY
 

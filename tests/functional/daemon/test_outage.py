@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kits.agent import World, opened, request, told
@@ -23,7 +22,6 @@ from agent.claims.claim import ClaimState
 from agent.claims.request import ClaimRequest
 from agent.errors import ClaimsClosed, PlacementUnavailable, ReshapeRefused
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.placement.transport import Reply, Transport
 from agent.status.overview import HostState
 from drivers.fake.host import Gpu
 
@@ -33,60 +31,42 @@ OTHER = request(VCPU=1)
 GPUS = (Gpu("0000:83:00.0", "PGPU"),)
 
 
-class Cable:
-    """A transport that is pulled at the request with that number, until it is plugged in again."""
-
-    def __init__(self, inner: Transport, placement: Placement, outage: Outage | None) -> None:
-        self.inner = inner
-        self._placement = placement
-        self.outage = outage or Outage(placement)
-
-    def pull_at(self, number: int, *, after: bool) -> None:
-        self.outage = Outage(self._placement, number, after=after)
-
-    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        self.outage.before()
-        reply = self.inner.request(method, path, body, microversion=microversion)
-        self.outage.after()
-        return reply
-
-    def close(self) -> None:
-        self.inner.close()
-
-
 class Host:
-    """One agent on one placement, with its cable."""
+    """One agent on one placement, which may go away."""
 
     def __init__(self, directory: str, placement: Placement) -> None:
         self.placement = placement.anew(Path(directory))
         self.settings = told(Path(directory), self.placement)
         self.schedulers: set[str] = set()
         self.flat = False
+        self.outage = Outage(self.placement)
         self.open()
 
-    def open(self, outage: Outage | None = None) -> None:
-        def wired(transport: Transport) -> Transport:
-            self.cable = Cable(transport, self.placement, outage)
-            return self.cable
+    def pull_at(self, number: int, *, after: bool) -> None:
+        """At the request with that number Placement goes away."""
+        self.outage = Outage(self.placement, number, after=after)
+        self.outage.listen(self.world.wire)
 
-        self.world: World = opened(self.settings, wired)
+    def open(self) -> None:
+        self.world: World = opened(self.settings)
+        self.outage.listen(self.world.wire)
         self.world.driver.change(nics=(), gpus=GPUS, flat_devices=self.flat)
         self.agent = self.world.agent
         self.operations = self.world.operations
-        self.raw = PlacementClient(self.cable.inner)
+        self.raw = PlacementClient(self.world.wire.inner)
 
     def close(self) -> None:
-        self.cable.outage.end()
+        self.outage.end()
         self.world.close()
 
     def restart(self) -> None:
-        """The cable is still to be pulled where it was to be."""
+        """Placement still goes away where it was to."""
         self.world.close()
-        self.open(self.cable.outage)
+        self.open()
 
     def recover(self) -> None:
         """Placement is back: one pass later all is well."""
-        self.cable.outage.end()
+        self.outage.end()
         if self.agent.condition.state is not HostState.READY:
             if self.world.retries:
                 self.world.retry()
@@ -252,9 +232,9 @@ def pull_at_each_step(placement: Placement, operation: Operation, after: bool) -
     for number in range(1, REQUESTS_MAX):
         with a_host(placement) as host:
             PREPARED.get(operation, lambda _: None)(host)
-            host.cable.pull_at(number, after=after)
+            host.pull_at(number, after=after)
             operation(host)
-            pulled = host.cable.outage.begun
+            pulled = host.outage.begun
             host.recover()
             host.check()
             nothing_is_leaked(host)
@@ -269,11 +249,11 @@ def pull_at_each_step(placement: Placement, operation: Operation, after: bool) -
 def test_pulled_at_each_step_of_the_first_report(placement: Placement, after: bool) -> None:
     for number in range(1, REQUESTS_MAX):
         with a_host(placement, reported=False) as host:
-            host.cable.pull_at(number, after=after)
+            host.pull_at(number, after=after)
             host.agent.reconcile("the start")
-            assert host.cable.outage.begun is (host.agent.condition.state is HostState.DEGRADED)
-            pulled = host.cable.outage.begun
-            host.cable.outage.call_off()
+            assert host.outage.begun is (host.agent.condition.state is HostState.DEGRADED)
+            pulled = host.outage.begun
+            host.outage.call_off()
             with suppress(ClaimsClosed):
                 host.operations.claim(ASKED)
                 assert not pulled
@@ -290,10 +270,10 @@ def test_pulled_at_each_step_and_the_agent_killed_meanwhile(
 ) -> None:
     for number in range(1, REQUESTS_MAX):
         with a_host(placement) as host:
-            host.cable.pull_at(number, after=True)
+            host.pull_at(number, after=True)
             operation(host)
-            pulled = host.cable.outage.begun
-            host.cable.outage.end()
+            pulled = host.outage.begun
+            host.outage.end()
             host.restart()
             host.recover()
             host.check()
@@ -316,7 +296,7 @@ def test_away_at_the_start_the_agent_is_up_and_says_why(
     """Scenario 11."""
     caplog.set_level(logging.INFO)
     with a_host(placement, reported=False) as host:
-        host.cable.outage.begin()
+        host.outage.begin()
         host.agent.reconcile("the start")
         for _ in range(5):
             host.world.retry()

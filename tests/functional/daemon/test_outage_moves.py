@@ -64,7 +64,7 @@ def pulled(world: World, operation: Operation, outage: Outage) -> bool:
     """Whether there was a request with that number. Placement is back afterwards."""
     tap = getattr(world, operation.agent).tap
     silent = tap.before, tap.after
-    tap.before, tap.after = outage.before, outage.after
+    outage.listen(tap)
     try:
         with suppress(PlacementUnavailable):
             operation.does(world)

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import NoReturn
 from uuid import uuid4
 
 import pytest
 from kits.agent import World, opened, request, told
 from kits.late_writes import by_a_balancer
 from kits.placements import Placement
+from kits.wire import Sent, Wire, nothing
 
 from agent.backoff import BASE_S, MAX_S
 from agent.claims.claim import Claim
@@ -24,7 +25,6 @@ from agent.driver import Guest, GuestState
 from agent.errors import ClaimsClosed, DoesNotFit, PlacementUnavailable, StateError, UnknownConsumer
 from agent.moves.states import MoveKind
 from agent.placement.client import PlacementClient
-from agent.placement.transport import Reply, Transport
 from agent.state.journal import PendingWrite
 from agent.status.overview import HostState
 from drivers.fake import FakeDriver
@@ -156,7 +156,7 @@ def test_retry_after_is_honoured(world: World) -> None:
     consumer = str(uuid4())
     with pytest.raises(PlacementUnavailable, match="not known yet"):
         world.operations.claim(replace(request(VCPU=1), consumer=consumer))
-    assert world.wire.last == f"PUT /allocations/{consumer}"  # and no read behind it
+    assert world.wire.calls[-1] == f"PUT /allocations/{consumer}"  # and no read behind it
     assert 120 < world.retries[-1] <= 120 + MAX_S
     world.wire.answer = None
     world.time[0] += 119
@@ -200,26 +200,20 @@ def test_retry_after_is_honoured_by_what_is_journaled(
 def test_what_was_in_flight_when_placement_went_away_is_one_failure(world: World) -> None:
     world.agent.reconcile("the start")
     consumers = [world.operations.claim(request(VCPU=1)).consumer for _ in range(10)]
-    inner = world.wire.inner
     all_are_in_flight = threading.Barrier(len(consumers))
 
-    class Slow:
-        def request(self, method: str, path: str, body: object = None, *, microversion: str) -> Reply:
-            if method == "GET":
-                return inner.request(method, path, body, microversion=microversion)
+    def slow(call: str) -> None:
+        if not call.startswith("GET"):
             all_are_in_flight.wait(10.0)
             raise PlacementUnavailable("Placement did not answer in time.", busy=True)
 
-        def close(self) -> None:
-            inner.close()
-
-    world.wire.inner = Slow()
+    world.wire.before = slow
     threads = [threading.Thread(target=world.operations.release, args=(each,)) for each in consumers]
     for each in threads:
         each.start()
     for each in threads:
         each.join()
-    world.wire.inner = inner
+    world.wire.before = nothing
     assert max(world.retries) <= 2 * BASE_S
     world.retry()
     assert world.agent.condition.state is HostState.READY and world.operations.instances() == ()
@@ -229,18 +223,12 @@ def test_one_release_that_is_never_answered_closes_nobodys_host(world: World) ->
     world.agent.reconcile("the start")
     poison = world.operations.claim(request(VCPU=1)).consumer
     other = world.operations.claim(request(VCPU=1)).consumer
-    inner = world.wire.inner
 
-    class Poisoned:
-        def request(self, method: str, path: str, body: object = None, *, microversion: str) -> Reply:
-            if method != "GET" and poison in f"{path} {body}":
-                raise PlacementUnavailable("Placement did not answer in time.", busy=True)
-            return inner.request(method, path, body, microversion=microversion)
+    def poisoned(sent: Sent) -> None:
+        if sent.method != "GET" and poison in f"{sent.path} {sent.body}":
+            raise PlacementUnavailable("Placement did not answer in time.", busy=True)
 
-        def close(self) -> None:
-            inner.close()
-
-    world.wire.inner = Poisoned()
+    world.wire.answer = poisoned
     assert world.operations.release(poison) is False
     assert world.agent.condition.state is HostState.DEGRADED
     for _ in range(3):
@@ -256,23 +244,13 @@ def test_retry_after_is_honoured_by_a_move_that_begins(world: World) -> None:
     asked, migration = request(VCPU=1), str(uuid4())
     world.operations.claim(asked)
     grown = replace(request(VCPU=2), consumer=asked.consumer)
-    inner = world.wire.inner
-
-    class Busy:
-        def request(self, method: str, path: str, body: object = None, *, microversion: str) -> Reply:
-            if method == "POST":
-                return by_a_balancer(503, retry_after="120")()
-            return inner.request(method, path, body, microversion=microversion)
-
-        def close(self) -> None:
-            inner.close()
-
-    world.wire.inner = Busy()
+    busy = by_a_balancer(503, retry_after="120")
+    world.wire.answer = lambda sent: busy(sent) if sent.method == "POST" else None
     with pytest.raises(PlacementUnavailable, match="not known yet"):
         world.operations.begin_move(MoveKind.RESIZE, migration, grown)
-    assert world.wire.last == "POST /allocations"  # and no read behind it
+    assert world.wire.calls[-1] == "POST /allocations"  # and no read behind it
     assert 120 < world.retries[-1] <= 120 + MAX_S
-    world.wire.inner = inner
+    world.wire.answer = None
     world.retry()
     assert world.agent.condition.state is HostState.READY
     assert all(move.ended for move in world.operations.moves())
@@ -286,31 +264,25 @@ class NoReshape:
     reshape just before the next write that it is sent.
     """
 
-    def __init__(self, inner: Transport, *, then_cut: bool = False, done_before_fence: bool = False) -> None:
-        self._inner = inner
+    def __init__(self, wire: Wire, *, then_cut: bool = False, done_before_fence: bool = False) -> None:
+        self._wire = wire
         self._then_cut = then_cut
         self._done_before_fence = done_before_fence
-        self.asked: list[tuple[str, str, Any]] = []
+        self.asked: list[Sent] = []
+        wire.answer = self._answer
 
-    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        if path == "/reshaper" or (self._then_cut and self.asked):
-            self.asked.append((method, path, body))
+    def _answer(self, sent: Sent) -> None:
+        if sent.path == "/reshaper":
+            self.asked.append(sent)
+        if sent.path == "/reshaper" or (self._then_cut and self.asked):
             raise PlacementUnavailable("Placement did not answer in time.", busy=True)
-        if self._done_before_fence and self.asked and method == "PUT":
+        if self._done_before_fence and self.asked and sent.method == "PUT":
             self._done_before_fence = False
             assert self.execute() == [204]
-        return self._inner.request(method, path, body, microversion=microversion)
 
     def execute(self) -> list[int]:
         """Have Placement execute each reshape that it was asked for now; returns the statuses."""
-        return [
-            self._inner.request(method, path, body, microversion="1.39").status
-            for method, path, body in self.asked
-            if path == "/reshaper"
-        ]
-
-    def close(self) -> None:
-        self._inner.close()
+        return [sent.to(self._wire.inner).status for sent in self.asked]
 
 
 def followed(world: World, claimed: Iterable[Claim]) -> None:
@@ -330,7 +302,7 @@ def test_a_reshape_that_was_not_answered_and_was_done_is_followed_at_once(world:
     world.driver.change(flat_devices=True, **CARD)
     world.agent.reconcile("the start")
     claimed = [world.operations.claim(request(VGPU=1, VCPU=1)) for _ in range(3)]
-    lost = world.wire.inner = NoReshape(world.wire.inner, done_before_fence=True)
+    lost = NoReshape(world.wire, done_before_fence=True)
     world.driver.change(flat_devices=False)
     world.agent.reconcile("an event")
     assert len(lost.asked) == 1, "it is not asked for twice"
@@ -344,8 +316,7 @@ def test_a_reshape_that_was_not_answered_and_was_not_done_can_never_be_done(worl
     world.driver.change(flat_devices=True, **CARD)
     world.agent.reconcile("the start")
     claimed = [world.operations.claim(request(VGPU=1, VCPU=1)) for _ in range(3)]
-    inner = world.wire.inner
-    lost = world.wire.inner = NoReshape(inner)
+    lost = NoReshape(world.wire)
     world.driver.change(flat_devices=False)
     world.agent.reconcile("an event")
     for attempts in range(1, 4):
@@ -354,7 +325,7 @@ def test_a_reshape_that_was_not_answered_and_was_not_done_can_never_be_done(worl
         assert not world.journal.reshapes(done=False), "what became of each is known"
         assert lost.execute() == [409] * attempts
         world.retry()
-    world.wire.inner = inner
+    world.wire.answer = None
     world.retry()
     assert world.agent.condition.state is HostState.READY, world.agent.condition.fault
     assert lost.execute() == [409] * len(lost.asked)
@@ -370,18 +341,17 @@ def test_a_reshape_that_comes_after_a_restart_is_refused(
         world.driver.change(flat_devices=True, **CARD)
         world.agent.reconcile("the start")
         claimed = [world.operations.claim(request(VGPU=1, VCPU=1)) for _ in range(3)]
-        lost = world.wire.inner = NoReshape(world.wire.inner, then_cut=True)
+        lost = NoReshape(world.wire, then_cut=True)
         world.driver.change(flat_devices=False)
         world.agent.reconcile("an event")
         assert len(world.journal.reshapes(done=False)) == 1, "its outcome is unknown"
-    method, path, body = lost.asked[0]
     with closing(opened(settings)) as world:
         world.driver.change(**CARD)
         late: list[int] = []
         forget = world.journal.drop_reshape
 
         def forgotten(receipt: str) -> PendingWrite:
-            late.append(world.wire.inner.request(method, path, body, microversion="1.39").status)
+            late.append(lost.asked[0].to(world.wire.inner).status)
             return forget(receipt)
 
         monkeypatch.setattr(world.journal, "drop_reshape", forgotten)

@@ -3,7 +3,6 @@
 import threading
 import time
 from dataclasses import replace
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -13,7 +12,7 @@ from agent.claims.claim import ClaimState
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import PlacementUnavailable
 from agent.placement.client import ConsumerAllocations
-from agent.placement.transport import Reply, Transport
+from agent.placement.transport import Reply
 
 
 def test_a_claim_is_not_let_go_for_another_while_placement_is_away(
@@ -186,24 +185,16 @@ def test_a_vgpu_that_was_made_for_the_claim_just_now_is_let_in(host: GatedHost) 
 # A changed domain, while Placement is slow or does not answer
 
 
-class SlowWrites:
-    """A transport that keeps the first write back until it is told, and remembers all writes."""
+class SlowWrite:
+    """Keeps the host's next write back until it is told."""
 
-    def __init__(self, inner: Transport) -> None:
-        self._inner = inner
+    def __init__(self, host: GatedHost) -> None:
         self.arrived, self.go = threading.Event(), threading.Event()
-        self.writes: list[tuple[str, Any]] = []
+        host.world.wire.once("PUT", self._hold)
 
-    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        if method != "GET":
-            self.writes.append((method, body))
-            if len(self.writes) == 1:
-                self.arrived.set()
-                assert self.go.wait(30)
-        return self._inner.request(method, path, body, microversion=microversion)
-
-    def close(self) -> None:
-        self._inner.close()
+    def _hold(self) -> None:
+        self.arrived.set()
+        assert self.go.wait(30)
 
 
 def vfs_of(host: GatedHost, uuid: str) -> tuple[str, ...]:
@@ -215,7 +206,7 @@ def vfs_of(host: GatedHost, uuid: str) -> tuple[str, ...]:
 def test_the_domain_gets_another_device_while_the_first_call_is_in_flight(host: GatedHost) -> None:
     """The hook has given up on the first call; the claim has what the domain that runs has."""
     uuid, other = str(uuid4()), str(uuid4())
-    slow = host.world.wire.inner = SlowWrites(host.world.wire.inner)
+    slow = SlowWrite(host)
     host.configure("deadline = 0.5")
     host.allowed("prepare", "begin", domain(uuid, devices=vf("0000:41:02.0")))  # unanswered = allow
     assert slow.arrived.wait(10)
@@ -236,11 +227,10 @@ def test_a_claim_is_replaced_in_one_write_that_frees_nothing_in_between(host: Ga
     vm = guest(str(uuid4()))
     host.starts(vm, domain(vm.uuid, devices=vf("0000:41:02.0")))
     host.ends(vm, domain(vm.uuid), defined=True)
-    recorded = host.world.wire.inner = SlowWrites(host.world.wire.inner)
-    recorded.go.set()
+    asked = host.world.wire.requests
     host.allowed("prepare", "begin", domain(vm.uuid, vcpus=3, devices=vf("0000:81:02.1")))
-    (write,) = recorded.writes
-    assert write[0] == "PUT" and write[1]["allocations"]
+    (write,) = (sent for sent in host.world.wire.asked[asked:] if sent.method != "GET")
+    assert write.method == "PUT" and write.body["allocations"]
     assert host.held(vm.uuid) == {
         "node1": {"VCPU": 3, "MEMORY_MB": 1024},
         "node1_net_enp129s0": {"SRIOV_NET_VF": 1},
@@ -254,7 +244,7 @@ def test_what_both_the_old_and_the_new_claim_have_is_given_to_nobody_meanwhile(h
     host.ends(vm, domain(vm.uuid))
     host.starts(vm, domain(vm.uuid, devices=vf("0000:41:02.0")))
     host.ends(vm, domain(vm.uuid), defined=True)
-    slow = host.world.wire.inner = SlowWrites(host.world.wire.inner)
+    slow = SlowWrite(host)
     again = threading.Thread(
         target=host.allowed, args=("prepare", "begin", domain(vm.uuid, devices=vf("0000:81:02.1")))
     )
@@ -288,18 +278,8 @@ def test_a_replacement_whose_answer_is_lost_is_found_at_the_next_start(host: Gat
     host.starts(vm, domain(vm.uuid))
     host.ends(vm, domain(vm.uuid), defined=True)
     host.configure("unanswered = refuse")
-    inner = host.world.wire.inner
-
-    class LostWrites(SlowWrites):
-        def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-            reply = inner.request(method, path, body, microversion=microversion)
-            if method != "GET":
-                raise PlacementUnavailable("Placement's answer was lost.")
-            return reply
-
-    host.world.wire.inner = LostWrites(inner)
-    host.refused("prepare", "begin", domain(vm.uuid, vcpus=3))
-    host.world.wire.inner = inner
+    with host.world.wire.away(after=True, only="PUT"):
+        host.refused("prepare", "begin", domain(vm.uuid, vcpus=3))
     host.world.retry()
     host.allowed("prepare", "begin", domain(vm.uuid, vcpus=3))
     assert host.held(vm.uuid) == {"node1": {"VCPU": 3, "MEMORY_MB": 1024}}

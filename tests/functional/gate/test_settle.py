@@ -56,27 +56,17 @@ def test_once_placement_asks_to_be_left_alone_what_is_over_waits_for_the_next_lo
     world, uuids = host.world, [str(uuid4()) for _ in range(4)]
     for uuid in uuids:
         host.allowed("prepare", "begin", domain(uuid))
-    inner = world.wire.inner
-    writes: list[str] = []
-
-    class Busy:
-        def request(self, method: str, path: str, body: object = None, *, microversion: str) -> Reply:
-            if method == "GET":
-                return inner.request(method, path, body, microversion=microversion)
-            writes.append(path)
-            return Reply(503, None, {"retry-after": "120"})
-
-        def close(self) -> None:
-            inner.close()
-
-    world.wire.inner = Busy()
+    busy = Reply(503, None, {"retry-after": "120"})
+    world.wire.answer = lambda sent: None if sent.method == "GET" else busy
+    asked = world.wire.requests
     monkeypatch.setattr(settle, "GRACE_S", 0.0)
     for _ in range(3):
         world.agent.reconcile("its interval")
         world.agent.deliver()
+    writes = [sent for sent in world.wire.asked[asked:] if sent.method != "GET"]
     assert len(writes) == 1 and world.agent.condition.state is HostState.DEGRADED
     assert world.retries[-1] > 100
-    world.wire.inner = inner
+    world.wire.answer = None
     world.retry()
     assert world.agent.condition.state is HostState.READY
     assert [claim_of(host, uuid) for uuid in uuids] == [None] * 4
@@ -122,24 +112,15 @@ def test_a_guest_that_starts_while_its_claim_is_released_is_claimed_for(
     vm = guest(str(uuid4()))
     host.starts(vm, domain(vm.uuid))
     host.driver.remove_guest(vm.uuid)
-    inner, wire = host.world.wire.inner, host.world.wire
-    starts: list[threading.Thread] = []
+    start = threading.Thread(target=host.allowed, args=("prepare", "begin", domain(vm.uuid)))
 
-    class Starting:
-        def request(self, method: str, path: str, body: object = None, *, microversion: str) -> Reply:
-            if method != "GET" and not starts:
-                start = threading.Thread(target=host.allowed, args=("prepare", "begin", domain(vm.uuid)))
-                starts.append(start)
-                start.start()
-                time.sleep(0.3)
-            return inner.request(method, path, body, microversion=microversion)
+    def starts() -> None:
+        start.start()
+        time.sleep(0.3)
 
-        def close(self) -> None:
-            inner.close()
-
-    wire.inner = Starting()
+    host.world.wire.once("PUT /allocations", starts)
     host.world.agent._gate.settle((), time.time() + settle.GRACE_S + 1)
-    starts[0].join()
+    start.join()
     assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
     assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
 

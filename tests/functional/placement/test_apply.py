@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.placements import Placement
 from kits.tracker import fast_directory
+from kits.wire import Wire, nothing
 
 from agent.driver import DescribedInventory, DescribedProvider, Description
 from agent.errors import (
@@ -27,7 +27,7 @@ from agent.errors import (
 from agent.placement.apply import ATTEMPTS_MAX, apply
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.connect import open_transport
-from agent.placement.transport import Reply, Transport
+from agent.placement.transport import Reply
 from agent.providers.plan import Plan, apply_operation, plan
 from agent.providers.resolve import OwnedProviders, resolve
 from agent.tree import Inventory, Provider, ProviderTree
@@ -54,27 +54,6 @@ TREE = ProviderTree(
         ),
     ]
 )
-
-
-class Wire:
-    """A transport that counts what passes, and does `before` each request what a test says, or answers it."""
-
-    def __init__(self, inner: Transport) -> None:
-        self.inner = inner
-        self.asked: list[str] = []
-        self.before: Callable[[str, str], None] = lambda method, path: None
-        self.answer: Callable[[str, str], Reply | None] = lambda method, path: None
-
-    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        self.asked.append(f"{method} {path}")
-        self.before(method, path)
-        answer = self.answer(method, path)
-        if answer is not None:
-            return answer
-        return self.inner.request(method, path, body, microversion=microversion)
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 @pytest.fixture
@@ -130,32 +109,32 @@ def test_a_first_report_takes_two_requests_a_provider_and_a_few(client: Placemen
     desired = resolve(description, client.read_tree(ROOT), OwnedProviders(), ROOT).tree
     written = reach(client, EMPTY, desired)
     names, refused = 2, 1  # the first of the fleet to have them
-    assert len(wire.asked) == 1 + names + refused + 2 * len(desired) + 1 <= 3 * len(desired) + 2
+    assert len(wire.calls) == 1 + names + refused + 2 * len(desired) + 1 <= 3 * len(desired) + 2
     assert {p.uuid: p.generation for p in written} == client.generations(ROOT)
-    wire.asked.clear()
+    wire.calls.clear()
     resolved = resolve(description, written, OwnedProviders(), ROOT)
     assert reach(client, written, resolved.tree) == written
-    assert wire.asked == []
+    assert wire.calls == []
     second = replace(description.providers[0], name="second")
     cards = (replace(each, name=f"second_{each.name}", parent="second") for each in description.providers[1:])
     there = resolve(Description((second, *cards)), EMPTY, OwnedProviders(), OTHER).tree
     reach(client, EMPTY, there)
-    assert len(wire.asked) == 2 * len(there) + 1
+    assert len(wire.calls) == 2 * len(there) + 1
 
 
 def test_where_reshaping_is_not_allowed_inventories_are_offered_one_by_one(
     client: PlacementClient, wire: Wire
 ) -> None:
-    wire.answer = lambda _, path: error_reply(403) if path == "/reshaper" else None
+    wire.answer = lambda sent: error_reply(403) if sent.path == "/reshaper" else None
     assert reach(client, EMPTY, TREE) == TREE == client.read_tree(ROOT)
-    assert sum(line.endswith("/inventories") and line.startswith("PUT") for line in wire.asked) == 2
+    assert sum(line.endswith("/inventories") and line.startswith("PUT") for line in wire.calls) == 2
 
 
 def test_an_offer_that_somebody_overtakes_is_made_one_by_one(
     client: PlacementClient, other: PlacementClient, wire: Wire
 ) -> None:
-    def meddle(_method: str, path: str) -> None:
-        if path == "/reshaper":
+    def meddle(call: str) -> None:
+        if call == "POST /reshaper":
             generation = other.generations(ROOT)[GPU]
             other.put_traits(GPU, generation, {*TREE[GPU].traits, "HW_NUMA_ROOT"})
 
@@ -177,10 +156,10 @@ def test_of_several_offers_the_one_that_placement_refuses_is_named(client: Place
 
 def test_one_changed_inventory_is_one_request(client: PlacementClient, wire: Wire) -> None:
     written = reach(client, EMPTY, TREE)
-    wire.asked.clear()
+    wire.calls.clear()
     desired = written.with_provider(replace(HOST, inventories={"VCPU": Inventory(24, max_unit=24)}))
     assert reach(client, written, desired) == desired
-    assert wire.asked == [f"PUT /resource_providers/{ROOT}/inventories"]
+    assert wire.calls == [f"PUT /resource_providers/{ROOT}/inventories"]
 
 
 def test_a_claim_in_between_costs_three_reads_and_a_second_write(
@@ -188,10 +167,10 @@ def test_a_claim_in_between_costs_three_reads_and_a_second_write(
 ) -> None:
     written = reach(client, EMPTY, TREE)
     other.write_allocations(ConsumerAllocations(CONSUMER, {ROOT: {"VCPU": 2}}))
-    wire.asked.clear()
+    wire.calls.clear()
     desired = written.with_provider(replace(HOST, inventories={"VCPU": Inventory(24, max_unit=24)}))
     after = reach(client, written, desired)
-    assert [line.split("/")[-1] for line in wire.asked] == [
+    assert [line.split("/")[-1] for line in wire.calls] == [
         "inventories",
         "inventories",
         "traits",
@@ -245,17 +224,17 @@ def test_a_provider_that_is_written_all_the_time_ends_in_a_conflict(
     written = reach(client, EMPTY, TREE)
     pauses: list[float] = []
 
-    def claim_and_release(method: str, _path: str) -> None:
-        if method == "PUT":
+    def claim_and_release(call: str) -> None:
+        if call.startswith("PUT"):
             other.write_allocations(ConsumerAllocations(CONSUMER, {ROOT: {"VCPU": 2}}))
             other.delete_allocations(CONSUMER)
 
     wire.before = claim_and_release
-    wire.asked.clear()
+    wire.calls.clear()
     desired = written.with_provider(replace(HOST, inventories={"VCPU": Inventory(24)}))
     with pytest.raises(PlacementConflict):
         apply(plan(written, desired), client, written, sleep=pauses.append)
-    assert sum(line.startswith("PUT") for line in wire.asked) == ATTEMPTS_MAX
+    assert sum(line.startswith("PUT") for line in wire.calls) == ATTEMPTS_MAX
     assert len(pauses) == ATTEMPTS_MAX - 2
 
 
@@ -306,8 +285,8 @@ def test_inventory_in_use_stops_the_plan_and_is_named(client: PlacementClient) -
 def test_a_plan_that_was_cut_off_is_finished_by_the_next(
     client: PlacementClient, wire: Wire, failing: int
 ) -> None:
-    def fail(_method: str, _path: str) -> None:
-        if len(wire.asked) == failing:
+    def fail(_: str) -> None:
+        if len(wire.calls) == failing:
             raise PlacementUnavailable("Placement did not answer.")
 
     wire.before = fail
@@ -316,11 +295,11 @@ def test_a_plan_that_was_cut_off_is_finished_by_the_next(
     except ApplyError as error:
         assert isinstance(error.__cause__, PlacementUnavailable)
         assert error.details["cause"] == "plimsoll.placement.unavailable"
-        refused = "PUT /traits/CUSTOM_T4" in wire.asked  # the trait is made once it was missed
+        refused = "PUT /traits/CUSTOM_T4" in wire.calls  # the trait is made once it was missed
         assert len(error.details["done"]) == failing - 1 - refused
     else:
         assert failing > len(plan(EMPTY, TREE).operations)  # two inventories are one request
-    wire.before = lambda method, path: None
+    wire.before = nothing
     current = client.read_tree(ROOT)
     assert reach(client, current, TREE) == TREE == client.read_tree(ROOT)
 

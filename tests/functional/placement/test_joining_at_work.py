@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
 from kits.contents import small
 from kits.placements import Placement
+from kits.wire import Wire
 
 from agent.errors import ImportRefused, UsageError
 from agent.placement.client import ConsumerAllocations, PlacementClient
@@ -17,30 +17,25 @@ from agent.placement.transfer.import_ import UNTYPED_MICROVERSION, apply_import,
 from agent.placement.transfer.read import SnapshotClient, read_counterpart, read_trees
 from agent.placement.transfer.remove import apply_removal, plan_removal, select_trees
 from agent.placement.transfer.snapshot import PlacementSnapshot, differences
-from agent.placement.transport import Reply, Transport
+from agent.placement.transport import Transport
 from agent.tree import Inventory, Provider
 
 
-class Fleet:
-    """Other hosts on one placement. A transport that counts, and where they claim before each request."""
+class Fleet(Wire):
+    """Other hosts on one placement, which claim before each request."""
 
     def __init__(self, inner: Transport, hosts: int) -> None:
-        self._inner = inner
+        super().__init__(inner)
+        self.before = self._claim
         self._client = PlacementClient(inner)
         self._hosts = [Provider(str(uuid4()), f"other{number}") for number in range(hosts)]
         for each in self._hosts:
             generation = self._client.create_provider(each)
             self._client.put_inventories(each.uuid, generation, {"VCPU": Inventory(10_000)})
-        self.requests = 0
 
-    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        self.requests += 1
+    def _claim(self, _: str) -> None:
         on = self._hosts[self.requests % len(self._hosts)].uuid
         self._client.write_allocations(ConsumerAllocations(str(uuid4()), {on: {"VCPU": 1}}))
-        return self._inner.request(method, path, body, microversion=microversion)
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 def join(transport: Transport, wanted: PlacementSnapshot) -> None:

@@ -6,7 +6,6 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -15,28 +14,10 @@ from kits.tracker import HOST, Kit, request
 
 from agent.errors import PlacementUnavailable
 from agent.placement.client import PlacementClient
-from agent.placement.transport import Reply, Transport
 
 pytest.importorskip("placement", reason="the real Placement is installed with the test extra")
 
 GOES_ON_WITHIN_S = 10.0
-
-
-class Balancer:
-    """Sends writes to the paused process as long as `to_paused`, all else to the other one."""
-
-    def __init__(self, healthy: Transport, paused: Transport) -> None:
-        self._healthy = healthy
-        self._paused = paused
-        self.to_paused = False
-
-    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        to = self._paused if self.to_paused and method == "PUT" else self._healthy
-        return to.request(method, path, body, microversion=microversion)
-
-    def close(self) -> None:
-        self._paused.close()
-        self._healthy.close()
 
 
 @pytest.fixture
@@ -57,25 +38,21 @@ def test_what_a_paused_process_executes_late_changes_nothing(
     state = tmp_path / "agent"
     state.mkdir()
     with Kit(state, HOST, healthy) as kit, closing(paused.transport()) as slow:
-        balancer = Balancer(kit.tap.inner, slow)
-        kit.tap.inner = balancer
         released, abandoned = request(PCPU=2), request(PCPU=2)
         kit.tracker.claim(released)
         with paused.hanging():
-            balancer.to_paused = True
+            kit.tap.answer = lambda sent: sent.to(slow) if sent.method == "PUT" else None
             assert kit.tracker.release(released.consumer) is False
             with pytest.raises(PlacementUnavailable, match="not known yet"):
                 kit.tracker.claim(abandoned)
-            balancer.to_paused = False
+            kit.tap.answer = None
             assert kit.tracker.deliver() == 2
             kit.tracker.claim(released)
             before = kit.placed_all()
             assert set(before) == {released.consumer}
         probe = PlacementClient(slow)
         until = time.monotonic() + GOES_ON_WITHIN_S
-        while (
-            time.monotonic() < until
-        ):  # the process has one thread: it answers after what it was sent before
+        while time.monotonic() < until:  # its one thread answers after what it was sent before
             try:
                 probe.allocations_of(str(uuid4()))
                 break

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from kits.agent import told
 from kits.placements import DATABASE, OpenStack, Placement
+from kits.wire import Sent, Wire
 
 from agent.cli.main import main
 from agent.errors import ExitCode, PlacementError
@@ -47,61 +48,49 @@ def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(error)["error"]["code"] == "plimsoll.placement.unavailable"
 
 
-class Old:
+def old(highest: str, forbidden: tuple[str, ...] = (), empty_body: int = 400, usages: int = 200) -> Wire:
     """A service that speaks up to `highest`, and refuses some paths."""
 
-    def __init__(
-        self, highest: str, forbidden: tuple[str, ...] = (), empty_body: int = 400, usages: int = 200
-    ) -> None:
-        self._usages = usages
-        self._highest = highest
-        self._forbidden = forbidden
-        self._empty_body = empty_body
-        self.written: list[str] = []
-
-    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        if path == "/":
-            return Reply(200, {"versions": [{"min_version": "1.0", "max_version": self._highest}]})
-        if path in self._forbidden:
+    def answer(sent: Sent) -> Reply:
+        if sent.path == "/":
+            return Reply(200, {"versions": [{"min_version": "1.0", "max_version": highest}]})
+        if sent.path in forbidden:
             return Reply(403)
-        if path.startswith("/usages"):
-            return Reply(self._usages)
-        if [int(part) for part in microversion.split(".")] > [int(part) for part in self._highest.split(".")]:
+        if sent.path.startswith("/usages"):
+            return Reply(usages)
+        if [int(part) for part in sent.microversion.split(".")] > [int(part) for part in highest.split(".")]:
             return Reply(406)
-        if method != "GET":
-            return Reply(self._empty_body)
-        return Reply(200, {"resource_providers": []})
+        return Reply(200, {"resource_providers": []}) if sent.method == "GET" else Reply(empty_body)
 
-    def close(self) -> None:
-        pass
+    return Wire(answer=answer)
 
 
 def test_an_older_service_lacks_what_the_agent_can_do_without() -> None:
-    found = ping(Old("1.36"), "a test")
+    found = ping(old("1.36"), "a test")
     assert (found.used, found.address) == ("1.36", "a test")
     assert [each.split(":")[0] for each in found.lacking] == ["microversion 1.37", "microversion 1.38"]
 
 
 def test_a_service_that_is_too_old_is_refused_with_what_is_missing() -> None:
     with pytest.raises(PlacementError, match=r"1\.0 to 1\.29, and the agent needs 1\.30"):
-        ping(Old("1.29"), "a test")
+        ping(old("1.29"), "a test")
 
 
 def test_rights_that_are_missing_are_named() -> None:
-    found = ping(Old("1.39", forbidden=("/reshaper", "/allocations")), "a test")
+    found = ping(old("1.39", forbidden=("/reshaper", "/allocations")), "a test")
     assert ["role service or admin" in found.lacking[0], "role service there" in found.lacking[1]] == [
         True
     ] * 2
     with pytest.raises(PlacementError) as raised:
-        ping(Old("1.39", forbidden=("/resource_providers?name=",)), "a test")
+        ping(old("1.39", forbidden=("/resource_providers?name=",)), "a test")
     assert raised.value.status == 403
 
 
 def test_a_service_that_cannot_add_up_a_project_is_shown() -> None:
-    assert ping(Old("1.39", usages=500), "a test").lacking == (USAGES_DEFECT,)
-    assert ping(Old("1.39", usages=403), "a test").lacking == ()
+    assert ping(old("1.39", usages=500), "a test").lacking == (USAGES_DEFECT,)
+    assert ping(old("1.39", usages=403), "a test").lacking == ()
 
 
 def test_what_answers_nonsense_is_no_placement() -> None:
     with pytest.raises(PlacementError, match="empty body"):
-        ping(Old("1.39", empty_body=204), "a test")
+        ping(old("1.39", empty_body=204), "a test")

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from kits.agent import opened, request, told
 from kits.placements import Placement
+from kits.wire import Answer, Wire
 
 from agent.claims.claim import ClaimState
 from agent.errors import (
@@ -27,7 +28,7 @@ from agent.errors import (
     UnknownConsumer,
 )
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.placement.transport import Reply, Transport
+from agent.placement.transport import Reply
 from agent.status.overview import HostState
 from agent.tree import Inventory, Provider, ProviderTree
 
@@ -146,26 +147,15 @@ def test_both_answer_every_question_alike(placement: Placement) -> None:
             assert ask.does(client) == ask.answer, ask.method
 
 
-class Failing:
-    """A placement that answers everything with one fault; `asked` is what it was asked."""
+def faulty(fault: Reply | None) -> Answer:
+    """What answers everything with one fault; None is silence."""
 
-    def __init__(self, fault: Reply | None, inner: Transport | None = None) -> None:
-        self.fault = fault
-        self.broken = True
-        self.asked: list[str] = []
-        self._inner = inner
-
-    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        self.asked.append(f"{method} {path}")
-        if not self.broken and self._inner is not None:
-            return self._inner.request(method, path, body, microversion=microversion)
-        if self.fault is None:
+    def answer(_: object) -> Reply:
+        if fault is None:
             raise PlacementUnavailable("Placement did not answer.")
-        return self.fault
+        return fault
 
-    def close(self) -> None:
-        if self._inner is not None:
-            self._inner.close()
+    return answer
 
 
 def error(status: int, code: str = "placement.undefined_code") -> Reply:
@@ -192,7 +182,7 @@ FAULTS: dict[str, tuple[Reply | None, type[PlacementError]]] = {
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_is_an_error_of_its_kind(fault: str, ask: Ask) -> None:
     reply, kind = FAULTS[fault]
-    failing = Failing(reply)
+    failing = Wire(answer=faulty(reply))
     client = PlacementClient(failing)
     if not ask.requests:
         ask.does(client)
@@ -213,14 +203,14 @@ def test_a_409_that_says_no_more_means_full_for_claims_alone(ask: Ask) -> None:
     if not ask.requests:
         return
     with pytest.raises(PlacementError) as raised:
-        ask.does(PlacementClient(Failing(error(409))))
+        ask.does(PlacementClient(Wire(answer=faulty(error(409)))))
     assert isinstance(raised.value, PlacementFull) is (ask.claims and not ask.reads)
 
 
 @pytest.mark.parametrize("body", [None, [], {}, "<html>", {"errors": []}], ids=repr)
 @pytest.mark.parametrize("ask", STORY, ids=lambda ask: ask.method)
 def test_nonsense_is_not_taken_for_an_answer(ask: Ask, body: Any) -> None:
-    client = PlacementClient(Failing(Reply(200, body)))
+    client = PlacementClient(Wire(answer=faulty(Reply(200, body))))
     if ask.reads:
         with pytest.raises(PlacementError, match=r"[Cc]heck (that the address is Placement's|the URL)"):
             ask.does(client)
@@ -236,26 +226,20 @@ def fault(request: pytest.FixtureRequest) -> Iterator[Reply | None]:
 def test_an_agent_on_it_is_up_and_writes_nothing_and_goes_on_once_it_works(
     fault: Reply | None, placement: Placement, tmp_path: Path
 ) -> None:
-    failing: list[Failing] = []
-
-    def wired(transport: Transport) -> Transport:
-        failing.append(Failing(fault, transport))
-        return failing[0]
-
-    with closing(opened(told(tmp_path, placement), wired)) as world:
-        (wire,) = failing
+    with closing(opened(told(tmp_path, placement))) as world:
+        world.wire.answer = faulty(fault)
         world.agent.reconcile("the start")
         assert world.agent.condition.state is HostState.DEGRADED
         with pytest.raises(ClaimsClosed):
             world.operations.claim(request(VCPU=1))
         with pytest.raises(UnknownConsumer):
             world.operations.release(NOBODY)
-        wire.broken = False
+        world.wire.answer = None
         world.retry()
         assert world.agent.condition.state is HostState.READY, world.agent.condition.fault
         asked = request(VCPU=1)
         world.operations.claim(asked)
-        wire.broken = True
+        world.wire.answer = faulty(fault)
         with suppress(PlacementError):
             world.operations.release(asked.consumer)
         with suppress(PlacementError, ClaimsClosed):
@@ -263,7 +247,7 @@ def test_an_agent_on_it_is_up_and_writes_nothing_and_goes_on_once_it_works(
         world.agent.verify()
         assert world.agent.condition.state is HostState.DEGRADED
         assert world.operations.status()["reasons"]
-        wire.broken = False
+        world.wire.answer = None
         world.retry()
         assert world.agent.condition.state is HostState.READY
         world.agent.deliver()

@@ -9,11 +9,11 @@ from uuid import uuid4
 
 import pytest
 from kits.placements import Placement
+from kits.wire import Wire, nothing
 
 from agent.driver import DriverSettings, Guest, GuestState, HostSettings
 from agent.errors import DriverUnavailable, IdentityError, PlacementUnavailable
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.placement.transport import Reply, Transport
 from agent.providers.resolve import OwnedProviders
 from agent.reconcile.reconciler import Reconciler
 from agent.shapes import Held
@@ -24,26 +24,6 @@ from drivers.fake import FakeDriver
 from drivers.fake.host import FakeHost, Gpu, cell
 
 ROOT = "0b5b8f9c-8a0c-4a53-9f6b-9b7f2a4f1a11"
-
-
-class Wire:
-    """A transport that counts, and that can be cut."""
-
-    def __init__(self, inner: Transport) -> None:
-        self.inner = inner
-        self.requests: list[str] = []
-        self.cut_after: int | None = None
-
-    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        self.requests.append(f"{method} {path}")
-        if self.cut_after is not None:
-            self.cut_after -= 1
-            if self.cut_after < 0:
-                raise PlacementUnavailable("Placement does not answer.")
-        return self.inner.request(method, path, body, microversion=microversion)
-
-    def close(self) -> None:
-        self.inner.close()
 
 
 class WatchedTracker(ResourceTracker):
@@ -76,8 +56,8 @@ class World:
         return consumer
 
     def asked(self) -> list[str]:
-        asked, self.wire.requests = self.wire.requests, []
-        return asked
+        asked, self.wire.asked = self.wire.asked, []
+        return [f"{sent.method} {sent.path}" for sent in asked]
 
 
 def host(gpus: int = 2, guests: int = 0) -> FakeHost:
@@ -231,11 +211,11 @@ def test_a_hypervisor_that_does_not_answer_wipes_nothing(world: World) -> None:
 
 def test_placement_away_is_a_state_and_the_pass_catches_up(world: World) -> None:
     world.reconciler.reconcile("the start")
-    world.wire.cut_after = 0
+    world.wire.cut = True
     world.driver.change(disk_gb=300)
     for _ in range(3):
         assert isinstance(world.reconciler.reconcile("an event").error, PlacementUnavailable)
-    world.wire.cut_after = None
+    world.wire.cut = False
     assert world.reconciler.reconcile("the retry").error is None
     assert world.holds()[ROOT].inventories["DISK_GB"].total == 300
 
@@ -248,9 +228,14 @@ def test_cut_off_after_any_request_the_next_pass_reaches_the_end(world: World) -
         for provider in world.holds().bottom_up():
             world.client.delete_provider(provider.uuid)
         reconciler = Reconciler(world.driver, world.client, world.tracker, world.journal, ROOT)
-        world.wire.cut_after = number
+        world.asked()
+
+        def cut(_: str, number: int = number) -> None:
+            world.wire.cut = world.wire.requests > number
+
+        world.wire.before = cut
         assert isinstance(reconciler.reconcile("the start").error, PlacementUnavailable)
-        world.wire.cut_after = None
+        world.wire.before, world.wire.cut = nothing, False
         assert reconciler.reconcile("the retry").error is None
         assert world.holds() == wanted
 

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 from kits.agent import World, opened, request, told
 from kits.placements import Placement
-from kits.tracker import Tap, fast_directory
+from kits.tracker import fast_directory
 
 from agent.claims.claim import ClaimState
 from agent.errors import DoesNotFit, PlacementUnavailable
 from agent.moves.states import MoveKind, MoveState
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.placement.transport import Transport
 from agent.status.overview import HostState
 from drivers.fake.host import Gpu
 
@@ -27,16 +26,11 @@ class Counted:
     """A reported host whose agent's requests are counted."""
 
     def __init__(self, placement: Placement, directory: Path) -> None:
-        self.world: World = opened(told(directory, placement), self._wired)
+        self.world: World = opened(told(directory, placement))
         self.agent = self.world.agent
         self.operations = self.world.operations
-        self.calls = self._tap.calls
-        self.raw = PlacementClient(self._transport)
-
-    def _wired(self, transport: Transport) -> Transport:
-        self._transport = transport
-        self._tap = Tap(transport)
-        return self._tap
+        self.calls = self.world.wire.calls
+        self.raw = PlacementClient(self.world.wire.inner)
 
     def taken(self) -> list[str]:
         """The requests since the last time."""
@@ -46,12 +40,10 @@ class Counted:
     def lose(self, lost: str) -> None:
         """The answer to the next such request."""
 
-        def after(call: str) -> None:
-            if call == lost:
-                self._tap.after = lambda _: None
-                raise PlacementUnavailable("Placement's answer was lost.")
+        def gone() -> None:
+            raise PlacementUnavailable("Placement's answer was lost.")
 
-        self._tap.after = after
+        self.world.wire.once(lost, gone, after=True)
 
     def look(self, why: str = "an event") -> list[str]:
         self.taken()

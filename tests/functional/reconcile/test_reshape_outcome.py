@@ -25,22 +25,9 @@ def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
 
 def unanswered(world: World, *, executed: bool) -> Receipt:
     """The intent of a reshape whose request got no answer, `executed` or not."""
-
-    def silent(call: str) -> None:
-        if call == "POST /reshaper":
-            world.tap.before = world.tap.after = away
-            raise PlacementUnavailable("placement is away")
-
-    def away(_: str) -> None:
-        raise PlacementUnavailable("placement is away")
-
-    if executed:
-        world.tap.after = silent
-    else:
-        world.tap.before = silent
-    report = world.see(host(), provider("gpu0", VGPU=4), moves=(TO_GPU,))
+    with world.tap.gone_from("POST /reshaper", after=executed):
+        report = world.see(host(), provider("gpu0", VGPU=4), moves=(TO_GPU,))
     assert isinstance(report.error, PlacementUnavailable)
-    world.tap.before = world.tap.after = lambda _: None
     (receipt,) = world.journal.reshapes(done=False).values()
     return receipt
 

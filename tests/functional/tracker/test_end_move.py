@@ -236,20 +236,8 @@ def test_an_end_by_another_client_after_a_reshape_of_the_source_is_understood(cl
 
 
 def test_a_begin_in_doubt_whose_source_was_reshaped_is_undone(claimed: World) -> None:
-    answered = claimed.b.tap.after
-
-    def lost(call: str) -> None:
-        if call.startswith("POST"):
-            claimed.b.tap.before = lost_read
-            raise PlacementUnavailable("placement is away, as it was told")
-
-    def lost_read(call: str) -> None:
-        raise PlacementUnavailable("placement is away, as it was told")
-
-    claimed.b.tap.after = lost
-    with suppress(PlacementUnavailable):
+    with claimed.b.tap.gone_from("POST"), suppress(PlacementUnavailable):
         claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
-    claimed.b.tap.before = claimed.b.tap.after = answered
     assert claimed.b.moving() is MoveState.BEGINNING
     claimed.reshape_card(MIGRATION)
     claimed.b.tracker.deliver()

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -19,7 +18,6 @@ from agent.claims.doubt import BAR_GENERATION_MAX, BARRED, DoubtState
 from agent.claims.request import ClaimRequest
 from agent.errors import ClaimConflict, DoesNotFit, PlacementConflict, PlacementUnavailable, PlimsollError
 from agent.placement.client import ConsumerAllocations
-from agent.placement.transport import Reply
 from agent.tracker.doubts import ANSWERED_KEPT_S, FORGET_EVERY_S, KEPT_S
 from agent.tracker.guarded_write import HALF_DONE_S, REPEATED_GENERATION_MAX
 from agent.tracker.holdings import is_allocation_of
@@ -317,19 +315,9 @@ def test_a_release_takes_nothing_of_somebody_elses_that_is_not_here(kit: Kit) ->
 @contextmanager
 def repeated_release(kit: Kit, consumer: str) -> Iterator[Callable[[], int]]:
     """Release in the block's place; the block gets what executes the same request once more."""
-    sent: list[tuple[Any, ...]] = []
-    inner = kit.tap.inner.request
-
-    def copies(method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        if method == "PUT" and path.startswith("/allocations"):
-            sent.append((method, path, body, microversion))
-        return inner(method, path, body, microversion=microversion)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kit.tap.inner, "request", copies)
-        assert kit.tracker.release(consumer)
-    method, path, body, microversion = sent[-1]
-    yield lambda: kit.tap.inner.request(method, path, body, microversion=microversion).status
+    assert kit.tracker.release(consumer)
+    write = [sent for sent in kit.tap.asked if sent.call.startswith("PUT /allocations")][-1]
+    yield lambda: write.to(kit.tap.inner).status
 
 
 @pytest.mark.parametrize("killed", [False, True], ids=["", "killed"])

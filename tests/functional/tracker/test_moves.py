@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kits.moves import DISK, INSTANCE, MIGRATION, ON_A, ON_B, OTHER, OTHER_MIGRATION, SMALL, World, asks
 from kits.placements import Placement
+from kits.wire import Sent
 
 from agent.claims.request import RequestGroup
 from agent.errors import (
@@ -21,7 +21,6 @@ from agent.errors import (
     UsageError,
 )
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState
-from agent.placement.transport import Reply
 
 ACROSS = (MoveKind.COLD_MIGRATE, MoveKind.RESIZE, MoveKind.LIVE_MIGRATE, MoveKind.EVACUATE)
 
@@ -350,30 +349,27 @@ def test_a_lost_begin_is_found_out_about(claimed: World, after: bool) -> None:
 @pytest.mark.parametrize("looked", [False, True], ids=["done before the look", "done after it"])
 @pytest.mark.parametrize("same_host", [False, True], ids=["from elsewhere", "on the host"])
 def test_a_begin_that_was_not_answered_in_time_moves_nothing_when_it_is_done(
-    claimed: World, monkeypatch: pytest.MonkeyPatch, *, looked: bool, same_host: bool
+    claimed: World, *, looked: bool, same_host: bool
 ) -> None:
     """It waited in front of a placement that was slow, and came in after the read that was to decide."""
     agent = claimed.a if same_host else claimed.b
     kind = MoveKind.SAME_HOST_RESIZE if same_host else MoveKind.COLD_MIGRATE
     asked = asks(**{**SMALL, "VCPU": 1} if same_host else SMALL)
-    before, waiting, request = claimed.placed_all(), [], agent.tap.request
+    before, waiting = claimed.placed_all(), list[Sent]()
 
-    def gives_up(method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        if method == "POST" and not waiting:
-            waiting.append((method, path, body, microversion))
+    def gives_up(sent: Sent) -> None:
+        if sent.method == "POST" and not waiting:
+            waiting.append(sent)
             raise PlacementUnavailable("Placement did not answer in time.", busy=True)
-        return request(method, path, body, microversion=microversion)
 
-    monkeypatch.setattr(agent.tap, "request", gives_up)
+    agent.tap.answer = gives_up
     with pytest.raises(PlacementUnavailable, match="both places stay reserved") as caught:
         agent.tracker.begin_move(asked, kind, MIGRATION)
     assert caught.value.details["busy"]
     assert (agent.moving(), agent.tracker.pending) == (MoveState.BEGINNING, 1)
     if looked:
         assert agent.tracker.deliver() == 1
-    ((method, path, body, microversion),) = waiting
-    late = request(method, path, body, microversion=microversion)
-    assert late.status == (409 if looked else 204)
+    assert waiting[0].to(agent.tap.inner).status == (409 if looked else 204)
     agent.tracker.deliver()
     claimed.settle()
     assert (claimed.placed_all(), agent.moving()) == (before, MoveState.REVERTED)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from kits.wire import Sent, Wire
 
 from agent.errors import (
     PlacementConflict,
@@ -20,20 +21,11 @@ CONSUMER = "c0ffee00-0000-4000-8000-0000000000c1"
 MIGRATION = "c0ffee00-0000-4000-8000-0000000000c2"
 
 
-class Wire:
-    """Answers from a table {(method, path): Reply} and remembers what was asked."""
-
-    def __init__(self, replies: Mapping[tuple[str, str], Reply] | Reply) -> None:
-        self.replies = replies
-        self.asked: list[tuple[str, str, Any, str]] = []
-        self.closed = False
-
-    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        self.asked.append((method, path, body, microversion))
-        return self.replies if isinstance(self.replies, Reply) else self.replies[method, path]
-
-    def close(self) -> None:
-        self.closed = True
+def answering(replies: Mapping[tuple[str, str], Reply] | Reply) -> Wire:
+    """Answers from a table {(method, path): Reply}, or each request alike."""
+    return Wire(
+        answer=lambda sent: replies if isinstance(replies, Reply) else replies[sent.method, sent.path]
+    )
 
 
 def error(status: int, code: str = "placement.undefined_code", **more: Any) -> Reply:
@@ -77,7 +69,7 @@ IN_TREE = ("GET", "/resource_providers?in_tree=host")
 
 
 def test_a_tree_is_read_in_one_request_and_three_for_each_provider_that_changed() -> None:
-    wire = Wire(
+    wire = answering(
         {
             IN_TREE: Reply(200, {"resource_providers": [listed("gpu", 4, "host"), listed("host", 7)]}),
             **contents("host", (7, 7, 7)),
@@ -99,7 +91,7 @@ def test_a_tree_is_read_in_one_request_and_three_for_each_provider_that_changed(
 
 
 def test_a_provider_that_was_only_renamed_is_not_read_again() -> None:
-    wire = Wire({IN_TREE: Reply(200, {"resource_providers": [listed("host", 6, name="new")]})})
+    wire = answering({IN_TREE: Reply(200, {"resource_providers": [listed("host", 6, name="new")]})})
     known = ProviderTree([Provider("host", "old", None, {"VCPU": Inventory(1)}, generation=6)])
     assert PlacementClient(wire).read_tree("host", known)["host"] == Provider(
         "host", "new", None, {"VCPU": Inventory(1)}
@@ -108,21 +100,21 @@ def test_a_provider_that_was_only_renamed_is_not_read_again() -> None:
 
 def test_an_unknown_root_is_an_empty_tree() -> None:
     assert (
-        PlacementClient(Wire({IN_TREE: Reply(200, {"resource_providers": []})})).read_tree("host")
+        PlacementClient(answering({IN_TREE: Reply(200, {"resource_providers": []})})).read_tree("host")
         == ProviderTree()
     )
 
 
 @pytest.mark.parametrize("generations", [(8, 7, 7), (7, 8, 9), (9, 8, 7)])
 def test_a_change_while_reading_is_noticed_at_the_next_write(generations: tuple[int, int, int]) -> None:
-    wire = Wire(
+    wire = answering(
         {IN_TREE: Reply(200, {"resource_providers": [listed("host", 7)]}), **contents("host", generations)}
     )
     assert PlacementClient(wire).read_tree("host")["host"].generation == 7
 
 
 def test_a_provider_deleted_while_it_is_read_is_a_conflict() -> None:
-    wire = Wire(
+    wire = answering(
         {
             IN_TREE: Reply(200, {"resource_providers": [listed("host", 7)]}),
             ("GET", "/resource_providers/host/inventories"): error(404),
@@ -133,7 +125,7 @@ def test_a_provider_deleted_while_it_is_read_is_a_conflict() -> None:
 
 
 def test_names_in_queries_and_paths_are_quoted() -> None:
-    wire = Wire(Reply(200, {"resource_providers": []}))
+    wire = answering(Reply(200, {"resource_providers": []}))
     assert PlacementClient(wire).find_provider(name="host:eth 0&x") is None
     assert wire.asked[0][1] == "/resource_providers?name=host%3Aeth+0%26x"
     PlacementClient(wire).delete_allocations("../traits")
@@ -141,7 +133,7 @@ def test_names_in_queries_and_paths_are_quoted() -> None:
 
 
 def test_one_consumer_is_put_and_several_are_posted() -> None:
-    wire = Wire(Reply(204))
+    wire = answering(Reply(204))
     client = PlacementClient(wire)
     held = ConsumerAllocations(CONSUMER, {"host": {"VCPU": 2}}, 3, "p", "u")
     moved = ConsumerAllocations(MIGRATION, {}, 1, "p", "u", "MIGRATION")
@@ -162,7 +154,7 @@ def test_one_consumer_is_put_and_several_are_posted() -> None:
 
 
 def test_consumer_types_are_kept_to_oneself_below_1_38() -> None:
-    wire = Wire(Reply(204))
+    wire = answering(Reply(204))
     PlacementClient(wire, microversion="1.37").write_allocations(
         ConsumerAllocations(CONSUMER, {"host": {"VCPU": 2}})
     )
@@ -171,7 +163,7 @@ def test_consumer_types_are_kept_to_oneself_below_1_38() -> None:
 
 
 def test_a_consumer_without_a_type_gets_one_when_it_is_written() -> None:
-    wire = Wire(Reply(204))
+    wire = answering(Reply(204))
     PlacementClient(wire).write_allocations(
         ConsumerAllocations(CONSUMER, {"host": {"VCPU": 2}}, 1, consumer_type="unknown")
     )
@@ -179,7 +171,7 @@ def test_a_consumer_without_a_type_gets_one_when_it_is_written() -> None:
 
 
 def test_nothing_is_taken_from_a_consumer_that_does_not_exist() -> None:
-    wire = Wire(Reply(204))
+    wire = answering(Reply(204))
     with pytest.raises(UsageError, match="has no allocations"):
         PlacementClient(wire).write_allocations(
             ConsumerAllocations(MIGRATION, {"host": {"VCPU": 1}}), ConsumerAllocations(CONSUMER, {})
@@ -189,7 +181,7 @@ def test_nothing_is_taken_from_a_consumer_that_does_not_exist() -> None:
 
 
 def test_a_parent_is_not_changed_below_1_37() -> None:
-    wire = Wire(Reply(200, {"generation": 1}))
+    wire = answering(Reply(200, {"generation": 1}))
     with pytest.raises(PlacementError, match=r"needs microversion 1\.37, and the agent uses 1\.36 there"):
         PlacementClient(wire, microversion="1.36").reparent_provider("gpu", "gpu", "host")
     assert wire.asked == []
@@ -214,7 +206,9 @@ def test_each_refusal_has_its_type_and_says_what_was_asked_of_whom(
     reply: Reply, kind: type[PlacementError]
 ) -> None:
     with pytest.raises(PlacementError) as raised:
-        PlacementClient(Wire(reply)).write_allocations(ConsumerAllocations(CONSUMER, {"host": {"VCPU": 2}}))
+        PlacementClient(answering(reply)).write_allocations(
+            ConsumerAllocations(CONSUMER, {"host": {"VCPU": 2}})
+        )
     assert type(raised.value) is kind
     assert raised.value.status == reply.status
     assert f"write the allocations of consumer {CONSUMER}" in raised.value.message
@@ -227,14 +221,14 @@ def test_each_refusal_has_its_type_and_says_what_was_asked_of_whom(
 
 def test_a_409_that_is_not_about_allocations_is_not_full() -> None:
     with pytest.raises(PlacementError) as raised:
-        PlacementClient(Wire(error(409))).put_traits("host", 1, {"T"})
+        PlacementClient(answering(error(409))).put_traits("host", 1, {"T"})
     assert type(raised.value) is PlacementError
 
 
 def test_the_reasons_of_a_refusal_are_kept() -> None:
     reasons = [{"resource_class": "VCPU", "asked": 4, "free": 1}]
     with pytest.raises(PlacementFull) as raised:
-        PlacementClient(Wire(error(409, reasons=reasons))).write_allocations(
+        PlacementClient(answering(error(409, reasons=reasons))).write_allocations(
             ConsumerAllocations(CONSUMER, {"host": {"VCPU": 4}})
         )
     assert raised.value.details["reasons"] == reasons
@@ -243,32 +237,23 @@ def test_the_reasons_of_a_refusal_are_kept() -> None:
 @pytest.mark.parametrize("body", [None, [], {}, {"resource_providers": "many"}])
 def test_an_answer_that_is_not_placements_is_an_error(body: Any) -> None:
     with pytest.raises(PlacementError, match="has no 'resource_providers': check that the address"):
-        PlacementClient(Wire(Reply(200, body))).read_tree("host")
+        PlacementClient(answering(Reply(200, body))).read_tree("host")
 
 
-class OldService:
+def old_service(highest: str) -> Wire:
     """Speaks up to `highest` and refuses the rest, as placement does."""
 
-    def __init__(self, highest: str) -> None:
-        self.highest = highest
-        self.asked: list[tuple[str, str, Any, str]] = []
+    def answer(sent: Sent) -> Reply:
+        if sent.path == "/":
+            return Reply(200, {"versions": [{"id": "v1.0", "min_version": "1.0", "max_version": highest}]})
+        late = int(sent.microversion.split(".")[1]) > int(highest.split(".")[1])
+        return error(406) if late else Reply(204)
 
-    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        self.asked.append((method, path, body, microversion))
-        if path == "/":
-            return Reply(
-                200, {"versions": [{"id": "v1.0", "min_version": "1.0", "max_version": self.highest}]}
-            )
-        if int(microversion.split(".")[1]) > int(self.highest.split(".")[1]):
-            return error(406)
-        return Reply(204)
-
-    def close(self) -> None:
-        pass
+    return Wire(answer=answer)
 
 
 def test_an_older_service_is_spoken_to_in_its_own_microversion() -> None:
-    service = OldService("1.36")
+    service = old_service("1.36")
     client = PlacementClient(service)
     write = ConsumerAllocations(CONSUMER, {"host": {"VCPU": 2}})
     client.write_allocations(write)
@@ -282,11 +267,11 @@ def test_a_service_that_is_too_old_is_told_what_is_missing() -> None:
     with pytest.raises(
         PlacementError, match=r"speaks microversions 1\.0 to 1\.29, and the agent needs 1\.30"
     ):
-        PlacementClient(OldService("1.29")).generations("host")
+        PlacementClient(old_service("1.29")).generations("host")
 
 
 def test_a_406_about_something_else_is_not_asked_again() -> None:
-    wire = Wire(
+    wire = answering(
         {
             ("GET", "/"): Reply(200, {"versions": [{"min_version": "1.0", "max_version": "1.39"}]}),
             IN_TREE: error(406),
@@ -298,7 +283,7 @@ def test_a_406_about_something_else_is_not_asked_again() -> None:
 
 
 def test_closing_the_client_closes_the_transport() -> None:
-    wire = Wire({})
+    wire = answering({})
     PlacementClient(wire).close()
     assert wire.closed
 
@@ -324,5 +309,5 @@ def test_for_how_long_not_to_ask_again(
     headers: Mapping[str, str], seconds: float | None, status: int
 ) -> None:
     with pytest.raises(PlacementUnavailable) as raised:
-        PlacementClient(Wire(Reply(status, None, headers))).generations("host")
+        PlacementClient(answering(Reply(status, None, headers))).generations("host")
     assert raised.value.details.get("retry_after") == seconds

@@ -1,8 +1,7 @@
 """The outcome of a write of allocations: which answer makes it done, refused or unknown."""
 
-from typing import Any
-
 import pytest
+from kits.wire import Wire
 
 from agent.errors import PlacementConflict, PlacementError, PlacementFull, PlacementUnavailable
 from agent.placement.client import ConsumerAllocations, PlacementClient
@@ -13,24 +12,15 @@ from agent.placement.transport import Reply
 WRITE = ConsumerAllocations("c0ffee00-0000-4000-8000-0000000000c1", {"host": {"VCPU": 2}})
 
 
-class Answers:
-    """A transport with one answer, or one error."""
-
-    def __init__(self, answer: Reply | PlacementError) -> None:
-        self.answer = answer
-
-    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        if isinstance(self.answer, PlacementError):
-            raise self.answer
-        return self.answer
-
-    def close(self) -> None:
-        pass
-
-
 def outcomes(answer: Reply | PlacementError) -> list[WriteOutcome]:
     """Of each kind of write of allocations."""
-    client = PlacementClient(Answers(answer))
+
+    def answers(_: object) -> Reply:
+        if isinstance(answer, PlacementError):
+            raise answer
+        return answer
+
+    client = PlacementClient(Wire(answer=answers))
     return [
         client.send_allocations(WRITE),
         client.send_allocations(WRITE, WRITE),

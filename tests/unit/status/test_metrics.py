@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from kits.api_host import CELL, ROOT, SINCE, SmallHost
+from kits.wire import Wire
 
 from agent.errors import PlacementUnavailable
 from agent.placement.transport import Reply
@@ -51,30 +52,20 @@ def test_guests_without_a_claim_are_counted() -> None:
     assert ("last_audit_timestamp_seconds",) not in found
 
 
-class Scripted:
-    """A transport whose answer takes two seconds of `now`."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.error: PlacementUnavailable | None = None
-        self.closed = False
-
-    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        self.now += 2
-        if self.error is not None:
-            raise self.error
-        return Reply(204, None, {})
-
-    def close(self) -> None:
-        self.closed = True
-
-
 def test_answers_and_silence_are_counted_and_timed() -> None:
-    inner, metrics = Scripted(), Metrics()
-    transport = MeteredTransport(inner, metrics, lambda: inner.now)
+    now, errors = 0.0, [None, PlacementUnavailable("No answer."), PlacementUnavailable("Busy.", status=503)]
+
+    def answer(_: object) -> Reply:
+        nonlocal now
+        now += 2
+        if error := errors.pop(0):
+            raise error
+        return Reply(204)
+
+    inner, metrics = Wire(answer=answer), Metrics()
+    transport = MeteredTransport(inner, metrics, lambda: now)
     assert transport.request("PUT", "/x", microversion="1.39").status == 204
-    for error in (PlacementUnavailable("No answer."), PlacementUnavailable("Busy.", status=503)):
-        inner.error = error
+    while errors:
         with pytest.raises(PlacementUnavailable):
             transport.request("GET", "/x", microversion="1.39")
 

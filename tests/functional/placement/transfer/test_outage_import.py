@@ -5,39 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from kits.contents import small
 from kits.outage import Outage
 from kits.placements import Placement
 from kits.tracker import fast_directory
+from kits.wire import Wire
 
 from agent.errors import ApplyError, PlacementUnavailable
 from agent.placement.transfer.import_ import UNTYPED_MICROVERSION, apply_import, plan_import
 from agent.placement.transfer.read import SnapshotClient, read_service
 from agent.placement.transfer.remove import apply_removal, plan_removal
 from agent.placement.transfer.snapshot import differences
-from agent.placement.transport import Reply, Transport
+from agent.placement.transport import Transport
 
 REQUESTS_MAX = 100
-
-
-class Cable:
-    """A transport that the outage is told of."""
-
-    def __init__(self, inner: Transport, outage: Outage) -> None:
-        self._inner = inner
-        self._outage = outage
-
-    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        self._outage.before()
-        reply = self._inner.request(method, path, body, microversion=microversion)
-        self._outage.after()
-        return reply
-
-    def close(self) -> None:
-        """Its owner closes it."""
 
 
 def bring(transport: Transport) -> None:
@@ -80,8 +63,10 @@ def test_pulled_at_each_step(
     for number in range(1, REQUESTS_MAX):
         with target(any_placement, operation) as transport:
             outage = Outage(any_placement, number, after=after)
+            wire = Wire(transport)
+            outage.listen(wire)
             try:
-                operation(Cable(transport, outage))
+                operation(wire)
             except (ApplyError, PlacementUnavailable):
                 assert outage.begun
             finally:

@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given, settings
 from kits.contents import consumer_uuid, contents, provider_uuid, small
 from kits.served_core_client import make_certificate
+from kits.wire import Sent, Wire
 
 from agent.cli.main import main
 from agent.errors import (
     ExitCode,
     ImportRefused,
     PlacementError,
-    PlacementUnavailable,
     PlimsollError,
     StateError,
     UsageError,
@@ -151,24 +151,17 @@ def test_a_second_import_writes_nothing() -> None:
         assert plan_import(small(), once, read_service(SnapshotClient(transport))[1].names).empty
 
 
-class Dying:
+class Dying(Wire):
     """Lets so many writes through, and then no request more."""
 
     def __init__(self, inner: Transport, writes: int) -> None:
-        self._inner = inner
+        super().__init__(inner)
+        self.before = self._count
         self._left = writes
-        self.died = False
 
-    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        if method != "GET":
-            self._left -= 1
-        if self._left < 0:
-            self.died = True
-            raise PlacementUnavailable("gone")
-        return self._inner.request(method, path, body, microversion=microversion)
-
-    def close(self) -> None:
-        self._inner.close()
+    def _count(self, call: str) -> None:
+        self._left -= not call.startswith("GET")
+        self.cut |= self._left < 0
 
 
 def test_an_import_that_was_cut_off_anywhere_is_finished_by_the_next_one() -> None:
@@ -180,8 +173,8 @@ def test_an_import_that_was_cut_off_anywhere_is_finished_by_the_next_one() -> No
             try:
                 bring(dying, small())
             except PlimsollError:
-                assert dying.died
-            died = dying.died
+                assert dying.cut
+            died = dying.cut
             assert without_generations(bring(transport, small())) == without_generations(small())
         writes += 1
     assert writes > 6
@@ -239,64 +232,42 @@ def test_a_broken_document_is_not_imported() -> None:
 
 
 def test_a_placement_that_is_written_to_all_the_time_is_not_exported() -> None:
-    class Busy:
-        def __init__(self, inner: Transport) -> None:
-            self._inner = inner
-
-        def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-            if path.endswith("/usages") or "aggregates" in path:
-                where = f"/resource_providers/{HOST}/inventories"
-                now = self._inner.request("GET", where, microversion=microversion).body
-                self._inner.request("PUT", where, now, microversion=microversion)
-            return self._inner.request(method, path, body, microversion=microversion)
-
-        def close(self) -> None:
-            self._inner.close()
-
     with fresh_core() as transport:
         bring(transport, small())
+
+        def write(sent: Sent) -> None:
+            if sent.path.endswith("/usages") or "aggregates" in sent.path:
+                read = Sent("GET", f"/resource_providers/{HOST}/inventories", None, sent.microversion)
+                read._replace(method="PUT", body=read.to(transport).body).to(transport)
+
         with pytest.raises(PlacementError, match="attempts to read it"):
-            read_service(SnapshotClient(Busy(transport)))
+            read_service(SnapshotClient(Wire(transport, write)))
 
 
 def test_a_provider_that_goes_while_it_is_read_is_read_around() -> None:
-    class Going:
-        def __init__(self, inner: Transport) -> None:
-            self._inner = inner
-
-        def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-            reply = self._inner.request(method, path, body, microversion=microversion)
-            if path == "/resource_providers":
-                self._inner.request("DELETE", f"/resource_providers/{provider_uuid(5)}", microversion="1.39")
-            return reply
-
-        def close(self) -> None:
-            self._inner.close()
-
     with fresh_core() as transport:
         spare = Provider(provider_uuid(5), "spare")
         bring(transport, small())
         bring(transport, PlacementSnapshot.of([spare], []))
-        content, _ = read_service(SnapshotClient(Going(transport)), with_usages=True)
+        going = Wire(transport)
+        gone = Sent("DELETE", f"/resource_providers/{spare.uuid}", None, "1.39")
+        going.once("GET /resource_providers", lambda: gone.to(transport), after=True)
+        content, _ = read_service(SnapshotClient(going), with_usages=True)
         assert content.providers.keys() == {HOST, GPU}
 
 
-class Old:
-    """An embedded core that speaks 1.37 at most, as a release before consumer types does."""
+def old(inner: Transport) -> Wire:
+    """The way to an embedded core that speaks 1.37 at most, as a release before consumer types does."""
 
-    def __init__(self, inner: Transport) -> None:
-        self._inner = inner
-
-    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        if int(microversion.partition(".")[2]) > 37:
+    def answer(sent: Sent) -> Reply | None:
+        if int(sent.microversion.partition(".")[2]) > 37:
             return Reply(406, {"errors": [{"status": 406}]})
-        reply = self._inner.request(method, path, body, microversion=microversion)
-        if path == "/":
+        reply = sent.to(inner)
+        if sent.path == "/":
             reply.body["versions"][0]["max_version"] = "1.37"
         return reply
 
-    def close(self) -> None:
-        self._inner.close()
+    return Wire(inner, answer)
 
 
 def test_a_target_without_consumer_types_takes_all_but_them(
@@ -305,7 +276,7 @@ def test_a_target_without_consumer_types_takes_all_but_them(
     document = tmp_path / "host1.json"
     document.write_text(to_text(small()))
     monkeypatch.setattr(
-        "agent.placement.connect.open_transport", lambda *a, **k: Old(open_transport(*a, **k))
+        "agent.placement.connect.open_transport", lambda *a, **k: old(open_transport(*a, **k))
     )
     for _ in range(2):
         code, out, err = run(capsys, "import", str(document), "--state-dir", str(tmp_path / "old"))
