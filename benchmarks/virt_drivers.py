@@ -142,7 +142,7 @@ def measure_devices(count: int) -> None:
             driver.topology()
             times = []
             for _ in range(ROUNDS):
-                driver._pending_reads.add_everything()
+                driver._readers.pending_reads.add_everything()
                 driver._model_inputs = (None, None, None)
                 driver._readers.domains._known, driver._readers.devices._known = {}, {}
                 begin = time.perf_counter()
@@ -152,7 +152,7 @@ def measure_devices(count: int) -> None:
             what = f"{len(devices)} devices, {held} in use, {count} guests"
             tell(f"libvirt: describe {what}", statistics.median(times))
             tell("libvirt: the same when events say that nothing changed", median_ms(driver.describe))
-            driver._pending_reads.add_device("pci_0000_60_10_0")
+            driver._readers.pending_reads.add_device("pci_0000_60_10_0")
             begin = time.perf_counter()
             driver.describe()
             tell("libvirt: the same after an event of one device", 1000 * (time.perf_counter() - begin))

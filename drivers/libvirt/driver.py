@@ -55,36 +55,32 @@ from drivers.libvirt.describe.model import (
     with_devices_of_domain,
     with_other_devices,
 )
-from drivers.libvirt.describe.moves import GuestDomain
 from drivers.libvirt.describe.ovs import parse_ovs
 from drivers.libvirt.describe.pmem import unmatched_namespaces, write_namespaces
 from drivers.libvirt.describe.suggestions import suggestions
 from drivers.libvirt.describe.unmatched import unmatched_options
 from drivers.libvirt.describe.vdpa import vdpa_functions, with_functions, write_vdpa
-from drivers.libvirt.io.change_notifier import ChangeNotifier
-from drivers.libvirt.io.deadline import DeadlineRunner
-from drivers.libvirt.io.device_state import DeviceState
 from drivers.libvirt.io.options import OPTIONS, LibvirtOptions
-from drivers.libvirt.io.pending_reads import PendingReads
-from drivers.libvirt.io.vcpu_watch import VcpuWatch
 
 if TYPE_CHECKING:
+    from drivers.libvirt.io.changes import ChangeNotifier, PendingReads, VcpuWatch
     from drivers.libvirt.io.connection import Connection
-    from drivers.libvirt.io.device_reader import DeviceReader
+    from drivers.libvirt.io.devices import DeviceReader, DeviceState, MdevRestorer
     from drivers.libvirt.io.domain_reader import DomainReader
     from drivers.libvirt.io.host_reader import HostReader
-    from drivers.libvirt.io.restore_mdevs import MdevRestorer
 
 PROC, MODULES = Path("/proc"), Path("/lib/modules")
 
 
 @dataclass(frozen=True, slots=True)
 class _Readers:
-    """The connection, and what reads and writes over it."""
+    """The connection, what reads and writes over it, and what is to be read again and remembered."""
 
     connection: "Connection"
+    pending_reads: "PendingReads"
     host: "HostReader"
     devices: "DeviceReader"
+    device_state: "DeviceState"
     domains: "DomainReader"
     mdevs: "MdevRestorer"
 
@@ -97,7 +93,6 @@ class LibvirtDriver(Driver):
     def __init__(self, settings: DriverSettings, options: LibvirtOptions) -> None:
         self._settings = settings
         self._options = options
-        self._pending_reads = PendingReads()
         self._lock = threading.RLock()
         self._readers: _Readers | None = None
         self._notifiers: list[ChangeNotifier] = []
@@ -113,7 +108,6 @@ class LibvirtDriver(Driver):
             options.file_backed_memory,
         )
         self._health_checks = health_checks(settings.options)
-        self._device_state = DeviceState(settings.state_path)
         self._sysfs = Sysfs(Path(options.sysfs_path), PROC, MODULES / os.uname().release)
         self._boot_id = boot_id()
         restore = bool(settings.options.get("devices", {}).get("restore_mdevs", True))
@@ -140,7 +134,19 @@ class LibvirtDriver(Driver):
     def describe(self) -> Description:
         """See `Driver`. Creates mediated devices again that a reboot removed."""
         model = self._read_model()
-        self._restore(model)
+        lost = lost_mdevs(model.missing, model.devices, self._boot_id) if self._restore_mdevs else []
+        if lost:
+            readers = self._connected()
+            created = readers.connection.run(
+                "create mediated devices again",
+                lambda session: readers.mdevs.restore(session, lost),
+                lambda uuids: uuids,
+            )
+            if created:  # libvirt's events then cause another reading
+                readers.pending_reads.add_all_devices()
+                self._report_change(
+                    f"{counted(len(created), 'mediated device was', 'mediated devices were')} created again"
+                )
         return model.description
 
     def topology(self) -> Topology:
@@ -164,7 +170,7 @@ class LibvirtDriver(Driver):
             raise DriverUnavailable("the devices of this host were not read yet")
         domain = parse_domain(xml, huge_page_kib=default_huge_page_kib())
         domain = with_functions(domain, vdpa_functions(model.devices.cards))
-        units = self._vgpus_now(model)
+        units = self._vgpus_now(model, readers)
         disk_gb = readers.domains.disk_gb(domain.uuid, domain.disks)
         dedicated = self._settings.host_settings.cpu_dedicated_set or frozenset()
         guest = starting_guest(domain_with_units(domain, units), disk_gb, dedicated, model.locations)
@@ -180,15 +186,15 @@ class LibvirtDriver(Driver):
         needs = read_needs(xml, dedicated, default_huge_page_kib(), readers.domains.disk_gb)
         if model is None:
             return needs
-        needs = changed(needs, devices=needs_with_units(needs.devices, self._vgpus_now(model)))
+        needs = changed(needs, devices=needs_with_units(needs.devices, self._vgpus_now(model, readers)))
         return with_other_devices(needs, xml, model, self._model_settings)
 
-    def _vgpus_now(self, model: HostModel) -> Mapping[str, str]:
+    def _vgpus_now(self, model: HostModel, readers: _Readers) -> Mapping[str, str]:
         """The units of functions on cards in mixed-size mode, see `vgpu_units`; their types are read again.
 
         A type is written just before its guest starts, and no event tells it.
         """
-        devices, settings, known = model.devices, self._model_settings.devices, self._device_state.units
+        devices, settings, known = model.devices, self._model_settings.devices, readers.device_state.units
         functions = vgpu_units(devices, settings, known)
         if not functions:
             return functions
@@ -263,6 +269,8 @@ class LibvirtDriver(Driver):
 
     def watch(self, changed: Callable[[str], None]) -> None:
         """See `Driver`."""
+        from drivers.libvirt.io.changes import ChangeNotifier, VcpuWatch  # late: it imports libvirt
+
         notifier = ChangeNotifier(changed, self._connect)
         with self._lock:
             self._notifiers.append(notifier)
@@ -294,45 +302,22 @@ class LibvirtDriver(Driver):
         """
         readers = self._connected()
         facts = readers.host.read() if read_host or self._facts is None else self._facts
-        domains, devices = (
-            readers.domains.read(),
-            readers.connection.run("read the devices", readers.devices.read, readers.devices.keep),
-        )
+        domains = readers.domains.read()
+        devices = readers.connection.run("read the devices", readers.devices.read, readers.devices.keep)
         with self._lock:
             self._facts = self._facts if self._facts == facts else facts
             inputs = (self._facts, devices, domains)
             if self._model is None or not all(
                 old is new for old, new in zip(self._model_inputs, inputs, strict=True)
             ):
+                state, old = readers.device_state, self._model
                 model = build_model(
-                    facts,
-                    devices,
-                    [GuestDomain(known.guest, known.domain) for known in domains],
-                    self._device_state.units,
-                    self._boot_id,
-                    self._model_settings,
-                    self._device_state.history,
+                    facts, devices, domains, state.units, self._boot_id, self._model_settings, state.history
                 )
-                self._device_state.save(model.units, model.history)
-                self._model = model if self._model is None else _keep_same(self._model, model)
+                state.save(model.units, model.history)
+                self._model = model if old is None else _keep_same(old, model)
                 self._model_inputs = inputs
             return self._model
-
-    def _restore(self, model: HostModel) -> None:
-        """Create the mediated devices that a reboot removed; libvirt's events then cause another reading."""
-        lost = lost_mdevs(model.missing, model.devices, self._boot_id) if self._restore_mdevs else []
-        if lost:
-            readers = self._connected()
-            created = readers.connection.run(
-                "create mediated devices again",
-                lambda session: readers.mdevs.restore(session, lost),
-                lambda uuids: uuids,
-            )
-            if created:
-                self._pending_reads.add_all_devices()
-                self._report_change(
-                    f"{counted(len(created), 'mediated device was', 'mediated devices were')} created again"
-                )
 
     def _connected(self) -> _Readers:
         """The readers, which open the connection when they need it."""
@@ -344,13 +329,13 @@ class LibvirtDriver(Driver):
             return self._readers
 
     def _make_readers(self) -> _Readers:
-        from drivers.libvirt.io.connection import Connection  # late: these modules import libvirt
-        from drivers.libvirt.io.device_reader import DeviceReader
+        from drivers.libvirt.io.changes import PendingReads  # late: these modules import libvirt
+        from drivers.libvirt.io.connection import Connection, DeadlineRunner
+        from drivers.libvirt.io.devices import DeviceReader, DeviceState, MdevRestorer
         from drivers.libvirt.io.domain_reader import DomainReader
         from drivers.libvirt.io.host_reader import HostReader
-        from drivers.libvirt.io.restore_mdevs import MdevRestorer
 
-        options = self._options
+        options, pending_reads = self._options, PendingReads()
         connection = Connection(
             options.connection_uri,
             DeadlineRunner(
@@ -360,7 +345,7 @@ class LibvirtDriver(Driver):
                 options.call_timeout,
                 options.read_timeout,
             ),
-            self._pending_reads,
+            pending_reads,
             turn_timeout_s=options.read_timeout,
             changed=self._report_change,
             opened=self._report_connect,
@@ -370,9 +355,11 @@ class LibvirtDriver(Driver):
         interval_s = options.full_read_interval
         return _Readers(
             connection,
+            pending_reads,
             HostReader(connection, options),
-            DeviceReader(self._pending_reads, self._sysfs, interval_s),
-            DomainReader(connection, self._pending_reads, dedicated, interval_s),
+            DeviceReader(pending_reads, self._sysfs, interval_s),
+            DeviceState(self._settings.state_path),
+            DomainReader(connection, pending_reads, dedicated, interval_s),
             MdevRestorer(options.connection_uri),
         )
 

@@ -16,7 +16,7 @@ from kits.libvirt_daemon import PrivateLibvirtd, file_disk, small_domain, wait_u
 from agent.driver import DriverSettings, Guest, GuestState
 from agent.errors import DriverUnavailable
 from drivers.libvirt import LibvirtDriver
-from drivers.libvirt.io.deadline import STUCK_MAX
+from drivers.libvirt.io.connection import STUCK_MAX
 
 pytestmark = pytest.mark.libvirtd
 UUID = "b0000000-0000-4000-8000-000000000001"

@@ -13,9 +13,8 @@ from kits.libvirt_node import domain, domain_uuid, recorded_domain, write_node
 from agent.driver import DriverSettings, GuestState, HostSettings, UsedUnit
 from agent.errors import DriverDataError, DriverUnavailable
 from drivers.libvirt import LibvirtDriver
-from drivers.libvirt.io.connection import Session
-from drivers.libvirt.io.deadline import CallDeadline
-from drivers.libvirt.io.guests import read_guest
+from drivers.libvirt.io.connection import CallDeadline, Session
+from drivers.libvirt.io.domain_reader import read_guest
 
 RECORDED = ("vm-mdev", "vm-vf", "vm-gpu", "vm-both", "vm-off-inactive", "vm-vendor", "vm-migrated-in")
 POOL = "<pool type='dir'><name>{0}</name><target><path>{1}/{0}</path></target></pool>"

@@ -1,24 +1,150 @@
 """Read the domains over a connection.
 
 A domain is read again when an event named it, when the listing shows that it was restarted or renamed, or
-when all domains are due. So the state never depends on events alone.
+when all domains are due. So the state never depends on events alone. A domain with a problem is reported as
+such and hides no other.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Any
 
 import libvirt
 
-from agent.driver import GuestState
-from agent.errors import DriverUnavailable
-from drivers.host.domain_xml import Disk
-from drivers.libvirt.io.connection import Connection, Session
-from drivers.libvirt.io.deadline import CallTimeout
-from drivers.libvirt.io.guests import KnownGuest, read_guest, skipped_guest
-from drivers.libvirt.io.pending_reads import PendingReads
+from agent.driver import Guest, GuestState
+from agent.errors import DriverDataError, DriverUnavailable
+from drivers.host.domain_xml import Disk, guest_of, parse_domain
+from drivers.host.sysfs import default_huge_page_kib
+from drivers.libvirt.describe.moves import GuestDomain
+from drivers.libvirt.io.changes import PendingReads
+from drivers.libvirt.io.connection import CallTimeout, Connection, Session
+
+LOG = logging.getLogger(__name__)
+
+_STATES = {
+    libvirt.VIR_DOMAIN_NOSTATE: GuestState.RUNNING,
+    libvirt.VIR_DOMAIN_RUNNING: GuestState.RUNNING,
+    libvirt.VIR_DOMAIN_BLOCKED: GuestState.RUNNING,
+    libvirt.VIR_DOMAIN_SHUTDOWN: GuestState.RUNNING,
+    libvirt.VIR_DOMAIN_PAUSED: GuestState.PAUSED,
+    libvirt.VIR_DOMAIN_SHUTOFF: GuestState.SHUTOFF,
+    libvirt.VIR_DOMAIN_CRASHED: GuestState.CRASHED,
+    libvirt.VIR_DOMAIN_PMSUSPENDED: GuestState.SUSPENDED,
+}
+"""A domain that is shutting down still uses all its resources."""
+
+_PAUSED_FOR = {
+    libvirt.VIR_DOMAIN_PAUSED_STARTING_UP: GuestState.STARTING,
+    libvirt.VIR_DOMAIN_PAUSED_MIGRATION: GuestState.MIGRATING,
+}
+
+NameAndId = tuple[str, int]
+"""The name and the id (-1 if it does not run) of a domain, which a listing has without a further call."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownGuest(GuestDomain):
+    """A domain as it was last read.
+
+    The guest has its devices as the XML names them, without the providers that have them.
+    """
+
+    name_and_id: NameAndId
+
+    def is_outdated(self, name_and_id: NameAndId) -> bool:
+        """Whether it was restarted or renamed since, or was not read in full."""
+        return self.name_and_id != name_and_id or self.guest.problem is not None
+
+
+def read_guest(
+    session: Session, domain: Any, name_and_id: NameAndId, known: KnownGuest | None, dedicated: frozenset[int]
+) -> KnownGuest | None:
+    """Read a domain; None if it is gone meanwhile.
+
+    A domain that cannot be read is returned as it was last known, with its `problem`. Raises libvirtError
+    where the connection broke.
+    """
+    uuid, name = domain.UUIDString(), name_and_id[0]
+    guest_state = GuestState.RUNNING
+    parsed = known.domain if known is not None else None
+    try:
+        session.deadline.extend()
+        state, reason = domain.state()
+        paused = _PAUSED_FOR.get(reason) if state == libvirt.VIR_DOMAIN_PAUSED else None
+        guest_state = paused or _STATES.get(state, GuestState.RUNNING)
+        session.deadline.extend()
+        parsed = parse_domain(domain.XMLDesc(), f"domain {name} ({uuid})", default_huge_page_kib())
+        size, problem = _disk_bytes(session, domain, parsed.disks)
+        guest = replace(guest_of(parsed, guest_state, size, dedicated), uuid=uuid, problem=problem)
+        if problem is not None and known is not None and "DISK_GB" in known.guest.resources:
+            disk_gb = known.guest.resources["DISK_GB"]
+            guest = replace(guest, resources={**guest.resources, "DISK_GB": disk_gb})
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+            return None
+        if not session.alive():
+            raise
+        problem = f"libvirt does not answer for domain {name} ({uuid}): {error}"
+        guest = _unread(uuid, name, guest_state, known, problem)
+    except DriverDataError as error:
+        guest = _unread(uuid, name, guest_state, known, error.message)
+    return _with_logged_problem(KnownGuest(guest, parsed, name_and_id), known)
+
+
+def _with_logged_problem(new: KnownGuest, old: KnownGuest | None) -> KnownGuest:
+    """The new guest, after logging its problem unless the old one had the same."""
+    problem = new.guest.problem
+    if problem is not None and (old is None or old.guest.problem != problem):
+        LOG.warning("%s", problem)
+    return new
+
+
+def skipped_guest(uuid: str, name_and_id: NameAndId, known: KnownGuest | None) -> KnownGuest:
+    """A domain on which libvirt blocks, as it was last known."""
+    name = name_and_id[0]
+    problem = f"libvirt does not answer for domain {name} ({uuid}), on which it blocks: its QEMU may hang"
+    state = known.guest.state if known is not None else GuestState.RUNNING
+    domain = known.domain if known is not None else None
+    guest = _unread(uuid, name, state, known, problem)
+    return _with_logged_problem(KnownGuest(guest, domain, name_and_id), known)
+
+
+def _unread(uuid: str, name: str, state: GuestState, known: KnownGuest | None, problem: str) -> Guest:
+    if known is None:
+        return Guest(uuid=uuid, name=name, state=state, resources={}, problem=problem)
+    return replace(known.guest, name=name, state=state, problem=problem)
+
+
+def _disk_bytes(session: Session, domain: Any, disks: tuple[Disk, ...]) -> tuple[int, str | None]:
+    """The sum of the sizes that the guest sees, in bytes, and the problem if one could not be read.
+
+    A volume tells its size itself; through the domain it would only while the domain runs.
+    """
+    total = 0
+    for disk in disks:
+        try:
+            session.deadline.extend()
+            if disk.pool:
+                pool = session.libvirt.storagePoolLookupByName(disk.pool)
+                volume = pool.storageVolLookupByName(disk.volume)
+                session.deadline.extend()
+                total += int(volume.info()[1])
+            else:
+                total += int(domain.blockInfo(disk.target)[0])
+        except libvirt.libvirtError as error:
+            if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN or not session.alive():
+                raise
+            where = disk.path or f"volume {disk.volume} of pool {disk.pool}"
+            return total, (
+                f"domain {domain.name()} ({domain.UUIDString()}): the size of its disk {disk.target} "
+                f"({where}) could not be read, so its DISK_GB is unknown: {error}"
+            )
+    return total, None
+
 
 _OFF = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
 BLOCKED_AT_ONCE_MAX = 2
@@ -141,30 +267,25 @@ class DomainReader:
         is_old = time.monotonic() - self._all_read_at > self._full_read_interval_s
         reading.everything = is_old or named is None or not session.has_events
         try:
-            for uuid, known in self._read_domains(session, None if reading.everything else named, reading):
-                reading.guests[uuid] = known
+            session.deadline.extend()
+            for domain in session.libvirt.listAllDomains():
+                uuid = domain.UUIDString()
+                name_and_id = (domain.name(), domain.ID())
+                known = self._known.get(uuid)
+                if uuid in self._blocked and not self._blocked[uuid].is_set():
+                    reading.guests[uuid] = skipped_guest(uuid, name_and_id, known)
+                    continue
+                is_due = reading.everything or named is None or uuid in named
+                if is_due or known is None or known.is_outdated(name_and_id):
+                    reading.current = uuid
+                    known = read_guest(session, domain, name_and_id, known, self._dedicated)
+                    reading.current = None
+                if known is not None:
+                    reading.guests[uuid] = known
         except (libvirt.libvirtError, DriverUnavailable):
             self._pending_reads.add_all_domains()  # those that were taken are not read yet
             raise
         return reading
-
-    def _read_domains(
-        self, session: Session, named: frozenset[str] | None, reading: _DomainReading
-    ) -> Iterator[tuple[str, KnownGuest]]:
-        session.deadline.extend()
-        for domain in session.libvirt.listAllDomains():
-            uuid = domain.UUIDString()
-            name_and_id = (domain.name(), domain.ID())
-            known = self._known.get(uuid)
-            if uuid in self._blocked and not self._blocked[uuid].is_set():
-                yield uuid, skipped_guest(uuid, name_and_id, known)
-                continue
-            if named is None or uuid in named or known is None or known.is_outdated(name_and_id):
-                reading.current = uuid
-                known = read_guest(session, domain, name_and_id, known, self._dedicated)
-                reading.current = None
-            if known is not None:
-                yield uuid, known
 
     def _keep(self, reading: _DomainReading) -> tuple[KnownGuest, ...]:
         if reading.everything:

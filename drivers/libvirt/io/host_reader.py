@@ -16,8 +16,7 @@ from drivers.host.sysfs import read_cells, read_namespaces
 from drivers.host.xml_parser import parse_xml
 from drivers.libvirt.describe.encryption import tdx_slots
 from drivers.libvirt.describe.host import HostFacts
-from drivers.libvirt.io.connection import Connection, Session
-from drivers.libvirt.io.deadline import CallDeadline, DeadlineRunner
+from drivers.libvirt.io.connection import CallDeadline, Connection, DeadlineRunner, Session
 from drivers.libvirt.io.options import LibvirtOptions
 from drivers.libvirt.xml import (
     Capabilities,
@@ -56,9 +55,6 @@ class _SlowFacts:
     memory_mb: int
     read_at: float
 
-    def is_old(self) -> bool:
-        return time.monotonic() - self.read_at > CAPABILITIES_INTERVAL_S
-
 
 class HostReader:
     """Reads `HostFacts`; several threads may call it."""
@@ -79,33 +75,34 @@ class HostReader:
         """The host now. Raises DriverUnavailable or DriverDataError."""
         disk_bytes = cache_bytes = 0
         if not self._options.storage_pools:
-            disk_bytes = self._file_system.run("read its size", self._images_size)
+            status = self._file_system.run("read its size", self._images_status)
+            disk_bytes = status.f_blocks * status.f_frsize
         if self._options.image_cache_path:
             cache_bytes = self._file_system.run("read the image cache", self._image_cache_size)
-
-        def read(session: Session) -> HostFacts:
-            pools = sum(_pool_sizes(session, self._options.storage_pools))
-            return self._facts(session, disk_bytes + pools, cache_bytes)
-
-        return self._connection.run("read the host", read, lambda facts: facts)
+        return self._connection.run(
+            "read the host",
+            lambda session: self._facts(session, disk_bytes, cache_bytes),
+            lambda facts: facts,
+        )
 
     def disk_free_gb(self) -> int:
         """GiB that are free where the guests' disks are. Raises DriverUnavailable."""
         if not self._options.storage_pools:
-            return self._file_system.run("read its free space", self._images_free) // BYTES_PER_GIB
-        return (
-            self._connection.run(
-                "read the free space of the pools",
-                lambda session: sum(_pool_sizes(session, self._options.storage_pools, free=True)),
-                lambda free: free,
-            )
-            // BYTES_PER_GIB
+            status = self._file_system.run("read its free space", self._images_status)
+            return status.f_bavail * status.f_frsize // BYTES_PER_GIB
+        free = self._connection.run(
+            "read the free space of the pools",
+            lambda session: sum(_pool_sizes(session, self._options.storage_pools, free=True)),
+            lambda free: free,
         )
+        return free // BYTES_PER_GIB
 
     def _facts(self, session: Session, disk_bytes: int, cache_bytes: int) -> HostFacts:
+        disk_bytes += sum(_pool_sizes(session, self._options.storage_pools))
         online, offline = _present(session)
         slow_facts = session.slow_facts
-        if slow_facts is None or slow_facts.online != online or slow_facts.is_old():
+        oldest = time.monotonic() - CAPABILITIES_INTERVAL_S
+        if slow_facts is None or slow_facts.online != online or slow_facts.read_at < oldest:
             slow_facts = session.slow_facts = self._read_slow_facts(session, online)
         return HostFacts(
             capabilities=slow_facts.capabilities,
@@ -196,13 +193,15 @@ class HostReader:
                 )
         return replace(guests, slots={**guests.slots, "tdx": tdx_slots(text, configured)})
 
-    def _images_size(self, _deadline: CallDeadline) -> int:
-        status = self._images_file_system()
-        return status.f_blocks * status.f_frsize
-
-    def _images_free(self, _deadline: CallDeadline) -> int:
-        status = self._images_file_system()
-        return status.f_bavail * status.f_frsize
+    def _images_status(self, _deadline: CallDeadline) -> os.statvfs_result:
+        path = self._options.images_path
+        try:
+            return os.statvfs(path)
+        except OSError as error:
+            raise DriverUnavailable(
+                f"cannot read the size of the file system of [libvirt] images_path {path}: {error.strerror}; "
+                "create the directory, or name storage_pools instead"
+            ) from error
 
     def _image_cache_size(self, _deadline: CallDeadline) -> int:
         """What the cached images take of the file system of images_path, as nova counts it."""
@@ -219,16 +218,6 @@ class HostReader:
                 "directory, or remove the option"
             ) from error
         return sum(status.st_blocks * BYTES_PER_BLOCK for status in sizes)
-
-    def _images_file_system(self) -> os.statvfs_result:
-        path = self._options.images_path
-        try:
-            return os.statvfs(path)
-        except OSError as error:
-            raise DriverUnavailable(
-                f"cannot read the size of the file system of [libvirt] images_path {path}: {error.strerror}; "
-                "create the directory, or name storage_pools instead"
-            ) from error
 
 
 def _with_versions(session: Session, connection: Any, guests: DomainCapabilities) -> DomainCapabilities:
@@ -258,23 +247,22 @@ def _present(session: Session) -> tuple[frozenset[int], frozenset[int]]:
 
 
 def _cpu_flags(session: Session, cpus: Sequence[str], capabilities: Capabilities) -> frozenset[str]:
-    """The flags of any of the <cpu> elements, or of the host if there is none."""
-    if not cpus:
-        return capabilities.features
-    return frozenset().union(*(_flags_of(session, cpu) for cpu in cpus))
+    """The flags of any of the <cpu> elements, or of the host if there is none.
 
-
-def _flags_of(session: Session, cpu: str) -> frozenset[str]:
-    """The flags of a <cpu> element, with those of its model, which libvirt knows."""
-    session.deadline.extend()
-    try:
-        text = session.libvirt.baselineCPU([cpu], libvirt.VIR_CONNECT_BASELINE_CPU_EXPAND_FEATURES)
-    except libvirt.libvirtError as error:
-        if not session.alive():
-            raise
-        LOG.info("libvirt does not expand the CPU model, so only the flags beside it are used: %s", error)
-        text = cpu
-    return parse_cpu_features(text)
+    With those of each element's model, which libvirt knows.
+    """
+    flags = frozenset[str]() if cpus else capabilities.features
+    for cpu in cpus:
+        session.deadline.extend()
+        try:
+            text = session.libvirt.baselineCPU([cpu], libvirt.VIR_CONNECT_BASELINE_CPU_EXPAND_FEATURES)
+        except libvirt.libvirtError as error:
+            if not session.alive():
+                raise
+            LOG.info("libvirt does not expand the CPU model, so only the flags beside it are used: %s", error)
+            text = cpu
+        flags |= parse_cpu_features(text)
+    return flags
 
 
 def _pool_sizes(session: Session, names: tuple[str, ...], *, free: bool = False) -> list[int]:

@@ -1,5 +1,9 @@
-"""Reading the domains of libvirt's test driver: all at first, then only what changed."""
+"""Reading the domains of libvirt's test driver: all at first, then only what changed.
 
+One domain that cannot be read stays, as it was last known and with its problem.
+"""
+
+import logging
 import threading
 import time
 from collections.abc import Iterator
@@ -8,11 +12,12 @@ from pathlib import Path
 import pytest
 from kits.libvirt_node import domain, domain_uuid, write_node
 
+from agent.driver import GuestState
+from drivers.host.domain_xml import guest_of, parse_domain
 from drivers.libvirt.io import domain_reader
-from drivers.libvirt.io.connection import Connection
-from drivers.libvirt.io.deadline import DeadlineRunner
-from drivers.libvirt.io.domain_reader import DomainReader
-from drivers.libvirt.io.pending_reads import PendingReads
+from drivers.libvirt.io.changes import PendingReads
+from drivers.libvirt.io.connection import Connection, DeadlineRunner
+from drivers.libvirt.io.domain_reader import DomainReader, KnownGuest, skipped_guest
 
 
 def nothing(*_: object) -> None:
@@ -116,3 +121,34 @@ def test_a_domain_on_which_libvirt_blocks_hides_no_other(
     finally:
         answers.set()
         connection.close()
+
+
+PARSED = parse_domain(domain(1, vcpus=3))
+KNOWN = KnownGuest(guest_of(PARSED, GuestState.PAUSED, 0, frozenset()), PARSED, ("guest-1", 7))
+
+
+@pytest.mark.parametrize(
+    ("name_and_id", "outdated"),
+    [(("guest-1", 7), False), (("guest-1", 8), True), (("renamed", 7), True), (("guest-1", -1), True)],
+)
+def test_a_domain_is_outdated_once_it_was_restarted_stopped_or_renamed(
+    name_and_id: tuple[str, int], outdated: bool
+) -> None:
+    assert KNOWN.is_outdated(name_and_id) == outdated
+
+
+def test_a_skipped_domain_keeps_what_was_known_and_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        skipped = skipped_guest(domain_uuid(1), ("guest-1", 7), KNOWN)
+        again = skipped_guest(domain_uuid(1), ("guest-1", 7), skipped)
+    assert again == skipped
+    assert skipped.guest.resources == KNOWN.guest.resources
+    assert skipped.guest.state is GuestState.PAUSED
+    assert skipped.guest.problem is not None and "on which it blocks" in skipped.guest.problem
+    assert skipped.is_outdated(("guest-1", 7)), "the next reading tries it again"
+    assert len(caplog.records) == 1
+
+
+def test_a_skipped_domain_that_was_never_read_is_still_there() -> None:
+    skipped = skipped_guest(domain_uuid(2), ("guest-2", 1), None)
+    assert (skipped.guest.name, skipped.guest.resources, skipped.domain) == ("guest-2", {}, None)

@@ -1,0 +1,214 @@
+"""Node devices, what is remembered of them, and mediated devices over a reboot, by how they were made.
+
+Stand-ins for libvirt, whose test driver defines and makes no mediated devices. The real one: tests/lab.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import libvirt
+import pytest
+
+from drivers.host.sysfs import Sysfs
+from drivers.libvirt.describe.cards import UnitRecord
+from drivers.libvirt.describe.lost_mdevs import LostMdev, mdev_xml
+from drivers.libvirt.io.changes import PendingReads
+from drivers.libvirt.io.connection import CallDeadline, Session
+from drivers.libvirt.io.devices import FILE, DeviceReader, DeviceState, MdevRestorer
+from drivers.libvirt.xml import MediatedDevice
+
+ACTIVE = libvirt.VIR_CONNECT_LIST_NODE_DEVICES_ACTIVE
+INACTIVE = libvirt.VIR_CONNECT_LIST_NODE_DEVICES_INACTIVE
+RUNNING = "11111111-1111-4111-8111-111111111111"
+DEFINED = "22222222-2222-4222-8222-222222222222"
+
+
+@dataclass
+class Device:
+    uuid: str
+
+    def name(self) -> str:
+        return f"mdev_{self.uuid.replace('-', '_')}"
+
+    def XMLDesc(self) -> str:
+        return (
+            f"<device><name>{self.name()}</name><parent>pci_0000_42_00_0</parent>"
+            f"<capability type='mdev'><type id='nvidia-11'/><uuid>{self.uuid}</uuid></capability></device>"
+        )
+
+
+class Libvirt:
+    """Lists as libvirt does: both kinds where the flags name neither."""
+
+    def __init__(self, known: int) -> None:
+        self._known = known
+
+    def listAllDevices(self, flags: int) -> list[Device]:
+        chosen = flags & (ACTIVE | INACTIVE)
+        if chosen & ~self._known:
+            error = libvirt.libvirtError("unsupported flags")
+            error.err = (libvirt.VIR_ERR_INVALID_ARG, 0, "unsupported flags", 2, "", "", "", 0, 0)
+            raise error
+        inactive = [Device(DEFINED)] if self._known else []  # an old libvirt has none
+        return [
+            *([Device(RUNNING)] if chosen != INACTIVE else []),
+            *(inactive if chosen != ACTIVE else []),
+        ]
+
+
+@pytest.mark.parametrize(
+    ("known", "found"),
+    [
+        (ACTIVE | INACTIVE, {(RUNNING, True), (DEFINED, False)}),
+        (0, {(RUNNING, True)}),
+    ],
+    ids=["libvirt", "an old libvirt"],
+)
+def test_what_is_only_defined_is_not_taken_for_active(
+    tmp_path: Path, known: int, found: set[tuple[str, bool]]
+) -> None:
+    session = Session(CallDeadline(10))
+    session.libvirt = Libvirt(known)
+    reader = DeviceReader(PendingReads(), Sysfs(tmp_path, tmp_path), 60.0)
+    for _ in range(2):
+        reading: Any = reader.read(session)
+        devices = [each.device for each in reading.known.values()]
+        assert {(each.uuid, each.active) for each in devices if isinstance(each, MediatedDevice)} == found
+        assert len(devices) == len(found)
+
+
+UNITS = {
+    each.unit: each
+    for each in (
+        UnitRecord("0000:41:10.0", "0000:41:00.0", "SRIOV_NET_VF"),
+        UnitRecord(
+            "11111111-1111-4111-8111-111111111111", "0000:42:00.0", "VGPU", "0000:42:00.0", "nvidia-11", "b"
+        ),
+    )
+}
+
+
+CLASSES = {"pci:0000:42:00.0": ("VGPU", "CUSTOM_X")}
+
+
+def test_what_is_kept_is_there_after_a_restart(tmp_path: Path) -> None:
+    DeviceState(tmp_path).save(UNITS, CLASSES)
+    again = DeviceState(tmp_path)
+    assert (again.units, again.history) == (UNITS, CLASSES)
+    written = json.loads((tmp_path / FILE).read_text())
+    (tmp_path / FILE).write_text(json.dumps(written["units"]))
+    earlier = DeviceState(tmp_path)
+    assert (earlier.units, earlier.history) == (UNITS, {}), "a version before this wrote the units only"
+    DeviceState(tmp_path).save({}, {})
+    assert DeviceState(tmp_path).units == {}
+    assert DeviceState(None).units == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{}",
+        "[3]",
+        '{"units": [], "classes": {"a": 3}}',
+        '[{"unit": 3, "card": "x"}]',
+        '[{"unit": "x"}]',
+        "\xff",
+    ],
+)
+def test_a_file_that_makes_no_sense_is_told_and_left_alone(
+    tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / FILE).write_bytes(text.encode("latin-1"))
+    assert DeviceState(tmp_path).units == {}
+    assert "cannot be read, so the driver has forgotten earlier devices" in caplog.text
+    assert (tmp_path / FILE).read_bytes() == text.encode("latin-1")
+
+
+def test_a_disk_that_does_not_take_it_is_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    memory = DeviceState(tmp_path / "nowhere")
+    with caplog.at_level(logging.WARNING):
+        memory.save(UNITS, {})
+        memory.save({}, {})
+    assert caplog.text.count("cannot be written: No such file") == 1
+    assert memory.units == {}
+
+
+def test_making_a_driver_touches_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    DeviceState(tmp_path / "file")  # what cannot be read is no error until it is asked for
+
+
+M60 = "0000:42:00.0"
+PARENT = "pci_0000_42_00_0"
+UUID = "11111111-1111-4111-8111-111111111111"
+NAME = f"mdev_{UUID.replace('-', '_')}_0000_42_00_0"
+UNIT = UnitRecord(UUID, M60, "VGPU", M60, "nvidia-11", "boot-1")
+
+
+class RestoringConnection:
+    """Makes what it is told to, but for those in `refused`."""
+
+    def __init__(self, *refused: str) -> None:
+        self.made: list[str] = []
+        self._refused = refused
+
+    def nodeDeviceCreateXML(self, xml: str) -> None:
+        self._make(xml)
+
+    def nodeDeviceLookupByName(self, name: str) -> Defined:
+        return Defined(self, name)
+
+    def _make(self, what: str) -> None:
+        if any(each in what for each in self._refused):
+            raise libvirt.libvirtError("no room on the card")
+        self.made.append(what)
+
+    def isAlive(self) -> bool:
+        return True
+
+    def close(self) -> None: ...
+
+
+class Defined:
+    def __init__(self, connection: RestoringConnection, name: str) -> None:
+        self._connection, self._name = connection, name
+
+    def create(self) -> None:
+        self._connection._make(self._name)
+
+
+def opened(monkeypatch: pytest.MonkeyPatch, connection: Any) -> Session:
+    monkeypatch.setattr(libvirt, "open", lambda _: connection)
+    session = Session(CallDeadline(10))
+    session.libvirt = connection
+    return session
+
+
+def test_each_kind_is_made_again_in_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    connection = RestoringConnection()
+    transient = LostMdev(replace(UNIT, unit=UUID.replace("1", "2")), PARENT)
+    made = MdevRestorer("test:///").restore(
+        opened(monkeypatch, connection), [LostMdev(UNIT, PARENT, NAME), transient]
+    )
+    assert made == [UUID, transient.record.unit]
+    assert connection.made == [NAME, mdev_xml(transient)]
+
+
+def test_one_that_cannot_be_made_is_told_once_and_hides_no_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    connection = RestoringConnection(NAME)
+    other = LostMdev(replace(UNIT, unit=UUID.replace("1", "2")), PARENT)
+    restorer = MdevRestorer("test:///")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(2):
+            session = opened(monkeypatch, connection)
+            assert restorer.restore(session, [LostMdev(UNIT, PARENT, NAME), other]) == [other.record.unit]
+    (record,) = caplog.records
+    assert UUID in record.message and "no room on the card; create it by hand" in record.message
