@@ -36,11 +36,10 @@ from drivers.host.file_backed_memory import check_file_backed_memory
 from drivers.host.inventory import absent_cpus, check_cpu_sets
 from drivers.host.reserved_pages import lacking_pages
 from drivers.host.sysfs import Sysfs, boot_id, default_huge_page_kib, device_addresses, read_signs
-from drivers.libvirt.describe.carving import carved_units, declared_carving
-from drivers.libvirt.describe.device_options import OPTIONS as DEVICE_OPTIONS
-from drivers.libvirt.describe.device_options import device_settings, health_checks
+from drivers.libvirt.describe.bandwidth import parse_ovs
+from drivers.libvirt.describe.devices import vdpa_functions, with_functions, write_vdpa
 from drivers.libvirt.describe.host import HostFacts
-from drivers.libvirt.describe.lost_mdevs import lost_mdevs
+from drivers.libvirt.describe.memory import unmatched_namespaces, write_namespaces
 from drivers.libvirt.describe.mixed_sizes import (
     domain_with_units,
     given_functions,
@@ -55,12 +54,16 @@ from drivers.libvirt.describe.model import (
     with_devices_of_domain,
     with_other_devices,
 )
-from drivers.libvirt.describe.ovs import parse_ovs
-from drivers.libvirt.describe.pmem import unmatched_namespaces, write_namespaces
-from drivers.libvirt.describe.suggestions import suggestions
-from drivers.libvirt.describe.unmatched import unmatched_options
-from drivers.libvirt.describe.vdpa import vdpa_functions, with_functions, write_vdpa
-from drivers.libvirt.io.options import OPTIONS, LibvirtOptions
+from drivers.libvirt.describe.options import (
+    OPTIONS,
+    LibvirtOptions,
+    declared_carving,
+    device_settings,
+    health_checks,
+    suggestions,
+    unmatched_options,
+)
+from drivers.libvirt.describe.unit_records import carved_units, lost_mdevs
 
 if TYPE_CHECKING:
     from drivers.libvirt.io.changes import ChangeNotifier, PendingReads, VcpuWatch
@@ -88,7 +91,7 @@ class _Readers:
 class LibvirtDriver(Driver):
     """A host with libvirt. Methods return the same object as before while its value stays the same."""
 
-    OPTIONS: ClassVar[Mapping[str, tuple[Any, ...]]] = {"libvirt": OPTIONS, **DEVICE_OPTIONS}
+    OPTIONS: ClassVar[Mapping[str, tuple[Any, ...]]] = OPTIONS
 
     def __init__(self, settings: DriverSettings, options: LibvirtOptions) -> None:
         self._settings = settings

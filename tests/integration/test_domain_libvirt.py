@@ -25,8 +25,8 @@ from drivers.host.domain_needs import read_needs
 from drivers.host.domain_xml import Domain, parse_domain
 from drivers.host.sysfs import PmemNamespace
 from drivers.host.unit_locations import described_locations
-from drivers.libvirt.describe.pmem import write_namespaces
-from drivers.libvirt.describe.vdpa import write_vdpa
+from drivers.libvirt.describe.devices import write_vdpa
+from drivers.libvirt.describe.memory import write_namespaces
 
 pytestmark = [pytest.mark.libvirtd, pytest.mark.slow]
 

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from xml.etree import ElementTree
 
 from agent.driver import DescribedProvider
-from drivers.libvirt.describe.cards import Card, cards_of
-from drivers.libvirt.describe.device_spec import MdevSpec, parse_device_specs
+from drivers.libvirt.describe.cards import Card, MdevSpec, cards_of, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, card_contexts, describe_cards
 from drivers.libvirt.xml import (
     NodeDevice,

@@ -12,9 +12,7 @@ from nova import exception
 from nova.pci import devspec, utils
 
 from agent.errors import DriverDataError, SettingsError
-from drivers.libvirt.describe.cards import Card
-from drivers.libvirt.describe.device_spec import parse_device_specs
-from drivers.libvirt.describe.remote_managed import check_remote_managed
+from drivers.libvirt.describe.cards import Card, check_remote_managed, parse_device_specs
 from drivers.libvirt.xml import NetDevice, PciDevice
 
 CARD = "0000:41:00.0"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nova.virt.libvirt import vif
 from nova.virt.libvirt.utils import CPU_TRAITS_MAPPING, cpu_features_to_traits
 
-from drivers.libvirt.describe.traits import CPU_FLAGS, guest_traits, host_traits
+from drivers.libvirt.describe.host import CPU_FLAGS, guest_traits, host_traits
 from drivers.libvirt.xml import Capabilities, DomainCapabilities
 
 START = "COMPUTE_NET_VIF_MODEL_"

@@ -1,10 +1,16 @@
-"""Describe cards as providers, as the operator configured them. Pure.
+"""Describe cards as providers, as the operator configured them: functions, vDPA, mediated devices. Pure.
 
 A unit that a domain names stays in the inventory even if the configuration no longer offers it.
+
+Source: https://docs.kernel.org/driver-api/vfio-mediated-device.html, https://libvirt.org/formatnode.html and
+nova 34, nova/virt/libvirt/host.py (`_get_device_type`)
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
+from uuid import UUID, uuid5
+from xml.etree.ElementTree import Element
 
 from agent.device_names import (
     TYPES,
@@ -16,14 +22,34 @@ from agent.device_names import (
     product_trait,
     vendor_trait,
 )
-from agent.driver import DescribedInventory, DescribedProvider
+from agent.driver import (
+    DescribedInventory,
+    DescribedProvider,
+    DeviceKind,
+    GivenDevice,
+    Guest,
+    NeededDevice,
+    UsedUnit,
+)
 from agent.errors import DriverDataError
-from drivers.libvirt.describe.cards import NO_TYPE, Card, UnitRecord
-from drivers.libvirt.describe.device_spec import DeviceSpec, MdevSpec, mdev_specs_of, vgpu_spec_of
-from drivers.libvirt.describe.inventory_defaults import InventoryDefaults
-from drivers.libvirt.describe.mdevs import MdevCard, MdevResources, class_of
-from drivers.libvirt.describe.remote_managed import check_remote_managed
-from drivers.libvirt.xml import PciDevice
+from drivers.host.domain_document import DomainDocument, add_child, child
+from drivers.host.domain_needs import ALIAS_PREFIX
+from drivers.host.domain_xml import Domain
+from drivers.libvirt.describe.bandwidth import BANDWIDTH, InventoryDefaults
+from drivers.libvirt.describe.cards import (
+    NO_TYPE,
+    Card,
+    DeviceSpec,
+    MdevSpec,
+    UnitRecord,
+    check_remote_managed,
+    mdev_room,
+    mdev_specs_of,
+    mdev_total,
+    parents_for,
+    vgpu_spec_of,
+)
+from drivers.libvirt.xml import MediatedDevice, PciDevice
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +94,14 @@ class DeviceFacts:
         return cell if cell is None else self.near_cells.get(cell, cell)
 
 
+@dataclass(frozen=True, slots=True)
+class GuestDomain:
+    """A guest and the domain from which it was read; `domain` is None if its XML could never be read."""
+
+    guest: Guest
+    domain: Domain | None
+
+
 ParentOf = Callable[[int | None], str]
 """The name of the parent for devices of a NUMA cell."""
 
@@ -107,6 +141,170 @@ def card_contexts(
     )
 
 
+# Mediated devices
+#
+# A device that can be created has its uuid already, the same one in every description. So a claim says which
+# uuid to create, of which type, on which parent, and once created the device is the claimed unit.
+
+_NAMESPACE = UUID("5f0c2a53-6d0e-4c35-9a0e-0d9cf1a3d0c9")
+NOT_CONFIGURED = "VGPU"
+"""The resource class of existing devices whose type is not, or no longer, enabled."""
+
+
+@dataclass(frozen=True, slots=True)
+class MdevResources:
+    """The part of a card's provider that mediated devices make up; see `DescribedProvider`."""
+
+    inventories: Mapping[str, DescribedInventory] = field(default_factory=dict)
+    traits: frozenset[str] = frozenset()
+    units: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    ways: tuple[frozenset[str], ...] = ()
+    to_make: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
+
+
+def class_of(specs: Sequence[MdevSpec], type_id: str) -> str:
+    """The resource class of a mediated device of that type, on a card with these specs."""
+    for spec in specs:
+        if spec.type_id == type_id:
+            return spec.resource_class
+    return specs[0].resource_class if specs else NOT_CONFIGURED
+
+
+@dataclass(frozen=True, slots=True)
+class _TypeUnits:
+    """The devices of one type: its inventory, existing units, and how many more can be created."""
+
+    inventory: DescribedInventory
+    existing: tuple[str, ...]
+    creatable: int
+
+
+@dataclass(frozen=True, slots=True)
+class MdevCard:
+    """A card that has mediated devices.
+
+    `specs` are the enabled types for it. `limits` {type: how many it can have} and `existing` (how many the
+    kernel has) are those of `mdev_total`. `missing` are records of devices that domains name and that do not
+    exist now; `held` are all units that domains name.
+    """
+
+    card: Card
+    host: str
+    specs: tuple[MdevSpec, ...]
+    limits: Mapping[str, int]
+    existing: int | None
+    missing: tuple[UnitRecord, ...]
+    held: frozenset[str]
+
+    @property
+    def active(self) -> list[MediatedDevice]:
+        """The devices that exist; others are only defined."""
+        return [mdev for mdev in self.card.mdevs if mdev.active]
+
+    def resources(self) -> MdevResources:
+        """What the card's provider has of mediated devices."""
+        if not self.specs:  # no type is enabled for the card: what exists or is missing stays
+            uuids: dict[str, tuple[str, ...]] = {}
+            if self.active:
+                uuids[NOT_CONFIGURED] = tuple(mdev.uuid for mdev in self.active)
+            for record in self.missing:
+                uuids[record.resource_class] = (*uuids.get(record.resource_class, ()), record.unit)
+            return MdevResources({name: _inventory(len(each)) for name, each in uuids.items()}, units=uuids)
+        if len(self.specs) == 1:
+            return self._resources({self.specs[0]: self._units_of_only_type(self.specs[0])})
+        return self._resources({spec: self._units_of_type(spec) for spec in self.specs})
+
+    def _units_of_only_type(self, spec: MdevSpec) -> _TypeUnits:
+        """Devices of other types take room on the card too: they count, and are reserved."""
+        limit = self.limits.get(spec.type_id)
+        total = mdev_total(self.card, spec.type_id, limit, spec.max_instances, self.existing, spec.addresses)
+        total = max(total, len(self.active) + len(self.missing))
+        existing = max(len(self.active), self.existing or 0)
+        own = self._own(spec)
+        inventory = _inventory(total, reserved=len(self.active) - len(own))
+        return _TypeUnits(inventory, own, total - existing - len(self.missing))
+
+    def _units_of_type(self, spec: MdevSpec) -> _TypeUnits:
+        """One of several types, each with its own class, that share the card or exclude each other."""
+        own = self._own(spec)
+        held = len(own) + sum(record.resource_class == spec.resource_class for record in self.missing)
+        limit = self.limits.get(spec.type_id)
+        possible = len(own) + mdev_room(self.card, spec.type_id, limit, self.existing, spec.addresses)
+        total = possible if limit is None else limit
+        if spec.max_instances is not None:
+            total = min(total, spec.max_instances)
+        total = max(total, held)
+        inventory = _inventory(total, reserved=max(0, total - max(possible, held)))
+        return _TypeUnits(inventory, own, total - held)
+
+    def _own(self, spec: MdevSpec) -> tuple[str, ...]:
+        """The uuids of devices of the type, and of held devices whose type is not enabled, by their class."""
+        return tuple(
+            mdev.uuid
+            for mdev in self.active
+            if mdev.type_id == spec.type_id
+            or (mdev.uuid in self.held and class_of(self.specs, mdev.type_id) == spec.resource_class)
+        )
+
+    def _resources(self, units_by_spec: Mapping[MdevSpec, _TypeUnits]) -> MdevResources:
+        inventories, units, to_make = {}, {}, {}
+        for spec, type_units in units_by_spec.items():
+            if not type_units.inventory.total:
+                continue
+            name = spec.resource_class
+            chosen = zip(range(max(0, type_units.creatable)), self._creatable(spec), strict=False)
+            makings = {uuid: {"parent": parent, "type": spec.type_id} for _, (uuid, parent) in chosen}
+            missing = tuple(
+                record.unit
+                for record in self.missing
+                if record.resource_class == name or len(units_by_spec) == 1
+            )
+            inventories[name] = type_units.inventory
+            units[name] = (*type_units.existing, *missing, *makings)
+            if makings:
+                to_make[name] = makings
+        # Types of which the card can have the same number share it; others exclude each other.
+        ways: dict[object, set[str]] = {}
+        for spec in units_by_spec if len(units_by_spec) > 1 else ():
+            ways.setdefault(self.limits.get(spec.type_id, spec.type_id), set()).add(spec.resource_class)
+        return MdevResources(
+            inventories,
+            frozenset(mdev_type_trait(spec.type_id) for spec in units_by_spec),
+            units,
+            tuple(map(frozenset, ways.values())),
+            to_make,
+        )
+
+    def _creatable(self, spec: MdevSpec) -> Iterator[tuple[str, str]]:
+        """(uuid, parent's address) of each device that can be created; a virtual function can have one."""
+        used_parents = {mdev.parent for mdev in self.active}
+        missing_parents = {record.parent for record in self.missing}
+        taken_uuids = {mdev.uuid for mdev in self.active} | {record.unit for record in self.missing}
+        for parent in parents_for(self.card, spec.type_id, spec.addresses):
+            if parent.physical_function is None:
+                count = self.limits.get(spec.type_id, parent.mdev_types[spec.type_id].available) + len(
+                    taken_uuids
+                )
+            else:
+                count = int(parent.name not in used_parents and parent.address not in missing_parents)
+            for number in range(count):
+                uuid = _uuid(self.host, parent.address, number)
+                if uuid not in taken_uuids:
+                    yield uuid, parent.address
+
+
+@cache
+def _uuid(host: str, parent: str, number: int) -> str:
+    return str(uuid5(_NAMESPACE, f"{host}/{parent}/{number}"))
+
+
+def _inventory(total: int, reserved: int = 0) -> DescribedInventory:
+    return DescribedInventory(total, reserved, allocation_ratio=1.0)
+
+
+# The provider of a card
+
+
 def describe_cards(
     contexts: Iterable[CardContext], name: str, parent_of: ParentOf
 ) -> tuple[DescribedProvider, ...]:
@@ -136,8 +334,9 @@ def _provider(context: CardContext, name: str, parent: str) -> DescribedProvider
     }
     if "SRIOV_NET_VF" in units:
         defaults = context.settings.bandwidth_defaults
-        bandwidth = _bandwidth(card, context.settings)
-        inventories |= {name: defaults.inventory(total) for name, total in bandwidth.items() if total}
+        interface = card.interface.interface if card.interface is not None else ""
+        amounts_by_class = zip(BANDWIDTH, context.settings.bandwidth.get(interface, (0, 0)), strict=True)
+        inventories |= {name: defaults.inventory(total) for name, total in amounts_by_class if total}
     mdevs = MdevResources() if card.device.address in context.held else _mdev_resources(context, name)
     return DescribedProvider(
         name=provider_name(card, name),
@@ -181,8 +380,9 @@ def _traits(context: CardContext, offered: OfferedFunctions) -> frozenset[str]:
     traits: set[str] = set()
     for function, spec in offered:
         traits |= {vendor_trait(function.vendor_id), product_trait(function.product_id)}
-        is_vdpa = function.address in context.card.vdpa
-        traits.add(VDPA_TRAIT if is_vdpa else TYPES[_device_type(function)])
+        kind = "type-PCI" if function.vfs_max is None else "type-PF"
+        kind = kind if function.physical_function is None else "type-VF"
+        traits.add(VDPA_TRAIT if function.address in context.card.vdpa else TYPES[kind])
         vgpu = _vgpu_spec(context, function)
         if vgpu is not None:
             traits.add(mdev_type_trait(vgpu.type_id))
@@ -192,12 +392,6 @@ def _traits(context: CardContext, offered: OfferedFunctions) -> frozenset[str]:
     if mdev_specs_of(context.card, context.settings.mdevs) and device.address not in context.held:
         traits |= {vendor_trait(device.vendor_id), product_trait(device.product_id)}
     return frozenset(traits)
-
-
-def _device_type(function: PciDevice) -> str:
-    if function.physical_function is not None:
-        return "type-VF"
-    return "type-PCI" if function.vfs_max is None else "type-PF"
 
 
 def _ways(context: CardContext, offered: OfferedFunctions) -> tuple[frozenset[str], ...]:
@@ -278,22 +472,12 @@ def _offered_functions(context: CardContext) -> Iterator[tuple[PciDevice, Device
                 continue
             if not context.held.isdisjoint(function.iommu_devices):
                 continue
-            if _vgpu_spec(context, function) is None and (
-                spec is None or (is_card and _is_for_virtual_functions(card, spec))
-            ):
+            # A spec with a physical network offers a card's virtual functions, even while it has none.
+            for_vfs = spec is not None and spec.physical_network is not None and function.vfs_max is not None
+            if _vgpu_spec(context, function) is None and (spec is None or (is_card and for_vfs)):
                 continue
         parts.add(resource_class)
         yield function, spec
-
-
-def has_remote_managed_ports(facts: DeviceFacts, settings: DeviceSettings) -> bool:
-    """Whether a virtual function is for ports that a network service manages on the card itself."""
-    return any(
-        spec.remote_managed and spec.matches(function, card)
-        for card in facts.cards
-        for function in card.vfs
-        for spec in settings.specs
-    )
 
 
 def _beyond_max_instances(context: CardContext) -> frozenset[str]:
@@ -318,11 +502,6 @@ def _vgpu_spec(context: CardContext, function: PciDevice) -> MdevSpec | None:
     return vgpu_spec_of(context.card, function, vgpu_type, context.settings.mdevs)
 
 
-def _is_for_virtual_functions(card: Card, spec: DeviceSpec) -> bool:
-    """A spec with a physical network offers a card's virtual functions, even while it has none."""
-    return spec.physical_network is not None and card.device.vfs_max is not None
-
-
 def _resource_class(context: CardContext, function: PciDevice, spec: DeviceSpec | None) -> str:
     vgpu = _vgpu_spec(context, function)
     if vgpu is not None:
@@ -343,7 +522,72 @@ def mdev_class(card: Card, settings: DeviceSettings, type_id: str = "") -> str:
     return class_of(mdev_specs_of(card, settings.mdevs), type_id)
 
 
-def _bandwidth(card: Card, settings: DeviceSettings) -> dict[str, int]:
-    interface = card.interface.interface if card.interface is not None else ""
-    egress, ingress = settings.bandwidth.get(interface, (0, 0))
-    return {"NET_BW_EGR_KILOBIT_PER_SEC": egress, "NET_BW_IGR_KILOBIT_PER_SEC": ingress}
+# Functions over vDPA
+#
+# A guest gets such a function as /dev/vhost-vdpa-N, and not as a PCI device. nova tells it apart by its type
+# of device. Placement has classes only, so these functions have a class of their own unless [pci] device_spec
+# gives one; their units are PCI addresses, as in nova.
+
+
+def vdpa_functions(cards: Iterable[Card]) -> Mapping[str, str]:
+    """{/dev/vhost-vdpa-N: PCI address of the function}"""
+    return {path: address for card in cards for address, path in card.vdpa.items()}
+
+
+def with_functions(domain: Domain, functions: Mapping[str, str]) -> Domain:
+    """The domain with the functions of its vDPA devices among its interfaces."""
+    used = tuple(functions[path] for path in domain.vdpa if path in functions)
+    return replace(domain, interfaces=(*domain.interfaces, *used)) if used else domain
+
+
+def with_vdpa(guest_domains: Sequence[GuestDomain], cards: Iterable[Card]) -> Sequence[GuestDomain]:
+    """The guests with the functions of their vDPA devices as units, not located yet."""
+    if not any(pair.domain is not None and pair.domain.vdpa for pair in guest_domains):
+        return guest_domains
+    functions = vdpa_functions(cards)
+    with_units = []
+    for pair in guest_domains:
+        addresses = [functions[path] for path in pair.domain.vdpa if path in functions] if pair.domain else []
+        if pair.domain is None or not addresses:
+            with_units.append(pair)
+            continue
+        units = (UsedUnit(VDPA_CLASS, address, f"pci:{address}") for address in addresses)
+        guest = replace(pair.guest, units=(*pair.guest.units, *units))
+        with_units.append(GuestDomain(guest, with_functions(pair.domain, functions)))
+    return with_units
+
+
+def needed_vdpa(root: Element, functions: Mapping[str, str]) -> Iterator[NeededDevice]:
+    """The functions that a domain asks for; one whose device the host does not have keeps its path."""
+    for interface in root.findall("devices/interface[@type='vdpa']"):
+        source, alias = interface.find("source"), interface.find("alias")
+        path = "" if source is None else source.get("dev", "").strip()
+        name = "" if alias is None else alias.get("name", "")
+        name = name.removeprefix(ALIAS_PREFIX) if name.startswith(ALIAS_PREFIX) else ""
+        text = f"<interface type='vdpa'{f' {ALIAS_PREFIX}{name}' if name else ''}>"
+        yield NeededDevice(DeviceKind.VDPA, name, functions.get(path, path), text)
+
+
+def write_vdpa(text: str, devices: Iterable[GivenDevice], functions: Mapping[str, str]) -> str:
+    """The domain's XML with an interface for each of these devices that it does not have yet.
+
+    An interface without a device gets one. `functions` as of `vdpa_functions`.
+    Raises DriverDataError for malformed XML.
+    """
+    paths = {address: path for path, address in functions.items()}
+    document = DomainDocument(text)
+    found = document.root.findall("devices/interface[@type='vdpa']/source")
+    present = {source.get("dev") for source in found}
+    missing = [paths[device.unit] for device in devices if paths.get(device.unit, "") not in {"", *present}]
+    if not missing:
+        return text
+    interfaces = document.root.findall("devices/interface[@type='vdpa']")
+    open_ones = iter([each for each in interfaces if each.find("source[@dev]") is None])
+    for path in missing:
+        interface = next(open_ones, None)
+        if interface is None:
+            devices_element = child(document.root, "devices")
+            interface = add_child(devices_element, "interface", {"type": "vdpa"}, after=("interface",))
+            add_child(interface, "model", {"type": "virtio"})
+        child(interface, "source").set("dev", path)
+    return document.text

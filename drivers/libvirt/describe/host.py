@@ -1,23 +1,362 @@
-"""Describe the host and its cells from what libvirt reports. Pure."""
+"""The host as libvirt reports it: the traits of its CPU and of its guests, its cells, its provider. Pure.
 
-from collections.abc import Collection, Mapping
+What libvirt reports becomes standard traits. A trait that libvirt does not report is left out; NETWORK_CARDS
+is the one exception.
+
+Sources: libvirt's src/cpu_map (the names of flags), https://libvirt.org/formatdomaincaps.html, the comments
+of os-traits, nova 34, nova/virt/libvirt/driver.py (_get_cpu_feature_traits), and
+https://libvirt.org/formatdomain.html#cpu-model-and-topology
+"""
+
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from xml.etree import ElementTree
 
 from agent.driver import Cell, DescribedProvider, HostSettings, Topology
-from agent.errors import DriverDataError
+from agent.errors import DriverDataError, SettingsError
 from drivers.host.file_backed_memory import with_file_backed_memory
 from drivers.host.inventory import shares, split_cpus
 from drivers.host.providers import host_providers
 from drivers.host.reserved_pages import without_reserved_pages
 from drivers.host.sysfs import PmemNamespace
-from drivers.libvirt.describe.encryption import moved_traits
-from drivers.libvirt.describe.traits import (
-    guest_traits,
-    host_traits,
-    reportable_guest_traits,
-    reportable_host_traits,
+from drivers.libvirt.describe.memory import moved_traits
+from drivers.libvirt.xml import Capabilities, DomainCapabilities, Version
+
+# The CPU that guests get, as [libvirt] cpu_mode and cpu_models say: its flags become traits
+
+MODES = (
+    ("host-model", "the host's CPU model, as libvirt knows it"),
+    ("host-passthrough", "the host's CPU itself"),
+    ("custom", "cpu_models"),
+    ("none", "QEMU's default model"),
 )
-from drivers.libvirt.xml import Capabilities, DomainCapabilities
+_DEFAULT_MODELS = {"x86_64": "qemu64", "i686": "qemu32", "ppc64": "POWER8", "ppc64le": "POWER8"}
+
+
+@dataclass(frozen=True, slots=True)
+class CpuModel:
+    """The options. `mode` None is host-model, or the host's CPU where libvirt has no model of it.
+
+    `extra_flags` are libvirt's names of flags that guests have beside those of the model, with a minus of
+    those that they do not have.
+    """
+
+    mode: str | None = None
+    models: tuple[str, ...] = ()
+    extra_flags: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, mode: str | None, models: Collection[str], extra_flags: Collection[str]) -> "CpuModel":
+        """The options of [libvirt]. Raises SettingsError where one contradicts another."""
+        if mode == "custom" and not models:
+            raise SettingsError("[libvirt] cpu_mode = custom needs cpu_models", option="cpu_models")
+        if models and mode != "custom":
+            raise SettingsError("[libvirt] cpu_models needs cpu_mode = custom", option="cpu_models")
+        if extra_flags and mode == "none":
+            raise SettingsError(
+                "[libvirt] cpu_model_extra_flags needs another cpu_mode than none",
+                option="cpu_model_extra_flags",
+            )
+        return cls(mode, tuple(models), tuple(flag.strip().lower() for flag in extra_flags))
+
+    def elements(self, arch: str, host: str, host_model: str) -> tuple[str, ...]:
+        """The <cpu> elements whose flags guests have, each as text.
+
+        `host` and `host_model` are those of the host and of libvirt's model of it, "" if there is none.
+        """
+        if self.mode == "custom":
+            return tuple(_cpu_element(arch, model) for model in self.models)
+        if self.mode == "none":
+            return (_cpu_element(arch, _DEFAULT_MODELS[arch]),) if arch in _DEFAULT_MODELS else ()
+        chosen = host if self.mode == "host-passthrough" else host_model or host
+        return (chosen,) if chosen else ()
+
+    def flags(self, of_models: frozenset[str]) -> frozenset[str]:
+        """The flags that guests have, from those of their models."""
+        added = {flag.removeprefix("+") for flag in self.extra_flags if not flag.startswith("-")}
+        return (of_models | added) - {flag[1:] for flag in self.extra_flags if flag.startswith("-")}
+
+
+def _cpu_element(arch: str, model: str) -> str:
+    cpu = ElementTree.Element("cpu")
+    ElementTree.SubElement(cpu, "arch").text = arch
+    ElementTree.SubElement(cpu, "model").text = model
+    return ElementTree.tostring(cpu, encoding="unicode")
+
+
+# Traits
+
+CPU_FLAGS: dict[str, tuple[str, ...]] = {
+    "3dnow": ("3DNOW",),
+    "abm": ("ABM",),
+    "aes": ("AESNI",),
+    "amd-no-ssb": ("AMD_NO_SSB",),
+    "amd-ssbd": ("AMD_SSBD",),
+    "amx-bf16": ("AMXBF16",),
+    "amx-int8": ("AMXINT8",),
+    "amx-tile": ("AMXTILE",),
+    "avx": ("AVX",),
+    "avx2": ("AVX2",),
+    "avx512-vpopcntdq": ("AVX512VPOPCNTDQ",),
+    "avx512bitalg": ("AVX512BITALG",),
+    "avx512bw": ("AVX512BW",),
+    "avx512cd": ("AVX512CD",),
+    "avx512dq": ("AVX512DQ",),
+    "avx512er": ("AVX512ER",),
+    "avx512f": ("AVX512F",),
+    "avx512ifma": ("AVX512IFMA",),
+    "avx512pf": ("AVX512PF",),
+    "avx512vbmi": ("AVX512VBMI",),
+    "avx512vbmi2": ("AVX512VBMI2",),
+    "avx512vl": ("AVX512VL",),
+    "avx512vnni": ("AVX512VNNI",),
+    "bmi1": ("BMI",),
+    "bmi2": ("BMI2",),
+    "f16c": ("F16C",),
+    "fma": ("FMA3",),
+    "fma4": ("FMA4",),
+    "gfni": ("AVX512GFNI",),
+    "ibpb": ("AMD_IBPB",),
+    "md-clear": ("INTEL_MD_CLEAR",),
+    "mmx": ("MMX",),
+    "mpx": ("MPX",),
+    "pcid": ("INTEL_PCID",),
+    "pclmuldq": ("CLMUL",),
+    "pclmulqdq": ("CLMUL",),
+    "pdpe1gb": ("PDPE1GB",),
+    "pni": ("SSE3",),
+    "rtm": ("TSX",),
+    "sha-ni": ("SHA",),
+    "spec-ctrl": ("INTEL_SPEC_CTRL",),
+    "ssbd": ("INTEL_SSBD",),
+    "sse": ("SSE",),
+    "sse2": ("SSE2",),
+    "sse4.1": ("SSE41",),
+    "sse4.2": ("SSE42",),
+    "sse4a": ("SSE4A",),
+    "ssse3": ("SSSE3",),
+    "stibp": ("STIBP",),
+    "svm": ("SVM", "AMD_SVM"),
+    "tbm": ("TBM",),
+    "vaes": ("AVX512VAES",),
+    "virt-ssbd": ("AMD_VIRT_SSBD",),
+    "vmx": ("VMX", "INTEL_VMX"),
+    "vpclmulqdq": ("AVX512VPCLMULQDQ",),
+    "xop": ("XOP",),
+}
+"""{libvirt's name of an x86 flag: the ends of its HW_CPU_X86_ traits}"""
+
+_ARCHITECTURES = {
+    "aarch64": "AARCH64",
+    "i686": "I686",
+    "mipsel": "MIPSEL",
+    "ppc64": "PPC64",
+    "ppc64le": "PPC64LE",
+    "s390x": "S390X",
+    "x86_64": "X86_64",
+}
+_GUEST_ARCHITECTURES = {"aarch64", "mipsel", "ppc64le", "riscv64", "s390x", "x86_64"}
+
+_ENUMS: dict[str, tuple[str, frozenset[str]]] = {
+    "disk.bus": (
+        "COMPUTE_STORAGE_BUS_",
+        frozenset({"fdc", "ide", "sata", "scsi", "usb", "virtio", "uml", "xen"}),
+    ),
+    "video.modelType": (
+        "COMPUTE_GRAPHICS_MODEL_",
+        frozenset({"bochs", "cirrus", "gop", "none", "qxl", "vga", "virtio", "vmvga", "xen"}),
+    ),
+    "sound.model": (
+        "COMPUTE_SOUND_MODEL_",
+        frozenset({"sb16", "es1370", "pcspk", "ac97", "ich6", "ich9", "usb", "virtio"}),
+    ),
+    "iommu.model": ("COMPUTE_VIOMMU_MODEL_", frozenset({"intel", "smmuv3", "virtio"})),
+}
+"""{enumeration of the domain capabilities: (start of the trait, values for which os-traits has one)}"""
+
+_SINGLE = {
+    ("os.firmware", "bios"): "COMPUTE_FIRMWARE_BIOS",
+    ("os.firmware", "efi"): "COMPUTE_FIRMWARE_UEFI",
+    ("loader.type", "rom"): "COMPUTE_FIRMWARE_BIOS",
+    ("filesystem.driverType", "virtiofs"): "COMPUTE_STORAGE_VIRTIO_FS",
+}
+
+_FEATURES = {
+    "sev": ("HW_CPU_X86_AMD_SEV", "HW_CPU_AMD_SEV"),
+    "sev-es": ("HW_CPU_X86_AMD_SEV_ES",),
+    "sev-snp": ("HW_CPU_X86_AMD_SEV_SNP",),
+    "tdx": ("HW_CPU_X86_INTEL_TDX",),
+    "sgx": ("HW_CPU_X86_SGX",),
+}
+
+_VERSIONED: Mapping[str, tuple[Version, Version]] = {
+    "COMPUTE_SECURITY_STATELESS_FIRMWARE": ((8, 6, 0), (0, 0, 0)),
+    "COMPUTE_ADDRESS_SPACE_PASSTHROUGH": ((8, 7, 0), (0, 0, 0)),
+    "COMPUTE_ADDRESS_SPACE_EMULATED": ((8, 7, 0), (0, 0, 0)),
+    "COMPUTE_NET_VIRTIO_PACKED": ((6, 3, 0), (4, 2, 0)),
+}
+_CARDS_X86: Mapping[str, tuple[Version, Version]] = {"IGB": ((9, 3, 0), (8, 0, 0))}
+_UNDESCRIBED: Mapping[str, Mapping[str, tuple[Version, Version]]] = {
+    "sound": {
+        **{
+            f"COMPUTE_SOUND_MODEL_{model}": ((0, 0, 1), (0, 0, 1))
+            for model in ("SB16", "ES1370", "PCSPK", "AC97", "ICH6", "ICH9", "USB")
+        },
+        "COMPUTE_SOUND_MODEL_VIRTIO": ((10, 4, 0), (8, 2, 0)),
+    },
+    "iommu": {
+        "COMPUTE_VIOMMU_MODEL_INTEL": ((0, 0, 1), (0, 0, 1)),
+        "COMPUTE_VIOMMU_MODEL_VIRTIO": ((8, 3, 0), (0, 0, 1)),
+    },
+}
+"""Traits by the least versions of libvirt and QEMU, as nova has them. Those of _UNDESCRIBED count for x86
+guests, and only where libvirt does not describe this kind of device."""
+
+_VIOMMU_AUTO = "COMPUTE_VIOMMU_MODEL_AUTO"
+_SECURE_BOOT = "COMPUTE_SECURITY_UEFI_SECURE_BOOT"
+_TPM_MODELS = frozenset({"tpm-tis", "tpm-crb"})
+_TPM_VERSIONS = frozenset({"1.2", "2.0"})
+
+NETWORK_CARDS = ("E1000", "E1000E", "NE2K_PCI", "PCNET", "RTL8139", "VIRTIO", "VMXNET3")
+"""libvirt does not report network cards; every QEMU for x86 has these, and nova reports them too."""
+
+
+def host_traits(
+    capabilities: Capabilities, online: frozenset[int], cpu_flags: frozenset[str]
+) -> frozenset[str]:
+    """The traits of the host: COMPUTE_NODE, HW_ARCH_, COMPUTE_ARCH_, HW_CPU_, and the one for known sockets.
+
+    `cpu_flags` are libvirt's names of the flags that guests can have.
+    """
+    traits = {"COMPUTE_NODE"}
+    if capabilities.arch in _ARCHITECTURES:
+        traits.add(f"HW_ARCH_{_ARCHITECTURES[capabilities.arch]}")
+    traits.update(
+        f"COMPUTE_ARCH_{arch.upper()}" for arch in _GUEST_ARCHITECTURES & capabilities.guests.keys()
+    )
+    if capabilities.arch in ("x86_64", "i686"):
+        traits.update(f"HW_CPU_X86_{name}" for flag in cpu_flags for name in CPU_FLAGS.get(flag, ()))
+    if any(len(core & online) > 1 for cell in capabilities.cells for core in cell.siblings):
+        traits.add("HW_CPU_HYPERTHREADING")
+    if any(cell.socket is not None for cell in capabilities.cells):
+        traits.add("COMPUTE_SOCKET_PCI_NUMA_AFFINITY")
+    return frozenset(traits)
+
+
+def guest_traits(capabilities: DomainCapabilities, arch: str) -> frozenset[str]:
+    """The traits of what guests can have: COMPUTE_STORAGE_, COMPUTE_GRAPHICS_, COMPUTE_FIRMWARE_ and more."""
+    traits: set[str] = set()
+    for enum, (start, known) in _ENUMS.items():
+        traits.update(start + value.upper() for value in capabilities.enums.get(enum, frozenset()) & known)
+    for (enum, value), trait in _SINGLE.items():
+        if value in capabilities.enums.get(enum, ()):
+            traits.add(trait)
+    for feature, names in _FEATURES.items():
+        if feature in capabilities.features:
+            traits.update(names)
+    if "yes" in capabilities.enums.get("loader.secure", ()):
+        traits.add(_SECURE_BOOT)
+    if capabilities.domain_type in ("kvm", "qemu"):
+        traits |= _versioned_traits(capabilities, arch in ("x86_64", "i686"))
+    if any(trait.startswith("COMPUTE_VIOMMU_MODEL_") for trait in traits):
+        traits.add(_VIOMMU_AUTO)
+    return frozenset(traits | _tpm_traits(capabilities))
+
+
+def _versioned_traits(capabilities: DomainCapabilities, x86: bool) -> set[str]:
+    """The traits of what libvirt does not describe, and QEMU has from a version on."""
+
+    def has(least: tuple[Version, Version]) -> bool:
+        return capabilities.libvirt >= least[0] and capabilities.qemu >= least[1]
+
+    traits = {trait for trait, least in _VERSIONED.items() if has(least)}
+    if x86:
+        traits |= _network_card_traits()
+        traits |= {f"COMPUTE_NET_VIF_MODEL_{card}" for card, least in _CARDS_X86.items() if has(least)}
+        for kind, models in _UNDESCRIBED.items():
+            if kind not in capabilities.described:
+                traits |= {trait for trait, least in models.items() if has(least)}
+    return traits
+
+
+def reportable_host_traits() -> frozenset[str]:
+    """All traits that `host_traits` could return, for any host."""
+    return frozenset(
+        {
+            "COMPUTE_NODE",
+            "HW_CPU_HYPERTHREADING",
+            "COMPUTE_SOCKET_PCI_NUMA_AFFINITY",
+            *(f"HW_ARCH_{name}" for name in _ARCHITECTURES.values()),
+            *(f"COMPUTE_ARCH_{arch.upper()}" for arch in _GUEST_ARCHITECTURES),
+            *(f"HW_CPU_X86_{name}" for names in CPU_FLAGS.values() for name in names),
+        }
+    )
+
+
+def reportable_guest_traits() -> frozenset[str]:
+    """All traits that `guest_traits` could return, for any domain capabilities."""
+    return frozenset(
+        {
+            _SECURE_BOOT,
+            _VIOMMU_AUTO,
+            *_VERSIONED,
+            *(f"COMPUTE_NET_VIF_MODEL_{card}" for card in _CARDS_X86),
+            *(start + value.upper() for start, values in _ENUMS.values() for value in values),
+            *_SINGLE.values(),
+            *(name for names in _FEATURES.values() for name in names),
+            *_network_card_traits(),
+            *map(_tpm_model_trait, _TPM_MODELS),
+            *map(_tpm_version_trait, _TPM_VERSIONS),
+        }
+    )
+
+
+def _network_card_traits() -> frozenset[str]:
+    return frozenset(f"COMPUTE_NET_VIF_MODEL_{model}" for model in NETWORK_CARDS)
+
+
+def _tpm_traits(capabilities: DomainCapabilities) -> set[str]:
+    """The traits of emulated TPMs; the host's own TPM is for one guest only and does not count."""
+    if "emulator" not in capabilities.enums.get("tpm.backendModel", ()):
+        return set()
+    models = capabilities.enums.get("tpm.model", frozenset()) & _TPM_MODELS
+    # libvirt before 8.6 does not report the versions; every swtpm has 2.0
+    versions = capabilities.enums.get("tpm.backendVersion", frozenset({"2.0"})) & _TPM_VERSIONS
+    return {*map(_tpm_model_trait, models), *map(_tpm_version_trait, versions)}
+
+
+def _tpm_model_trait(model: str) -> str:
+    return f"COMPUTE_SECURITY_TPM_{model.removeprefix('tpm-').upper()}"
+
+
+def _tpm_version_trait(version: str) -> str:
+    return f"COMPUTE_SECURITY_TPM_{version.replace('.', '_')}"
+
+
+# How the secrets of emulated TPMs are kept: traits that an operator lists, as nova's option does
+
+WAYS = ("user", "host", "deployment")
+
+_VERSIONS = frozenset({"COMPUTE_SECURITY_TPM_1_2", "COMPUTE_SECURITY_TPM_2_0"})
+
+
+def tpm_secret_traits(ways: Collection[str]) -> frozenset[str]:
+    """The traits of these ways; of none of them, if no way is listed: another service may set them."""
+    return frozenset(f"COMPUTE_SECURITY_TPM_SECRET_SECURITY_{way.upper()}" for way in (WAYS if ways else ()))
+
+
+def with_tpm_secrets(
+    described: Sequence[DescribedProvider], ways: Collection[str]
+) -> tuple[DescribedProvider, ...]:
+    """The description, whose host has the traits of these ways if guests can have a TPM."""
+    host, *others = described
+    if not _VERSIONS & host.traits:
+        return tuple(described)
+    traits = frozenset(f"COMPUTE_SECURITY_TPM_SECRET_SECURITY_{way.upper()}" for way in ways)
+    return (replace(host, traits=host.traits | traits), *others)
+
+
+# The host and its cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +399,18 @@ def with_managed_cpus(facts: HostFacts, settings: HostSettings) -> HostFacts:
     left_out = dedicated - frozenset[int]().union(*(cell.cpus for cell in cells))
     only = cells[0].id if len(cells) == 1 else None
     on = {cpu: only if cell is None else cell for cpu, cell in facts.offline.items() if cpu in left_out}
-    cells = tuple(_with_cores(cell, {cpu for cpu in on if on[cpu] == cell.id}) for cell in cells)
+    with_cores = []
+    for cell in cells:  # libvirt leaves CPUs out that are offline; each is a core alone
+        own = frozenset(cpu for cpu in on if on[cpu] == cell.id)
+        siblings = sorted((*cell.siblings, *(frozenset({cpu}) for cpu in own)), key=min)
+        with_cores.append(replace(cell, cpus=cell.cpus | own, siblings=tuple(siblings)))
+    cells = tuple(with_cores)
     present = frozenset[int]().union(*(cell.cpus for cell in cells))
     return replace(
         facts,
         online=facts.online | (dedicated & present),
         capabilities=replace(facts.capabilities, cells=cells),
     )
-
-
-def _with_cores(cell: Cell, cpus: Collection[int]) -> Cell:
-    """The cell with CPUs that libvirt leaves out because they are offline, each a core alone."""
-    siblings = (*cell.siblings, *(frozenset({cpu}) for cpu in cpus))
-    return replace(cell, cpus=cell.cpus.union(cpus), siblings=tuple(sorted(siblings, key=min)))
 
 
 def with_image_cache(settings: HostSettings, image_cache_mb: int) -> HostSettings:
@@ -118,7 +456,15 @@ def host_cells(facts: HostFacts) -> tuple[Cell, ...]:
     If libvirt reports no cells, the host is one cell; if it reports cells without memory, they share the
     host's memory evenly. Raises DriverDataError where a CPU is in two cells.
     """
-    cells = tuple(_online(cell, facts.online) for cell in facts.capabilities.cells)
+    online = facts.online
+    cells = tuple(
+        replace(
+            cell,
+            cpus=cell.cpus & online,
+            siblings=tuple(core & online for core in cell.siblings if core & online),
+        )
+        for cell in facts.capabilities.cells
+    )
     if not any(cell.cpus for cell in cells):
         return (
             Cell(0, facts.online, facts.memory_mb, tuple(frozenset({cpu}) for cpu in sorted(facts.online))),
@@ -129,8 +475,3 @@ def host_cells(facts: HostFacts) -> tuple[Cell, ...]:
         memory_mb = shares(facts.memory_mb, len(cells))
         cells = tuple(replace(cell, memory_mb=mb) for cell, mb in zip(cells, memory_mb, strict=True))
     return cells
-
-
-def _online(cell: Cell, online: frozenset[int]) -> Cell:
-    siblings = tuple(core & online for core in cell.siblings if core & online)
-    return replace(cell, cpus=cell.cpus & online, siblings=siblings)

@@ -38,11 +38,16 @@ from agent.providers.divided_cards import MIXED_SIZES, VFS, CardModel, MixedSize
 from drivers.host.domain_document import DomainDocument
 from drivers.host.domain_xml import Domain
 from drivers.host.xml_parser import pci_address
-from drivers.libvirt.describe.cards import NO_TYPE, Card, UnitRecord
-from drivers.libvirt.describe.device_spec import MdevSpec, vgpu_spec_of
-from drivers.libvirt.describe.devices import CardContext, DeviceFacts, DeviceSettings, ParentOf, provider_name
-from drivers.libvirt.describe.history import DeviceHistory
-from drivers.libvirt.describe.moves import GuestDomain
+from drivers.libvirt.describe.cards import NO_TYPE, Card, MdevSpec, UnitRecord, vgpu_spec_of
+from drivers.libvirt.describe.devices import (
+    CardContext,
+    DeviceFacts,
+    DeviceSettings,
+    GuestDomain,
+    ParentOf,
+    provider_name,
+)
+from drivers.libvirt.describe.moves import DeviceHistory
 
 Units = Mapping[str, str]
 """{PCI address of a function: its unit}; empty for a function that is no vGPU now"""
@@ -56,12 +61,11 @@ def is_mixed(card: Card, facts: DeviceFacts, settings: DeviceSettings) -> bool:
     return (
         card.device.address in settings.mixed
         and not card.mdev_parents
-        and not any(_has_no_place(vf.address, facts) for vf in card.vfs)
+        and not any(
+            facts.vgpu_types.get(vf.address, NO_TYPE) != NO_TYPE and vf.address not in facts.vgpu_places
+            for vf in card.vfs
+        )
     )
-
-
-def _has_no_place(function: str, facts: DeviceFacts) -> bool:
-    return facts.vgpu_types.get(function, NO_TYPE) != NO_TYPE and function not in facts.vgpu_places
 
 
 def contradictions(facts: DeviceFacts, settings: DeviceSettings) -> Iterator[str]:
@@ -279,7 +283,10 @@ class MixedCard:
         card = self.context.card
         shapes = {spec.resource_class: self._shape(spec) for spec in self._specs()}
         shapes |= dict(self._not_enabled(shapes))
-        layout = CardLayout(self._table.slots, {VFS: len(self._functions), **self._limits()}, shapes)
+        limits = {
+            each.type_id: each.max_instances for each in self._specs() if each.max_instances is not None
+        }
+        layout = CardLayout(self._table.slots, {VFS: len(self._functions), **limits}, shapes)
         to_make = {
             spec.resource_class: self._makings(spec, shapes[spec.resource_class]) for spec in self._specs()
         }
@@ -325,9 +332,6 @@ class MixedCard:
 
     def _gib(self, spec: MdevSpec) -> int | None:
         return self._existing.sizes.get(spec.type_id.rpartition("-")[2])
-
-    def _limits(self) -> dict[str, int]:
-        return {spec.type_id: spec.max_instances for spec in self._specs() if spec.max_instances is not None}
 
     def _shape(self, spec: MdevSpec) -> CardShape:
         """The type with all of its places on all functions; the vGPUs that exist come first."""

@@ -11,21 +11,17 @@ from drivers.host.providers import REPORTABLE, cell_provider_name, host_provider
 from drivers.host.sysfs import PmemNamespace
 from drivers.host.unit_locations import UnitLocation, locate_units
 from drivers.host.xml_parser import parse_xml
-from drivers.libvirt.describe.cards import UnitRecord
+from drivers.libvirt.describe.bandwidth import OvsSettings, ovs_providers
+from drivers.libvirt.describe.cards import UnitRecord, has_remote_managed_ports
 from drivers.libvirt.describe.devices import (
     DeviceFacts,
     DeviceSettings,
+    GuestDomain,
     card_contexts,
     describe_cards,
-)
-from drivers.libvirt.describe.encryption import encryption_providers, needed_contexts, with_context
-from drivers.libvirt.describe.history import (
-    DeviceHistory,
-    record_cells,
-    record_classes,
-    record_interfaces,
-    record_slots,
-    restore_interfaces,
+    needed_vdpa,
+    vdpa_functions,
+    with_vdpa,
 )
 from drivers.libvirt.describe.host import (
     HostFacts,
@@ -33,10 +29,24 @@ from drivers.libvirt.describe.host import (
     describe_topology,
     host_cells,
     reportable_traits,
+    tpm_secret_traits,
     with_file_backed_cells,
     with_image_cache,
     with_managed_cpus,
     with_reserved_pages,
+    with_tpm_secrets,
+)
+from drivers.libvirt.describe.memory import (
+    EPC_CLASS,
+    PmemLabels,
+    encryption_providers,
+    epc_providers,
+    needed_contexts,
+    needed_namespaces,
+    with_context,
+    with_epc,
+    with_namespaces,
+    with_used_namespaces,
 )
 from drivers.libvirt.describe.mixed_sizes import (
     describe_mixed,
@@ -46,19 +56,16 @@ from drivers.libvirt.describe.mixed_sizes import (
     vgpu_units,
     with_vgpus,
 )
-from drivers.libvirt.describe.moves import GuestDomain, moves_of
-from drivers.libvirt.describe.ovs import OvsSettings, ovs_providers
-from drivers.libvirt.describe.pmem import (
-    PmemLabels,
-    needed_namespaces,
-    with_namespaces,
-    with_used_namespaces,
+from drivers.libvirt.describe.moves import (
+    DeviceHistory,
+    moves_of,
+    record_cells,
+    record_classes,
+    record_interfaces,
+    record_slots,
+    restore_interfaces,
 )
-from drivers.libvirt.describe.remote_managed import has_remote_managed_ports
-from drivers.libvirt.describe.sgx import EPC_CLASS, epc_providers, with_epc
-from drivers.libvirt.describe.tpm_secrets import tpm_secret_traits, with_tpm_secrets
 from drivers.libvirt.describe.unit_records import missing_records, unit_locations, update_records
-from drivers.libvirt.describe.vdpa import needed_vdpa, vdpa_functions, with_vdpa
 
 REMOTE_MANAGED_PORTS = "COMPUTE_REMOTE_MANAGED_PORTS"
 

@@ -1,15 +1,27 @@
-"""Locate the units that domains name, and record where they were for when their device is gone. Pure."""
+"""Units of cards: where they are, and where they were once they are gone. Pure.
+
+A unit that domains name is recorded while it exists. After a reboot of the host virtual functions and
+mediated devices come back one by one, and a record tells on which card its unit belongs; the mediated devices
+that the reboot removed are created again, with the same uuid and type on the same parent.
+"""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from xml.sax.saxutils import quoteattr
 
-from agent.driver import DescribedProvider
+from agent.device_names import address_of
+from agent.driver import CarvedUnit, DescribedProvider
 from drivers.host.unit_locations import UnitLocation, described_locations
-from drivers.libvirt.describe.cards import Card, UnitRecord
-from drivers.libvirt.describe.device_spec import mdev_specs_of
-from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, mdev_class
-from drivers.libvirt.describe.mdevs import class_of
+from drivers.libvirt.describe.cards import (
+    NO_TYPE,
+    Card,
+    UnitRecord,
+    mdev_specs_of,
+    vgpu_spec_of,
+)
+from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, class_of, mdev_class
 from drivers.libvirt.describe.mixed_sizes import vgpus_of
-from drivers.libvirt.xml import MediatedDevice, PciDevice
+from drivers.libvirt.xml import MediatedDevice
 
 
 def unit_locations(
@@ -90,7 +102,7 @@ def update_records(
         for vf in card.vfs:
             if vf.address in named and vf.address in locations:
                 resource_class = locations[vf.address].resource_class
-                records[vf.address] = _vf_record(card, vf, resource_class, boot)
+                records[vf.address] = UnitRecord(vf.address, card.device.address, resource_class, boot=boot)
     return records
 
 
@@ -101,5 +113,72 @@ def _mdev_record(card: Card, mdev: MediatedDevice, resource_class: str, boot: st
     )
 
 
-def _vf_record(card: Card, vf: PciDevice, resource_class: str, boot: str) -> UnitRecord:
-    return UnitRecord(vf.address, card.device.address, resource_class, boot=boot)
+@dataclass(frozen=True, slots=True)
+class LostMdev:
+    """A mediated device to create on `parent`, the name of a node device.
+
+    `defined_name` is the name of its own node device, if libvirt has its definition.
+    """
+
+    record: UnitRecord
+    parent: str
+    defined_name: str | None = None
+
+
+def lost_mdevs(missing: Iterable[UnitRecord], facts: DeviceFacts, boot: str) -> list[LostMdev]:
+    """The missing mediated devices whose parents exist; `boot` is the id of the current boot."""
+    parents = {
+        function.address: function.name
+        for card in facts.cards
+        for function in (card.device, *card.vfs)
+        if function.mdev_types
+    }
+    defined_names = {
+        (mdev.uuid, mdev.parent): mdev.name for card in facts.cards for mdev in card.mdevs if not mdev.active
+    }
+    return [
+        LostMdev(record, parents[record.parent], defined_names.get((record.unit, parents[record.parent])))
+        for record in missing
+        if record.type_id and boot and record.boot not in ("", boot) and record.parent in parents
+    ]
+
+
+def mdev_xml(mdev: LostMdev) -> str:
+    """The XML for nodeDeviceCreateXML. Source: https://libvirt.org/formatnode.html"""
+    return (
+        f"<device><parent>{mdev.parent}</parent><capability type='mdev'>"
+        f"<type id={quoteattr(mdev.record.type_id)}/><uuid>{mdev.record.unit}</uuid></capability></device>"
+    )
+
+
+def carved_units(
+    facts: DeviceFacts, missing: Iterable[UnitRecord], settings: DeviceSettings
+) -> tuple[CarvedUnit, ...]:
+    """The virtual functions and mediated devices of all cards, and the mediated devices that are missing.
+
+    A function whose vGPU type is gone is left out: what it was is not to be seen on it.
+    """
+    units: list[CarvedUnit] = []
+    for record in missing:
+        place = record.unit.rpartition("@")[2]
+        if address_of(record.unit) != record.unit and place.isdecimal():
+            units.append(CarvedUnit(record.parent, record.card, record.parent, record.type_id, int(place)))
+        elif record.type_id and record.parent:
+            units.append(CarvedUnit(record.unit, record.card, record.parent, record.type_id))
+    for card in facts.cards:
+        address = card.device.address
+        parents = {function.name: function.address for function in (card.device, *card.vfs)}
+        for mdev in card.mdevs:
+            if mdev.active:
+                units.append(CarvedUnit(mdev.uuid, address, parents[mdev.parent], mdev.type_id))
+        for vf in card.vfs:
+            number = facts.vgpu_types.get(vf.address)
+            if number is None:
+                units.append(CarvedUnit(vf.address, address, vf.address))
+            elif number != NO_TYPE:
+                spec = vgpu_spec_of(card, vf, number, settings.mdevs)
+                type_id = spec.type_id if spec else number
+                units.append(
+                    CarvedUnit(vf.address, address, vf.address, type_id, facts.vgpu_places.get(vf.address))
+                )
+    return tuple(units)

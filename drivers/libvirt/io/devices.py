@@ -20,8 +20,8 @@ from agent.errors import DriverDataError
 from drivers.host.sysfs import Sysfs
 from drivers.libvirt.describe.cards import NO_TYPE, UnitRecord, cards_of
 from drivers.libvirt.describe.devices import DeviceFacts
-from drivers.libvirt.describe.history import DeviceHistory
-from drivers.libvirt.describe.lost_mdevs import LostMdev, mdev_xml
+from drivers.libvirt.describe.moves import DeviceHistory
+from drivers.libvirt.describe.unit_records import LostMdev, mdev_xml
 from drivers.libvirt.io.changes import PendingReads
 from drivers.libvirt.io.connection import Session
 from drivers.libvirt.xml import NodeDevice, PciDevice, parse_node_device

@@ -19,7 +19,7 @@ from agent.driver import Guest, GuestState
 from agent.errors import DriverDataError, DriverUnavailable
 from drivers.host.domain_xml import Disk, guest_of, parse_domain
 from drivers.host.sysfs import default_huge_page_kib
-from drivers.libvirt.describe.moves import GuestDomain
+from drivers.libvirt.describe.devices import GuestDomain
 from drivers.libvirt.io.changes import PendingReads
 from drivers.libvirt.io.connection import CallTimeout, Connection, Session
 

@@ -14,10 +14,10 @@ import libvirt
 from agent.errors import DriverDataError, DriverUnavailable
 from drivers.host.sysfs import read_cells, read_namespaces
 from drivers.host.xml_parser import parse_xml
-from drivers.libvirt.describe.encryption import tdx_slots
 from drivers.libvirt.describe.host import HostFacts
+from drivers.libvirt.describe.memory import tdx_slots
+from drivers.libvirt.describe.options import LibvirtOptions
 from drivers.libvirt.io.connection import CallDeadline, Connection, DeadlineRunner, Session
-from drivers.libvirt.io.options import LibvirtOptions
 from drivers.libvirt.xml import (
     Capabilities,
     DomainCapabilities,

@@ -33,8 +33,7 @@ from kits.reshape import HOST, World
 from kits.tracker import request
 
 from agent.errors import DoesNotFit, ReshapeRefused
-from drivers.libvirt.describe.cards import Card
-from drivers.libvirt.describe.device_spec import parse_device_specs
+from drivers.libvirt.describe.cards import Card, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
 from drivers.libvirt.describe.host import HostFacts
 

@@ -43,7 +43,7 @@ from agent.driver import (
     Description,
     GuestState,
 )
-from drivers.libvirt.describe.device_spec import MdevSpec
+from drivers.libvirt.describe.cards import MdevSpec
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from agent.claims.request import ClaimRequest
 from agent.errors import DoesNotFit
 from agent.moves.states import MoveKind
 from drivers.host.sysfs import PmemNamespace
-from drivers.libvirt.describe.pmem import parse_pmem_namespaces
+from drivers.libvirt.describe.memory import parse_pmem_namespaces
 
 LABELS = parse_pmem_namespaces(["6GB:ns0|ns1", "BIG:ns2"])
 FOUND = tuple(PmemNamespace(f"ns{n}", f"/dev/dax{n}.0", 2**30, 2**21) for n in range(3))

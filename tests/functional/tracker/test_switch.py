@@ -16,7 +16,7 @@ from kits.tracker import request
 from agent.claims.parse_request import parse_claim
 from agent.claims.request import ClaimRequest
 from agent.errors import DoesNotFit
-from drivers.libvirt.describe.ovs import parse_ovs
+from drivers.libvirt.describe.bandwidth import parse_ovs
 
 SETTINGS = parse_ovs(
     {

@@ -10,7 +10,7 @@ from agent.driver import DriverSettings
 from agent.errors import DriverUnavailable
 from drivers.fake import FakeDriver
 from drivers.libvirt import LibvirtDriver
-from drivers.libvirt.io.options import LibvirtOptions
+from drivers.libvirt.describe.options import LibvirtOptions
 
 
 def test_the_class_can_be_had_without_libvirt_but_not_the_driver() -> None:

@@ -10,7 +10,7 @@ from kits.recorded_cards import A100, M60, NIC0, cards
 from agent.driver import Cell
 from agent.errors import DriverDataError
 from drivers.libvirt.describe.cards import cards_of
-from drivers.libvirt.describe.traits import guest_traits
+from drivers.libvirt.describe.host import guest_traits
 from drivers.libvirt.xml import (
     DomainCapabilities,
     MdevType,

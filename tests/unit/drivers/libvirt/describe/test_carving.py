@@ -7,10 +7,10 @@ from kits.libvirt_model import FACTS
 
 from agent.driver import CarvedUnit, DeclaredCarving
 from agent.errors import SettingsError
-from drivers.libvirt.describe.cards import UnitRecord
-from drivers.libvirt.describe.carving import carved_units, declared_carving
-from drivers.libvirt.describe.device_spec import MdevSpec
+from drivers.libvirt.describe.cards import MdevSpec, UnitRecord
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
+from drivers.libvirt.describe.options import declared_carving
+from drivers.libvirt.describe.unit_records import carved_units
 
 SETTINGS = DeviceSettings(mdevs=(MdevSpec("nvidia-471", frozenset({"0000:84:00.0"})), MdevSpec("nvidia-11")))
 

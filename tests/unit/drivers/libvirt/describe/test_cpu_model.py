@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from agent.errors import SettingsError
-from drivers.libvirt.describe.cpu_model import CpuModel
-from drivers.libvirt.io.options import LibvirtOptions
+from drivers.libvirt.describe.host import CpuModel
+from drivers.libvirt.describe.options import LibvirtOptions
 
 HOST, MODEL = "<cpu>host</cpu>", "<cpu>model</cpu>"
 

@@ -5,9 +5,9 @@ import pytest
 from agent.driver import DriverSettings
 from agent.errors import SettingsError
 from drivers.libvirt import LibvirtDriver
-from drivers.libvirt.describe.device_options import device_settings
-from drivers.libvirt.describe.device_spec import MdevSpec
+from drivers.libvirt.describe.cards import MdevSpec
 from drivers.libvirt.describe.devices import DeviceSettings
+from drivers.libvirt.describe.options import device_settings
 
 Groups = Mapping[str, Mapping[str, object]]
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from kits.recorded_cards import VF, WHOLE, cards
 
 from agent.errors import SettingsError
-from drivers.libvirt.describe.device_spec import DeviceSpec, parse_device_specs
+from drivers.libvirt.describe.cards import DeviceSpec, parse_device_specs
 
 
 @pytest.mark.parametrize(

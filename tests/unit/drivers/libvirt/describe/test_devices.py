@@ -5,7 +5,7 @@ from kits.recorded_cards import MDEVS, MOST, SETTINGS, WHOLE, amounts, cards, de
 
 from agent.driver import DescribedProvider
 from agent.errors import DriverDataError, SettingsError
-from drivers.libvirt.describe.device_spec import MdevSpec, parse_device_specs
+from drivers.libvirt.describe.cards import MdevSpec, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, card_contexts, describe_cards
 
 NIC0, NIC1 = "0000:41:00.0", "0000:81:00.0"

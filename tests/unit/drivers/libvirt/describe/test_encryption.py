@@ -9,8 +9,8 @@ from kits.libvirt_model import HOST
 
 from agent.driver import Guest, GuestState, HostSettings
 from drivers.host.domain_xml import parse_domain
-from drivers.libvirt.describe.encryption import encryption_providers, moved_traits, tdx_slots, with_context
 from drivers.libvirt.describe.host import describe_host, reportable_traits
+from drivers.libvirt.describe.memory import encryption_providers, moved_traits, tdx_slots, with_context
 from drivers.libvirt.xml import merge, parse_domain_capabilities
 
 CAPABILITIES = """<domainCapabilities><domain>kvm</domain><arch>x86_64</arch><devices/><features>

@@ -1,5 +1,5 @@
 from agent.driver import DescribedProvider
-from drivers.libvirt.describe.history import DeviceHistory, former_cells, record_cells, removed_cells
+from drivers.libvirt.describe.moves import DeviceHistory, former_cells, record_cells, removed_cells
 
 
 def test_cells_are_remembered_once_there_are_others() -> None:

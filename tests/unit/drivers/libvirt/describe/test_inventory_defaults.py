@@ -6,9 +6,13 @@ import pytest
 
 from agent.driver import DescribedInventory
 from agent.errors import SettingsError
-from drivers.libvirt.describe.device_options import device_settings
-from drivers.libvirt.describe.inventory_defaults import InventoryDefaults, parse_inventory_defaults
-from drivers.libvirt.describe.ovs import ovs_providers, parse_ovs
+from drivers.libvirt.describe.bandwidth import (
+    InventoryDefaults,
+    ovs_providers,
+    parse_inventory_defaults,
+    parse_ovs,
+)
+from drivers.libvirt.describe.options import device_settings
 
 TOLD = ["allocation_ratio:1.5", "min_unit:100", "max_unit:500", "step_size:100", "reserved:50"]
 AS_TOLD = DescribedInventory(

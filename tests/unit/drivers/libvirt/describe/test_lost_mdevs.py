@@ -6,7 +6,7 @@ from kits.libvirt_model import FACTS
 
 from drivers.libvirt.describe.cards import UnitRecord
 from drivers.libvirt.describe.devices import DeviceFacts
-from drivers.libvirt.describe.lost_mdevs import LostMdev, lost_mdevs
+from drivers.libvirt.describe.unit_records import LostMdev, lost_mdevs
 from drivers.libvirt.xml import MediatedDevice
 
 M60 = "0000:42:00.0"

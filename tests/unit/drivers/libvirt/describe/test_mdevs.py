@@ -1,7 +1,7 @@
 from kits.recorded_cards import amounts, cards, describe, under_cells
 
 from agent.driver import DescribedProvider
-from drivers.libvirt.describe.device_spec import MdevSpec
+from drivers.libvirt.describe.cards import MdevSpec
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, card_contexts, describe_cards
 
 M60_TYPES = (

@@ -5,10 +5,9 @@ from hypothesis import strategies as st
 from kits.libvirt_model import ANY_VF, FACTS, HOSTDEV, INTERFACE, model
 from kits.libvirt_node import domain
 
-from drivers.libvirt.describe.cards import UnitRecord
-from drivers.libvirt.describe.device_spec import MdevSpec
+from drivers.libvirt.describe.cards import MdevSpec, UnitRecord
 from drivers.libvirt.describe.devices import DeviceSettings
-from drivers.libvirt.describe.lost_mdevs import lost_mdevs, mdev_xml
+from drivers.libvirt.describe.unit_records import lost_mdevs, mdev_xml
 from drivers.libvirt.xml import MediatedDevice, parse_node_device
 
 

@@ -19,13 +19,12 @@ from agent.providers.owner import OWNER_TRAIT, with_owner
 from agent.providers.resolve import OwnedProviders, resolve
 from agent.tree import Provider, ProviderTree
 from drivers.host.sysfs import PmemNamespace
-from drivers.libvirt.describe.cards import Card
-from drivers.libvirt.describe.device_spec import parse_device_specs
+from drivers.libvirt.describe.bandwidth import parse_ovs
+from drivers.libvirt.describe.cards import Card, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceSettings
+from drivers.libvirt.describe.memory import parse_pmem_namespaces
 from drivers.libvirt.describe.model import ModelSettings, build_model
 from drivers.libvirt.describe.nova_rows import RESOURCE_CLASSES, TRAITS, HostRow, Reported, row_of
-from drivers.libvirt.describe.ovs import parse_ovs
-from drivers.libvirt.describe.pmem import parse_pmem_namespaces
 from drivers.libvirt.xml import DomainCapabilities
 
 ROOT = "c0ffee00-0000-4000-8000-000000000001"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent.errors import SettingsError
-from drivers.libvirt.describe.ovs import OvsSettings, ovs_providers, parse_ovs
+from drivers.libvirt.describe.bandwidth import OvsSettings, ovs_providers, parse_ovs
 
 EGRESS, INGRESS = "NET_BW_EGR_KILOBIT_PER_SEC", "NET_BW_IGR_KILOBIT_PER_SEC"
 MAPPINGS = {"bridge_mappings": ["physnet0:br-ex", "physnet1:br-two"]}

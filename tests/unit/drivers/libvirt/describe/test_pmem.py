@@ -10,7 +10,7 @@ from agent.errors import SettingsError
 from drivers.host.domain_xml import Domain, guest_of, parse_domain
 from drivers.host.sysfs import PmemNamespace
 from drivers.host.xml_parser import parse_xml
-from drivers.libvirt.describe.pmem import (
+from drivers.libvirt.describe.memory import (
     needed_namespaces,
     parse_pmem_namespaces,
     unmatched_namespaces,

@@ -8,11 +8,9 @@ from kits.recorded_cards import SETTINGS, cards
 
 from agent.driver import DescribedProvider
 from agent.errors import DriverDataError, SettingsError
-from drivers.libvirt.describe.cards import Card
-from drivers.libvirt.describe.device_spec import parse_device_specs
+from drivers.libvirt.describe.cards import Card, has_remote_managed_ports, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, card_contexts, describe_cards
-from drivers.libvirt.describe.remote_managed import has_remote_managed_ports
-from drivers.libvirt.describe.unmatched import unmatched_options
+from drivers.libvirt.describe.options import unmatched_options
 from drivers.libvirt.xml import PciDevice, parse_node_device
 
 NIC = "0000:41:00.0"

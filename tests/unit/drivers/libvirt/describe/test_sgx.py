@@ -6,7 +6,7 @@ from kits.libvirt_node import domain
 
 from agent.driver import GuestState
 from drivers.host.domain_xml import guest_of, parse_domain
-from drivers.libvirt.describe.sgx import epc_providers, with_epc
+from drivers.libvirt.describe.memory import epc_providers, with_epc
 from drivers.libvirt.xml import merge, parse_domain_capabilities
 
 CAPABILITIES = """<domainCapabilities><domain>kvm</domain><arch>x86_64</arch><devices/><features>{}</features>

@@ -4,7 +4,7 @@ from kits.recorded_cards import A100, NIC0, T4, cards
 
 from agent.config.proposal import own_suggestions, propose
 from agent.driver import Cell, Topology
-from drivers.libvirt.describe.suggestions import suggestions
+from drivers.libvirt.describe.options import suggestions
 
 ONE = Topology((Cell(0, frozenset({0, 1}), 4096),), frozenset({0, 1}))
 TWO = Topology((*ONE.cells, Cell(1, frozenset({2, 3}), 4096)), frozenset(range(4)))

@@ -6,8 +6,8 @@ import os_traits
 import pytest
 
 from agent.driver import DescribedProvider
-from drivers.libvirt.describe.tpm_secrets import WAYS, tpm_secret_traits, with_tpm_secrets
-from drivers.libvirt.io.options import LibvirtOptions
+from drivers.libvirt.describe.host import WAYS, tpm_secret_traits, with_tpm_secrets
+from drivers.libvirt.describe.options import LibvirtOptions
 
 START = "COMPUTE_SECURITY_TPM_SECRET_SECURITY_"
 VERSION = "COMPUTE_SECURITY_TPM_2_0"

@@ -5,13 +5,15 @@ import pytest
 from kits.libvirt_node import DATA
 
 from agent.driver import Cell, HostSettings
-from drivers.libvirt.describe.host import HostFacts, describe_host, reportable_traits
-from drivers.libvirt.describe.traits import (
+from drivers.libvirt.describe.host import (
     CPU_FLAGS,
+    HostFacts,
+    describe_host,
     guest_traits,
     host_traits,
     reportable_guest_traits,
     reportable_host_traits,
+    reportable_traits,
 )
 from drivers.libvirt.xml import (
     parse_capabilities,

@@ -3,8 +3,7 @@ from kits.recorded_cards import A100, M60, NIC0, NIC1, T4, cards
 
 from agent.driver import DescribedProvider
 from drivers.host.domain_xml import parse_domain
-from drivers.libvirt.describe.cards import Card, cards_of
-from drivers.libvirt.describe.device_spec import MdevSpec
+from drivers.libvirt.describe.cards import Card, MdevSpec, cards_of
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
 from drivers.libvirt.describe.unit_records import unit_locations
 from drivers.libvirt.xml import (

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from kits.recorded_cards import SETTINGS, cards
 
-from drivers.libvirt.describe.device_spec import MdevSpec, parse_device_specs
+from drivers.libvirt.describe.cards import MdevSpec, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
-from drivers.libvirt.describe.unmatched import unmatched_options
+from drivers.libvirt.describe.options import unmatched_options
 
 FACTS = DeviceFacts(tuple(cards("vfs").values()))
 

@@ -12,10 +12,17 @@ from kits.recorded_cards import NIC0, recorded
 from agent.driver import DeviceKind, GivenDevice, GuestState
 from drivers.host.domain_xml import guest_of, parse_domain, starting_guest
 from drivers.host.xml_parser import parse_xml
-from drivers.libvirt.describe.cards import Card, cards_of
-from drivers.libvirt.describe.device_spec import parse_device_specs
-from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, card_contexts, describe_cards
-from drivers.libvirt.describe.vdpa import needed_vdpa, vdpa_functions, with_functions, write_vdpa
+from drivers.libvirt.describe.cards import Card, cards_of, parse_device_specs
+from drivers.libvirt.describe.devices import (
+    DeviceFacts,
+    DeviceSettings,
+    card_contexts,
+    describe_cards,
+    needed_vdpa,
+    vdpa_functions,
+    with_functions,
+    write_vdpa,
+)
 from drivers.libvirt.xml import PciDevice, VdpaDevice, parse_node_device
 
 NODE_DEVICE = """<device><name>vdpa_vdpa{n}</name><path>/sys/devices/x/vdpa{n}</path><parent>{parent}</parent>

@@ -7,10 +7,10 @@ import pytest
 from kits.libvirt_node import domain, write_node
 
 from agent.errors import DriverUnavailable
+from drivers.libvirt.describe.options import LibvirtOptions
 from drivers.libvirt.io.changes import PendingReads
 from drivers.libvirt.io.connection import Connection, DeadlineRunner
 from drivers.libvirt.io.host_reader import HostReader
-from drivers.libvirt.io.options import LibvirtOptions
 
 
 def nothing(*_: object) -> None:

@@ -4,14 +4,14 @@ from oslo_config import cfg
 from agent.driver import DriverSettings, HostSettings
 from agent.errors import SettingsError
 from drivers.libvirt import LibvirtDriver
-from drivers.libvirt.io.options import OPTIONS, LibvirtOptions
+from drivers.libvirt.describe.options import OPTIONS, LibvirtOptions
 
 
 def test_the_declared_defaults_are_the_ones_that_hold() -> None:
     conf = cfg.ConfigOpts()
-    conf.register_opts(OPTIONS, group="libvirt")
+    conf.register_opts(OPTIONS["libvirt"], group="libvirt")
     conf([])
-    declared = {option.dest: conf.libvirt[option.dest] for option in OPTIONS}
+    declared = {option.dest: conf.libvirt[option.dest] for option in OPTIONS["libvirt"]}
     assert LibvirtOptions.of(declared) == LibvirtOptions()
 
 

@@ -1,9 +1,10 @@
-"""Bandwidth of Open vSwitch bridges and packet rates of the switch, from the operator's configuration. Pure.
+"""Bandwidth of cards and bridges, and packet rates of the switch, from the operator's configuration. Pure.
 
-The options are those of Neutron's Open vSwitch agent in name and format, and so are resource classes and
-traits. The providers have names of their own, which never collide with those of Neutron's agent.
+The options are those of Neutron's agents in name and format, and so are resource classes and traits. The
+providers of the switch have names of their own, which never collide with those of Neutron's agent.
 
-Source: https://docs.openstack.org/neutron/latest/admin/config-qos-min-bw.html and .../config-qos-min-pps.html
+Source: https://docs.openstack.org/neutron/latest/admin/config-qos-min-bw.html,
+.../config-qos-min-pps.html and https://docs.openstack.org/api-ref/placement/#update-resource-provider-inventories
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +15,87 @@ from agent.device_names import physical_network_trait
 from agent.driver import DescribedInventory, DescribedProvider
 from agent.errors import SettingsError
 from agent.tree import MAX_UNIT
-from drivers.libvirt.describe.inventory_defaults import InventoryDefaults, parse_inventory_defaults
+
+# What the inventories have beside their total
+
+RATIO_MAX = 10_000.0
+_LEAST = {"min_unit": 1, "max_unit": 1, "step_size": 1, "reserved": 0}
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryDefaults:
+    """The fields of each inventory; Neutron has the same defaults. `max_unit` None means the total."""
+
+    allocation_ratio: float = 1.0
+    min_unit: int = 1
+    max_unit: int | None = None
+    step_size: int = 1
+    reserved: int = 0
+
+    def inventory(self, total: int) -> DescribedInventory:
+        """An inventory of this total; no more than that is reserved."""
+        return DescribedInventory(
+            total,
+            reserved=min(self.reserved, total),
+            min_unit=self.min_unit,
+            max_unit=self.max_unit,
+            step_size=self.step_size,
+            allocation_ratio=self.allocation_ratio,
+        )
+
+
+def parse_inventory_defaults(option: str, texts: Iterable[str]) -> InventoryDefaults:
+    """The defaults in texts such as "step_size:1000"; messages name the `option`. Raises SettingsError."""
+    ratio = 1.0
+    found: dict[str, int] = {}
+    seen: set[str] = set()
+    for text in texts:
+        key, _, value = (part.strip() for part in text.partition(":"))
+        if key in seen:
+            raise SettingsError(f"{option} has {key} twice; remove one of them.")
+        seen.add(key)
+        if key == "allocation_ratio":
+            try:
+                ratio = float(value)
+            except ValueError:
+                ratio = 0.0
+            if not 0.0 < ratio <= RATIO_MAX:
+                raise SettingsError(f"{option}: allocation_ratio {value[:80]!r} is not a number above 0.")
+        elif key in _LEAST and value.isdecimal() and _LEAST[key] <= int(value) <= MAX_UNIT:
+            found[key] = int(value)
+        else:
+            raise SettingsError(
+                f"{option}: {text[:80]!r} is not allocation_ratio:NUMBER, or one of min_unit, max_unit, "
+                "step_size, reserved with a whole number."
+            )
+    return InventoryDefaults(ratio, **found)
+
+
+# Network cards
+
+BANDWIDTH = ("NET_BW_EGR_KILOBIT_PER_SEC", "NET_BW_IGR_KILOBIT_PER_SEC")
+
+
+def parse_bandwidths(texts: Iterable[str]) -> dict[str, tuple[int, int]]:
+    """{interface: (egress, ingress) in kbit/s} of texts INTERFACE:EGRESS:INGRESS. Raises SettingsError."""
+    bandwidths: dict[str, tuple[int, int]] = {}
+    for text in texts:
+        interface, egress, ingress = (*(part.strip() for part in text.split(":")), "", "", "")[:3]
+        if text.count(":") != 2 or not interface or interface in bandwidths:
+            raise SettingsError(
+                f"[sriov_nic] resource_provider_bandwidths: {text!r} is not INTERFACE:EGRESS:INGRESS, or "
+                "its interface is there twice"
+            )
+        try:
+            bandwidths[interface] = (int(egress or 0), int(ingress or 0))
+        except ValueError as error:
+            raise SettingsError(f"[sriov_nic] resource_provider_bandwidths: {text!r}: {error}") from error
+        if min(bandwidths[interface]) < 0:
+            raise SettingsError(f"[sriov_nic] resource_provider_bandwidths: {text!r} has a negative number")
+    return bandwidths
+
+
+# Open vSwitch
 
 TUNNELS = "rp_tunnelled"
 """The name of all tunnelled networks together, in place of a bridge: the default of Neutron's option."""
@@ -22,7 +103,6 @@ TUNNEL_TRAIT = "CUSTOM_NETWORK_TUNNEL_PROVIDER"
 VNIC_TRAITS = frozenset({"CUSTOM_VNIC_TYPE_NORMAL", "CUSTOM_VNIC_TYPE_DIRECT"})
 """The ports that the switch serves, as Neutron's mechanism driver says."""
 
-BANDWIDTH = ("NET_BW_EGR_KILOBIT_PER_SEC", "NET_BW_IGR_KILOBIT_PER_SEC")
 RATES = ("NET_PACKET_RATE_EGR_KILOPACKET_PER_SEC", "NET_PACKET_RATE_IGR_KILOPACKET_PER_SEC")
 RATE = ("NET_PACKET_RATE_KILOPACKET_PER_SEC",)
 

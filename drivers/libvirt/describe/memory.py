@@ -1,11 +1,15 @@
-"""Namespaces of persistent memory as exact units, by the labels of [libvirt] pmem_namespaces. Pure.
+"""Memory of particular kinds: persistent, encrypted, and for SGX enclaves. Pure.
 
-The units are the namespaces' names, which stay the same when the kernel numbers their devices anew. Source:
-nova 34, nova/virt/libvirt/driver.py (`_discover_vpmems`).
+Of each kind: what the host has of it, as providers or units; what a domain uses or asks for; and for
+namespaces of persistent memory what is written into a domain's XML.
+
+Source: nova 34, nova/virt/libvirt/driver.py (`_discover_vpmems`) and nova/virt/libvirt/host.py;
+https://libvirt.org/formatdomaincaps.html#sgx-capabilities and
+https://libvirt.org/formatdomain.html#memory-devices
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element as PlainElement
@@ -14,10 +18,17 @@ from agent.device_names import pmem_class
 from agent.driver import DescribedInventory, DescribedProvider, DeviceKind, Guest, NeededDevice, UsedUnit
 from agent.errors import SettingsError
 from drivers.host.domain_document import DomainDocument, Element, add_child, child, set_text
-from drivers.host.domain_memory import memory_files
+from drivers.host.domain_memory import BYTES_PER_MIB, memory_files
 from drivers.host.domain_xml import Domain
+from drivers.host.providers import cell_provider_name
 from drivers.host.sysfs import PmemNamespace
 from drivers.host.xml_parser import size_bytes
+from drivers.libvirt.xml import DomainCapabilities
+
+# Namespaces of persistent memory
+#
+# They are exact units, by the labels of [libvirt] pmem_namespaces. The units are the namespaces' names, which
+# stay the same when the kernel numbers their devices anew.
 
 KIB = 1024
 LABEL_KIB = 2048
@@ -126,18 +137,16 @@ def _make_room(root: Element, namespaces: Sequence[PmemNamespace]) -> None:
     most = root.find("maxMemory")
     slots = 0 if most is None else int(most.get("slots", "0"))
     before = next((each for each in (most, root.find("memory")) if each is not None), None)
-    in_kib = 0 if before is None else _kib(before)
+    in_kib = 0
+    if before is not None:
+        plain = ElementTree.Element("memory", {"unit": before.get("unit", "KiB")})
+        plain.text = before.text
+        in_kib = size_bytes(plain, "the domain: <memory>") // KIB
     if most is None:
         most = add_child(root, "maxMemory", {}, after=("name", "uuid", "metadata", "title", "description"))
     most.set("slots", str(slots + len(namespaces)))
     most.set("unit", "KiB")
     set_text(most, str(in_kib + sum(namespace.size // KIB for namespace in namespaces)))
-
-
-def _kib(element: Element) -> int:
-    plain = ElementTree.Element("memory", {"unit": element.get("unit", "KiB")})
-    plain.text = element.text
-    return size_bytes(plain, "the domain: <memory>") // KIB
 
 
 def unmatched_namespaces(found: Iterable[PmemNamespace], labels: PmemLabels) -> Iterator[str]:
@@ -149,3 +158,110 @@ def unmatched_namespaces(found: Iterable[PmemNamespace], labels: PmemLabels) -> 
                 f"{OPTION} names {name}, which this host does not have as a namespace in mode devdax; "
                 "`ndctl list -N` shows those that it has."
             )
+
+
+# Contexts for guests with encrypted memory
+#
+# There is a provider for each kind, named as in nova. The numbers are the processor's: AMD's are in the
+# domain capabilities; SEV-ES and SEV-SNP share the keys of one pool, so only one of the two is offered.
+
+CONTEXT = "MEM_ENCRYPTION_CONTEXT"
+
+KINDS: Mapping[str, tuple[str, str]] = {
+    "sev": ("amd_sev", "HW_CPU_X86_AMD_SEV"),
+    "sev-es": ("amd_sev_es", "HW_CPU_X86_AMD_SEV_ES"),
+    "sev-snp": ("amd_sev_snp", "HW_CPU_X86_AMD_SEV_SNP"),
+    "tdx": ("intel_tdx", "HW_CPU_X86_INTEL_TDX"),
+}
+"""{kind: (end of the provider's name, its trait)}"""
+
+
+def contexts(guests: DomainCapabilities | None) -> Mapping[str, int]:
+    """{kind: how many guests may have their memory encrypted by it}, without kinds that have none."""
+    if guests is None:
+        return {}
+    slots = {kind: guests.slots.get(kind, 0) for kind in KINDS if kind in guests.features}
+    if "sev-snp" in slots:
+        slots["sev-snp"] = guests.slots.get("sev-es", 0)
+        if slots["sev-snp"]:
+            slots.pop("sev-es", None)
+    return {kind: count for kind, count in slots.items() if count}
+
+
+def tdx_slots(capacity: str | None, configured: int | None) -> int:
+    """The number of guests with TDX: the kernel's number of keys, or [libvirt] num_intel_tdx_guests if lower.
+
+    `capacity` is the text of the kernel's misc.capacity; where that is None or does not tell the number,
+    the configured one counts alone.
+    """
+    lines = [line.split() for line in (capacity or "").splitlines()]
+    keys = [
+        int(words[1]) for words in lines if len(words) == 2 and words[0] == "tdx" and words[1].isdecimal()
+    ]
+    known = [*keys, *(() if configured is None else (configured,))]
+    return min(known, default=0)
+
+
+def encryption_providers(name: str, guests: DomainCapabilities | None) -> Iterator[DescribedProvider]:
+    """A provider below the host for each kind of encryption; a guest takes one context."""
+    for kind, count in contexts(guests).items():
+        end, trait = KINDS[kind]
+        yield DescribedProvider(
+            name=f"{name}_{end}",
+            parent=name,
+            inventories={CONTEXT: DescribedInventory(total=count, max_unit=1, allocation_ratio=1.0)},
+            traits=frozenset({trait}),
+            device=f"encryption:{kind}",
+        )
+
+
+def needed_contexts(encrypted: bool, described: Collection[DescribedProvider]) -> dict[str, int]:
+    """{class: 1} where the host has contexts and the guest's memory is encrypted."""
+    return {CONTEXT: 1} if encrypted and described else {}
+
+
+def with_context(guest: Guest, domain: Domain | None, described: Collection[DescribedProvider]) -> Guest:
+    """The guest with the context that it uses, if its memory is encrypted and the host has contexts."""
+    needed = needed_contexts(domain is not None and domain.encrypted, described)
+    return replace(guest, resources={**guest.resources, **needed}) if needed else guest
+
+
+def moved_traits(guests: DomainCapabilities | None) -> frozenset[str]:
+    """The traits that these providers have in place of the host."""
+    moved = {KINDS[kind][1] for kind in contexts(guests)}
+    if KINDS["sev-snp"][1] in moved:
+        moved.add(KINDS["sev-es"][1])
+    return frozenset(moved)
+
+
+# Memory for SGX enclaves (EPC)
+#
+# There is a provider for each NUMA cell that has some. nova has nothing of the kind; its traits tell only
+# that the processor has SGX.
+
+EPC_CLASS = "CUSTOM_SGX_EPC_MB"
+
+
+def epc_providers(
+    name: str, guests: DomainCapabilities | None, *, report_numa: bool = False
+) -> Iterator[DescribedProvider]:
+    """A provider for each cell with such memory, in MiB, below the cell or the host."""
+    for cell, size in sorted(guests.epc.items()) if guests is not None else ():
+        below = cell_provider_name(name, cell)
+        if size >= BYTES_PER_MIB:
+            yield DescribedProvider(
+                name=f"{below}_sgx_epc",
+                parent=below if report_numa else name,
+                inventories={
+                    EPC_CLASS: DescribedInventory(total=size // BYTES_PER_MIB, allocation_ratio=1.0)
+                },
+                device=f"sgx:{cell}",
+                cell=cell,
+            )
+
+
+def with_epc(guest: Guest, domain: Domain | None) -> Guest:
+    """The guest with the memory for enclaves that its domain has."""
+    if domain is None or not domain.epc_mb:
+        return guest
+    return replace(guest, resources={**guest.resources, EPC_CLASS: domain.epc_mb})
