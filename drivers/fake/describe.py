@@ -21,8 +21,7 @@ from agent.driver import (
     Topology,
 )
 from drivers.fake.host import FakeHost
-from drivers.host.inventory import split_cpus
-from drivers.host.providers import REPORTABLE, cell_provider_name, host_providers, page_providers
+from drivers.host.providers import REPORTABLE, cell_provider_name, host_providers, page_providers, split_cpus
 
 CPU_AND_MEMORY = ("VCPU", "PCPU", "MEMORY_MB")
 

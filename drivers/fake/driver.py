@@ -28,9 +28,8 @@ from drivers.fake.host import FakeHost, load_host
 from drivers.host.domain_needs import read_needs
 from drivers.host.domain_writer import write_domain
 from drivers.host.domain_xml import parse_domain, passed_addresses, starting_guest
-from drivers.host.inventory import absent_cpus, check_cpu_sets
+from drivers.host.providers import absent_cpus, check_cpu_sets, described_locations
 from drivers.host.sysfs import Sysfs, device_addresses, parse_address, read_signs
-from drivers.host.unit_locations import described_locations
 
 DEFAULT_HOST_FILE = Path(__file__).with_name("default.yaml")
 POLL_INTERVAL_S = 0.2

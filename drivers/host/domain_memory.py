@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element
 from agent.cpuset import parse_cpu_set
 from agent.driver import UsedMemory
 from agent.errors import DriverDataError
-from drivers.host.inventory import shares
+from drivers.host.providers import shares
 from drivers.host.xml_parser import number, size_bytes, size_bytes_of_page
 
 BYTES_PER_MIB = 2**20

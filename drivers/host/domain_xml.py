@@ -20,7 +20,7 @@ from drivers.host.domain_memory import (
     memory_nodes,
     used_memory,
 )
-from drivers.host.unit_locations import UnitLocation, locate_units
+from drivers.host.providers import UnitLocation, locate_units
 from drivers.host.xml_parser import number, parse_xml, pci_address, size_bytes, text_of, uuid_of
 
 VCPUS_MAX = 65536

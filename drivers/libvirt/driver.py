@@ -32,9 +32,7 @@ from agent.errors import DriverUnavailable, SettingsError, counted
 from drivers.host.domain_needs import read_needs
 from drivers.host.domain_writer import write_domain
 from drivers.host.domain_xml import parse_domain, passed_addresses, starting_guest
-from drivers.host.file_backed_memory import check_file_backed_memory
-from drivers.host.inventory import absent_cpus, check_cpu_sets
-from drivers.host.reserved_pages import lacking_pages
+from drivers.host.providers import absent_cpus, check_cpu_sets, check_file_backed_memory, lacking_pages
 from drivers.host.sysfs import Sysfs, boot_id, default_huge_page_kib, device_addresses, read_signs
 from drivers.libvirt.describe.bandwidth import parse_ovs
 from drivers.libvirt.describe.devices import vdpa_functions, with_functions, write_vdpa

@@ -23,8 +23,8 @@ from agent.errors import ExitCode, UsageError
 from drivers.fake import FakeHost, Gpu, Nic, cell
 from drivers.host.domain_needs import read_needs
 from drivers.host.domain_xml import Domain, parse_domain
+from drivers.host.providers import described_locations
 from drivers.host.sysfs import PmemNamespace
-from drivers.host.unit_locations import described_locations
 from drivers.libvirt.describe.devices import write_vdpa
 from drivers.libvirt.describe.memory import write_namespaces
 

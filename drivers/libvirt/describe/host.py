@@ -14,10 +14,13 @@ from xml.etree import ElementTree
 
 from agent.driver import Cell, DescribedProvider, HostSettings, Topology
 from agent.errors import DriverDataError, SettingsError
-from drivers.host.file_backed_memory import with_file_backed_memory
-from drivers.host.inventory import shares, split_cpus
-from drivers.host.providers import host_providers
-from drivers.host.reserved_pages import without_reserved_pages
+from drivers.host.providers import (
+    host_providers,
+    shares,
+    split_cpus,
+    with_file_backed_memory,
+    without_reserved_pages,
+)
 from drivers.host.sysfs import PmemNamespace
 from drivers.libvirt.describe.memory import moved_traits
 from drivers.libvirt.xml import Capabilities, DomainCapabilities, Version

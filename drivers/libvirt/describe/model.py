@@ -6,10 +6,16 @@ from dataclasses import dataclass, field, replace
 from agent.driver import Cell, DescribedProvider, Description, DomainNeeds, Guest, HostSettings, Topology
 from drivers.host.domain_memory import BYTES_PER_MIB, epc_bytes
 from drivers.host.domain_xml import Domain, is_encrypted
-from drivers.host.file_backed_memory import MEMORY_FILES
-from drivers.host.providers import REPORTABLE, cell_provider_name, host_providers, page_providers
+from drivers.host.providers import (
+    MEMORY_FILES,
+    REPORTABLE,
+    UnitLocation,
+    cell_provider_name,
+    host_providers,
+    locate_units,
+    page_providers,
+)
 from drivers.host.sysfs import PmemNamespace
-from drivers.host.unit_locations import UnitLocation, locate_units
 from drivers.host.xml_parser import parse_xml
 from drivers.libvirt.describe.bandwidth import OvsSettings, ovs_providers
 from drivers.libvirt.describe.cards import UnitRecord, has_remote_managed_ports

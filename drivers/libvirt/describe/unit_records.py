@@ -11,7 +11,7 @@ from xml.sax.saxutils import quoteattr
 
 from agent.device_names import address_of
 from agent.driver import CarvedUnit, DescribedProvider
-from drivers.host.unit_locations import UnitLocation, described_locations
+from drivers.host.providers import UnitLocation, described_locations
 from drivers.libvirt.describe.cards import (
     NO_TYPE,
     Card,

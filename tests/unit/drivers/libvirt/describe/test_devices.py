@@ -1,15 +1,43 @@
+"""The providers of recorded cards: their functions, mediated devices, and functions over vDPA."""
+
+from __future__ import annotations
+
 from dataclasses import replace
 
 import pytest
-from kits.recorded_cards import MDEVS, MOST, SETTINGS, WHOLE, amounts, cards, describe, under_cells
+from kits.libvirt_model import DEVICES, FACTS
+from kits.libvirt_node import domain
+from kits.recorded_cards import (
+    MDEVS,
+    MOST,
+    NIC0,
+    NIC1,
+    SETTINGS,
+    T4,
+    WHOLE,
+    amounts,
+    cards,
+    describe,
+    recorded,
+    under_cells,
+)
 
-from agent.driver import DescribedProvider
+from agent.driver import DescribedProvider, DeviceKind, GivenDevice, GuestState
 from agent.errors import DriverDataError, SettingsError
-from drivers.libvirt.describe.cards import MdevSpec, parse_device_specs
-from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, card_contexts, describe_cards
-
-NIC0, NIC1 = "0000:41:00.0", "0000:81:00.0"
-T4 = "0000:43:00.0"
+from drivers.host.domain_xml import guest_of, parse_domain, starting_guest
+from drivers.host.xml_parser import parse_xml
+from drivers.libvirt.describe.cards import Card, MdevSpec, cards_of, parse_device_specs
+from drivers.libvirt.describe.devices import (
+    DeviceFacts,
+    DeviceSettings,
+    card_contexts,
+    describe_cards,
+    needed_vdpa,
+    vdpa_functions,
+    with_functions,
+    write_vdpa,
+)
+from drivers.libvirt.xml import PciDevice, VdpaDevice, parse_node_device
 
 
 def apart_from_units(provider: DescribedProvider) -> DescribedProvider:
@@ -203,3 +231,151 @@ def test_a_card_on_a_cell_without_cpus_is_near_to_the_guests_of_another() -> Non
     near = describe("vfs", near_cells={1: 0})[f"pci:{NIC1}"]
     assert (plain.cell, near.cell) == (1, 0)
     assert near == replace(plain, cell=0)
+
+
+M60_TYPES = (
+    MdevSpec("nvidia-11", frozenset({"0000:42:00.0", "0000:82:00.0"}), "CUSTOM_SMALL"),
+    MdevSpec("nvidia-12", frozenset({"0000:42:00.0", "0000:82:00.0"}), "CUSTOM_DESK", 8),
+    MdevSpec("nvidia-22", frozenset({"0000:42:00.0", "0000:82:00.0"}), "CUSTOM_BIG"),
+)
+
+
+M60_MOST = {"nvidia-11": 16, "nvidia-12": 16, "nvidia-22": 1}
+
+
+def typed(moment: str, held: frozenset[str] = frozenset()) -> dict[str, DescribedProvider]:
+    facts = DeviceFacts(tuple(cards(moment).values()), {"0000:42:00.0": M60_MOST, "0000:82:00.0": M60_MOST})
+    settings = DeviceSettings(mdevs=M60_TYPES)
+    found = describe_cards(card_contexts(facts, settings, held), "node1", under_cells)
+    return {provider.device: provider for provider in found}
+
+
+def test_types_of_one_card_share_it_or_exclude_each_other() -> None:
+    card = typed("boot")["pci:0000:42:00.0"]
+    assert amounts(card) == {"CUSTOM_SMALL": 16, "CUSTOM_DESK": 8, "CUSTOM_BIG": 1}
+    assert card.ways == (frozenset({"CUSTOM_SMALL", "CUSTOM_DESK"}), frozenset({"CUSTOM_BIG"}))
+    assert {"CUSTOM_MDEV_TYPE_NVIDIA_11", "CUSTOM_MDEV_TYPE_NVIDIA_22"} <= card.traits
+    assert not any(inventory.reserved for inventory in card.inventories.values())
+    for resource_class, units in card.units.items():
+        assert list(card.to_make[resource_class]) == list(units), "none is there yet"
+        assert len(units) == card.inventories[resource_class].total
+
+
+def test_what_is_made_takes_the_room_of_other_types() -> None:
+    first, second = (typed("mdevs")[f"pci:0000:{bus}:00.0"] for bus in ("42", "82"))
+    assert {name: (each.total, each.reserved) for name, each in first.inventories.items()} == {
+        "CUSTOM_SMALL": (16, 1),  # one nvidia-12 is there
+        "CUSTOM_DESK": (8, 0),
+        "CUSTOM_BIG": (1, 1),
+    }
+    assert first.units["CUSTOM_SMALL"][0] == "11111111-1111-4111-8111-111111111111"
+    assert {name: each.total - each.reserved for name, each in second.inventories.items()} == {
+        "CUSTOM_SMALL": 0,
+        "CUSTOM_DESK": 0,
+        "CUSTOM_BIG": 0,  # one of another size is there, and nothing else fits
+    }
+
+
+def test_what_can_be_made_has_its_uuid_parent_and_type_already() -> None:
+    before, after = describe("vfs"), describe("mdevs")
+    m60, a100 = "pci:0000:42:00.0", "pci:0000:84:00.0"
+    makings = before[m60].to_make["VGPU"]
+    assert len(makings) == 10
+    assert all(each == {"parent": "0000:42:00.0", "type": "nvidia-11"} for each in makings.values())
+    parents = [each["parent"] for each in before[a100].to_make["VGPU"].values()]
+    assert parents == ["0000:84:00.1", "0000:84:00.2", "0000:84:00.3", "0000:84:00.4"], "one each"
+    there = "33333333-3333-4333-8333-333333333333"
+    assert after[a100].units["VGPU"][0] == there, "what is there goes first"
+    assert list(after[a100].to_make["VGPU"]) == list(before[a100].to_make["VGPU"])[1:], "and the rest stays"
+
+
+def test_what_is_there_of_another_type_is_not_given_out() -> None:
+    idle = next(m.uuid for c in tuple(cards("mdevs").values()) for m in c.mdevs if m.type_id == "nvidia-12")
+    card = describe("mdevs")["pci:0000:42:00.0"]
+    assert idle not in card.units["VGPU"]
+    assert len(card.units["VGPU"]) == card.inventories["VGPU"].total - 1, "it takes room all the same"
+    in_use = describe("mdevs", held=frozenset({idle}))["pci:0000:42:00.0"]
+    assert idle in in_use.units["VGPU"], "where its guest is found"
+
+
+NODE_DEVICE = """<device><name>vdpa_vdpa{n}</name><path>/sys/devices/x/vdpa{n}</path><parent>{parent}</parent>
+<driver><name>vhost_vdpa</name></driver><capability type='vdpa'><chardev>/dev/vhost-vdpa-{n}</chardev>
+</capability></device>"""
+
+
+def cards_with(count: int) -> tuple[Card, ...]:
+    """The recorded cards; the first `count` virtual functions of a network card have vDPA devices."""
+    devices = recorded("vfs")
+    vfs = [each for each in devices if isinstance(each, PciDevice) and each.physical_function == NIC0]
+    vfs.sort(key=lambda vf: vf.address)
+    added = [parse_node_device(NODE_DEVICE.format(n=n, parent=vf.name)) for n, vf in enumerate(vfs[:count])]
+    return cards_of([*devices, *(each for each in added if each is not None)])
+
+
+VFS = [vf.address for card in FACTS["vfs"].cards if card.device.address == NIC0 for vf in card.vfs]
+INTERFACE = "<interface type='vdpa'><source dev='{}'/></interface>"
+
+
+def test_a_node_device_names_its_path_and_the_card_has_it_by_address() -> None:
+    assert parse_node_device(NODE_DEVICE.format(n=3, parent="pci_x")) == VdpaDevice(
+        "vdpa_vdpa3", "pci_x", "/dev/vhost-vdpa-3"
+    )
+    found = {card.device.address: card for card in cards_with(2)}
+    assert found[NIC0].vdpa == {VFS[0]: "/dev/vhost-vdpa-0", VFS[1]: "/dev/vhost-vdpa-1"}
+    assert vdpa_functions(found.values()) == {"/dev/vhost-vdpa-0": VFS[0], "/dev/vhost-vdpa-1": VFS[1]}
+
+
+def test_they_are_offered_beside_the_other_functions_in_a_class_of_their_own() -> None:
+    providers = describe_cards(card_contexts(DeviceFacts(cards_with(2)), DEVICES), "node1", lambda _: "node1")
+    (card,) = (each for each in providers if each.device == f"pci:{NIC0}")
+    assert card.units == {"CUSTOM_VDPA": tuple(VFS[:2]), "SRIOV_NET_VF": tuple(VFS[2:])}
+    assert card.inventories["CUSTOM_VDPA"].total == 2
+    assert {"CUSTOM_PCI_TYPE_VDPA", "CUSTOM_PCI_TYPE_VF"} <= card.traits
+    providers = describe_cards(card_contexts(DeviceFacts(cards_with(4)), DEVICES), "node1", lambda _: "node1")
+    (card,) = (each for each in providers if each.device == f"pci:{NIC0}")
+    assert card.units == {"CUSTOM_VDPA": tuple(VFS)} and "CUSTOM_PCI_TYPE_VF" not in card.traits
+
+
+def test_the_class_of_the_operator_counts_as_in_nova() -> None:
+    specs = parse_device_specs(('{"vendor_id": "8086", "product_id": "10ca", "resource_class": "fast"}',))
+    providers = describe_cards(
+        card_contexts(DeviceFacts(cards_with(4)), DeviceSettings(specs)), "node1", lambda _: "node1"
+    )
+    (card,) = (each for each in providers if each.device == f"pci:{NIC0}")
+    assert card.units == {"CUSTOM_FAST": tuple(VFS)}
+
+
+def test_a_domain_names_them_by_path() -> None:
+    functions = vdpa_functions(cards_with(2))
+    devices = INTERFACE.format("/dev/vhost-vdpa-1") + INTERFACE.format("/dev/vhost-vdpa-9")
+    read = with_functions(parse_domain(domain(1, devices=devices)), functions)
+    assert read.interfaces == (VFS[1],)
+    assert [unit.unit for unit in guest_of(read, GuestState.RUNNING, 0, frozenset()).units] == [VFS[1]]
+    assert starting_guest(read, 0, frozenset(), {}).units[0].device == f"pci:{VFS[1]}"
+    plain = replace(read, vdpa=(), interfaces=())
+    assert with_functions(plain, functions) is plain
+
+
+@pytest.mark.parametrize("present", [False, True])
+def test_a_domain_gets_an_interface_for_each_that_it_lacks(present: bool) -> None:
+    functions = vdpa_functions(cards_with(2))
+    text = domain(1, devices=INTERFACE.format("/dev/vhost-vdpa-0") if present else "")
+    given = [GivenDevice("", "CUSTOM_VDPA", address) for address in VFS[:2]]
+    written = write_vdpa(text, given, functions)
+    assert parse_domain(written).vdpa == ("/dev/vhost-vdpa-0", "/dev/vhost-vdpa-1")
+    assert write_vdpa(written, given, functions) == written
+
+
+def test_an_interface_without_a_device_gets_one_and_a_domain_says_what_it_needs() -> None:
+    functions = vdpa_functions(cards_with(2))
+    open_one = "<interface type='vdpa'><alias name='ua-red'/></interface>"
+    text = domain(1, devices=open_one + INTERFACE.format("/dev/vhost-vdpa-9"))
+    needed = list(needed_vdpa(parse_xml(text, "x", "domain"), functions))
+    assert [(each.kind, each.alias, each.unit) for each in needed] == [
+        (DeviceKind.VDPA, "red", ""),
+        (DeviceKind.VDPA, "", "/dev/vhost-vdpa-9"),
+    ]
+    written = write_vdpa(text, [GivenDevice("red", "CUSTOM_VDPA", VFS[1])], functions)
+    assert parse_domain(written).vdpa == ("/dev/vhost-vdpa-1", "/dev/vhost-vdpa-9")
+    (first, _) = needed_vdpa(parse_xml(written, "x", "domain"), functions)
+    assert (first.alias, first.unit) == ("red", VFS[1])

@@ -1,11 +1,18 @@
+"""Units that domains name: located, recorded, missing, made again after a reboot, and carved."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kits.libvirt_model import FACTS
 from kits.libvirt_node import DATA
 from kits.recorded_cards import A100, M60, NIC0, NIC1, T4, cards
 
-from agent.driver import DescribedProvider
+from agent.driver import CarvedUnit, DescribedProvider
 from drivers.host.domain_xml import parse_domain
-from drivers.libvirt.describe.cards import Card, MdevSpec, cards_of
+from drivers.libvirt.describe.cards import Card, MdevSpec, UnitRecord, cards_of
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
-from drivers.libvirt.describe.unit_records import unit_locations
+from drivers.libvirt.describe.unit_records import LostMdev, carved_units, lost_mdevs, unit_locations
 from drivers.libvirt.xml import (
     MediatedDevice,
     PciDevice,
@@ -50,3 +57,82 @@ def test_the_active_one_of_two_devices_with_one_uuid_holds_it() -> None:
         mdevs = [MediatedDevice(f"m{n}", uuid, f"p{n}", "t", active[n - 1]) for n in (1, 2)]
         holder = "pci:0000:01:00.0" if active[0] else "pci:0000:02:00.0"
         assert owners_of(cards_of([*functions, *mdevs]))[uuid] == holder
+
+
+PARENT = "pci_0000_42_00_0"
+UUID = "11111111-1111-4111-8111-111111111111"
+NAME = f"mdev_{UUID.replace('-', '_')}_0000_42_00_0"
+UNIT = UnitRecord(UUID, M60, "VGPU", M60, "nvidia-11", "boot-1")
+
+
+def after_a_reboot(*mdevs: MediatedDevice) -> DeviceFacts:
+    cards = FACTS["boot"].cards
+    return DeviceFacts(
+        tuple(replace(card, mdevs=mdevs) if card.device.address == M60 else card for card in cards)
+    )
+
+
+def mdev(parent: str = PARENT, *, active: bool) -> MediatedDevice:
+    return MediatedDevice(NAME, UUID, parent, "nvidia-11", active)
+
+
+def lost(facts: DeviceFacts, missing: tuple[UnitRecord, ...] = (UNIT,)) -> list[LostMdev]:
+    return lost_mdevs(missing, facts, "boot-2")
+
+
+def test_a_transient_one_is_made_anew() -> None:
+    assert lost(after_a_reboot()) == [LostMdev(UNIT, PARENT, None)]
+
+
+def test_a_persistent_one_is_started_as_it_is_defined() -> None:
+    assert lost(after_a_reboot(mdev(active=False))) == [LostMdev(UNIT, PARENT, NAME)]
+    elsewhere = mdev("pci_0000_82_00_0", active=False)
+    assert lost(after_a_reboot(elsewhere)) == [LostMdev(UNIT, PARENT, None)], (
+        "that definition is of another card"
+    )
+
+
+def test_one_with_autostart_is_there_and_left_alone() -> None:
+    """The host started it; where it did not (a broken udev rule), it is as any persistent one."""
+    assert lost(after_a_reboot(mdev(active=True)), missing=()) == []
+
+
+SETTINGS = DeviceSettings(mdevs=(MdevSpec("nvidia-471", frozenset({"0000:84:00.0"})), MdevSpec("nvidia-11")))
+
+
+def test_the_functions_and_mediated_devices_of_the_recorded_host() -> None:
+    units = {unit.unit: unit for unit in carved_units(FACTS["mdevs"], (), SETTINGS)}
+    assert units["0000:41:10.2"] == CarvedUnit("0000:41:10.2", "0000:41:00.0", "0000:41:10.2")
+    mdevs = [unit for unit in units.values() if unit.unit != unit.parent]
+    assert mdevs and all(unit.type_id for unit in mdevs)
+    assert {(unit.card, unit.parent) for unit in mdevs} <= {
+        ("0000:42:00.0", "0000:42:00.0"),
+        ("0000:82:00.0", "0000:82:00.0"),
+        *(("0000:84:00.0", f"0000:84:00.{number}") for number in range(1, 5)),
+    }
+
+
+def test_a_vgpu_type_is_that_of_the_options_and_none_is_not_known() -> None:
+    types = {"0000:84:00.1": "471", "0000:84:00.2": "0"}
+    facts = DeviceFacts(FACTS["vfs"].cards, vgpu_types=types)
+    units = {unit.unit: unit.type_id for unit in carved_units(facts, (), SETTINGS)}
+    assert units["0000:84:00.1"] == "nvidia-471"
+    assert "0000:84:00.2" not in units, "what it was before the boot is in the plan file"
+
+
+def test_a_vgpu_is_made_again_where_it_is_on_its_card() -> None:
+    facts = DeviceFacts(
+        FACTS["vfs"].cards, vgpu_types={"0000:84:00.1": "471"}, vgpu_places={"0000:84:00.1": 20}
+    )
+    units = {unit.unit: unit for unit in carved_units(facts, (), SETTINGS)}
+    assert units["0000:84:00.1"] == CarvedUnit(
+        "0000:84:00.1", "0000:84:00.0", "0000:84:00.1", "nvidia-471", placement=20
+    )
+
+
+def test_a_mediated_device_that_a_boot_took_away_is_known_by_its_record() -> None:
+    record = UnitRecord("u-1", "0000:42:00.0", "VGPU", "0000:42:00.0", "nvidia-11", "boot-1")
+    vf = UnitRecord("0000:41:10.0", "0000:41:00.0", "SRIOV_NET_VF", boot="boot-1")
+    assert carved_units(DeviceFacts(), (record, vf), SETTINGS) == (
+        CarvedUnit("u-1", "0000:42:00.0", "0000:42:00.0", "nvidia-11"),
+    )
