@@ -1,7 +1,7 @@
 """Runs the audit: reads the host twice, reports the findings of both readings, and repairs them."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from agent.audit.suspects import suspect_moves, suspects
 from agent.driver import Guest
 from agent.errors import PlacementError, Refused
 from agent.placement.client import PlacementClient
+from agent.reshape.types import Instruction
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
 
@@ -52,10 +53,11 @@ class Auditor:
         guests: Callable[[], tuple[Guest, ...]],
         devices: Callable[[], Mapping[str, str]],
         known_tree: Callable[[], ProviderTree | None] = lambda: None,
+        leads: Callable[[], Sequence[Instruction]] = tuple,
         *,
         may_not_heal: Callable[[ProviderTree, bool], str | None] = lambda tree, taking: None,
     ) -> None:
-        self._reader = AuditReader(tracker, client, root, guests, devices, known_tree)
+        self._reader = AuditReader(tracker, client, root, guests, devices, known_tree, leads)
         self._repairer = Repairer(tracker, client, self._reader)
         self._may_not_heal = may_not_heal
         self._lock = threading.Lock()

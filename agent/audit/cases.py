@@ -26,6 +26,9 @@ from agent.moves.ownership import (
 )
 from agent.moves.states import MIGRATION_TYPE, Move, MoveRole, MoveState
 from agent.placement.client import ConsumerAllocations
+from agent.reshape.claimed_units import HostRecords
+from agent.reshape.restored import follow_placement
+from agent.reshape.types import Relocation
 from agent.shapes import Allocations
 
 
@@ -90,6 +93,17 @@ class ConsumerCase:
         if self.claim is None or not self.parts.here or self._placed_here == self._claimed:
             return None
         return None if self._placed_here in self._whereabouts else self._claimed
+
+    @property
+    def reshaped(self) -> tuple[Relocation, ...]:
+        """How a reshape led from the claim to what Placement has, if the claim's record is from before it."""
+        if self.claimed_otherwise is None:
+            return ()
+        observation = self.observation
+        moves = {move.migration: move for move in observation.moves}
+        records = HostRecords(observation.claims, moves, observation.exact_units)
+        held = {self.consumer: self._placed_here}
+        return follow_placement(records, held, observation.leads, observation.host.tree)
 
     @property
     def is_on_other_providers(self) -> bool:

@@ -4,7 +4,7 @@ The audit compares these three sources, as the columns of the book's rows: used,
 difference between them is a finding (`agent.audit.findings`).
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.claims.claim import Claim, Fit
@@ -17,6 +17,8 @@ from agent.driver import Guest
 from agent.moves.states import Move
 from agent.placement.client import ConsumerAllocations
 from agent.providers.device_health import CELL, DeviceHealth
+from agent.reshape.claimed_units import ExactUnits
+from agent.reshape.types import Instruction
 from agent.shapes import Allocations, Held, Units, Usages
 
 
@@ -38,6 +40,8 @@ class Observation:
     `unhealthy`: {address: health} of the devices that are not well.
     `whereabouts`: {consumer of a claim whose place a reshape may have moved under another consumer: the
     allocations that the place may be by now}; the agent follows that at its next verification.
+    `leads` are the driver's move instructions: to where a reshape may have moved what a claim has, of which
+    the agent's restored journal does not know.
     `settling`: the consumers of which the agent itself is finding out what became of a write.
     """
 
@@ -59,6 +63,7 @@ class Observation:
     ages: Mapping[str, float] = field(default_factory=dict)
     unhealthy: Mapping[str, DeviceHealth] = field(default_factory=dict)
     whereabouts: Mapping[str, Collection[Allocations]] = field(default_factory=dict)
+    leads: Sequence[Instruction] = ()
     settling: frozenset[str] = frozenset()
 
     def allocations_here(self, consumer: str) -> Allocations:
@@ -114,6 +119,11 @@ class Observation:
         return frozenset(
             consumer for move in self.moves if not move.ended for consumer in (move.instance, move.migration)
         )
+
+    @property
+    def exact_units(self) -> ExactUnits:
+        """The exact units that the driver offers, and the guests that use some of them."""
+        return ExactUnits(self.offered, tuple(self.guests.values()))
 
     @property
     def place(self) -> Place:

@@ -3,7 +3,7 @@
 No request is made under the tracker's lock.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from agent.audit.cases import ConsumerCase, MoveCase, RowCase
@@ -18,6 +18,7 @@ from agent.moves.ownership import may_be_migration
 from agent.moves.states import Move
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.providers.unclaimed import without_reservations
+from agent.reshape.types import Instruction
 from agent.shapes import Allocations
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
@@ -28,6 +29,7 @@ class AuditReader:
 
     `root` is the uuid of the host's root provider. `guests` asks the driver. `devices` returns {provider
     uuid: device}. `known_tree` returns the tree as it was read last, which makes reading it again cheaper.
+    `leads` returns the driver's move instructions.
     """
 
     def __init__(
@@ -38,6 +40,7 @@ class AuditReader:
         guests: Callable[[], tuple[Guest, ...]],
         devices: Callable[[], Mapping[str, str]],
         known_tree: Callable[[], ProviderTree | None],
+        leads: Callable[[], Sequence[Instruction]] = tuple,
     ) -> None:
         self._tracker = tracker
         self._client = client
@@ -45,6 +48,7 @@ class AuditReader:
         self._guests = guests
         self._devices = devices
         self._known_tree = known_tree
+        self._leads = leads
 
     def observe(self) -> Observation:
         """Read the host once. Raises DriverError, PlacementError, StateError."""
@@ -73,6 +77,7 @@ class AuditReader:
             claims=known.claims,
             moves=known.moves,
             whereabouts=self._tracker.whereabouts(),
+            leads=self._leads(),
             holders=holders,
             devices={device: uuid for uuid, device in self._devices().items()},
             offered=known.offered,

@@ -7,6 +7,7 @@ from agent.claims.refusal import amounts_text
 from agent.claims.request import ClaimRequest
 from agent.claims.restriction import Restriction
 from agent.placement.client import ConsumerAllocations
+from agent.reshape.types import Relocation
 from agent.shapes import Allocations
 
 
@@ -77,6 +78,17 @@ class Deliver:
 
 
 @dataclass(frozen=True, slots=True)
+class FollowReshape:
+    """Have the consumer's claim follow these relocations of a reshape; Placement is not written."""
+
+    consumer: str
+    relocations: tuple[Relocation, ...]
+
+    def __str__(self) -> str:
+        return f"record the providers to which a reshape moved the claim of {self.consumer}"
+
+
+@dataclass(frozen=True, slots=True)
 class EndMove:
     """Confirm the move."""
 
@@ -86,7 +98,7 @@ class EndMove:
         return f"confirm the migration {self.migration}"
 
 
-Repair = WriteAllocations | TakeClaim | ClaimUse | RecordUse | DropClaim | Deliver | EndMove
+Repair = WriteAllocations | TakeClaim | ClaimUse | RecordUse | DropClaim | Deliver | EndMove | FollowReshape
 
 
 def _text(allocations: Allocations) -> str:

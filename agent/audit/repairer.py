@@ -11,6 +11,7 @@ from agent.audit.repair import (
     Deliver,
     DropClaim,
     EndMove,
+    FollowReshape,
     RecordUse,
     Repair,
     TakeClaim,
@@ -21,6 +22,7 @@ from agent.claims.request import ClaimRequest
 from agent.claims.restriction import Restriction
 from agent.errors import PlacementConflict
 from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.reshape.types import Relocation
 from agent.tracker.tracker import ResourceTracker
 
 
@@ -52,6 +54,8 @@ class Repairer:
                 self._claim_use(observation, finding, request, restriction)
             case RecordUse(before, after):
                 self._record_use(observation, finding, before, after)
+            case FollowReshape(_, relocations):
+                self._follow_reshape(observation, finding, relocations)
             case EndMove(migration):
                 self._end_move(observation, finding, migration)
             case Deliver(consumer):
@@ -80,6 +84,16 @@ class Repairer:
         with self._tracker.turn(consumer):
             self._check_unchanged(observation, finding)
             self._tracker.drop_claim(consumer, "audit: leaked claim")
+
+    def _follow_reshape(
+        self, observation: Observation, finding: Finding, relocations: tuple[Relocation, ...]
+    ) -> None:
+        moves = (move for move in self._tracker.moves().values() if not move.ended)
+        pairs = [{move.instance, move.migration} for move in moves]
+        consumers = {finding.subject}.union(*(pair for pair in pairs if finding.subject in pair))
+        with self._tracker.turns_on((), consumers):
+            self._check_unchanged(observation, finding)
+            self._tracker.follow_placement(relocations, observation.exact_units)
 
     def _end_move(self, observation: Observation, finding: Finding, migration: str) -> None:
         present = self._tracker.moves().get(migration)

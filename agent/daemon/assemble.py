@@ -96,6 +96,7 @@ def assemble(
         reconciler.read_known_guests,
         journal.devices,
         lambda: reconciler.tree,
+        lambda: reconciler.leads,
         may_not_heal=lambda tree, taking: reconciler.holds_back(tree, taking=taking),
     )
     gate = Gate(tracker, client, reconciler.guest_of, journal.devices, reconciler.passed_devices)

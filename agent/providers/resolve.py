@@ -187,7 +187,7 @@ def recognize_owned(current: ProviderTree, root_uuid: str) -> OwnedProviders:
         {
             provider.uuid: OwnedProvider(classes=frozenset(provider.inventories))
             for provider in current
-            if provider.uuid == str(uuid5(UUID(root_uuid), provider.name))
+            if provider.uuid == uuid_of_new(root_uuid, provider.name)
         }
     )
 
@@ -231,13 +231,18 @@ def uuids_of(description: Description, current: ProviderTree, root_uuid: str) ->
     return uuids
 
 
+def uuid_of_new(root_uuid: str, name: str) -> str:
+    """uuid5(root, name): the uuid that the agent gives a provider below the root, and gives it again."""
+    return str(uuid5(UUID(root_uuid), name))
+
+
 def _new_uuid(root_uuid: str, name: str, taken: set[str]) -> str:
-    """uuid5(root, name), with a counter where another provider, renamed since, has that uuid."""
-    uuid = str(uuid5(UUID(root_uuid), name))
+    """`uuid_of_new`, with a counter where another provider, renamed since, has that uuid."""
+    uuid = uuid_of_new(root_uuid, name)
     count = 1
     while uuid in taken:
         count += 1
-        uuid = str(uuid5(UUID(root_uuid), f"{name}#{count}"))
+        uuid = uuid_of_new(root_uuid, f"{name}#{count}")
     return uuid
 
 

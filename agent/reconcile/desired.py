@@ -20,10 +20,11 @@ from agent.reshape.due_instructions import (
     without_claimed_changes,
 )
 from agent.reshape.parking import park_units
+from agent.reshape.restored import places_of_claims
 from agent.reshape.staged_tree import without_sources
 from agent.reshape.types import Instruction
 from agent.reshape.undone import UndoneReceipts
-from agent.shapes import Held, Holders
+from agent.shapes import Amounts, Held, Holders
 from agent.tree import ProviderTree
 
 
@@ -73,7 +74,12 @@ def desired_state(
     moves = name_migrations(moves, records.moves, records.exact.guests)
     held = _held_at_ends(client, (*moves, *back), current, tree)
     inverse = still_held(known_instructions(back, current, tree), held)
-    located = locate_units(records, known_instructions(moves, current, tree), inverse)
+    known = known_instructions(moves, current, tree)
+    by_consumer: dict[str, dict[str, Amounts]] = {}
+    for uuid, holders in held.items():
+        for consumer, amounts in holders.items():
+            by_consumer.setdefault(consumer, {})[uuid] = amounts
+    located = {**places_of_claims(records, by_consumer, known), **locate_units(records, known, inverse)}
     parking = park_units(with_missing(moves, located, current), described, current, tree, held)
     instructions = without_claimed(known_instructions(parking.moves, current, parking.tree), located)
     instructions = without_claimed_changes(instructions, records.claims.keys(), current, parking.tree)

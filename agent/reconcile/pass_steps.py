@@ -11,12 +11,20 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+from agent import log
 from agent.claims.fit import ProviderIndex
 from agent.claims.host_cells import HostCells, HostLayout
 from agent.claims.rows import Row
 from agent.claims.used import IDLE, Place, gone_units
 from agent.driver import Description, Guest, Topology
-from agent.errors import ApplyError, PlacementUnavailable, ReshapeRefused, StateError
+from agent.errors import (
+    ApplyError,
+    ClaimConflict,
+    PlacementUnavailable,
+    ReshapeRefused,
+    StateError,
+    counted,
+)
 from agent.moves.circumstances import consumer_names
 from agent.placement.apply import apply
 from agent.placement.client import PlacementClient
@@ -39,12 +47,15 @@ from agent.reconcile.reshape_runner import ReshapeRunner
 from agent.reconcile.undone_reshapes import UndoneReshapes
 from agent.reshape.claimed_cells import name_claimed_cells
 from agent.reshape.claimed_units import ExactUnits, HostRecords
+from agent.reshape.restored import follow_placement, leads_of
 from agent.reshape.staged_tree import moving_slots, staged_tree
-from agent.reshape.types import Relocation
-from agent.shapes import Held, Usages
+from agent.reshape.types import Instruction, Relocation
+from agent.shapes import Allocations, Held, Usages
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
+
+LOG = log.get(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +110,12 @@ class Pass:
     def exact_units(self) -> ExactUnits:
         """The exact units that the driver offers, and the guests that use some of them."""
         return ExactUnits(self.resolved.units, self.seen.guests)
+
+    @property
+    def leads(self) -> tuple[Instruction, ...]:
+        """The driver's move instructions, also from providers that are gone."""
+        root = self.resolved.tree.roots[0].uuid
+        return leads_of(self.description.moves, root, self.current, self.resolved.tree)
 
     @property
     def complete(self) -> bool:
@@ -229,13 +246,53 @@ class PassSteps:
         return survey.used, UnheldUse(*survey[1:])
 
     def settle(self, this: Pass) -> Pass:
-        """End a reshape whose outcome is unknown; resolve again if Placement turns out to have executed it.
+        """End a reshape whose outcome is unknown; resolve again if Placement turns out to have executed it,
+        or one that the journal does not have.
 
         Raises PlacementError, StateError where the outcome is still unknown.
         """
-        if not self._reshape_runner.settle(this.exact_units):
-            return this
-        return self.resolve(this.seen, self._client.read_tree(self._root_uuid, this.current))
+        if self._reshape_runner.settle(this.exact_units):
+            this = self.resolve(this.seen, self._client.read_tree(self._root_uuid, this.current))
+        return self.resolve(this.seen, this.current) if self._follow_placement(this) else this
+
+    def _follow_placement(self, this: Pass) -> bool:
+        """Let the records of a journal from before a reshape follow it; returns whether any did.
+
+        Without such a record that costs nothing. Raises PlacementError, StateError.
+        """
+
+        def relocations(held: Mapping[str, Allocations]) -> tuple[Relocation, ...]:
+            records = HostRecords(self._tracker.claims(), self._tracker.moves(), this.exact_units)
+            return follow_placement(records, held, this.leads, this.current)
+
+        rows = self._tracker.rows().values()
+        consumers = {each.consumer for each in relocations(dict(chain(*(row.held.items() for row in rows))))}
+        if not consumers:
+            return False
+        here = self._sharing.around(this.current)
+        try:
+            with self._tracker.turns_on((), consumers):
+                held = self._client.allocations_of_all(consumers)
+                found = relocations(
+                    {
+                        consumer: {uuid: part for uuid, part in each.allocations.items() if uuid in here}
+                        for consumer, each in held.items()
+                    }
+                )
+                if found:
+                    self._tracker.follow_placement(found, this.exact_units)
+        except ClaimConflict as conflict:
+            LOG.debug("Records follow a reshape at the next pass: %s", conflict.message)
+            return False
+        followed = {each.consumer for each in found}
+        if followed:
+            LOG.warning(
+                "The agent's records of %s were older than a reshape that Placement has, as in a state "
+                "directory that was restored from a copy; they now follow it: %s.",
+                counted(len(followed), "consumer"),
+                ", ".join(sorted(followed)),
+            )
+        return bool(followed)
 
     def find_desired(self, this: Pass, undone: tuple[str, ...] | None = None) -> Pass:
         """Find the moves that are due, with the receipts `undone` left undone; None: those in the journal.

@@ -35,6 +35,7 @@ from agent.reconcile.reshape_runner import ReshapeRunner
 from agent.reconcile.tree_cache import TreeCache
 from agent.reconcile.undone_reshapes import UndoneReshapes
 from agent.reshape.receipt import Receipt
+from agent.reshape.types import Instruction
 from agent.shapes import Usages
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
@@ -115,6 +116,11 @@ class Reconciler:
     def tree(self) -> ProviderTree | None:
         """Placement's tree as of the last pass, which may have run before the agent's last start."""
         return self._tree
+
+    @property
+    def leads(self) -> tuple[Instruction, ...]:
+        """The move instructions of the last pass; see `agent.reshape.restored`."""
+        return self._last.leads if self._last is not None else ()
 
     @property
     def is_disabled(self) -> bool:

@@ -52,6 +52,7 @@ from agent.reshape.claimed_units import (
 from agent.reshape.due_instructions import still_held, with_stand_ins
 from agent.reshape.plan import plan_reshape, touched_providers
 from agent.reshape.receipt import Receipt, make_receipt, read_slots, slots_to_json
+from agent.reshape.restored import places_of_claims
 from agent.reshape.staged_tree import moving_slots, staged_tree
 from agent.reshape.types import Instruction, Reshape, Slot, inventory_at, new_custom_classes
 from agent.shapes import Allocations, Holders
@@ -233,7 +234,10 @@ class ReshapeRunner:
             for consumer, whole in allocated.consumers.items()
             if whole.consumer_type in MIGRATION_TYPES and consumer not in guests
         }
-        located = locate_units(records, desired.moves, desired.back)
+        located = {
+            **places_of_claims(records, held, desired.moves),
+            **locate_units(records, desired.moves, desired.back),
+        }
         claimed = claimed_places(records.claims, located, held, migrations)
         typed = {who for who in migrations if allocated.consumers[who].consumer_type == MIGRATION_TYPE}
         instructions = (

@@ -345,6 +345,20 @@ class Journal:
         """Write the inventories, JSON-ready, of slots that are reserved only while a reshape is pending."""
         self._remember(RESERVED_SLOTS, slots)
 
+    def put_relocated(self, claims: Collection[Claim], moves: Iterable[Move]) -> PendingWrite:
+        """Write these claims and moves, which follow a reshape that the journal does not have."""
+        rows = [_claim_row(claim) for claim in claims]
+        move_rows = [_move_row(move) for move in moves]
+        detail = f"of before this journal was restored, {counted(len(rows), 'claim')} moved"
+
+        def change(transaction: Transaction) -> None:
+            for row in move_rows:
+                transaction.execute(schema.PUT_MOVE, row)
+            for row in rows:
+                transaction.execute(schema.PUT_CLAIM, row)
+
+        return self._write(change, ("", RESHAPE_EVENT, detail))
+
     def _put_reshape(
         self, receipt: Receipt, *, done: bool, claims: Iterable[Claim], moves: Iterable[Move]
     ) -> PendingWrite:

@@ -18,8 +18,9 @@ from agent.errors import PlimsollError, StateError, StateUnknown
 from agent.moves.states import MOVE_TRANSITIONS, Move, MoveKind, MoveState, MoveStep, claims_of
 from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.receipt import Receipt
-from agent.reshape.relocate import relocate_records
-from agent.reshape.whereabouts import passages, whereabouts
+from agent.reshape.relocate import RelocatedRecords, relocate_records
+from agent.reshape.types import Relocation
+from agent.reshape.whereabouts import Passage, passages, whereabouts
 from agent.shapes import Allocations, Held, Units, Usages
 from agent.state.journal import ENDED_MOVES_MAX, RESHAPE_EVENT, WAIT_EVENT, Journal, PendingWrite
 from agent.tree import ProviderTree
@@ -494,14 +495,38 @@ class Register:
 
         The caller has the turns of all these consumers. Raises StateError: then nothing is changed.
         """
+        self._put_relocated(
+            (*receipt.relocations, *receipt.records),
+            exact,
+            lambda relocated: self._journal.finish_reshape(receipt, relocated.claims, relocated.moves),
+            passages([receipt]),
+        )
+
+    def follow_placement(self, relocations: Collection[Relocation], exact: ExactUnits) -> None:
+        """Put claims and moves where a reshape put them that the journal does not have.
+
+        As `relocate`, without a receipt: the journal was restored from a copy that is older.
+        """
+        self._put_relocated(
+            relocations,
+            exact,
+            lambda relocated: self._journal.put_relocated(relocated.claims, relocated.moves),
+        )
+
+    def _put_relocated(
+        self,
+        relocations: Collection[Relocation],
+        exact: ExactUnits,
+        write: Callable[[RelocatedRecords], PendingWrite],
+        reshaped: tuple[Passage, ...] = (),
+    ) -> None:
         with self._lock:
-            relocations = (*receipt.relocations, *receipt.records)
             relocated = relocate_records(relocations, self._book.claims, self._moves, exact)
-            written = self._journal.finish_reshape(receipt, relocated.claims, relocated.moves)
+            written = write(relocated)
         written.wait()
         with self._lock:
             self._moves.update({move.migration: move for move in relocated.moves})
-            self._passages += passages([receipt])
+            self._passages += reshaped
             for claim in relocated.claims:
                 self._book.put(claim)
             self._on_step(RESHAPE_EVENT, None)

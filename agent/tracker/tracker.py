@@ -36,6 +36,7 @@ from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.providers.divided_cards import Card
 from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.receipt import Receipt
+from agent.reshape.types import Relocation
 from agent.shapes import Allocations, Held, Units, Usages
 from agent.state.journal import Journal
 from agent.state.pause import Pause
@@ -612,3 +613,10 @@ class ResourceTracker:
         changed.
         """
         self._register.relocate(receipt, exact)
+
+    def follow_placement(self, relocations: Collection[Relocation], exact: ExactUnits) -> None:
+        """Put claims and moves where a reshape put them that a restored journal does not have.
+
+        The caller has the turns of their consumers. Raises StateError: then nothing is changed.
+        """
+        self._register.follow_placement(relocations, exact)

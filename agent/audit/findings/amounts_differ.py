@@ -30,7 +30,7 @@ class AmountsDiffer(FindingKind):
         if not case.placed.allocations:
             return self._without_allocation(case, case.claim) if case.guest is not None else None
         allocations = case.claimed_otherwise
-        if allocations is None or case.is_on_other_providers:
+        if allocations is None or case.is_on_other_providers or case.reshaped:
             return None
         return Finding(
             self.name,

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from agent.audit.cases import ConsumerCase
 from agent.audit.finding import Finding, FindingKind, TableRow
-from agent.audit.repair import WriteAllocations
+from agent.audit.repair import FollowReshape, WriteAllocations
 
 
 class WrongProvider(FindingKind):
@@ -18,12 +18,31 @@ class WrongProvider(FindingKind):
             "The allocation of the claim is written again.",
             "no",
         ),
+        TableRow(
+            "The same, and the claim's record is from before a reshape, as in a state directory that was "
+            "restored from a copy: Placement has the same amounts where the reshape moved them.",
+            "The claim gets the providers that Placement has, and keeps its exact units.",
+            "yes",
+        ),
     )
 
     def judge_consumer(self, case: ConsumerCase) -> Finding | None:
         """The allocation here against the claim, of a moving instance or its migration as well."""
         allocations = case.claimed_otherwise
-        if allocations is None or not case.is_on_other_providers:
+        if allocations is None:
+            return None
+        relocations = case.reshaped
+        if relocations:
+            return Finding(
+                self.name,
+                case.consumer,
+                f"The claim of {case.consumer} is from before a reshape, which moved its allocation in "
+                "Placement.",
+                case.evidence,
+                own=True,
+                repair=(FollowReshape(case.consumer, relocations),),
+            )
+        if not case.is_on_other_providers:
             return None
         return Finding(
             self.name,

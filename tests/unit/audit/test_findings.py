@@ -49,14 +49,24 @@ from agent.audit.findings.uses_more import UsesMore
 from agent.audit.findings.vanished_unit import VanishedUnit
 from agent.audit.findings.wrong_provider import WrongProvider
 from agent.audit.observation import Observation
-from agent.audit.repair import ClaimUse, Deliver, DropClaim, EndMove, RecordUse, TakeClaim, WriteAllocations
+from agent.audit.repair import (
+    ClaimUse,
+    Deliver,
+    DropClaim,
+    EndMove,
+    FollowReshape,
+    RecordUse,
+    TakeClaim,
+    WriteAllocations,
+)
 from agent.audit.suspects import suspects
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.fit import ProviderIndex
 from agent.claims.guest_cells import PlacedCell
-from agent.driver import Guest, GuestState, UsedUnit
+from agent.driver import Guest, GuestState, MoveInstruction, UsedUnit
 from agent.moves.states import END_STATES, MIGRATION_TYPE, MoveRole, MoveState, claims_of
 from agent.providers.device_health import DeviceHealth, HealthState, Symptom
+from agent.reshape.types import Instruction, Relocation
 from agent.shapes import Allocations
 from agent.tree import Inventory, ProviderTree
 
@@ -794,3 +804,18 @@ def test_the_claims_providers_are_written_again() -> None:
 def test_other_amounts_on_the_same_provider_are_another_finding() -> None:
     more = {uuid: {"VGPU": 2} for uuid in ITS_CARD}
     assert judge_provider(consumer_case(observe(A_VGPU), more)) is None
+
+
+def test_a_claim_from_before_a_reshape_follows_it() -> None:
+    """The card had another name, and the restored journal still has that."""
+    former, (card,) = uuid_of("former name"), ITS_CARD
+    before = replace(A_VGPU[CONSUMER], allocations={former: {"VGPU": 1}})
+    lead = Instruction(MoveInstruction("former name", {"VGPU": 4}, "card"), former, card)
+    observation = replace(observe({CONSUMER: before}, placed={CONSUMER: ITS_CARD}), leads=(lead,))
+    finding = judge_provider(consumer_case(observation, ITS_CARD))
+    assert finding is not None and finding.own
+    assert finding.repair == (
+        FollowReshape(CONSUMER, (Relocation(CONSUMER, "VGPU", 1, former, card, "VGPU"),)),
+    )
+    other = judge_provider(consumer_case(observation, {card: {"VGPU": 2}}))
+    assert other is not None and isinstance(other.repair[0], WriteAllocations), "no reshape adds a unit"

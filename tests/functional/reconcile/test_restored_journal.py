@@ -1,0 +1,204 @@
+"""The agent's journal, or Placement, is restored from a copy that is from before a reshape."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kits.placements import Embedded, Placement
+from kits.reshape_hosts import VF, Hosts, asks, guest_of, named
+
+from agent.audit.auditor import Auditor
+from agent.claims.claim import Claim
+from agent.moves.states import MoveKind, MoveState
+from agent.placement.client import PlacementClient
+from agent.reconcile.pass_steps import PassSteps
+
+WEB, OTHER, NEXT, MIGRATION = (named(name) for name in ("web", "other", "next", "web moves"))
+AMOUNTS = {"VCPU": 1, "MEMORY_MB": 512}
+PLACES: tuple[Mapping[str, int], ...] = ({**AMOUNTS, VF: 2}, {"VCPU": 2, "VGPU": 1}, AMOUNTS)
+NESTED: Mapping[str, Any] = {"report_numa": True, "flat_devices": False}
+FLAT: Mapping[str, Any] = {"report_numa": False, "flat_devices": True}
+
+
+class Restored:
+    """Two hosts; the state directory of the first one can be put back to what it was."""
+
+    def __init__(self, directory: Path, placement: Placement, **changes: Any) -> None:
+        self._directory = directory
+        self.hosts = Hosts(directory, placement, **changes)
+        self.a = self.hosts.a
+
+    def save(self) -> None:
+        self.a.close()
+        shutil.copytree(self._directory / "a", self._directory / "copy")
+        self.a.restart()
+
+    def restore(self) -> None:
+        """The journal of then, and one look with it."""
+        self.a.close()
+        shutil.rmtree(self._directory / "a")
+        shutil.copytree(self._directory / "copy", self._directory / "a")
+        self.a.restart()
+        self.a.look()
+
+    def findings(self, *, heal_own: bool = False) -> list[str]:
+        a = self.a
+        auditor = Auditor(
+            a.tracker,
+            a.client,
+            a.root,
+            a.driver.guests,
+            dict,
+            lambda: a.reconciler.tree,
+            lambda: a.reconciler.leads,
+        )
+        return [finding.kind for finding in auditor.audit(heal_own=heal_own).findings]
+
+
+@pytest.fixture(params=["flat first", "nested first"])
+def world(request: pytest.FixtureRequest, placement: Placement, tmp_path: Path) -> Iterator[Restored]:
+    first = FLAT if request.param == "flat first" else NESTED
+    restored = Restored(tmp_path, placement, **first)
+    with restored.hosts:
+        yield restored
+
+
+def reshape(world: Restored) -> None:
+    now = NESTED if world.a.driver.describe().providers[0].units else FLAT
+    world.a.change(**now)
+    assert len(world.a.journal.reshapes(done=True)) > 0
+
+
+def claim_all(world: Restored) -> dict[str, Claim]:
+    return {who: world.a.claim(who, **place) for who, place in zip((WEB, OTHER, NEXT), PLACES, strict=True)}
+
+
+@pytest.mark.first_variant
+@pytest.mark.parametrize("run", [False, True], ids=["no guests", "guests"])
+def test_claims_of_before_a_reshape_follow_it_and_live_on(world: Restored, run: bool) -> None:
+    claims = claim_all(world)
+    if run:
+        world.a.guests(*map(guest_of, claims.values()))
+    world.save()
+    units = {who: world.a.units(who) for who in claims}
+    reshape(world)
+    after = world.a.tracker.claims()
+    world.restore()
+    assert {who: claim.allocations for who, claim in world.a.tracker.claims().items()} == {
+        who: claim.allocations for who, claim in after.items()
+    }
+    assert {who: world.a.units(who) for who in claims} == units
+    world.a.check()
+    assert world.findings() == []
+    world.a.guests()
+    for who in claims:
+        assert world.a.tracker.release(who)
+    assert world.hosts.raw.allocations_of(WEB).allocations == {}
+
+
+def test_the_audit_repairs_what_a_pass_could_not_follow(
+    world: Restored, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An operation on the consumer was under way at each pass so far."""
+    claim_all(world)
+    world.hosts.b.tracker.begin_move(asks(NEXT, **PLACES[2]), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.a.look()
+    world.save()
+    reshape(world)
+    with monkeypatch.context() as patch:
+        patch.setattr(PassSteps, "_follow_placement", lambda *_: False)
+        world.restore()
+    calls: list[str] = []
+    world.a.tap.before = calls.append
+    assert world.findings(heal_own=True) == ["wrong provider"] * 3
+    assert not [call for call in calls if not call.startswith("GET ")], "nothing is written to Placement"
+    world.a.check()
+    assert world.findings() == []
+
+
+@pytest.mark.first_variant
+@pytest.mark.parametrize("end", ["confirm", "revert"])
+@pytest.mark.parametrize("kind", [MoveKind.COLD_MIGRATE, MoveKind.SAME_HOST_RESIZE])
+def test_a_move_of_before_a_reshape_follows_it_and_ends(world: Restored, kind: MoveKind, end: str) -> None:
+    a, place = world.a, PLACES[0]
+    before = a.claim(WEB, **place)
+    begins = a if kind is MoveKind.SAME_HOST_RESIZE else world.hosts.b
+    begins.tracker.begin_move(asks(WEB, **{**place, "VCPU": 2}), kind, MIGRATION)
+    a.look()
+    world.save()
+    reshape(world)
+    world.restore()
+    assert a.tracker.moves()[MIGRATION].state is MoveState.BEGUN
+    a.check()
+    getattr(begins.tracker, f"{end}_move")(MIGRATION)
+    world.hosts.settle()
+    a.check()
+    world.hosts.b.check()
+    assert world.hosts.raw.allocations_of(MIGRATION).allocations == {}
+    if end == "revert":
+        now = a.tracker.claim_of(WEB)
+        assert now is not None
+        assert {unit for _, _, unit in now.exact} == {unit for _, _, unit in before.exact}
+    assert world.findings() == []
+
+
+@pytest.mark.first_variant
+def test_a_claim_can_be_resized_and_moved_away_afterwards(world: Restored) -> None:
+    a, b = world.a, world.hosts.b
+    a.claim(WEB, **PLACES[0])
+    world.save()
+    reshape(world)
+    world.restore()
+    a.tracker.begin_move(asks(WEB, **{**PLACES[0], "VCPU": 2}), MoveKind.SAME_HOST_RESIZE, MIGRATION)
+    a.tracker.confirm_move(MIGRATION)
+    b.tracker.begin_move(asks(WEB, **PLACES[0]), MoveKind.COLD_MIGRATE, OTHER)
+    b.tracker.confirm_move(OTHER)
+    world.hosts.settle()
+    a.check()
+    b.check()
+    assert a.tracker.claims() == {} and set(b.tracker.claims()) == {WEB}
+
+
+@pytest.mark.parametrize("first", [FLAT, NESTED], ids=["flat first", "nested first"])
+def test_placement_of_before_a_reshape_is_reshaped_to_where_the_claims_are(
+    tmp_path: Path, first: Mapping[str, Any]
+) -> None:
+    """Nothing but the claims knows who is on which card: a plan by uuid would exchange them."""
+    placement = Embedded(tmp_path)
+    world = Restored(tmp_path, placement, **first)
+    a, hosts = world.a, world.hosts
+    with hosts:
+        hosts.b.close()
+        for name in sorted((named(f"web{number}") for number in range(4)), reverse=True):
+            a.claim(name, **PLACES[0])
+        a.close()
+        hosts._transport.close()
+        files = [file for file in tmp_path.glob("placement.db*") if not file.name.endswith(".lock")]
+        for file in files:
+            shutil.copy(file, tmp_path / f"copy of {file.name}")
+        reopen(hosts, placement)
+        reshape(world)
+        claims = a.tracker.claims()
+        a.close()
+        hosts._transport.close()
+        for file in tmp_path.glob("placement.db*"):
+            file.unlink()
+        for file in files:
+            shutil.copy(tmp_path / f"copy of {file.name}", file)
+        reopen(hosts, placement)
+        a.look()
+        assert a.tracker.claims() == claims
+        a.check()
+        assert world.findings() == []
+        hosts.b._transport = hosts._transport
+        hosts.b._open()
+
+
+def reopen(hosts: Hosts, placement: Placement) -> None:
+    hosts._transport = hosts.a._transport = placement.transport()
+    hosts.raw = PlacementClient(hosts._transport)
+    hosts.a._open()
