@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from kits.paths import CHECKOUT
 
 FUNCTIONAL = CHECKOUT / "tests" / "functional"
 FIXTURE = re.compile(r"\b(placement|any_placement|openstack): (Placement|OpenStack)\b")
+MADE_OVER_ONE = re.compile(r"^def (\w+)\(.*\bplacement: Placement\b", re.M)
 NOT_ON_BOTH = {
     "daemon/test_adopt.py": "the host's uuid and the journal; placement is not asked",
     "api/test_app.py": "the socket and its routes, over a host without a placement",
@@ -80,13 +82,22 @@ def on_openstack_too() -> set[str]:
     return {str(found.relative_to(FUNCTIONAL)) for each in told for found in FUNCTIONAL.glob(each)}
 
 
+def takes_a_placement(file: Path) -> bool:
+    """By a fixture of its own, or by one that the folder's conftest makes over a placement."""
+    text, conftest = file.read_text(), file.with_name("conftest.py")
+    made = MADE_OVER_ONE.findall(conftest.read_text()) if conftest.exists() else []
+    return bool(
+        FIXTURE.search(text) or any(f"{name}: " in text and f"def {name}(" not in text for name in made)
+    )
+
+
 def test_each_file_runs_on_both_or_has_a_reason() -> None:
     files = {
         str(each.relative_to(FUNCTIONAL))
         for each in FUNCTIONAL.rglob("test_*.py")
         if each.name in ("test_serve.py", "test_serve_access.py") or "embedded" not in each.parts
     }
-    by_fixture = {name for name in files if FIXTURE.search((FUNCTIONAL / name).read_text())}
+    by_fixture = {name for name in files if takes_a_placement(FUNCTIONAL / name)}
     on_both = by_fixture | on_openstack_too()
     assert files - on_both == NOT_ON_BOTH.keys() - by_fixture
     assert not on_both & NOT_ON_BOTH.keys()

@@ -41,12 +41,21 @@ _copy: Path
 
 
 def tests_of(module: str) -> list[tuple[str, ...]]:
-    """The paths of tests that may notice a change of this module: the nearest first."""
+    """The paths of tests that may notice a change of this module: the nearest first.
+
+    Nearest are the files named as the module, and those with a section about it ("# agent.ROOM.MODULE: ...").
+    """
     inside = Path(module).relative_to("agent") if module.startswith("agent/") else Path(module)
+    section = f"\n# {module.removesuffix('.py').replace('/', '.')}: "
     own = [
         str(path.relative_to(CHECKOUT))
         for kind in ("unit", "functional")
-        for path in sorted((CHECKOUT / "tests" / kind / inside.parent).glob(f"test_{inside.stem}*.py"))
+        for path in sorted((CHECKOUT / "tests" / kind / inside.parts[0]).rglob("test_*.py"))
+        if (
+            path.stem.startswith(f"test_{inside.stem}")
+            and path.parts[-len(inside.parts) : -1] == inside.parts[:-1]
+        )
+        or section in path.read_text()
     ]
     rooms = [f"tests/unit/{inside.parent}", f"tests/functional/{inside.parts[0]}"]
     there = [(room,) for room in rooms if (CHECKOUT / room).is_dir()]

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from kits.placements import Placement
 from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
 from kits.tracker import request
 
@@ -21,12 +17,6 @@ GENERAL = ProviderEntry("a.yaml", "providers[0]", None, COMPUTE_NODE, LICENSES, 
 CARD = ProviderEntry("a.yaml", "providers[1]", "gpu0", None, GPU, frozenset({"CUSTOM_FAST"}))
 CONFIG = ProviderConfig((GENERAL, CARD))
 SEEN = (host(), provider("gpu0", VGPU=4))
-
-
-@pytest.fixture
-def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path, placement) as world:
-        yield world
 
 
 def test_what_is_configured_is_applied_once_and_can_be_claimed(world: World) -> None:

@@ -1,10 +1,6 @@
 """What the passes remember of Placement: only what may have changed is read again."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from kits.placements import Placement
 from kits.reshape import ROOT, World, host, provider
 
 from agent.placement.client import PlacementClient
@@ -12,10 +8,9 @@ from agent.reconcile.allocation_cache import AllocationCache
 
 
 @pytest.fixture
-def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path, placement) as world:
-        world.see(host(), provider("gpu0", VGPU=4))
-        yield world
+def world(world: World) -> World:
+    world.see(host(), provider("gpu0", VGPU=4))
+    return world
 
 
 def reads(world: World) -> list[str]:

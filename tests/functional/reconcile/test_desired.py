@@ -1,10 +1,6 @@
 """The state that a pass is to reach: the described tree, the moves that are due, and what is parked."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from kits.placements import Placement
 from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
 
 from agent.driver import Description, MoveInstruction
@@ -18,12 +14,11 @@ GONE = MoveInstruction(HOST, {"VGPU": 1}, HOST, {uuid_of("b"): {"VGPU": 1}})
 
 
 @pytest.fixture
-def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path, placement) as world:
-        world.see(host(VGPU=5))
-        world.hold("a", node1={"VGPU": 1})
-        world.tap.calls.clear()
-        yield world
+def world(world: World) -> World:
+    world.see(host(VGPU=5))
+    world.hold("a", node1={"VGPU": 1})
+    world.tap.calls.clear()
+    return world
 
 
 def desired(world: World, *moves: MoveInstruction) -> Desired:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from kits.placements import Placement
 from kits.reshape import World
 
 from agent.claims.claim import Claim
@@ -20,12 +17,6 @@ VF = "SRIOV_NET_VF"
 VFS = ("0000:41:02.0", "0000:41:02.1", "0000:41:02.2", "0000:41:02.3")
 HOST = DescribedProvider("node1", None, {"VCPU": DescribedInventory(16)})
 NIC = DescribedProvider("nic0", "node1", {VF: DescribedInventory(4)}, device="pci:nic0", units={VF: VFS})
-
-
-@pytest.fixture
-def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path, placement) as world:
-        yield world
 
 
 def left(*units: str) -> DescribedProvider:

@@ -1,10 +1,6 @@
 """The steps of a pass, one by one: each returns the pass anew, and only some of them write."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from kits.placements import Placement
 from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
 
 from agent.driver import Description, MoveInstruction
@@ -21,11 +17,10 @@ NESTED = Description(
 
 
 @pytest.fixture
-def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path, placement) as world:
-        world.see(host(VGPU=4))
-        world.hold("a", node1={"VGPU": 1})
-        yield world
+def world(world: World) -> World:
+    world.see(host(VGPU=4))
+    world.hold("a", node1={"VGPU": 1})
+    return world
 
 
 def steps_of(world: World) -> PassSteps:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,10 +24,9 @@ MOVES = tuple(MoveInstruction(HOST, {"VGPU": 4}, gpu, {}) for gpu in ("gpu0", "g
 
 
 @pytest.fixture
-def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path, placement) as world:
-        world.see(*FLAT)
-        yield world
+def world(world: World) -> World:
+    world.see(*FLAT)
+    return world
 
 
 def test_while_the_request_is_unanswered_only_what_moves_cannot_be_claimed(world: World) -> None:

@@ -1,10 +1,6 @@
 """Whether Placement executed a reshape that it did not answer, read from what it holds."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from kits.placements import Placement
 from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
 
 from agent.driver import MoveInstruction
@@ -16,11 +12,10 @@ TO_GPU = MoveInstruction(HOST, {"VGPU": 4}, "gpu0", {uuid_of("a"): {"VGPU": 1}})
 
 
 @pytest.fixture
-def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path, placement) as world:
-        world.see(host(VGPU=4))
-        world.hold("a", node1={"VGPU": 1})
-        yield world
+def world(world: World) -> World:
+    world.see(host(VGPU=4))
+    world.hold("a", node1={"VGPU": 1})
+    return world
 
 
 def unanswered(world: World, *, executed: bool) -> Receipt:

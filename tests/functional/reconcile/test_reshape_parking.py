@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from kits.placements import Placement
 from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
 from kits.tracker import request
 
@@ -31,12 +27,6 @@ def gone(**owners: int) -> MoveInstruction:
     """These use units of which no device is there."""
     shares = {uuid_of(who): {"VGPU": amount} for who, amount in owners.items()}
     return MoveInstruction(HOST, {"VGPU": sum(owners.values())}, HOST, shares)
-
-
-@pytest.fixture
-def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path, placement) as world:
-        yield world
 
 
 def test_a_unit_whose_device_is_gone_is_told_and_parked_and_the_rest_moves(world: World) -> None:

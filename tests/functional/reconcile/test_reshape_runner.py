@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,12 +31,6 @@ def to_gpus(**owners: dict[str, int]) -> tuple[MoveInstruction, ...]:
         )
         for gpu in ("gpu0", "gpu1")
     )
-
-
-@pytest.fixture
-def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path, placement) as world:
-        yield world
 
 
 def test_vgpus_in_use_go_to_the_card_that_each_guest_holds(world: World) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,11 +30,10 @@ def in_rack(described: DescribedProvider) -> DescribedProvider:
 
 
 @pytest.fixture
-def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
+def world(world: World) -> World:
     """Somebody's pool of 100 GiB is there before the agent."""
-    with World(tmp_path, placement) as world:
-        pool(world, "pool", RACK, {SHARING})
-        yield world
+    pool(world, "pool", RACK, {SHARING})
+    return world
 
 
 def pool(world: World, name: str, aggregate: str, traits: set[str], *, total: int = 100) -> str:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from kits.placements import Placement
 from kits.reshape import ROOT, World
 
 from agent.claims.claim import ClaimState, ClaimStep
@@ -33,12 +30,6 @@ GPU = DescribedProvider(
     "gpu0", "node1", {"PGPU": DescribedInventory(1)}, device="pci:gpu0", units={"PGPU": ("0000:84:00.0",)}
 )
 TREE = (HOST, NIC, GPU)
-
-
-@pytest.fixture
-def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path, placement) as world:
-        yield world
 
 
 def guest(consumer: str, vcpus: int, memory_mb: int, *units: tuple[str, str]) -> Guest:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,12 +18,6 @@ MOVES = (
     MoveInstruction(HOST, {"VGPU": 4}, "gpu0", {}),
     MoveInstruction(HOST, {"VGPU": 4}, "gpu1", {uuid_of("a"): {"VGPU": 1}}),
 )
-
-
-@pytest.fixture
-def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
-    with World(tmp_path, placement) as world:
-        yield world
 
 
 def done(world: World) -> str:

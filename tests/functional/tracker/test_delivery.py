@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
-from kits.placements import Placement
-from kits.tracker import Kit, checked_kit, request
+from kits.tracker import Kit, request
 
 from agent.backoff import BUSY_MAX_S
 from agent.claims.claim import ClaimState
@@ -16,12 +12,6 @@ from agent.errors import (
     PlacementConflict,
     PlacementUnavailable,
 )
-
-
-@pytest.fixture
-def kit(tmp_path: Path, placement: Placement) -> Iterator[Kit]:
-    with checked_kit(tmp_path, placement) as kit:
-        yield kit
 
 
 def owed(kit: Kit, number: int) -> list[str]:

@@ -1,36 +1,34 @@
-"""The tracker on each real placement: claims, refusals, adoption, releases, outages."""
+"""The tracker on each real placement: claims, refusals, adoption, replacement, releases, outages."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
-from kits.placements import Placement
-from kits.tracker import VFS, Kit, checked_kit, guest, provider, request, uuid_of
+from kits.tracker import HOST, VFS, Kit, guest, provider, request, uuid_of
 
-from agent.claims.claim import ClaimState
+from agent.claims.claim import Claim, ClaimState
 from agent.claims.doubt import BAR_GENERATION_MAX
-from agent.claims.request import TopologyRequest
+from agent.claims.request import ClaimRequest, TopologyRequest
+from agent.claims.restriction import Restriction
 from agent.errors import (
     ClaimConflict,
     ClaimsClosed,
     DoesNotFit,
+    PlacementUnavailable,
     StateError,
+    UnknownConsumer,
     UsageError,
 )
+from agent.tracker.guest_demand import GuestDemand, reserved_for
+from agent.tracker.replace_claim import replace_claim
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
 
 HOST_UUID = uuid_of("host")
-
-
-@pytest.fixture
-def kit(tmp_path: Path, placement: Placement) -> Iterator[Kit]:
-    with checked_kit(tmp_path, placement) as kit:
-        yield kit
 
 
 def test_a_claim_is_in_placement_on_disk_and_has_its_units(kit: Kit) -> None:
@@ -339,3 +337,361 @@ def test_a_release_that_cannot_be_journaled_changes_nothing(kit: Kit) -> None:
         kit.tracker.release(claim.consumer)
     kit.journal.before = lambda _: None
     assert kit.state() == before
+
+
+# agent.tracker.claim_attempt: adoption, other writers, and answers that are lost
+
+
+def test_what_a_scheduler_wrote_is_adopted_and_not_written_twice(kit: Kit) -> None:
+    asked = request(VCPU=2, PCPU=1)
+    kit.schedule(asked.consumer, host={"VCPU": 2, "PCPU": 1, "DISK_GB": 5})
+    kit.tap.calls.clear()
+    claim = kit.tracker.claim(asked).claim
+    assert (claim.adopted, claim.allocations) == (True, {HOST_UUID: {"VCPU": 2, "PCPU": 1, "DISK_GB": 5}})
+    assert claim.units == {HOST_UUID: {"PCPU": ("4",)}}
+    assert kit.raw.allocations_of(asked.consumer).generation == 1
+    again = kit.tracker.claim(asked).claim
+    assert again == claim
+
+
+def test_what_is_known_to_be_scheduled_is_adopted_with_one_read_on_a_full_host(kit: Kit) -> None:
+    asked = request(VCPU=16)
+    kit.schedule(asked.consumer, host={"VCPU": 16})
+    kit.refresh()
+    kit.tap.calls.clear()
+    assert kit.tracker.claim(asked).claim.adopted
+    assert kit.tap.calls == [f"GET /allocations/{asked.consumer}"]
+    assert kit.tracker.release(asked.consumer)
+    assert kit.placed(asked.consumer) == {}
+
+
+def test_an_allocation_that_does_not_cover_the_request_is_a_conflict(kit: Kit) -> None:
+    asked = request(VCPU=4)
+    kit.schedule(asked.consumer, host={"VCPU": 2})
+    before = kit.state()
+    with pytest.raises(ClaimConflict, match=r"host: 2 VCPU; that does not cover .*4 VCPU asked, 2 held"):
+        kit.tracker.claim(asked)
+    assert kit.state() == before
+
+
+def test_an_allocation_on_another_host_is_a_conflict_that_names_the_provider(kit: Kit) -> None:
+    asked = request(VCPU=2)
+    kit.schedule(asked.consumer, elsewhere={"VCPU": 2})
+    before = kit.state()
+    with pytest.raises(
+        ClaimConflict, match=f"provider {uuid_of('elsewhere')}: 2 VCPU; none of it is on this host"
+    ):
+        kit.tracker.claim(asked)
+    assert kit.state() == before
+
+
+def test_an_adopted_guest_gets_the_units_that_it_has_in_its_hands(kit: Kit) -> None:
+    asked = request(PCPU=1, SRIOV_NET_VF=1)
+    kit.schedule(asked.consumer, host={"PCPU": 1}, nic0={"SRIOV_NET_VF": 1})
+    kit.tracker.see_guests([guest(asked.consumer, PCPU="6", SRIOV_NET_VF=VFS[1])])
+    assert kit.tracker.claim(asked).claim.units == {
+        HOST_UUID: {"PCPU": ("6",)},
+        uuid_of("nic0"): {"SRIOV_NET_VF": VFS[1:]},
+    }
+
+
+def test_a_unit_in_the_hands_of_an_unclaimed_guest_is_not_given_away(kit: Kit) -> None:
+    kit.tracker.see_guests([guest(str(uuid4()), SRIOV_NET_VF=VFS[0])])
+    assert kit.tracker.claim(request(SRIOV_NET_VF=1)).claim.units == {
+        uuid_of("nic0"): {"SRIOV_NET_VF": VFS[1:]}
+    }
+    with pytest.raises(DoesNotFit, match="only 0 of 2 are free"):
+        kit.tracker.claim(request(SRIOV_NET_VF=1))
+
+
+def test_what_somebody_else_took_is_found_out_and_told_with_true_numbers(kit: Kit) -> None:
+    kit.schedule(str(uuid4()), host={"VCPU": 13})
+    before = kit.state()
+    with pytest.raises(DoesNotFit, match="4 VCPU asked, 3 free on host"):
+        kit.tracker.claim(request(VCPU=4))
+    assert kit.state() == before
+    kit.tap.calls.clear()
+    with pytest.raises(DoesNotFit, match="4 VCPU asked, 3 free on host"):
+        kit.tracker.claim(request(VCPU=4))
+    assert not [call for call in kit.tap.calls if call.startswith("PUT")]
+
+
+def test_what_somebody_else_took_on_one_card_is_taken_from_the_other(kit: Kit) -> None:
+    kit.schedule(str(uuid4()), gpu0={"VGPU": 4})
+    claim = kit.tracker.claim(request(VGPU=1)).claim
+    assert claim.allocations == {uuid_of("gpu1"): {"VGPU": 1}}
+
+
+def test_what_somebody_else_gave_back_is_noticed_before_a_refusal(kit: Kit) -> None:
+    other = str(uuid4())
+    kit.schedule(other, host={"VCPU": 16})
+    kit.refresh()
+    kit.raw.delete_allocations(other)
+    assert kit.tracker.claim(request(VCPU=16)).claim.state is ClaimState.CLAIMED
+
+
+def test_what_placement_refuses_for_reasons_of_its_own_is_told_in_its_words(kit: Kit) -> None:
+    """The inventory shrank and the tracker has not been told yet."""
+    root = kit.raw.find_provider(uuid=HOST_UUID)
+    assert root is not None
+    inventories = dict(HOST[0].inventories)
+    inventories["VCPU"] = replace(inventories["VCPU"], total=1)
+    kit.raw.put_inventories(HOST_UUID, root.generation or 0, inventories)
+    with pytest.raises(DoesNotFit, match="Placement refuses") as caught:
+        kit.tracker.claim(request(VCPU=4))
+    assert caught.value.details["shortfalls"][0]["provider"] == "host"
+    assert (kit.tracker.claims(), kit.journal.claims(), kit.placed_all()) == ({}, {}, {})
+
+
+def test_a_consumer_known_to_hold_something_that_has_let_go_is_claimed_for(kit: Kit) -> None:
+    asked = request(VCPU=2)
+    kit.schedule(asked.consumer, host={"VCPU": 1})
+    kit.refresh()
+    kit.raw.delete_allocations(asked.consumer)
+    claim = kit.tracker.claim(asked).claim
+    assert not claim.adopted
+
+
+def test_a_lost_answer_is_settled_by_one_read(kit: Kit) -> None:
+    asked = request(VCPU=2)
+    with kit.away(after=True, only="PUT"):
+        claim = kit.tracker.claim(asked).claim
+    assert (claim.state, claim.adopted) == (ClaimState.CLAIMED, False)
+
+
+def test_a_request_that_was_not_sent_leaves_nothing(kit: Kit) -> None:
+    before = kit.state()
+    with kit.away(only="PUT"), pytest.raises(PlacementUnavailable, match="placement is away"):
+        kit.tracker.claim(request(VCPU=2))
+    assert kit.state() == before and kit.tracker.pending == 0
+
+
+UNKNOWN = pytest.mark.parametrize("after", [False, True], ids=["request lost", "answer lost"])
+
+
+@UNKNOWN
+def test_an_outcome_nobody_knows_stays_reserved_until_it_is_undone(kit: Kit, after: bool) -> None:
+    asked = request(PCPU=4)
+    with kit.away(after=after, sent=True):
+        with pytest.raises(PlacementUnavailable, match="stay reserved until it answers"):
+            kit.tracker.claim(asked)
+        assert kit.tracker.pending == 1
+        with pytest.raises(DoesNotFit):
+            kit.tracker.claim(request(PCPU=1))
+        assert kit.tracker.deliver() == 0
+    assert kit.tracker.claims()[asked.consumer].state is ClaimState.CLAIMING
+    assert kit.tracker.deliver() == 1
+    assert (kit.tracker.pending, kit.tracker.claims(), kit.placed_all()) == (0, {}, {})
+
+
+@UNKNOWN
+def test_an_outcome_nobody_knows_is_settled_by_asking_again(kit: Kit, after: bool) -> None:
+    asked = request(PCPU=3)
+    with kit.away(after=after, sent=True), pytest.raises(PlacementUnavailable):
+        kit.tracker.claim(asked)
+    kit.tracker.claim(request(PCPU=1))
+    claim = kit.tracker.claim(asked).claim
+    assert (claim.adopted, claim.units) == (False, {HOST_UUID: {"PCPU": ("4", "5", "6")}})
+
+
+def test_another_request_after_an_outcome_nobody_knows_undoes_the_first(kit: Kit) -> None:
+    asked = request(VCPU=3)
+    with kit.away(after=True), pytest.raises(PlacementUnavailable):
+        kit.tracker.claim(asked)
+    kit.tracker.claim(request(asked.consumer, VCPU=2))
+    assert kit.placed(asked.consumer) == {"host": {"VCPU": 2}}
+
+
+# agent.tracker.replace_claim: a claim is replaced in one write; a failure changes nothing
+
+
+def replaced(kit: Kit, wanted: ClaimRequest) -> Claim:
+    with kit.tracker.turn(wanted.consumer):
+        return replace_claim(kit.tracker._context, wanted)
+
+
+def test_a_claim_is_replaced_in_one_write(kit: Kit) -> None:
+    before = kit.tracker.claim(request(VCPU=2, SRIOV_NET_VF=2)).claim
+    kit.tap.calls.clear()
+    after = replaced(kit, request(before.consumer, VCPU=1, SRIOV_NET_VF=1, MEMORY_MB=64))
+    assert [call.split()[0] for call in kit.tap.calls] == ["GET", "PUT"]
+    assert after == kit.tracker.claim_of(before.consumer) == kit.journal.claims()[before.consumer]
+    assert kit.placed(before.consumer) == {"host": {"VCPU": 1, "MEMORY_MB": 64}, "nic0": {"SRIOV_NET_VF": 1}}
+    kit.tracker.claim(request(SRIOV_NET_VF=1))  # what it gave up is free
+
+
+def test_its_own_place_counts_as_free_for_it(kit: Kit) -> None:
+    before = kit.tracker.claim(request(SRIOV_NET_VF=2, MEMORY_MB=4000)).claim
+    after = replaced(kit, request(before.consumer, SRIOV_NET_VF=2, MEMORY_MB=4096))
+    assert after.units == before.units
+
+
+@pytest.mark.parametrize("amount", [64, 10**9], ids=["Placement is away", "it does not fit"])
+def test_a_claim_that_cannot_be_replaced_stays_as_it_is(kit: Kit, amount: int) -> None:
+    claim = kit.tracker.claim(request(SRIOV_NET_VF=1)).claim
+    with kit.away(only="PUT"), pytest.raises((PlacementUnavailable, DoesNotFit)):
+        replaced(kit, request(claim.consumer, SRIOV_NET_VF=2, MEMORY_MB=amount))
+    assert kit.tracker.claim_of(claim.consumer) == claim == kit.journal.claims()[claim.consumer]
+    assert kit.tracker.fit(request(str(uuid4()), SRIOV_NET_VF=1)).fits
+
+
+def test_a_replacement_meets_other_writers_a_bounded_number_of_times(kit: Kit) -> None:
+    """A generation that was read is old by the time of the write, twice; then the write goes through."""
+    claim = kit.tracker.claim(request(VCPU=2)).claim
+    left = [2]
+
+    def touch(call: str) -> None:
+        if call.startswith("PUT") and left[0]:
+            left[0] -= 1
+            kit.schedule(claim.consumer, host={"VCPU": 2})
+
+    kit.tap.before = touch
+    replaced(kit, request(claim.consumer, VCPU=3))
+    assert left == [0]
+    assert kit.placed(claim.consumer) == {"host": {"VCPU": 3}}
+
+
+def test_an_allocation_that_another_client_changed_is_not_replaced(kit: Kit) -> None:
+    claim = kit.tracker.claim(request(VCPU=2)).claim
+    kit.schedule(claim.consumer, host={"VCPU": 3})
+    with pytest.raises(ClaimConflict, match="plimsoll audit"):
+        replaced(kit, request(claim.consumer, VCPU=4))
+    assert kit.placed(claim.consumer) == {"host": {"VCPU": 3}}
+    kit.schedule(claim.consumer, host={"VCPU": 2})
+
+
+# agent.tracker.follow_guest: a claim is extended in one write, and by nothing that is not free
+
+
+def test_a_claim_is_extended_in_one_write(kit: Kit) -> None:
+    claim = kit.tracker.claim(request(VCPU=2)).claim
+    kit.tap.calls.clear()
+    extended = kit.tracker.extend(claim, request(claim.consumer, VCPU=2, MEMORY_MB=64))
+    assert [call.split()[0] for call in kit.tap.calls] == ["GET", "PUT"]
+    assert extended == kit.tracker.claim_of(claim.consumer) == kit.journal.claims()[claim.consumer]
+    assert kit.placed(claim.consumer) == {"host": {"VCPU": 2, "MEMORY_MB": 64}}
+
+
+def test_a_claim_that_has_changed_since_is_not_extended(kit: Kit) -> None:
+    claim = kit.tracker.claim(request(VCPU=2)).claim
+    kit.tracker.release(claim.consumer)
+    again = kit.tracker.claim(request(claim.consumer, VCPU=1)).claim
+    assert kit.tracker.extend(claim, request(claim.consumer, VCPU=2, MEMORY_MB=64)) is None
+    assert kit.tracker.claim_of(claim.consumer) == again
+
+
+@pytest.mark.parametrize("amount", [64, 10**9], ids=["Placement is away", "it does not fit"])
+def test_a_claim_that_cannot_be_extended_stays_as_it_is(kit: Kit, amount: int) -> None:
+    claim = kit.tracker.claim(request(VCPU=2)).claim
+    wish = request(claim.consumer, VCPU=2, MEMORY_MB=amount)
+    with kit.away(only="PUT"), pytest.raises((PlacementUnavailable, DoesNotFit)):
+        kit.tracker.extend(claim, wish)
+    assert kit.tracker.claim_of(claim.consumer) == claim == kit.journal.claims()[claim.consumer]
+    assert kit.tracker.fit(request(str(uuid4()), MEMORY_MB=64)).fits
+
+
+def test_an_allocation_that_another_client_changed_is_not_extended(kit: Kit) -> None:
+    claim = kit.tracker.claim(request(VCPU=2)).claim
+    kit.raw.delete_allocations(claim.consumer)
+    kit.schedule(claim.consumer, host={"VCPU": 3})
+    with pytest.raises(ClaimConflict, match="plimsoll audit"):
+        kit.tracker.extend(claim, request(claim.consumer, VCPU=2, MEMORY_MB=64))
+    assert kit.tracker.claim_of(claim.consumer) == claim
+    kit.raw.delete_allocations(claim.consumer)
+    kit.schedule(claim.consumer, host={"VCPU": 2})
+
+
+# agent.tracker.guest_demand: what a guest that starts needs is reserved while that is decided, and not longer
+
+
+def demand_for(unit: str) -> GuestDemand:
+    wanted = request(SRIOV_NET_VF=1)
+    return GuestDemand(
+        guest(wanted.consumer), wanted, Restriction({uuid_of("nic0"): {"SRIOV_NET_VF": (unit,)}})
+    )
+
+
+@pytest.mark.parametrize("unit", VFS)
+def test_in_the_block_the_request_gets_exactly_its_unit(kit: Kit, unit: str) -> None:
+    demand = demand_for(unit)
+    with reserved_for(kit.tracker._register, demand):
+        assert kit.tracker.fit(demand.request).units == demand.restriction.units
+    first = kit.tracker.fit(request(demand.request.consumer, SRIOV_NET_VF=1)).units
+    assert first == {uuid_of("nic0"): {"SRIOV_NET_VF": VFS[:1]}}
+
+
+def test_a_unit_of_another_consumer_is_refused_with_its_name(kit: Kit) -> None:
+    owner = kit.tracker.claim(request(SRIOV_NET_VF=1)).claim
+    ((_, _, unit),) = owner.exact
+    with (
+        pytest.raises(DoesNotFit, match=f"{unit} belongs to {owner.consumer}"),
+        reserved_for(kit.tracker._register, demand_for(unit)),
+    ):
+        pass
+    assert kit.tracker.fit(request(str(uuid4()), SRIOV_NET_VF=1)).fits
+
+
+# agent.tracker.withdraw: what is taken out of Placement, and what stays
+
+
+def test_a_release_is_one_read_and_one_write(kit: Kit) -> None:
+    claim = kit.tracker.claim(request(VCPU=2, VGPU=1)).claim
+    kit.tap.calls.clear()
+    assert kit.tracker.release(claim.consumer)
+    path = f"/allocations/{claim.consumer}"
+    assert kit.tap.calls == [f"GET {path}", f"PUT {path}"]
+
+
+def test_a_release_does_not_take_what_was_deleted_and_given_anew_elsewhere(kit: Kit) -> None:
+    """The new allocation has the generation that ours had; only a read can tell them apart."""
+    claim = kit.tracker.claim(request(VCPU=2)).claim
+    kit.raw.delete_allocations(claim.consumer)
+    kit.schedule(claim.consumer, elsewhere={"VCPU": 2})
+    assert kit.tracker.release(claim.consumer)
+    assert kit.placed(claim.consumer) == {"elsewhere": {"VCPU": 2}}
+
+
+def test_an_unknown_consumer_cannot_be_released(kit: Kit) -> None:
+    with pytest.raises(UnknownConsumer, match="nothing to release"):
+        kit.tracker.release(str(uuid4()))
+    claim = kit.tracker.claim(request(VCPU=1)).claim
+    assert kit.tracker.release(claim.consumer)
+    with pytest.raises(UnknownConsumer):
+        kit.tracker.release(claim.consumer)
+
+
+def test_a_claim_that_placement_has_lost_can_be_released(kit: Kit) -> None:
+    claim = kit.tracker.claim(request(VCPU=1)).claim
+    kit.raw.delete_allocations(claim.consumer)
+    assert kit.tracker.release(claim.consumer) is True
+
+
+def test_a_release_leaves_alone_what_has_moved_elsewhere_and_the_shared_pool_with_it(kit: Kit) -> None:
+    """The consumer holds source and destination, or the destination alone: only this host's part is ours."""
+    asked = request(VCPU=2, DISK_GB=200)
+    kit.tracker.claim(asked)
+    assert kit.placed(asked.consumer) == {"host": {"VCPU": 2}, "pool": {"DISK_GB": 200}}
+    kit.schedule(asked.consumer, host={"VCPU": 2}, pool={"DISK_GB": 200}, elsewhere={"VCPU": 2})
+    assert kit.tracker.release(asked.consumer)
+    assert kit.placed(asked.consumer) == {"elsewhere": {"VCPU": 2}, "pool": {"DISK_GB": 200}}
+
+
+def test_a_release_gives_the_shared_pool_back_when_the_guest_ends_here(kit: Kit) -> None:
+    asked = request(VCPU=2, DISK_GB=200)
+    kit.tracker.claim(asked)
+    assert kit.tracker.release(asked.consumer)
+    assert kit.placed_all() == {}
+
+
+def test_a_release_that_somebody_overtakes_is_made_again_from_a_fresh_read(kit: Kit) -> None:
+    asked = request(VCPU=2)
+    kit.tracker.claim(asked)
+
+    def meddle(call: str) -> None:
+        if call.startswith("GET /allocations"):
+            kit.tap.after = lambda _: None
+            kit.schedule(asked.consumer, host={"VCPU": 3})
+
+    kit.tap.after = meddle
+    assert kit.tracker.release(asked.consumer)
+    assert kit.placed_all() == {}

@@ -145,7 +145,7 @@ def test_a_move_under_way_is_no_finding() -> None:
     assert judge_consumer(consumer_case(observation, move.handed, MIGRATION)) is None
 
 
-# `absent guest`: a claim whose guest has not come for an hour
+# agent.audit.findings.absent_guest: a claim whose guest has not come for an hour
 
 
 CLAIMS = claimed({"VCPU": 2})
@@ -169,7 +169,7 @@ def test_a_guest_a_move_or_an_operation_under_way_explains_it() -> None:
         assert row_findings(AbsentGuest(), replace(observation, ages=AFTER_AN_HOUR)) == []
 
 
-# `amounts differ`: the claimed providers with other amounts, or no allocation
+# agent.audit.findings.amounts_differ: the claimed providers with other amounts, or no allocation
 
 
 HERE = CLAIMS[CONSUMER].allocations
@@ -198,7 +198,7 @@ def test_it_is_another_finding_or_none_elsewhere() -> None:
     assert judge_amounts(consumer_case(observe(), HERE)) is None
 
 
-# `another unit`: a guest with other units than its claim, and a claim that contradicts itself
+# agent.audit.findings.another_unit: other units than its claim's, and a claim that contradicts itself
 
 
 ONE_VF = claimed({"SRIOV_NET_VF": 1})
@@ -242,7 +242,7 @@ def test_a_claims_cpus_and_cells_must_agree() -> None:
     assert (finding.evidence["units"], finding.evidence["cells"]) == (sorted(claimed_cpus), sorted(others))
 
 
-# `doubled`: allocations on this host and on another one
+# agent.audit.findings.doubled: allocations on this host and on another one
 
 
 THERE = {ELSEWHERE: {"VCPU": 2}}
@@ -261,7 +261,7 @@ def test_a_shared_provider_is_not_another_host() -> None:
     assert Doubled().judge_consumer(consumer_case(observe(CLAIMS), {**HERE, **shared})) is None
 
 
-# `leaked claim`: neither a guest nor an allocation
+# agent.audit.findings.leaked_claim: neither a guest nor an allocation
 
 
 ONE_CPU = claimed({"VCPU": 1})
@@ -282,7 +282,7 @@ def test_a_guest_or_an_allocation_keeps_it() -> None:
     assert LeakedClaim().judge_consumer(consumer_case(observe(), {})) is None
 
 
-# `moved away`: a guest on this host whose instance is on another one
+# agent.audit.findings.moved_away: a guest on this host whose instance is on another one
 
 
 judge_moved_away = MovedAway().judge_consumer
@@ -340,7 +340,7 @@ def test_a_guest_that_stays_after_its_move_is_reported_without_a_repair() -> Non
     assert finding.repair == () and "remove the guest" in finding.reason
 
 
-# `orphaned allocation`: a consumer that only Placement knows
+# agent.audit.findings.orphaned_allocation: a consumer that only Placement knows
 
 
 OTHER_CONSUMER = str(UUID(int=2))
@@ -379,7 +379,7 @@ def test_what_an_instance_may_have_left_in_a_move_is_listed_and_left_alone() -> 
     assert nowhere is not None and nowhere.repair
 
 
-# `shared unit`: an exact unit with two owners
+# agent.audit.findings.shared_unit: an exact unit with two owners
 
 
 SECOND, THIRD = str(UUID(int=2)), str(UUID(int=3))
@@ -410,7 +410,7 @@ def test_definitions_of_guests_that_are_all_shut_off_are_not_reported() -> None:
     assert len(judge_shared({}, with_vf(SECOND), with_vf(THIRD, off))) == 1
 
 
-# `shrunk inventory`: more is allocated than there is
+# agent.audit.findings.shrunk_inventory: more is allocated than there is
 
 
 NIC = uuid_of("nic0")
@@ -447,7 +447,7 @@ def test_what_is_reserved_for_the_unclaimed_use_of_guests_makes_no_inventory_sma
     assert [*ShrunkInventory().judge_host(replace(reserved, unreserved=unreserved))] == []
 
 
-# `stale migration`: what an ended move left, and a move that does not go on
+# agent.audit.findings.stale_migration: what an ended move left, and a move that does not go on
 
 
 HANDED = a_move(MoveState.BEGUN).handed
@@ -493,7 +493,7 @@ def test_a_migration_that_may_be_of_an_instance_that_left_is_listed_and_left_alo
     assert "confirm" not in finding.reason
 
 
-# `stuck consumer`: a claim or a release in doubt
+# agent.audit.findings.stuck_consumer: a claim or a release in doubt
 
 
 def test_a_claim_that_is_not_final_is_delivered() -> None:
@@ -508,7 +508,7 @@ def test_a_claim_that_is_not_final_is_delivered() -> None:
             assert str(state) in finding.reason
 
 
-# `unclaimed instance`: what a guest without a claim gets, and when that is not possible
+# agent.audit.findings.unclaimed_instance: what a guest without a claim gets, and when that is not possible
 
 
 def judge_unclaimed(guest: Guest) -> Finding:
@@ -553,7 +553,7 @@ def test_a_guest_that_is_merely_defined_needs_no_allocation() -> None:
     assert with_allocation is not None and with_allocation.own
 
 
-# `unhealthy device`: a device that is withheld because it is not well
+# agent.audit.findings.unhealthy_device: a device that is withheld because it is not well
 
 
 ILL = DeviceHealth(VFS[0], HealthState.UNHEALTHY, causes=frozenset({Symptom.NO_ANSWER}), since=7.0)
@@ -584,7 +584,7 @@ def test_who_has_a_part_of_a_card_has_the_card() -> None:
     assert finding.evidence["consumers"] == [CONSUMER]
 
 
-# `unknown device`: a guest uses what this host does not offer
+# agent.audit.findings.unknown_device: a guest uses what this host does not offer
 
 
 LOST = "0000:99:00.1"
@@ -608,7 +608,7 @@ def test_a_guest_that_could_not_be_read_or_is_shut_off_is_not_compared() -> None
         assert [*UnknownDevice().judge_host(observe(guests=(unclear,)))] == []
 
 
-# A move from this host whose migration the agent cannot name
+# agent.audit.findings.unlinked_move: a move from this host whose migration the agent cannot name
 
 
 MOVED = {uuid_of("gpu0"): {"VCPU": 2}}
@@ -668,7 +668,7 @@ def test_an_instance_that_is_here_or_nowhere_has_not_left() -> None:
         assert UnlinkedMove().judge_consumer(consumer_case(observation, placed)) is None
 
 
-# `uses less`: a guest without something that it has claimed
+# agent.audit.findings.uses_less: a guest without something that it has claimed
 
 
 WITH_A_DISK = claimed({"VCPU": 2, "SRIOV_NET_VF": 1, "DISK_GB": 10})
@@ -715,7 +715,7 @@ def test_during_a_move_the_claim_of_the_migration_counts() -> None:
     assert finding.evidence["missing"] == {"VCPU": 1}
 
 
-# `uses more`: a guest that grew past what it has
+# agent.audit.findings.uses_more: a guest that grew past what it has
 
 
 ROOT = uuid_of("host")
@@ -765,7 +765,7 @@ def test_during_a_resize_a_guest_may_have_the_old_or_the_new_size(cpus: int, mor
     assert not any(finding.repair for finding in found)
 
 
-# `vanished unit`: a claimed unit that the host does not have any more
+# agent.audit.findings.vanished_unit: a claimed unit that the host does not have any more
 
 
 TWO_VFS = claimed({"SRIOV_NET_VF": 2})
@@ -785,7 +785,7 @@ def test_a_unit_that_is_still_to_be_made_has_not_vanished() -> None:
     assert row_findings(VanishedUnit(), observation) == []
 
 
-# `wrong provider`: an allocation on other providers than the claim
+# agent.audit.findings.wrong_provider: an allocation on other providers than the claim
 
 
 A_VGPU = claimed({"VGPU": 1})

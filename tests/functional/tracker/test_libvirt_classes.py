@@ -1,4 +1,4 @@
-"""Contexts for encrypted memory, SEV to TDX, by flavor: through claims, moves and reshapes."""
+"""Resource classes of the libvirt driver through claims, guests, moves and reshapes, on a whole host."""
 
 from __future__ import annotations
 
@@ -18,19 +18,78 @@ from agent.claims.parse_request import parse_claim
 from agent.claims.request import ClaimRequest
 from agent.errors import DoesNotFit
 from agent.moves.states import MoveKind
+from drivers.libvirt.describe.bandwidth import parse_ovs
 from drivers.libvirt.xml import DomainCapabilities
 
-CONTEXT = "MEM_ENCRYPTION_CONTEXT"
-SEV, ES, SNP, TDX = (f"{HOST}_{end}" for end in ("amd_sev", "amd_sev_es", "amd_sev_snp", "intel_tdx"))
-SNP_OF_2 = {"sev_es": 2, "sev_snp": 0}
-"""As libvirt reports a processor with SEV-SNP and two keys: the number is that of SEV-ES."""
-EPC = "CUSTOM_SGX_EPC_MB"
+# Bandwidth of bridges and packet rates of a switch, and the disk of cached images, on a whole host
+
+
+SETTINGS = parse_ovs(
+    {
+        "bridge_mappings": ["physnet0:br-ex", "physnet1:br-two"],
+        "resource_provider_bandwidths": ["br-ex:1000:1000", "br-two:5000:5000"],
+        "resource_provider_packet_processing_without_direction": [":100"],
+    },
+    HOST,
+)
 
 
 @pytest.fixture
 def stage(placement: Placement, tmp_path: Path) -> Iterator[Stage]:
     with World(tmp_path, placement) as world:
         yield Stage(world)
+
+
+def port(kilobits: int, network: str, packets: int) -> ClaimRequest:
+    """A guest with a port as Neutron's request for it: one group for the network, one for the packets."""
+    specs = {
+        "resources_NET:NET_BW_EGR_KILOBIT_PER_SEC": str(kilobits),
+        "trait_NET:CUSTOM_VNIC_TYPE_NORMAL": "required",
+        f"trait_NET:CUSTOM_PHYSNET_{network}": "required",
+        "resources_RATE:NET_PACKET_RATE_KILOPACKET_PER_SEC": str(packets),
+        "group_policy": "none",
+        "same_subtree": "_NET,_RATE",
+    }
+    flavor = {"vcpus": 1, "memory_mb": 128, "extra_specs": specs}
+    return parse_claim({"consumer": str(uuid4()), "flavor": flavor})
+
+
+def test_ports_share_a_bridge_and_the_switch(stage: Stage) -> None:
+    stage.show(ovs=SETTINGS)
+    tracker = stage.world.tracker
+    first = tracker.claim(port(800, "PHYSNET0", 40)).claim
+    placed = stage.world.placed(first.consumer)
+    assert placed[f"{HOST}_ovs_br-ex"] == {"NET_BW_EGR_KILOBIT_PER_SEC": 800}
+    assert placed[f"{HOST}_ovs"] == {"NET_PACKET_RATE_KILOPACKET_PER_SEC": 40}
+    with pytest.raises(DoesNotFit, match="NET_BW_EGR_KILOBIT_PER_SEC"):
+        tracker.claim(port(201, "PHYSNET0", 1))
+    tracker.claim(port(201, "PHYSNET1", 60))
+    with pytest.raises(DoesNotFit, match="NET_PACKET_RATE"):
+        tracker.claim(port(1, "PHYSNET1", 1))
+    for report_numa in (True, False):
+        stage.show(report_numa=report_numa)
+        assert stage.world.placed(first.consumer)[f"{HOST}_ovs"] == placed[f"{HOST}_ovs"]
+
+
+def test_the_disk_of_cached_images_is_reserved(stage: Stage) -> None:
+    stage.show()
+    stage.driver.host = replace(stage.driver.host, image_cache_mb=5 * 1024)
+    settings = replace(stage.driver.settings.host, reserved_host_disk_mb=1024)
+    stage.show(host=settings)
+    assert stage.world.totals()[HOST]["DISK_GB"] == 40
+    with pytest.raises(DoesNotFit, match="DISK_GB"):
+        stage.world.tracker.claim(request(DISK_GB=35))
+    stage.world.tracker.claim(request(DISK_GB=34))
+
+
+# Contexts for encrypted memory, SEV to TDX, by flavor: through claims, moves and reshapes
+
+
+CONTEXT = "MEM_ENCRYPTION_CONTEXT"
+SEV, ES, SNP, TDX = (f"{HOST}_{end}" for end in ("amd_sev", "amd_sev_es", "amd_sev_snp", "intel_tdx"))
+SNP_OF_2 = {"sev_es": 2, "sev_snp": 0}
+"""As libvirt reports a processor with SEV-SNP and two keys: the number is that of SEV-ES."""
+EPC = "CUSTOM_SGX_EPC_MB"
 
 
 def show(stage: Stage, report_numa: bool = False, **slots: int) -> None:
@@ -159,3 +218,54 @@ def test_a_resize_has_its_memory_for_enclaves_twice_and_a_revert_the_former(stag
     tracker.claim(request(**{EPC: 16}))
     tracker.revert_move(migration)
     assert stage.world.placed(consumer)[f"{HOST}_numa0_sgx_epc"] == {EPC: 32}
+
+
+# Memory for enclaves and memory in files, through claims and a NUMA reshape of a whole host
+
+
+CELLS = [f"{HOST}_numa{cell}_sgx_epc" for cell in range(2)]
+DEVICE = "<memory model='sgx-epc'><target><size unit='MiB'>{}</size></target></memory>"
+
+
+def test_enclaves_have_memory_of_one_cell_through_a_reshape(stage: Stage) -> None:
+    guests = DomainCapabilities("kvm", epc={0: 64 * 2**20, 1: 32 * 2**20})
+    stage.driver.host = replace(stage.driver.host, guests=guests)
+    stage.show()
+    tracker = stage.world.tracker
+    asked = {"consumer": str(uuid4()), "groups": [{"suffix": "1", "resources": {EPC: 48}}]}
+    claim = tracker.claim(parse_claim(asked)).claim
+    for report_numa in (True, False):
+        stage.show(report_numa=report_numa)
+        assert stage.world.placed(claim.consumer) == {CELLS[0]: {EPC: 48}}
+    with pytest.raises(DoesNotFit, match=EPC):
+        tracker.claim(parse_claim({**asked, "consumer": str(uuid4())}))
+    tracker.claim(request(**{EPC: 32}))
+    with pytest.raises(DoesNotFit, match=EPC):
+        tracker.claim(request(**{EPC: 17}))
+
+
+def test_what_a_guest_has_for_enclaves_unclaimed_is_given_to_no_other(stage: Stage) -> None:
+    guests = DomainCapabilities("kvm", epc={0: 64 * 2**20})
+    stage.driver.host = replace(stage.driver.host, guests=guests)
+    stage.driver.xml = (domain(1, devices=DEVICE.format(60)),)
+    stage.show()
+    with pytest.raises(DoesNotFit, match="4"):
+        stage.world.tracker.claim(request(**{EPC: 5}))
+    stage.world.tracker.claim(request(**{EPC: 4}))
+
+
+def test_memory_in_files_is_the_hosts_memory(stage: Stage) -> None:
+    stage.show(file_backed_mb=100_000)
+    assert stage.world.totals()[HOST]["MEMORY_MB"] == 100_000
+    (root,) = (each for each in stage.world.tree() if each.name == HOST)
+    assert "COMPUTE_MEM_BACKING_FILE" in root.traits
+    claim = stage.world.tracker.claim(request(MEMORY_MB=60_000)).claim
+    with pytest.raises(DoesNotFit, match="MEMORY_MB"):
+        stage.world.tracker.claim(request(MEMORY_MB=40_001))
+    flavor = {"vcpus": 1, "memory_mb": 512, "extra_specs": {"hw:mem_page_size": "2MB"}}
+    with pytest.raises(DoesNotFit):
+        stage.world.tracker.claim(parse_claim({"consumer": str(uuid4()), "flavor": flavor}))
+    stage.world.tracker.release(claim.consumer)
+    stage.show(file_backed_mb=0)
+    (root,) = (each for each in stage.world.tree() if each.name == HOST)
+    assert "COMPUTE_MEM_BACKING_FILE" not in root.traits
