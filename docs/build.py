@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from nova_rows import RESOURCE_CLASSES, TRAITS, HostRow, Reported
+
 from agent.api import openapi
 from agent.api.routes import ROUTES, ApiRoute
 from agent.api.shapes import instances, tree
@@ -29,7 +31,6 @@ from agent.config.nova_names import NOVA_NAMES
 from agent.config.options import all_options, allowed, driver_classes, is_pattern
 from agent.config.settings import sample
 from drivers.fake.host import HOST_SCHEMA, key_rows
-from drivers.libvirt.describe.nova_rows import RESOURCE_CLASSES, TRAITS, HostRow, Reported
 
 DOCS = Path(__file__).parent
 

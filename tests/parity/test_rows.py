@@ -9,10 +9,10 @@ from nova.api.validation.extra_specs import validators
 from nova.objects.image_meta import ImageMetaProps
 from nova.scheduler import request_filter
 from nova.virt import driver as virt_driver
+from nova_rows import row_of
 
 from agent.claims import extra_specs, image
 from agent.config.nova_names import NOVA_NAMES, why_not_of_nova
-from drivers.libvirt.describe.nova_rows import row_of
 from parity.nova_query import CONF
 
 NOT_ABOUT_THE_GUEST = {

@@ -146,7 +146,7 @@ _OF_LIBVIRT = (
         "pmem_namespaces",
         default=[],
         help="Namespaces of persistent memory (mode devdax, created with a name) for guests, as "
-        "LABEL:NAME|NAME, ...: hw:pmem=LABEL gives a guest one of them, CUSTOM_PMEM_WORDSPACE_LABEL.",
+        "LABEL:NAME|NAME, ...: hw:pmem=LABEL gives a guest one of them, CUSTOM_PMEM_NAMESPACE_LABEL.",
     ),
     cfg.FloatOpt(
         "call_timeout",

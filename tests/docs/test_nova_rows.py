@@ -13,6 +13,7 @@ import os_traits
 import pytest
 from kits.libvirt_model import DEVICES, FACTS, HOST
 from kits.paths import CHECKOUT
+from nova_rows import RESOURCE_CLASSES, TRAITS, HostRow, Reported, row_of
 
 from agent.driver import Description, HostSettings, ReservedPages
 from agent.providers.owner import OWNER_TRAIT, with_owner
@@ -24,7 +25,6 @@ from drivers.libvirt.describe.cards import Card, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceSettings
 from drivers.libvirt.describe.memory import parse_pmem_namespaces
 from drivers.libvirt.describe.model import ModelSettings, build_model
-from drivers.libvirt.describe.nova_rows import RESOURCE_CLASSES, TRAITS, HostRow, Reported, row_of
 from drivers.libvirt.xml import DomainCapabilities
 
 ROOT = "c0ffee00-0000-4000-8000-000000000001"
