@@ -86,8 +86,10 @@ def takes_a_placement(file: Path) -> bool:
     """By a fixture of its own, or by one that the folder's conftest makes over a placement."""
     text, conftest = file.read_text(), file.with_name("conftest.py")
     made = MADE_OVER_ONE.findall(conftest.read_text()) if conftest.exists() else []
-    return bool(
-        FIXTURE.search(text) or any(f"{name}: " in text and f"def {name}(" not in text for name in made)
+    return FIXTURE.search(text) is not None or any(
+        re.search(rf"^def test_\w+\([^)]*\b{name}: ", text, re.M)
+        and not re.search(rf"^def {name}\((?!{name}: )", text, re.M)
+        for name in made
     )
 
 
