@@ -436,20 +436,19 @@ def read_signs(
 ) -> tuple[DeviceSigns, ...]:
     """The signs of the devices below `sys`/bus/pci/devices that these `checks` of CHECKS read."""
     devices, nodes = sys / "bus" / "pci" / "devices", sys / "devices" / "system" / "node"
-    return tuple(
-        _memory_signs(nodes / f"node{address.removeprefix(CELL)}", address, checks)
-        if address.startswith(CELL)
-        else _signs(devices / address, address, checks)
-        for address in addresses
-    )
-
-
-def _memory_signs(node: Path, address: str, checks: Collection[str]) -> DeviceSigns:
-    """Only pages that the kernel could not take out of use count: a guest may still be given those."""
-    counts = [read_number(node / "memory_failure" / name) for name in ("total", "recovered")]
-    total, recovered = counts if "memory" in checks else (None, None)
-    errors = None if total is None or recovered is None else max(0, total - recovered)
-    return DeviceSigns(address, memory_errors=errors)
+    found = []
+    for address in addresses:
+        if not address.startswith(CELL):
+            found.append(_signs(devices / address, address, checks))
+            continue
+        # Only pages that the kernel could not take out of use count: a guest may still be given those.
+        failures = nodes / f"node{address.removeprefix(CELL)}" / "memory_failure"
+        total, recovered = (read_number(failures / name) for name in ("total", "recovered"))
+        errors = None
+        if "memory" in checks and total is not None and recovered is not None:
+            errors = max(0, total - recovered)
+        found.append(DeviceSigns(address, memory_errors=errors))
+    return tuple(found)
 
 
 def _signs(device: Path, address: str, checks: Collection[str]) -> DeviceSigns:

@@ -126,7 +126,12 @@ def parse_ovs(values: Mapping[str, Any], host: str) -> OvsSettings:
 
     Raises SettingsError where options are malformed or contradict each other.
     """
-    networks = _networks(values.get("bridge_mappings") or ())
+    networks: dict[str, str] = {}
+    for text in values.get("bridge_mappings") or ():
+        network, colon, bridge = (part.strip() for part in text.partition(":"))
+        if not (network and colon and bridge) or bridge in networks or network in networks.values():
+            _refuse("bridge_mappings", text, "it is not NETWORK:BRIDGE, or one of both is there twice")
+        networks[bridge] = network
     bandwidth = _amounts("resource_provider_bandwidths", values, BANDWIDTH)
     for bridge in bandwidth:
         if bridge not in networks and bridge != TUNNELS:
@@ -178,16 +183,6 @@ def ovs_providers(host: str, settings: OvsSettings) -> Iterator[DescribedProvide
 
 def _inventories(amounts: Amounts, defaults: InventoryDefaults) -> dict[str, DescribedInventory]:
     return {name: defaults.inventory(total) for name, total in amounts.items()}
-
-
-def _networks(texts: Iterable[str]) -> dict[str, str]:
-    networks: dict[str, str] = {}
-    for text in texts:
-        network, colon, bridge = (part.strip() for part in text.partition(":"))
-        if not (network and colon and bridge) or bridge in networks or network in networks.values():
-            _refuse("bridge_mappings", text, "it is not NETWORK:BRIDGE, or one of both is there twice")
-        networks[bridge] = network
-    return networks
 
 
 def _amounts(option: str, values: Mapping[str, Any], classes: tuple[str, ...]) -> dict[str, Amounts]:

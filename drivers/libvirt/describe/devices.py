@@ -151,17 +151,6 @@ NOT_CONFIGURED = "VGPU"
 """The resource class of existing devices whose type is not, or no longer, enabled."""
 
 
-@dataclass(frozen=True, slots=True)
-class MdevResources:
-    """The part of a card's provider that mediated devices make up; see `DescribedProvider`."""
-
-    inventories: Mapping[str, DescribedInventory] = field(default_factory=dict)
-    traits: frozenset[str] = frozenset()
-    units: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    ways: tuple[frozenset[str], ...] = ()
-    to_make: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
-
-
 def class_of(specs: Sequence[MdevSpec], type_id: str) -> str:
     """The resource class of a mediated device of that type, on a card with these specs."""
     for spec in specs:
@@ -201,18 +190,23 @@ class MdevCard:
         """The devices that exist; others are only defined."""
         return [mdev for mdev in self.card.mdevs if mdev.active]
 
-    def resources(self) -> MdevResources:
-        """What the card's provider has of mediated devices."""
+    def added_to(self, provider: DescribedProvider) -> DescribedProvider:
+        """The card's provider, with what the card has of mediated devices."""
         if not self.specs:  # no type is enabled for the card: what exists or is missing stays
             uuids: dict[str, tuple[str, ...]] = {}
             if self.active:
                 uuids[NOT_CONFIGURED] = tuple(mdev.uuid for mdev in self.active)
             for record in self.missing:
                 uuids[record.resource_class] = (*uuids.get(record.resource_class, ()), record.unit)
-            return MdevResources({name: _inventory(len(each)) for name, each in uuids.items()}, units=uuids)
+            inventories = {name: _inventory(len(each)) for name, each in uuids.items()}
+            return replace(
+                provider,
+                inventories={**provider.inventories, **inventories},
+                units={**provider.units, **uuids},
+            )
         if len(self.specs) == 1:
-            return self._resources({self.specs[0]: self._units_of_only_type(self.specs[0])})
-        return self._resources({spec: self._units_of_type(spec) for spec in self.specs})
+            return self._with_types(provider, {self.specs[0]: self._units_of_only_type(self.specs[0])})
+        return self._with_types(provider, {spec: self._units_of_type(spec) for spec in self.specs})
 
     def _units_of_only_type(self, spec: MdevSpec) -> _TypeUnits:
         """Devices of other types take room on the card too: they count, and are reserved."""
@@ -246,8 +240,10 @@ class MdevCard:
             or (mdev.uuid in self.held and class_of(self.specs, mdev.type_id) == spec.resource_class)
         )
 
-    def _resources(self, units_by_spec: Mapping[MdevSpec, _TypeUnits]) -> MdevResources:
-        inventories, units, to_make = {}, {}, {}
+    def _with_types(
+        self, provider: DescribedProvider, units_by_spec: Mapping[MdevSpec, _TypeUnits]
+    ) -> DescribedProvider:
+        inventories, units, to_make = dict(provider.inventories), dict(provider.units), {}
         for spec, type_units in units_by_spec.items():
             if not type_units.inventory.total:
                 continue
@@ -267,12 +263,13 @@ class MdevCard:
         ways: dict[object, set[str]] = {}
         for spec in units_by_spec if len(units_by_spec) > 1 else ():
             ways.setdefault(self.limits.get(spec.type_id, spec.type_id), set()).add(spec.resource_class)
-        return MdevResources(
-            inventories,
-            frozenset(mdev_type_trait(spec.type_id) for spec in units_by_spec),
-            units,
-            tuple(map(frozenset, ways.values())),
-            to_make,
+        return replace(
+            provider,
+            inventories=inventories,
+            traits=provider.traits | {mdev_type_trait(spec.type_id) for spec in units_by_spec},
+            units=units,
+            ways=(*provider.ways, *map(frozenset, ways.values())),
+            to_make=to_make,
         )
 
     def _creatable(self, spec: MdevSpec) -> Iterator[tuple[str, str]]:
@@ -337,21 +334,23 @@ def _provider(context: CardContext, name: str, parent: str) -> DescribedProvider
         interface = card.interface.interface if card.interface is not None else ""
         amounts_by_class = zip(BANDWIDTH, context.settings.bandwidth.get(interface, (0, 0)), strict=True)
         inventories |= {name: defaults.inventory(total) for name, total in amounts_by_class if total}
-    mdevs = MdevResources() if card.device.address in context.held else _mdev_resources(context, name)
-    return DescribedProvider(
+    # A guest can have the whole card, or guests can have its virtual functions, but not both.
+    whole = {_resource_class(context, each, spec) for each, spec in offered if each is card.device}
+    parts = {_resource_class(context, each, spec) for each, spec in offered if each is not card.device}
+    provider = DescribedProvider(
         name=provider_name(card, name),
         parent=parent,
-        inventories={**inventories, **mdevs.inventories},
-        traits=_traits(context, offered) | mdevs.traits,
+        inventories=inventories,
+        traits=_traits(context, offered),
         device=card.key,
-        units={**units, **mdevs.units},
+        units=units,
         cell=context.facts.near_cell(card.numa),
-        ways=(*_ways(context, offered), *mdevs.ways),
-        to_make=mdevs.to_make,
+        ways=(frozenset(whole), frozenset(parts)) if whole and parts else (),
     )
+    return provider if card.device.address in context.held else _with_mdevs(provider, context, name)
 
 
-def _mdev_resources(context: CardContext, host: str) -> MdevResources:
+def _with_mdevs(provider: DescribedProvider, context: CardContext, host: str) -> DescribedProvider:
     card, facts = context.card, context.facts
     specs = mdev_specs_of(card, context.settings.mdevs)
     if len({spec.resource_class for spec in specs}) < len(specs):
@@ -368,7 +367,7 @@ def _mdev_resources(context: CardContext, host: str) -> MdevResources:
         facts.mdev_counts.get(card.device.address),
         tuple(record for record in context.missing if record.type_id),
         context.held,
-    ).resources()
+    ).added_to(provider)
 
 
 OfferedFunctions = Sequence[tuple[PciDevice, DeviceSpec | None]]
@@ -392,15 +391,6 @@ def _traits(context: CardContext, offered: OfferedFunctions) -> frozenset[str]:
     if mdev_specs_of(context.card, context.settings.mdevs) and device.address not in context.held:
         traits |= {vendor_trait(device.vendor_id), product_trait(device.product_id)}
     return frozenset(traits)
-
-
-def _ways(context: CardContext, offered: OfferedFunctions) -> tuple[frozenset[str], ...]:
-    """A guest can have the whole card, or guests can have its virtual functions, but not both."""
-    whole: set[str] = set()
-    parts: set[str] = set()
-    for function, spec in offered:
-        (whole if function is context.card.device else parts).add(_resource_class(context, function, spec))
-    return (frozenset(whole), frozenset(parts)) if whole and parts else ()
 
 
 def _check_same_specs(context: CardContext, offered: OfferedFunctions) -> None:

@@ -243,7 +243,12 @@ def _device_moves(
             continue
         totals = {name: inventory.total for name, inventory in provider.inventories.items()}
         usage = usage_by_device.get(provider.device, {})
-        for source in (root, *_former_names(root, provider, history, devices)):
+        # When the card's interface had other names, or the card was in other slots, so was its provider.
+        address = provider.device.removeprefix("pci:")
+        interfaces = former_interfaces(address, history, devices)
+        former_names = [card_name(root, address, interface) for interface in interfaces]
+        former_names += [card_name(root, slot, "") for slot in former_slots(address, history)]
+        for source in (root, *(name for name in former_names if name != provider.name)):
             yield MoveInstruction(source, totals, provider.name, usage)
         for former, current in renamed_classes(provider, history):
             former_usage = {
@@ -253,18 +258,6 @@ def _device_moves(
                 yield MoveInstruction(
                     source, {former: totals[current]}, provider.name, former_usage, {former: current}
                 )
-
-
-def _former_names(
-    root: str, provider: DescribedProvider, history: DeviceHistory, devices: Collection[str]
-) -> list[str]:
-    """The names of the card's provider when its interface had other names or it was in other slots."""
-    address = provider.device.removeprefix("pci:")
-    names = [
-        card_name(root, address, interface) for interface in former_interfaces(address, history, devices)
-    ]
-    names += [card_name(root, slot, "") for slot in former_slots(address, history)]
-    return [name for name in names if name != provider.name]
 
 
 def _parking_moves(
@@ -306,20 +299,12 @@ def _cell_moves(
             )
         else:
             unreported[cell_id] = totals
-    if unreported:
-        yield from _moves_to_root(root, unreported, cell_totals, history)
-
-
-def _moves_to_root(
-    root: str,
-    unreported: Mapping[int, Mapping[str, int]],
-    cell_totals: Mapping[int, Mapping[str, int]],
-    history: DeviceHistory,
-) -> Iterator[MoveInstruction]:
-    """From each cell; after cells have changed, any of them may have had all CPUs and memory."""
+    if not unreported:
+        return
     host_totals: Counter[str] = Counter()
     for totals in unreported.values():
         host_totals.update(totals)
+    # After cells have changed, any of them may have had all CPUs and memory.
     changed = cells_changed(history, cell_totals)
     sources = {cell: dict(host_totals) if changed else totals for cell, totals in unreported.items()}
     sources |= {cell: dict(host_totals) for cell in removed_cells(history, cell_totals)}

@@ -522,20 +522,19 @@ SHOWN_MAX = 3
 
 def suggestions(topology: Topology, cards: Iterable[Card]) -> tuple[Suggestion, ...]:
     """The options to suggest. Those on devices are not certain: only the operator knows their purpose."""
-    cards = tuple(cards)
-    return (*_of_cells(topology), *_of_divided_cards(cards), *_of_networks(cards), *_of_whole_cards(cards))
-
-
-def _of_cells(topology: Topology) -> Iterator[Suggestion]:
+    cards, found = tuple(cards), []
     cells = [cell for cell in topology.cells if cell.cpus]
     if len(cells) > 1:
-        yield Suggestion(
-            "libvirt",
-            "report_numa",
-            "true",
-            f"The host has {counted(len(cells), 'NUMA cell')}; with a provider for each, a claim can ask "
-            "for CPUs, memory and devices of one cell.",
+        found.append(
+            Suggestion(
+                "libvirt",
+                "report_numa",
+                "true",
+                f"The host has {counted(len(cells), 'NUMA cell')}; with a provider for each, a claim can ask "
+                "for CPUs, memory and devices of one cell.",
+            )
         )
+    return (*found, *_of_divided_cards(cards), *_of_passed_cards(cards))
 
 
 def _of_divided_cards(cards: tuple[Card, ...]) -> Iterator[Suggestion]:
@@ -570,7 +569,7 @@ def _of_divided_cards(cards: tuple[Card, ...]) -> Iterator[Suggestion]:
         )
 
 
-def _of_networks(cards: tuple[Card, ...]) -> Iterator[Suggestion]:
+def _of_passed_cards(cards: tuple[Card, ...]) -> Iterator[Suggestion]:
     for card in cards:
         if card.is_network and card.device.vfs_max:
             where = card.interface.interface if card.interface else card.device.address
@@ -582,9 +581,6 @@ def _of_networks(cards: tuple[Card, ...]) -> Iterator[Suggestion]:
                 f"{len(card.vfs)}; say which physical network it is on.",
                 certain=False,
             )
-
-
-def _of_whole_cards(cards: tuple[Card, ...]) -> Iterator[Suggestion]:
     kinds: dict[tuple[str, str], list[str]] = {}
     for card in cards:
         device = card.device

@@ -133,11 +133,14 @@ class Subscriptions:
         domains = connection.domainEventRegisterAny, connection.domainEventDeregisterAny
         devices = connection.nodeDeviceEventRegisterAny, connection.nodeDeviceEventDeregisterAny
         pools = connection.storagePoolEventRegisterAny, connection.storagePoolEventDeregisterAny
+        on_lifecycle = partial(self._on_domain, "changed its state or definition")
         lifecycle = libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE
-        self.has_domain_events = self._register(*domains, None, lifecycle, self._on_domain_lifecycle, None)
+        self.has_domain_events = self._register(*domains, None, lifecycle, on_lifecycle, None)
         for name in _CHANGES:
             if hasattr(libvirt, name):
-                self._register(*domains, None, getattr(libvirt, name), self._on_domain_change, None)
+                self._register(
+                    *domains, None, getattr(libvirt, name), partial(self._on_domain, "changed"), None
+                )
         self.has_device_events = True
         for event in (libvirt.VIR_NODE_DEVICE_EVENT_ID_LIFECYCLE, libvirt.VIR_NODE_DEVICE_EVENT_ID_UPDATE):
             self.has_device_events &= self._register(*devices, None, event, self._on_device_change, None)
@@ -170,13 +173,7 @@ class Subscriptions:
 
     # Callbacks, with libvirt's arguments
 
-    def _on_domain_lifecycle(self, _connection: Any, domain: Any, *_details: Any) -> None:
-        self._report_domain(domain, "changed its state or definition")
-
-    def _on_domain_change(self, _connection: Any, domain: Any, *_details: Any) -> None:
-        self._report_domain(domain, "changed")
-
-    def _report_domain(self, domain: Any, what: str) -> None:
+    def _on_domain(self, what: str, _connection: Any, domain: Any, *_details: Any) -> None:
         self._pending_reads.add_domain(domain.UUIDString())
         self._changed(f"domain {domain.name()} {what}")
 

@@ -299,7 +299,16 @@ class Connection:
             timed_out = True
             raise
         finally:
-            self._settle(session, timed_out)
+            # Keep a new session that works, drop one that does not.
+            is_new = session is not self._session
+            self._attempts += is_new
+            if timed_out or not session.usable:
+                session.abandoned = True
+                self._session = None
+                self._disconnected("the connection to libvirt was lost")
+            elif is_new:
+                self._session = session
+                self._opened(self._attempts > 1)
 
     def _run_on(self, session: Session, deadline: CallDeadline, work: Callable[[Session], T]) -> T:
         """Run in the runner's thread; it changes nothing but the session, as its caller may be gone."""
@@ -313,18 +322,6 @@ class Connection:
             if not session.alive():
                 session.close()
             raise
-
-    def _settle(self, session: Session, timed_out: bool) -> None:
-        """Run in the caller's thread: keep a new session that works, drop one that does not."""
-        new = session is not self._session
-        self._attempts += new
-        if timed_out or not session.usable:
-            session.abandoned = True
-            self._session = None
-            self._disconnected("the connection to libvirt was lost")
-        elif new:
-            self._session = session
-            self._opened(self._attempts > 1)
 
     def _connection_lost(self, why: str) -> None:
         """Run in the event loop's thread: make the next piece of work open a new session."""

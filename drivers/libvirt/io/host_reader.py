@@ -48,11 +48,7 @@ _NOT_SUPPORTED = (
 class _SlowFacts:
     """Facts that hardly change during a connection and are slow to read; `read_at` is monotonic seconds."""
 
-    capabilities: Capabilities
-    guests: DomainCapabilities | None
-    cpu_flags: frozenset[str]
-    online: frozenset[int]
-    memory_mb: int
+    facts: HostFacts
     read_at: float
 
 
@@ -99,37 +95,43 @@ class HostReader:
 
     def _facts(self, session: Session, disk_bytes: int, cache_bytes: int) -> HostFacts:
         disk_bytes += sum(_pool_sizes(session, self._options.storage_pools))
-        online, offline = _present(session)
-        slow_facts = session.slow_facts
+        session.deadline.extend()
+        online = offline = frozenset[int]()
+        try:
+            _, online_map, _ = session.libvirt.getCPUMap()
+        except libvirt.libvirtError as error:
+            if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
+                raise
+        else:
+            online = frozenset(cpu for cpu, is_online in enumerate(online_map) if is_online)
+            offline = frozenset(range(len(online_map))) - online
+        slow: _SlowFacts | None = session.slow_facts
         oldest = time.monotonic() - CAPABILITIES_INTERVAL_S
-        if slow_facts is None or slow_facts.online != online or slow_facts.read_at < oldest:
-            slow_facts = session.slow_facts = self._read_slow_facts(session, online)
-        return HostFacts(
-            capabilities=slow_facts.capabilities,
-            guests=slow_facts.guests,
-            cpu_flags=slow_facts.cpu_flags,
-            online=online or frozenset().union(*(cell.cpus for cell in slow_facts.capabilities.cells)),
+        if slow is None or slow.facts.online != online or slow.read_at < oldest:
+            slow = session.slow_facts = _SlowFacts(self._slow_facts(session, online), time.monotonic())
+        cells = slow.facts.capabilities.cells
+        return replace(
+            slow.facts,
+            online=online or frozenset().union(*(cell.cpus for cell in cells)),
             offline=read_cells(Path(self._options.sysfs_path), offline),
-            memory_mb=slow_facts.memory_mb,
             disk_gb=disk_bytes // BYTES_PER_GIB,
             image_cache_mb=-(-cache_bytes // BYTES_PER_GIB) * MIB_PER_GIB,
             pmem=read_namespaces(Path(self._options.sysfs_path)) if self._options.pmem_namespaces else (),
         )
 
-    def _read_slow_facts(self, session: Session, online: frozenset[int]) -> _SlowFacts:
+    def _slow_facts(self, session: Session, online: frozenset[int]) -> HostFacts:
         session.deadline.extend(self._options.probe_timeout)
         capabilities = parse_capabilities(session.libvirt.getCapabilities())
-        before = session.slow_facts
-        guests = (
-            before.guests if before and before.guests else self._guest_capabilities(session, capabilities)
-        )
+        before: _SlowFacts | None = session.slow_facts
+        guests = before.facts.guests if before else None
+        guests = guests or self._guest_capabilities(session, capabilities)
         model = self._options.cpu_model
         host_model = guests.cpu if guests is not None else ""
         cpus = model.elements(capabilities.arch, capabilities.cpu, host_model)
         flags = model.flags(_cpu_flags(session, cpus, capabilities))
         session.deadline.extend()
         memory_mb = sum(cell.memory_mb for cell in capabilities.cells) or session.libvirt.getInfo()[1]
-        return _SlowFacts(capabilities, guests, flags, online, memory_mb, time.monotonic())
+        return HostFacts(capabilities, guests, flags, online, memory_mb, disk_gb=0)
 
     def _guest_capabilities(self, session: Session, capabilities: Capabilities) -> DomainCapabilities | None:
         """What guests can have; None where libvirt never told it to this user."""
@@ -231,19 +233,6 @@ def _with_versions(session: Session, connection: Any, guests: DomainCapabilities
         LOG.info("libvirt does not tell the version of its emulator: %s", error)
         hypervisor = (0, 0, 0)
     return replace(guests, libvirt=library, qemu=hypervisor)
-
-
-def _present(session: Session) -> tuple[frozenset[int], frozenset[int]]:
-    """The ids of the online and of the offline CPUs; empty where libvirt does not report them."""
-    session.deadline.extend()
-    try:
-        _, online_map, _ = session.libvirt.getCPUMap()
-    except libvirt.libvirtError as error:
-        if error.get_error_code() != libvirt.VIR_ERR_NO_SUPPORT:
-            raise
-        return frozenset(), frozenset()
-    online = frozenset(cpu for cpu, is_online in enumerate(online_map) if is_online)
-    return online, frozenset(range(len(online_map))) - online
 
 
 def _cpu_flags(session: Session, cpus: Sequence[str], capabilities: Capabilities) -> frozenset[str]:
