@@ -70,7 +70,8 @@ def test_a_write_that_the_disk_does_not_answer_is_unknown_until_it_is_sent_again
                 send(method, path, body)
             assert unknown.value.status == 504 and unknown.value.details["busy"]
             assert not transport.certain
-            assert send("GET", "/traits") == 200, "reads are answered"
+            for read in ("/traits", f"/allocations/{ONE}", f"/allocations/{OTHER}"):
+                assert send("GET", read) == 200, "reads are answered, and change nothing of that"
         assert send(method, path, body) == 204, "it was done, and is not done again"
         assert transport.certain
         assert send(method, path, body) == 409, "once answered, the same again is another write"

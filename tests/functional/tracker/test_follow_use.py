@@ -178,6 +178,21 @@ def test_a_claim_that_cannot_follow_is_not_tried_at_each_pass(world: World) -> N
     assert world.wire.requests == before
 
 
+def test_what_was_refused_once_is_tried_at_once_after_the_claim_has_followed(world: World) -> None:
+    """The claim is another one by then; only what is refused time and again waits."""
+    grow(world)
+    uuid, other = claimed(world, VCPU=2), claimed(world, SRIOV_NET_VF=1)
+    (taken,) = units(world, other)
+    runs(world, uuid, VCPU=2)
+    runs(world, uuid, taken, VCPU=2)
+    assert ("uses more", uuid) in findings(world) and units(world, uuid) == []
+    runs(world, uuid, VCPU=3)
+    runs(world, uuid, VCPU=2)
+    world.operations.release(other)
+    runs(world, uuid, taken, VCPU=2)
+    assert (units(world, uuid), findings(world)) == ([taken], [])
+
+
 def test_an_allocation_that_another_client_wrote_is_not_overwritten(world: World) -> None:
     grow(world)
     uuid = claimed(world, VCPU=2)

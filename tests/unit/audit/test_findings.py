@@ -357,6 +357,8 @@ def test_its_part_on_this_host_is_deleted() -> None:
         assert finding is not None and not finding.own
         (step,) = finding.repair
         assert isinstance(step, WriteAllocations) and step.write.allocations == left
+        assert "about to start" in finding.reason
+        assert "move" not in finding.reason and "guess" not in finding.reason, "nothing points at a move"
 
 
 def test_guests_claims_and_migrations_are_other_findings() -> None:

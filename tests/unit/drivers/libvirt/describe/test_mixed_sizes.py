@@ -136,6 +136,16 @@ def test_a_function_that_is_gone_keeps_its_guests_unit_in_the_inventory() -> Non
     assert [each.unit for each in after.guests[0].units] == [f"{VFS[0]}/nvidia-470@12"]
 
 
+def test_a_function_that_is_gone_is_no_vgpu_of_a_card_that_the_operator_names_no_more() -> None:
+    before = model(card({VFS[0]: ("470", 12)}), HOSTDEV.format("vm", 1))
+    gone = replace(facts("boot"), vgpu_gib={})
+    named_no_more = replace(SETTINGS, mixed={})
+    after = model(gone, HOSTDEV.format("vm", 1), settings=named_no_more, known=before.units)
+    assert [each.unit for each in after.guests[0].units] == [VFS[0]]
+    offered = {name for each in after.description.providers for name in each.inventories}
+    assert not offered & {C4, C8, C20}
+
+
 def test_a_function_without_a_type_is_nothing_that_a_guest_uses() -> None:
     found = model(card({}), HOSTDEV.format("vm", 1))
     assert found.guests[0].units == ()

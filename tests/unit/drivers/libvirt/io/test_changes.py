@@ -148,6 +148,41 @@ def test_it_looks_again_after_a_failure_until_it_is_closed() -> None:
     assert not looks.acquire(timeout=0.05)
 
 
+def test_after_the_close_of_the_watch_nothing_looks_any_more() -> None:
+    """A look that is under way is waited for: the driver closes its connection next."""
+    looking, looked = threading.Event(), threading.Event()
+
+    def look() -> None:
+        looking.set()
+        time.sleep(0.1)
+        looked.set()
+
+    watch = VcpuWatch(look, interval_s=0.01)
+    watch.start()
+    assert looking.wait(5)
+    watch.close()
+    assert looked.is_set()
+
+
+def test_the_watch_may_be_closed_by_its_own_look_before_its_start_and_twice() -> None:
+    failures: list[Exception] = []
+
+    def look() -> None:
+        try:
+            watch.close()
+        except RuntimeError as error:
+            failures.append(error)
+        closed.set()
+
+    closed = threading.Event()
+    watch = VcpuWatch(look, interval_s=0.01)
+    watch.start()
+    assert closed.wait(5)
+    watch.close()
+    assert failures == []
+    VcpuWatch(look).close()
+
+
 @pytest.fixture
 def told() -> "queue.Queue[str]":
     return queue.Queue()
