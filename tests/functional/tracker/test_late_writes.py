@@ -284,6 +284,24 @@ def test_a_release_while_a_grow_is_unanswered_gives_the_pools_gigabytes_back(
         assert late.execute() == CONFLICT and is_empty(kit)
 
 
+@pytest.mark.parametrize("writes", [1, BAR_GENERATION_MAX + 1], ids=["written once", "written often"])
+def test_where_the_host_shrank_the_release_itself_ends_an_unanswered_grow(kit: Kit, writes: int) -> None:
+    """Placement refuses to write again what the consumer holds, so nothing else ends the doubt before."""
+    asked = request(VCPU=2)
+    claim = kit.tracker.claim(asked).claim
+    for _ in range(1, writes):
+        kit.raw.write_allocations(kit.raw.allocations_of(asked.consumer))
+    with late_writes(kit, "timeout") as late, pytest.raises(PlacementUnavailable):
+        kit.tracker.extend(claim, ClaimRequest(asked.consumer, (request(VCPU=4).groups[0],)))
+    root = kit.raw.find_provider(uuid=HOST[0].uuid)
+    assert root is not None
+    fewer = replace(HOST[0].inventories["VCPU"], max_unit=1)
+    kit.raw.put_inventories(root.uuid, root.generation or 0, {**HOST[0].inventories, "VCPU": fewer})
+    assert kit.tracker.release(asked.consumer)
+    assert is_empty(kit), "nothing of it is counted or followed up any more"
+    assert late.execute() == CONFLICT and is_empty(kit)
+
+
 def test_a_release_gives_back_what_is_held_here_and_not_what_the_record_remembers(kit: Kit) -> None:
     asked = request(VCPU=1)
     kit.tracker.claim(asked)
@@ -555,6 +573,30 @@ def test_a_begin_that_nobody_answered_ends_where_the_host_is_over_committed_mean
     assert kit.placed_all() == before
     kit.tracker.release(asked.consumer)
     assert kit.placed_all() == {}
+
+
+@pytest.mark.parametrize("executed", [False, True], ids=["not done yet", "done"])
+@pytest.mark.parametrize("step", ["confirm", "revert"])
+def test_who_ends_a_move_whose_begin_nobody_answered_learns_at_once_what_became_of_it(
+    kit: Kit, step: str, *, executed: bool
+) -> None:
+    """Its guest is not here, so the begin is undone; an operator does not wait for the next delivery."""
+    asked = request(VCPU=1)
+    kit.tracker.claim(asked)
+    before = kit.placed_all()
+    with late_writes(kit, "timeout") as late, pytest.raises(PlacementUnavailable, match="not known yet"):
+        kit.tracker.begin_move(request(asked.consumer, VCPU=2), MoveKind.RESIZE, MIGRATION)
+    if executed:
+        assert late.execute() == DONE
+    if step == "revert":
+        assert kit.tracker.revert_move(MIGRATION).state is MoveState.REVERTED
+    else:
+        with pytest.raises(ClaimConflict, match="was reverted already"):
+            kit.tracker.confirm_move(MIGRATION)
+    assert (moved(kit), kit.tracker.pending) == (MoveState.REVERTED, 0)
+    assert kit.placed_all() == before
+    assert executed or late.execute() == CONFLICT
+    kit.check()
 
 
 @pytest.mark.first_variant
