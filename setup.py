@@ -76,7 +76,6 @@ setup(
         "prometheus-client>=0.16",
         "PyYAML>=6.0",
         "requests>=2.28",
-        "rich>=13.3",
         "werkzeug>=2.2",
     ],
     extras_require={"libvirt": LIBVIRT, "test": TEST, "docs": DOCS, "dev": TEST + DOCS + DEV},

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from agent.cli.terminal import Style, plain
+from agent.cli.terminal import Style, plain, shown_width
 
 if TYPE_CHECKING:
     from agent.api.shapes.claims import (
@@ -19,59 +21,93 @@ if TYPE_CHECKING:
     from agent.api.shapes.columns import Column, Row
 
 GAP = "  "
-UNFOLDED_WIDTH_MAX = 40
-"""Columns up to this width are not folded: a uuid stays in one piece."""
+WORD_MAX = 40
+"""A word up to this width, such as a uuid, stays in one piece."""
 FOLDED_WIDTH_MIN = 16
-FOLDED_ROWS_MAX = 200
-"""Longer tables are not folded, because rich needs about a millisecond for each row."""
+_WORDS = re.compile(r"(?<=[\s,])(?=\S)")
+"""Where a line may be broken: before a word, and after a comma of a list."""
 
 
 def table_lines(columns: Sequence[Column[Row]], rows: Sequence[Row], style: Style) -> Iterator[str]:
     """The titles and the rows, in columns as wide as their widest cells. Nothing is cut off.
 
-    In a pipe each row is one line. On a terminal that is too narrow, wide columns are folded.
+    In a pipe each row is one line. On a terminal that is too narrow, wide columns are folded; where that
+    does not help, each row is a block, with a line for each column.
     """
     values = [[column.show(row) for column in columns] for row in rows]
     numeric = [bool(rows) and all(isinstance(row[i], int) for row in values) for i in range(len(columns))]
     cells = [[column.title for column in columns], *([plain(value) for value in row] for row in values)]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    if style.folds and len(rows) <= FOLDED_ROWS_MAX and _should_fold(widths, style.width):
-        yield from _folded_lines(cells, widths, numeric, style.width)
-        return
+    widths = [max(map(shown_width, column)) for column in zip(*cells, strict=True)]
+    room = style.width - len(GAP) * (len(widths) - 1)
+    if style.folds and sum(widths) > room:
+        least = [max(map(_least_width, column)) for column in zip(*cells, strict=True)]
+        if sum(least) > room:
+            yield from _block_lines(cells, style.width)
+            return
+        most = room
+        while sum(map(max, least, (min(width, most) for width in widths))) > room:
+            most -= 1
+        widths = [max(low, min(width, most)) for low, width in zip(least, widths, strict=True)]
     for row in cells:
-        aligned = (
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, numeric, strict=True)
-        )
-        yield GAP.join(aligned).rstrip()
+        folded = [_folded(cell, width) for cell, width in zip(row, widths, strict=True)]
+        for pieces in zip_longest(*folded, fillvalue=""):
+            aligned = []
+            for piece, width, right in zip(pieces, widths, numeric, strict=True):
+                blank = " " * (width - shown_width(piece))
+                aligned.append(blank + piece if right else piece + blank)
+            yield GAP.join(aligned).rstrip()
 
 
-def _should_fold(widths: Sequence[int], available: int) -> bool:
-    """Whether the table is too wide, and fits once its wide columns are folded."""
-    gaps = len(GAP) * (len(widths) - 1)
-    folded = [width if width <= UNFOLDED_WIDTH_MAX else FOLDED_WIDTH_MIN for width in widths]
-    return sum(folded) + gaps <= available < sum(widths) + gaps
+def _least_width(cell: str) -> int:
+    """To what width the cell may be folded before blocks are easier to read."""
+    longest = max(map(shown_width, (word.rstrip() for word in _WORDS.split(cell))))
+    return longest if longest <= WORD_MAX else FOLDED_WIDTH_MIN
 
 
-def _folded_lines(
-    cells: Sequence[Sequence[str]], widths: Sequence[int], numeric: Sequence[bool], available: int
-) -> Iterator[str]:
-    from io import StringIO
+def _block_lines(cells: Sequence[Sequence[str]], available: int) -> Iterator[str]:
+    """Each row as lines of a title and a cell, with an empty line between rows; without rows, the titles.
 
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    A word for which there is no room beside the title stands in a line below it.
+    """
+    titles, *rows = cells
+    if not rows:
+        yield from _folded(GAP.join(titles), available)
+    beside = max(map(shown_width, titles)) + len(GAP)
+    if beside > available // 2:
+        beside = len(GAP)
+    for number, row in enumerate(rows):
+        if number:
+            yield ""
+        for title, cell in zip(titles, row, strict=True):
+            longest = max(map(shown_width, cell.split()), default=0)
+            below = len(title) + len(GAP) > beside or available - beside < longest <= available - len(GAP)
+            indent = len(GAP) if below else beside
+            first, *more = _folded(cell, available - indent)
+            if below:
+                yield title
+                yield " " * indent + first
+            else:
+                yield f"{title:<{indent}}{first}".rstrip()
+            yield from (" " * indent + piece for piece in more)
 
-    table = Table(box=None, pad_edge=False, padding=(0, len(GAP), 0, 0), show_header=False)
-    for width, right in zip(widths, numeric, strict=True):
-        table.add_column(
-            justify="right" if right else "left", overflow="fold", no_wrap=width <= UNFOLDED_WIDTH_MAX
-        )
-    for row in cells:
-        table.add_row(*map(Text, row))
-    output = StringIO()
-    Console(file=output, width=available, color_system=None).print(table)
-    yield from (line.rstrip() for line in output.getvalue().splitlines())
+
+def _folded(text: str, width: int) -> list[str]:
+    """The text in lines of at most this width, broken between words where that is possible."""
+    if shown_width(text) <= width:
+        return [text]
+    lines, line = [], ""
+    for word in _WORDS.split(text):
+        if line.strip() and shown_width(line + word.rstrip()) > width:
+            lines.append(line.rstrip())
+            line = ""
+        line += word
+        while shown_width(line.rstrip()) > width:
+            end = width
+            while shown_width(line[:end]) > width:
+                end -= 1
+            lines.append(line[:end])
+            line = line[end:]
+    return [*lines, line.rstrip()] if line.strip() else lines
 
 
 def claim_lines(claim: ClaimShape, names: Mapping[str, str], style: Style) -> Iterator[str]:

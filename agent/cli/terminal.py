@@ -2,13 +2,14 @@
 
 import os
 from typing import NamedTuple, TextIO
+from unicodedata import category, east_asian_width
 
 from agent.errors import plain
 
-__all__ = ["COLOURS", "WIDTH_DEFAULT", "WIDTH_MIN", "Style", "plain", "style_of"]
+__all__ = ["COLOURS", "WIDTH_DEFAULT", "WIDTH_MIN", "Style", "plain", "shown_width", "style_of"]
 
 WIDTH_DEFAULT = 100
-WIDTH_MIN = 40
+WIDTH_MIN = 20
 
 
 class Style(NamedTuple):
@@ -30,6 +31,16 @@ class Style(NamedTuple):
 COLOURS = {"red": "31", "green": "32", "yellow": "33", "magenta": "35", "bold": "1", "dim": "2"}
 
 
+def shown_width(text: str) -> int:
+    """How many columns of a terminal the text takes: East Asian characters take two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if category(letter) in ("Mn", "Me") else 2 if east_asian_width(letter) in "WF" else 1
+        for letter in text
+    )
+
+
 def style_of(stream: TextIO) -> Style:
     """The style for a stream. Colour needs a terminal; NO_COLOR prevents it (https://no-color.org)."""
     terminal = stream.isatty()
@@ -45,6 +56,7 @@ def style_of(stream: TextIO) -> Style:
 
 def _width(stream: TextIO) -> int:
     try:
-        return max(os.get_terminal_size(stream.fileno()).columns, WIDTH_MIN)
+        columns = os.get_terminal_size(stream.fileno()).columns
     except OSError:
-        return WIDTH_DEFAULT
+        columns = 0
+    return max(columns, WIDTH_MIN) if columns else WIDTH_DEFAULT  # 0: the terminal does not say

@@ -11,6 +11,7 @@ import subprocess
 import termios
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from kits.cli_process import COMMAND, ENVIRONMENT
@@ -43,6 +44,13 @@ class Terminal:
             assert time.monotonic() < end, self.text
             if select.select([self.keys], [], [], 0.2)[0]:
                 self.text += os.read(self.keys, 65536).decode()
+
+    def read_all(self) -> list[str]:
+        """The lines of a command that ends by itself."""
+        with suppress(OSError):  # EIO: the command's side of the terminal was closed
+            while data := os.read(self.keys, 65536):
+                self.text += data.decode()
+        return self.text.splitlines()
 
     def __enter__(self) -> Terminal:
         return self

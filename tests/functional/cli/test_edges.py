@@ -18,6 +18,8 @@ import pytest
 from kits.api_client import NOBODY, ROOT_NEEDED, is_root, public_directory, serving
 from kits.api_host import SmallHost
 from kits.cli_process import COMMAND, DEADLINE_S, ENVIRONMENT, one_line, plimsoll, python
+from kits.status import Sight
+from kits.terminal import Terminal
 
 from agent.cli.parser import INTERRUPTED, READER_GONE
 from agent.config.access import Access
@@ -300,3 +302,11 @@ def test_colour_is_for_terminals_that_want_it(path: Path) -> None:
     assert "\x1b[" not in on_a_terminal(path, NO_COLOR="1")
     assert "\x1b[" not in on_a_terminal(path, TERM="dumb")
     assert "\x1b[" not in plimsoll(path, "tree").stdout
+
+
+@pytest.mark.parametrize("command", ["instances", "history", "devices list", "move list"])
+@pytest.mark.parametrize("columns", [40, 80, 120])
+def test_no_table_is_wider_than_the_terminal(full: tuple[Sight, Path], command: str, columns: int) -> None:
+    with Terminal(full[1], *command.split(), columns=columns, environment={"NO_COLOR": "1"}) as terminal:
+        lines = terminal.read_all()
+    assert lines and max(map(len, lines)) <= columns, max(lines, key=len)

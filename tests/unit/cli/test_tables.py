@@ -1,11 +1,15 @@
 """Tables: one line a row in a pipe, folded on a terminal that is too narrow, and never cut off."""
 
+import time
+from collections import Counter
+from operator import itemgetter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.api.shapes.columns import Column
-from agent.cli.tables import FOLDED_ROWS_MAX, table_lines
-from agent.cli.terminal import Style
+from agent.cli.tables import table_lines
+from agent.cli.terminal import Style, shown_width
 
 Row = tuple[str, int, str]
 COLUMNS: tuple[Column[Row], ...] = (
@@ -16,6 +20,7 @@ COLUMNS: tuple[Column[Row], ...] = (
 UUID = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
 WHY = "The claim does not fit: 9 VGPU asked, 4 free on host1_pci_0000:84:00.0, which is the only card."
 TERMINAL = Style(width=80, folds=True)
+FORTY = Style(width=40, folds=True)
 
 
 def test_columns_line_up_and_numbers_are_aligned_to_the_right() -> None:
@@ -41,18 +46,62 @@ def test_on_a_narrow_terminal_wide_columns_are_folded() -> None:
     ]
 
 
-def test_a_table_that_fits_or_that_no_folding_helps_is_as_in_a_pipe() -> None:
-    for rows, style in (
-        ([(UUID, 1, "short")], TERMINAL),
-        ([(UUID, 1, WHY)], TERMINAL._replace(width=50)),
-        ([(UUID, 1, WHY)] * (FOLDED_ROWS_MAX + 1), TERMINAL),
-    ):
-        assert list(table_lines(COLUMNS, rows, style)) == list(table_lines(COLUMNS, rows, Style()))
+def test_a_table_that_fits_is_as_in_a_pipe() -> None:
+    rows = [(UUID, 1, "short")]
+    assert list(table_lines(COLUMNS, rows, TERMINAL)) == list(table_lines(COLUMNS, rows, Style()))
 
 
-@given(st.text(st.characters(codec="ascii", exclude_characters=" "), max_size=300), st.integers(60, 120))
-def test_no_character_is_lost(why: str, width: int) -> None:
-    lines = list(table_lines(COLUMNS, [(UUID, 1, why)], Style(width=width, folds=True)))
-    pipe = list(table_lines(COLUMNS, [(UUID, 1, why)], Style()))
-    assert "".join("".join(lines).split()) == "".join("".join(pipe).split())
-    assert lines == pipe or max(map(len, lines)) <= width
+def test_where_no_columns_fit_each_row_is_a_block_and_a_uuid_stays_in_one_piece() -> None:
+    rows = [(UUID, 1, WHY), (UUID, 22, "-")]
+    assert list(table_lines(COLUMNS, rows, TERMINAL._replace(width=50))) == [
+        f"UUID  {UUID}",
+        "N     1",
+        "WHY   The claim does not fit: 9 VGPU asked, 4 free",
+        "      on host1_pci_0000:84:00.0, which is the only",
+        "      card.",
+        "",
+        f"UUID  {UUID}",
+        "N     22",
+        "WHY   -",
+    ]
+    assert list(table_lines(COLUMNS, [(UUID, 1, "VGPU=1,MEMORY_MB=4096,DISK_GB=20,VCPU=2")], FORTY)) == [
+        "UUID",
+        f"  {UUID}",
+        "N     1",
+        "WHY   VGPU=1,MEMORY_MB=4096,DISK_GB=20,",
+        "      VCPU=2",
+    ]
+
+
+def test_a_character_of_two_columns_counts_as_two() -> None:
+    name = "\u8d1f\u8f7d\u7ebf" * 10
+    assert list(table_lines(COLUMNS[:1], [(name, 1, "")], FORTY._replace(width=30))) == [
+        "UUID",
+        name[:15],
+        name[15:],
+    ]
+
+
+LETTERS = st.characters(codec="utf-8", exclude_categories=["C", "Z"], include_characters=" ,")
+TEXTS = st.text(LETTERS, max_size=90)
+TABLES = st.integers(1, 7).flatmap(
+    lambda width: st.lists(st.tuples(*[TEXTS | st.integers(0, 10**9)] * width), min_size=1, max_size=4)
+)
+
+
+@given(TABLES, st.integers(20, 130))
+def test_no_line_is_wider_than_the_terminal_and_no_character_is_lost(
+    rows: list[tuple[object, ...]], width: int
+) -> None:
+    columns = tuple(Column[tuple[object, ...]](f"T{i}", itemgetter(i)) for i in range(len(rows[0])))
+    lines = list(table_lines(columns, rows, Style(width=width, folds=True)))
+    assert max(map(shown_width, lines)) <= width
+    shown, asked = Counter("".join(lines)), Counter("".join(str(cell) for row in rows for cell in row))
+    assert all(shown[letter] >= number for letter, number in asked.items() if letter != " ")
+
+
+def test_a_table_of_many_rows_is_folded_as_fast_as_it_is_read() -> None:
+    began = time.process_time()
+    lines = list(table_lines(COLUMNS, [(UUID, 1, WHY)] * 2000, TERMINAL))
+    assert max(map(len, lines)) <= TERMINAL.width and len(lines) == 6001
+    assert time.process_time() - began < 1
