@@ -29,7 +29,7 @@ from agent.api.views import (
     tree_view,
 )
 from agent.claims.claim import Claim
-from agent.claims.parse_request import parse_addition, parse_claim, read_domain
+from agent.claims.parse_request import notes_of, parse_addition, parse_claim, read_domain
 from agent.errors import UnknownConsumer, UsageError
 from agent.gate.decision import GateVerdict
 from agent.http.peer import PeerCredentials
@@ -155,15 +155,22 @@ def openapi(call: Call) -> ApiResponse:
 
 def make_claim(call: Call) -> ApiResponse:
     """Claim, or explain whether the claim would fit."""
-    request = parse_claim(call.body, call.operations.device_profiles())
-    if _flag(call.query, "dry_run"):
-        fit = call.operations.explain(request)
-        return ApiResponse(200, explanation_view(request, fit, call.operations.closed_reason()))
-    claim = call.operations.claim(request)
+    asked = parse_claim(call.body, call.operations.device_profiles(), by_name=True)
+    with call.operations.identified(asked) as request:
+        if _flag(call.query, "dry_run"):
+            fit = call.operations.explain(request)
+            view = explanation_view(request, fit, call.operations.closed_reason())
+            return ApiResponse(200, _noted(view, call.body))
+        claim = call.operations.claim(request)
     _record("claim", claim.consumer, call.caller, "granted")
-    return ApiResponse(
-        201, claim_view(claim, call.operations.providers()), {"Location": f"/v1/claims/{claim.consumer}"}
-    )
+    made = _noted(claim_view(claim, call.operations.providers()), call.body)
+    return ApiResponse(201, made, {"Location": f"/v1/claims/{claim.consumer}"})
+
+
+def _noted(view: Mapping[str, Any], asked: object) -> Mapping[str, Any]:
+    """The answer, with sentences on what of the request has no effect, if there are any."""
+    notes = list(notes_of(asked))
+    return {**view, "notes": notes} if notes else view
 
 
 def capacity(call: Call) -> ApiResponse:
@@ -171,13 +178,13 @@ def capacity(call: Call) -> ApiResponse:
     request = parse_claim(call.body, call.operations.device_profiles())
     found = call.operations.capacity(request)
     claims = {claim.consumer: claim for _, claim in call.operations.instances() if claim is not None}
-    return ApiResponse(200, capacity_view(request, found, claims))
+    return ApiResponse(200, _noted(capacity_view(request, found, claims), call.body))
 
 
 def defrag(call: Call) -> ApiResponse:
     """The moves that make room for a guest."""
     request = parse_claim(call.body, call.operations.device_profiles())
-    return ApiResponse(200, defrag_view(request, call.operations.defrag(request)))
+    return ApiResponse(200, _noted(defrag_view(request, call.operations.defrag(request)), call.body))
 
 
 def show_claim(call: Call) -> ApiResponse:
@@ -241,11 +248,12 @@ def claim_domain(call: Call) -> ApiResponse:
     asked = parse_addition(body.get("request", {}), consumer or "", call.operations.device_profiles())
     if _flag(call.query, "dry_run"):
         request, fit = call.operations.explain_domain(xml, asked)
-        return ApiResponse(200, explanation_view(request, fit, call.operations.closed_reason()))
+        view = explanation_view(request, fit, call.operations.closed_reason())
+        return ApiResponse(200, _noted(view, body.get("request")))
     written = call.operations.claim_domain(xml, asked)
     _record("claim", written.claim.consumer, call.caller, "granted")
-    view = domain_view(written, call.operations.providers())
-    return ApiResponse(201, view, {"Location": f"/v1/claims/{written.claim.consumer}"})
+    made = _noted(domain_view(written, call.operations.providers()), body.get("request"))
+    return ApiResponse(201, made, {"Location": f"/v1/claims/{written.claim.consumer}"})
 
 
 def release(call: Call) -> ApiResponse:
@@ -296,11 +304,8 @@ def begin_move(call: Call) -> ApiResponse:
         request = call.operations.move_request(xml, request)
     move = call.operations.begin_move(kind, migration, request)
     _record(f"{kind} (migration {migration})", move.instance, call.caller, move.state, "move")
-    return ApiResponse(
-        201,
-        _move_view(call, move),
-        {"Location": f"/v1/moves/{move.migration}"},
-    )
+    begun = _noted(_move_view(call, move), call.body.get("request"))
+    return ApiResponse(201, begun, {"Location": f"/v1/moves/{move.migration}"})
 
 
 def confirm_move(call: Call) -> ApiResponse:

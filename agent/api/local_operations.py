@@ -1,8 +1,10 @@
 """The operations of the local API, carried out by the running agent."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
+from threading import Lock
 from typing import Any, Protocol, TypeVar
 from uuid import uuid4
 
@@ -118,6 +120,10 @@ class LocalOperations:
         self._recorder = recorder
         self._condition = condition
         self._host_status = host_status
+        self._naming = Lock()
+        self._new_names: dict[str, str] = {}
+        """{name: consumer} of the claims by name that are under way, under the lock `_naming`."""
+        self._claims_by_name: Counter[str] = Counter()
 
     @property
     def host_status(self) -> HostStatus:
@@ -244,7 +250,11 @@ class LocalOperations:
 
     def claim_domain(self, xml: str, asked: ClaimRequest) -> WrittenDomain:
         """Claim for a domain, and complete it."""
-        demand = self._domain_demand(self._needs_of(xml), asked)
+        needs = self._needs_of(xml)
+        with self._identified_domain(needs, asked) as identified:
+            return self._claim_domain(xml, self._domain_demand(needs, identified))
+
+    def _claim_domain(self, xml: str, demand: DomainDemand) -> WrittenDomain:
         before = self._tracker.claim_of(demand.request.consumer)
         request = before.request if before and demand.is_met_by(before.request) else demand.request
         # Complete the domain without a claim first: a contradiction then changes nothing.
@@ -260,12 +270,16 @@ class LocalOperations:
 
     def explain_domain(self, xml: str, asked: ClaimRequest) -> tuple[ClaimRequest, Fit]:
         """Try the claim for a domain without making it."""
-        demand = self._domain_demand(self._needs_of(xml), asked)
+        needs = self._needs_of(xml)
+        with self._identified_domain(needs, asked) as identified:
+            demand = self._domain_demand(needs, identified)
         return demand.request, self._tracker.explain(demand.request, demand.restriction)
 
     def move_request(self, xml: str, asked: ClaimRequest) -> ClaimRequest:
         """The request for a guest that moves here."""
-        return self._domain_demand(self._needs_of(xml).without_places(), asked).request
+        needs = self._needs_of(xml).without_places()
+        with self._identified_domain(needs, asked) as identified:
+            return self._domain_demand(needs, identified).request
 
     def _needs_of(self, xml: str) -> DomainNeeds:
         try:
@@ -274,24 +288,55 @@ class LocalOperations:
             raise UsageError(error.message) from error
 
     def _domain_demand(self, needs: DomainNeeds, asked: ClaimRequest) -> DomainDemand:
-        if needs.uuid and asked.consumer and needs.uuid != asked.consumer:
-            raise UsageError(f"The domain's <uuid> is {needs.uuid}, and the claim is for {asked.consumer}.")
-        consumer = needs.uuid or asked.consumer or self._instance_named(needs.name) or str(uuid4())
-        asked = replace(asked, consumer=consumer)
         aliases = self._supervisor.settings.pci_aliases
         host, offered = self._tracker.host_and_units()
         demand = demand_of_domain(needs, asked, HostDevices(host, offered, aliases))
         return replace(demand, request=self._complete(demand.request))
 
+    def _identified_domain(
+        self, needs: DomainNeeds, asked: ClaimRequest
+    ) -> AbstractContextManager[ClaimRequest]:
+        """`asked` for the domain's instance, by its uuid or its name."""
+        if needs.uuid and asked.consumer and needs.uuid != asked.consumer:
+            raise UsageError(f"The domain's <uuid> is {needs.uuid}, and the claim is for {asked.consumer}.")
+        name = needs.name or asked.name
+        return self._identified(replace(asked, consumer=needs.uuid or asked.consumer), name)
+
+    def identified(self, request: ClaimRequest) -> AbstractContextManager[ClaimRequest]:
+        """The request for the instance of its name."""
+        return self._identified(request, request.name)
+
+    @contextmanager
+    def _identified(self, request: ClaimRequest, name: str) -> Iterator[ClaimRequest]:
+        if request.consumer or not name:
+            yield replace(request, consumer=request.consumer or str(uuid4()))
+            return
+        with self._naming:
+            # Who claims for the same name meanwhile gets the same answer as this claim.
+            consumer = self._instance_named(name) or self._new_names.get(name, str(uuid4()))
+            self._new_names[name] = consumer
+            self._claims_by_name[name] += 1
+        try:
+            yield replace(request, consumer=consumer)
+        finally:
+            with self._naming:
+                self._claims_by_name[name] -= 1
+                if not self._claims_by_name[name]:
+                    del self._claims_by_name[name], self._new_names[name]
+
     def _instance_named(self, name: str) -> str | None:
-        """The only instance of this host with that name, as libvirt has one domain a name."""
-        if not name:
-            return None
+        """The instance with that name: the guest, as libvirt has one domain a name, else that of a claim."""
         guests = {guest.uuid for guest in self._reconciler.guests or () if guest.name == name}
         migrations = {move.migration for move in self._tracker.moves().values()}
         claims = {claim.consumer for claim in self._tracker.claims().values() if claim.request.name == name}
-        named = guests or claims - migrations
-        return named.pop() if len(named) == 1 else None
+        named = sorted(guests or claims - migrations)
+        if len(named) > 1:
+            raise UsageError(
+                f"{name!r} names {len(named)} instances, give the uuid of one: {', '.join(named)}",
+                name=name,
+                instances=named,
+            )
+        return named[0] if named else None
 
     def write_domain(self, consumer: str, xml: str, *, replace: bool) -> WrittenDomain:
         """The domain's XML with what the claim gave."""

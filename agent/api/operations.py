@@ -1,6 +1,7 @@
 """The operations of the local API. `agent.api.local_operations` implements them; tests may as well."""
 
 from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 from agent.audit.auditor import AuditReport
@@ -64,6 +65,13 @@ class Operations(Protocol):
     def device_profiles(self) -> DeviceProfiles:
         """The device profiles that a flavor may name."""
 
+    def identified(self, request: ClaimRequest) -> AbstractContextManager[ClaimRequest]:
+        """The request; without a consumer, for the instance of this host with its name, else for a new one.
+
+        While claims of one name are under way, all of them have the same consumer. Raises UsageError where
+        several instances have the name.
+        """
+
     def claim(self, request: ClaimRequest) -> Claim:
         """Claim for a guest. Raises Refused (DoesNotFit, ClaimsClosed, ClaimConflict), PlacementError."""
 
@@ -97,7 +105,8 @@ class Operations(Protocol):
     def claim_domain(self, xml: str, asked: ClaimRequest) -> WrittenDomain:
         """Claim what the domain's XML asks for, and what is `asked` for beside it; and complete the domain.
 
-        The consumer is the domain's uuid; without one that of `asked`; if that is empty, a new one. Raises
+        The consumer is the domain's uuid; without one that of `asked`; if that is empty, as by `identified`
+        for the domain's name. Raises
         UsageError where the XML is malformed, or the domain contradicts what is asked for, or its claim: then
         nothing is changed. Raises what `claim` raises.
         """

@@ -11,6 +11,7 @@ or a flavor (agent.claims.flavor) and, if it is known, an image (agent.claims.im
 
     {"consumer": uuid, "flavor": {"vcpus": 2, ...}, "image": {property: value}}
 
+Where a name may stand for the consumer, `consumer` may be missing.
 Both forms may have name, project_id, user_id and consumer_type. The first form may also have `topology` and
 `pci`, which express a flavor's `hw:` and `pci_passthrough:` specs, `root_required` with traits of the host's
 root, and each group a `numa_policy`.
@@ -22,8 +23,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from agent.claims.device_profiles import DeviceProfiles
+from agent.claims.extra_specs import without_effect
 from agent.claims.flavor import claim_for_flavor, parse_flavor
-from agent.claims.image import parse_image
+from agent.claims.image import parse_image, properties_without_effect
 from agent.claims.near_names import near_class, near_trait, unknown_class, unknown_trait
 from agent.claims.request import (
     GROUP_POLICIES,
@@ -52,6 +54,7 @@ __all__ = [
     "ClaimRequest",
     "RequestGroup",
     "TopologyRequest",
+    "notes_of",
     "parse_addition",
     "parse_claim",
     "read_domain",
@@ -84,11 +87,16 @@ _ROOT_TRAIT_WANTED = "a trait such as COMPUTE_NODE, or !TRAIT"
 _TRAIT_WANTED = "a trait such as HW_CPU_X86_AVX2, in:TRAIT,TRAIT or !TRAIT"
 
 
-def parse_claim(body: object, profiles: DeviceProfiles | None = None) -> ClaimRequest:
+def parse_claim(
+    body: object, profiles: DeviceProfiles | None = None, *, by_name: bool = False
+) -> ClaimRequest:
     """The request in a body of the local API; `profiles` are the device profiles that a flavor may name.
 
+    `by_name`: a body with a name may have no consumer; that of the request is empty then.
     Raises UsageError, naming the path of the key at fault and what is allowed there.
     """
+    if by_name and isinstance(body, dict) and "consumer" not in body and body.get("name"):
+        return replace(parse_claim({**body, "consumer": _NO_CONSUMER}, profiles), consumer="")
     if not isinstance(body, dict) or "flavor" not in body:
         return _check_names(read_request(body))
     given = read_object(body, "", _FLAVOR_FORM)
@@ -120,6 +128,13 @@ def parse_addition(body: object, consumer: str, profiles: DeviceProfiles | None 
     if request.groups and not by_flavor:
         check_request(request)
     return replace(_check_names(request), consumer=consumer)
+
+
+def notes_of(body: object) -> tuple[str, ...]:
+    """A sentence for each extra spec and image property without effect, in a body that was parsed above."""
+    given = body if isinstance(body, dict) else {}
+    specs, image = given.get("flavor", {}).get("extra_specs", {}), given.get("image", {})
+    return (*without_effect(specs, image), *properties_without_effect(image))
 
 
 def read_domain(value: object, path: str) -> str:

@@ -8,17 +8,30 @@ from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent.cli.claim_body import NEW, addition_body, claim_body
+from agent.cli.claim_body import NEW, addition_body, claim_body, new_consumer
 from agent.cli.client import Client, claim_path, client_of, read_names, read_providers
+from agent.cli.consumers import INSTANCE_HELP, find_instance
+from agent.cli.grammar import complete_instances
 from agent.cli.libvirt_domain import CONNECTION_DEFAULT, Libvirt, add_libvirt_options
 from agent.cli.output import Output
 from agent.cli.tables import cells_lines, claim_lines, makings_lines, table_lines
 from agent.cli.terminal import Style, plain
 from agent.cli.text_file import STANDARD_INPUT, read_text_file
-from agent.errors import DaemonUnreachable, ExitCode, PlimsollError, UsageError
+from agent.errors import (
+    ClaimConflict,
+    DaemonUnreachable,
+    ExitCode,
+    PlimsollError,
+    UnknownConsumer,
+    UsageError,
+)
 
 if TYPE_CHECKING:
-    from agent.api.shapes.claims import ClaimShape, DomainShape, ExplanationShape
+    from agent.api.shapes.claims import (
+        ClaimShape,
+        DomainShape,
+        ExplanationShape,
+    )
     from agent.api.shapes.tree import ResourceProviderShape
     from agent.cli.grammar import CommandAdder
 
@@ -29,10 +42,11 @@ def add_claim_command(add: CommandAdder) -> None:
         "claim",
         claim,
         "claim resources for an instance, or ask whether they would fit",
-        "Without CONSUMER, or with `new`, the command makes a new uuid and prints it. The same claim\n"
-        "again is no error and claims nothing more. A refusal (exit code 5) says for each resource what was\n"
-        "asked, what is free and on which provider. Give resources and groups, or a flavor with extra\n"
-        "specs, or a file; or a domain's XML, which may have some of them beside it.\n"
+        "Without CONSUMER the claim is for the instance of the name, if this host has it, else for a new\n"
+        "one, whose uuid the command prints; --new, or `new` as CONSUMER, always makes a new one. The same\n"
+        "claim again is no error and claims nothing more. A refusal (exit code 5) says for each resource\n"
+        "what was asked, what is free and on which provider. Give resources and groups, or a flavor with\n"
+        "extra specs, or a file; or a domain's XML, which may have some of them beside it.\n"
         "\n"
         "With --domain the command prints the complete domain, or defines or starts it. Its devices need\n"
         "no addresses: an <interface type='hostdev'> or a <hostdev> with the alias `ua-NAME` gets the\n"
@@ -45,11 +59,17 @@ def add_claim_command(add: CommandAdder) -> None:
         "  plimsoll claim 5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69 --file body.json\n"
         "  plimsoll claim --domain web.xml --group red:SRIOV_NET_VF=1 --start",
     )
-    command.add_argument("consumer", nargs="?", metavar="CONSUMER", help="the instance's uuid, or `new`")
+    consumer = command.add_argument(
+        "consumer", nargs="?", metavar="CONSUMER", help=f"{INSTANCE_HELP}; or `new`"
+    )
+    complete_instances(consumer)
     command.add_argument(
         "--domain", metavar="FILE", help="claim what a domain's XML asks for; - is standard input"
     )
     add_claim_options(command)
+    command.add_argument(
+        "--new", action="store_true", help="claim for a new instance, even if another one has its name"
+    )
     command.add_argument(
         "--dry-run", action="store_true", help="explain, resource by resource; claim nothing"
     )
@@ -104,34 +124,42 @@ def claim(args: Namespace) -> ExitCode:
         raise UsageError("claim: --connect needs --domain")
     body = claim_body(args)
     client = client_of(args)
+    _identify(args, client, body)
     if args.dry_run:
         return _explain(args, client, "/v1/claims", body)
     try:
         answer: ClaimShape = client.request("POST", "/v1/claims", body)
     except DaemonUnreachable as error:
-        if error.details.get("asked") and body["consumer"] != args.consumer:
-            # The agent may have claimed, and only this message has the new uuid.
-            error.message += f"; the uuid made for it is {body['consumer']}"
+        if error.details.get("asked"):
+            # The agent may have claimed, and only this message has a new uuid.
+            if "consumer" not in body:
+                error.message += "; the same command again finds its claim by the name"
+            elif args.consumer in (None, NEW):
+                error.message += f"; the uuid made for it is {body['consumer']}"
+        raise
+    except (ClaimConflict, UsageError) as error:
+        if "consumer" not in body and {"consumer", "instances"} & error.details.keys():
+            error.message += f"; --new claims for another instance that is called {body['name']}"
         raise
     Output(args.output).show(answer, lambda style: _claimed(answer, read_names(client), style))
-    show_specs_without_effect(body)
+    show_notes(answer)
     return ExitCode.DONE
 
 
-def show_specs_without_effect(body: dict[str, Any]) -> None:
-    """Print a note on standard error for each extra spec and image property that changes no claim."""
-    request = body.get("request", body)
-    specs, image = request.get("flavor", {}).get("extra_specs", {}), request.get("image", {})
-    sentences: tuple[str, ...] = ()
-    if specs:
-        from agent.claims.extra_specs import without_effect
+def _identify(args: Namespace, client: Client, body: dict[str, Any]) -> None:
+    """Write the uuid of the instance that CONSUMER names into the body."""
+    if args.consumer in (None, NEW):
+        return
+    try:
+        body["consumer"] = find_instance(client, args.consumer)
+    except UnknownConsumer as error:
+        error.message += f"{'' if error.message.endswith('?') else ';'} --name claims for a new one"
+        raise
 
-        sentences += without_effect(specs, image)
-    if image:
-        from agent.claims.image import properties_without_effect
 
-        sentences += properties_without_effect(image)
-    for sentence in sentences:
+def show_notes(answer: Mapping[str, Any]) -> None:
+    """Print on standard error what the agent says of words of the request that have no effect."""
+    for sentence in answer.get("notes", ()):
         print(f"plimsoll: note: {plain(sentence)}", file=sys.stderr)
 
 
@@ -143,13 +171,15 @@ def _claim_domain(args: Namespace) -> ExitCode:
         "xml": read_text_file("claim", args.domain),
         "request": addition_body(args),
     }
-    if args.consumer and args.consumer != NEW:
-        body["consumer"] = args.consumer
+    if args.new:
+        body["consumer"] = new_consumer(args)
     client = client_of(args)
+    _identify(args, client, body)
     if args.dry_run:
         return _explain(args, client, "/v1/domains", body)
     libvirt = Libvirt(args.connect) if args.define or args.start else None
     written: DomainShape = client.request("POST", "/v1/domains", body)
+    show_notes(written)
     if libvirt is None:
         Output(args.output).show(written, lambda _: [written["xml"].rstrip("\n")])
         return ExitCode.DONE
@@ -186,7 +216,7 @@ def _claimed(claim: ClaimShape, names: Mapping[str, str], style: Style) -> Itera
 
 def _explain(args: Namespace, client: Client, path: str, body: dict[str, Any]) -> ExitCode:
     answer: ExplanationShape = client.request("POST", f"{path}?dry_run=true", body)
-    show_specs_without_effect(body)
+    show_notes(answer)
     Output(args.output).show(answer, lambda style: _explained(answer, read_providers(client), style))
     return ExitCode.DONE if answer["fits"] and answer["closed"] is None else ExitCode.REFUSED
 

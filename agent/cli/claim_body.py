@@ -14,13 +14,27 @@ FLAVOR_NAMES = ("vcpus", "memory_mb", "disk_gb", "extra_specs")
 
 
 def claim_body(args: Namespace) -> Json:
-    """The body. Raises UsageError where the arguments contradict each other or cannot be read."""
+    """The body. Raises UsageError where the arguments contradict each other or cannot be read.
+
+    It has no consumer where a name stands for it: the agent finds the instance of that name.
+    """
     body = _resources(args)
-    if args.consumer is not None or "consumer" not in body:
-        body["consumer"] = _consumer(args.consumer)
     if args.name is not None:
         body["name"] = args.name
+    if getattr(args, "new", False):
+        body["consumer"] = new_consumer(args)
+    elif args.consumer is not None:
+        body["consumer"] = _consumer(args.consumer)
+    elif "consumer" not in body and not (hasattr(args, "new") and body.get("name")):
+        body["consumer"] = _consumer(None)
     return body
+
+
+def new_consumer(args: Namespace) -> str:
+    """The uuid for --new. Raises UsageError where CONSUMER names an instance."""
+    if args.consumer not in (None, NEW):
+        raise UsageError("--new makes a new instance, and CONSUMER names one: give one of the two")
+    return _consumer(NEW)
 
 
 def addition_body(args: Namespace) -> Json:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from shlex import quote
 from typing import TYPE_CHECKING, Any
 
-from agent.cli.claim import add_claim_options
+from agent.cli.claim import add_claim_options, show_notes
 from agent.cli.claim_body import claim_body
 from agent.cli.client import client_of, read_names
 from agent.cli.output import Output
@@ -47,6 +47,7 @@ def defrag(args: Namespace) -> ExitCode:
         raise UsageError("defrag: the agent moves no guest by itself: give --dry-run to see what to move")
     client = client_of(args)
     answer: DefragShape = client.request("POST", "/v1/defrag", claim_body(args))
+    show_notes(answer)
     Output(args.output).show(answer, lambda style: _lines(answer, read_names(client), style))
     return ExitCode.DONE if answer["possible"] else ExitCode.REFUSED
 

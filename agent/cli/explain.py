@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from agent.cli.claim import add_claim_options
+from agent.cli.claim import add_claim_options, show_notes
 from agent.cli.claim_body import claim_body
 from agent.cli.client import client_of
 from agent.cli.grammar import complete_instances
@@ -69,6 +69,7 @@ def _explain_capacity(args: Namespace) -> ExitCode:
     if args.what is not None:
         raise UsageError("explain: give either WHAT or --capacity")
     answer: CapacityShape = client_of(args).request("POST", "/v1/capacity", claim_body(args))
+    show_notes(answer)
     Output(args.output).show(answer, lambda style: capacity_lines(answer, style))
     return ExitCode.DONE
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from agent.cli.claim import add_claim_options, show_specs_without_effect
+from agent.cli.claim import add_claim_options, show_notes
 from agent.cli.claim_body import addition_body, claim_body
 from agent.cli.client import Client, client_of
 from agent.cli.consumers import INSTANCE_HELP, MIGRATION_HELP, find_instance, find_migration
@@ -162,9 +162,10 @@ def begin(args: Namespace) -> ExitCode:
             error.message += f"; the uuid made for the migration is {body['migration']}"
         raise
     if args.domain is not None:
+        show_notes(move)
         return _show_domain(args, client, move, body["domain"])
     Output(args.output).show(move, lambda style: _lines(move, style))
-    show_specs_without_effect(body["request"])
+    show_notes(move)
     return ExitCode.DONE
 
 

@@ -242,10 +242,18 @@ def test_a_gpu_from_its_specification_to_a_running_guest(directory: Path) -> Non
         assert row.split()[:4] == [CONSUMER, "train1", "running", "claimed"]
 
 
+def test_a_claim_by_name_is_for_the_guest_of_that_name(directory: Path) -> None:
+    with Host(directory, **_with_a_card()) as host:
+        host.libvirt.define("train1", CONSUMER)
+        host.run("plimsoll claim --name train1 --flavor vcpus=2,memory_mb=2048 --spec resources:PGPU=1")
+        (row,) = (line for line in host.run("plimsoll instances").splitlines() if "train1" in line)
+        assert row.split()[:4] == [CONSUMER, "train1", "shutoff", "claimed"]
+
+
 def test_a_claim_under_a_new_uuid_keeps_the_card_from_the_guest_of_that_name(directory: Path) -> None:
     (_, _, start), (by_hand,) = blocks("gpu-guest.md"), blocks("gpu-guest.md", "by hand")
     with Host(directory, **_with_a_card()) as host:
-        host.run("plimsoll claim --name train1 --flavor vcpus=2,memory_mb=2048 --spec resources:PGPU=1")
+        host.run("plimsoll claim --new --name train1 --flavor vcpus=2,memory_mb=2048 --spec resources:PGPU=1")
         host.libvirt.define("train1", CONSUMER)
         host.run("virsh dumpxml train1 | plimsoll domain train1 -", code=2)
         host.libvirt.define("train1", CONSUMER, by_hand)

@@ -1,8 +1,11 @@
 """A small host to serve: a tree, two guests, and claims that really count; no placement and no hypervisor."""
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
+from uuid import uuid4
 
 from agent.api.operations import WrittenDomain
 from agent.audit.auditor import AuditReport
@@ -169,6 +172,10 @@ class SmallHost:
 
     def device_profiles(self) -> DeviceProfiles:
         return {}
+
+    @contextmanager
+    def identified(self, request: ClaimRequest) -> Iterator[ClaimRequest]:
+        yield replace(request, consumer=request.consumer or str(uuid4()))
 
     def claim(self, request: ClaimRequest) -> Claim:
         self.fault()

@@ -1,11 +1,11 @@
 """What the host can still give, and what would have to move: `/v1/capacity` and `/v1/defrag`."""
 
-from typing import Annotated, TypedDict
+from typing import Annotated, NotRequired, TypedDict
 
 from agent.api.shapes.claims import HoldingShape, ShortfallShape
 from agent.api.shapes.columns import Column
 from agent.api.shapes.requests import ClaimRequestShape
-from agent.api.shapes.schema import Count, ResourcesShape, Uuid
+from agent.api.shapes.schema import Count, Notes, ResourcesShape, Uuid
 
 
 class HolderShape(TypedDict):
@@ -33,6 +33,7 @@ class CapacityShape(TypedDict):
     more: Annotated[bool, "true: the count ended there, and further guests may fit"]
     shortfalls: Annotated[list[ShortfallShape], "why not one more"]
     stranded: list[StrandedShape]
+    notes: NotRequired[Notes]
 
 
 class DefragMoveShape(TypedDict):
@@ -57,6 +58,7 @@ class DefragShape(TypedDict):
     moves: Annotated[list[DefragMoveShape], "in an order in which they can be done; empty: it fits already"]
     fewest: Annotated[bool, "true: no smaller number of moves does"]
     shortfalls: list[ShortfallShape]
+    notes: NotRequired[Notes]
 
 
 STRANDED_COLUMNS: tuple[Column[StrandedShape], ...] = (

@@ -5,7 +5,7 @@ from typing import Annotated, NotRequired, TypedDict
 
 from agent.api.shapes.columns import Column, list_text
 from agent.api.shapes.requests import ClaimRequestShape
-from agent.api.shapes.schema import Count, Moment, Named, Positive, ResourcesShape, Uuid, Values
+from agent.api.shapes.schema import Count, Moment, Named, Notes, Positive, ResourcesShape, Uuid, Values
 
 
 class ProviderAllocationShape(TypedDict):
@@ -97,6 +97,7 @@ class ClaimShape(TypedDict):
     to_make: ToMakeShape
     mappings: Annotated[list[GroupMappingShape], "which group got what, by suffix"]
     request: ClaimRequestShape
+    notes: NotRequired[Notes]
 
 
 class ShortfallShape(TypedDict):
@@ -122,6 +123,7 @@ class ExplanationShape(TypedDict):
     cells: CellsShape
     to_make: ToMakeShape
     shortfalls: list[ShortfallShape]
+    notes: NotRequired[Notes]
 
 
 class ReleasedShape(TypedDict):
@@ -138,6 +140,7 @@ class DomainShape(TypedDict):
     made: Annotated[bool, "true: the claim was made for this domain just now"]
     claim: ClaimShape
     xml: Annotated[str, "the domain's XML with everything that the claim gave"]
+    notes: NotRequired[Notes]
 
 
 class HoldingShape(TypedDict):

@@ -1,11 +1,11 @@
 """Moves of instances between hosts: `/v1/moves`."""
 
 from collections.abc import Iterable
-from typing import Annotated, TypedDict
+from typing import Annotated, NotRequired, TypedDict
 
 from agent.api.shapes.claims import ClaimShape, HoldingShape, total_amounts
 from agent.api.shapes.columns import Column, amounts_text, local_time
-from agent.api.shapes.schema import Moment, Uuid, Values
+from agent.api.shapes.schema import Moment, Notes, Uuid, Values
 
 
 def _kinds() -> Iterable[str]:
@@ -45,6 +45,7 @@ class MoveShape(TypedDict):
     providers: Annotated[
         dict[Uuid, str], "the names of the providers of both places, as far as they are known"
     ]
+    notes: NotRequired[Notes]
 
 
 class MovesShape(TypedDict):

@@ -66,10 +66,17 @@ class FlavorShape(TypedDict):
     ]
 
 
+Consumer = Annotated[
+    Uuid,
+    "the instance; only a claim with a name may leave it out: it is the instance of this host that has the "
+    "name, else a new one",
+]
+
+
 class ClaimByGroupsShape(TypedDict):
     """A claim, asked for by request groups."""
 
-    consumer: Uuid
+    consumer: NotRequired[Consumer]
     groups: Annotated[list[GroupShape], Schema(minItems=1, maxItems=64)]
     group_policy: NotRequired[Literal["none", "isolate"] | None]
     same_subtree: NotRequired[list[list[str]]]
@@ -87,7 +94,7 @@ class ClaimByGroupsShape(TypedDict):
 class ClaimByFlavorShape(TypedDict):
     """A claim, asked for by a flavor."""
 
-    consumer: Uuid
+    consumer: NotRequired[Consumer]
     flavor: FlavorShape
     image: NotRequired[
         Annotated[
@@ -107,7 +114,7 @@ ClaimBodyShape = Annotated[
 
 ClaimRequestShape = Annotated[
     ClaimByGroupsShape,
-    Schema(required=["project_id", "user_id", "consumer_type"]),
+    Schema(required=["consumer", "project_id", "user_id", "consumer_type"]),
     Named("ClaimRequest", "the request, in its form by groups"),
 ]
 
@@ -152,7 +159,13 @@ class ClaimDomainBodyShape(TypedDict):
     """A domain to claim for."""
 
     xml: DomainXml
-    consumer: NotRequired[Annotated[Uuid, "for a domain without a <uuid>; without it the agent makes one"]]
+    consumer: NotRequired[
+        Annotated[
+            Uuid,
+            "for a domain without a <uuid>; without it, the instance of this host that has its name, else a "
+            "new one",
+        ]
+    ]
     request: NotRequired[AdditionShape]
 
 

@@ -47,4 +47,9 @@ Moment = Annotated[str, Schema(format="date-time")]
 Count = Annotated[int, Schema(minimum=0)]
 Positive = Annotated[int, Schema(minimum=1)]
 
+Notes = Annotated[
+    list[str],
+    "sentences on extra specs and image properties without effect, in the answer to a request with such",
+]
+
 ResourcesShape = Annotated[dict[str, Count], Named("Resources", "{resource class: amount}")]

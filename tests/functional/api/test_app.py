@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from kits.api_client import ask, check, raw, serving
 from kits.api_host import GPU, LONER, ROOT, SmallHost
+from kits.served_agent import served_agent
 
 from agent.api.server import ApiServer
 from agent.config.access import Access
@@ -390,3 +391,41 @@ def test_stopping_leaves_another_agents_socket_alone(host: SmallHost, tmp_path: 
         path.unlink()
         path.write_text("another's")
     assert path.exists()
+
+
+def test_words_without_effect_are_told_in_each_answer(tmp_path: Path) -> None:
+    specs = {"numa_nodes": "2", "foo:bar": "x", "hw:cpu_policy": "shared"}
+    flavor = {"flavor": {"vcpus": 1, "memory_mb": 512, "extra_specs": specs}, "image": {"colour": "red"}}
+    request = {"consumer": CONSUMER, "name": "web1", **flavor}
+    xml = "<domain type='kvm'><name>web2</name><memory>524288</memory><vcpu>1</vcpu></domain>"
+    move = {"migration": NOBODY_KNOWN, "kind": "same_host_resize", "request": request}
+    with served_agent(tmp_path) as agent:
+        agent.world.agent.reconcile("the start")
+        for url, body in (
+            ("/v1/claims?dry_run=true", request),
+            ("/v1/claims", request),
+            ("/v1/capacity", request),
+            ("/v1/defrag", request),
+            ("/v1/domains?dry_run=true", {"xml": xml, "request": flavor}),
+            ("/v1/domains", {"xml": xml, "request": flavor}),
+            ("/v1/moves", move),
+        ):
+            reply = ask(agent.socket, "POST", url, body)
+            check("post", url.partition("?")[0], reply)
+            assert reply.body["notes"] == [
+                "numa_nodes has no effect: it is no extra spec of nova",
+                "foo:bar has no effect: it is no extra spec of nova",
+                "image colour has no effect: it is no image property of nova",
+            ], url
+
+
+def test_a_claim_without_a_consumer_is_for_the_instance_of_its_name(tmp_path: Path) -> None:
+    body = {"name": "web1", "groups": [{"resources": {"VCPU": 1}}]}
+    with served_agent(tmp_path) as agent:
+        agent.world.agent.reconcile("the start")
+        made = [ask(agent.socket, "POST", "/v1/claims", body).body["consumer"] for _ in range(2)]
+        assert made[0] == made[1]
+        for nameless in ({**body, "name": ""}, {"groups": body["groups"]}):
+            reply = ask(agent.socket, "POST", "/v1/claims", nameless)
+            assert (reply.status, reply.body["error"]["code"]) == (400, "plimsoll.usage")
+            assert "consumer: missing" in reply.body["error"]["message"]

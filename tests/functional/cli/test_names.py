@@ -1,6 +1,7 @@
 """Names and unique prefixes wherever a uuid is taken; moves, by name, on both hosts; completion by TAB."""
 
 import csv
+import json
 import shlex
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 import shtab
 from kits.agent import opened
 from kits.api_client import serving
-from kits.cli_process import ENVIRONMENT, one_line, output_of, plimsoll
+from kits.cli_process import COMMAND, DEADLINE_S, ENVIRONMENT, one_line, output_of, plimsoll
 from kits.status import FORGOTTEN, MIGRATION, Sight, guest, uuid_of
 
 from agent.cli.parser import build
@@ -216,3 +217,71 @@ def _completed(script: Path, socket: Path, *words: str) -> list[str]:
         env={**ENVIRONMENT, "PLIMSOLL_SOCKET": str(socket)},
     )
     return done.stdout.split()
+
+
+def claimed(path: Path, *words: str) -> str:
+    """The uuid of the claim that the command makes."""
+    return str(json.loads(output_of(path, "claim", *words, "-o", "json"))["consumer"])
+
+
+def number_of_claims(path: Path) -> int:
+    return int(json.loads(output_of(path, "status", "-o", "json"))["claims"]["count"])
+
+
+def test_one_name_is_one_claim_unless_it_is_to_be_new(fresh: tuple[Sight, Path], tmp_path: Path) -> None:
+    _, path = fresh
+    web = claimed(path, "--name", "web1", *WANTED)
+    assert claimed(path, "--name", "web1", *WANTED) == web
+    (tmp_path / "body").write_text('{"name": "web1", "groups": [{"resources": {"VCPU":1,"MEMORY_MB":512}}]}')
+    assert claimed(path, "--file", str(tmp_path / "body")) == web
+    assert claimed(path, "web1", *WANTED, "--name", "web1") == web
+    assert claimed(path, web[:8], *WANTED, "--name", "web1") == web
+    assert number_of_claims(path) == 1
+    other = plimsoll(path, "claim", "--name", "web1", "--resources", "VCPU=7")
+    assert other.returncode == ExitCode.REFUSED
+    assert f"web1 ({web}) is claimed already, with another request (512 MEMORY_MB, 1 VCPU)" in one_line(other)
+    assert "--new" in one_line(other)
+    new = {claimed(path, *words, "--name", "web1", *WANTED) for words in (("--new",), ("new",))}
+    assert len(new | {web}) == number_of_claims(path) == 3
+    unclear = plimsoll(path, "claim", "--name", "web1", *WANTED)
+    assert unclear.returncode == ExitCode.USAGE
+    assert all(uuid in one_line(unclear) for uuid in {web, *new}) and "--new" in one_line(unclear)
+
+
+def test_one_name_is_one_claim_for_two_that_claim_at_once(fresh: tuple[Sight, Path]) -> None:
+    """As a script that somebody starts twice: none of them can see the claim of the others yet."""
+    _, path = fresh
+    words = ("claim", "--name", "web1", *WANTED, "-o", "json", "--socket", str(path))
+    both = [subprocess.Popen([*COMMAND, *words], env=ENVIRONMENT, stdout=subprocess.PIPE) for _ in range(4)]
+    made = {json.loads(each.communicate(timeout=DEADLINE_S)[0])["consumer"] for each in both}
+    assert len(made) == number_of_claims(path) == 1
+
+
+def test_a_claim_finds_the_guest_of_that_name(fresh: tuple[Sight, Path]) -> None:
+    shown, path = fresh
+    for name in ("web1", "web2"):
+        shown.world.driver.add_guest(guest(name, VCPU=1, MEMORY_MB=512))
+    shown.world.agent.reconcile("two guests")
+    explained = json.loads(output_of(path, "claim", "--name", "web1", *WANTED, "--dry-run", "-o", "json"))
+    assert explained["consumer"] == uuid_of("web1")
+    assert claimed(path, "web1", *WANTED) == uuid_of("web1")
+    assert claimed(path, "--name", "web2", *WANTED) == uuid_of("web2")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("web3", *WANTED),
+            "this host has no instance 'web3': did you mean web1? --name claims for a new one",
+        ),
+        (("x", *WANTED), "`plimsoll instances` lists those that there are; --name claims for a new one"),
+        (("web1", "--new", *WANTED), "--new makes a new instance, and CONSUMER names one"),
+    ],
+)
+def test_a_consumer_that_is_no_instance(fresh: tuple[Sight, Path], words: tuple[str, ...], said: str) -> None:
+    _, path = fresh
+    claimed(path, "--name", "web1", *WANTED)
+    done = plimsoll(path, "claim", *words)
+    assert done.returncode != ExitCode.DONE and said in one_line(done)
+    assert number_of_claims(path) == 1
