@@ -25,9 +25,8 @@ from agent.driver import (
 from agent.errors import DriverError, DriverUnavailable, SettingsError
 from drivers.fake.describe import describe_host, describe_topology
 from drivers.fake.host import FakeHost, load_host
-from drivers.host.domain_needs import read_needs
 from drivers.host.domain_writer import write_domain
-from drivers.host.domain_xml import parse_domain, passed_addresses, starting_guest
+from drivers.host.domain_xml import parse_domain, passed_addresses, read_needs, starting_guest
 from drivers.host.providers import absent_cpus, check_cpu_sets, described_locations
 from drivers.host.sysfs import Sysfs, device_addresses, parse_address, read_signs
 

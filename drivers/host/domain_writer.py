@@ -9,7 +9,7 @@ Source: https://libvirt.org/formatdomain.html
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from lxml import etree
 
@@ -17,10 +17,130 @@ from agent.cpuset import format_cpu_set, parse_cpu_set
 from agent.device_names import device_aliases
 from agent.driver import DeviceKind, GivenCell, GivenDevice, GivenResources
 from agent.errors import DriverDataError, UsageError, counted
-from drivers.host.domain_document import DomainDocument, Element, add_child, child, set_text
-from drivers.host.domain_memory import file_bytes
-from drivers.host.domain_needs import ALIAS_PREFIX, device_kind
-from drivers.host.xml_parser import parse_xml, pci_address, size_bytes, size_bytes_of_page
+from drivers.host.domain_xml import ALIAS_PREFIX, DomainXml, alias_of, device_kind, shown_tag
+from drivers.host.xml_parser import SIZE_MAX, pci_address, size_bytes, size_bytes_of_page
+
+# The document
+
+Element = etree._Element
+
+INDENT = "  "
+_DECLARATION = re.compile(r"\s*<\?xml[^>]*\?>\s*")
+_MARKUP = re.compile(r"<!--.*?-->|<!\[CDATA\[.*?\]\]>|<\?.*?\?>|<[^<>]*>", re.DOTALL)
+_ATTRIBUTE = re.compile(r'="([^"]*)"')
+_FIRST_TAG = re.compile(r"<domain\b[^<>]*[^<>/]>|<domain>")
+_SINGLE_QUOTED = re.compile(r"<[A-Za-z][^<>]*='")
+
+
+class DomainDocument:
+    """A domain's XML as a document that is changed in places and otherwise stays as it was.
+
+    `root` is its <domain>, of which only the content may be changed.
+
+    lxml keeps comments, white space and the order of attributes. It writes every attribute in double quotes,
+    libvirt in single ones, and it moves name spaces to the front: `text` returns to the quotes and to the
+    first tag of the original. So a document without changes is the same, byte for byte, but for attributes of
+    mixed quotes and for empty elements written as two tags.
+    """
+
+    def __init__(self, text: str, what: str = "the domain") -> None:
+        """Raises DriverDataError, naming `what`, for anything but a domain without a document type."""
+        if len(text) > SIZE_MAX:
+            raise DriverDataError(f"{what}: its XML has more than {SIZE_MAX} characters")
+        declaration = _DECLARATION.match(text)
+        self._before = declaration.group() if declaration else ""
+        self._tail = text[len(text.rstrip()) :]
+        self._single_quotes = _SINGLE_QUOTED.search(text) is not None
+        parser = etree.XMLParser(
+            resolve_entities=False, no_network=True, huge_tree=False, load_dtd=False, strip_cdata=False
+        )
+        try:
+            self.root: Element = etree.fromstring(text[len(self._before) :], parser)
+        except (etree.XMLSyntaxError, ValueError) as error:
+            raise DriverDataError(f"{what}: this is not XML: {error}") from error
+        info = self.root.getroottree().docinfo
+        if info is not None and info.doctype:  # type: ignore[union-attr]
+            raise DriverDataError(f"{what}: a document type is not allowed")
+        if self.root.tag != "domain":
+            raise DriverDataError(f"{what}: <domain> was expected, not <{str(self.root.tag)[:40]}>")
+
+        first = _FIRST_TAG.search(text)
+        self._first_tag = first.group() if first else None
+
+    @property
+    def text(self) -> str:
+        """The document as text."""
+        written = str(etree.tostring(self.root.getroottree(), encoding="unicode"))
+        if self._single_quotes:
+            written = _MARKUP.sub(_with_single_quotes, written)
+        if self._first_tag is not None:
+            first_tag = self._first_tag
+            written = _FIRST_TAG.sub(lambda _: first_tag, written, count=1)
+        return f"{self._before}{written}{self._tail}"
+
+
+def _with_single_quotes(markup: re.Match[str]) -> str:
+    tag = markup.group()
+    if tag.startswith(("<!", "<?")):
+        return tag
+    return _ATTRIBUTE.sub(
+        lambda each: each.group() if "'" in each[1] else f"='{each[1].replace('&quot;', chr(34))}'", tag
+    )
+
+
+def child(parent: Element, tag: str, after: tuple[str, ...] = ()) -> Element:
+    """The first child with this tag; if there is none, a new one behind the last with a tag of `after`."""
+    found = parent.find(tag)
+    return found if found is not None else add_child(parent, tag, {}, after)
+
+
+def add_child(
+    parent: Element, tag: str, attributes: Mapping[str, str], after: tuple[str, ...] = ()
+) -> Element:
+    """Add a child behind the last one with a tag of `after`, or at the end, indented like its siblings."""
+    element = etree.Element(tag, dict(attributes))
+    position = len(parent)
+    behind = [number for number, sibling in enumerate(parent) if sibling.tag in after]
+    if behind:
+        position = behind[-1] + 1
+    parent.insert(position, element)
+    _indent(parent, element)
+    return element
+
+
+def remove(element: Element) -> None:
+    """Remove an element with its content; the white space around it closes up."""
+    parent = element.getparent()
+    assert parent is not None
+    before = element.getprevious()
+    if element.getnext() is None:
+        if before is not None:
+            before.tail = element.tail
+        else:
+            parent.text = element.tail
+    parent.remove(element)
+    if len(parent) == 0 and not (parent.text or "").strip():
+        parent.text = None
+
+
+def set_text(element: Element, text: str) -> None:
+    """Give the element this text, if it has another one."""
+    if (element.text or "").strip() != text:
+        element.text = text
+
+
+def _indent(parent: Element, element: Element) -> None:
+    depth = sum(1 for _ in element.iterancestors())
+    inner, outer = f"\n{INDENT * depth}", f"\n{INDENT * (depth - 1)}"
+    before, behind = element.getprevious(), element.getnext()
+    if before is None:
+        parent.text = inner
+    else:
+        before.tail = inner
+    element.tail = outer if behind is None else inner
+
+
+# What a claim gave
 
 VF_CLASS = "SRIOV_NET_VF"
 KIB_PER_MIB = 1024
@@ -58,7 +178,8 @@ def write_domain(text: str, given: GivenResources, *, replace: bool = False) -> 
     _write_identity(document.root, given)
     _write_processors(document.root, given, replace=replace)
     _write_cells(document.root, given.cells)
-    aliases = dict(zip(given.devices, _aliases(given.devices), strict=True))
+    names = device_aliases(device.label for device in given.devices)
+    aliases = dict(zip(given.devices, names, strict=True))
     written = {
         device: _write_device(document.root, device, aliases[device], found)
         for device, found in devices.items()
@@ -82,23 +203,14 @@ def _contradictions(root: Element, given: GivenResources, replace: bool) -> Iter
         yield f"<vcpu> is {vcpus}, and the claim has {counted(given.vcpus, 'CPU')}"
     memory = root.find("memory")
     if memory is not None:
-        kib = _kib(memory) - _kib_in_files(root)
+        kib = _kib(memory)
+        if root.find("devices/memory") is not None:  # a part may take no memory of the host
+            kib -= DomainXml(root, "the domain").file_bytes // KIB_PER_MIB  # type: ignore[arg-type]
         if -(-kib // KIB_PER_MIB) != given.memory_mb:
             yield f"<memory> is {kib} KiB, and the claim has {given.memory_mb} MiB"
     if not replace:
         yield from _pin_contradictions(root, given)
         yield from _cell_contradictions(root, given.cells)
-
-
-def _kib_in_files(root: Element) -> int:
-    """The part of <memory> that takes no memory of the host."""
-    what = "the domain"
-    if root.find("devices/memory") is None:
-        return 0
-    return (
-        file_bytes(parse_xml(str(etree.tostring(root, encoding="unicode")), what, "domain"), what)
-        // KIB_PER_MIB
-    )
 
 
 def _pin_contradictions(root: Element, given: GivenResources) -> Iterator[str]:
@@ -140,7 +252,8 @@ def _cell_contradictions(root: Element, given: Sequence[GivenCell]) -> Iterator[
         )
     if whole is not None and whole.get("mode", "strict") != "strict":
         yield f"<numatune> has the mode {whole.get('mode')}, and a claim on cells is strict"
-    sizes = {-(-_page_bytes(page) // 1024) for page in root.findall(_PAGE)}
+    in_bytes = (size_bytes_of_page(page, "<page>") for page in root.findall(_PAGE))  # type: ignore[arg-type]
+    sizes = {-(-size // 1024) for size in in_bytes}
     claimed = {cell.page_kib for cell in given if cell.page_kib is not None}
     if sizes and sizes != claimed:
         shown = f"{format_cpu_set(frozenset(claimed))} KiB" if claimed else "small pages"
@@ -154,7 +267,9 @@ def _one_cell_contradictions(element: Element, cell: GivenCell) -> Iterator[str]
             f"<cell id='{cell.cell}'> has the CPUs {format_cpu_set(cpus)}, and the claim has "
             f"{format_cpu_set(cell.cpus)}"
         )
-    memory_kib = _cell_kib(element)
+    size = etree.Element("memory", unit=element.get("unit", "KiB"))
+    size.text = element.get("memory", "0")
+    memory_kib = _kib(size)
     if memory_kib and -(-memory_kib // KIB_PER_MIB) != cell.memory_mb:
         yield f"<cell id='{cell.cell}'> has {memory_kib} KiB, and the claim has {cell.memory_mb} MiB"
 
@@ -170,9 +285,9 @@ def _device_contradictions(
         unit = _unit_of(element)
         device = filled.get(id(element))
         if unit is not None and device is not None and unit != device.unit:
-            sentences.append(f"{_shown(element)} is {unit}, and the claim has {device.unit} there")
+            sentences.append(f"{shown_tag(element)} is {unit}, and the claim has {device.unit} there")
         elif unit is not None and unit not in units:
-            sentences.append(f"{_shown(element)} is {unit}, which the claim does not have")
+            sentences.append(f"{shown_tag(element)} is {unit}, which the claim does not have")
     return sentences
 
 
@@ -185,8 +300,11 @@ def _device_elements(
     """{device: the element that is to name it}; None where a new one is needed."""
     elements = list(_host_devices(root))
     found: dict[GivenDevice, Element | None] = {}
-    for device, alias in zip(devices, _aliases(devices), strict=True):
-        named = next((each for each in elements if alias and _has_alias(each, alias)), None)
+    names = device_aliases(device.label for device in devices)
+    for device, name in zip(devices, names, strict=True):
+        # In any case: suffixes of nova's groups are upper case.
+        same_names = (each for each in elements if name and alias_of(each).lower() == name.lower())
+        named = next(same_names, None)
         same = next((each for each in elements if _unit_of(each) == device.unit), None)
         found[device] = named if named is not None else same
         elements = [each for each in elements if each is not found[device]]
@@ -196,7 +314,7 @@ def _device_elements(
                 (
                     each
                     for each in elements
-                    if _alias_of(each) is None
+                    if not alias_of(each)
                     and _fits_kind(each, kind_of(device))
                     and (replace or _unit_of(each) is None)
                 ),
@@ -206,18 +324,20 @@ def _device_elements(
     return found
 
 
-def _aliases(devices: Iterable[GivenDevice]) -> list[str]:
-    """The alias of each device, empty for one without a label."""
-    names = device_aliases(device.label for device in devices)
-    return [f"{ALIAS_PREFIX}{name}" if name else "" for name in names]
-
-
 def _write_device(root: Element, device: GivenDevice, alias: str, element: Element | None) -> Element:
     kind = kind_of(device)
     if element is None:
-        element = _new_element(root, kind)
+        devices = child(root, "devices")
+        if kind is DeviceKind.INTERFACE:
+            attributes = {"type": "hostdev", "managed": "yes"}
+            element = add_child(devices, "interface", attributes, after=("interface",))
+        else:
+            attributes = {"mode": "subsystem", "type": "pci", "managed": "yes"}
+            if kind is DeviceKind.MEDIATED:
+                attributes = {"mode": "subsystem", "type": "mdev", "model": "vfio-pci"}
+            element = add_child(devices, "hostdev", attributes, after=("hostdev",))
         if alias:
-            add_child(element, "alias", {"name": alias})
+            add_child(element, "alias", {"name": f"{ALIAS_PREFIX}{alias}"})
     source = child(element, "source")
     address = source.find("address")
     if kind is DeviceKind.MEDIATED:
@@ -226,24 +346,15 @@ def _write_device(root: Element, device: GivenDevice, alias: str, element: Eleme
         elif (address.get("uuid") or "").lower() != device.unit:
             address.set("uuid", device.unit)
         return element
-    domain, bus, slot, function = _pci_parts(device.unit)
+    parts = _PCI.fullmatch(device.unit)
+    if parts is None:
+        raise UsageError(f"{device.unit} is no PCI address.")
     if address is None:
         address = add_child(source, "address", {"type": "pci"} if kind is DeviceKind.INTERFACE else {})
     if _unit_of(element) != device.unit:
-        for name, value in (("domain", domain), ("bus", bus), ("slot", slot), ("function", function)):
+        for name, value in zip(("domain", "bus", "slot", "function"), parts.groups(), strict=True):
             address.set(name, f"0x{value}")
     return element
-
-
-def _new_element(root: Element, kind: DeviceKind) -> Element:
-    devices = child(root, "devices")
-    if kind is DeviceKind.INTERFACE:
-        return add_child(devices, "interface", {"type": "hostdev", "managed": "yes"}, after=("interface",))
-    if kind is DeviceKind.PCI:
-        attributes = {"mode": "subsystem", "type": "pci", "managed": "yes"}
-    else:
-        attributes = {"mode": "subsystem", "type": "mdev", "model": "vfio-pci"}
-    return add_child(devices, "hostdev", attributes, after=("hostdev",))
 
 
 def kind_of(device: GivenDevice) -> DeviceKind:
@@ -271,17 +382,6 @@ def _fits_kind(element: Element, kind: DeviceKind) -> bool:
     return own is kind or (own is DeviceKind.PCI and kind is DeviceKind.INTERFACE)
 
 
-def _alias_of(element: Element) -> str | None:
-    alias = element.find("alias")
-    name = alias.get("name") if alias is not None else None
-    return name if name and name.startswith(ALIAS_PREFIX) else None
-
-
-def _has_alias(element: Element, alias: str) -> bool:
-    """Whether the element carries the alias, in any case: suffixes of nova's groups are upper case."""
-    return (_alias_of(element) or "").lower() == alias.lower()
-
-
 def _unit_of(element: Element) -> str | None:
     """The device of the host that the element names, None if it names none yet."""
     address = element.find("source/address")
@@ -289,19 +389,7 @@ def _unit_of(element: Element) -> str | None:
         return None
     if element.get("type") == "mdev":
         return (address.get("uuid") or "").lower() or None
-    return pci_address(address, _shown(element)) if address.get("bus") is not None else None  # type: ignore[arg-type]
-
-
-def _shown(element: Element) -> str:
-    alias = _alias_of(element)
-    return f"<{element.tag}>" + (f" {alias}" if alias else "")
-
-
-def _pci_parts(unit: str) -> tuple[str, str, str, str]:
-    match = _PCI.fullmatch(unit)
-    if match is None:
-        raise UsageError(f"{unit} is no PCI address.")
-    return match[1], match[2], match[3], match[4]
+    return pci_address(address, shown_tag(element)) if address.get("bus") is not None else None  # type: ignore[arg-type]
 
 
 # CPUs, memory and cells
@@ -379,10 +467,6 @@ def _write_cells(root: Element, cells: Sequence[GivenCell]) -> None:
         element.set("cpus", format_cpu_set(cell.cpus))
         element.set("memory", str(cell.memory_mb * KIB_PER_MIB))
         element.set("unit", "KiB")
-    _write_pages(root, cells)
-
-
-def _write_pages(root: Element, cells: Sequence[GivenCell]) -> None:
     sizes = {cell.page_kib for cell in cells if cell.page_kib is not None}
     if not sizes:
         return
@@ -414,7 +498,9 @@ def _write_localities(root: Element, given: GivenResources, written: Mapping[Giv
     for device, element in written.items():
         if device.cell in guest_cells and element.find("address[@type='pci']") is None:
             by_cell.setdefault(guest_cells[device.cell], []).append(element)
-    index = _first_free_index(root)
+    controllers = root.findall("devices/controller[@type='pci']")
+    taken = [int(text) for each in controllers if (text := each.get("index") or "0").isdecimal()]
+    index = max(taken, default=0) + 1
     for number, (cell, elements) in enumerate(sorted(by_cell.items())):
         bus = LAST_BUS - BUSES_PER_CELL * (number + 1)
         expander = _add_controller(root, index, "pcie-expander-bus")
@@ -426,15 +512,6 @@ def _write_localities(root: Element, given: GivenResources, written: Mapping[Giv
             add_child(port, "address", _guest_address(expander_index, slot))
             add_child(element, "address", _guest_address(index, 0))
             index += 1
-
-
-def _first_free_index(root: Element) -> int:
-    indexes = [
-        int(element.get("index") or 0)
-        for element in root.findall("devices/controller[@type='pci']")
-        if (element.get("index") or "0").isdecimal()
-    ]
-    return max(indexes, default=0) + 1
 
 
 def _add_controller(root: Element, index: int, model: str) -> Element:
@@ -457,17 +534,6 @@ def _cpus_of(element: Element, attribute: str = "cpuset") -> frozenset[int]:
         return parse_cpu_set(element.get(attribute) or "")
     except ValueError as error:
         raise DriverDataError(f"<{element.tag}>: {error}") from error
-
-
-def _cell_kib(element: Element) -> int:
-    """The memory of a <cell>, 0 where it has none."""
-    size = etree.Element("memory", unit=element.get("unit", "KiB"))
-    size.text = element.get("memory", "0")
-    return _kib(size)
-
-
-def _page_bytes(page: Element) -> int:
-    return size_bytes_of_page(page, "<page>")  # type: ignore[arg-type]
 
 
 def _kib(element: Element) -> int:

@@ -1,31 +1,64 @@
-"""The resources that a domain uses, from its XML. Pure.
+"""What a domain's XML says: what the domain uses, and what it asks for before anything was claimed. Pure.
 
-Use the live XML of a running domain, and the configuration of one that is shut off: where the network of an
-<interface> is a pool of virtual functions, only the live XML has the address of the chosen one.
+What a domain uses is in the live XML of a running domain, and in the configuration of one that is shut off:
+where the network of an <interface> is a pool of virtual functions, only the live XML has the address of the
+chosen one. What a domain asks for may be in XML that lacks what libvirt requires: the claim fills in the
+addresses of devices, the CPUs of <vcpupin>, the name, the memory and the uuid.
+
 Source: https://libvirt.org/formatdomain.html
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Self
 from xml.etree.ElementTree import Element
 
-from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
-from agent.errors import DriverDataError
-from drivers.host.domain_memory import (
-    DEFAULT_HUGE_PAGE_KIB,
-    cpu_set,
-    epc_bytes,
-    file_bytes,
-    memory_files,
-    memory_nodes,
-    used_memory,
+from agent.cpuset import parse_cpu_set
+from agent.driver import (
+    DeviceKind,
+    DomainNeeds,
+    Guest,
+    GuestState,
+    NeededCell,
+    NeededDevice,
+    UsedMemory,
+    UsedUnit,
 )
-from drivers.host.providers import UnitLocation, locate_units
-from drivers.host.xml_parser import number, parse_xml, pci_address, size_bytes, text_of, uuid_of
+from agent.errors import DriverDataError
+from drivers.host.providers import UnitLocation, locate_units, shares
+from drivers.host.xml_parser import (
+    number,
+    parse_xml,
+    pci_address,
+    size_bytes,
+    size_bytes_of_page,
+    text_of,
+    uuid_of,
+)
 
 VCPUS_MAX = 65536
+CELLS_MAX = 1024
 BYTES_PER_MIB = 2**20
 BYTES_PER_GIB = 2**30
+DEFAULT_HUGE_PAGE_KIB = 2048
+
+ENCRYPTION_TYPES = ("sev", "sev-snp", "tdx")
+"""The types of <launchSecurity> for which the processor has a limited number of keys."""
+
+_MEMORY_OF_THE_HOST = ("dimm", "virtio-mem")
+"""A virtio-mem counts in full: its guest may take all of it."""
+_FILES = ("nvdimm", "virtio-pmem")
+_ENCLAVES = ("sgx-epc",)
+
+_KINDS: Mapping[tuple[object, str | None], DeviceKind] = {
+    ("interface", "hostdev"): DeviceKind.INTERFACE,
+    ("hostdev", "pci"): DeviceKind.PCI,
+    ("hostdev", "mdev"): DeviceKind.MEDIATED,
+    ("disk", "nvme"): DeviceKind.PCI,
+}
+ALIAS_PREFIX = "ua-"
+"""Only aliases with this prefix are the operator's: libvirt makes the others, anew at each start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +74,231 @@ class Disk:
     volume: str = ""
 
 
-ENCRYPTION_TYPES = ("sev", "sev-snp", "tdx")
-"""The types of <launchSecurity> for which the processor has a limited number of keys."""
+class DomainXml:
+    """The facts in a domain's XML, each in one place for all that need it.
+
+    Each raises DriverDataError, with the name `what` of the domain, where a value is out of range.
+    """
+
+    def __init__(self, root: Element, what: str) -> None:
+        self.root = root
+        self.what = what
+
+    @classmethod
+    def parse(cls, text: str, what: str = "the domain") -> Self:
+        """The domain in `text`. Raises DriverDataError where it is malformed."""
+        return cls(parse_xml(text, what, "domain"), what)
+
+    # CPUs
+
+    @cached_property
+    def vcpus(self) -> frozenset[int]:
+        """The ids of the present vCPUs: those enabled in <vcpus>, else the first `current` ones of <vcpu>."""
+        what, element = f"{self.what}: <vcpu>", self.root.find("vcpu")
+        if element is None:
+            return frozenset({0})
+        current = number(element.get("current", str(self._most_vcpus)), what, VCPUS_MAX)
+        listed = self.root.findall("vcpus/vcpu")
+        if listed:
+            return frozenset(
+                number(vcpu.get("id"), what, VCPUS_MAX) for vcpu in listed if vcpu.get("enabled") != "no"
+            )
+        return frozenset(range(current))
+
+    @property
+    def vcpus_may_change(self) -> bool:
+        """Whether vCPUs may be added to the domain, or taken from it, while it runs."""
+        listed = self.root.findall("vcpus/vcpu")
+        return len(self.vcpus) < self._most_vcpus or any(vcpu.get("hotpluggable") == "yes" for vcpu in listed)
+
+    @property
+    def _most_vcpus(self) -> int:
+        element = self.root.find("vcpu")
+        return 1 if element is None else number(element.text, f"{self.what}: <vcpu>", VCPUS_MAX)
+
+    def vcpu_of(self, vcpupin: Element) -> int:
+        """The id of the vCPU that a <vcpupin> is about."""
+        return number(vcpupin.get("vcpu"), f"{self.what}: <vcpupin>", VCPUS_MAX)
+
+    @property
+    def pins(self) -> dict[int, frozenset[int]]:
+        """{present vCPU: host CPUs} from <vcpupin>, and for vCPUs without one from the cpuset of <vcpu>."""
+        common_cpus = self.cpu_set(self.root.find("vcpu"))
+        pins = dict.fromkeys(self.vcpus, common_cpus) if common_cpus else {}
+        for element in self.root.findall("cputune/vcpupin"):
+            vcpu = self.vcpu_of(element)
+            if vcpu in self.vcpus:
+                pins[vcpu] = self.cpu_set(element)
+        return pins
+
+    # Memory
+    #
+    # Source: https://libvirt.org/formatdomain.html#numa-node-tuning and #memory-backing
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the guest's memory is encrypted by SEV or TDX."""
+        return any(each.get("type") in ENCRYPTION_TYPES for each in self.root.findall("launchSecurity"))
+
+    @property
+    def memory_files(self) -> tuple[str, ...]:
+        """The paths of the memory devices that take no memory of the host."""
+        devices = (each for each in self.root.findall("devices/memory") if each.get("model") in _FILES)
+        return tuple(filter(None, ((each.findtext("source/path") or "").strip() for each in devices)))
+
+    @property
+    def epc_mb(self) -> int:
+        """The memory for SGX enclaves in MiB, which is none of the host's other memory."""
+        return -(-self._device_bytes(_ENCLAVES) // BYTES_PER_MIB)
+
+    @property
+    def memory_mb(self) -> int:
+        """The memory of the host that the domain takes, in MiB; 0 if it has no <memory>."""
+        return -(-(self._memory_bytes - self.file_bytes) // BYTES_PER_MIB)
+
+    @property
+    def file_bytes(self) -> int:
+        """The part of <memory> that is in files, or for enclaves: libvirt adds their sizes to it."""
+        cells = self.root.findall("cpu/numa/cell")
+        in_files = self._device_bytes((*_FILES, *(_ENCLAVES if cells else ())))
+        in_cells = sum(memory_mb for _, memory_mb in self.guest_cells) if cells else 1
+        return in_files if self._memory_bytes - in_files >= in_cells * BYTES_PER_MIB else 0
+
+    @property
+    def _memory_bytes(self) -> int:
+        memory = self.root.find("memory")
+        return 0 if memory is None else size_bytes(memory, f"{self.what}: <memory>")
+
+    def _device_bytes(self, models: tuple[str, ...]) -> int:
+        devices = (each for each in self.root.findall("devices/memory") if each.get("model") in models)
+        sizes = (device.find("target/size") for device in devices)
+        return sum(size_bytes(size, f"{self.what}: memory device") for size in sizes if size is not None)
+
+    @cached_property
+    def guest_cells(self) -> tuple[tuple[int, int], ...]:
+        """(guest cell, its memory in MiB without memory devices); one cell 0 if the domain has no cells."""
+        cells = []
+        elements = self.root.findall("cpu/numa/cell")
+        for index, element in enumerate(elements):
+            cell = number(element.get("id", str(index)), f"{self.what}: <cell>", CELLS_MAX)
+            size = Element("memory", {"unit": element.get("unit", "KiB")})
+            size.text = element.get("memory")
+            cells.append((cell, -(-size_bytes(size, f"{self.what}: <cell>") // BYTES_PER_MIB)))
+        memory = self.root.find("memory")
+        if not elements and memory is not None:
+            cells.append((0, -(-size_bytes(memory, f"{self.what}: <memory>") // BYTES_PER_MIB)))
+        return tuple(cells)
+
+    @cached_property
+    def memory_nodes(self) -> frozenset[int]:
+        """The nodes in <numatune><memory>, for the whole domain. Any mode but strict binds nothing."""
+        return self._bound_nodes(self.root.find("numatune/memory"))
+
+    def nodes_of(self, cell: int) -> frozenset[int]:
+        """The nodes of the host to which the memory of a guest cell is bound."""
+        return self._cell_nodes.get(cell, self.memory_nodes)
+
+    @cached_property
+    def _cell_nodes(self) -> Mapping[int, frozenset[int]]:
+        return {
+            number(element.get("cellid"), f"{self.what}: <memnode>", CELLS_MAX): self._bound_nodes(element)
+            for element in self.root.findall("numatune/memnode")
+        }
+
+    def _bound_nodes(self, element: Element | None) -> frozenset[int]:
+        if element is None or element.get("mode", "strict") != "strict":
+            return frozenset()
+        return self.cpu_set(element, "nodeset")
+
+    def page_kib_of(self, cell: int, huge_page_kib: int) -> int | None:
+        """The page size in KiB that the domain asks for this guest cell; None if it asks for none.
+
+        `huge_page_kib` is the size of huge pages where the XML gives none.
+        """
+        pages = self.root.findall("memoryBacking/hugepages/page")
+        for_this_cell = [page for page in pages if cell in self.cpu_set(page, "nodeset")]
+        for_all_cells = [page for page in pages if page.get("nodeset") is None]
+        for page in (*for_this_cell, *for_all_cells):
+            size_kib = size_bytes_of_page(page, self.what) // 2**10
+            if not size_kib:
+                raise DriverDataError(f"{self.what}: <page>: a page has at least 1 KiB")
+            return size_kib
+        has_huge_pages = self.root.find("memoryBacking/hugepages") is not None
+        return huge_page_kib if has_huge_pages and not pages else None
+
+    def used_memory(self, huge_page_kib: int = DEFAULT_HUGE_PAGE_KIB) -> Iterator[UsedMemory]:
+        """The bound memory of each guest cell, or of the whole domain if it has no guest cells.
+
+        Memory that may be on several nodes is divided evenly among them, because libvirt does not report
+        where it is. Unbound memory is left out unless it is in huge pages, which the host takes from one of
+        its nodes. Memory devices, which may be plugged while the guest runs, belong to guest cells and may
+        have nodes and pages of their own.
+        """
+        what = f"{self.what}: memory device"
+        parts: list[tuple[int, int, Element | None]] = [(*cell, None) for cell in self.guest_cells]
+        for device in self.root.findall("devices/memory"):
+            size = device.find("target/size")
+            if device.get("model") in _MEMORY_OF_THE_HOST and size is not None:
+                cell = number(device.findtext("target/node", "0"), what, CELLS_MAX)
+                parts.append((cell, -(-size_bytes(size, what) // BYTES_PER_MIB), device))
+        for cell, memory_mb, own in parts:
+            text = own.findtext("source/nodemask") if own is not None else None
+            try:
+                own_nodes = parse_cpu_set(text) if text else frozenset()
+            except ValueError as error:
+                raise DriverDataError(f"{self.what}: <nodemask>: {error}") from error
+            nodes = sorted(own_nodes or self.nodes_of(cell))
+            guest_cell = cell if len(nodes) == 1 else None
+            page = own.find("source/pagesize") if own is not None else None
+            page_kib = size_bytes(page, f"{self.what}: <pagesize>") // 2**10 if page is not None else None
+            page_kib = page_kib or self.page_kib_of(cell, huge_page_kib)
+            if not nodes and page_kib is not None:
+                yield UsedMemory(None, memory_mb, page_kib)
+            for node, share_mb in zip(nodes, shares(memory_mb, max(1, len(nodes))), strict=False):
+                yield UsedMemory(node, share_mb, page_kib, guest_cell)
+
+    # Disks and devices
+
+    @property
+    def disks(self) -> tuple[Disk, ...]:
+        """Writable disks that are files or volumes; removable and read-only media do not count."""
+        found = []
+        for disk in self.root.findall("devices/disk"):
+            source, target = disk.find("source"), disk.find("target")
+            if source is None or target is None or disk.get("device", "disk") != "disk":
+                continue
+            if disk.find("readonly") is not None:
+                continue
+            name, pool, volume = target.get("dev", ""), source.get("pool", ""), source.get("volume", "")
+            if disk.get("type") == "file" and source.get("file"):
+                found.append(Disk(name, path=source.get("file", "")))
+            elif disk.get("type") == "volume" and pool and volume:
+                found.append(Disk(name, pool=pool, volume=volume))
+        return tuple(found)
+
+    def addresses(self, *paths: str) -> tuple[str, ...]:
+        """The host's PCI addresses of the elements at these paths.
+
+        They are in <source>; an <address> beside it is the guest's.
+        """
+        found = (each for path in paths for each in self.root.findall(f"{path}/source/address"))
+        return _unique(pci_address(address, self.what) for address in found)
+
+    def cpu_set(self, element: Element | None, attribute: str = "cpuset") -> frozenset[int]:
+        """The set of numbers in an attribute; empty if it is missing."""
+        if element is None:
+            return frozenset()
+        try:
+            return parse_cpu_set(element.get(attribute, ""))
+        except ValueError as error:
+            raise DriverDataError(f"{self.what}: <{element.tag}>: {error}") from error
+
+
+def _unique(values: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(values))
+
+
+# What a domain uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,119 +339,37 @@ def parse_domain(text: str, what: str = "a domain", huge_page_kib: int = DEFAULT
 
     Raises DriverDataError where the XML is malformed or a value is out of range.
     """
-    root = parse_xml(text, what, "domain")
-    memory = root.find("memory")
-    if memory is None:
+    xml = DomainXml.parse(text, what)
+    root = xml.root
+    if root.find("memory") is None:
         raise DriverDataError(f"{what}: <memory> is missing")
-    vcpus = present_vcpus(root, what)
+    vcpus = xml.vcpus
     return Domain(
         uuid=uuid_of(root.findtext("uuid"), f"{what}: <uuid>"),
         name=text_of(root, "name", what),
         vcpus=len(vcpus),
-        memory_mb=-(-(size_bytes(memory, f"{what}: <memory>") - file_bytes(root, what)) // BYTES_PER_MIB),
-        pins=_pins(root, vcpus, what),
-        emulator_pin=cpu_set(root.find("cputune/emulatorpin"), what),
-        disks=tuple(counted_disks(root)),
+        memory_mb=xml.memory_mb,
+        pins=xml.pins,
+        emulator_pin=xml.cpu_set(root.find("cputune/emulatorpin")),
+        disks=xml.disks,
         mdevs=_unique(
             uuid_of(address.get("uuid"), f"{what}: mediated device")
             for address in root.findall("devices/hostdev[@type='mdev']/source/address")
         ),
-        pci_devices=_unique(
-            address
-            for path in ("devices/hostdev[@type='pci']", "devices/disk[@type='nvme']")
-            for address in _addresses(root, path, what)
-        ),
-        interfaces=_unique(_addresses(root, "devices/interface[@type='hostdev']", what)),
-        memory_nodes=memory_nodes(root, what),
-        memory=tuple(used_memory(root, what, huge_page_kib)),
-        vcpus_may_change=len(vcpus) < _most_vcpus(root, what)
-        or any(vcpu.get("hotpluggable") == "yes" for vcpu in root.findall("vcpus/vcpu")),
-        encrypted=is_encrypted(root),
-        memory_files=memory_files(root),
-        epc_mb=-(-epc_bytes(root, what) // BYTES_PER_MIB),
+        pci_devices=xml.addresses("devices/hostdev[@type='pci']", "devices/disk[@type='nvme']"),
+        interfaces=xml.addresses("devices/interface[@type='hostdev']"),
+        memory_nodes=xml.memory_nodes,
+        memory=tuple(xml.used_memory(huge_page_kib)),
+        vcpus_may_change=xml.vcpus_may_change,
+        encrypted=xml.is_encrypted,
+        memory_files=xml.memory_files,
+        epc_mb=xml.epc_mb,
         vdpa=_unique(
             source.get("dev", "").strip()
             for source in root.findall("devices/interface[@type='vdpa']/source")
             if source.get("dev")
         ),
     )
-
-
-def is_encrypted(root: Element) -> bool:
-    """Whether the guest's memory is encrypted by SEV or TDX."""
-    return any(element.get("type") in ENCRYPTION_TYPES for element in root.findall("launchSecurity"))
-
-
-def passed_addresses(text: str, what: str = "a domain") -> Mapping[str, bool]:
-    """{PCI address: whether libvirt binds it to VFIO's driver} of the devices that a domain gives its guest.
-
-    Raises DriverDataError where the XML is malformed.
-    """
-    root = parse_xml(text, what, "domain")
-    return {
-        address: element.get("managed") == "yes"
-        for path in ("devices/hostdev[@type='pci']", "devices/interface[@type='hostdev']")
-        for element in root.findall(path)
-        for source in element.findall("source/address")
-        for address in (pci_address(source, what),)
-    }
-
-
-def present_vcpus(root: Element, what: str) -> frozenset[int]:
-    """The ids of the present vCPUs: those enabled in <vcpus>, else the first `current` ones of <vcpu>."""
-    what = f"{what}: <vcpu>"
-    element = root.find("vcpu")
-    if element is None:
-        return frozenset({0})
-    maximum = number(element.text, what, VCPUS_MAX)
-    current = number(element.get("current", str(maximum)), what, VCPUS_MAX)
-    listed = root.findall("vcpus/vcpu")
-    if listed:
-        return frozenset(
-            number(vcpu.get("id"), what, VCPUS_MAX) for vcpu in listed if vcpu.get("enabled") != "no"
-        )
-    return frozenset(range(current))
-
-
-def _most_vcpus(root: Element, what: str) -> int:
-    element = root.find("vcpu")
-    return 1 if element is None else number(element.text, f"{what}: <vcpu>", VCPUS_MAX)
-
-
-def _pins(root: Element, vcpus: frozenset[int], what: str) -> dict[int, frozenset[int]]:
-    """{vCPU: host CPUs} from <vcpupin>, and for vCPUs without one from the cpuset of <vcpu>."""
-    pins: dict[int, frozenset[int]] = {}
-    common_cpus = cpu_set(root.find("vcpu"), what)
-    if common_cpus:
-        pins = dict.fromkeys(vcpus, common_cpus)
-    for element in root.findall("cputune/vcpupin"):
-        vcpu = number(element.get("vcpu"), f"{what}: <vcpupin>", VCPUS_MAX)
-        if vcpu in vcpus:
-            pins[vcpu] = cpu_set(element, what)
-    return pins
-
-
-def counted_disks(root: Element) -> Iterable[Disk]:
-    """Writable disks that are files or volumes; removable and read-only media do not count."""
-    for disk in root.findall("devices/disk"):
-        source, target = disk.find("source"), disk.find("target")
-        if source is None or target is None or disk.get("device", "disk") != "disk":
-            continue
-        if disk.find("readonly") is not None:
-            continue
-        if disk.get("type") == "file" and source.get("file"):
-            yield Disk(target.get("dev", ""), path=source.get("file", ""))
-        elif disk.get("type") == "volume" and source.get("pool") and source.get("volume"):
-            yield Disk(target.get("dev", ""), pool=source.get("pool", ""), volume=source.get("volume", ""))
-
-
-def _addresses(root: Element, path: str, what: str) -> Iterable[str]:
-    """The host's PCI addresses, which are in <source>; an <address> beside it is the guest's."""
-    return [pci_address(address, what) for address in root.findall(f"{path}/source/address")]
-
-
-def _unique(values: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(values))
 
 
 def guest_of(domain: Domain, state: GuestState, disk_bytes: int, dedicated: frozenset[int]) -> Guest:
@@ -236,3 +410,108 @@ def starting_guest(
     guest = guest_of(domain, GuestState.STARTING, (disk_gb or 0) * BYTES_PER_GIB, dedicated)
     problem = "the sizes of its disks were not read yet" if disk_gb is None else None
     return replace(locate_units(guest, locations), problem=problem)
+
+
+def passed_addresses(text: str, what: str = "a domain") -> Mapping[str, bool]:
+    """{PCI address: whether libvirt binds it to VFIO's driver} of the devices that a domain gives its guest.
+
+    Raises DriverDataError where the XML is malformed.
+    """
+    root = parse_xml(text, what, "domain")
+    return {
+        pci_address(source, what): element.get("managed") == "yes"
+        for path in ("devices/hostdev[@type='pci']", "devices/interface[@type='hostdev']")
+        for element in root.findall(path)
+        for source in element.findall("source/address")
+    }
+
+
+# What a domain asks for
+
+
+def read_needs(
+    text: str,
+    dedicated: frozenset[int] = frozenset(),
+    huge_page_kib: int = DEFAULT_HUGE_PAGE_KIB,
+    disk_gb: Callable[[str, tuple[Disk, ...]], int | None] = lambda uuid, disks: None,
+) -> DomainNeeds:
+    """The needs of the domain in `text`.
+
+    `dedicated` are the host's CPUs for dedicated use, `huge_page_kib` is its default huge page size, and
+    `disk_gb` (uuid, disks) returns the size of the disks where it is known. Raises DriverDataError where the
+    XML is malformed or a value is out of range.
+    """
+    xml = DomainXml.parse(text)
+    root, what = xml.root, xml.what
+    uuid_text = (root.findtext("uuid") or "").strip()
+    uuid = uuid_of(uuid_text, f"{what}: <uuid>") if uuid_text else ""
+    nodes = sorted(xml.memory_nodes)
+    pins: dict[int, int | None] = {}
+    for element in root.findall("cputune/vcpupin"):
+        cpus = xml.cpu_set(element)
+        if len(cpus) < 2:  # one that is pinned to several floats over them; None: none is named yet
+            pins[xml.vcpu_of(element)] = min(cpus, default=None)
+    return DomainNeeds(
+        uuid=uuid,
+        name=(root.findtext("name") or "").strip(),
+        vcpus=None if root.find("vcpu") is None else len(xml.vcpus),
+        memory_mb=None if root.find("memory") is None else xml.memory_mb,
+        disk_gb=disk_gb(uuid, xml.disks) or 0,
+        dedicated={cpu: pin for cpu, pin in pins.items() if pin is None or pin in dedicated},
+        pinned=frozenset(pins),
+        cells=tuple(_needed_cells(xml, huge_page_kib)),
+        page_kib=xml.page_kib_of(0, huge_page_kib),
+        host_cell=nodes[0] if len(nodes) == 1 else None,
+        devices=tuple(_needed_devices(xml)),
+    )
+
+
+def _needed_cells(xml: DomainXml, huge_page_kib: int) -> Iterator[NeededCell]:
+    elements = xml.root.findall("cpu/numa/cell")
+    cpus = {
+        number(element.get("id", str(index)), f"{xml.what}: <cell>", VCPUS_MAX): xml.cpu_set(element, "cpus")
+        for index, element in enumerate(elements)
+    }
+    if sorted(cpus) != list(range(len(elements))):
+        raise DriverDataError(f"{xml.what}: the ids of its NUMA cells are not 0 to {len(elements) - 1}")
+    sizes_mb = dict(xml.guest_cells)
+    for cell in sorted(cpus):
+        nodes = sorted(xml.nodes_of(cell))
+        node = nodes[0] if len(nodes) == 1 else None
+        yield NeededCell(cpus[cell], sizes_mb[cell], node, xml.page_kib_of(cell, huge_page_kib))
+
+
+def _needed_devices(xml: DomainXml) -> Iterator[NeededDevice]:
+    for element in xml.root.findall("devices/*"):
+        kind = device_kind(element.tag, element.get("type"))
+        if kind is None:
+            continue
+        address, unit = element.find("source/address"), ""
+        if address is not None and kind is DeviceKind.MEDIATED and address.get("uuid"):
+            unit = uuid_of(address.get("uuid"), f"{xml.what}: mediated device")
+        elif address is not None and kind is not DeviceKind.MEDIATED and address.get("bus"):
+            unit = pci_address(address, xml.what)
+        alias = alias_of(element)
+        # A disk is none of the host's other PCI devices, of whatever class: only its name says which.
+        yield NeededDevice(kind, alias, unit, shown_tag(element), element.tag == "disk")
+
+
+def device_kind(tag: object, source_type: str | None) -> DeviceKind | None:
+    """How an element of a domain with this tag and type names a device of the host; None if it is none."""
+    return _KINDS.get((tag, source_type))
+
+
+def alias_of(element: Any) -> str:
+    """The operator's name in an element's alias, without the prefix; "" if it has none.
+
+    The element is one of ElementTree or of lxml.
+    """
+    alias = element.find("alias")
+    name = (alias.get("name") or "") if alias is not None else ""
+    return str(name.removeprefix(ALIAS_PREFIX)) if name.startswith(ALIAS_PREFIX) else ""
+
+
+def shown_tag(element: Any) -> str:
+    """The element (of ElementTree or lxml) for the operator, with its alias: `<interface> ua-red`."""
+    alias = alias_of(element)
+    return f"<{element.tag}>{f' {ALIAS_PREFIX}{alias}' if alias else ''}"

@@ -27,7 +27,7 @@ from agent.cpuset import parse_cpu_set
 from agent.device_names import address_of
 from agent.driver import DescribedProvider, DeviceSigns, GroupMember, HostDevice, PassedDevice
 from agent.errors import DriverDataError, UsageError
-from drivers.host.domain_memory import DEFAULT_HUGE_PAGE_KIB
+from drivers.host.domain_xml import DEFAULT_HUGE_PAGE_KIB
 
 # Single files, links and folders
 

@@ -29,9 +29,8 @@ from agent.driver import (
     Topology,
 )
 from agent.errors import DriverUnavailable, SettingsError, counted
-from drivers.host.domain_needs import read_needs
 from drivers.host.domain_writer import write_domain
-from drivers.host.domain_xml import parse_domain, passed_addresses, starting_guest
+from drivers.host.domain_xml import parse_domain, passed_addresses, read_needs, starting_guest
 from drivers.host.providers import absent_cpus, check_cpu_sets, check_file_backed_memory, lacking_pages
 from drivers.host.sysfs import Sysfs, boot_id, default_huge_page_kib, device_addresses, read_signs
 from drivers.libvirt.describe.bandwidth import parse_ovs

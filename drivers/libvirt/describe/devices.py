@@ -32,9 +32,8 @@ from agent.driver import (
     UsedUnit,
 )
 from agent.errors import DriverDataError
-from drivers.host.domain_document import DomainDocument, add_child, child
-from drivers.host.domain_needs import ALIAS_PREFIX
-from drivers.host.domain_xml import Domain
+from drivers.host.domain_writer import DomainDocument, add_child, child
+from drivers.host.domain_xml import ALIAS_PREFIX, Domain, alias_of
 from drivers.libvirt.describe.bandwidth import BANDWIDTH, InventoryDefaults
 from drivers.libvirt.describe.cards import (
     NO_TYPE,
@@ -550,10 +549,8 @@ def with_vdpa(guest_domains: Sequence[GuestDomain], cards: Iterable[Card]) -> Se
 def needed_vdpa(root: Element, functions: Mapping[str, str]) -> Iterator[NeededDevice]:
     """The functions that a domain asks for; one whose device the host does not have keeps its path."""
     for interface in root.findall("devices/interface[@type='vdpa']"):
-        source, alias = interface.find("source"), interface.find("alias")
+        source, name = interface.find("source"), alias_of(interface)
         path = "" if source is None else source.get("dev", "").strip()
-        name = "" if alias is None else alias.get("name", "")
-        name = name.removeprefix(ALIAS_PREFIX) if name.startswith(ALIAS_PREFIX) else ""
         text = f"<interface type='vdpa'{f' {ALIAS_PREFIX}{name}' if name else ''}>"
         yield NeededDevice(DeviceKind.VDPA, name, functions.get(path, path), text)
 

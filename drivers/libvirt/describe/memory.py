@@ -12,14 +12,12 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from xml.etree import ElementTree
-from xml.etree.ElementTree import Element as PlainElement
 
 from agent.device_names import pmem_class
 from agent.driver import DescribedInventory, DescribedProvider, DeviceKind, Guest, NeededDevice, UsedUnit
 from agent.errors import SettingsError
-from drivers.host.domain_document import DomainDocument, Element, add_child, child, set_text
-from drivers.host.domain_memory import BYTES_PER_MIB, memory_files
-from drivers.host.domain_xml import Domain
+from drivers.host.domain_writer import DomainDocument, Element, add_child, child, set_text
+from drivers.host.domain_xml import BYTES_PER_MIB, Domain
 from drivers.host.providers import cell_provider_name
 from drivers.host.sysfs import PmemNamespace
 from drivers.host.xml_parser import size_bytes
@@ -97,11 +95,11 @@ def with_used_namespaces(
 
 
 def needed_namespaces(
-    root: PlainElement, found: Iterable[PmemNamespace], labels: PmemLabels
+    files: Iterable[str], found: Iterable[PmemNamespace], labels: PmemLabels
 ) -> Iterator[NeededDevice]:
-    """The configured namespaces that a domain names; other files are none of the host's devices."""
+    """The configured namespaces among a domain's memory files; other files are none of the host's devices."""
     names = {namespace.path: namespace.name for namespace in found if namespace.name in labels}
-    for path in memory_files(root):
+    for path in files:
         if path in names:
             yield NeededDevice(DeviceKind.MEMORY, "", names[path], f"<memory> {path}")
 

@@ -35,7 +35,7 @@ from agent.driver import (
     NeededDevice,
 )
 from agent.providers.divided_cards import MIXED_SIZES, VFS, CardModel, MixedSizes, Shape
-from drivers.host.domain_document import DomainDocument
+from drivers.host.domain_writer import DomainDocument
 from drivers.host.domain_xml import Domain
 from drivers.host.xml_parser import pci_address
 from drivers.libvirt.describe.cards import NO_TYPE, Card, MdevSpec, UnitRecord, vgpu_spec_of

@@ -4,8 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.driver import Cell, DescribedProvider, Description, DomainNeeds, Guest, HostSettings, Topology
-from drivers.host.domain_memory import BYTES_PER_MIB, epc_bytes
-from drivers.host.domain_xml import Domain, is_encrypted
+from drivers.host.domain_xml import Domain, DomainXml
 from drivers.host.providers import (
     MEMORY_FILES,
     REPORTABLE,
@@ -16,7 +15,6 @@ from drivers.host.providers import (
     page_providers,
 )
 from drivers.host.sysfs import PmemNamespace
-from drivers.host.xml_parser import parse_xml
 from drivers.libvirt.describe.bandwidth import OvsSettings, ovs_providers
 from drivers.libvirt.describe.cards import UnitRecord, has_remote_managed_ports
 from drivers.libvirt.describe.devices import (
@@ -214,11 +212,11 @@ def with_other_devices(
 
     Raises DriverDataError for malformed XML.
     """
-    root = parse_xml(xml, "the domain", "domain")
-    vdpa = needed_vdpa(root, vdpa_functions(model.devices.cards))
-    memory = needed_namespaces(root, model.pmem, settings.pmem)
-    epc_mb = -(-epc_bytes(root, "the domain") // BYTES_PER_MIB)
-    amounts = needed_contexts(is_encrypted(root), model.encryption) | ({EPC_CLASS: epc_mb} if epc_mb else {})
+    domain = DomainXml.parse(xml)
+    vdpa = needed_vdpa(domain.root, vdpa_functions(model.devices.cards))
+    memory = needed_namespaces(domain.memory_files, model.pmem, settings.pmem)
+    amounts = needed_contexts(domain.is_encrypted, model.encryption)
+    amounts |= {EPC_CLASS: domain.epc_mb} if domain.epc_mb else {}
     return replace(needs, devices=(*needs.devices, *vdpa, *memory), amounts=amounts)
 
 

@@ -1,3 +1,5 @@
+"""What a domain uses, its memory among it, and what it asks for in XML that libvirt would not take yet."""
+
 import re
 from typing import Any
 from xml.etree import ElementTree
@@ -8,9 +10,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kits.libvirt_node import DATA, domain, domain_uuid
 
-from agent.driver import Guest, GuestState, UsedUnit
+from agent.driver import (
+    DeviceKind,
+    DomainNeeds,
+    Guest,
+    GuestState,
+    NeededCell,
+    NeededDevice,
+    UsedMemory,
+    UsedUnit,
+)
 from agent.errors import DriverDataError
-from drivers.host.domain_xml import Disk, Domain, guest_of, parse_domain
+from drivers.host.domain_xml import Disk, Domain, device_kind, guest_of, parse_domain, read_needs
 
 DEDICATED = frozenset({4, 5, 6, 7})
 
@@ -275,3 +286,186 @@ def test_a_recorded_domain_with_bytes_damaged(data: Any) -> None:
         place = data.draw(st.integers(0, len(text)))
         text = text[:place] + data.draw(st.text(max_size=3)) + text[place + data.draw(st.integers(0, 9)) :]
     read(text)
+
+
+def with_memory(*elements: str, memory_mb: int = 512) -> tuple[UsedMemory, ...]:
+    text = domain(1).replace("<memory unit='MiB'>512</memory>", f"<memory unit='MiB'>{memory_mb}</memory>")
+    return parse_domain(text.replace("</domain>", "".join(elements) + "</domain>")).memory
+
+
+STRICT = "<numatune><memory mode='strict' nodeset='{}'/></numatune>"
+
+
+HUGE = "<memoryBacking><hugepages>{}</hugepages></memoryBacking>"
+
+
+TWO_CELLS = (
+    "<cpu><numa><cell id='0' cpus='0' memory='1' unit='GiB'/>"
+    "<cell id='1' cpus='1' memory='2097152' unit='KiB'/></numa></cpu>"
+)
+
+
+def test_memory_that_may_be_anywhere_is_on_no_node() -> None:
+    wish = "<numatune><memory mode='preferred' nodeset='1'/></numatune>"
+    for elements in ("", wish):
+        assert with_memory(elements) == ()
+
+
+def test_large_pages_are_of_some_node_wherever_they_may_be() -> None:
+    pages = HUGE.format("<page size='1' unit='GiB'/>")
+    assert with_memory(pages) == (UsedMemory(None, 512, 1048576),)
+    assert with_memory(HUGE.format("")) == (UsedMemory(None, 512, 2048),)
+    usual = domain(1).replace("</domain>", HUGE.format("") + "</domain>")
+    assert parse_domain(usual, huge_page_kib=65536).memory == (UsedMemory(None, 512, 65536),)
+    assert with_memory(STRICT.format(1), HUGE.format("")) == (UsedMemory(1, 512, 2048, 0),)
+    second = HUGE.format("<page size='2' unit='MiB' nodeset='1'/>")
+    assert with_memory(TWO_CELLS, second) == (UsedMemory(None, 2048, 2048),)
+
+
+def test_memory_is_on_the_nodes_that_it_must_be_on_in_pages_of_its_size() -> None:
+    assert with_memory(STRICT.format(1)) == (UsedMemory(1, 512, guest_cell=0),)
+    assert with_memory(STRICT.format("0-1"), memory_mb=513) == (UsedMemory(0, 257), UsedMemory(1, 256))
+    page = HUGE.format("<page size='2' unit='MiB'/>")
+    assert with_memory(STRICT.format(1), page) == (UsedMemory(1, 512, 2048, 0),)
+
+
+def test_the_memory_of_each_guest_cell() -> None:
+    tune = (
+        "<numatune><memory mode='strict' nodeset='0-3'/>"
+        "<memnode cellid='0' mode='strict' nodeset='3'/><memnode cellid='1' mode='strict' nodeset='2'/>"
+        "</numatune>"
+    )
+    pages = HUGE.format("<page size='1048576' unit='KiB' nodeset='1'/>")
+    assert with_memory(TWO_CELLS, tune, pages) == (
+        UsedMemory(3, 1024, guest_cell=0),
+        UsedMemory(2, 2048, 1048576, 1),
+    )
+    both = HUGE.format("<page size='2048' unit='KiB' nodeset='0-1'/>")
+    assert {each.page_kib for each in with_memory(TWO_CELLS, tune, both)} == {2048}
+
+
+@pytest.mark.parametrize(
+    "element",
+    [
+        STRICT.format("x"),
+        "<numatune><memnode cellid='-1' mode='strict' nodeset='0'/></numatune>",
+        STRICT.format(0) + HUGE.format("<page size='many' unit='KiB'/>"),
+        STRICT.format(0) + HUGE.format("<page size='0' unit='KiB'/>"),
+        HUGE.format("<page size='512' unit='bytes'/>"),
+        STRICT.format(0) + "<cpu><numa><cell id='0' memory='x'/></numa></cpu>",
+    ],
+)
+def test_memory_that_makes_no_sense_is_told(element: str) -> None:
+    with pytest.raises(DriverDataError):
+        with_memory(element)
+
+
+def test_a_plugged_memory_device_is_on_the_nodes_of_its_cell_or_on_its_own() -> None:
+    dimm = "<memory model='dimm'>{}<target><size unit='MiB'>256</size><node>1</node></target></memory>"
+    tune = "<numatune><memory mode='strict' nodeset='3'/></numatune>"
+    cells = (UsedMemory(3, 1024, guest_cell=0), UsedMemory(3, 2048, guest_cell=1))
+    devices = f"<devices>{dimm.format('')}</devices>"
+    assert with_memory(TWO_CELLS, tune, devices) == (*cells, UsedMemory(3, 256, guest_cell=1))
+    own = "<source><pagesize unit='KiB'>2048</pagesize><nodemask>2</nodemask></source>"
+    assert with_memory(TWO_CELLS, tune, f"<devices>{dimm.format(own)}</devices>") == (
+        *cells,
+        UsedMemory(2, 256, 2048, 1),
+    )
+    assert with_memory(TWO_CELLS, f"<devices>{dimm.format('')}</devices>") == ()
+
+
+def test_memory_devices_that_are_files_take_no_memory() -> None:
+    nvdimm = "<memory model='nvdimm'><target><size unit='MiB'>256</size><node>0</node></target></memory>"
+    with_cells = (TWO_CELLS, "<numatune><memory mode='strict' nodeset='3'/></numatune>")
+    assert with_memory(*with_cells, f"<devices>{nvdimm}</devices>") == with_memory(*with_cells)
+
+
+UUID = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
+MDEV = "4b20d080-1b54-4048-85b3-a6a62d165c01"
+
+
+def needs(*elements: str, dedicated: frozenset[int] = frozenset({4, 5, 6, 7})) -> DomainNeeds:
+    return read_needs(f"<domain type='kvm'>{''.join(elements)}</domain>", dedicated)
+
+
+def test_a_domain_that_says_nothing_needs_nothing() -> None:
+    assert needs() == DomainNeeds()
+
+
+def test_what_the_guest_is() -> None:
+    read = needs(
+        f"<name>web</name><uuid>{UUID.upper()}</uuid><memory unit='GiB'>2</memory><vcpu current='2'>4</vcpu>"
+    )
+    assert (read.uuid, read.name, read.memory_mb, read.vcpus) == (UUID, "web", 2048, 2)
+
+
+def test_devices_with_and_without_an_address() -> None:
+    read = needs(
+        "<devices>"
+        "<interface type='hostdev'><alias name='ua-red'/></interface>"
+        "<interface type='network'><source network='default'/></interface>"
+        "<hostdev type='pci'><source><address bus='0x83' slot='0' function='0'/></source></hostdev>"
+        "<hostdev type='mdev'><source/><alias name='hostdev1'/></hostdev>"
+        f"<hostdev type='mdev'><source><address uuid='{MDEV}'/></source></hostdev>"
+        "<hostdev type='usb'><source/></hostdev>"
+        "</devices>"
+    )
+    assert read.devices == (
+        NeededDevice(DeviceKind.INTERFACE, "red", "", "<interface> ua-red"),
+        NeededDevice(DeviceKind.PCI, "", "0000:83:00.0", "<hostdev>"),
+        NeededDevice(DeviceKind.MEDIATED, "", "", "<hostdev>"),
+        NeededDevice(DeviceKind.MEDIATED, "", MDEV, "<hostdev>"),
+    )
+    assert all(not device.unit for device in read.without_places().devices)
+
+
+def test_a_pin_to_one_dedicated_cpu_or_to_none_yet_is_a_cpu_of_its_own() -> None:
+    read = needs(
+        "<cputune><vcpupin vcpu='0' cpuset='5'/><vcpupin vcpu='1'/><vcpupin vcpu='2' cpuset='4-5'/>"
+        "<vcpupin vcpu='3' cpuset='0'/></cputune>"
+    )
+    assert read.dedicated == {0: 5, 1: None}
+    assert read.without_places().dedicated == {0: None, 1: None, 3: None}, "on another host, CPU 0 may be one"
+
+
+def test_cells_with_their_memory_pages_and_places() -> None:
+    read = needs(
+        "<memoryBacking><hugepages><page size='2' unit='MiB' nodeset='1'/></hugepages></memoryBacking>",
+        "<numatune><memory mode='strict' nodeset='0-1'/><memnode cellid='1' nodeset='0'/></numatune>",
+        "<cpu><numa><cell id='1' cpus='2-3' memory='512' unit='MiB'/>"
+        "<cell id='0' cpus='0-1' memory='262144'/></numa></cpu>",
+    )
+    assert read.cells == (
+        NeededCell(frozenset({0, 1}), 256),
+        NeededCell(frozenset({2, 3}), 512, 0, 2048),
+    )
+    assert read.without_places().cells[1] == NeededCell(frozenset({2, 3}), 512, None, 2048)
+
+
+def test_memory_of_a_guest_without_cells() -> None:
+    read = needs(
+        "<memoryBacking><hugepages/></memoryBacking><numatune><memory nodeset='1'/></numatune>",
+        "<memory>524288</memory>",
+    )
+    assert (read.host_cell, read.page_kib, read.memory_mb) == (1, 2048, 512)
+    assert needs("<numatune><memory nodeset='0-1'/></numatune>").host_cell is None
+
+
+@pytest.mark.parametrize(
+    "element",
+    [
+        "<cpu><numa><cell id='1' memory='1'/></numa></cpu>",
+        "<uuid>web</uuid>",
+        "<vcpu>many</vcpu>",
+        "<cputune><vcpupin cpuset='1'/></cputune>",
+        "<devices><hostdev type='mdev'><source><address uuid='1'/></source></hostdev></devices>",
+    ],
+)
+def test_what_makes_no_sense_is_refused(element: str) -> None:
+    with pytest.raises(DriverDataError, match="the domain: "):
+        needs(element)
+
+
+def test_how_elements_name_devices() -> None:
+    assert device_kind("disk", "nvme") is DeviceKind.PCI
+    assert device_kind("disk", "file") is None

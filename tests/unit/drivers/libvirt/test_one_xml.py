@@ -14,8 +14,7 @@ from agent.claims.request import ClaimRequest
 from agent.driver import DescribedProvider, DeviceKind, GuestState, NeededDevice
 from agent.errors import UsageError
 from agent.tree import Inventory, Provider, ProviderTree
-from drivers.host.domain_needs import read_needs
-from drivers.host.domain_xml import guest_of, parse_domain
+from drivers.host.domain_xml import guest_of, parse_domain, read_needs
 from drivers.libvirt.describe.model import (
     HostModel,
     ModelSettings,

@@ -18,7 +18,7 @@ from agent.driver import (
     UsedUnit,
 )
 from agent.errors import SettingsError
-from drivers.host.domain_xml import Domain, guest_of, parse_domain
+from drivers.host.domain_xml import Domain, DomainXml, guest_of, parse_domain
 from drivers.host.sysfs import PmemNamespace
 from drivers.host.xml_parser import parse_xml
 from drivers.libvirt.describe.host import describe_host, reportable_traits
@@ -104,7 +104,7 @@ def test_a_domain_gets_a_memory_device_for_each_namespace_once() -> None:
 
 def test_a_domain_needs_the_configured_namespaces_that_it_names() -> None:
     text = domain(1, devices=NVDIMM.format("/dev/dax2.0") + NVDIMM.format("/var/lib/file"))
-    (needed,) = needed_namespaces(parse_xml(text, "x", "domain"), FOUND, LABELS)
+    (needed,) = needed_namespaces(DomainXml.parse(text).memory_files, FOUND, LABELS)
     assert (needed.kind, needed.unit) == (DeviceKind.MEMORY, "ns2")
     assert not list(needed_namespaces(parse_xml(text, "x", "domain"), FOUND, {}))
 
