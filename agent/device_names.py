@@ -20,10 +20,13 @@ VDPA_CLASS, VDPA_TRAIT = "CUSTOM_VDPA", "CUSTOM_PCI_TYPE_VDPA"
 PMEM_PREFIX = "CUSTOM_PMEM_NAMESPACE_"
 """How the classes of namespaces of persistent memory begin, see `pmem_class`."""
 
+PCI_ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.ASCII)
+"""A PCI address in lower case: its domain, bus, slot and function."""
+
 _CUSTOM = "CUSTOM_"
 _PAGES = re.compile(r"CUSTOM_HUGEPAGES_[0-9]+KIB", re.ASCII)
 _VGPU = re.compile(r"(?:^| )[^\s-]+(?:-[^\s-]*[A-Za-z][^\s-]*)*-([0-9]{1,4})[A-Z]{1,2}$", re.ASCII)
-_IN_PLACE = re.compile(r"([0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7])/.+@[0-9]+", re.ASCII)
+_IN_PLACE = re.compile(rf"(?P<function>{PCI_ADDRESS.pattern})/.+@[0-9]+", re.ASCII)
 _ID = re.compile(r"(?:0x)?[0-9a-f]{1,4}", re.ASCII | re.IGNORECASE)
 
 
@@ -139,7 +142,7 @@ def address_of(unit: str) -> str:
     0000:84:00.2 of 0000:84:00.2/nvidia-471@20.
     """
     match = _IN_PLACE.fullmatch(unit)
-    return match[1] if match else unit
+    return match["function"] if match else unit
 
 
 def vgpu_gib(name: str) -> int | None:

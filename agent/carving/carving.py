@@ -11,13 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from agent.claims.claim import Claim
-from agent.device_names import address_of
+from agent.device_names import PCI_ADDRESS, address_of
 from agent.driver import CarvedUnit, DeclaredCarving, Guest
 from agent.errors import UsageError
 from agent.json_checks import read_list, read_object, read_text, read_whole
-
-ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.ASCII)
-"""A PCI address: its domain, bus, slot and function."""
 
 UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
@@ -214,9 +211,9 @@ UNITS_MAX = 4096
 PLACEMENT_MAX = 2**16
 NAME_MAX = 64
 _TEXTS: Mapping[str, tuple[re.Pattern[str], str]] = {
-    "unit": (re.compile(f"{ADDRESS.pattern}|{UUID.pattern}", re.ASCII), "a PCI address or a uuid"),
-    "card": (ADDRESS, "a PCI address"),
-    "parent": (ADDRESS, "a PCI address"),
+    "unit": (re.compile(f"{PCI_ADDRESS.pattern}|{UUID.pattern}", re.ASCII), "a PCI address or a uuid"),
+    "card": (PCI_ADDRESS, "a PCI address"),
+    "parent": (PCI_ADDRESS, "a PCI address"),
     "type_id": (re.compile(f"(?:{NAME.pattern})?", re.ASCII), "the id of a type"),
 }
 _KEYS = (*_TEXTS, "placement", "holder")

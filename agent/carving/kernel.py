@@ -20,9 +20,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from agent.carving.carving import ADDRESS, NAME, NUMBER, UUID, Mdev, Seen, SeenFunction
+from agent.carving.carving import NAME, NUMBER, UUID, Mdev, Seen, SeenFunction
 from agent.carving.plan import Sight, Step, StepKind
-from agent.device_names import vgpu_gib
+from agent.device_names import PCI_ADDRESS, vgpu_gib
 from agent.errors import UsageError, counted
 
 SIZE_MAX = 65536
@@ -171,7 +171,7 @@ class Kernel:
     # Reading
 
     def _device(self, address: str) -> Path:
-        return self._devices / _part(ADDRESS, address)
+        return self._devices / _part(PCI_ADDRESS, address)
 
     def _function(self, address: str) -> SeenFunction | None:
         device = self._device(address)
@@ -322,7 +322,7 @@ def _vf_addresses(device: Path, address: str, vfs: tuple[str, ...], vfs_max: int
     """The addresses that the first `vfs_max` virtual functions have, as far as the kernel tells them."""
     yield from vfs
     offset, stride = read_number(device / "sriov_offset"), read_number(device / "sriov_stride")
-    match = ADDRESS.fullmatch(address)
+    match = PCI_ADDRESS.fullmatch(address)
     if not offset or stride is None or match is None:
         return
     own = int(match[2], 16) << 8 | int(match[3], 16) << 3 | int(match[4])

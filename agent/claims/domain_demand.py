@@ -20,6 +20,7 @@ from agent.claims.request import DEVICE_PREFIX, ClaimRequest, RequestGroup, Topo
 from agent.claims.restriction import UNRESTRICTED, Restriction
 from agent.cpuset import format_cpu_set
 from agent.device_names import (
+    PCI_ADDRESS,
     PMEM_PREFIX,
     VDPA_CLASS,
     VDPA_TRAIT,
@@ -39,7 +40,7 @@ VF_CLASS = "SRIOV_NET_VF"
 _CPUS = ("VCPU", "PCPU")
 _MEMORY = "MEMORY_MB"
 _DISK = "DISK_GB"
-_PCI_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+
 _NUMBERED = re.compile(r"(.+)-[1-9][0-9]?", re.ASCII)
 
 
@@ -419,7 +420,7 @@ def _kinds(offered: Units) -> Iterator[tuple[str, DeviceKind]]:
             elif name.startswith(PMEM_PREFIX):
                 yield name, DeviceKind.MEMORY
             else:
-                is_pci = _PCI_ADDRESS.fullmatch(address_of(units[0])) is not None
+                is_pci = PCI_ADDRESS.fullmatch(address_of(units[0])) is not None
                 yield name, DeviceKind.PCI if is_pci else DeviceKind.MEDIATED
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from lxml import etree
 
 from agent.cpuset import format_cpu_set, parse_cpu_set
-from agent.device_names import device_aliases
+from agent.device_names import PCI_ADDRESS, device_aliases
 from agent.driver import DeviceKind, GivenCell, GivenDevice, GivenResources
 from agent.errors import DriverDataError, UsageError, counted
 from drivers.host.domain_xml import ALIAS_PREFIX, DomainXml, alias_of, device_kind, shown_tag
@@ -147,8 +147,6 @@ KIB_PER_MIB = 1024
 LAST_BUS = 254
 BUSES_PER_CELL = 24
 """How many bus numbers of the guest each expander bus may use for its ports."""
-
-_PCI = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.ASCII)
 
 _PAGE = "memoryBacking/hugepages/page"
 _BEFORE_PINS = ("shares", "global_period", "global_quota", "period", "quota", "emulator_period")
@@ -346,7 +344,7 @@ def _write_device(root: Element, device: GivenDevice, alias: str, element: Eleme
         elif (address.get("uuid") or "").lower() != device.unit:
             address.set("uuid", device.unit)
         return element
-    parts = _PCI.fullmatch(device.unit)
+    parts = PCI_ADDRESS.fullmatch(device.unit)
     if parts is None:
         raise UsageError(f"{device.unit} is no PCI address.")
     if address is None:
@@ -361,7 +359,7 @@ def kind_of(device: GivenDevice) -> DeviceKind:
     """How a domain names the device. Raises UsageError for a unit that no domain can name."""
     if device.resource_class == VF_CLASS:
         return DeviceKind.INTERFACE
-    if _PCI.fullmatch(device.unit):
+    if PCI_ADDRESS.fullmatch(device.unit):
         return DeviceKind.PCI
     if re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", device.unit):
         return DeviceKind.MEDIATED

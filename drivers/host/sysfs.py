@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 
 from agent.cpuset import parse_cpu_set
-from agent.device_names import address_of
+from agent.device_names import PCI_ADDRESS, address_of
 from agent.driver import DescribedProvider, DeviceSigns, GroupMember, HostDevice, PassedDevice
 from agent.errors import DriverDataError, UsageError
 from drivers.host.domain_xml import DEFAULT_HUGE_PAGE_KIB
@@ -151,7 +151,6 @@ def read_namespaces(sys: Path) -> tuple[PmemNamespace, ...]:
 
 # PCI devices
 
-_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _SHORT_ADDRESS = re.compile(r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _VFIO_DRIVER = re.compile(r"(?:.+[-_])?vfio[-_]pci", re.ASCII)
 _BRIDGES = ("0x0604", "0x0609")
@@ -171,14 +170,14 @@ def parse_address(text: str) -> str:
     address = text.strip().lower()
     if _SHORT_ADDRESS.fullmatch(address):
         address = f"0000:{address}"
-    if not _ADDRESS.fullmatch(address):
+    if not PCI_ADDRESS.fullmatch(address):
         raise UsageError(f"{text[:40]!r} is no PCI address such as 0000:41:00.0; `lspci -D` lists them.")
     return address
 
 
 def is_address(text: str) -> bool:
     """Whether it is a PCI address with its domain, in lower case."""
-    return _ADDRESS.fullmatch(text) is not None
+    return PCI_ADDRESS.fullmatch(text) is not None
 
 
 def has_vfio(device: Path) -> bool:

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.carving.carving import (
-    ADDRESS,
     NAME,
     NUMBER,
     UUID,
@@ -27,17 +26,18 @@ from agent.carving.carving import (
 )
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.request import ClaimRequest, RequestGroup
+from agent.device_names import PCI_ADDRESS
 from agent.driver import CarvedUnit, DeclaredCarving, Guest, GuestState, UsedUnit
 from agent.errors import UsageError
 
 
 @pytest.mark.parametrize("text", ["..", ".", "../x", "a/b", "", "a\n", "a b", "/", "\x00"])
 def test_what_leads_elsewhere_is_no_name(text: str) -> None:
-    assert not any(pattern.fullmatch(text) for pattern in (ADDRESS, NAME, NUMBER, UUID))
+    assert not any(pattern.fullmatch(text) for pattern in (PCI_ADDRESS, NAME, NUMBER, UUID))
 
 
 def test_the_names_of_real_hosts_are_names() -> None:
-    assert ADDRESS.fullmatch("0000:41:10.2") and ADDRESS.fullmatch("10000:e1:00.0")
+    assert PCI_ADDRESS.fullmatch("0000:41:10.2") and PCI_ADDRESS.fullmatch("10000:e1:00.0")
     for name in ("vfio-pci", "mlx5_vfio_pci", "nvidia-471", "i915-GVTg_V5_4"):
         assert NAME.fullmatch(name)
 
