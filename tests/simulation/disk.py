@@ -36,7 +36,8 @@ def _empty() -> sqlite3.Connection:
 class Disk:
     """What survives the agent's process. `committed` is called after each commit.
 
-    `stalls` and `fails` are the faults of the next commits: seconds that one takes, and whether one fails.
+    `stalls` and `fails` are the faults of the next commits: seconds that one takes, and how many fail.
+    `fails_after` are numbers of commits after which one more fails. `has_failed`: whether one ever did.
     """
 
     def __init__(self) -> None:
@@ -44,6 +45,8 @@ class Disk:
         self.committed: Callable[[float], None] = lambda submitted_at: None
         self.stalls: list[float] = []
         self.fails = 0
+        self.fails_after: list[int] = []
+        self.has_failed = False
 
     def empty(self) -> None:
         """Somebody put an empty state directory in its place."""
@@ -171,6 +174,8 @@ class SimulatedFile:
             self.scheduler.place()
             group, self._queue = [each for each in self._queue if not each.cancelled], []
             stall = self.disk.stalls.pop(0) if self.disk.stalls else 0.0
+            self.disk.fails += self.disk.fails_after.count(0)
+            self.disk.fails_after = [left - 1 for left in self.disk.fails_after if left > 0]
             fails = self.disk.fails > 0
             self.disk.fails -= fails
             self._commit(group, stall, fails=fails)
@@ -194,6 +199,7 @@ class SimulatedFile:
             wrote = not fails
             connection.execute("ROLLBACK" if fails else "COMMIT")
             if fails:
+                self.disk.has_failed = True
                 for ticket in group:
                     ticket.error = DatabaseUnwritable(self.path, "Input/output error")
         if wrote:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
@@ -20,6 +21,7 @@ from agent.claims.rows import NOT_USED, Row
 from agent.clock import HostClock
 from agent.durable.errors import DatabaseError
 from agent.errors import StateError
+from agent.moves.states import Move, MoveState
 from agent.placement.client import PlacementClient
 from agent.placement.outcome import WriteRefused, WriteUnknown
 from agent.reconcile.one_writer import Writer
@@ -27,7 +29,10 @@ from agent.reshape import relocate
 from agent.state.journal import Journal, PendingWrite
 from agent.tracker import withdraw
 from agent.tracker.doubts import Doubts
+from agent.tracker.end_move import MoveFinisher
 from agent.tracker.guarded_write import GuardedWriter
+from agent.tracker.moves import MoveOperations
+from agent.tracker.register import Register
 from agent.tracker.tracker import ResourceTracker
 from agent.tracker.turns import Turns
 from simulation.seeds import Outcome, draw, tell
@@ -160,6 +165,46 @@ def _recovery() -> Patches:
     return [patch.object(Doubts, "open", lambda self: ())]
 
 
+def _same_generation() -> Patches:
+    """A write that was accepted at a generation ends only the doubts of older ones."""
+    inner = GuardedWriter._fence_older
+
+    def fence_older(self: GuardedWriter, writes: Iterable[Any]) -> None:
+        inner(self, [replace(each, generation=each.generation - 1) for each in writes if each.generation])
+
+    return [patch.object(GuardedWriter, "_fence_older", fence_older)]
+
+
+def _taken_back() -> Patches:
+    inner = Register._wait_for_disk
+
+    def wait(self: Register, steps: Iterable[Any]) -> None:
+        inner(self, [each._replace(before={}, moves_before={}) for each in steps])
+
+    return [patch.object(Register, "_wait_for_disk", wait)]
+
+
+class _LeavesBegins:
+    """A finisher that leaves a move as its begin was interrupted."""
+
+    def __init__(self, finisher: MoveFinisher) -> None:
+        self._finisher = finisher
+
+    def finish(self, move: Move) -> Move:
+        return move if move.state is MoveState.BEGINNING else self._finisher.finish(move)
+
+
+def _finished_begins() -> Patches:
+    inner = MoveOperations._end
+
+    def end(self: MoveOperations, *arguments: Any) -> Move:
+        other: Any = copy(self)
+        other._finisher = _LeavesBegins(self._finisher)
+        return inner(other, *arguments)
+
+    return [patch.object(MoveOperations, "_end", end)]
+
+
 def _ages() -> Patches:
     return [patch.object(HostClock, "age_s", lambda self, stamp: self.now() - stamp)]
 
@@ -193,18 +238,21 @@ def _one_writer() -> Patches:
 LAWS_OFF = {
     "units": LawOff("a unit has one owner", _units, 7),
     "used": LawOff("what guests use is counted", _used, 48),
-    "claimed": LawOff("what is claimed is counted", _claimed, 5),
-    "takeover": LawOff("a take-over passes the same check as a fit", _takeover, 173),
-    "same-unit": LawOff("a unit stays the same unit through a reshape", _same_unit, 131),
-    "sums": LawOff("a reshape conserves sums", _sums, 25),
+    "claimed": LawOff("what is claimed is counted", _claimed, 10),
+    "takeover": LawOff("a take-over passes the same check as a fit", _takeover, 148),
+    "same-unit": LawOff("a unit stays the same unit through a reshape", _same_unit, 18),
+    "sums": LawOff("a reshape conserves sums", _sums, 9),
     "unknown": LawOff("an unknown write is not a refused one", _unknown, 15),
-    "fences": LawOff("a doubt ends by a fence", _fences, 42),
+    "fences": LawOff("a doubt ends by a fence", _fences, 17),
     "durable-doubts": LawOff("a doubt survives a restart", _durable_doubts, 126),
     "delivery": LawOff("doubts are followed up without a request", _recovery, 256),
-    "stalls": LawOff("a commit that stalls is unknown", _stalls, 305),
-    "turns": LawOff("one operation at a time for each consumer", _turns, 115),
+    "same-generation": LawOff("a write ends the doubts of its own generation", _same_generation, 42),
+    "taken-back": LawOff("a step that the disk refused is taken back", _taken_back, 110),
+    "finished-begins": LawOff("an interrupted begin is finished before the end", _finished_begins, 200),
+    "stalls": LawOff("a commit that stalls is unknown", _stalls, 79),
+    "turns": LawOff("one operation at a time for each consumer", _turns, 11),
     "ages": LawOff("no age is by the wall clock", _ages, 30),
-    "reserved": LawOff("what is claimed or used, and not held, is reserved", _reserved, 22),
+    "reserved": LawOff("what is claimed or used, and not held, is reserved", _reserved, 30),
     "held-for-guest": LawOff("a migration holds for its guest while that is here", _held_for_guest, 11),
     "witnesses": LawOff("a deletion that raises no generation is noticed", _witnesses, 62),
     "one-writer": LawOff("one agent writes for a host", _one_writer, 150),

@@ -392,6 +392,38 @@ class Oracle:
                 f"Placement holds {dict(total)} for it there",
             )
 
+    def released(self, host: Host, consumer: str) -> None:
+        """A release is answered: nothing of the consumer is counted any more.
+
+        Not even a write for it whose outcome is unknown: Placement rejects that from now on. Where a commit
+        failed, the disk may still have what the agent has forgotten.
+        """
+        if not host.disk.has_failed:
+            self._judge(lambda: self._in_no_doubt(host, consumer))
+
+    def _in_no_doubt(self, host: Host, consumer: str) -> None:
+        for (text,) in host.disk.rows("SELECT doubt FROM doubts ORDER BY since, id"):
+            doubt = json.loads(text)
+            if doubt["state"] == "open" and consumer in {write["consumer"] for write in doubt["writes"]}:
+                raise Violation(
+                    "what was released is free",
+                    f"the release of {self.name(consumer)} is answered, and host {host.name} goes on to "
+                    f"count what a {doubt['kind']} of it may give",
+                )
+
+    def refused_end(self, host: Host, migration: str) -> None:
+        """A confirm or a revert was refused, and not because another operation is under way."""
+        self._judge(lambda: self._has_begun(host, migration))
+
+    def _has_begun(self, host: Host, migration: str) -> None:
+        for move in self.moves(host):
+            if move["migration"] == migration and move["state"] == "beginning":
+                raise Violation(
+                    "a move can be ended",
+                    f"the end of {self.name(migration)} was refused on host {host.name}, because the agent "
+                    "does not know yet what became of its begin",
+                )
+
     # Law 4: sums are conserved
 
     def _conserved(

@@ -16,6 +16,8 @@ FATES = tuple(fate for fate in Fate if fate not in (Fate.ANSWERED, Fate.TWICE))
 """What a history draws. An answered request that is done twice is a story of its own (test_stories.py)."""
 DONE = (Fate.RESET_AFTER, Fate.PROXY_AFTER, Fate.LATE)
 """What becomes of a write that Placement executes, without the agent's knowledge."""
+NOT_DONE = (Fate.LOST, Fate.RESET_BEFORE, Fate.LATE, Fate.PROXY_LATE)
+"""What becomes of a write that Placement does not execute, or not yet, as far as the agent knows."""
 KINDS = ("cold_migrate", "resize", "evacuate", "live_migrate")
 SHAPES: tuple[dict[str, int], ...] = (
     {"VCPU": 1, "MEMORY_MB": 1024, "SRIOV_NET_VF": 1},
@@ -32,6 +34,10 @@ INTERRUPTED = 0.1
 """So many of the histories have claims that are interrupted by a kill, and written late."""
 CLOCKED = 0.15
 """So many of the histories have wall clocks that are set."""
+RENEWED = 0.1
+"""So many of the histories have commits that fail in the midst of an operation, which is asked for again; as
+many have moves that are ended right after an interrupted begin, as many have claims that are released while a
+write for them is in doubt that cannot be written again, and as many have reshapes after a unit got free."""
 FOREIGN = 0.15
 """So many of the histories have moves of a control plane, and as many lose allocations to others."""
 CLONED = 0.08
@@ -89,6 +95,9 @@ class Narrator:
             self.plots.append("interrupted")
         if Random(f"foreign move {seed}").random() < FOREIGN:
             self.plots.append("foreign_move")
+        for plot in ("asked_again", "begun_in_doubt", "worn", "reshaped"):
+            if Random(f"{plot} {seed}").random() < RENEWED:
+                self.plots.append(plot)
         self.mishaps = dice.sample(MISHAPS, dice.randint(1, 4))
         if Random(f"clock {seed}").random() < CLOCKED:
             self.mishaps += ["clock"] * 2
@@ -220,6 +229,69 @@ class Narrator:
             Step("dies", (host,)),
             Step("starts", (host,)),
         ]
+
+    def _asked_again(self, consumer: str) -> list[Step]:
+        """The journal does not take a step, so the same is asked for once more."""
+        host, amounts = self._near(), self._amounts()
+        self.moves += 1
+        move = (self._other(host), consumer, f"move{self.moves}", self.dice.choice(KINDS))
+        asked = [Step("claims", (host, consumer), amounts)]
+        asked += [Step("begins_move", move, amounts)] if self.dice.random() < 0.4 else []
+        asked += [Step("releases", (asked[-1].args[0], consumer))] if self.dice.random() < 0.4 else []
+        steps = []
+        for step in asked:
+            fails = Step("journal_fails_later", (step.args[0], self.dice.randint(0, 3)))
+            steps += [fails] if self.dice.random() < 0.7 else []
+            later = Step("waits", (70.0,)) if self.dice.random() < 0.5 else Step("answers_come")
+            steps += [step, later, step, Step("answers_come")]
+        return steps
+
+    def _begun_in_doubt(self, consumer: str) -> list[Step]:
+        """Ended at the destination right after a begin without an answer."""
+        source, amounts = self._near(), self._amounts()
+        self.moves += 1
+        migration, target = f"move{self.moves}", self._other(source)
+        later_s = self.dice.choice((1.0, 20.0, 50.0))
+        steps = [
+            Step("claims", (source, consumer), amounts),
+            Step("guest_starts", (source, consumer)),
+            Step("next_write", (target, self.dice.choice(FATES), later_s)),
+            Step("begins_move", (target, consumer, migration, self.dice.choice(KINDS)), amounts),
+            Step("answers_come"),
+        ]
+        return steps + self._ends_move(migration, target, target, likely="reverts")
+
+    def _worn(self, consumer: str) -> list[Step]:
+        """Written many times by others; then a write for it is in doubt while its devices go."""
+        host, later_s = self._near(), self.dice.choice((20.0, 50.0, 100.0))
+        return [
+            Step("claims", (host, consumer), tuple(SHAPES[1].items())),
+            Step("guest_starts", (host, consumer)),
+            Step("rewrites_allocation", (consumer, 20)),
+            Step("guest_grows", (host, consumer), tuple(self.dice.choice(GROWTH[1:]).items())),
+            Step("loses_functions", (host,)),
+            Step("waits", (130.0,)),
+            Step("next_write", (host, self.dice.choice(NOT_DONE), later_s)),
+            Step("audits", (host,)),
+            Step("answers_come"),
+            Step("releases", (host, consumer)),
+            Step("answers_come"),
+            Step("guest_goes", (host, consumer)),
+        ]
+
+    def _reshaped(self, consumer: str) -> list[Step]:
+        """Devices get providers of their own after an earlier function than this consumer's got free."""
+        host, beside, amounts = self._near(), f"beside {consumer}", tuple(SHAPES[0].items())
+        steps = [
+            Step("reshapes", (host, "flat")),
+            Step("waits", (5.0,)),
+            Step("claims", (host, beside), amounts),
+            Step("claims", (host, consumer), amounts),
+            Step("releases", (host, beside)),
+            Step("answers_come"),
+            Step("reshapes", (host, "nested")),
+        ]
+        return steps + self._end(host, consumer)
 
     def _takeover(self, consumer: str) -> list[Step]:
         host, amounts = self._near(), self._amounts()

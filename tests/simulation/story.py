@@ -25,6 +25,7 @@ from typing import Any
 
 from agent.claims.claim import Claim
 from agent.driver import GuestState
+from agent.errors import ClaimConflict, PlimsollError
 from agent.gate.decision import HookCall
 from agent.moves.states import Move, MoveKind, MoveState
 from agent.placement.embedded.model import SHARING_TRAIT
@@ -71,6 +72,7 @@ SENTENCES = {
     "schedules": "a scheduler writes an allocation of {amounts} on host {0} for {1}",
     "deletes_allocation": "an admin deletes the allocations of {0}",
     "empties_allocation": "an admin writes that {0} holds nothing",
+    "rewrites_allocation": "an admin writes {1} times that {0} holds what it holds",
     "control_plane_moves": "a control plane moves {1}, whose guest is on host {0}, to host {2} as {3}",
     "begins_move": "host {0} is asked to begin a {3} of {1} as {2}, with {amounts}",
     "confirms": "host {0} is asked to confirm {1}",
@@ -93,6 +95,7 @@ SENTENCES = {
     "is_joined": "host {0} reaches Placement again",
     "journal_stalls": "the next commit of host {0}'s journal takes {1:g} s",
     "journal_fails": "the next commit of host {0}'s journal fails",
+    "journal_fails_later": "after {1} more commits, one of host {0}'s journal fails",
     "audits": "host {0} is asked for an audit that heals",
     "looks": "host {0} is asked to verify",
     "starts_guests_slowly": "from now on, guests that libvirt starts take {0:g} s to be there",
@@ -235,14 +238,26 @@ class Story:
         consumer: str,
         function: Callable[[Any], Any],
         then: Callable[[Answer], None] = lambda answer: None,
+        refused: Callable[[Answer, PlimsollError], None] = lambda answer, error: None,
     ) -> Answer:
+        """`then` and `refused` are called at the end, unless something else was asked for the consumer."""
         uuid = uuid_of(consumer)
         self.oracle.names[uuid] = consumer
 
-        def call(operations: Any) -> Any:
-            value = function(operations)
+        def alone() -> bool:
             others = [each for each in self.asked.get(consumer, ()) if each is not answer]
-            if self.latest.get(consumer) is answer and not overlapped and all(each.ended for each in others):
+            return (
+                self.latest.get(consumer) is answer and not overlapped and all(each.ended for each in others)
+            )
+
+        def call(operations: Any) -> Any:
+            try:
+                value = function(operations)
+            except PlimsollError as error:
+                if alone():
+                    refused(answer, error)
+                raise
+            if alone():
                 answer.value = value
                 answer.ended = True
                 then(answer)
@@ -295,11 +310,13 @@ class Story:
             self.oracle.disturbed.add(uuid)  # whoever releases what a guest has gets what he asks for
         for name in self.hosts:
             self.oracle.forget(name, uuid)
+
+        def released(answer: Answer) -> None:
+            if answer.value:
+                self.oracle.released(self.hosts[host], uuid)
+
         return self._ask(
-            host,
-            f"release of {consumer}",
-            consumer,
-            lambda operations: operations.release(uuid),
+            host, f"release of {consumer}", consumer, lambda operations: operations.release(uuid), released
         )
 
     # Guests
@@ -482,6 +499,15 @@ class Story:
         if record is not None and record.allocations:
             self._do("PUT", f"/allocations/{uuid_of(consumer)}", self._body(uuid_of(consumer), {}))
 
+    def rewrites_allocation(self, consumer: str, times: int) -> None:
+        """Each time the consumer's generation rises, and those of its providers."""
+        uuid = uuid_of(consumer)
+        for _ in range(times if uuid in self.network.model.consumers else 0):
+            held = self.network.holdings()[uuid]
+            if held:
+                body = self._body(uuid, {at: {"resources": dict(each)} for at, each in held.items()})
+                self._do("PUT", f"/allocations/{uuid}", body)
+
     def control_plane_moves(self, host: str, consumer: str, target: str, migration: str) -> None:
         """Of an instance without a claim, as nova does: the migration gets what it had on this host."""
         uuid, moving = uuid_of(consumer), uuid_of(migration)
@@ -572,7 +598,12 @@ class Story:
         def ended(answer: Answer) -> None:
             self._under_way.pop(migration, None)
 
-        return self._ask(host, f"{how} of {migration}", consumer, end, ended)
+        def refused(answer: Answer, error: PlimsollError) -> None:
+            waited_s = self.scheduler.now - answer.begun_at  # longer: it may have waited for a turn in vain
+            if isinstance(error, ClaimConflict) and waited_s < SOON_S:
+                self.oracle.refused_end(self.hosts[host], uuid_of(migration))
+
+        return self._ask(host, f"{how} of {migration}", consumer, end, ended, refused)
 
     def guest_moves(self, host: str, consumer: str, target: str) -> None:
         uuid = uuid_of(consumer)
@@ -735,6 +766,9 @@ class Story:
     def journal_fails(self, host: str) -> None:
         self.hosts[host].disk.fails += 1
 
+    def journal_fails_later(self, host: str, commits: int) -> None:
+        self.hosts[host].disk.fails_after.append(commits)
+
     # Time
 
     def starts_guests_slowly(self, seconds: float) -> None:
@@ -765,6 +799,7 @@ class Story:
         for host in self.hosts.values():
             host.disk.stalls.clear()
             host.disk.fails = 0
+            host.disk.fails_after.clear()
             host.process.killed_at = None if not host.process.dead else -1
         for name in self.hosts:
             self.starts(name)

@@ -232,6 +232,19 @@ def test_a_begin_whose_answer_is_lost_leaves_no_double_place(fate: Fate, later_s
         story.comes_to_rest()
 
 
+@pytest.mark.parametrize(("fate", "later_s"), DOUBTS)
+def test_a_begin_whose_answer_is_lost_is_reverted_when_that_is_asked_for(fate: Fate, later_s: float) -> None:
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert a.claims("web1", **WEB).granted
+        story.next_write("b", fate, later_s)
+        b.begins_move("web1", "move1", "cold_migrate", **WEB)
+        assert b.reverts("move1").granted
+        story.comes_to_rest()
+        assert story.held("web1") == WEB and not story.held("move1")
+        assert story.claim_of("a", "web1") is not None
+
+
 def test_a_begin_in_which_the_agent_dies_is_undone_or_finished_after_its_restart() -> None:
     """At each place where the agent waits in it."""
     died, place = True, 0
@@ -264,6 +277,25 @@ def test_a_late_release_does_not_take_a_later_claim(fate: Fate, later_s: float) 
         story.waits(70)
         a.claims("web1", **WEB)
         story.waits(300)
+        story.comes_to_rest()
+
+
+@pytest.mark.parametrize("times", [0, 20])
+def test_what_a_release_gives_back_is_free_at_once_although_a_grow_was_in_doubt(times: int) -> None:
+    """The guest's functions are gone, so nothing but the release can be written for it."""
+    with Story("a") as story:
+        a = story.host("a")
+        assert a.claims("web1", **BOTH).granted
+        a.guest_starts("web1")
+        story.rewrites_allocation("web1", times)
+        a.guest_grows("web1", MEMORY_MB=28000)
+        a.loses_functions()
+        story.waits(130)
+        story.next_write("a", Fate.LATE, 250.0)
+        a.audits()
+        a.guest_goes("web1")
+        assert a.releases("web1").granted
+        assert a.claims("web2", VCPU=2, MEMORY_MB=30000).granted
         story.comes_to_rest()
 
 
@@ -375,6 +407,20 @@ def test_a_commit_that_fails_between_two_claims_for_one_function_gives_it_to_one
             a.claims("web3", **WEB)
         story.answers_come()
         story.comes_to_rest()
+
+
+@pytest.mark.parametrize("commits", [0, 1, 2])
+def test_a_claim_whose_commit_fails_is_made_when_it_is_asked_for_again(commits: int) -> None:
+    with Story("a") as story:
+        a = story.host("a")
+        a.journal_fails_later(commits)
+        assert not a.claims("web1", **WEB).granted
+        story.waits(130)
+        assert a.claims("web1", **WEB).granted
+        a.dies()
+        a.starts()
+        story.comes_to_rest()
+        assert story.held("web1") == WEB and story.claim_of("a", "web1").state == "claimed"
 
 
 def test_a_release_whose_commit_stalls_does_not_free_what_a_guest_uses() -> None:
