@@ -2,14 +2,15 @@
 
 import subprocess
 import sys
-import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
-from agent.errors import ExitCode
+from agent.cli.client import Client
+from agent.errors import DaemonUnreachable
 from kits.cli_process import DEADLINE_S, ENVIRONMENT, plimsoll
+from kits.daemon_process import eventually
 from kits.placements import section_of, usual_placement
-
-PAUSE_S = 0.05
 
 
 class Agent:
@@ -34,10 +35,19 @@ class Agent:
         command = [sys.executable, "-m", "agent.cli.main", "agent", "--config-file", str(self.file)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=ENVIRONMENT)
-        end = time.monotonic() + DEADLINE_S
-        while self("status").returncode != ExitCode.DONE:
-            assert self._process.poll() is None and time.monotonic() < end, self._log.read_text()
-            time.sleep(PAUSE_S)
+        eventually("the agent's start", self._answers)
+
+    def status(self) -> dict[str, Any]:
+        """What `plimsoll status` shows, without a process for the command."""
+        found: dict[str, Any] = Client(str(self.socket), DEADLINE_S).get("/v1/status")
+        return found
+
+    def _answers(self) -> bool:
+        """Whether it has looked at its host, and serves."""
+        assert self._process.poll() is None, self.log()
+        with suppress(DaemonUnreachable):
+            return bool(self.status()["state"] != "starting")
+        return False
 
     def stop(self) -> int:
         self._process.terminate()

@@ -1,15 +1,15 @@
 """Every command against the real agent: the fake driver's host, the tracker, and a placement."""
 
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
-from kits.agent_process import PAUSE_S, Agent
+from kits.agent_process import Agent
 from kits.api_client import ask, check
-from kits.cli_process import DEADLINE_S, one_line, plimsoll
+from kits.cli_process import one_line, plimsoll
+from kits.daemon_process import eventually
 
 from agent.errors import ExitCode
 
@@ -166,10 +166,8 @@ def test_without_its_driver_the_agent_says_why_and_claims_nothing(tmp_path: Path
         assert "the hypervisor is asleep" in one_line(refused)
 
         host_file.write_text(HOST, encoding="utf-8")
-        end = time.monotonic() + DEADLINE_S
-        while "state      ready\n" not in agent("status").stdout:
-            assert time.monotonic() < end
-            time.sleep(PAUSE_S)
+        eventually("that it is ready", lambda: agent.status()["state"] == "ready")
+        assert "state      ready\n" in agent("status").stdout
         claimed = agent("claim", "--resources", "VCPU=1", "-o", "json")
         assert claimed.returncode == ExitCode.DONE
         assert agent("release", json.loads(claimed.stdout)["consumer"]).returncode == ExitCode.DONE

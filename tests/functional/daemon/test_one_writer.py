@@ -6,25 +6,16 @@ import json
 import shutil
 import socket
 import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from kits.agent_process import Agent
 from kits.cli_process import COMMAND, ENVIRONMENT
+from kits.daemon_process import eventually
 from kits.placements import OpenStack, section_of
 from kits.served_core_client import door_client
-
-WITHIN_S = 30.0
-
-
-def waits_for(holds: Callable[[], bool], told: Callable[[], object] = str) -> None:
-    end = time.monotonic() + WITHIN_S
-    while not holds():
-        assert time.monotonic() < end, told()
-        time.sleep(0.1)
 
 
 @contextmanager
@@ -62,11 +53,6 @@ def section(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield section + "[compute]\nresource_provider_association_refresh = 1\n"
 
 
-def status(agent: Agent) -> dict[str, object]:
-    told: dict[str, object] = json.loads(agent("status", "-o", "json").stdout)
-    return told
-
-
 def command(agent: Agent, *words: str) -> None:
     """One that needs no agent."""
     told = subprocess.run(
@@ -92,23 +78,21 @@ def test_each_of_two_clones_closes_and_heals_nothing_of_the_other(section: str, 
         started.append(two)
         two.start()
         assert "not healed" in two("audit", "--heal").stdout  # it cannot know yet whose claim that is
-        waits_for(
-            lambda: {status(each)["state"] for each in (one, two)} == {"degraded"},
-            lambda: (one.log(), two.log()),
-        )
-        for agent in (one, two):
+        both = (one, two)
+        eventually("that both notice", lambda: {each.status()["state"] for each in both} == {"degraded"})
+        for agent in both:
             refused = agent("claim", "--name", "more", "--resources", "VCPU=1")
             assert refused.returncode and "Another Plimsoll agent" in refused.stderr, refused
-            assert f"plimsoll adopt {root}" in json.dumps(status(agent))
+            assert f"plimsoll adopt {root}" in json.dumps(agent.status())
             agent("audit", "--heal")
         two.stop()
         one.stop()
         one.start()
-        assert status(one)["state"] == "degraded"  # a restart is no decision of an operator
+        assert one.status()["state"] == "degraded"  # a restart is no decision of an operator
         one.stop()
         command(one, "adopt", root)
         one.start()
-        waits_for(lambda: status(one)["state"] == "ready")
+        eventually("that it is ready", lambda: one.status()["state"] == "ready")
         assert one("audit").returncode == 0, one("audit").stdout
         assert one("claim", "--name", "last", "--resources", "VCPU=1").returncode == 0
     finally:

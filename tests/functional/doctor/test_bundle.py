@@ -5,17 +5,16 @@ import json
 import signal
 import socket
 import tarfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kits.agent import opened, told
-from kits.agent_process import PAUSE_S, Agent
+from kits.agent_process import Agent
 from kits.api_client import ask, serving
-from kits.cli_process import DEADLINE_S, one_line, plimsoll
+from kits.cli_process import one_line, plimsoll
+from kits.daemon_process import eventually
 from kits.placements import Embedded
 
 from agent.doctor.mask import MASK, mask
@@ -77,7 +76,7 @@ def test_a_canary_is_in_no_output_log_file_or_bundle(tmp_path: Path) -> None:
         )
         said.append(agent("config", "validate", *config))
         agent.signal(signal.SIGHUP)
-        wait_for(lambda: "not reloaded" in agent.log())
+        eventually("the refusal of the settings", lambda: "not reloaded" in agent.log())
     finally:
         agent.stop()
     texts += [json.dumps(each, ensure_ascii=False) for each in told]
@@ -138,13 +137,6 @@ def bound_port() -> int:
     """One that is free just now."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return int(server.getsockname()[1])
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(PAUSE_S)
 
 
 def test_without_an_agent_it_says_so_inside(tmp_path: Path) -> None:
