@@ -9,12 +9,14 @@ Source: https://apscheduler.readthedocs.io/en/3.x/userguide.html
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from random import SystemRandom
 
 from apscheduler.events import EVENT_JOB_ERROR, JobExecutionEvent
 from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
@@ -58,6 +60,16 @@ class _Scheduler(BackgroundScheduler):  # type: ignore[misc]
         """Change the plan while it is not moved along."""
         with self._plan_lock:
             change()
+
+    def end(self) -> None:
+        """Start no more runs, and wait for those under way.
+
+        APScheduler itself waits with its locks held, which a run that plans another at its end needs.
+        """
+        executors = [*self._executors.values()]
+        self.shutdown(wait=False)
+        for executor in executors:
+            executor.shutdown(wait=True)
 
     def _process_jobs(self) -> float:
         with self._plan_lock:
@@ -130,7 +142,8 @@ class Jobs:
     def _hasten(self, name: str, delay_s: float) -> None:
         job, due = self._scheduler.get_job(name), self._scheduler.in_s(delay_s)
         if job is not None and job.next_run_time > due:
-            job.modify(next_run_time=due)
+            with suppress(JobLookupError):  # the scheduler has been stopped since
+                job.modify(next_run_time=due)
 
     def start(self) -> None:
         """Start the intervals."""
@@ -139,7 +152,7 @@ class Jobs:
     def stop(self) -> None:
         """Start no more runs, and wait for those under way, which all have deadlines."""
         if self._scheduler.running:
-            self._scheduler.shutdown(wait=True)
+            self._scheduler.end()
 
     def _run(self, name: str, function: Callable[[], None]) -> None:
         with self._lock:

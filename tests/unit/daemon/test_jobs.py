@@ -105,6 +105,29 @@ def test_stopping_waits_for_the_run_under_way(jobs: Jobs) -> None:
     assert done == [True]
 
 
+def test_stopping_waits_for_a_run_that_plans_another_as_it_ends(jobs: Jobs) -> None:
+    """A pass that finds a fault is tried again later; it may end while the agent stops."""
+    entered, done = threading.Event(), []
+
+    def job() -> None:
+        entered.set()
+        while jobs._scheduler.running:
+            time.sleep(0.01)
+        time.sleep(0.05)  # the stop is under way
+        jobs.wake("verify", 1.0)
+        done.append(True)
+
+    jobs.every("verify", lambda: None, LONG_S)
+    jobs.every("look", job, LONG_S)
+    jobs.start()
+    jobs.wake("look")
+    assert entered.wait(5)
+    stop = threading.Thread(target=jobs.stop, daemon=True)
+    stop.start()
+    stop.join(5)
+    assert not stop.is_alive() and done == [True]
+
+
 def test_a_removed_job_and_an_unknown_one(jobs: Jobs) -> None:
     ran = threading.Event()
     jobs.every("verify", ran.set, LONG_S)
