@@ -10,6 +10,7 @@ from pathlib import Path
 from kits.agent import opened
 from kits.api_client import serving
 from kits.cli_process import COMMAND, ENVIRONMENT, one_line, output_of, plimsoll
+from kits.daemon_process import eventually
 from kits.status import Sight, fill, uuid_of
 
 from agent.config.settings import load
@@ -148,7 +149,7 @@ def test_a_wait_that_is_no_number_is_refused(fresh: tuple[Sight, Path]) -> None:
 
 
 def test_a_drain_follows_the_instances_to_the_end(fresh: tuple[Sight, Path]) -> None:
-    _, path = fresh
+    shown, path = fresh
     for name in ("web1", "web2"):
         output_of(path, "claim", "--name", name, *WANTED)
     followed = subprocess.Popen(
@@ -159,15 +160,17 @@ def test_a_drain_follows_the_instances_to_the_end(fresh: tuple[Sight, Path]) -> 
         text=True,
     )
     try:
-        time.sleep(1.5)
+        assert followed.stdout is not None
+        eventually("the drain", lambda: shown.world.operations.status()["pause"])
+        time.sleep(0.5)  # it has listed both
         output_of(path, "release", "web1")
-        time.sleep(3)
+        assert followed.stdout.readline().endswith("(web1); 1 to go\n")
         assert followed.poll() is None
         output_of(path, "release", "web2")
         said, _ = followed.communicate(timeout=30)
     finally:
         followed.kill()
-    assert "(web1); 1 to go\n" in said and "(web2); 0 to go\n" in said
+    assert "(web2); 0 to go\n" in said
     assert said.endswith("drained: nothing is left on this host\n")
     assert followed.returncode == ExitCode.DONE
 
