@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from uuid import UUID, uuid5
-
 from agent.claims.fit_search import HostStock, ProviderIndex
 from agent.claims.host_cells import HostCells, HostLayout
 from agent.driver import Cell, Topology
 from agent.tree import Inventory, Provider, ProviderTree
+from kits.fit import uuid_of
 
 LARGE_KIB = 2048
 CORES = 4
 MEMORY_MB = 8192
-
-
-def uuid_of(name: str) -> str:
-    return str(uuid5(UUID(int=0), name))
 
 
 def topology(cells: int, *, large_pages: int = 0, shared: int = 0) -> Topology:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
-from uuid import NAMESPACE_DNS, uuid5
 
 from agent.claims.claim import Claim
 from agent.claims.request import ClaimRequest, RequestGroup
@@ -19,13 +18,10 @@ from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
 from drivers.fake import FakeDriver, FakeHost, Gpu, Nic, cell
 from kits.placements import Placement, usual_placement
+from kits.reshape import uuid_of
 from kits.wire import Wire
 
 VF = "SRIOV_NET_VF"
-
-
-def named(name: str) -> str:
-    return str(uuid5(NAMESPACE_DNS, name))
 
 
 def fake_host(name: str, cards: int = 2, vfs: int = 4, **changes: Any) -> FakeHost:
@@ -74,7 +70,7 @@ class Node:
     """One host: driver, tracker, passes. `restart` leaves only the files."""
 
     def __init__(self, name: str, directory: Path, transport: Transport, host: FakeHost) -> None:
-        self.name, self.root = name, named(name)
+        self.name, self.root = name, uuid_of(name)
         self._directory, self._transport = directory / name, transport
         self._directory.mkdir()
         self.driver = FakeDriver(host, DriverSettings(name, HostSettings(reserved_host_memory_mb=0)))

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
-from uuid import NAMESPACE_DNS, uuid5
 
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.config.address import Address
@@ -24,11 +23,12 @@ from agent.status.web import HttpListener
 from drivers.fake import FakeHost, Gpu, Nic, cell
 from kits.agent import World, opened
 from kits.pci_tree import PciTree
+from kits.reshape import uuid_of
 from kits.tracker import fast_directory
 
 HOST = "kvm-07"
 VGPU_CARD, PGPU_CARD = "0000:42:00.0", "0000:83:00.0"
-MDEVS = tuple(str(uuid5(NAMESPACE_DNS, f"mdev{number}")) for number in range(8))
+MDEVS = tuple(uuid_of(f"mdev{number}") for number in range(8))
 FLAT = FakeHost(
     tuple(cell(number, frozenset(range(16 * number, 16 * number + 16)), 65536) for number in (0, 1)),
     1800,
@@ -60,11 +60,7 @@ GUESTS: dict[str, dict[str, int]] = {
     "web2": {"VCPU": 4, "MEMORY_MB": 4096, "DISK_GB": 40, "SRIOV_NET_VF": 1},
 }
 FORGOTTEN = "built-by-hand"
-MIGRATION = str(uuid5(NAMESPACE_DNS, "the move"))
-
-
-def uuid_of(name: str) -> str:
-    return str(uuid5(NAMESPACE_DNS, name))
+MIGRATION = uuid_of("the move")
 
 
 def asks(name: str, **resources: int) -> ClaimRequest:

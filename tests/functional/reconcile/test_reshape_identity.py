@@ -13,7 +13,8 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kits.examples import examples
-from kits.reshape_hosts import VF, Hosts, Node, asks, guest_of, named
+from kits.reshape import uuid_of
+from kits.reshape_hosts import VF, Hosts, Node, asks, guest_of
 from kits.tracker import fast_directory
 
 from agent.errors import DoesNotFit
@@ -79,7 +80,7 @@ class Story:
         self._count += 1
         wanted = {"VCPU": 1, VF: vfs, **({"VGPU": vgpus} if vgpus else {})}
         try:
-            claim = self.a.claim(named(f"instance {self._count}"), **wanted)
+            claim = self.a.claim(uuid_of(f"instance {self._count}"), **wanted)
         except DoesNotFit:
             return
         self.told[claim.consumer] = {(name, unit) for _, name, unit in claim.exact}
@@ -113,7 +114,7 @@ class Story:
         instance = self._pick(number)
         if instance is None:
             return
-        migration = named(f"{instance} {len(self.a.journal.moves())} moves")
+        migration = uuid_of(f"{instance} {len(self.a.journal.moves())} moves")
         try:
             node.tracker.begin_move(asks(instance, VCPU=1, SRIOV_NET_VF=1), kind, migration)
         except DoesNotFit:

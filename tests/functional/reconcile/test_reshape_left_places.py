@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 from kits.placements import Placement
-from kits.reshape_hosts import VF, Hosts, asks, named
+from kits.reshape import uuid_of
+from kits.reshape_hosts import VF, Hosts, asks
 
 from agent.audit.auditor import Auditor
 from agent.claims.claim import Claim
 from agent.errors import ClaimConflict, PlacementUnavailable
 from agent.moves.states import MoveKind, MoveState
 
-WEB, OTHER, MIGRATION, SECOND = (named(name) for name in ("web", "other", "web moves", "other moves"))
+WEB, OTHER, MIGRATION, SECOND = (uuid_of(name) for name in ("web", "other", "web moves", "other moves"))
 AMOUNTS = {"VCPU": 1, "MEMORY_MB": 512}
 PLACES = pytest.mark.parametrize(
     "place", [{**AMOUNTS, VF: 2}, AMOUNTS], ids=["a device stays on the root", "all of it moves"]

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 from kits.placements import Placement
-from kits.reshape_hosts import VF, Hosts, asks, guest_of, named
+from kits.reshape import uuid_of
+from kits.reshape_hosts import VF, Hosts, asks, guest_of
 
 from agent.claims.claim import Claim
 from agent.errors import ClaimConflict
 from agent.moves.states import MoveKind, MoveState
 
-WEB, OTHER, MIGRATION, SECOND = (named(name) for name in ("web", "other", "web moves", "other moves"))
+WEB, OTHER, MIGRATION, SECOND = (uuid_of(name) for name in ("web", "other", "web moves", "other moves"))
 
 
 @pytest.fixture
@@ -25,7 +26,7 @@ def hosts(placement: Placement, tmp_path: Path) -> Iterator[Hosts]:
 
 def last_of_five(hosts: Hosts) -> Claim:
     """On the second card: four claims before it had the first, and are released."""
-    claims = [hosts.a.claim(named(f"c{number}"), VCPU=1, SRIOV_NET_VF=1) for number in range(5)]
+    claims = [hosts.a.claim(uuid_of(f"c{number}"), VCPU=1, SRIOV_NET_VF=1) for number in range(5)]
     for claim in claims[:4]:
         hosts.a.tracker.release(claim.consumer)
     return claims[4]
@@ -42,7 +43,7 @@ def test_a_claim_whose_guest_is_not_seen_yet_keeps_the_vf_that_it_was_told(hosts
     hosts.a.change(flat_devices=False)
     assert hosts.a.units(fifth.consumer) == told
     hosts.a.check()
-    others = [hosts.a.claim(named(f"new{number}"), VCPU=1, SRIOV_NET_VF=1) for number in range(7)]
+    others = [hosts.a.claim(uuid_of(f"new{number}"), VCPU=1, SRIOV_NET_VF=1) for number in range(7)]
     assert all(hosts.a.units(each.consumer) != told for each in others)
     hosts.a.change(flat_devices=True)
     assert hosts.a.units(fifth.consumer) == told
@@ -136,7 +137,9 @@ def test_a_source_that_was_down_at_the_begin_is_reshaped_at_its_start(
 
 def twins(hosts: Hosts, *, same_card: bool) -> tuple[Claim, Claim]:
     """Two claims that look alike, moved away while their host was down."""
-    fillers = [] if same_card else [hosts.a.claim(named(f"f{number}"), SRIOV_NET_VF=1) for number in range(3)]
+    fillers = (
+        [] if same_card else [hosts.a.claim(uuid_of(f"f{number}"), SRIOV_NET_VF=1) for number in range(3)]
+    )
     first = hosts.a.claim(WEB, VCPU=1, SRIOV_NET_VF=1)
     second = hosts.a.claim(OTHER, VCPU=1, SRIOV_NET_VF=1)
     for filler in fillers:
@@ -194,7 +197,7 @@ def test_a_claimed_unit_whose_card_is_gone_is_parked_with_its_claim(hosts: Hosts
     assert hosts.raw.allocations_of(fifth.consumer).allocations == {hosts.a.root: {"VCPU": 1, VF: 1}}
     assert hosts.a.units(fifth.consumer) == told
     for number in range(4):
-        hosts.a.claim(named(f"new{number}"), SRIOV_NET_VF=1)
+        hosts.a.claim(uuid_of(f"new{number}"), SRIOV_NET_VF=1)
     hosts.a.change(nics=nics)
     assert hosts.a.units(fifth.consumer) == told
     hosts.a.check()
@@ -261,4 +264,4 @@ def test_a_migration_that_nobody_named_is_not_given_to_another_instance(hosts: H
     first, _ = twins(hosts, same_card=False)
     hosts.a.look(pending=True)
     with pytest.raises(ClaimConflict):
-        hosts.a.tracker.confirm_move(named("nothing"), instance=first.consumer)
+        hosts.a.tracker.confirm_move(uuid_of("nothing"), instance=first.consumer)

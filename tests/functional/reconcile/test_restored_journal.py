@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from kits.placements import Embedded, Placement
-from kits.reshape_hosts import VF, Hosts, asks, guest_of, named
+from kits.reshape import uuid_of
+from kits.reshape_hosts import VF, Hosts, asks, guest_of
 
 from agent.audit.auditor import Auditor
 from agent.claims.claim import Claim
@@ -17,7 +18,7 @@ from agent.moves.states import MoveKind, MoveState
 from agent.placement.client import PlacementClient
 from agent.reconcile.pass_steps import PassSteps
 
-WEB, OTHER, NEXT, MIGRATION = (named(name) for name in ("web", "other", "next", "web moves"))
+WEB, OTHER, NEXT, MIGRATION = (uuid_of(name) for name in ("web", "other", "next", "web moves"))
 AMOUNTS = {"VCPU": 1, "MEMORY_MB": 512}
 PLACES: tuple[Mapping[str, int], ...] = ({**AMOUNTS, VF: 2}, {"VCPU": 2, "VGPU": 1}, AMOUNTS)
 NESTED: Mapping[str, Any] = {"report_numa": True, "flat_devices": False}
@@ -173,7 +174,7 @@ def test_placement_of_before_a_reshape_is_reshaped_to_where_the_claims_are(
     a, hosts = world.a, world.hosts
     with hosts:
         hosts.b.close()
-        for name in sorted((named(f"web{number}") for number in range(4)), reverse=True):
+        for name in sorted((uuid_of(f"web{number}") for number in range(4)), reverse=True):
             a.claim(name, **PLACES[0])
         a.close()
         hosts._transport.close()
