@@ -1,11 +1,17 @@
 """Random contents of a placement that hold together, for the tests of export, import and check."""
 
 import uuid
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from hypothesis import strategies as st
 
 from agent.placement.client import ConsumerAllocations
+from agent.placement.connect import open_transport
 from agent.placement.transfer.snapshot import UNTYPED, PlacementSnapshot
+from agent.placement.transport import Transport
 from agent.tree import Inventory, Provider
 
 CLASSES = ("VCPU", "MEMORY_MB", "VGPU", "CUSTOM_FPGA")
@@ -89,3 +95,13 @@ def small() -> PlacementSnapshot:
         consumer_uuid(0), {host.uuid: {"VCPU": 2, "MEMORY_MB": 512}, gpu.uuid: {"VGPU": 1}}, 1, "p", "u"
     )
     return PlacementSnapshot.of([host, gpu], [consumer], ["CUSTOM_GOLD"], [])
+
+
+@contextmanager
+def fresh_core() -> Iterator[Transport]:
+    """An embedded core that is empty, in a directory of its own."""
+    with (
+        TemporaryDirectory() as directory,
+        closing(open_transport("embedded", state_dir=Path(directory))) as transport,
+    ):
+        yield transport

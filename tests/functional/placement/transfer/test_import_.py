@@ -1,54 +1,38 @@
 """While a content is imported nobody else could get what is held in it already."""
 
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any
+from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 from hypothesis import given, settings
-from kits.contents import contents, small
+from kits.contents import contents, fresh_core, small
 from kits.examples import examples
 from kits.placements import OpenStack
+from kits.wire import Wire
 
 from agent.errors import PlimsollError
-from agent.placement.connect import open_transport
 from agent.placement.transfer.import_ import UNTYPED_MICROVERSION, apply_import, plan_import
 from agent.placement.transfer.read import SnapshotClient, read_service
 from agent.placement.transfer.snapshot import PlacementSnapshot, differences
 from agent.placement.transport import Reply, Transport
 
 
-class Watched:
+class Watched(Wire):
     """Calls `looks` after each write; `refuses` paths like a service that keeps them from us."""
 
     def __init__(self, inner: Transport, looks: Callable[[], None], refuses: str = "-") -> None:
-        self._inner = inner
+        detail = {"status": 403, "detail": "placement:reshaper is not allowed"}
+        super().__init__(
+            inner, lambda sent: Reply(403, {"errors": [detail]}) if sent.path == refuses else None
+        )
+        self.after = self._written
         self._looks = looks
-        self._refuses = refuses
         self.writes: list[str] = []
 
-    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
-        if path == self._refuses:
-            return Reply(403, {"errors": [{"status": 403, "detail": "placement:reshaper is not allowed"}]})
-        reply = self._inner.request(method, path, body, microversion=microversion)
-        if method != "GET":
-            self.writes.append(f"{method} {path}")
+    def _written(self, call: str) -> None:
+        if not call.startswith("GET"):
+            self.writes.append(call)
             self._looks()
-        return reply
-
-    def close(self) -> None:
-        self._inner.close()
-
-
-@contextmanager
-def fresh_core() -> Iterator[Transport]:
-    with (
-        TemporaryDirectory() as directory,
-        closing(open_transport("embedded", state_dir=Path(directory))) as transport,
-    ):
-        yield transport
 
 
 def free(content: PlacementSnapshot) -> dict[tuple[str, str], int]:

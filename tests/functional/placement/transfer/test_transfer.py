@@ -5,8 +5,7 @@ import importlib.util
 import json
 import sqlite3
 import warnings
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
-from kits.contents import consumer_uuid, contents, provider_uuid, small
+from kits.contents import consumer_uuid, contents, fresh_core, provider_uuid, small
 from kits.served_core_client import make_certificate
 from kits.wire import Sent, Wire
 
@@ -42,15 +41,6 @@ from agent.placement.transport_socket import SocketTransport
 from agent.tree import Inventory, Provider
 
 HOST, GPU = provider_uuid(0), provider_uuid(1)
-
-
-@contextmanager
-def fresh_core() -> Iterator[Transport]:
-    with (
-        TemporaryDirectory() as directory,
-        closing(open_transport("embedded", state_dir=Path(directory))) as transport,
-    ):
-        yield transport
 
 
 def bring(transport: Transport, wanted: PlacementSnapshot, *, overwrite: bool = False) -> PlacementSnapshot:
