@@ -369,11 +369,15 @@ class LocalOperations:
         if self._reconciler.needs_pass:  # else a device for one-time use would be offered again
             self._reconciler.reconcile("a device came into use")
         with self._writing():
-            released = self._tracker.release(consumer, now=not self._supervisor.is_placement_paused())
+            released = self._tracker.release(consumer, now=self._writes_now())
         if not released:
             self._reconciler.invalidate()
             self._supervisor.request_pass(after_backoff=True)
         return released
+
+    def _writes_now(self) -> bool:
+        """Whether an end is sent at once, and not only journaled."""
+        return not (self._supervisor.is_placement_paused() or self._reconciler.is_contested)
 
     def gate(self, call: HookCall) -> GateVerdict:
         """Decide whether a guest may start or go on."""
@@ -449,14 +453,12 @@ class LocalOperations:
     def confirm_move(self, migration: str, instance: str | None) -> Move:
         """Confirm a move."""
         with self._writing():
-            now = not self._supervisor.is_placement_paused()
-            return self._tracker.confirm_move(migration, instance=instance, now=now)
+            return self._tracker.confirm_move(migration, instance=instance, now=self._writes_now())
 
     def revert_move(self, migration: str, instance: str | None) -> Move:
         """Revert a move."""
         with self._writing():
-            now = not self._supervisor.is_placement_paused()
-            return self._tracker.revert_move(migration, instance=instance, now=now)
+            return self._tracker.revert_move(migration, instance=instance, now=self._writes_now())
 
     # Audit, plan and reshape
 

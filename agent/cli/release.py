@@ -36,7 +36,7 @@ def release(args: Namespace) -> ExitCode:
     consumer = find_instance(client, args.consumer)
     answer: ReleasedShape = client.request("DELETE", f"{claim_path(consumer)}{'?force=true' * args.force}")
     journaled = (
-        "" if answer["released"] else "; journaled: the agent delivers it when Placement answers again"
+        "" if answer["released"] else "; journaled: the agent delivers it when it may write to Placement"
     )
     Output(args.output).show(answer, lambda _: [f"released {answer['consumer']}{journaled}"])
     return ExitCode.DONE

@@ -1,14 +1,13 @@
 """`plimsoll adopt UUID`: the operator gives this host a uuid while the agent is not running."""
 
 from contextlib import closing
-from dataclasses import replace
 
 from agent.config.settings import Settings
 from agent.errors import IdentityError, counted
 from agent.providers.resolve import OwnedProviders
 from agent.reconcile.placement_home import go_on_without
 from agent.state import identity
-from agent.state.identity import Identity
+from agent.state.identity import Identity, WriterRecord
 from agent.state.journal import Journal
 
 
@@ -32,7 +31,7 @@ def adopt(settings: Settings, host_uuid: str) -> Identity:
             )
         adopted = identity.adopt_identity(settings.state_path, settings.host, wanted)
         go_on_without(settings.state_path)
-        journal.remember_writer(replace(journal.writer(), takes_over=True))
+        journal.remember_writer(WriterRecord(journal.writer().own, takes_over=True))
         if recorded != adopted.uuid:
             # The agent has written nothing on that provider, so it must not remove anything there.
             journal.remember_owned(OwnedProviders())

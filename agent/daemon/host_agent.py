@@ -210,7 +210,9 @@ class HostAgent:
 
         The recovery of a crash depends on the host's guests, so nothing is delivered before the first pass.
         """
-        if not self._recovered or not self._tracker.pending or self._is_placement_away():
+        if not self._recovered or not self._tracker.pending:
+            return
+        if self._is_placement_away() or self._reconciler.is_contested:
             return
         try:
             self._tracker.deliver()
@@ -442,7 +444,7 @@ class HostAgent:
         try:
             if fault is not None and fault.concern == OWN:
                 self._check_state()
-            alone = self._reconciler.holds_back() is None
+            alone = not self._reconciler.waits_for_another()
             if not self._recovered and alone:
                 resolved = self._tracker.recover()  # another pass may have seen newer guests
                 self._recovered = True

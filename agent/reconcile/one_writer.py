@@ -3,12 +3,13 @@
 Each agent marks the host's root provider in Placement with an aggregate of its own. The first half of a mark
 says of which host it is, the second half where the agent runs: the boot of the machine and the state
 directory. A copy runs elsewhere, so its mark differs; a restarted agent finds its own. The journal has the
-mark that was written last, so that an agent recognizes its own after a reboot. See
-docs/decisions/0016-one-writer-a-host.md.
+mark that was written last, so that an agent recognizes its own after a reboot. An agent that finds another
+mark alone takes that away: an agent that runs puts its mark there again, and one that is no more does not.
+See docs/decisions/0016-one-writer-a-host.md.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from hashlib import sha256
 from uuid import UUID, uuid5
@@ -60,7 +61,8 @@ def writer_of(
 
 
 class Writer:
-    """This agent as the one that writes for its host. One thread at a time may call, but for `holds_back`.
+    """This agent as the one that writes for its host. One thread at a time may call, but for `holds_back`
+    and `waits`.
 
     `verify_s` is the interval of the agents' verifications, in which each notices the other; 0 if they make
     none. `clock` gives seconds that only rise.
@@ -79,42 +81,46 @@ class Writer:
         self._client = client
         self._root_uuid = root_uuid
         self._mark = writer_mark(root_uuid, place)
+        self._verify_s = verify_s
         self._settles_s = 2.0 * (verify_s or SETTLES_S)
         self._clock = clock
         self._record = journal.writer()
         self._since = clock()
         self._foreign = ""
+        self._is_sent = False
+        """Whether Placement has accepted this agent's challenge since it started."""
 
     def check(self, tree: ProviderTree) -> None:
-        """Check that no other agent has marked the root of Placement's tree.
+        """Check that no other agent writes as this host, by the marks on the root of Placement's tree.
 
-        Where one has, and this one has written for the host before, put this agent's mark beside it: then the
-        other notices too. Raises AnotherWriter, PlacementError, StateError.
+        Another mark that is alone there is challenged: this agent puts its own in its place, and raises as
+        long as it waits whether the other one comes back. Once both are there, two agents run, and each
+        raises. Raises AnotherWriter, PlacementError, StateError.
         """
         marks = self._marks(tree)
         self._foreign = self._foreign_in(tree)
-        if not self._foreign:
-            if marks == {self._mark}:
-                self._hold()
-            return
-        if self._record.own and self._mark not in marks:
-            root = tree[self._root_uuid]
-            try:
-                self._client.put_aggregates(
-                    root.uuid, root.generation or 0, (root.aggregates - {*self._record.own}) | {self._mark}
-                )
-            except PlacementConflict as conflict:
-                LOG.debug("The next pass marks the root provider: %s", conflict.message)
-        self.refuse_foreign(tree)
+        if self._foreign and self._record.own and self._mark not in marks:
+            came_back = self._record.challenges and self._is_sent
+            if marks == {self._foreign} and self._verify_s and not came_back:
+                self._challenge(tree)
+            else:
+                self._put_mark(tree, instead_of=self._record.own)
+        if not self._foreign and self._record.challenges and self._left_s() <= 0:
+            self._end_challenge()
+        if self._foreign or self._record.challenges:
+            raise AnotherWriter(
+                self._sentence(self._foreign) if self._foreign else self._waiting(),
+                provider=self._root_uuid,
+                mark=self._foreign or self._record.challenges,
+            )
+        if marks == {self._mark}:
+            self._hold()
 
     def refuse_foreign(self, tree: ProviderTree) -> None:
-        """Check that no other agent has marked the root of Placement's tree, and write nothing.
-
-        Raises AnotherWriter.
-        """
-        foreign = self._foreign_in(tree)
-        if foreign:
-            raise AnotherWriter(self._sentence(foreign), provider=self._root_uuid, mark=foreign)
+        """Check that no other agent may write as this host, and write nothing. Raises AnotherWriter."""
+        why = self.holds_back(tree, taking=False)
+        if why is not None:
+            raise AnotherWriter(why, provider=self._root_uuid)
 
     def mark(self, resolved: ResolvedDescription, current: ProviderTree) -> ResolvedDescription:
         """The description with this agent's mark on the root, in place of those that `check` let pass.
@@ -125,7 +131,7 @@ class Writer:
         if marks != {self._mark}:
             record = replace(
                 self._record,
-                own=tuple(dict.fromkeys((self._mark, *self._record.own))),
+                own=self._with_own(),
                 settled=self._record.takes_over or (self._record.settled and not marks),
             )
             self._remember(record)
@@ -135,6 +141,19 @@ class Writer:
         tree = ProviderTree(marked if each.uuid == root.uuid else each for each in resolved.tree)
         return replace(resolved, tree=tree)
 
+    @property
+    def problem(self) -> str | None:
+        """What the operator has to decide, a sentence: this agent's records, or Placement's, are older."""
+        if not self._record.outlived:
+            return None
+        return (
+            f"The host's root provider in Placement had the mark {self._record.outlived} of an agent that "
+            "did not come back: this state directory, or Placement's database, was restored from a copy that "
+            "is older than the last reboot, or another machine with this host's uuid is down. The agent "
+            "claims and releases, and no repair takes anything away. If this is the only agent of the host: "
+            f"stop it, run `plimsoll adopt {self._root_uuid}`, and start it."
+        )
+
     def holds_back(self, tree: ProviderTree | None = None, *, taking: bool = True) -> str | None:
         """Why nothing may be healed for this host now, or nothing that takes something away; None: it may.
 
@@ -143,13 +162,48 @@ class Writer:
         foreign = self._foreign_in(tree) if tree is not None else self._foreign
         if foreign:
             return self._sentence(foreign)
-        left_s = self._left_s()
-        if left_s <= 0 or not taking:
+        if self._record.challenges:
+            return self._waiting()
+        if not taking:
             return None
-        return (
-            "This agent was started after a reboot or from a copy of its state directory. For another "
-            f"{left_s:.0f} s it waits whether another agent writes as this host, and takes nothing away."
-        )
+        left_s = self._left_s()
+        if left_s > 0:
+            return (
+                "This agent was started after a reboot or from a copy of its state directory. For another "
+                f"{left_s:.0f} s it waits whether another agent writes as this host, and takes nothing away."
+            )
+        return self.problem
+
+    def waits(self) -> bool:
+        """Whether another agent writes as this host, or may still show that it does. Any thread may call."""
+        return bool(self._foreign or self._record.challenges or self._left_s() > 0)
+
+    def _challenge(self, tree: ProviderTree) -> None:
+        """Put this agent's mark in the place of the other one, and wait from now on."""
+        self._remember(replace(self._record, own=self._with_own(), settled=False, challenges=self._foreign))
+        self._since = self._clock()
+        self._is_sent = self._put_mark(tree, instead_of={self._foreign})
+        self._foreign = ""
+
+    def _end_challenge(self) -> None:
+        """The other one did not come back within the time in which an agent that runs looks twice."""
+        mark = self._record.challenges
+        LOG.warning("No other agent writes as this host: the mark %s did not come back.", mark)
+        self._remember(replace(self._record, settled=True, challenges="", outlived=mark))
+
+    def _put_mark(self, tree: ProviderTree, *, instead_of: Collection[str]) -> bool:
+        """Put this agent's mark on the root; returns whether no other client wrote there in between."""
+        root = tree[self._root_uuid]
+        aggregates = root.aggregates.difference(instead_of) | {self._mark}
+        try:
+            self._client.put_aggregates(root.uuid, root.generation or 0, aggregates)
+        except PlacementConflict as conflict:
+            LOG.debug("The next pass marks the root provider: %s", conflict.message)
+            return False
+        return True
+
+    def _with_own(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((self._mark, *self._record.own)))
 
     def _left_s(self) -> float:
         return 0.0 if self._record.settled else max(0.0, self._settles_s - (self._clock() - self._since))
@@ -157,7 +211,7 @@ class Writer:
     def _hold(self) -> None:
         """Only this agent's mark is on the root: it needs no other to recognize itself."""
         settled = self._record.settled or self._left_s() <= 0
-        self._remember(WriterRecord((self._mark,), settled=settled))
+        self._remember(WriterRecord((self._mark,), settled=settled, outlived=self._record.outlived))
 
     def _remember(self, record: WriterRecord) -> None:
         if record != self._record:
@@ -175,10 +229,20 @@ class Writer:
         foreign = self._marks(tree) - {self._mark, *self._record.own}
         return "" if self._record.takes_over or not foreign else min(foreign)
 
+    def _waiting(self) -> str:
+        return (
+            f"The host's root provider in Placement ({self._root_uuid}) had the mark "
+            f"{self._record.challenges} of another agent: another machine writes as this host, or this state "
+            "directory, or Placement's database, was restored from a copy older than the last reboot. "
+            f"For another {self._left_s():.0f} s the agent waits whether the other one puts its mark there "
+            "again; until then nothing is written, and claims are closed. If you know that it is the only "
+            f"one, stop it, run `plimsoll adopt {self._root_uuid}`, and start it."
+        )
+
     def _sentence(self, foreign: str) -> str:
         return (
             f"Another Plimsoll agent writes to Placement as this host ({self._root_uuid}): the root provider "
-            f"has its mark {foreign}. The disk or the state directory was cloned or restored, or two "
+            f"has its mark {foreign}. The disk or the state directory was cloned or lost, or two "
             "machines have one host_id. Nothing is written, and claims are closed. Stop the other agent and "
             "give its machine a host_id of its own. Then stop this agent, run `plimsoll adopt "
             f"{self._root_uuid}`, and start it."

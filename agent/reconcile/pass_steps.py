@@ -213,6 +213,7 @@ class PassSteps:
                 *resolved.problems,
                 *overlaid.conflicts,
                 *cordons.sentences,
+                *((self._writer.problem,) if self._writer is not None and self._writer.problem else ()),
                 *_units_of_two(self._tracker.rows().values()),
             ),
         )

@@ -152,6 +152,15 @@ class Reconciler:
         """Why nothing may be healed, or nothing taken away, for this host now; see `Writer.holds_back`."""
         return self._writer.holds_back(tree, taking=taking) if self._writer is not None else None
 
+    @property
+    def is_contested(self) -> bool:
+        """Whether another agent writes as this host, or may do, so that this one writes nothing."""
+        return self.holds_back(taking=False) is not None
+
+    def waits_for_another(self) -> bool:
+        """Whether another agent may write as this host; see `Writer.waits`."""
+        return self._writer is not None and self._writer.waits()
+
     def running_s(self) -> float:
         """For how many seconds the present pass has been running; 0 if none is."""
         started = self._started

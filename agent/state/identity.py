@@ -31,12 +31,15 @@ class WriterRecord:
     """What the journal says of the marks: `own` may be on the root, and are this agent's.
 
     `takes_over`: an operator said that this agent writes for the host, so it replaces all marks. `settled`:
-    no other agent has answered to the mark since it was put there.
+    no other agent has answered to the mark since it was put there. `challenges` is the mark of another agent
+    that this one has taken away, to see whether it comes back; `outlived` the last one that did not.
     """
 
     own: tuple[str, ...] = ()
     takes_over: bool = False
     settled: bool = True
+    challenges: str = ""
+    outlived: str = ""
 
 
 def place_of(state_path: Path) -> str:

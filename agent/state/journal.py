@@ -416,7 +416,13 @@ class Journal:
             own = tuple(map(str, fact.get("own", ())))
         except TypeError as error:
             raise self._unreadable("the fact 'writer'", error) from error
-        return WriterRecord(own, bool(fact.get("takes_over")), bool(fact.get("settled", True)))
+        return WriterRecord(
+            own,
+            bool(fact.get("takes_over")),
+            bool(fact.get("settled", True)),
+            str(fact.get("challenges", "")),
+            str(fact.get("outlived", "")),
+        )
 
     def remember_writer(self, record: WriterRecord) -> None:
         """Write what this agent knows of the marks of writers."""

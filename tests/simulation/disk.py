@@ -64,7 +64,7 @@ class Disk:
         )
         self.connection.execute(
             "INSERT OR REPLACE INTO facts (name, value) VALUES ('writer', ?)",
-            (json.dumps({**json.loads(text), "takes_over": True}),),
+            (json.dumps({"own": json.loads(text).get("own", []), "takes_over": True}),),
         )
 
     def close(self) -> None:

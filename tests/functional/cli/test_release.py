@@ -57,6 +57,6 @@ def test_a_release_that_waits_for_placement_says_so(host: SmallHost, path: Path)
     plimsoll(path, "claim", CONSUMER, *WANTED)
     host.placement_away = True
     assert (
-        "journaled: the agent delivers it when Placement answers again"
+        "journaled: the agent delivers it when it may write to Placement"
         in plimsoll(path, "release", CONSUMER).stdout
     )

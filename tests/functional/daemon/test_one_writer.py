@@ -79,12 +79,17 @@ def test_each_of_two_clones_closes_and_heals_nothing_of_the_other(section: str, 
         two.start()
         assert "not healed" in two("audit", "--heal").stdout  # it cannot know yet whose claim that is
         both = (one, two)
-        eventually("that both notice", lambda: {each.status()["state"] for each in both} == {"degraded"})
+        eventually(
+            "that both notice",
+            lambda: all("Another Plimsoll agent writes" in json.dumps(each.status()) for each in both),
+        )
         for agent in both:
+            assert agent.status()["state"] == "degraded"
             refused = agent("claim", "--name", "more", "--resources", "VCPU=1")
             assert refused.returncode and "Another Plimsoll agent" in refused.stderr, refused
             assert f"plimsoll adopt {root}" in json.dumps(agent.status())
             agent("audit", "--heal")
+            assert "journaled" in agent("release", "before").stdout
         two.stop()
         one.stop()
         one.start()
@@ -93,6 +98,7 @@ def test_each_of_two_clones_closes_and_heals_nothing_of_the_other(section: str, 
         command(one, "adopt", root)
         one.start()
         eventually("that it is ready", lambda: one.status()["state"] == "ready")
+        eventually("the release of before", lambda: "before" not in one("instances").stdout)
         assert one("audit").returncode == 0, one("audit").stdout
         assert one("claim", "--name", "last", "--resources", "VCPU=1").returncode == 0
     finally:
