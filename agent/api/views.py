@@ -30,8 +30,8 @@ from agent.moves.circumstances import Circumstances, moved_away_advice
 from agent.moves.states import Move
 from agent.providers.plan import Plan
 from agent.reconcile.reshape_preview import Preview
+from agent.reshape.laws import Relocation, name_of
 from agent.reshape.receipt import Receipt
-from agent.reshape.types import Relocation, name_of
 from agent.shapes import Allocations, Makings, Units, Usages
 from agent.tree import Inventory, Provider, ProviderTree
 

@@ -17,7 +17,7 @@ from agent.audit.suspects import suspect_moves, suspects
 from agent.driver import Guest
 from agent.errors import PlacementError, Refused
 from agent.placement.client import PlacementClient
-from agent.reshape.types import Instruction
+from agent.reshape.laws import Instruction
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
 

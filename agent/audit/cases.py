@@ -27,8 +27,8 @@ from agent.moves.ownership import (
 from agent.moves.states import MIGRATION_TYPE, Move, MoveRole, MoveState
 from agent.placement.client import ConsumerAllocations
 from agent.reshape.claimed_units import HostRecords
-from agent.reshape.restored import follow_placement
-from agent.reshape.types import Relocation
+from agent.reshape.laws import Relocation
+from agent.reshape.relocate import follow_placement
 from agent.shapes import Allocations
 
 

@@ -18,7 +18,7 @@ from agent.moves.states import Move
 from agent.placement.client import ConsumerAllocations
 from agent.providers.device_health import CELL, DeviceHealth
 from agent.reshape.claimed_units import ExactUnits
-from agent.reshape.types import Instruction
+from agent.reshape.laws import Instruction
 from agent.shapes import Allocations, Held, Units, Usages
 
 

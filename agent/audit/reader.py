@@ -18,7 +18,7 @@ from agent.moves.ownership import may_be_migration
 from agent.moves.states import Move
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.providers.unclaimed import without_reservations
-from agent.reshape.types import Instruction
+from agent.reshape.laws import Instruction
 from agent.shapes import Allocations
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree

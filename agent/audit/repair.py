@@ -7,7 +7,7 @@ from agent.claims.refusal import amounts_text
 from agent.claims.request import ClaimRequest
 from agent.claims.restriction import Restriction
 from agent.placement.client import ConsumerAllocations
-from agent.reshape.types import Relocation
+from agent.reshape.laws import Relocation
 from agent.shapes import Allocations
 
 

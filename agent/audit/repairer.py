@@ -22,7 +22,7 @@ from agent.claims.request import ClaimRequest
 from agent.claims.restriction import Restriction
 from agent.errors import PlacementConflict
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.reshape.types import Relocation
+from agent.reshape.laws import Relocation
 from agent.tracker.tracker import ResourceTracker
 
 

@@ -16,14 +16,14 @@ from agent.reshape.claimed_units import (
 from agent.reshape.due_instructions import (
     due_instructions,
     known_instructions,
+    park_units,
     still_held,
     without_claimed_changes,
 )
-from agent.reshape.parking import park_units
-from agent.reshape.restored import places_of_claims
-from agent.reshape.staged_tree import without_sources
-from agent.reshape.types import Instruction
-from agent.reshape.undone import UndoneReceipts
+from agent.reshape.laws import Instruction
+from agent.reshape.plan import without_sources
+from agent.reshape.receipt import UndoneReceipts
+from agent.reshape.relocate import places_of_claims
 from agent.shapes import Amounts, Held, Holders
 from agent.tree import ProviderTree
 

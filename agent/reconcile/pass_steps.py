@@ -45,11 +45,10 @@ from agent.reconcile.one_writer import Writer
 from agent.reconcile.reshape_preview import Preview, usages_after
 from agent.reconcile.reshape_runner import ReshapeRunner
 from agent.reconcile.undone_reshapes import UndoneReshapes
-from agent.reshape.claimed_cells import name_claimed_cells
-from agent.reshape.claimed_units import ExactUnits, HostRecords
-from agent.reshape.restored import follow_placement, leads_of
-from agent.reshape.staged_tree import moving_slots, staged_tree
-from agent.reshape.types import Instruction, Relocation
+from agent.reshape.claimed_units import ExactUnits, HostRecords, name_claimed_cells
+from agent.reshape.laws import Instruction, Relocation
+from agent.reshape.plan import moving_slots, staged_tree
+from agent.reshape.relocate import follow_placement, leads_of
 from agent.shapes import Allocations, Held, Usages
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker

@@ -34,8 +34,8 @@ from agent.reconcile.reshape_preview import Preview
 from agent.reconcile.reshape_runner import ReshapeRunner
 from agent.reconcile.tree_cache import TreeCache
 from agent.reconcile.undone_reshapes import UndoneReshapes
+from agent.reshape.laws import Instruction
 from agent.reshape.receipt import Receipt
-from agent.reshape.types import Instruction
 from agent.shapes import Usages
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
@@ -119,7 +119,7 @@ class Reconciler:
 
     @property
     def leads(self) -> tuple[Instruction, ...]:
-        """The move instructions of the last pass; see `agent.reshape.restored`."""
+        """The move instructions of the last pass; see `agent.reshape.relocate`."""
         return self._last.leads if self._last is not None else ()
 
     @property

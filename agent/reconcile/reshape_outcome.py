@@ -2,8 +2,8 @@
 
 from agent.errors import PlacementConflict
 from agent.placement.client import PlacementClient
+from agent.reshape.laws import total_at
 from agent.reshape.receipt import Receipt
-from agent.reshape.types import total_at
 
 FENCE_ATTEMPTS_MAX = 8
 CONSUMERS_READ_MAX = 64

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agent.driver import MoveInstruction
+from agent.reshape.laws import Relocation
 from agent.reshape.receipt import Receipt
-from agent.reshape.types import Relocation
 from agent.shapes import Usages
 from agent.tree import ProviderTree
 

@@ -50,11 +50,10 @@ from agent.reshape.claimed_units import (
     without_claimed,
 )
 from agent.reshape.due_instructions import still_held, with_stand_ins
-from agent.reshape.plan import plan_reshape, touched_providers
+from agent.reshape.laws import Instruction, Reshape, Slot, inventory_at, new_custom_classes
+from agent.reshape.plan import moving_slots, plan_reshape, staged_tree, touched_providers
 from agent.reshape.receipt import Receipt, make_receipt, read_slots, slots_to_json
-from agent.reshape.restored import places_of_claims
-from agent.reshape.staged_tree import moving_slots, staged_tree
-from agent.reshape.types import Instruction, Reshape, Slot, inventory_at, new_custom_classes
+from agent.reshape.relocate import places_of_claims
 from agent.shapes import Allocations, Holders
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker

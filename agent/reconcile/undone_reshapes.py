@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 
 from agent.errors import UsageError
-from agent.reshape.receipt import Receipt
-from agent.reshape.undone import UndoneReceipts
+from agent.reshape.receipt import Receipt, UndoneReceipts
 from agent.state.journal import Journal
 
 

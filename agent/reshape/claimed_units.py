@@ -1,8 +1,14 @@
-"""Where the exact units that claims name are now: the amounts of a claim follow its units. Pure.
+"""Where the exact units and the cells that claims name are now: the amounts of a claim follow them. Pure.
 
-A claim was told which units it has, and its guest may not run yet, so the driver cannot know whose they are.
-The agent knows: a unit goes to the provider on which the driver says that it is now, for an instance and for
-a migration alike. What a driver says of the guests of such claims is replaced by what the claims say.
+A claim was told which units it has, and its guest may not run yet, so the driver cannot know whose they
+are. The agent knows: a unit goes to the provider on which the driver says that it is now, for an instance
+and for a migration alike. What a driver says of the guests of such claims is replaced by what the claims
+say.
+
+CPUs and memory that move to NUMA cells have no exact units. A driver knows which cells it sees a guest on;
+a claim has the cells that the agent chose for the guest. Where they differ the claim is right, so that
+Placement and the claim still agree after the reshape: the instructions are completed with the cells of the
+claims.
 """
 
 from collections import Counter
@@ -10,9 +16,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.claims.claim import Claim
-from agent.driver import Guest, MoveInstruction
+from agent.claims.guest_cells import PlacedCell
+from agent.driver import Description, Guest, MoveInstruction
 from agent.moves.states import Move, MoveKind, MoveRole
-from agent.reshape.types import Instruction, Relocation, Slot
+from agent.reshape.laws import CELL_CLASSES, Instruction, Relocation, Slot
 from agent.shapes import Allocations, Held, Units
 from agent.tree import ProviderTree
 
@@ -154,33 +161,22 @@ def locate_units(
             slot = Slot(uuid, name)
             if slot in known:
                 now = instead.get(consumer, {}).get(unit, unit)
-                places.setdefault(slot, Counter())[_place_of(now, slot, known[slot], exact)] += 1
+                place = next((each for each in (slot, *known[slot]) if exact.is_in(now, each)), None)
+                places.setdefault(slot, Counter())[place] += 1
         if places:
             located[consumer] = places
     return located
-
-
-def _place_of(unit: str, slot: Slot, targets: Iterable[Slot], exact: ExactUnits) -> Slot | None:
-    return next((place for place in (slot, *targets) if exact.is_in(unit, place)), None)
 
 
 def without_claimed(
     instructions: Iterable[Instruction], located: Mapping[str, Places]
 ) -> tuple[Instruction, ...]:
     """The instructions without what the driver says of consumers whose claims say it better."""
-    return tuple(_without_claims(instruction, located) for instruction in instructions)
-
-
-def _without_claims(instruction: Instruction, located: Mapping[str, Places]) -> Instruction:
     claimed = {(consumer, slot.resource_class) for consumer, places in located.items() for slot in places}
-    if not claimed or not instruction.move.consumers or instruction.move.stays:
-        return instruction
-    consumers = {
-        consumer: {name: amount for name, amount in shares.items() if (consumer, name) not in claimed}
-        for consumer, shares in instruction.move.consumers.items()
-    }
-    left = {consumer: shares for consumer, shares in consumers.items() if shares}
-    return replace(instruction, move=replace(instruction.move, consumers=left))
+    return tuple(
+        instruction if instruction.move.stays else instruction.without_shares(claimed)
+        for instruction in instructions
+    )
 
 
 def with_missing(
@@ -335,3 +331,51 @@ def claimed_places(
 def _part(allocations: Allocations, places: Places) -> Allocations:
     providers = {slot.provider for slot in places}
     return {uuid: dict(amounts) for uuid, amounts in allocations.items() if uuid in providers}
+
+
+# CPUs and memory that move to NUMA cells
+
+
+def name_claimed_cells(
+    description: Description, claims: Mapping[str, Claim], migrations: Mapping[str, Move]
+) -> Description:
+    """The description, with moves to cells that name what each claim has on the cell.
+
+    `claims` by consumer, `migrations` {migration: its move}. Where a migration holds what an instance's guest
+    uses, the migration is named in place of the guest.
+    """
+    chosen = {consumer: claim.cells for consumer, claim in claims.items() if claim.cells}
+    cells = {provider.name: provider.cell for provider in description.providers if provider.cell is not None}
+    if not chosen or not cells:
+        return description
+    guests = {migrations[consumer].instance for consumer in chosen if consumer in migrations} - claims.keys()
+    moves = tuple(
+        _name_claims(move, chosen, cells[move.to_resource_provider], guests)
+        if move.to_resource_provider in cells and move.moved_resources.keys() <= CELL_CLASSES
+        else move
+        for move in description.moves
+    )
+    return replace(description, moves=moves)
+
+
+def _name_claims(
+    move: MoveInstruction, chosen: Mapping[str, tuple[PlacedCell, ...]], cell: int, guests: set[str]
+) -> MoveInstruction:
+    if move.becomes:
+        return move
+    consumers = {
+        consumer: shares
+        for consumer, shares in (move.consumers or {}).items()
+        if consumer not in chosen and consumer not in guests
+    }
+    for consumer, cells in chosen.items():
+        mine = [placed for placed in cells if placed.host_cell == cell]
+        amounts = {
+            "MEMORY_MB": sum(placed.memory_mb for placed in mine),
+            "PCPU": sum(len(placed.cpus) for placed in mine),
+            "VCPU": sum(len(placed.floating) for placed in mine),
+        }
+        shares = {name: amount for name, amount in amounts.items() if amount and name in move.moved_resources}
+        if shares:
+            consumers[consumer] = shares
+    return replace(move, consumers=consumers)

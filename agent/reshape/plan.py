@@ -1,30 +1,37 @@
 """Plan a reshape: from move instructions, trees and allocations to the content of one request. Pure.
 
 A driver that changes its model describes which inventory moved where (`MoveInstruction`, seed 2018) and,
-where it knows, which consumer uses how much of it. `plan_reshape` turns that into one `POST /reshaper`, which
-names the touched providers and consumers only. Placement does not check that a reshape conserves anything, so
-`agent.reshape.laws` checks the result before it is sent.
+where it knows, which consumer uses how much of it. `plan_reshape` turns that into one `POST /reshaper`,
+which names the touched providers and consumers only. Placement does not check that a reshape conserves
+anything, so `agent.reshape.laws` checks the result before it is sent.
 
 What a claim has exact units for goes where these units are (`agent.reshape.claimed_units`). A consumer that
-an instruction names goes where the instruction says. Any other consumer goes as a whole to
-the first target with room, the largest first, then by uuid; if no target has room, the whole reshape is
-refused. A source that still offers the class keeps its other consumers as long as it has room for them.
+an instruction names goes where the instruction says. Any other consumer goes as a whole to the first target
+with room, the largest first, then by uuid; if no target has room, the whole reshape is refused. A source
+that still offers the class keeps its other consumers as long as it has room for them.
+
+A reshape divides a pass. The pass first writes the *staged* tree (`staged_tree`): everything as desired,
+except the inventory that the reshape moves. New providers exist, still empty, and the slots that exchange
+units are as Placement has them. Then one atomic request moves the units. Then the pass removes what is left
+over, mostly providers without inventory. While the reshape cannot be carried out, the tree stays staged and
+the inventory to move is reserved, so that no scheduler allocates it.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from agent.driver import MoveInstruction
 from agent.errors import ReshapeRefused
 from agent.reshape.claimed_units import ClaimedPlaces, Places, relocations_of_record
-from agent.reshape.laws import breaches
-from agent.reshape.types import (
+from agent.reshape.laws import (
     Instruction,
     Relocation,
     Reshape,
     Slot,
     allocations_of,
+    breaches,
     inventory_at,
     name_of,
     slots_of,
@@ -73,7 +80,10 @@ def plan_reshape(
         ),
     ]
     reshape = Reshape(
-        {uuid: _inventories(desired, uuid) for uuid in touched_providers(instructions)},
+        {
+            uuid: desired[uuid].inventories if uuid in desired else {}
+            for uuid in touched_providers(instructions)
+        },
         {consumer: allocations_of(draft.held[consumer]) for consumer, *_ in draft.relocations},
         tuple(draft.relocations),
         tuple(
@@ -245,7 +255,7 @@ class _MissingShare(NamedTuple):
 
 
 def _parked_amounts(instructions: Iterable[Instruction]) -> dict[str, dict[Slot, int]]:
-    """{consumer: {slot: amount}} of what stays where it is; see `agent.reshape.parking`."""
+    """{consumer: {slot: amount}} of what stays where it is; see `agent.reshape.due_instructions`."""
     parked: dict[str, dict[Slot, int]] = {}
     for instruction in instructions:
         if instruction.move.stays:
@@ -360,18 +370,24 @@ def _place_whole(
     share: Amounts,
     targets: frozenset[str],
 ) -> bool:
-    """Move the share to one of the targets; returns whether one has room.
+    """Move the share to the first of the targets with room for it; returns whether there is one.
 
     If there is room for all that the consumer has of the bundle, all of it moves: memory follows the CPUs.
     """
     whole = {name: amount for name, slot in sources.items() if (amount := draft.movable(consumer, slot))}
     for amounts, candidates in ((whole, targets & bundle.targets_keeping(whole)), (share, targets)):
-        target = _first_with_room(draft, bundle, candidates, consumer, amounts)
-        if target is not None:
-            for name, amount in sorted(amounts.items()):
-                target_slot = Slot(target, bundle.targets[target][name])
-                draft.shift(consumer, Slot(bundle.source, name), amount, target_slot)
-            return True
+        for target, names in bundle.targets.items():
+            if (
+                target in candidates
+                and amounts.keys() <= names.keys()
+                and all(
+                    draft.accepts(consumer, Slot(target, names[name]), amount)
+                    for name, amount in amounts.items()
+                )
+            ):
+                for name, amount in sorted(amounts.items()):
+                    draft.shift(consumer, Slot(bundle.source, name), amount, Slot(target, names[name]))
+                return True
     return False
 
 
@@ -387,21 +403,6 @@ def _largest_first(
         ((consumer, share) for consumer, share in shares.items() if share),
         key=lambda item: (-sum(item[1].values()), item[0]),
     )
-
-
-def _first_with_room(
-    draft: _Draft, bundle: _Bundle, candidates: Iterable[str], consumer: str, share: Amounts
-) -> str | None:
-    for target, names in bundle.targets.items():
-        if (
-            target in candidates
-            and share.keys() <= names.keys()
-            and all(
-                draft.accepts(consumer, Slot(target, names[name]), amount) for name, amount in share.items()
-            )
-        ):
-            return target
-    return None
 
 
 def _no_room(draft: _Draft, bundle: _Bundle, consumer: str, share: Amounts) -> str:
@@ -422,6 +423,60 @@ def _no_room(draft: _Draft, bundle: _Bundle, consumer: str, share: Amounts) -> s
     )
 
 
-def _inventories(tree: ProviderTree, uuid: str) -> Mapping[str, Inventory]:
-    provider = tree.get(uuid)
-    return provider.inventories if provider else {}
+# The staged tree
+
+
+def moving_slots(instructions: Iterable[Instruction]) -> tuple[frozenset[Slot], frozenset[Slot]]:
+    """The slots that units leave, and the slots that they come to."""
+    pairs = [pair for instruction in instructions for pair in instruction.slot_pairs()]
+    return frozenset(source for source, _, _ in pairs), frozenset(target for _, target, _ in pairs)
+
+
+def staged_tree(
+    current: ProviderTree, desired: ProviderTree, instructions: Sequence[Instruction], *, reserve: bool
+) -> ProviderTree:
+    """`desired`, with the slots that exchange units as in `current`, and with the providers that have them.
+
+    `reserve`: as much is reserved on a source as it no longer offers after the reshape.
+    """
+    leaving, coming = moving_slots(instructions)
+    providers = {provider.uuid: provider for provider in desired}
+    # A source that is not desired, and its ancestors, stay as long as they have the inventory to move.
+    for instruction in instructions:
+        source = instruction.source
+        for provider in (current[source], *current.ancestors(source)) if source in current else ():
+            if provider.uuid not in providers:
+                providers[provider.uuid] = replace(provider, inventories={})
+    for slot in leaving | coming:
+        provider = providers[slot.provider]
+        inventories = dict(provider.inventories)
+        now = inventory_at(current, slot)
+        if now is None:
+            inventories.pop(slot.resource_class, None)
+        elif reserve and slot in leaving:
+            wanted = inventory_at(desired, slot)
+            left = wanted.total - wanted.reserved if wanted else 0
+            reserved = max(now.reserved, min(now.total, now.total - left))
+            inventories[slot.resource_class] = replace(now, reserved=reserved)
+        else:
+            inventories[slot.resource_class] = now
+        providers[slot.provider] = replace(provider, inventories=inventories)
+    return ProviderTree(providers.values())
+
+
+def without_sources(
+    desired: ProviderTree, described: Mapping[str, Iterable[str]], moves: Iterable[MoveInstruction]
+) -> ProviderTree:
+    """`desired` without the classes that an instruction moves away from their provider.
+
+    `described` {provider name: classes} is what the driver describes; a class that it describes stays.
+    """
+    for move in moves:
+        source = desired.by_name(move.from_resource_provider)
+        if source is None:
+            continue
+        moved = set(move.moved_resources).difference(described.get(source.name, ()))
+        if moved & source.inventories.keys():
+            left = {name: inventory for name, inventory in source.inventories.items() if name not in moved}
+            desired = desired.with_provider(replace(source, inventories=left))
+    return desired

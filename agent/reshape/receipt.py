@@ -1,16 +1,23 @@
-"""The receipt of a reshape, with all that it takes to undo it. Pure.
+"""The receipt of a reshape, with all that it takes to undo it, and the reshapes that are undone. Pure.
 
-Before the request it records the intent, so that a crash leaves a trace; afterwards it is the receipt.
+Before the request a receipt records the intent, so that a crash leaves a trace; afterwards it is the
+receipt.
+
+A driver repeats its move instructions as long as it likes. A reshape that the operator has undone therefore
+stays undone until the operator requests it again: in the desired tree, what it moved is where it was, as it
+was, and the driver's instructions for those units are ignored (`UndoneReceipts`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
+from operator import or_
 from typing import Any
 
-from agent.driver import MoveInstruction
+from agent.driver import Description, MoveInstruction
 from agent.json_checks import read_list, read_object, read_text, read_uuid, read_whole
 from agent.providers.resolve import OwnedProvider, OwnedProviders
-from agent.reshape.types import Instruction, Relocation, Reshape, Slot, inventory_at
+from agent.reshape.laws import Instruction, Relocation, Reshape, Slot, inventory_at
 from agent.shapes import Allocations
 from agent.tree import MAX_UNIT, Inventory, Provider, ProviderTree
 
@@ -166,10 +173,6 @@ def _removed_sources(
     return tuple(removed.values())
 
 
-_Returns = dict[NamedSlot, dict[str, dict[tuple[str, str], int]]]
-"""{(target name, source name): {consumer: {(class at the source, class at the target): amount}}}"""
-
-
 def inverse_moves(
     moves: Sequence[MoveInstruction], reshape: Reshape, before: ProviderTree, tree: ProviderTree
 ) -> tuple[MoveInstruction, ...]:
@@ -177,16 +180,37 @@ def inverse_moves(
 
     `before` is the tree before the reshape; `tree` has every provider that the moves name.
     """
-    returns: _Returns = {}
+    # {(target name, source name): {consumer: {(class at the source, class at the target): amount}}}
+    returns: dict[tuple[str, str], dict[str, dict[tuple[str, str], int]]] = {}
     for consumer, source_class, amount, source, target, target_class in reshape.relocations:
         shares = returns.setdefault((tree[target].name, tree[source].name), {}).setdefault(consumer, {})
         shares[source_class, target_class] = shares.get((source_class, target_class), 0) + amount
     shortfalls = _shortfalls(moves, reshape, before)
     inverse = []
     for move in moves:
-        source = move.from_resource_provider
-        additions = {name: shortfalls.pop((source, name), 0) for name in move.moved_resources}
-        inverse.append(_inverse_move(move, returns, additions))
+        origin, goal = move.to_resource_provider, move.from_resource_provider
+        names = {name: move.becomes.get(name, name) for name in move.moved_resources}
+        consumers = {
+            consumer: {
+                target_class: amount
+                for (source_class, target_class), amount in shares.items()
+                if names.get(source_class) == target_class
+            }
+            for consumer, shares in returns.get((origin, goal), {}).items()
+        }
+        moved = {
+            names[name]: amount + shortfalls.pop((goal, name), 0)
+            for name, amount in move.moved_resources.items()
+        }
+        inverse.append(
+            MoveInstruction(
+                origin,
+                moved,
+                goal,
+                {consumer: shares for consumer, shares in consumers.items() if shares},
+                {new_name: name for name, new_name in names.items() if name != new_name},
+            )
+        )
     return tuple(inverse)
 
 
@@ -208,26 +232,6 @@ def _shortfalls(
             key = (source.name, name)
             lost[key] = lost.get(key, inventory.total - (left.total if left else 0)) - amount
     return {key: amount for key, amount in lost.items() if amount > 0}
-
-
-def _inverse_move(move: MoveInstruction, returns: _Returns, additions: Mapping[str, int]) -> MoveInstruction:
-    origin, goal = move.to_resource_provider, move.from_resource_provider
-    names = {name: move.becomes.get(name, name) for name in move.moved_resources}
-    consumers = {
-        consumer: {
-            target_class: amount
-            for (source_class, target_class), amount in shares.items()
-            if names.get(source_class) == target_class
-        }
-        for consumer, shares in returns.get((origin, goal), {}).items()
-    }
-    return MoveInstruction(
-        origin,
-        {names[name]: amount + additions[name] for name, amount in move.moved_resources.items()},
-        goal,
-        {consumer: shares for consumer, shares in consumers.items() if shares},
-        {new_name: name for name, new_name in names.items() if name != new_name},
-    )
 
 
 def read_receipt(receipt_id: str, at: float, document: Any) -> Receipt:
@@ -300,3 +304,84 @@ def read_slots(document: Any) -> dict[Slot, Inventory | None]:
         Slot(uuid, name): Inventory(**inventory) if inventory else None
         for uuid, name, inventory in read_list(document, "slots")
     }
+
+
+@dataclass(frozen=True, slots=True)
+class UndoneReceipts:
+    """The receipts of the reshapes that are undone."""
+
+    receipts: tuple[Receipt, ...] = ()
+
+    def notices(self) -> tuple[str, ...]:
+        """A sentence for each undone reshape, for the operator."""
+        return tuple(
+            f"The reshape {receipt.id} is undone until `plimsoll reshape` does it again."
+            for receipt in self.receipts
+        )
+
+    def restored_ownership(self) -> OwnedProviders:
+        """What the agent owns of what `restore` brings back."""
+        return reduce(or_, (receipt.restored_ownership() for receipt in self.receipts), OwnedProviders())
+
+    def remaining_moves(self, description: Description) -> tuple[MoveInstruction, ...]:
+        """The driver's moves without those of the units that stay where they were."""
+        sources, beyond = self._affected_slots(description)
+        remaining = []
+        for move in description.moves:
+            staying = {name for source, name in sources | beyond if source == move.from_resource_provider}
+            moved = {name: amount for name, amount in move.moved_resources.items() if name not in staying}
+            if moved:
+                remaining.append(replace(move, moved_resources=moved))
+        return tuple(remaining)
+
+    def inverse_moves(self) -> tuple[MoveInstruction, ...]:
+        """The moves that bring the units back."""
+        return tuple(move for receipt in self.receipts for move in receipt.back)
+
+    def receipt_of(self, inverse: Iterable[MoveInstruction]) -> str | None:
+        """The id of the receipt that these inverse moves undo."""
+        ends = {_ends(move) for move in inverse}
+        return next(
+            (receipt.id for receipt in self.receipts if ends & {_ends(move) for move in receipt.back}), None
+        )
+
+    def restore(self, desired: ProviderTree, current: ProviderTree, description: Description) -> ProviderTree:
+        """`desired` with the units where they were before the reshapes, and nowhere else."""
+        _, beyond = self._affected_slots(description)
+        for name, resource_class in sorted(beyond):
+            provider = desired.by_name(name)
+            if provider is None:
+                continue
+            now = inventory_at(current, Slot(provider.uuid, resource_class))
+            inventories = {
+                other_class: inventory
+                for other_class, inventory in provider.inventories.items()
+                if other_class != resource_class
+            }
+            if now is not None:
+                inventories[resource_class] = now
+            desired = desired.with_provider(replace(provider, inventories=inventories))
+        for receipt in self.receipts:
+            desired = receipt.restore(desired)
+        return desired
+
+    def _affected_slots(self, description: Description) -> tuple[set[NamedSlot], set[NamedSlot]]:
+        """The slots that the units left, and all those that they have reached, or would reach from there."""
+        sources = {slot for receipt in self.receipts for slot in receipt.source_slots}
+        beyond = {slot for receipt in self.receipts for slot in receipt.target_slots}
+        if not sources:
+            return sources, beyond
+        while True:
+            reached = {
+                (move.to_resource_provider, move.becomes.get(name, name))
+                for move in description.moves
+                for name in move.moved_resources
+                if (move.from_resource_provider, name) in sources | beyond
+            }
+            if reached <= beyond | sources:
+                return sources, beyond - sources
+            beyond |= reached
+
+
+def _ends(move: MoveInstruction) -> tuple[str, str]:
+    return move.from_resource_provider, move.to_resource_provider

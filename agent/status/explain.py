@@ -12,8 +12,8 @@ from agent.cpuset import format_cpu_set
 from agent.errors import UnknownConsumer, UsageError, counted
 from agent.moves.circumstances import moved_away_advice
 from agent.moves.states import Move
+from agent.reshape.laws import name_of
 from agent.reshape.receipt import Receipt
-from agent.reshape.types import name_of
 from agent.shapes import Allocations, Units
 from agent.status.overview import Overview
 from agent.tree import Provider

@@ -22,8 +22,8 @@ from markupsafe import Markup, escape
 
 from agent.errors import plain
 from agent.moves.states import Move
+from agent.reshape.laws import name_of
 from agent.reshape.receipt import Receipt
-from agent.reshape.types import name_of
 from agent.shapes import Allocations, Units
 from agent.state.journal import Event
 from agent.status.overview import Overview

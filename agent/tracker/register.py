@@ -17,10 +17,9 @@ from agent.driver import Guest
 from agent.errors import PlimsollError, StateError, StateUnknown
 from agent.moves.states import MOVE_TRANSITIONS, Move, MoveKind, MoveState, MoveStep, claims_of
 from agent.reshape.claimed_units import ExactUnits
+from agent.reshape.laws import Relocation
 from agent.reshape.receipt import Receipt
-from agent.reshape.relocate import RelocatedRecords, relocate_records
-from agent.reshape.types import Relocation
-from agent.reshape.whereabouts import Passage, passages, whereabouts
+from agent.reshape.relocate import Passage, RelocatedRecords, passages, relocate_records, whereabouts
 from agent.shapes import Allocations, Held, Units, Usages
 from agent.state.journal import ENDED_MOVES_MAX, RESHAPE_EVENT, WAIT_EVENT, Journal, PendingWrite
 from agent.tree import ProviderTree

@@ -35,8 +35,8 @@ from agent.moves.states import Move, MoveKind, MoveRole, MoveState, moving_confl
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.providers.divided_cards import Card
 from agent.reshape.claimed_units import ExactUnits
+from agent.reshape.laws import Relocation
 from agent.reshape.receipt import Receipt
-from agent.reshape.types import Relocation
 from agent.shapes import Allocations, Held, Units, Usages
 from agent.state.journal import Journal
 from agent.state.pause import Pause

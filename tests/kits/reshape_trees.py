@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from agent.driver import MoveInstruction
 from agent.reshape import plan
-from agent.reshape.types import Reshape, resolve_instructions
+from agent.reshape.laws import Reshape, resolve_instructions
 from agent.shapes import Allocations
 from agent.tree import Inventory, Provider, ProviderTree
 

@@ -7,7 +7,7 @@ from agent.driver import Description, MoveInstruction
 from agent.providers.resolve import resolve
 from agent.reconcile.desired import Desired, desired_state
 from agent.reshape.claimed_units import HostRecords
-from agent.reshape.undone import UndoneReceipts
+from agent.reshape.receipt import UndoneReceipts
 
 TO_GPU = MoveInstruction(HOST, {"VGPU": 4}, "gpu0", {uuid_of("a"): {"VGPU": 1}})
 GONE = MoveInstruction(HOST, {"VGPU": 1}, HOST, {uuid_of("b"): {"VGPU": 1}})

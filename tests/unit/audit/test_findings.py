@@ -66,7 +66,7 @@ from agent.claims.guest_cells import PlacedCell
 from agent.driver import Guest, GuestState, MoveInstruction, UsedUnit
 from agent.moves.states import END_STATES, MIGRATION_TYPE, MoveRole, MoveState, claims_of
 from agent.providers.device_health import DeviceHealth, HealthState, Symptom
-from agent.reshape.types import Instruction, Relocation
+from agent.reshape.laws import Instruction, Relocation
 from agent.shapes import Allocations
 from agent.tree import Inventory, ProviderTree
 

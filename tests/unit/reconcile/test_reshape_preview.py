@@ -3,7 +3,7 @@
 from kits.reshape_trees import GPU, ROOT, consumer, nested
 
 from agent.reconcile.reshape_preview import usages_after
-from agent.reshape.types import Relocation
+from agent.reshape.laws import Relocation
 
 
 def test_usages_move_with_the_relocations_and_removed_providers_are_left_out() -> None:

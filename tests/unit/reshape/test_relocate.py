@@ -1,14 +1,35 @@
 """The agent's records after a reshape: the claims and the moves follow, with units that are there."""
 
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
 from kits.reshape_trees import GPU, ROOT, consumer
 
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.request import ClaimRequest
-from agent.driver import Guest, GuestState, UsedUnit
+from agent.claims.request import ClaimRequest, RequestGroup
+from agent.driver import Guest, GuestState, MoveInstruction, UsedUnit
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState
-from agent.reshape.claimed_units import ExactUnits
-from agent.reshape.relocate import relocate_allocations, relocate_records
-from agent.reshape.types import Relocation
+from agent.providers.resolve import uuid_of_new
+from agent.reshape.claimed_units import ExactUnits, HostRecords
+from agent.reshape.laws import Relocation, Slot
+from agent.reshape.receipt import Receipt
+from agent.reshape.relocate import (
+    follow_placement,
+    leads_of,
+    passages,
+    places_of_claims,
+    relocate_allocations,
+    relocate_records,
+    whereabouts,
+)
+from agent.shapes import Allocations
+from agent.tree import Inventory, Provider, ProviderTree
 
 OFFERED = {GPU[0]: {"VGPU": ("a", "b", "c", "d")}}
 
@@ -91,3 +112,297 @@ def test_a_move_under_way_follows_with_its_claim_and_an_ended_one_stays() -> Non
 def test_no_more_moves_than_the_source_has() -> None:
     assert relocate_allocations({ROOT: {"VGPU": 1}}, [to_gpu(1, 3)]) == {GPU[0]: {"VGPU": 1}}
     assert relocate_allocations({GPU[0]: {"VGPU": 1}}, [to_gpu(1, 3)]) == {GPU[0]: {"VGPU": 1}}
+
+
+EXACT = ExactUnits({"nic": {"VF": ("vf0", "vf1")}})
+PLACE = Claim(
+    "web",
+    ClaimState.CLAIMED,
+    ClaimRequest("web", (RequestGroup("", {"VCPU": 2, "VF": 1}),)),
+    {"root": {"VCPU": 2, "VF": 1}, "pool": {"DISK_GB": 10}},
+    {"root": {"VF": ("vf1",)}},
+)
+
+
+def receipt(*moved: tuple[str, str, int, str, str], after: Allocations, consumer: str = "m") -> Receipt:
+    """{(consumer, class, amount, source, target)} of one reshape, and what `consumer` had afterwards."""
+    relocations = tuple(
+        Relocation(who, name, amount, source, target, name) for who, name, amount, source, target in moved
+    )
+    return Receipt("r", 0.0, (), (), relocations, {}, {}, (), allocations={consumer: after})
+
+
+TO_CELL = receipt(
+    ("m", "VCPU", 2, "root", "cell0"),
+    ("m", "VF", 1, "root", "nic"),
+    after={"cell0": {"VCPU": 2}, "nic": {"VF": 1}},
+)
+BACK = receipt(("n", "VCPU", 2, "cell0", "root"), after={"root": {"VCPU": 2}, "nic": {"VF": 1}}, consumer="n")
+
+
+def found(place: Claim, *receipts: Receipt) -> list[Allocations]:
+    return [each.allocations for each in whereabouts(place, passages(receipts), {}, EXACT)]
+
+
+def test_a_place_follows_the_migration_that_was_just_like_it_with_its_units() -> None:
+    recorded, moved = whereabouts(PLACE, passages([TO_CELL]), {"web": PLACE}, EXACT)
+    assert recorded == PLACE
+    assert moved.allocations == {"cell0": {"VCPU": 2}, "nic": {"VF": 1}, "pool": {"DISK_GB": 10}}
+    assert list(moved.exact) == [("nic", "VF", "vf1")]
+    assert moved.consumer == "web"
+
+
+def test_a_place_follows_two_reshapes_under_two_consumers() -> None:
+    assert found(PLACE, TO_CELL, BACK)[-1] == {
+        "root": {"VCPU": 2},
+        "nic": {"VF": 1},
+        "pool": {"DISK_GB": 10},
+    }
+    assert len(found(PLACE, BACK)) == 1, "nothing of it was on the cell"
+
+
+def test_a_place_whose_unit_has_followed_already_follows_with_the_rest() -> None:
+    partly = replace(
+        PLACE,
+        allocations={"root": {"VCPU": 2}, "nic": {"VF": 1}, "pool": {"DISK_GB": 10}},
+        units={"nic": {"VF": ("vf1",)}},
+    )
+    assert found(partly, TO_CELL)[1:] == [
+        {"cell0": {"VCPU": 2}, "nic": {"VF": 1}, "pool": {"DISK_GB": 10}},
+    ]
+
+
+def test_an_allocation_of_another_size_leads_nowhere() -> None:
+    larger = receipt(
+        ("m", "VCPU", 4, "root", "cell0"),
+        ("m", "VF", 1, "root", "nic"),
+        after={"cell0": {"VCPU": 4}, "nic": {"VF": 1}},
+    )
+    part = receipt(("m", "VF", 1, "root", "nic"), after={"root": {"VCPU": 1}, "nic": {"VF": 1}})
+    assert found(PLACE, larger, part) == [PLACE.allocations]
+
+
+def test_many_allocations_of_one_kind_are_one_passage() -> None:
+    moved = [(f"m{number}", "VCPU", 2, "root", "cell0") for number in range(9)]
+    many = receipt(*moved, after={})
+    after = {f"m{number}": {"cell0": {"VCPU": 2}} for number in range(9)}
+    assert len(passages([replace(many, allocations=after)])) == 1
+
+
+VF, MEMORY = "SRIOV_NET_VF", "MEMORY_MB"
+PLACES = ("host", "cell0", "cell1", "card0", "card1")
+UUID = {"host": ROOT, **{name: uuid_of_new(ROOT, name) for name in PLACES[1:]}}
+CELLS, CARDS = ("cell0", "cell1"), ("card0", "card1")
+
+
+@dataclass(frozen=True)
+class Case:
+    """Before and after by hand: {unit: place} and {consumer: {place: MB}}; `owners` {consumer: its units}."""
+
+    flat_after: bool
+    owners: Mapping[str, tuple[str, ...]]
+    unit_on: Mapping[str, str]
+    memory_on: Mapping[str, Mapping[str, int]]
+
+    @property
+    def moves(self) -> tuple[MoveInstruction, ...]:
+        ends = [*((place, MEMORY) for place in CELLS), *((place, VF) for place in CARDS)]
+        pairs = [("host", place, name) for place, name in ends]
+        if self.flat_after:
+            pairs = [(place, "host", name) for _, place, name in pairs]
+        return tuple(MoveInstruction(source, {name: 1}, target) for source, target, name in pairs)
+
+    def amounts(self, who: str, *, nested: bool) -> dict[str, dict[str, int]]:
+        """The allocation of a consumer on the host that is nested, or flat."""
+        slots: Counter[tuple[str, str]] = Counter()
+        for unit in self.owners[who]:
+            slots[self.unit_on[unit] if nested else "host", VF] += 1
+        for place, amount in self.memory_on[who].items():
+            slots[place if nested else "host", MEMORY] += amount
+        found: dict[str, dict[str, int]] = {UUID["host"]: {"DISK_GB": 5}}
+        for (place, name), amount in slots.items():
+            found.setdefault(UUID[place], {})[name] = amount
+        return found
+
+    def claim(self, who: str, *, nested: bool) -> Claim:
+        units: dict[str, dict[str, tuple[str, ...]]] = {}
+        for unit in self.owners[who]:
+            place = UUID[self.unit_on[unit] if nested else "host"]
+            here = units.setdefault(place, {})
+            here[VF] = (*here.get(VF, ()), unit)
+        return Claim(who, ClaimState.CLAIMED, ClaimRequest(who, ()), self.amounts(who, nested=nested), units)
+
+    @property
+    def exact(self) -> ExactUnits:
+        """What the driver offers now."""
+        offered: dict[str, dict[str, tuple[str, ...]]] = {}
+        for unit, place in self.unit_on.items():
+            here = offered.setdefault(UUID["host" if self.flat_after else place], {})
+            here[VF] = (*here.get(VF, ()), unit)
+        return ExactUnits(offered)
+
+    @property
+    def tree(self) -> ProviderTree:
+        """Placement's tree now."""
+        parts = dict.fromkeys(CELLS, MEMORY) | dict.fromkeys(CARDS, VF)
+        root = {"DISK_GB": Inventory(100)}
+        if self.flat_after:
+            return ProviderTree(
+                [Provider(ROOT, "host", None, root | {MEMORY: Inventory(9999), VF: Inventory(99)})]
+            )
+        below = [Provider(UUID[place], place, ROOT, {name: Inventory(9999)}) for place, name in parts.items()]
+        return ProviderTree([Provider(ROOT, "host", None, root), *below])
+
+    def lagging(self) -> HostRecords:
+        claims = {who: self.claim(who, nested=self.flat_after) for who in self.owners}
+        return HostRecords(claims, {}, self.exact)
+
+    def held(self) -> dict[str, dict[str, dict[str, int]]]:
+        return {who: self.amounts(who, nested=not self.flat_after) for who in self.owners}
+
+    def relocations(
+        self, held: Mapping[str, Mapping[str, Mapping[str, int]]], records: HostRecords | None = None
+    ) -> tuple[Relocation, ...]:
+        return follow_placement(
+            records or self.lagging(), held, leads_of(self.moves, ROOT, self.tree), self.tree
+        )
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    units = [f"0000:00:{number:02x}.0" for number in range(draw(st.integers(0, 8)))]
+    unit_on = {unit: draw(st.sampled_from(CARDS)) for unit in units}
+    who = [consumer(number) for number in range(draw(st.integers(1, 3)))]
+    owner = {unit: draw(st.sampled_from([*who, ""])) for unit in units}
+    owners = {name: tuple(unit for unit in units if owner[unit] == name) for name in who}
+    memory = {name: {cell: draw(st.integers(0, 3)) for cell in CELLS} for name in who}
+    memory = {name: {cell: mb for cell, mb in part.items() if mb} for name, part in memory.items()}
+    return Case(draw(st.booleans()), owners, unit_on, memory)
+
+
+@given(cases())
+def test_each_claim_follows_to_what_placement_has_with_the_same_units(case: Case) -> None:
+    records = case.lagging()
+    relocated = relocate_records(case.relocations(case.held()), records.claims, {}, case.exact)
+    now = {**records.claims, **{claim.consumer: claim for claim in relocated.claims}}
+    for who in case.owners:
+        assert now[who].allocations == case.held()[who]
+        place_of = {unit: uuid for uuid, _, unit in now[who].exact}
+        assert place_of == {
+            unit: UUID["host" if case.flat_after else case.unit_on[unit]] for unit in case.owners[who]
+        }
+    assert case.relocations(case.held(), HostRecords(now, {}, case.exact)) == (), "and is up to date then"
+
+
+@given(cases(), st.data())
+def test_an_allocation_that_no_reshape_explains_is_left_to_the_audit(case: Case, data: st.DataObject) -> None:
+    """Another amount, another class, an exact unit on another card than where the driver has it."""
+    who = data.draw(st.sampled_from(sorted(case.owners)))
+    held = case.held()
+    slots = [(uuid, name) for uuid, amounts in held[who].items() for name in amounts]
+    uuid, name = data.draw(st.sampled_from(slots))
+    how = data.draw(st.sampled_from(["more", "less", "gone", "elsewhere"]))
+    if how == "elsewhere":
+        other = {UUID["card0"]: UUID["card1"], UUID["card1"]: UUID["card0"]}.get(uuid)
+        assume(name == VF and other is not None)
+        assert other is not None
+        held[who][uuid][VF] -= 1
+        held[who].setdefault(other, {})[VF] = held[who].get(other, {}).get(VF, 0) + 1
+    else:
+        held[who][uuid][name] = {"more": held[who][uuid][name] + 1, "less": held[who][uuid][name] - 1}.get(
+            how, 0
+        )
+    held[who] = {
+        place: {each: amount for each, amount in amounts.items() if amount}
+        for place, amounts in held[who].items()
+        if any(amounts.values())
+    }
+    assert all(each.consumer != who for each in case.relocations(held))
+
+
+@given(cases(), st.data())
+def test_a_claim_that_is_not_settled_follows_nothing(case: Case, data: st.DataObject) -> None:
+    records = case.lagging()
+    who = data.draw(st.sampled_from(sorted(case.owners)))
+    state = data.draw(st.sampled_from([ClaimState.CLAIMING, ClaimState.RELEASING]))
+    claims = {**records.claims, who: replace(records.claims[who], state=state)}
+    found = case.relocations(case.held(), HostRecords(claims, {}, case.exact))
+    assert all(each.consumer != who for each in found)
+
+
+def one(**changes: object) -> Case:
+    return replace(Case(False, {"web": ("vf0",)}, {"vf0": "card1"}, {"web": {"cell1": 2}}), **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("state", "follows"),
+    [(MoveState.BEGUN, True), (MoveState.REVERTING, False), (MoveState.BEGINNING, False)],
+)
+def test_in_a_move_only_what_both_sides_agreed_on(state: MoveState, follows: bool) -> None:
+    case = one()
+    records = case.lagging()
+    claim = records.claims["web"]
+    move = Move("m", "web", MoveKind.COLD_MIGRATE, MoveRole.SOURCE, state, claim, None, claim.allocations)
+    of_migration = replace(claim, consumer="m")
+    moving = HostRecords({"m": of_migration}, {"m": move}, case.exact)
+    found = case.relocations({"m": case.held()["web"]}, moving)
+    assert bool(found) == follows
+    if follows:
+        relocated = relocate_records(found, {"m": of_migration}, {"m": move}, case.exact)
+        assert [claim.allocations for claim in relocated.claims] == [case.held()["web"]]
+        assert [each.handed for each in relocated.moves] == [case.held()["web"]]
+
+
+def test_an_amount_without_units_stays_where_its_slot_still_has_inventory() -> None:
+    """A scheduler may have written the other slot; unless the driver names the consumer there."""
+    case = one(owners={"web": ()}, unit_on={})
+    root = replace(case.tree[ROOT], inventories={**case.tree[ROOT].inventories, MEMORY: Inventory(9)})
+    tree = case.tree.with_provider(root)
+    told = tuple(
+        replace(move, consumers={"web": {MEMORY: 2}}) if move.to_resource_provider == "cell1" else move
+        for move in case.moves
+    )
+    records, held = case.lagging(), case.held()
+    assert follow_placement(records, held, leads_of(case.moves, ROOT, tree), tree) == ()
+    assert len(follow_placement(records, held, leads_of(told, ROOT, tree), tree)) == 1
+
+
+def test_what_became_another_class_on_the_way_follows_two_instructions() -> None:
+    """VCPU of the host, on a cell, and dedicated there."""
+    tree = ProviderTree(
+        [Provider(ROOT, "host"), Provider(UUID["cell0"], "cell0", ROOT, {"PCPU": Inventory(8)})]
+    )
+    moves = (
+        MoveInstruction("host", {"VCPU": 8}, "cell0"),
+        MoveInstruction("cell0", {"VCPU": 8}, "cell0", None, {"VCPU": "PCPU"}),
+    )
+    claim = Claim("web", ClaimState.CLAIMED, ClaimRequest("web", ()), {ROOT: {"VCPU": 2}})
+    found = follow_placement(
+        HostRecords({"web": claim}),
+        {"web": {UUID["cell0"]: {"PCPU": 2}}},
+        leads_of(moves, ROOT, tree),
+        tree,
+    )
+    assert found == (Relocation("web", "VCPU", 2, ROOT, UUID["cell0"], "PCPU"),)
+
+
+@given(cases())
+def test_in_front_of_a_reshape_the_places_are_those_of_the_claims_that_have_it_behind_them(
+    case: Case,
+) -> None:
+    claims = {who: case.claim(who, nested=not case.flat_after) for who in case.owners}
+    held = {who: case.amounts(who, nested=case.flat_after) for who in case.owners}
+    found = places_of_claims(HostRecords(claims, {}, case.exact), held, leads_of(case.moves, ROOT, case.tree))
+    for who in case.owners:
+        left: Counter[Slot] = Counter()
+        came: Counter[Slot] = Counter()
+        for source, targets in found.get(who, {}).items():
+            for target, amount in targets.items():
+                assert target is not None
+                left[source] += amount
+                came[target] += amount
+        slots = [
+            Counter({Slot(uuid, name): n for uuid, amounts in each.items() for name, n in amounts.items()})
+            for each in (held[who], claims[who].allocations)
+        ]
+        assert (slots[0] - left) + came == slots[1]
