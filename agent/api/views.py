@@ -99,7 +99,8 @@ def instances_view(
     none.
     """
     migrations = {move.migration: move.instance for move in moves if not move.ended}
-    return {"instances": [_instance(*pair, seen, migrations, name_of, tree) for pair in pairs]}
+    moving = {instance: migration for migration, instance in migrations.items()}
+    return {"instances": [_instance(*pair, seen, migrations, moving, name_of, tree) for pair in pairs]}
 
 
 def _instance(
@@ -107,6 +108,7 @@ def _instance(
     claim: Claim | None,
     seen: Circumstances,
     migrations: Mapping[str, str],
+    moving: Mapping[str, str],
     name_of: Callable[[str], str],
     tree: ProviderTree,
 ) -> InstanceShape:
@@ -119,6 +121,7 @@ def _instance(
         "moved_away": moved_away,
         "advice": moved_away_advice(guest.name, uuid) if guest and moved_away else None,
         "migration_of": migrations.get(uuid),
+        "migration": moving.get(uuid),
         "claim": claim_view(claim, tree) if claim else None,
     }
 

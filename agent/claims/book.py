@@ -105,6 +105,15 @@ class Book:
         key = self._instances.get(consumer, consumer)
         return self._rows.get(key) or Row(key)
 
+    def label(self, consumer: str) -> str:
+        """The consumer in a sentence: "name (uuid)", "migration UUID of name (uuid)", or a uuid alone."""
+        row = self.row(consumer)
+        name = _name_of(row)
+        named = f"{name} ({row.instance})" if name not in ("", row.instance) else ""
+        if consumer != row.instance:
+            return f"migration {consumer} of {named or row.instance}"
+        return named or consumer
+
     def need(self, consumer: str) -> Usages:
         """{provider: {class: amount}} that the consumer's row needs, and that no other row may have."""
         return self._needs.get(self._instances.get(consumer, consumer), {})

@@ -62,9 +62,14 @@ def check_is_known(client: Client, consumer: str) -> None:
 
 
 def instances_of(client: Client) -> Iterable[NamedConsumer]:
-    """The instances that the agent knows, without the migrations that hold an old place."""
-    for instance in client.get("/v1/instances")["instances"]:
-        if instance.get("migration_of") is not None:
+    """The instances that the agent knows, also those of which only the migration is left here."""
+    instances = client.get("/v1/instances")["instances"]
+    listed = {instance["uuid"] for instance in instances}
+    for instance in instances:
+        moving = instance.get("migration_of")
+        if moving is not None:
+            if moving not in listed:
+                yield NamedConsumer(moving, instance["name"], f"moving, migration {instance['uuid']}")
             continue
         guest, claim = instance["guest"], instance["claim"]
         about = ", ".join(

@@ -22,7 +22,8 @@ def add_instances_command(add: CommandAdder) -> None:
         "instances",
         instances,
         "list guests and claims side by side",
-        "A guest without a claim is UNCLAIMED; a claim without a guest has the guest `none`.",
+        "A guest without a claim is UNCLAIMED, and `moving` at the source of a move; a claim without a\n"
+        "guest has the guest `none`.",
         "  plimsoll instances\n"
         "  plimsoll instances -o csv -c uuid -c name\n"
         "  plimsoll instances -o json | jq '.instances[] | select(.claim == null) | .uuid'",

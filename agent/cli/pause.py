@@ -172,6 +172,8 @@ def _what_to_do(instance: InstanceShape) -> tuple[str, str]:
         return "moved away", f"the instance is on another host; here: virsh undefine {example}"
     if instance["migration_of"]:
         return "a migration", "`plimsoll move list` says whose turn it is"
+    if instance.get("migration"):
+        return "moving", "`plimsoll move list` says whose turn it is"
     if instance["guest"] is None:
         return "no guest", f"plimsoll release {example}, unless its guest is about to start"
     to = f"--persistent --undefinesource {example} qemu+ssh://DESTINATION/system"

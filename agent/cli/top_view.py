@@ -48,7 +48,8 @@ def _amount(name: str) -> Callable[[InstanceShape], tuple[int, str]]:
 
 def _claim(instance: InstanceShape) -> tuple[int, str]:
     """What needs attention first: moved away, unclaimed, then the rest."""
-    order = 0 if instance["moved_away"] else 1 if instance["claim"] is None else 2
+    unclaimed = instance["claim"] is None and instance.get("migration") is None
+    order = 0 if instance["moved_away"] else 1 if unclaimed else 2
     return order, instance["name"]
 
 

@@ -158,6 +158,12 @@ class Move:
     reverts_from: Allocations | None = None
 
     @property
+    def label(self) -> str:
+        """The instance in a sentence: "name (uuid)", or its uuid where it has no name."""
+        name = (self.new and self.new.request.name) or self.old.request.name
+        return f"{name} ({self.instance})" if name else self.instance
+
+    @property
     def ended(self) -> bool:
         """Whether the move is confirmed, reverted or deleted."""
         return self.state in END_STATES
@@ -252,9 +258,11 @@ def request_for_allocations(
 
 def moving_conflict(move: Move) -> ClaimConflict:
     """The error for a request about the instance or the migration of a move under way."""
+    what_to_do = "confirm or revert that first"
+    if move.state is MoveState.LEAVING:
+        what_to_do = "that move has ended, and the guest is still on this host: remove the guest first"
     return ClaimConflict(
-        f"{move.instance} is moving (migration {move.migration}, {move.kind}, {move.state}): confirm or "
-        "revert that first.",
+        f"{move.label} is moving (migration {move.migration}, {move.kind}, {move.state}): {what_to_do}.",
         consumer=move.instance,
         migration=move.migration,
     )

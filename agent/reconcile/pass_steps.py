@@ -14,6 +14,7 @@ from itertools import chain
 from agent import log
 from agent.claims.fit import ProviderIndex
 from agent.claims.host_cells import HostCells, HostLayout
+from agent.claims.refusal import label
 from agent.claims.rows import Row
 from agent.claims.used import IDLE, Place, gone_units
 from agent.driver import Description, Guest, Topology
@@ -488,7 +489,7 @@ def _with_reserved(desired: Desired, unheld: UnheldUse) -> Desired:
 def _units_of_two(rows: Collection[Row]) -> Iterator[str]:
     """A sentence for each exact unit that is claimed for one instance and used by the guest of another."""
     claimed = {
-        (name, unit): row.instance
+        (name, unit): (row.instance, claim.request)
         for row in rows
         for claim in row.claimed.values()
         for _, name, unit in claim.exact
@@ -497,12 +498,13 @@ def _units_of_two(rows: Collection[Row]) -> Iterator[str]:
         if row.guest is None or row.guest.state in IDLE:
             continue
         for used in row.guest.units:
-            owner = claimed.get((used.resource_class, used.unit), row.instance)
-            if owner != row.instance:
+            instance, request = claimed.get((used.resource_class, used.unit), (row.instance, None))
+            if request is not None and instance != row.instance:
                 yield (
-                    f"{used.resource_class} {used.unit} is claimed for {owner}, and used by the guest "
-                    f"{row.guest.name} ({row.instance}): the agent's records are older than its guests, as "
-                    "in a state directory that was restored from a copy, or the guest got it past the agent. "
+                    f"{used.resource_class} {used.unit} is claimed for {label(request)}, and used by the "
+                    f"guest {row.guest.name} ({row.instance}): the agent's records are older than its "
+                    "guests, as in a state directory that was restored from a copy, or the guest got it past "
+                    "the agent. "
                     "`plimsoll audit` shows what differs; release the claim, or take the unit from the guest."
                 )
 

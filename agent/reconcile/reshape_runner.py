@@ -20,13 +20,15 @@ A request that was not answered is fenced: a write that raises the generation of
 Placement reject a late execution, and what Placement then shows is final.
 """
 
+import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import SystemRandom
 from uuid import uuid4
 
+from agent.claims.refusal import label
 from agent.errors import (
     ClaimConflict,
     PlacementConflict,
@@ -35,7 +37,7 @@ from agent.errors import (
     ReshapeRefused,
     counted,
 )
-from agent.moves.states import MIGRATION_TYPE
+from agent.moves.states import MIGRATION_TYPE, MoveState
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.outcome import WriteDone, WriteRefused, WriteUnknown
 from agent.placement.write_gate import ANYWHERE
@@ -71,6 +73,7 @@ REREAD_EVERY = 4
 
 MIGRATION_TYPES = frozenset({MIGRATION_TYPE, "unknown", ""})
 
+_CONSUMER = re.compile(r"\bconsumer ([0-9a-f-]{36})\b")
 _JITTER = SystemRandom()
 
 
@@ -245,9 +248,12 @@ class ReshapeRunner:
             ),
             *still_held(desired.back, allocated.holders),
         )
-        reshape = plan_reshape(
-            tree, desired.tree, instructions, held, claimed=claimed, may_grow=not desired.back
-        )
+        try:
+            reshape = plan_reshape(
+                tree, desired.tree, instructions, held, claimed=claimed, may_grow=not desired.back
+            )
+        except ReshapeRefused as refused:
+            raise _for_people(refused, records, held.keys()) from refused
         return ProvedReshape(instructions, allocated, reshape)
 
     # The request
@@ -561,6 +567,26 @@ def _changed(uuid: str) -> PlacementConflict:
         f"The inventories of provider {uuid} changed while its reshape was prepared; the agent reads the "
         "tree and plans again."
     )
+
+
+def _for_people(refused: ReshapeRefused, records: HostRecords, holders: Collection[str]) -> ReshapeRefused:
+    """The refusal with the names of consumers, and with the moves under way that hold two places at once."""
+    moves = [move for move in records.moves.values() if not move.ended]
+    names = {who: label(claim.request) for who, claim in records.claims.items() if claim.request.name}
+    names |= {move.migration: f"migration {move.migration} of {move.label}" for move in moves}
+
+    def named(sentence: str) -> str:
+        return _CONSUMER.sub(lambda match: names.get(match[1], match[0]), sentence)
+
+    reasons = [named(reason) for reason in refused.details["reasons"]]
+    hints = [
+        f"It may wait for the move of {move.label}, which holds two places: end it with `plimsoll move "
+        f"confirm {move.migration}` or `plimsoll move revert {move.migration}`."
+        for move in moves
+        if move.state is MoveState.BEGUN and not {move.migration, move.instance}.isdisjoint(holders)
+    ]
+    message = f"{named(refused.message).rstrip('.')}. {' '.join(hints)}" if hints else named(refused.message)
+    return ReshapeRefused(message, reasons=[*reasons, *hints])
 
 
 def _postponed(why: str) -> ReshapeRefused:

@@ -225,9 +225,10 @@ def _instances(overview: Overview) -> Iterator[GaugeMetricFamily]:
     claims = Tally(claim.state.value for claim in overview.claims.values())
     yield _one_hot("claims", "Claims on this host, including those of moves.", "state", ClaimState, claims)
     unclaimed = sum(
-        guest is not None and guest.state not in IDLE and claim is None for guest, claim in overview.instances
+        guest is not None and guest.state not in IDLE and claim is None and guest.uuid not in overview.moving
+        for guest, claim in overview.instances
     )
-    yield _gauge("unclaimed_guests", "Guests that run without a claim.", unclaimed)
+    yield _gauge("unclaimed_guests", "Guests that run without a claim, and that are in no move.", unclaimed)
     yield _gauge(
         "moved_away_guests",
         "Guests on this host whose instance is on another one, by Placement.",

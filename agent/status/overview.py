@@ -185,6 +185,11 @@ class Overview:
         """The moves that have not ended."""
         return tuple(move for move in self.moves if not move.ended)
 
+    @cached_property
+    def moving(self) -> frozenset[str]:
+        """The instances that are in a move, on this host or from or to it."""
+        return frozenset(move.instance for move in self.under_way)
+
     def name_of(self, consumer: str) -> str:
         """The name of the consumer's guest, of its claim, or of its migration's instance; "" if unknown."""
         return self._names.get(consumer, "")

@@ -249,12 +249,12 @@ def _row(overview: Overview, uuid: str) -> Row:
         claim_text = f"{claim.state}, adopted" if claim.adopted else str(claim.state)
         holds = tuple(_holds(overview, claim.allocations, claim.units))
     else:
-        claim_text = "unclaimed"
+        claim_text = "moving" if uuid in overview.moving else "unclaimed"
         used = dict(guest.resources) if guest else {}
         holds = tuple(f"{amount} {name}" for name, amount in sorted(used.items()))
     if uuid in overview.seen.moved_away:
         claim_text = "MOVED AWAY"
-    is_bad = claim is None or claim_text == "MOVED AWAY"
+    is_bad = claim_text in ("unclaimed", "MOVED AWAY")
     level = "bad" if is_bad else "good" if claim and claim.state == "claimed" else "busy"
     since = utc_time(claim.since) if claim else ""
     return Row(

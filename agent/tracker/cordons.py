@@ -4,7 +4,6 @@ import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from agent.claims.refusal import label
 from agent.device_names import address_of
 from agent.driver import DeviceSigns
 from agent.errors import UsageError
@@ -173,11 +172,9 @@ class Cordons:
 
     def _holders(self) -> dict[str, str]:
         """{exact unit, or its function: who has it, as people know it}"""
-        owners, claims = self._register.under_lock(lambda book: (book.owners(), dict(book.claims)))
-        return {
-            address_of(unit): label(claims[owner].request) if owner in claims else f"consumer {owner}"
-            for (_, unit), owner in owners.items()
-        }
+        return self._register.under_lock(
+            lambda book: {address_of(unit): book.label(owner) for (_, unit), owner in book.owners().items()}
+        )
 
     def _replace(self, cordons: Mapping[str, Cordon], event: str, detail: str) -> None:
         """The caller has the lock `_writing`."""

@@ -191,7 +191,7 @@ class MoveFinisher:
         if move.role is not MoveRole.SOURCE and not self._lives_here(instance.allocations):
             self._step(MoveStep.REFUSE, move)
             raise ClaimConflict(
-                f"{move.instance} has moved on: it no longer holds what migration {move.migration} gave it, "
+                f"{move.label} has moved on: it no longer holds what migration {move.migration} gave it, "
                 "so the move cannot be reverted. To free what the migration holds, run "
                 f"`plimsoll move confirm {move.migration}`.",
                 consumer=move.instance,
@@ -213,7 +213,7 @@ class MoveFinisher:
         except PlacementFull as full:
             self._step(MoveStep.REFUSE, move)
             raise ClaimConflict(
-                f"Placement does not take {move.instance} back to its source: another client changed what "
+                f"Placement does not take {move.label} back to its source: another client changed what "
                 f"migration {move.migration} held there. Free resources at the source, then revert again. "
                 f"({full.message})",
                 consumer=move.instance,
@@ -235,7 +235,7 @@ class MoveFinisher:
             return move
         self._step(MoveStep.REFUSE, replace(move, reverts_from=None))
         raise ClaimConflict(
-            f"{move.instance} has been moved on since the revert of migration {move.migration} was asked "
+            f"{move.label} has been moved on since the revert of migration {move.migration} was asked "
             "for, and before Placement took it: nothing was reverted. Look where it is, then confirm or "
             "revert.",
             consumer=move.instance,
@@ -328,7 +328,7 @@ class MoveFinisher:
         ended = self._step(end, move)
         if end is not wanted and end is not MoveStep.GONE:
             raise ClaimConflict(
-                f"Another client has already {ended.state} migration {move.migration} of {move.instance}.",
+                f"Another client has already {ended.state} migration {move.migration} of {move.label}.",
                 consumer=move.instance,
                 migration=move.migration,
             )

@@ -113,10 +113,10 @@ def record_use(context: TrackerContext, before: Claim, after: Claim) -> None:
             raise ClaimConflict(f"The claim of {consumer} has changed: audit again.", consumer=consumer)
         for _, name, unit in after.exact:
             owner = book.owner(name, unit)
-            if owner not in (None, consumer):
+            if owner is not None and owner != consumer:
                 raise ClaimConflict(
-                    f"The guest {consumer} uses the {name} {unit}, which belongs to {owner}: take it from "
-                    "one of the two.",
+                    f"The guest of {book.label(consumer)} uses the {name} {unit}, which belongs to "
+                    f"{book.label(owner)}: take it from one of the two.",
                     consumer=consumer,
                 )
         return after

@@ -83,5 +83,6 @@ def _foreign_units(book: Book, request: ClaimRequest, restriction: Restriction) 
         for name, exact in classes.items():
             for unit in exact:
                 owner = book.owner(name, unit)
-                if owner not in (None, request.consumer):
-                    yield Shortfall(name, 1, 0, provider.name, uuid, f"{unit} belongs to {owner}")
+                if owner is not None and owner != request.consumer:
+                    reason = f"{unit} belongs to {book.label(owner)}"
+                    yield Shortfall(name, 1, 0, provider.name, uuid, reason)

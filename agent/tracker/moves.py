@@ -9,6 +9,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from agent import log
+from agent.claims.claim import ClaimState
 from agent.claims.fit import check_placeable
 from agent.claims.request import ClaimRequest
 from agent.errors import (
@@ -19,7 +20,7 @@ from agent.errors import (
     UnknownConsumer,
     UsageError,
 )
-from agent.moves.states import Move, MoveKind, MoveState, MoveStep
+from agent.moves.states import Move, MoveKind, MoveState, MoveStep, moving_conflict
 from agent.tracker.begin_move import MoveAttempt
 from agent.tracker.context import TrackerContext
 from agent.tracker.end_move import MoveFinisher
@@ -57,8 +58,27 @@ class MoveOperations:
                     f"Migration {migration} was {move.state} already: give the next move its own uuid.",
                     migration=migration,
                 )
-            with reserved_for(self._register, demand) if demand is not None else nullcontext():
-                return MoveAttempt(self._context, kind, migration, request).run()
+            try:
+                with reserved_for(self._register, demand) if demand is not None else nullcontext():
+                    return MoveAttempt(self._context, kind, migration, request).run()
+            except ClaimConflict as conflict:
+                raise self._move_beside(request.consumer) or conflict from conflict
+
+    def _move_beside(self, instance: str) -> ClaimConflict | None:
+        """Why an instance with a claim here cannot begin a move: one that began elsewhere, if there is one.
+
+        The caller has the instance's turn. None: it is where its claim is, or Placement does not say.
+        """
+        claim = self._register.claim_of(instance)
+        if claim is None or claim.state is not ClaimState.CLAIMED:
+            return None
+        try:
+            move = self._linker.link_leaving(claim)
+        except ClaimConflict as uncertain:
+            return uncertain
+        except PlacementError:
+            return None
+        return None if move is None else moving_conflict(move)
 
     def confirm(self, migration: str, *, instance: str | None, now: bool) -> Move:
         """See `ResourceTracker.confirm_move`."""
@@ -81,12 +101,12 @@ class MoveOperations:
             present = self._present(move)
             if present.ended:
                 raise ClaimConflict(
-                    f"The move of {move.instance} has just been {present.state}: try again.",
+                    f"The move of {move.label} has just been {present.state}: try again.",
                     consumer=move.instance,
                 )
             if present.state is MoveState.LEAVING:
                 raise ClaimConflict(
-                    f"Migration {move.migration} of {move.instance} has ended, and its guest is still on "
+                    f"Migration {move.migration} of {move.label} has ended, and its guest is still on "
                     "this host: remove the guest, then the agent frees what it uses here.",
                     consumer=move.instance,
                     migration=move.migration,
@@ -163,7 +183,7 @@ class MoveOperations:
                 move = self._register.step_move(step, replace(move, reverts_from=None))
             elif move.state.value != ("confirming" if step is MoveStep.CONFIRM else "reverting"):
                 raise ClaimConflict(
-                    f"Migration {migration} of {move.instance} is {move.state} already.", migration=migration
+                    f"Migration {migration} of {move.label} is {move.state} already.", migration=migration
                 )
             return self._finish_or_wait(move) if now or move.kind is MoveKind.REBUILD else move
 
@@ -176,8 +196,7 @@ class MoveOperations:
         present = self._register.move_by_migration(known.migration)
         if present is None:
             raise ClaimConflict(
-                f"The agent's journal did not take migration {known.migration} of {known.instance}: try "
-                "again.",
+                f"The agent's journal did not take migration {known.migration} of {known.label}: try again.",
                 consumer=known.instance,
                 migration=known.migration,
             )
@@ -198,8 +217,8 @@ class MoveOperations:
             other = self._register.move_of(consumer)
             if other is not None and (other.migration, other.instance) != (migration, instance):
                 raise ClaimConflict(
-                    f"{other.instance} is moving already: migration {other.migration} ({other.kind}) is "
-                    f"{other.state}.",
+                    f"{other.label} is moving already: migration {other.migration} ({other.kind}) is "
+                    f"{other.state}. Confirm or revert that move first.",
                     consumer=other.instance,
                     migration=other.migration,
                 )
@@ -233,7 +252,7 @@ def _same(move: Move, kind: MoveKind, request: ClaimRequest) -> Move:
     if same_request and move.state is MoveState.BEGUN and move.kind in kinds:
         return move
     raise ClaimConflict(
-        f"Migration {move.migration} of {move.instance} ({move.kind}) is {move.state} already, "
+        f"Migration {move.migration} of {move.label} ({move.kind}) is {move.state} already, "
         "and asks for something else.",
         consumer=move.instance,
         migration=move.migration,
@@ -243,7 +262,7 @@ def _same(move: Move, kind: MoveKind, request: ClaimRequest) -> Move:
 def _ended_as(move: Move, end: MoveState) -> Move:
     if move.state is not end:
         raise ClaimConflict(
-            f"Migration {move.migration} of {move.instance} was {move.state} already.",
+            f"Migration {move.migration} of {move.label} was {move.state} already.",
             consumer=move.instance,
             migration=move.migration,
         )

@@ -148,8 +148,8 @@ def _beyond_capacity(book: Book, before: Claim, after: Claim) -> Iterator[Shortf
 def _of_others(book: Book, after: Claim) -> Iterator[Shortfall]:
     for uuid, name, unit in after.exact:
         owner = book.owner(name, unit)
-        if owner not in (None, after.consumer):
-            yield Shortfall.at(book.host.tree.get(uuid), name, 1, 0, f"{unit} belongs to {owner}")
+        if owner is not None and owner != after.consumer:
+            yield Shortfall.at(book.host.tree.get(uuid), name, 1, 0, f"{unit} belongs to {book.label(owner)}")
 
 
 def _larger(first: Allocations, second: Allocations) -> Allocations:

@@ -41,7 +41,12 @@ class InstanceShape(TypedDict):
     migration_of: Annotated[
         Uuid | None, "the instance whose old place this migration holds during a move; null: not a migration"
     ]
-    claim: Annotated[ClaimShape | None, "null: the guest has no claim"]
+    migration: Annotated[
+        Uuid | None, "the migration of the move that the instance is in; null: it is in none"
+    ]
+    claim: Annotated[
+        ClaimShape | None, "null: the guest has no claim; at the source of a move, its migration has it"
+    ]
 
 
 class InstancesShape(TypedDict):
@@ -59,7 +64,9 @@ def _claim(instance: InstanceShape) -> str:
         return "MOVED AWAY"
     if instance["migration_of"] is not None:
         return "migration"
-    return instance["claim"]["state"] if instance["claim"] else "UNCLAIMED"
+    if instance["claim"] is None:
+        return "UNCLAIMED" if instance.get("migration") is None else "moving"
+    return instance["claim"]["state"]
 
 
 def _claim_and_origin(instance: InstanceShape) -> str:
@@ -99,6 +106,7 @@ SAMPLE: InstancesShape = {
             "moved_away": False,
             "advice": None,
             "migration_of": None,
+            "migration": None,
             "claim": {
                 "consumer": "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69",
                 "name": "web1",
@@ -163,6 +171,7 @@ SAMPLE: InstancesShape = {
             "moved_away": False,
             "advice": None,
             "migration_of": None,
+            "migration": None,
             "claim": None,
         },
     ]

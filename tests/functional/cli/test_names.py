@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -11,14 +12,16 @@ from typing import NamedTuple
 
 import pytest
 import shtab
-from kits.agent import opened
+from kits.agent import World, opened
 from kits.api_client import serving
 from kits.cli_process import COMMAND, DEADLINE_S, ENVIRONMENT, one_line, output_of, plimsoll
 from kits.status import FORGOTTEN, MIGRATION, Sight, guest, uuid_of
 
 from agent.cli.parser import build
 from agent.config.settings import Settings, load
+from agent.driver import Guest, GuestState
 from agent.errors import ExitCode
+from agent.status.page import render_page
 
 WANTED = ("--resources", "VCPU=1,MEMORY_MB=512")
 WEB = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
@@ -28,6 +31,7 @@ MOVE = "0d1c7a52-8f0e-4f2b-9d4b-3a5f0a7c6e21"
 class Hosts(NamedTuple):
     source: Path
     destination: Path
+    at_source: World
 
 
 @pytest.fixture
@@ -38,7 +42,7 @@ def hosts(tmp_path: Path) -> Iterator[Hosts]:
     for world in (b, a):
         world.agent.reconcile("the start")
     with serving(a.operations, tmp_path / "s"), serving(b.operations, tmp_path / "t"):
-        yield Hosts(tmp_path / "s", tmp_path / "t")
+        yield Hosts(tmp_path / "s", tmp_path / "t", a)
     for world in (b, a):
         world.close()
 
@@ -285,3 +289,72 @@ def test_a_consumer_that_is_no_instance(fresh: tuple[Sight, Path], words: tuple[
     done = plimsoll(path, "claim", *words)
     assert done.returncode != ExitCode.DONE and said in one_line(done)
     assert number_of_claims(path) == 1
+
+
+@pytest.fixture
+def moving(hosts: Hosts) -> Hosts:
+    """A guest of the source is on its way: the migration holds its place there, and the source knows it."""
+    output_of(hosts.source, "claim", WEB, *WANTED, "--name", "web1")
+    hosts.at_source.driver.add_guest(Guest(WEB, "web1", GuestState.RUNNING, {"VCPU": 1, "MEMORY_MB": 512}))
+    hosts.at_source.agent.reconcile("a guest")
+    begin = ("move", "begin", WEB, "--kind", "live-migrate", "--migration", MOVE, *WANTED)
+    output_of(hosts.destination, *begin, "--name", "web1")
+    assert MOVE in output_of(hosts.source, "move", "list")
+    return hosts
+
+
+def test_a_moving_guest_is_not_unclaimed(moving: Hosts) -> None:
+    for command in (("instances",), ("top", "--once")):
+        text = output_of(moving.source, *command)
+        assert "UNCLAIMED" not in text and re.search(r"web1 .*running +moving +MEMORY_MB=512,VCPU=1", text)
+    (row,) = (
+        each
+        for each in json.loads(output_of(moving.source, "instances", "-o", "json"))["instances"]
+        if each["uuid"] == WEB
+    )
+    assert (row["claim"], row["migration"]) == (None, MOVE)
+    drained = plimsoll(moving.source, "drain").stdout
+    assert (
+        "moving: `plimsoll move list` says whose turn it is" in drained and "unclaimed" not in drained.lower()
+    )
+    status = moving.at_source.agent.host_status
+    page = render_page(status.overview(), None, ()).partition("</style>")[2]
+    assert '<span class="tag busy">moving</span>' in page and "unclaimed" not in page
+    assert b"plimsoll_unclaimed_guests 0.0" in status.metrics()
+    assert "1 unclaimed" not in output_of(moving.source, "tree")
+
+
+@pytest.mark.parametrize("kind", ["resize", "rebuild", "live-migrate"])
+def test_a_begin_that_is_refused_beside_a_move_says_which(hosts: Hosts, kind: str) -> None:
+    """The source has not looked since the move began elsewhere; Placement knows it."""
+    output_of(hosts.source, "claim", WEB, *WANTED, "--name", "web1")
+    output_of(hosts.destination, "move", "begin", WEB, "--kind", "live-migrate", "--migration", MOVE, *WANTED)
+    refused = plimsoll(hosts.source, "move", "begin", "web1", "--kind", kind, "--resources", "VCPU=2")
+    assert refused.returncode == ExitCode.REFUSED
+    assert f"web1 ({WEB}) is moving (migration {MOVE}, " in one_line(refused)
+    assert "confirm or revert that first" in one_line(refused)
+    again = plimsoll(hosts.source, "move", "begin", "web1", "--kind", "resize", "--resources", "VCPU=2")
+    assert f"web1 ({WEB}) is moving already: migration {MOVE} " in one_line(again)
+
+
+PORT = """<domain type='kvm'><name>web2</name><memory>524288</memory><vcpu>1</vcpu><devices>
+<interface type='hostdev'><source>
+<address type='pci' domain='0x0000' bus='0x41' slot='0x02' function='0x0'/></source></interface>
+</devices></domain>
+"""
+
+
+def test_a_refusal_names_the_holder_by_its_name(fresh: tuple[Sight, Path], tmp_path: Path) -> None:
+    _, path = fresh
+    (tmp_path / "web2.xml").write_text(PORT)
+    claim = ("claim", "--domain", str(tmp_path / "web2.xml"))
+    web1 = claimed(path, "--name", "web1", *WANTED, "--group", "net:SRIOV_NET_VF=1")
+    refused = plimsoll(path, *claim)
+    assert f"0000:41:02.0 belongs to web1 ({web1})" in one_line(refused)
+    begin = ("move", "begin", "web1", "--kind", "resize", "--migration", MOVE)
+    output_of(path, *begin, "--resources", "VCPU=2,MEMORY_MB=512")
+    refused = plimsoll(path, *claim)
+    assert f"0000:41:02.0 belongs to migration {MOVE} of web1 ({web1})" in one_line(refused)
+    assert f"web1 ({web1}) is moving (migration {MOVE}, same_host_resize, begun)" in one_line(
+        plimsoll(path, "claim", "web1", "--resources", "VCPU=3")
+    )

@@ -168,3 +168,29 @@ def test_a_running_agent_reshapes_by_itself_or_says_why_not(host: Host) -> None:
     assert host.agent("reshape").returncode == ExitCode.DONE
     assert host.vgpus() == {GPU: 4, "node1_pci_0000:42:00.0": 4}
     assert json.loads(host.agent("status", "-o", "json").stdout)["state"] == "ready"
+
+
+def test_a_reshape_that_waits_for_a_move_says_to_end_it(host: Host) -> None:
+    """Cards of four units: the old and the new place of web1, three units each, and two of db1 do not fit."""
+    migration = "0d1c7a52-8f0e-4f2b-9d4b-3a5f0a7c6e21"
+    host.agent.start()
+    for name, amount in (("web1", 3), ("db1", 2)):
+        host.agent("claim", "--name", name, "--resources", f"VGPU={amount},VCPU=1")
+    resize = ("move", "begin", "web1", "--kind", "resize", "--migration", migration)
+    assert host.agent(*resize, "--resources", "VGPU=3,VCPU=2").returncode == ExitCode.DONE
+    host.flat(False)
+    web1, db1 = (
+        each["uuid"]
+        for name in ("web1", "db1")
+        for each in json.loads(host.agent("instances", "-o", "json").stdout)["instances"]
+        if each["name"] == name and not each["migration_of"]
+    )
+    refused = one_line(host.agent("reshape"))
+    assert f"db1 ({db1}) holds 2 VGPU of node1" in refused
+    assert refused.endswith(
+        f"It may wait for the move of web1 ({web1}), which holds two places: end it with `plimsoll move "
+        f"confirm {migration}` or `plimsoll move revert {migration}`."
+    )
+    assert host.agent("move", "confirm", migration).returncode == ExitCode.DONE
+    assert host.agent("reshape").returncode == ExitCode.DONE
+    assert host.vgpus() == {GPU: 4, "node1_pci_0000:42:00.0": 4}
