@@ -13,23 +13,28 @@ from typing import NamedTuple
 
 STEP_S = 0.5
 """The wall clock was set if its lead over the monotonic one changed by so much: both are slewed alike."""
+SPANS_KEPT = 64
+"""Two services that fight over the clock set it for ever: the oldest steps are kept as one."""
+_SLACK_S = 2 * STEP_S
+"""A lead may be off by less than STEP_S, and the clocks are read one after the other."""
 _READ_WITHIN_S = 0.05
 _READS_MAX = 20
 
 
 class _Span(NamedTuple):
-    """From `begin` to `end` (of the monotonic clock) the wall clock was `ahead` of the monotonic one."""
+    """From `begin` to `end` (of the monotonic clock) the wall clock led by `least` to `most` seconds."""
 
     begin: float
     end: float
-    ahead: float
+    least: float
+    most: float
 
 
 class HostClock:
     """Stamps and their ages. Any thread may call.
 
     Between two steps the wall clock is ahead of the monotonic clock by a constant. The steps that were
-    noticed say which constant a stamp was made with.
+    noticed say which constant a stamp was made with; `now` notices one before it makes a stamp.
     """
 
     def __init__(
@@ -38,44 +43,65 @@ class HostClock:
         self._wall = wall
         self._steady = steady
         self._lock = threading.Lock()
-        self._looked, ahead = self._read()
-        self._spans = [_Span(self._looked, inf, ahead)]
+        self._looked, stamp = self._read()
+        self._began, self._began_ahead = self._looked, stamp - self._looked
+        self._spans: tuple[_Span, ...] = (_Span(self._began, inf, self._began_ahead, self._began_ahead),)
 
     def now(self) -> float:
         """A stamp: seconds since the epoch, UTC, as the wall clock says."""
-        return self._wall()
+        at, stamp = self._read()
+        return self._look()[1] if self._is_step(stamp - at) else stamp
 
     def ahead_s(self) -> float:
         """How far the wall clock is ahead of the monotonic one; a step of the wall clock changes it."""
-        with self._lock:
-            at, ahead = self._read()
-            last = self._spans[-1]
-            if abs(ahead - last.ahead) >= STEP_S:
-                self._spans[-1] = last._replace(end=at)
-                self._spans.append(_Span(self._looked, inf, ahead))
-            self._looked = at
-            return self._spans[-1].ahead
+        self._look()
+        return self._spans[-1].most
 
     def age_s(self, stamp: float) -> float:
         """How long ago the stamp was made, in seconds, never negative.
 
-        A stamp of an earlier run is as old as it was when this run began, and one that lies ahead was made
-        then at the latest. Where the wall clock was set back it says the same time twice: the later one
-        counts, so that nothing is over too early.
+        At most STEP_S more than it is, for a stamp that `now` made: where the wall clock said the same time
+        twice, the later one counts, so that nothing is over too early. A stamp of an earlier run is as old as
+        it was when this run began, and one that lies ahead was made then at the latest.
         """
-        self.ahead_s()
-        now = self._steady()
-        for span in reversed(self._spans):
-            if span.begin <= stamp - span.ahead <= min(span.end, now) + STEP_S:
-                return max(0.0, now - (stamp - span.ahead))
-        first = self._spans[0]
-        return now - first.begin + max(0.0, first.begin + first.ahead - stamp)
+        now = self._look()[0]
+        made = [
+            min(stamp - span.least, span.end, now)
+            for span in self._spans
+            if span.begin - _SLACK_S <= stamp - span.least
+            and stamp - span.most <= min(span.end, now) + _SLACK_S
+        ]
+        if made:
+            return now - max(made)
+        return now - self._began + max(0.0, self._began + self._began_ahead - stamp)
+
+    def _look(self) -> tuple[float, float]:
+        """Read the clocks, and keep a step that happened since the last look."""
+        with self._lock:
+            at, stamp = self._read()
+            if self._is_step(stamp - at):
+                *before, last = self._spans
+                spans = (
+                    *before,
+                    last._replace(end=at),
+                    _Span(self._looked, inf, stamp - at, stamp - at),
+                )
+                if len(spans) > SPANS_KEPT:
+                    first, second, *rest = spans
+                    least, most = min(first.least, second.least), max(first.most, second.most)
+                    spans = (_Span(first.begin, second.end, least, most), *rest)
+                self._spans = spans
+            self._looked = at
+            return at, stamp
+
+    def _is_step(self, ahead_s: float) -> bool:
+        return abs(ahead_s - self._spans[-1].most) >= STEP_S
 
     def _read(self) -> tuple[float, float]:
-        """(the monotonic clock, how far the wall clock is ahead of it), both read at one moment."""
+        """The monotonic clock and the wall clock at one moment."""
         for _ in range(_READS_MAX):
             before = self._steady()
             wall = self._wall()
             if self._steady() - before < _READ_WITHIN_S:
                 break
-        return before, wall - before
+        return before, wall

@@ -88,6 +88,7 @@ def assemble(
         provider_config=settings.provider_config,
         owner_trait=settings.placement.shared_owner_trait,
         writer=writer_of(settings, journal, client, identity.uuid, place),
+        clock=clock.now,
     )
     auditor = Auditor(
         tracker,
@@ -99,7 +100,14 @@ def assemble(
         lambda: reconciler.leads,
         may_not_heal=lambda tree, taking: reconciler.holds_back(tree, taking=taking),
     )
-    gate = Gate(tracker, client, reconciler.guest_of, journal.devices, reconciler.passed_devices)
+    gate = Gate(
+        tracker,
+        client,
+        reconciler.guest_of,
+        journal.devices,
+        reconciler.passed_devices,
+        clock=clock.now,
+    )
     condition = Condition(on_change)
     host_status = AgentStatus(
         settings,

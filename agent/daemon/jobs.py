@@ -128,6 +128,9 @@ class Jobs:
 
     def remove(self, name: str) -> None:
         """Remove a job; a run under way goes on to its end."""
+        self._scheduler.plan(partial(self._remove, name))
+
+    def _remove(self, name: str) -> None:
         if self._scheduler.get_job(name) is not None:
             self._scheduler.remove_job(name)
 

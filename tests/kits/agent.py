@@ -76,6 +76,7 @@ def opened(
     over: Transport | None = None,
     gate_paths: GatePaths | None = None,
     other_driver: Driver | None = None,
+    clock: HostClock | None = None,
 ) -> World:
     """The daemon's parts, put together as the service does it; `over`: another host's way to Placement.
 
@@ -108,7 +109,7 @@ def opened(
         wake_audit=lambda: audits_requested.append(now[0]),
         wake_carving=lambda: carvings_requested.append(now[0]),
         backoff=Backoff(clock=lambda: now[0], uniform=lambda _, high: high),
-        clock=_Clock(),
+        clock=clock or _Clock(),
         steady=lambda: now[0],
     )
     return World(

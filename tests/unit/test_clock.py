@@ -1,11 +1,13 @@
 """Ages: by the monotonic clock, whatever the wall clock is set to, and never too large."""
 
 from itertools import pairwise
+from unittest.mock import patch
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from agent import clock
 from agent.clock import STEP_S, HostClock
 
 DAY_S = 86_400.0
@@ -67,31 +69,62 @@ def test_a_start_with_the_clock_in_the_past_takes_stamps_that_lie_ahead_for_new(
     assert clocks.host.age_s(ahead) == pytest.approx(70)
 
 
-@given(
-    st.lists(
-        st.one_of(
-            st.tuples(st.just("wait"), st.floats(0, 1.0)),
-            st.tuples(st.just("set"), st.sampled_from(STEPS_S)),
-            st.tuples(st.just("stamp"), st.just(0.0)),
-            st.tuples(st.just("look"), st.just(0.0)),
-        ),
-        max_size=40,
-    )
+SETS = [*STEPS_S, 0.3, -0.3, STEP_S, -STEP_S]
+"""Steps, and what is too small for one."""
+RESOLUTION_S = 1e-6
+"""A float of seconds since 1970 tells no microsecond from the next."""
+EVENTS = st.one_of(
+    st.tuples(st.just("wait"), st.floats(0, 1.0)),
+    st.tuples(st.just("set"), st.sampled_from(SETS)),
+    st.tuples(st.sampled_from(["stamp", "look", "age"]), st.just(0.0)),
 )
-def test_no_stamp_of_this_run_is_ever_older_than_it_is(history: list[tuple[str, float]]) -> None:
+
+
+@given(st.lists(EVENTS, max_size=40), st.integers(2, clock.SPANS_KEPT))
+@example(
+    [("stamp", 0.0), ("wait", 0.2682178255523589), ("age", 0.0), ("set", -1.0), ("age", 0.0), ("stamp", 0.0)],
+    9,
+)
+@example(
+    [("wait", 0.2682178255523589), ("look", 0.0), ("set", -STEPS_S[0]), ("look", 0.0), ("stamp", 0.0)], 9
+)
+@example([("set", 1.0), ("stamp", 0.0), ("set", -1.0), ("wait", 1.0), ("set", 1.0)], 9)
+@example([("wait", 1.0), ("stamp", 0.0), ("set", 1.0), ("look", 0.0)], 9)
+def test_no_stamp_of_this_run_is_ever_older_than_it_is(history: list[tuple[str, float]], kept: int) -> None:
     """Deadlines that end claims would be over too early. In doubt a stamp is taken for younger."""
     clocks = Clocks()
     stamps: list[tuple[float, float]] = []
-    for what, amount in history:
-        match what:
-            case "wait":
-                clocks.steady += amount
-            case "set":
-                clocks.ahead += amount
-            case "look":
-                clocks.host.ahead_s()
-            case _:
-                stamps.append((clocks.host.now(), clocks.steady))
-        for stamp, made in stamps:
-            assert 0 <= clocks.host.age_s(stamp) <= clocks.steady - made + 2 * STEP_S
-    assert all(a.ahead != b.ahead for a, b in pairwise(clocks.host._spans))
+    with patch.object(clock, "SPANS_KEPT", kept):
+        for what, amount in [*history, ("age", 0.0)]:
+            match what:
+                case "wait":
+                    clocks.steady += amount
+                case "set":
+                    clocks.ahead += amount
+                case "look":
+                    clocks.host.ahead_s()
+                case "stamp":
+                    stamps.append((clocks.host.now(), clocks.steady))
+                case _:
+                    for stamp, made in stamps:
+                        assert 0 <= clocks.host.age_s(stamp) <= clocks.steady - made + STEP_S + RESOLUTION_S
+        assert len(clocks.host._spans) <= kept
+    assert all(a.most != b.most for a, b in pairwise(clocks.host._spans[1:]))
+
+
+@given(st.lists(st.tuples(st.floats(0, 3.0), st.sampled_from(STEPS_S[:4])), max_size=10), st.floats(0, 100.0))
+def test_a_clock_that_is_only_set_forward_leaves_each_age_exact(
+    steps: list[tuple[float, float]], later_s: float
+) -> None:
+    """No time of day comes twice then; a step of a second may hide in what the readings are off."""
+    clocks = Clocks()
+    stamps: list[tuple[float, float]] = []
+    for wait_s, step_s in steps:
+        stamps.append((clocks.host.now(), clocks.steady))
+        clocks.steady += wait_s
+        stamps.append((clocks.host.now(), clocks.steady))
+        clocks.ahead += step_s
+        clocks.host.ahead_s()
+    clocks.steady += later_s
+    for stamp, made in stamps:
+        assert clocks.host.age_s(stamp) == pytest.approx(clocks.steady - made, abs=1.0 + RESOLUTION_S)

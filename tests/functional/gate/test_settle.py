@@ -2,15 +2,20 @@
 
 import threading
 import time
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from kits.agent import opened, told
 from kits.gate import GatedHost, claim_of, domain, guest
+from kits.placements import usual_placement
 from kits.tracker import request
 
 from agent.claims.claim import ClaimState
+from agent.clock import HostClock
 from agent.gate import settle
+from agent.gate.decision import HookCall
 from agent.placement.transport import Reply
 from agent.status.overview import HostState
 
@@ -48,6 +53,24 @@ def test_who_did_not_come_is_released_after_a_while(host: GatedHost, monkeypatch
     monkeypatch.setattr(settle, "GRACE_S", 0.0)
     host.world.agent.reconcile("its interval, later")
     assert claim_of(host, uuid) is None
+
+
+def test_the_grace_period_is_by_the_clock_of_the_host(tmp_path: Path) -> None:
+    """Of the claim, of the guest that is expected and of the look: one clock has stamped all three."""
+    now = [1000.0]
+    world = opened(told(tmp_path, usual_placement(tmp_path)), clock=HostClock(lambda: now[0], lambda: now[0]))
+    try:
+        world.agent.reconcile("the start")
+        uuid = str(uuid4())
+        now[0] += 100
+        world.operations.gate(HookCall("prepare", "begin", domain(uuid)))
+        for waited_s, expected in ((settle.GRACE_S, True), (1.5, False)):
+            now[0] += waited_s
+            world.agent.reconcile("its interval")
+            assert (uuid in world.agent._tracker.claims()) is expected
+            assert world.agent._gate._expected.is_let_in(uuid) is expected
+    finally:
+        world.close()
 
 
 def test_once_placement_asks_to_be_left_alone_what_is_over_waits_for_the_next_look(

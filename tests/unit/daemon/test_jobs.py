@@ -5,9 +5,11 @@ import threading
 import time
 from collections.abc import Iterator
 from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
+from agent.clock import HostClock
 from agent.daemon.jobs import Jobs
 
 LONG_S = 3600.0
@@ -145,3 +147,32 @@ def test_jobs_with_jitter_begin_at_different_times(jobs: Jobs) -> None:
     jobs.start()
     first = [begun.get(timeout=10) for _ in range(20)]
     assert first[-1] - first[0] > 0.1, "40 a second are to be expected"
+
+
+def test_a_job_that_is_removed_while_the_clock_is_set_ends_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reload removes a job from another thread than the one that moves the plan along."""
+    ahead = [3600.0]  # and then back to what APScheduler reads
+    host = HostClock(lambda: time.time() + ahead[0])
+    stepped, ran = SimpleQueue[float](), threading.Semaphore(0)
+    jobs = Jobs(lambda name, error: None, stepped.put, host)
+    jobs.every("verify", lambda: None, LONG_S)
+    jobs.every("look", ran.release, 0.05)
+    scheduler, removals = jobs._scheduler, []
+    listed = scheduler.get_jobs
+
+    def get_jobs() -> list[Any]:
+        found: list[Any] = listed()
+        removals.append(removal := threading.Thread(target=jobs.remove, args=("verify",)))
+        removal.start()
+        removal.join(0.2)
+        return found
+
+    monkeypatch.setattr(scheduler, "get_jobs", get_jobs)
+    jobs.start()
+    try:
+        ahead[0] = 0.0
+        assert stepped.get(timeout=5) == pytest.approx(-3600.0, abs=0.1)
+        removals[0].join(5)
+        assert ran.acquire(timeout=5) and scheduler.get_job("verify") is None
+    finally:
+        jobs.stop()
