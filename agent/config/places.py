@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 
 from agent.durable.files import check_accepts_files
+from agent.durable.obstacles import NO_DESCRIPTORS, obstacle_of
 from agent.errors import SettingsError, StateError
 from agent.http import unix_socket
 from agent.http.errors import NotASocket
@@ -29,13 +30,30 @@ def check_state_path(path: Path) -> None:
 
 def unusable_state_path(path: Path, error: OSError) -> StateError:
     """The error for a state directory that cannot be made or used."""
-    remedy = "create it, owned by the agent's user,"
-    if error.errno == errno.EROFS:
-        remedy = "see in `dmesg` why its file system was mounted read-only, mend that,"
+    obstacle = obstacle_of(path, error)
+    remedy = obstacle.remedy
+    if error.errno == errno.ENOENT or (error.errno == errno.EACCES and not os.path.lexists(path)):
+        remedy = "create it, owned by the agent's user"
+    or_else = "" if error.errno in NO_DESCRIPTORS else ", or set [DEFAULT] state_path"
     return StateError(
-        f"The state directory {path} cannot be used: {error.strerror}; {remedy} or set [DEFAULT] state_path.",
-        path=str(path),
+        f"The state directory {path} cannot be used: {obstacle.reason}; {remedy}{or_else}.", path=str(path)
     )
+
+
+def check_running_state_path(path: Path) -> str | None:
+    """What keeps a running agent from making files in its state directory: a sentence, None if nothing does.
+
+    Its databases are open, so it goes on working. Raises StateError where it does not: their file system is
+    read-only, or the directory is gone.
+    """
+    try:
+        check_accepts_files(path)
+    except OSError as error:
+        unusable = unusable_state_path(path, error)
+        if error.errno in {errno.EROFS, errno.ENOENT}:
+            raise unusable from error
+        return unusable.message
+    return None
 
 
 def check_api_socket(path: Path) -> None:
@@ -58,9 +76,13 @@ def check_api_socket(path: Path) -> None:
 
 def unusable_socket_directory(path: Path, error: OSError) -> SettingsError:
     """The error for a directory of the API socket that cannot be made or used."""
+    obstacle = obstacle_of(path, error)
+    remedy = "make it (mode 0750, owned by the agent's user)"
+    if path.is_dir() or error.errno in NO_DESCRIPTORS:
+        remedy = obstacle.remedy
     return SettingsError(
-        f"The socket's directory {path} cannot be used: {error.strerror}; make it (mode 0750, owned by the "
-        "agent's user) or set another [api] socket",
+        f"The socket's directory {path} cannot be used: {obstacle.reason}; {remedy} or set another [api] "
+        "socket",
         directory=str(path),
     )
 

@@ -8,6 +8,7 @@ from agent.api.local_operations import LocalOperations
 from agent.audit.auditor import Auditor
 from agent.backoff import Backoff
 from agent.clock import HostClock
+from agent.config.places import check_running_state_path
 from agent.config.settings import Settings
 from agent.daemon.host_agent import HostAgent
 from agent.daemon.kept_needs import BootNeeds, CpuNeeds
@@ -135,6 +136,7 @@ def assemble(
         wake=wake,
         wake_audit=wake_audit,
         is_gate_enabled=lambda: gate_paths is not None and is_enabled(gate_paths),
+        check_directory=lambda: check_running_state_path(settings.state_path),
         check_state=lambda: journal.remember_host(identity.uuid),
         ask_placement=lambda: client.generations(identity.uuid),
         backoff=backoff,

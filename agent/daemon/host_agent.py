@@ -47,9 +47,11 @@ class HostAgent:
     """Runs one host's jobs. Any thread may call.
 
     Implements `agent.api.local_operations.Supervisor`. `wake(delay_s)` schedules a pass in so many seconds,
-    `wake_audit` the first audit; `is_gate_enabled` tells whether libvirt's hook is there; `check_state`
-    raises StateError while the agent's own state cannot be written; `ask_placement` sends a small request,
-    and raises PlacementError where Placement does not answer it. `steady` gives seconds of a steady clock.
+    `wake_audit` the first audit; `is_gate_enabled` tells whether libvirt's hook is there;
+    `check_directory` returns what is wrong with the state directory, and raises StateError while nothing can
+    be written there; `check_state` writes, and raises StateError where that fails; `ask_placement` sends a
+    small request, and raises PlacementError where Placement does not answer it. `steady` gives seconds of a
+    steady clock.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class HostAgent:
         wake: Callable[[float], None],
         wake_audit: Callable[[], None],
         is_gate_enabled: Callable[[], bool],
+        check_directory: Callable[[], str | None],
         check_state: Callable[[], None],
         ask_placement: Callable[[], object],
         backoff: Backoff | None = None,
@@ -83,6 +86,7 @@ class HostAgent:
         self._wake_audit = wake_audit
         self._is_gate_enabled = is_gate_enabled
         self._missed_guests = MissedGuests(gate, tracker)
+        self._check_directory = check_directory
         self._check_state = check_state
         self._ask_placement = ask_placement
         self._backoff = backoff or Backoff()
@@ -316,7 +320,8 @@ class HostAgent:
         self.host_status.record_pass(report)
         self._recorder.record_pass(report)
         silences, fault = self._silences, self.condition.fault
-        error = report.error or self._recover(report)
+        directory_problem, directory_error = self._check_own_directory()
+        error = report.error or directory_error or self._recover(report)
         if isinstance(error, IdentityError):
             error = self._with_guests(error)
         if error is not None:
@@ -325,7 +330,8 @@ class HostAgent:
             self.tell_schedulers(answers=refused and "retry_after" not in error.details)
         if error is not None or self._silences != silences:  # Placement failed during the recovery
             return
-        self._log_new_problems(report.problems)
+        problems = report.problems if directory_problem is None else (directory_problem, *report.problems)
+        self._log_new_problems(problems)
         for notice in report.notices:
             if notice not in self._noticed:
                 LOG.warning(notice)
@@ -435,6 +441,13 @@ class HostAgent:
         )
         self._reconciler.invalidate()
         self.request_pass()
+
+    def _check_own_directory(self) -> tuple[str | None, StateError | None]:
+        """What is wrong with the state directory, and the fault that this is, if it is one."""
+        try:
+            return self._check_directory(), None
+        except StateError as error:
+            return None, error
 
     def _recover(self, report: PassReport) -> PlimsollError | None:
         """Check that a fault of the agent's own state is gone. Once after the start, finish or undo what a

@@ -1,8 +1,8 @@
 """The doctor's checks of the agent's files: the state directory, its databases, the host's identity."""
 
+import errno
 import json
 import os
-import pwd
 import shutil
 import sqlite3
 import stat
@@ -12,7 +12,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from agent.doctor.check import DoctorCheck, bad, good, warning
-from agent.durable.files import OWNER_ONLY, is_there
+from agent.durable.files import OWNER_ONLY, check_accepts_files, is_there
+from agent.durable.obstacles import READ_ONLY_REMEDY, mount_of, obstacle_of, user_name
 from agent.errors import IdentityError
 from agent.state.identity import ID_FILE, NAME_FILE, establish_identity
 
@@ -34,13 +35,13 @@ def state_directory(path: Path) -> Iterator[DoctorCheck]:
     except OSError as error:
         yield bad("state", f"{path}: {error.strerror}.", "Run the doctor as root, or as the agent's user.")
         return
-    owner = _name_of(status.st_uid)
+    owner = user_name(status.st_uid)
     if status.st_mode & stat.S_IWOTH:
         yield bad("state", f"Every user may write to {path}.", f"chmod 0700 {path}")
     elif not os.access(path, os.R_OK | os.X_OK):
         yield bad(
             "state",
-            f"{path} belongs to {owner}; {_name_of(os.geteuid())} may not read it.",
+            f"{path} belongs to {owner}; {user_name(os.geteuid())} may not read it.",
             "Run the doctor as root, or as the agent's user.",
         )
         return
@@ -55,11 +56,13 @@ def state_directory(path: Path) -> Iterator[DoctorCheck]:
 
 
 def _free_space(path: Path) -> DoctorCheck:
-    if os.statvfs(path).f_flag & os.ST_RDONLY:
+    mount = mount_of(path)
+    if os.statvfs(path).f_flag & os.ST_RDONLY or (mount is not None and mount.is_read_only):
+        remedy = READ_ONLY_REMEDY if mount is None else mount.remedy
         return bad(
             "disk",
-            f"The file system of {path} is mounted read-only: the agent cannot start, nor take a claim.",
-            f"See in `dmesg` why the kernel did that, mend it, then: mount -o remount,rw {_mount_of(path)}",
+            f"The file system of {path} is read-only: the agent cannot start, nor take a claim.",
+            f"{remedy[0].upper()}{remedy[1:]}",
         )
     free = shutil.disk_usage(path).free
     sentence = f"The file system of {path} has {free // MEBIBYTE} MiB free."
@@ -71,9 +74,23 @@ def _free_space(path: Path) -> DoctorCheck:
     return good("disk", sentence)
 
 
-def _mount_of(path: Path) -> Path:
-    """Where the file system of the path is mounted."""
-    return next(each for each in (path, *path.absolute().parents) if each.is_mount())
+def accepts_files(path: Path, uid: int) -> Iterator[DoctorCheck]:
+    """What keeps the agent's user, if this process is its, from making files in the state directory.
+
+    Nothing if all is well. Other checks tell a missing directory and a read-only file system.
+    """
+    if os.geteuid() != uid:
+        return
+    try:
+        check_accepts_files(path)
+    except OSError as error:
+        if error.errno not in {errno.EROFS, errno.ENOENT}:
+            obstacle = obstacle_of(path, error)
+            yield bad(
+                "state",
+                f"{path} cannot be used: {obstacle.reason}. The agent cannot start again.",
+                f"{obstacle.remedy[0].upper()}{obstacle.remedy[1:]}",
+            )
 
 
 def identity(path: Path, host: str) -> DoctorCheck:
@@ -141,10 +158,3 @@ def _database(file: Path) -> DoctorCheck:
     if mode & ~OWNER_ONLY:
         return warning("database", f"{file} has mode {mode:04o}.", f"chmod 0600 {file}")
     return good("database", f"{file} is intact (schema {version}).")
-
-
-def _name_of(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"uid {uid}"

@@ -43,6 +43,7 @@ def examine(
     user = agent_user(settings.state_path)
 
     def requests() -> Iterator[DoctorCheck]:
+        yield from checks_state.accepts_files(settings.state_path, user.pw_uid if user else 0)
         yield from checks_service.placement(settings)
         yield from checks_host.hypervisor(settings)
         yield from cpu_power(settings)

@@ -20,6 +20,8 @@ from __future__ import annotations
 import sqlite3
 from pathlib import Path
 
+from agent.durable.obstacles import find_obstacle, obstacle_of
+
 
 class DatabaseError(Exception):
     """The operation failed, and nothing was changed unless a subclass says otherwise.
@@ -98,10 +100,13 @@ class DatabaseNewer(DatabaseError):
 
 
 class DatabaseUnwritable(DatabaseError):
-    """A write or a sync failed."""
+    """A write or a sync failed. `remedy` is a clause."""
 
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(path, f"{path} cannot be written ({reason}); nothing was changed. Check the disk.")
+    def __init__(self, path: Path, reason: str, remedy: str = "check the disk") -> None:
+        super().__init__(
+            path,
+            f"{path} cannot be written ({reason}); nothing was changed. {remedy[0].upper()}{remedy[1:]}.",
+        )
 
 
 class DiskFull(DatabaseUnwritable):
@@ -140,8 +145,17 @@ def typed(error: sqlite3.Error, path: Path) -> DatabaseError:
     if name.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
         return DatabaseBusy(path)
     if name.startswith(("SQLITE_IOERR", "SQLITE_READONLY", "SQLITE_CANTOPEN", "SQLITE_PERM")):
-        return DatabaseUnwritable(path, f"{error}, {name}")
+        obstacle = find_obstacle(path)  # SQLite says "disk I/O error" and "unable to open" for any of them
+        if obstacle is None:
+            return DatabaseUnwritable(path, f"{error}, {name}")
+        return DatabaseUnwritable(path, obstacle.reason, obstacle.remedy)
     return DatabaseError(path, f"{path}: {error} ({name or type(error).__name__}).")
+
+
+def unwritable(error: OSError, path: Path) -> DatabaseUnwritable:
+    """The error for a file beside the database that could not be made, opened or extended."""
+    obstacle = obstacle_of(path.parent, error)
+    return DatabaseUnwritable(path, obstacle.reason, obstacle.remedy)
 
 
 def concerns_the_file(error: sqlite3.Error) -> bool:

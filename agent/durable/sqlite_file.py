@@ -50,6 +50,7 @@ from agent.durable.errors import (
     DatabaseUnwritable,
     DiskFull,
     typed,
+    unwritable,
 )
 from agent.durable.files import (
     NO_SPACE,
@@ -382,7 +383,7 @@ class SqliteFile:
         except OSError as error:
             self._abandon()
             full = error.errno in NO_SPACE
-            failure = DiskFull(self.path) if full else DatabaseUnwritable(self.path, str(error))
+            failure = DiskFull(self.path) if full else unwritable(error, self.path)
             failure.__cause__ = error
             return failure
         except Exception as error:  # noqa: BLE001 - a mistake in a participant must not end the writer thread
@@ -465,7 +466,7 @@ def _typed_errors(path: Path) -> Iterator[None]:
     except sqlite3.Error as error:
         raise typed(error, path) from error
     except OSError as error:
-        raise DatabaseUnwritable(path, error.strerror or str(error)) from error
+        raise unwritable(error, path) from error
 
 
 def _connect(path: Path, application_id: int, migrations: Sequence[str]) -> sqlite3.Connection:

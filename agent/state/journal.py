@@ -27,7 +27,7 @@ from agent.claims.claim import (
 )
 from agent.claims.doubt import Doubt, doubt_to_json, read_doubt
 from agent.claims.parse_request import read_request, request_to_json
-from agent.durable.errors import DatabaseError, DatabaseTimeout
+from agent.durable.errors import DatabaseError, DatabaseTimeout, DatabaseUnwritable
 from agent.durable.group_commit import Ticket, Transaction
 from agent.durable.sqlite_file import SqliteFile
 from agent.errors import PlimsollError, StateError, StateUnknown, counted
@@ -546,7 +546,9 @@ class Journal:
         try:
             return self._file.read(query, parameters, timeout_s=self.wait_s)
         except (DatabaseError, sqlite3.Error) as error:
-            raise StateError(f"The agent's journal was not read: {error}") from error
+            # A read waits for the overwriting of what a failed write left: that fails as the write did.
+            done = "written" if isinstance(error, DatabaseUnwritable) else "read"
+            raise StateError(f"The agent's journal was not {done}: {error}") from error
 
     def _claim(self, row: tuple[Any, ...]) -> Claim:
         consumer, state, request, allocations, units, since, adopted, cells, makings, group_units = row

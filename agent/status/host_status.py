@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Protocol
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from agent.audit.auditor import Auditor
 from agent.claims.rows import total
 from agent.claims.used import IDLE
 from agent.config.settings import Settings
+from agent.durable.files import check_accepts_files
 from agent.errors import StateError, UnknownConsumer
 from agent.gate.effect import GateEffect
 from agent.moves.circumstances import moved_away_advice
@@ -233,10 +235,17 @@ class AgentStatus:
                 self._last_pass is not None and self._reconciler.guests is not None,
                 self._timer() - self._heartbeat_at,
                 self._reconciler.running_s(),
-                os.access(self._state_path, os.W_OK | os.X_OK),
+                self._accepts_files(),
                 self._state_path,
             )
         )
+
+    def _accepts_files(self) -> bool:
+        try:
+            check_accepts_files(Path(self._state_path))
+        except OSError:
+            return False
+        return True
 
     def overview(self) -> Overview:
         """The host at this moment."""

@@ -66,6 +66,7 @@ NOT_ON_BOTH = {
     "status/test_host_status.py": "what is shown of the agent's memory, of one host for a whole module",
     "daemon/test_full_disk.py": "the state directory, and the embedded core's file in it",
     "daemon/test_stalled_journal.py": "the agent's own disk",
+    "daemon/test_unwritable_state.py": "the agent's own state directory",
     "tracker/test_release_cost.py": "what the databases of the agent and of the embedded core do",
     "reconcile/test_reshape_disk.py": "the agent's own disk",
     "tracker/test_guarded_write.py": "faults that a real server does not produce, on the embedded core",

@@ -86,6 +86,8 @@ def test_the_command_ends_though_its_child_hangs(
     os.chown(state, nobody.pw_uid, nobody.pw_gid)
     monkeypatch.setattr("agent.doctor.examine.checks_service.placement", lambda settings: hangs())
     monkeypatch.setattr("agent.doctor.examine.checks_as", partial(checks_as, within_s=0.5))
+    # The user may not enter pytest's directories.
+    monkeypatch.setattr("agent.doctor.examine.checks_state.accepts_files", lambda *_: ())
     file = tmp_path / "plimsoll.conf"
     file.write_text(
         f"[DEFAULT]\ncompute_driver = fake\nhost = vm\nstate_path = {state}\n[placement]\nkind = embedded\n"

@@ -14,6 +14,7 @@ import pytest
 from agent.config.places import unusable_state_path
 from agent.doctor import checks_state
 from agent.doctor.check import CheckVerdict
+from agent.durable import obstacles
 
 GOOD, WARNING, BAD = CheckVerdict.GOOD, CheckVerdict.WARNING, CheckVerdict.BAD
 HOST_UUID = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
@@ -42,16 +43,56 @@ def test_the_free_space_is_judged(
     assert disk.verdict is verdict and f"{free_mib} MiB free" in disk.sentence
 
 
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("1 0 8:1 / {0} ro,relatime - ext4 /dev/sda1 ro", "mount -o remount,rw {0}"),
+        ("1 0 8:1 / {0} ro,relatime - ext4 /dev/sda1 rw", "mount -o remount,bind,rw {0}"),
+        ("1 0 8:1 / {0} rw,relatime - ext4 /dev/sda1 rw,emergency_ro", "fsck /dev/sda1"),
+    ],
+)
 def test_a_read_only_file_system_is_named_with_its_mount_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, remedy: str
+) -> None:
+    """Also where statvfs does not say so: ext4 after an error. A bind mount is no mount of its parents."""
+    state = tmp_path / "state"
+    state.mkdir()
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"9 0 8:9 / / rw - ext4 /dev/sda9 rw\n{line.format(state)}\n")
+    monkeypatch.setattr(obstacles, "MOUNTS", mounts)
+    *_, disk = checks_state.state_directory(state)
+    assert disk.verdict is BAD and "read-only" in disk.sentence
+    assert remedy.format(state) in disk.remedy and disk.remedy.startswith("See ")
+    refused = unusable_state_path(state, OSError(errno.EROFS, os.strerror(errno.EROFS)))
+    assert remedy.format(state) in refused.message and "create it" not in refused.message
+
+
+def test_a_file_system_that_statvfs_calls_read_only_is_bad(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_RDONLY))
-    monkeypatch.setattr(Path, "is_mount", lambda path: path == tmp_path.parent)
     *_, disk = checks_state.state_directory(tmp_path)
-    assert disk.verdict is BAD and "read-only" in disk.sentence
-    assert disk.remedy.endswith(f"mount -o remount,rw {tmp_path.parent}")
-    refused = unusable_state_path(tmp_path, OSError(errno.EROFS, os.strerror(errno.EROFS)))
-    assert "dmesg" in refused.message and "create it" not in refused.message
+    assert disk.verdict is BAD and "dmesg" in disk.remedy
+
+
+def test_a_directory_in_which_its_owner_may_make_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not list(checks_state.accepts_files(tmp_path, os.geteuid()))
+    assert not list(checks_state.accepts_files(tmp_path / "missing", os.geteuid()))
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    tmp_path.chmod(0o555)
+    monkeypatch.setattr(checks_state, "check_accepts_files", refuse)
+    (check,) = checks_state.accepts_files(tmp_path, os.geteuid())
+    assert check.verdict is BAD and "mode 0555" in check.sentence
+    assert check.remedy == f"Run `chmod 0700 {tmp_path}`"
+    refused = unusable_state_path(tmp_path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+    assert "create it" not in refused.message and f"chmod 0700 {tmp_path}" in refused.message
+    missing = unusable_state_path(tmp_path / "none", FileNotFoundError(errno.ENOENT, "No such file"))
+    assert "create it" in missing.message
 
 
 def test_the_identity_before_and_after_the_first_start(tmp_path: Path) -> None:

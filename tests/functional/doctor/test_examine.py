@@ -55,6 +55,15 @@ def patient(tmp_path: Path) -> Patient:
     return Patient(tmp_path)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become the agent's user")
+def test_root_learns_that_the_agents_user_may_not_write(patient: Patient) -> None:
+    """Root may write to any directory, whatever its mode."""
+    os.chown(patient.state, NOBODY, NOBODY)
+    patient.state.chmod(0o555)
+    (refused,) = (text for verdict, text in patient.verdicts("state") if verdict == "bad")
+    assert "nobody may not" in refused  # pytest's directories are closed to others: it may not enter them
+
+
 def test_a_running_agent_is_well(tmp_path: Path) -> None:
     agent = Agent(tmp_path)
     agent.start()
