@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code, one of those that `plimsoll --help` lists."""
     try:
+        import signal
+
+        if "agent" in (sys.argv if argv is None else argv):
+            # Before the slow imports: a reload while the agent starts stays pending until its service runs.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         return _main(argv)
     except KeyboardInterrupt:
         print("plimsoll: interrupted", file=sys.stderr)
@@ -101,7 +106,10 @@ def _say_what_was_done() -> None:
 
 
 def _run(args: Namespace) -> int:
+    import signal
+
     from agent import __version__
+    from agent.cli.agent import agent
     from agent.errors import ExitCode, UsageError
 
     if args.version:
@@ -114,6 +122,8 @@ def _run(args: Namespace) -> int:
         raise UsageError(
             "the answer of this command is not one table, so it cannot be csv: take json or yaml"
         )
+    if args.run is not agent:  # the word was an argument of another command
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     code: ExitCode = args.run(args)
     return code
 

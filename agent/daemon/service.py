@@ -110,6 +110,7 @@ class Service:
     def __enter__(self) -> "Service":
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._signalled)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})  # `agent.cli.main` held it back
         with self._stack:
             self._start()
             self._stack = self._stack.pop_all()

@@ -1,4 +1,4 @@
-"""The first audit comes within a minute of the start, with the interval that the settings have by default."""
+"""The service in this process: its first audit comes within a minute, and no reload is lost."""
 
 import signal
 import time
@@ -64,3 +64,20 @@ def test_the_service_runs_that_audit_without_a_request(
     with own:
         eventually("the first audit", lambda: ask(path, "GET", "/v1/status").body["audited"], 20)
         assert "findings   none, audited " in output_of(path, "status")
+
+
+def test_a_reload_that_came_before_the_service_is_done_by_it(
+    own: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reloads: list[bool] = []
+
+    def reload(service: Service) -> None:
+        reloads.append(True)
+        service._stop = True
+
+    monkeypatch.setattr(Service, "_reload_settings", reload)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # as agent.cli.main does
+    signal.raise_signal(signal.SIGHUP)
+    with own as service_:
+        service_.serve()
+    assert reloads == [True]
