@@ -1,17 +1,60 @@
-"""Reads replies of the Placement API: members of their bodies, and the error that a rejection becomes. Pure.
+"""What a reply of the Placement API says: the outcome of a write, an error, the body's members. Pure.
+
+The outcome of a write is a value: done, refused, or unknown. A write is known to be done or refused only by
+an answer that Placement itself gave: such an answer has Placement's request id. All else leaves the outcome
+unknown, and Placement may still do the write later.
 
 Source: https://docs.openstack.org/api-ref/placement/ (errors: "Error Codes").
 """
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 
 from agent.errors import PlacementConflict, PlacementError, PlacementFull, PlacementUnavailable
-from agent.placement.outcome import WriteDone, WriteOutcome, WriteRefused, WriteUnknown
 from agent.placement.transport import Reply
 from agent.tree import Inventory
+
+
+@dataclass(frozen=True, slots=True)
+class WriteDone:
+    """Placement did the write."""
+
+    def check(self) -> None:
+        """Do nothing; see `WriteRefused.check`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRefused:
+    """Placement rejected the write, or it was not sent: nothing of it is done, now or later."""
+
+    error: PlacementError
+
+    def check(self) -> None:
+        """Raises the error, for a caller that treats all errors alike."""
+        raise self.error
+
+
+@dataclass(frozen=True, slots=True)
+class WriteUnknown:
+    """No answer of Placement tells what became of the write.
+
+    `late`: Placement may still do it, at any time. Otherwise its work on the write has ended, and a read
+    shows the result.
+    """
+
+    error: PlacementUnavailable
+    late: bool = True
+
+    def check(self) -> None:
+        """Raises the error, for a caller that treats all errors alike."""
+        raise self.error
+
+
+WriteOutcome = WriteDone | WriteRefused | WriteUnknown
+
 
 REQUEST_ID = "x-openstack-request-id"
 """Placement puts it into each of its answers; what answers in its place does not know it."""

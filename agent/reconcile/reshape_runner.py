@@ -38,9 +38,8 @@ from agent.errors import (
     counted,
 )
 from agent.moves.states import MIGRATION_TYPE, MoveState
-from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.placement.outcome import WriteDone, WriteRefused, WriteUnknown
-from agent.placement.write_gate import ANYWHERE
+from agent.placement.client import ANYWHERE, ConsumerAllocations, PlacementClient
+from agent.placement.replies import WriteDone, WriteRefused, WriteUnknown
 from agent.providers.plan import same_inventories
 from agent.reconcile.desired import Desired
 from agent.reconcile.reshape_outcome import fence_and_check, was_executed

@@ -13,8 +13,7 @@ from agent.durable.files import write_atomically
 from agent.errors import UsageError
 from agent.json_checks import read_object
 from agent.placement.client import ConsumerAllocations
-from agent.placement.transfer.document import from_document, to_document
-from agent.placement.transfer.snapshot import PlacementSnapshot
+from agent.placement.transfer.snapshot import PlacementSnapshot, from_document, to_document
 from agent.shapes import Amounts, Held
 from agent.tree import ProviderTree
 

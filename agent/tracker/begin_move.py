@@ -25,7 +25,7 @@ from agent.moves.live_migratable import MdevTypes, mdev_classes
 from agent.moves.ownership import ObservedState, observed_state
 from agent.moves.states import MIGRATION_TYPE, Move, MoveKind, MoveState, MoveStep
 from agent.placement.client import ConsumerAllocations
-from agent.placement.outcome import WriteRefused
+from agent.placement.replies import WriteRefused
 from agent.tracker.choose_move import MoveChoice
 from agent.tracker.claim_attempt import expected_generation
 from agent.tracker.context import TrackerContext

@@ -17,7 +17,7 @@ from agent.errors import (
     PlacementUnavailable,
 )
 from agent.placement.client import PlacementClient
-from agent.placement.outcome import WriteOutcome, WriteRefused
+from agent.placement.replies import WriteOutcome, WriteRefused
 from agent.providers.unclaimed import released
 from agent.shapes import Allocations, Usages
 from agent.state.pause import Pause

@@ -7,7 +7,7 @@ from agent.claims.claim import Claim, ClaimState
 from agent.claims.doubt import DoubtKind
 from agent.errors import PlacementConflict, PlacementFull, PlacementUnavailable
 from agent.placement.client import ConsumerAllocations
-from agent.placement.outcome import WriteDone, WriteRefused
+from agent.placement.replies import WriteDone, WriteRefused
 from agent.shapes import Allocations
 from agent.tracker.context import TrackerContext
 from agent.tracker.guarded_write import checked

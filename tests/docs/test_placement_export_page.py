@@ -9,7 +9,7 @@ from kits.paths import CHECKOUT
 
 from agent.placement.embedded.http.auth import ROLES, Tokens
 from agent.placement.transfer import invariants
-from agent.placement.transfer.document import from_document, to_document
+from agent.placement.transfer.snapshot import from_document, to_document
 
 TEXT = (CHECKOUT / "docs" / "placement-export.md").read_text(encoding="utf-8")
 

@@ -23,7 +23,7 @@ from agent.durable.errors import DatabaseError
 from agent.errors import StateError
 from agent.moves.states import Move, MoveState
 from agent.placement.client import PlacementClient
-from agent.placement.outcome import WriteRefused, WriteUnknown
+from agent.placement.replies import WriteRefused, WriteUnknown
 from agent.reconcile.one_writer import Writer
 from agent.reshape import relocate
 from agent.state.journal import Journal, PendingWrite

@@ -54,7 +54,7 @@ def _read(args: Namespace) -> tuple[PlacementSnapshot, ServiceEvidence | None]:
         return read_content(args, with_usages=True)
     if args.state_dir or args.url or args.config_file:
         raise UsageError("Check either a file or a Placement, not both.")
-    from agent.placement.transfer.document import from_text
+    from agent.placement.transfer.snapshot import from_text
 
     return from_text(read_text_file(args.file)), None
 

@@ -50,7 +50,7 @@ def add_export(add: CommandAdder) -> None:
 def export(args: Namespace) -> ExitCode:
     """Write the document. Raises StateError where the file cannot be written."""
     from agent.durable.files import write_atomically
-    from agent.placement.transfer.document import to_document, to_text
+    from agent.placement.transfer.snapshot import to_document, to_text
 
     content = _read_trees(args) if args.root else read_content(args)[0]
     if args.file == STANDARD_STREAM:
@@ -67,7 +67,7 @@ def export(args: Namespace) -> ExitCode:
 
 def _read_trees(args: Namespace) -> PlacementSnapshot:
     from agent.placement.transfer.read import SnapshotClient, read_state_dir, read_trees
-    from agent.placement.transfer.remove import select_trees
+    from agent.placement.transfer.snapshot import select_trees
 
     if is_state_dir(args):
         with naming_the_place(args):

@@ -44,10 +44,9 @@ def add_import(add: CommandAdder) -> None:
 
 def import_(args: Namespace) -> ExitCode:
     """Import a document, then read the target again and compare."""
-    from agent.placement.transfer.document import from_text
-    from agent.placement.transfer.import_ import UNTYPED_MICROVERSION, apply_import, plan_import
     from agent.placement.transfer.read import SnapshotClient, read_counterpart
-    from agent.placement.transfer.snapshot import differences, foreign_consumers
+    from agent.placement.transfer.snapshot import differences, foreign_consumers, from_text
+    from agent.placement.transfer.write import UNTYPED_MICROVERSION, apply_import, plan_import
 
     wanted = from_text(read_text_file(args.file))
     with opened_with_progress(args) as transport:

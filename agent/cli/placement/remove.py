@@ -37,9 +37,9 @@ def add_remove(add: CommandAdder) -> None:
 
 def remove(args: Namespace) -> ExitCode:
     """Remove the content of a document from a Placement."""
-    from agent.placement.transfer.document import from_text
     from agent.placement.transfer.read import SnapshotClient, read_counterpart
-    from agent.placement.transfer.remove import apply_removal, plan_removal
+    from agent.placement.transfer.snapshot import from_text
+    from agent.placement.transfer.write import apply_removal, plan_removal
 
     unwanted = from_text(read_text_file(args.file))
     with opened_with_progress(args) as transport:

@@ -13,10 +13,15 @@ from kits.wire import Wire
 
 from agent.errors import ImportRefused, UsageError
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.placement.transfer.import_ import UNTYPED_MICROVERSION, apply_import, plan_import
 from agent.placement.transfer.read import SnapshotClient, read_counterpart, read_trees
-from agent.placement.transfer.remove import apply_removal, plan_removal, select_trees
-from agent.placement.transfer.snapshot import PlacementSnapshot, differences
+from agent.placement.transfer.snapshot import PlacementSnapshot, differences, select_trees
+from agent.placement.transfer.write import (
+    UNTYPED_MICROVERSION,
+    apply_import,
+    apply_removal,
+    plan_import,
+    plan_removal,
+)
 from agent.placement.transport import Transport
 from agent.tree import Inventory, Provider
 

@@ -129,7 +129,7 @@ STORY = (
     Ask("bar_first_write", lambda c: c.bar_first_write(NOBODY).check(), claims=True),
 )
 OUTCOMES = {"send_allocations", "send_reshape"}
-"""What `write_allocations` and `reshape` are made of: see tests/unit/placement/test_outcome.py."""
+"""What `write_allocations` and `reshape` are made of: see tests/unit/placement/test_replies.py."""
 
 
 def test_the_story_has_everything_that_a_client_can_ask() -> None:

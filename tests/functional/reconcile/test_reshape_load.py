@@ -16,7 +16,7 @@ from kits.tracker import request
 from agent.claims.claim import Claim
 from agent.driver import MoveInstruction
 from agent.errors import DoesNotFit, PlacementFull, PlacementUnavailable
-from agent.placement.write_gate import WriteGate
+from agent.placement.client import WriteGate
 
 FLAT = (host(VGPU=8),)
 NESTED = (host(), provider("gpu0", VGPU=4), provider("gpu1", VGPU=4))

@@ -14,10 +14,15 @@ from kits.tracker import fast_directory
 from kits.wire import Wire
 
 from agent.errors import ApplyError, PlacementUnavailable
-from agent.placement.transfer.import_ import UNTYPED_MICROVERSION, apply_import, plan_import
 from agent.placement.transfer.read import SnapshotClient, read_service
-from agent.placement.transfer.remove import apply_removal, plan_removal
 from agent.placement.transfer.snapshot import differences
+from agent.placement.transfer.write import (
+    UNTYPED_MICROVERSION,
+    apply_import,
+    apply_removal,
+    plan_import,
+    plan_removal,
+)
 from agent.placement.transport import Transport
 
 REQUESTS_MAX = 100

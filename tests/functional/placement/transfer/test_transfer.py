@@ -31,11 +31,10 @@ from agent.placement.client import ConsumerAllocations
 from agent.placement.connect import open_transport
 from agent.placement.embedded import Core
 from agent.placement.embedded.http.serve import Server
-from agent.placement.transfer.document import to_text
-from agent.placement.transfer.import_ import UNTYPED_MICROVERSION, apply_import, plan_import
 from agent.placement.transfer.invariants import broken_invariants
 from agent.placement.transfer.read import SnapshotClient, read_service, read_state_dir
-from agent.placement.transfer.snapshot import PlacementSnapshot, differences, foreign_consumers
+from agent.placement.transfer.snapshot import PlacementSnapshot, differences, foreign_consumers, to_text
+from agent.placement.transfer.write import UNTYPED_MICROVERSION, apply_import, plan_import
 from agent.placement.transport import Reply, Transport
 from agent.placement.transport_socket import SocketTransport
 from agent.tree import Inventory, Provider

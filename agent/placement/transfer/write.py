@@ -1,12 +1,16 @@
-"""Imports a snapshot into a Placement service, over its API: plan, apply, verify.
+"""Imports a snapshot into a Placement service over its API, and removes one: plan, apply, verify.
 
-A plan has three stages. Each may be interrupted anywhere and planned again.
+A plan of an import has three stages. Each may be interrupted anywhere and planned again.
 
-1. Providers, with traits and aggregates, without inventories.
-2. Consumers, some at a time. One request (POST /reshaper) writes the allocations of some consumers together
-   with the inventories that they are on, exactly as large as the allocations on them then. So another client
-   cannot take what the next consumers need, and a snapshot with over-used inventories imports like any other.
-3. The final inventories.
+    1. Providers, with traits and aggregates, without inventories.
+    2. Consumers, some at a time. One request (POST /reshaper) writes the allocations of some consumers
+       together with the inventories that they are on, exactly as large as the allocations on them then. So
+       another client cannot take what the next consumers need, and a snapshot with over-used inventories
+       imports like any other.
+    3. The final inventories.
+
+To move a host to another Placement, its trees are imported and verified there first, and removed here last.
+So at each moment at least one of the two services has the allocations.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,13 +27,15 @@ from agent.placement.transfer.snapshot import (
     Difference,
     PlacementSnapshot,
     differences,
+    foreign_consumers,
     same_consumer,
 )
 from agent.providers.plan import CreateResourceClass, CreateTrait, Operation, Plan, plan, same_inventories
 from agent.shapes import Amounts
-from agent.tree import InventoriesByProvider, Inventory, ProviderTree
+from agent.tree import InventoriesByProvider, Inventory, Provider, ProviderTree
 
-CONSUMERS_AT_ONCE = 50
+WRITTEN_AT_ONCE = 50
+REMOVED_AT_ONCE = 100
 FORBIDDEN = 403
 UNTYPED_MICROVERSION = "1.37"
 """The newest microversion that writes a consumer without a type."""
@@ -299,8 +305,8 @@ def _without_names(planned: Plan) -> Iterator[Operation]:
 def _groups(consumers: list[ConsumerAllocations]) -> Iterator[list[ConsumerAllocations]]:
     for untyped in (False, True):
         group = [consumer for consumer in consumers if (consumer.consumer_type == UNTYPED) is untyped]
-        for start in range(0, len(group), CONSUMERS_AT_ONCE):
-            yield group[start : start + CONSUMERS_AT_ONCE]
+        for start in range(0, len(group), WRITTEN_AT_ONCE):
+            yield group[start : start + WRITTEN_AT_ONCE]
 
 
 def _allocations_text(consumer: ConsumerAllocations) -> str:
@@ -315,3 +321,71 @@ def _first_few(texts: Iterable[str]) -> str:
     complete = list(texts)
     more = len(complete) - _SHOWN_MAX
     return "; ".join(complete[:_SHOWN_MAX]) + (f"; and {more} more" if more > 0 else "")
+
+
+# Removal
+
+
+@dataclass(frozen=True, slots=True)
+class RemovalPlan:
+    """The writes of a removal: `consumers`, empty, with their generations, then `providers`, in order."""
+
+    consumers: tuple[ConsumerAllocations, ...]
+    providers: tuple[Provider, ...]
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return not self.consumers and not self.providers
+
+    def lines(self) -> Iterator[str]:
+        """A sentence for each write."""
+        for consumer in self.consumers:
+            yield f"Delete the allocations of consumer {consumer.consumer}."
+        for provider in self.providers:
+            yield f"Delete the provider {provider.name} ({provider.uuid})."
+
+
+def plan_removal(unwanted: PlacementSnapshot, present: PlacementSnapshot) -> RemovalPlan:
+    """The writes that remove the records of `unwanted` that a service with the records `present` still has.
+
+    Raises ImportRefused where the service changed since `unwanted` was exported: then the import does not
+    have the changes, and to remove them would lose them.
+    """
+    still_there = PlacementSnapshot(
+        {uuid: unwanted.providers[uuid] for uuid in unwanted.providers if uuid in present.providers},
+        {uuid: unwanted.consumers[uuid] for uuid in unwanted.consumers if uuid in present.consumers},
+    )
+    changes = [difference.line() for difference in differences(still_there, present)]
+    changes += [
+        f"consumer {uuid}: has allocations there, and is not in the document"
+        for uuid in foreign_consumers(unwanted, present)
+    ]
+    changes += [
+        f"provider {provider.name} ({provider.uuid}): is a child there, and is not in the document"
+        for provider in present.providers.values()
+        if provider.parent in unwanted.providers and provider.uuid not in unwanted.providers
+    ]
+    if changes:
+        raise ImportRefused(
+            f"The Placement differs from the document in {counted(len(changes), 'place')}: "
+            f"{_first_few(changes)}. Nothing was removed; export and import again.",
+            conflicts=changes,
+        )
+    tree = ProviderTree(present.providers.values())
+    return RemovalPlan(
+        tuple(
+            replace(consumer, allocations={})
+            for uuid, consumer in present.consumers.items()
+            if uuid in unwanted.consumers
+        ),
+        tuple(provider for provider in tree.bottom_up() if provider.uuid in unwanted.providers),
+    )
+
+
+def apply_removal(client: PlacementClient, removal: RemovalPlan) -> None:
+    """Write the plan. Raises what the client raises; the next removal does the rest."""
+    for start in range(0, len(removal.consumers), REMOVED_AT_ONCE):
+        client.write_allocations(*removal.consumers[start : start + REMOVED_AT_ONCE])
+    for provider in removal.providers:
+        client.delete_provider(provider.uuid)
