@@ -1,7 +1,7 @@
 """Runs the audit: reads the host twice, reports the findings of both readings, and repairs them."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from agent.audit.repair import DropClaim, EndMove, WriteAllocations
 from agent.audit.repairer import Repairer
 from agent.audit.suspects import suspect_moves, suspects
 from agent.driver import Guest
-from agent.errors import PlacementError, Refused
+from agent.errors import DriverError, PlacementError, Refused, StateError
 from agent.placement.client import PlacementClient
 from agent.reshape.laws import Instruction
 from agent.tracker.tracker import ResourceTracker
@@ -36,6 +36,11 @@ class AuditReport:
     findings: tuple[Finding, ...] = ()
     healed: frozenset[int] = frozenset()
     failed: Mapping[int, str] | None = None
+
+    @property
+    def left(self) -> tuple[Finding, ...]:
+        """The findings that were not repaired."""
+        return tuple(finding for index, finding in enumerate(self.findings) if index not in self.healed)
 
 
 class Auditor:
@@ -183,7 +188,23 @@ class Auditor:
                 "; ".join(map(str, finding.repair)),
                 fields={"event": "healed", "subject": finding.subject},
             )
+        if healed:
+            healed |= self._gone_with_others(report, healed | failed.keys())
         return AuditReport(report.findings, frozenset(healed), failed)
+
+    def _gone_with_others(self, report: AuditReport, settled: Collection[int]) -> set[int]:
+        """The findings without a repair of their own, of which the repairs of others have left nothing."""
+        open_ones = {index for index in range(len(report.findings)) if index not in settled}
+        if not open_ones:
+            return set()
+        try:
+            _, self._previous = self._read(in_full=False)
+        except (DriverError, PlacementError, StateError) as error:
+            LOG.debug("The host was not read again after repairs: %s", error.message)
+            return set()
+        present = {(finding.kind, finding.subject) for finding in self._previous.values()}
+        found = ((index, report.findings[index]) for index in open_ones)
+        return {index for index, finding in found if (finding.kind, finding.subject) not in present}
 
 
 def _key(finding: Finding) -> Key:

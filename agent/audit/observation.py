@@ -42,6 +42,7 @@ class Observation:
     allocations that the place may be by now}; the agent follows that at its next verification.
     `leads` are the driver's move instructions: to where a reshape may have moved what a claim has, of which
     the agent's restored journal does not know.
+    `lost`: the consumers whose claims a restored database of Placement does not have.
     `settling`: the consumers of which the agent itself is finding out what became of a write.
     """
 
@@ -65,6 +66,7 @@ class Observation:
     whereabouts: Mapping[str, Collection[Allocations]] = field(default_factory=dict)
     leads: Sequence[Instruction] = ()
     settling: frozenset[str] = frozenset()
+    lost: frozenset[str] = frozenset()
 
     def allocations_here(self, consumer: str) -> Allocations:
         """The consumer's allocations on this host's own providers, as Placement lists them by provider."""

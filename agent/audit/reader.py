@@ -78,6 +78,7 @@ class AuditReader:
             moves=known.moves,
             whereabouts=self._tracker.whereabouts(),
             leads=self._leads(),
+            lost=self._tracker.note_lost(),
             holders=holders,
             devices={device: uuid for uuid, device in self._devices().items()},
             offered=known.offered,

@@ -412,6 +412,10 @@ class Book:
         for consumer, amounts in consumers.items():
             self.enter_held(consumer, {**self._held.get(consumer, {}), uuid: amounts}, reading, on=uuid)
 
+    def holds(self, consumer: str) -> bool:
+        """Whether Placement has an allocation of the consumer here, as far as was read."""
+        return consumer in self._held
+
     def held(self) -> Held:
         """{provider: {consumer: {class: amount}}}: the whole column."""
         column: dict[str, dict[str, Mapping[str, int]]] = {}

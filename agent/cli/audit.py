@@ -76,7 +76,11 @@ def finding_lines(findings: Sequence[FindingShape], names: Mapping[str, str]) ->
         if finding["failed"]:
             yield f"  not healed: {plain(finding['failed'])}"
         if not finding["repair"]:
-            yield "  no repair: the agent only reports this"
+            yield (
+                "  healed: gone with the repairs of others"
+                if finding["healed"]
+                else "  no repair: the agent only reports this"
+            )
 
 
 def _named(sentence: str, names: Mapping[str, str]) -> str:

@@ -80,9 +80,9 @@ class UnheldUse:
         if claimed:
             yield (
                 f"{name} has a claim of {_text(claimed, tree)} that Placement does not hold: another client "
-                "deleted or changed its allocation. The agent reserves it, so that no scheduler is offered "
-                "it. `plimsoll audit` shows the difference; to write the allocation again, run `plimsoll "
-                "audit --heal`."
+                "deleted or changed its allocation, or the agent's records or Placement were restored from a "
+                "copy. The agent reserves it, so that no scheduler is offered it. `plimsoll audit` shows "
+                "what differs, and what `plimsoll audit --heal` does about it."
             )
 
 

@@ -32,10 +32,11 @@ def home_name(settings: PlacementSettings) -> str:
     return f"the remote placement {where}"
 
 
-def check_home(state_path: Path, client: PlacementClient, home: str, claims: Iterable[Claim]) -> None:
+def check_home(state_path: Path, client: PlacementClient, home: str, claims: Iterable[Claim]) -> bool:
     """Check that the Placement named `home` has all of the host's claims, and remember it as the host's.
 
-    If the host's claims were there before, one request shows whether it still knows them. Raises ApplyError
+    If the host's claims were there before, one request shows whether it still knows them. Returns whether the
+    operator said to go on, whatever it has lost. Raises ApplyError
     where claims are missing, StateError and PlacementError where the agent cannot find out; the agent must
     then write nothing.
     """
@@ -44,11 +45,11 @@ def check_home(state_path: Path, client: PlacementClient, home: str, claims: Ite
         before = before.removeprefix(GO_ON)
         if before == home:
             _write(state_path / HOME_FILE, home)
-            return
+            return True
     granted = [claim for claim in claims if claim.state is ClaimState.CLAIMED]
     if before == home:
         _check_known(client, home, granted)
-        return
+        return False
     missing = [] if before is None else [claim for claim in granted if not _is_held(client, claim)]
     if missing:
         raise ApplyError(
@@ -61,6 +62,7 @@ def check_home(state_path: Path, client: PlacementClient, home: str, claims: Ite
             here=home,
         )
     _write(state_path / HOME_FILE, home)
+    return False
 
 
 def go_on_without(state_path: Path) -> None:
@@ -79,7 +81,7 @@ def _check_known(client: PlacementClient, home: str, granted: Sequence[Claim]) -
             "knows its providers: its database was lost or replaced. Nothing was written. Restore the "
             "database from a backup. Without one, stop the agent, run `plimsoll adopt UUID` with the uuid of "
             "this host, and start it: it reports the host anew, and `plimsoll audit --heal` writes the "
-            "allocations of the claims whose guests are here.",
+            "allocations of its claims again.",
             consumers=[claim.consumer for claim in granted],
             here=home,
         )

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from agent import log
 from agent.backoff import CONFLICTS_MAX, pause
 from agent.driver import CarvedUnit, DeviceSigns, DomainNeeds, Driver, GivenResources, Guest, PassedDevice
 from agent.errors import (
@@ -41,6 +42,8 @@ from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
 
+LOG = log.get(__name__)
+
 ATTEMPTS_MAX = 3
 
 
@@ -48,8 +51,9 @@ class Reconciler:
     """Brings Placement to what the driver describes. Any thread may call; one pass runs at a time.
 
     `check_home` is called before the first write; it raises PlimsollError where this Placement does not hold
-    the host's claims. `writer` notices other agents that write as this host; None where no other can.
-    `tree_cache` spares the first pass after a restart most of its reads.
+    the host's claims, and returns whether the operator knows that it has lost them. `writer` notices other
+    agents that write as this host; None where no other can. `tree_cache` spares the first pass after a
+    restart most of its reads.
     """
 
     def __init__(
@@ -60,7 +64,7 @@ class Reconciler:
         journal: Journal,
         root_uuid: str,
         *,
-        check_home: Callable[[], None] = lambda: None,
+        check_home: Callable[[], bool] = lambda: False,
         tree_cache: TreeCache | None = None,
         provider_config: ProviderConfig | None = None,
         owner_trait: str | None = None,
@@ -76,6 +80,7 @@ class Reconciler:
         self._check_home = check_home
         self._writer = writer
         self._home_checked = False
+        self._is_restored = False
         self._tree_cache = tree_cache
         self._owner_trait = owner_trait
         self._clock = clock
@@ -325,7 +330,7 @@ class Reconciler:
         if self._owner_trait is not None:
             check_owner(root, self._owner_trait)
         if not self._home_checked:
-            self._check_home()
+            self._is_restored = self._check_home()
             self._home_checked = True
         self._check_writer(ProviderTree([replace(root, parent=None)]))
         asked = self._tracker.pause
@@ -401,7 +406,10 @@ class Reconciler:
         current = self._read_current(reread)
         self._keep_tree(current)
         self._in_sync = False
-        self._steps.read_held(seen, current, reread=reread, in_full=in_full)
+        self._steps.read_held(seen, current, reread=reread, in_full=in_full or self._is_restored)
+        if self._is_restored:
+            self._tracker.note_lost(restored=True)
+            self._is_restored = False
         seen = replace(seen, unheld=self._tracker.unheld())
         this = self._steps.settle(self._steps.resolve(seen, current))
         this = self._steps.find_desired(this)
@@ -453,13 +461,20 @@ class Reconciler:
         """
         first = not self._home_checked
         if first:
-            self._check_home()
+            self._is_restored = self._check_home()
             self._home_checked = True
         if self._in_sync and not reread and self._tree is not None:
             return self._tree
         current = self._client.read_tree(self._root_uuid, self._tree)
         if self._tree and not current and not first:
             self._check_home()  # Placement lost the whole database, and the host's allocations with it
+        if self._tree and went_back(self._tree, current):
+            LOG.warning(
+                "Placement has an older state of this host's providers than before: its database was "
+                "restored from a copy. The agent reads and writes it anew, and gives no claim up for what "
+                "is missing there."
+            )
+            current, self._is_restored = self._client.read_tree(self._root_uuid), True
         self._check_writer(current)
         return current
 
@@ -467,3 +482,12 @@ class Reconciler:
         """Raises AnotherWriter, PlacementError, StateError."""
         if self._writer is not None:
             self._writer.check(tree)
+
+
+def went_back(before: ProviderTree, now: ProviderTree) -> bool:
+    """Whether a provider has a lower generation than before: Placement itself only raises them."""
+    return any(
+        (before[provider.uuid].generation or 0) > (provider.generation or 0)
+        for provider in now
+        if provider.uuid in before
+    )

@@ -336,6 +336,14 @@ class Journal:
         """Write these guests, which were here before the state directory was."""
         self._remember("found guests", sorted(uuids))
 
+    def lost_claims(self) -> frozenset[str]:
+        """What `remember_lost_claims` wrote."""
+        return frozenset(map(str, self._fact("lost claims", list) or ()))
+
+    def remember_lost_claims(self, consumers: Iterable[str]) -> None:
+        """Write whose claims a restored or replaced database of Placement does not have."""
+        self._remember("lost claims", sorted(consumers))
+
     def reserved_slots(self) -> list[Any]:
         """What `remember_reserved_slots` wrote."""
         slots: list[Any] | None = self._fact(RESERVED_SLOTS, list)

@@ -204,7 +204,7 @@ class AgentStatus:
             "last_pass": last
             and {"at": _timestamp(last.at), "sentence": last.sentence, "duration_ms": last.duration_ms},
             "next_try": _optional_timestamp(self._next_try_at()),
-            "findings": len(self._auditor.last.findings),
+            "findings": len(self._auditor.last.left),
             "audited": _optional_timestamp(self._audited_at),
             "pid": os.getpid(),
         }
@@ -250,7 +250,6 @@ class AgentStatus:
     def overview(self) -> Overview:
         """The host at this moment."""
         snapshot = self._tracker.snapshot()
-        audit = self._auditor.last
         last = self._last_pass
         return Overview(
             self._clock(),
@@ -269,9 +268,7 @@ class AgentStatus:
             claims=snapshot.claims,
             others=snapshot.others,
             moves=tuple(sorted(snapshot.moves, key=lambda move: (move.since, move.migration))),
-            findings=tuple(
-                finding for index, finding in enumerate(audit.findings) if index not in audit.healed
-            ),
+            findings=self._auditor.last.left,
             pending=self._tracker.pending,
             reshape_pending=last.pending.message if last and last.pending else None,
             seen=self._tracker.circumstances(),

@@ -92,6 +92,7 @@ class Register:
         self._moves = journal.moves()
         self._passages = passages(journal.reshapes(done=True).values())
         self._on_step = on_step
+        self._lost = journal.lost_claims()
         self._found_on_disk = journal.found_guests()
         self._finds_all = self._found_on_disk is None and not journal.owned().providers
         self._book.observe_guests((), self._found_on_disk or frozenset())
@@ -273,6 +274,25 @@ class Register:
         if found != (self._found_on_disk or frozenset()):
             self._journal.remember_found_guests(found)
             self._found_on_disk = found
+
+    def note_lost(self, *, restored: bool = False) -> frozenset[str]:
+        """The claims that a restored database of Placement does not have, until it has them again.
+
+        `restored`: it was restored just now. Raises StateError.
+        """
+        with self._lock:
+            known = self._book.claims.keys() if restored else self._lost
+            lost = frozenset(
+                consumer
+                for consumer in known
+                if consumer in self._book.claims
+                and self._book.claims[consumer].state is ClaimState.CLAIMED
+                and not self._book.holds(consumer)
+            )
+        if lost != self._lost:
+            self._journal.remember_lost_claims(lost)
+            self._lost = lost
+        return lost
 
     def found_guests(self) -> frozenset[str]:
         """The guests that were here before the state directory, and that nothing is claimed for yet."""

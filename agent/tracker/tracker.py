@@ -270,6 +270,10 @@ class ResourceTracker:
         """The guests that were here before the state directory, and that nothing is claimed for yet."""
         return self._register.found_guests()
 
+    def note_lost(self, *, restored: bool = False) -> frozenset[str]:
+        """The claims that a restored database of Placement does not have; see `Register.note_lost`."""
+        return self._register.note_lost(restored=restored)
+
     def forget_guest(self, consumer: str) -> None:
         """Take the consumer's guest for gone, until the driver reports it again."""
         self._context.guests.forget(consumer)

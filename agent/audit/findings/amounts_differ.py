@@ -16,8 +16,8 @@ class AmountsDiffer(FindingKind):
     judges_moves = True
     rows = (
         TableRow(
-            "Placement has other amounts than the claim, on a shared provider for example, or no allocation "
-            "while the guest is here.",
+            "Placement has other amounts than the claim, on a shared provider for example; or no allocation "
+            "while the guest is here, or since Placement's database was restored from a copy or replaced.",
             "The amounts of the claim are written again.",
             "no",
         ),
@@ -28,7 +28,8 @@ class AmountsDiffer(FindingKind):
         if case.claim is None:
             return None
         if not case.placed.allocations:
-            return self._without_allocation(case, case.claim) if case.guest is not None else None
+            is_wanted = case.guest is not None or case.consumer in case.observation.lost
+            return self._without_allocation(case, case.claim) if is_wanted else None
         allocations = case.claimed_otherwise
         if allocations is None or case.is_on_other_providers or case.reshaped:
             return None
@@ -53,7 +54,8 @@ class AmountsDiffer(FindingKind):
         return Finding(
             self.name,
             case.consumer,
-            f"{case.consumer} has a guest and a claim on this host, but no allocation in Placement.",
+            f"{case.consumer} has {'a guest and ' if case.guest else ''}a claim on this host, but no "
+            f"allocation in Placement{'' if case.guest else ', whose database was restored or replaced'}.",
             case.evidence,
             repair=(WriteAllocations(write),),
         )

@@ -19,6 +19,8 @@ class LeakedClaim(FindingKind):
         """A claim of a consumer that neither the driver nor Placement has."""
         if case.claim is None or case.guest is not None or case.placed.allocations:
             return None
+        if case.consumer in case.observation.lost:
+            return None  # Placement lost it: nobody has given it up
         return Finding(
             self.name,
             case.consumer,

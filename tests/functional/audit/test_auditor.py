@@ -126,6 +126,19 @@ def test_every_difference_is_listed_beside_every_other(audited: Audited) -> None
     audited.kit.check()
 
 
+def test_what_the_repairs_of_others_put_right_counts_as_healed(audited: Audited) -> None:
+    """A restored journal has a claim of a unit that another instance has by now."""
+    former = audited.kit.tracker.claim(request(SRIOV_NET_VF=1)).claim
+    ((_, _, unit),) = former.exact
+    audited.kit.raw.delete_allocations(former.consumer)
+    audited.guests = (running(str(uuid4()), UsedUnit("SRIOV_NET_VF", unit, "nic0"), SRIOV_NET_VF=1, VCPU=1),)
+    assert ("shared unit", unit) in audited.kinds()
+    report = audited.heal(everything=True)
+    healed = {report.findings[index].kind for index in report.healed}
+    assert {"leaked claim", "shared unit"} <= healed
+    assert "shared unit" not in {finding.kind for finding in report.left}
+
+
 def test_what_one_guest_differs_in_is_listed_in_full(audited: Audited) -> None:
     """It lost a function, it grew, and somebody changed its allocation."""
     held = audited.kit.tracker.claim(request(VCPU=2, SRIOV_NET_VF=1)).claim

@@ -156,6 +156,29 @@ def test_one_pass_writes_the_tree_again_and_an_audit_the_claims(site: Site) -> N
     assert site.client.provider_allocations(root.uuid).consumers.keys() == {KEPT.consumer, NEW.consumer}
 
 
+@pytest.mark.parametrize("how", ["put back", "emptied"])
+def test_a_claim_that_placement_lost_is_given_up_by_nobody(site: Site, how: str) -> None:
+    """It was acknowledged, and its guest is still to start: no instance was deleted meanwhile."""
+    later = request(VCPU=4, MEMORY_MB=64)
+    site.world.operations.claim(later)
+    site.world.agent.verify()
+    if how == "put back":
+        site.put_back()
+    else:
+        site.loses_all()
+        site.is_adopted()
+    site.runs(KEPT.consumer, NEW.consumer)
+    for _ in range(3):
+        site.world.agent.run_audit()
+    assert ("amounts differ", later.consumer) in site.findings()
+    site.world.agent.verify()
+    site.findings(heal=True)
+    (held,) = site.client.allocations_of(later.consumer).allocations.values()
+    assert held == later.resources and site.findings() == set()
+    site.client.delete_allocations(later.consumer)
+    assert site.findings() == {("leaked claim", later.consumer)}, "as ever, once Placement had it again"
+
+
 def test_generations_that_meet_by_chance_deceive_nobody_once_what_was_seen_is_forgotten(
     site: Site,
 ) -> None:
@@ -183,6 +206,7 @@ def test_an_empty_database_is_no_good_audit_and_adopt_and_heal_write_it_again(si
     lost = {("amounts differ", KEPT.consumer), ("amounts differ", NEW.consumer)}
     assert site.findings() == lost
     assert site.findings(heal=True) == lost
+    assert site.world.operations.status()["findings"] == 0, "without those that were repaired"
     for asked in (KEPT, NEW):
         (held,) = site.client.allocations_of(asked.consumer).allocations.values()
         assert held == asked.resources
