@@ -29,6 +29,7 @@ Each class has a stable `code` for programs, the `http_status` of the local API 
 command line. Each message is a sentence that an operator can act on; `counted` and `plain` word it.
 """
 
+import errno
 import re
 from collections.abc import Mapping
 from enum import IntEnum
@@ -283,6 +284,14 @@ class DaemonUnreachable(PlimsollError):
     code = "plimsoll.daemon.unreachable"
     http_status = 503
     exit_code = ExitCode.UNREACHABLE
+
+
+NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
+LACK_OF_DESCRIPTORS = "the agent has no file descriptor left"
+MORE_DESCRIPTORS = (
+    "raise LimitNOFILE of the service (`systemctl edit plimsoll-agent`), or `ulimit -n` where it is started "
+    "by hand"
+)
 
 
 def counted(number: int, one: str, many: str = "") -> str:

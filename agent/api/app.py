@@ -1,7 +1,6 @@
 """The WSGI application: it checks the caller, finds the route, and shows errors as JSON."""
 
 import encodings.idna  # noqa: F401 - werkzeug needs it in each request, when no descriptor may be left to load it
-import errno
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from agent.api.handlers import ApiResponse, Call
 from agent.api.operations import Operations
 from agent.api.routes import ROUTES, ApiRoute
 from agent.config.access import Access, ApiRole
-from agent.errors import Forbidden, PlimsollError, UsageError, counted
+from agent.errors import MORE_DESCRIPTORS, NO_DESCRIPTORS, Forbidden, PlimsollError, UsageError, counted
 from agent.http.errors import BodyTooLarge, LengthRequired, TooSlow, error_body
 from agent.http.peer import PeerCredentials, peer_credentials
 from agent.state.caller import acting_for
@@ -28,7 +27,7 @@ LOG = log.get("agent.api")
 BODY_BYTES_MAX = 1024 * 1024
 NO_DESCRIPTOR = (
     "The agent has no file descriptor left, so this request was not done to its end: look at what it changed "
-    "(`plimsoll instances`), and send it again; if that goes on, raise LimitNOFILE of plimsoll-agent.service"
+    f"(`plimsoll instances`), and send it again; if that goes on, {MORE_DESCRIPTORS}"
 )
 
 
@@ -92,7 +91,7 @@ class Api:
                 ApiResponse(error.code or 400, error_body(code, error.description or error.name))
             )
         except Exception as error:
-            if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            if isinstance(error, OSError) and error.errno in NO_DESCRIPTORS:
                 LOG.warning("%s %s: %s.", request.method, request.path, error.strerror)
                 return _response(ApiResponse(503, error_body("plimsoll.internal", NO_DESCRIPTOR)))
             # The caller gets the id of the error, the log gets the traceback.

@@ -11,9 +11,9 @@ from agent.api.app import BODY_BYTES_MAX, Api
 from agent.api.operations import Operations
 from agent.config.access import Access
 from agent.config.places import check_api_socket, unusable_socket_directory
-from agent.errors import PlimsollError, SettingsError, StateError
+from agent.errors import MORE_DESCRIPTORS, PlimsollError, SettingsError, StateError
 from agent.http import unix_socket
-from agent.http.errors import AddressInUse, ListenError
+from agent.http.errors import AddressInUse, ListenError, OutOfDescriptors
 from agent.http.listener import Listener
 from agent.http.server import BoundedServer, Limits
 
@@ -28,6 +28,7 @@ LIMITS = Limits(
     kept_alive=64,
     header_bytes=16 * 1024,
     body_bytes=BODY_BYTES_MAX,
+    reserve=8,
 )
 
 
@@ -86,6 +87,8 @@ def _start_error(path: Path, error: ListenError) -> PlimsollError:
             f"Another agent listens at {path}; stop it, or give this one another [api] socket",
             socket=str(path),
         )
+    if isinstance(error, OutOfDescriptors):
+        return StateError(f"Cannot listen at {path}: {error}; {MORE_DESCRIPTORS}", socket=str(path))
     return SettingsError(
         f"Cannot listen at {path}: {error}; set [api] socket to a path in a directory that the agent may "
         "write",

@@ -23,6 +23,7 @@ from agent.config.options import driver_class
 from agent.config.places import check_state_path, unusable_state_path
 from agent.config.settings import Settings
 from agent.daemon.assemble import assemble
+from agent.daemon.descriptors import take_all_descriptors
 from agent.daemon.jobs import Jobs
 from agent.driver import Driver
 from agent.durable.files import is_there
@@ -76,6 +77,7 @@ def run(
     journald.configure("info", "auto")
     share_the_interpreter()
     try:
+        take_all_descriptors()
         loaded = settings.load(config_files, config_dirs)
         journald.configure(loaded.log.level, loaded.log.format, loaded.secrets)
         with Service(loaded, config_files, config_dirs, Notifier(environment)) as service:

@@ -5,19 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import pwd
-import resource
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent.durable.files import check_accepts_files
+from agent.errors import LACK_OF_DESCRIPTORS, MORE_DESCRIPTORS, NO_DESCRIPTORS
 
 MOUNTS = Path("/proc/self/mountinfo")
-NO_DESCRIPTORS = frozenset({errno.EMFILE, errno.ENFILE})
-MORE_DESCRIPTORS = (
-    "raise LimitNOFILE of the service (`systemctl edit plimsoll-agent`), or `ulimit -n` where it is started "
-    "by hand"
-)
 READ_ONLY_REMEDY = "see in `dmesg` why, and mend that"
 _ERROR_OPTIONS = frozenset({"emergency_ro", "shutdown"})
 
@@ -107,16 +102,10 @@ def obstacle_of(directory: Path, error: OSError) -> Obstacle:
             return Obstacle("its file system is read-only", READ_ONLY_REMEDY)
         return Obstacle(f"the file system at {mount.point} is read-only", mount.remedy)
     if error.errno in NO_DESCRIPTORS:
-        return lack_of_descriptors()
+        return Obstacle(LACK_OF_DESCRIPTORS, MORE_DESCRIPTORS)
     if error.errno in {errno.EACCES, errno.EPERM}:
         return _denied(directory, reason, "0700")
     return Obstacle(reason, "check the disk")
-
-
-def lack_of_descriptors() -> Obstacle:
-    """The obstacle where the process has no file descriptor left."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return Obstacle(f"the agent has no file descriptor left (its limit is {soft})", MORE_DESCRIPTORS)
 
 
 def _denied(path: Path, reason: str, mode: str) -> Obstacle:

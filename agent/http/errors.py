@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from agent.errors import PlimsollError
+from agent.errors import LACK_OF_DESCRIPTORS, PlimsollError
 
 
 class TooSlow(PlimsollError):
@@ -41,6 +41,13 @@ class ListenError(Exception):
 
 class AddressInUse(ListenError):
     """Another server listens at the Unix socket."""
+
+
+class OutOfDescriptors(ListenError):
+    """The process has no file descriptor left for the address."""
+
+    def __init__(self) -> None:
+        super().__init__(LACK_OF_DESCRIPTORS)
 
 
 class NotASocket(ListenError):

@@ -13,6 +13,8 @@ import logging
 import os
 import queue
 import re
+import resource
+import select
 import selectors
 import socket
 import ssl
@@ -29,8 +31,9 @@ from cheroot.makefile import StreamReader, StreamWriter
 from cheroot.ssl import Adapter
 
 from agent import log
+from agent.errors import MORE_DESCRIPTORS, NO_DESCRIPTORS
 from agent.http import unix_socket
-from agent.http.errors import BodyTooLarge, Busy, LengthRequired, ListenError, TooSlow, error_body
+from agent.http.errors import BodyTooLarge, Busy, LengthRequired, TooSlow, error_body
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -42,6 +45,8 @@ LEAST_BYTES_S = 64 * 1024
 """A long request or answer has a second more for each so many of its bytes."""
 ARRIVING_BODIES = 4
 """Requests that still arrive may take the memory of so many of the longest bodies."""
+
+TELL_INTERVAL_S = 60.0
 
 _CHUNK_BYTES = 64 * 1024  # at least a TLS record, so that nothing read stays within OpenSSL
 _CHUNKS = 16
@@ -57,8 +62,10 @@ class Limits:
     `threads` requests are answered at the same time, `waiting` requests wait for a thread (None: any
     number), and the server answers 503 to further ones. Up to `connections` are open; for a further one, the
     server closes the one whose time is over first. `kept_alive` of them may stay open between requests, for
-    `io_timeout_s`. A request has `request_timeout_s` from its first byte to arrive completely, and a second
-    more for each LEAST_BYTES_S of it; a TLS handshake has as long, and so has the client to take the answer.
+    `io_timeout_s`. The last `reserve` file descriptors of the process are left to its other parts: a client
+    that gets one of them makes the server close another, as above. A request has `request_timeout_s` from its
+    first byte to arrive completely, and a second more for each LEAST_BYTES_S of it; a TLS handshake has as
+    long, and so has the client to take the answer.
     cheroot reads `body_bytes` = 0 as no limit.
     """
 
@@ -69,6 +76,7 @@ class Limits:
     kept_alive: int
     waiting: int | None = None
     connections: int = 128
+    reserve: int = 0
     io_timeout_s: int = 10
     request_timeout_s: float = 10.0
     stop_timeout_s: int = 5
@@ -312,6 +320,11 @@ class _TlsAdapter(Adapter):
         return (StreamReader if "r" in mode else StreamWriter)(sock, mode, bufsize)
 
 
+def descriptor_limit() -> int:
+    """How many descriptors this process may have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
 class _Connections(connections.ConnectionManager):
     """The connections that no thread answers just now, with their deadlines by the monotonic clock."""
 
@@ -320,6 +333,7 @@ class _Connections(connections.ConnectionManager):
     _num_connections: int
     _from_server_socket: Any
     _remove_invalid_sockets: Any
+    _tells_again_at = 0.0
 
     def put(self, conn: _Connection) -> None:
         """Go on with a connection that was answered: its next request may be here already."""
@@ -365,10 +379,11 @@ class _Connections(connections.ConnectionManager):
             try:
                 conn = self._from_server_socket(self.server.socket)
             except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE):
+                if error.errno not in NO_DESCRIPTORS:
                     raise
-                LOG.warning("A client could not be answered: %s.", error.strerror)
-                self._make_place()
+                if self._is_anyone_there():
+                    self._tell_lack()
+                    self._make_place()
                 return
             if conn is None:
                 return
@@ -377,7 +392,31 @@ class _Connections(connections.ConnectionManager):
                 return
             if self._num_connections >= self.server.limits.connections:
                 self._make_place()
+            elif conn.socket.fileno() >= descriptor_limit() - self.server.limits.reserve:
+                self._tell_lack()
+                if self._num_connections:  # else it is the only one
+                    self._make_place()
             self.server.process_conn(conn)
+
+    def _is_anyone_there(self) -> bool:
+        """Whether a client waits: accept(2) looks for a free descriptor before it looks for a client."""
+        listening = select.poll()
+        listening.register(self.server.socket, select.POLLIN)
+        return bool(listening.poll(0))
+
+    def _tell_lack(self) -> None:
+        """Say once in TELL_INTERVAL_S, whatever the number of clients, that descriptors lack."""
+        now = time.monotonic()
+        if now < self._tells_again_at:
+            return
+        self._tells_again_at = now + TELL_INTERVAL_S
+        LOG.warning(
+            "File descriptors run out (the limit is %d), so the slowest clients at %s are turned away: look "
+            "who keeps so many connections open, or %s.",
+            descriptor_limit(),
+            self.server.bind_addr,
+            MORE_DESCRIPTORS,
+        )
 
     def _make_place(self) -> None:
         """Close the connection whose time is over first; without any, wait for the threads'."""
@@ -447,11 +486,11 @@ class BoundedServer(wsgi.Server):
         os.environ.pop("LISTEN_PID", None)
         try:
             super().prepare()
+            self._connections.close()
+            self._connections = _Connections(self)
         except OSError as error:
-            raise ListenError(str(error.strerror or error)) from error
-        self._connections.close()
+            raise unix_socket.listen_error(error) from error
         self.socket.settimeout(0)
-        self._connections = _Connections(self)
 
     def process_conn(self, conn: _Connection) -> None:
         """Take what has arrived of a request; a whole one goes to the threads, or is answered with 503."""

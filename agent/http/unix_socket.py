@@ -9,7 +9,8 @@ from glob import escape
 from pathlib import Path
 
 from agent import log
-from agent.http.errors import AddressInUse, ListenError, NotASocket
+from agent.errors import NO_DESCRIPTORS
+from agent.http.errors import AddressInUse, ListenError, NotASocket, OutOfDescriptors
 
 LOG = log.get(__name__)
 
@@ -22,13 +23,19 @@ ACCEPTS = 0x10000
 def listen(path: Path, backlog: int) -> socket.socket:
     """A socket that listens at `path`. A file that a crashed server left there is replaced.
 
-    Raises AddressInUse, NotASocket, and ListenError where the directory does not accept the file.
+    Raises AddressInUse, NotASocket, OutOfDescriptors, and ListenError where the directory does not accept the
+    file.
     """
     try:
         remove_stale(path)
         return _listen(path, backlog)
     except OSError as error:
-        raise ListenError(str(error.strerror or error)) from error
+        raise listen_error(error) from error
+
+
+def listen_error(error: OSError) -> ListenError:
+    """The error of this room for one of the kernel."""
+    return OutOfDescriptors() if error.errno in NO_DESCRIPTORS else ListenError(str(error.strerror or error))
 
 
 def _listen(path: Path, backlog: int) -> socket.socket:

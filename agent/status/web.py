@@ -15,8 +15,8 @@ from werkzeug.wrappers import Request, Response
 
 from agent import log
 from agent.config.address import Address
-from agent.errors import PlimsollError, UsageError
-from agent.http.errors import ListenError
+from agent.errors import MORE_DESCRIPTORS, PlimsollError, UsageError
+from agent.http.errors import ListenError, OutOfDescriptors
 from agent.http.listener import Listener, stop_all
 from agent.http.server import BoundedServer, Limits
 from agent.status.host_status import HostStatus
@@ -201,6 +201,7 @@ LIMITS = Limits(
     kept_alive=8,
     header_bytes=8 * 1024,
     body_bytes=1,  # 0 is no limit
+    reserve=24,  # the local API's 8, and some clients there
     io_timeout_s=5,
     request_timeout_s=5.0,
 )
@@ -221,11 +222,11 @@ class HttpListener:
             try:
                 listener.start()
             except ListenError as error:
+                remedy = "set [http] listen to an address of this machine that is not in use"
+                if isinstance(error, OutOfDescriptors):
+                    remedy = MORE_DESCRIPTORS
                 LOG.error(
-                    "Nothing is served at %s: %s; set [http] listen to an address of this machine that is "
-                    "not in use, and restart the agent.",
-                    listener.address,
-                    error,
+                    "Nothing is served at %s: %s; %s, and restart the agent.", listener.address, error, remedy
                 )
         if self.addresses:
             LOG.info("The health checks and the metrics are at %s.", ", ".join(self.addresses))

@@ -46,6 +46,7 @@ def add_serve(add: CommandAdder) -> None:
 
 def serve(args: Namespace) -> ExitCode:
     """Serve until a signal ends it. Raises SettingsError, StateError."""
+    from agent.daemon.descriptors import take_all_descriptors
     from agent.placement.embedded import DatabaseError
     from agent.placement.embedded.http.auth import ServeError
     from agent.placement.embedded.http.serve import serve as run
@@ -53,6 +54,7 @@ def serve(args: Namespace) -> ExitCode:
     from agent.systemd.notify import Notifier
 
     journald.configure("info", "auto")
+    take_all_descriptors()
     notifier = Notifier(os.environ)
     try:
         run(

@@ -281,12 +281,38 @@ def test_the_slowest_makes_place_where_too_many_connect_or_send(
         assert door.is_answered()
 
 
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the server has answered and closed, or only closed, what began a request."""
+    connection.setblocking(False)
+    try:
+        connection.recv(1)
+    except (BlockingIOError, ssl.SSLWantReadError):
+        return False
+    return True
+
+
+def test_a_server_leaves_the_last_descriptors_to_others(
+    open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Slow clients at one address keep no other one from its clients; one line says what to do."""
+    door = open_door(request_timeout_s=30, io_timeout_s=30, reserve=4)
+    monkeypatch.setattr("agent.http.server.descriptor_limit", lambda: 5)  # each client has a higher number
+    with ExitStack() as stack:
+        slow = [stack.enter_context(door.connect()) for _ in range(6)]
+        for connection in slow:
+            connection.sendall(b"GET / HT")
+        assert door.is_answered()
+        assert all(is_closed(connection) for connection in slow[:-1])
+    (line,) = (record.message for record in caplog.records if record.levelno == logging.WARNING)
+    assert "descriptors run out" in line and "LimitNOFILE" in line
+
+
 def test_a_server_without_a_descriptor_left_closes_the_slowest(open_door: Callable[..., Door]) -> None:
     door = open_door(request_timeout_s=30, io_timeout_s=30)
     with ExitStack() as stack:
-        for _ in range(4):
-            stack.enter_context(slow := door.connect())
-            slow.sendall(b"GET / HT")
+        slow = [stack.enter_context(door.connect()) for _ in range(4)]
+        for connection in slow:
+            connection.sendall(b"GET / HT")
         assert door.is_answered(), "and the slow ones are accepted"
         client = stack.enter_context(socket.socket())
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -301,6 +327,7 @@ def test_a_server_without_a_descriptor_left_closes_the_slowest(open_door: Callab
             if door._trust is not None:
                 client = stack.enter_context(door._trust.wrap_socket(client, server_hostname="127.0.0.1"))
             assert exchange(client, CLOSING).startswith(b"HTTP/1.1 200 ")
+            assert sum(is_closed(connection) for connection in slow) == 1
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             for number in taken:

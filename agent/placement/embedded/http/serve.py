@@ -19,8 +19,9 @@ from queue import Empty, SimpleQueue
 from types import TracebackType
 
 from agent.durable.files import check_accepts_files
+from agent.errors import MORE_DESCRIPTORS
 from agent.http import unix_socket
-from agent.http.errors import AddressInUse, ListenError, NotASocket
+from agent.http.errors import AddressInUse, ListenError, NotASocket, OutOfDescriptors
 from agent.http.fair_threads import share_the_interpreter
 from agent.http.listener import Listener, stop_all
 from agent.http.server import BoundedServer, Limits
@@ -39,6 +40,7 @@ LIMITS = Limits(
     kept_alive=512,
     header_bytes=64 * 1024,
     body_bytes=BODY_BYTES_MAX,
+    reserve=24,  # for the local API of the agent in the same process, and for the database
     idle_check_interval_s=0.5,
 )
 SIGNAL_POLL_S = 1.0
@@ -225,6 +227,8 @@ def _start(listener: Listener, bind: Bind) -> None:
 def _not_there(bind: Bind, error: ListenError) -> ServeError:
     if isinstance(error, AddressInUse):
         remedy = "stop it or choose another path"
+    elif isinstance(error, OutOfDescriptors):
+        remedy = MORE_DESCRIPTORS
     elif isinstance(error, NotASocket):
         remedy = "move it away or choose another path"
     elif bind.path is None:
