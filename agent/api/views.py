@@ -221,14 +221,7 @@ def holding_of_fit(fit: Fit) -> HoldingShape:
 
 def shortfall_view(shortfall: Shortfall) -> ShortfallShape:
     """A provider that cannot give what is asked for."""
-    return {
-        "resource_class": shortfall.resource_class,
-        "asked": shortfall.asked,
-        "free": shortfall.free,
-        "provider": shortfall.provider,
-        "provider_uuid": shortfall.provider_uuid,
-        "reason": shortfall.reason,
-    }
+    return cast(ShortfallShape, shortfall.to_json())
 
 
 def plan_view(plan: Plan) -> PlanShape:

@@ -3,7 +3,7 @@ read. Pure.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
@@ -146,7 +146,8 @@ class Shortfall:
     """Why a provider cannot serve a request.
 
     `asked` and `free` are amounts of `resource_class`; it is empty where the reason concerns no class.
-    `reason` is a clause: "only 3 of 16 are free", "lacks trait HW_CPU_X86_AVX2", "max_unit is 4".
+    `reason` is a clause: "only 3 of 16 are free", "lacks trait HW_CPU_X86_AVX2", "max_unit is 4". `traits`
+    are the ones that it is about, any of which is wanted, or all of which are forbidden.
     """
 
     resource_class: str
@@ -155,14 +156,27 @@ class Shortfall:
     provider: str
     provider_uuid: str
     reason: str
+    traits: tuple[str, ...] = ()
 
     @classmethod
     def at(
-        cls, provider: Provider | None, resource_class: str, asked: int, free: int, reason: str
+        cls,
+        provider: Provider | None,
+        resource_class: str,
+        asked: int,
+        free: int,
+        reason: str,
+        traits: Iterable[str] = (),
     ) -> "Shortfall":
         """A shortfall at the provider; None: at no provider."""
         name, uuid = (provider.name, provider.uuid) if provider else ("", "")
-        return cls(resource_class, asked, free, name, uuid, reason)
+        return cls(resource_class, asked, free, name, uuid, reason, tuple(sorted(traits)))
+
+    def to_json(self) -> dict[str, Any]:
+        """As the local API has it: without `traits` where the reason concerns none."""
+        body = {each.name: getattr(self, each.name) for each in fields(self)}
+        traits = body.pop("traits")
+        return {**body, "traits": list(traits)} if traits else body
 
 
 @dataclass(frozen=True, slots=True)

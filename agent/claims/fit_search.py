@@ -153,16 +153,23 @@ class HostStock:
                 yield name, reason
         if self.host.bound.get(group.suffix, provider.uuid) != provider.uuid:
             yield first, "the guest is bound to another one"
-        barred = group.forbidden & provider.traits
-        if barred:
-            yield first, f"has the forbidden trait {', '.join(sorted(barred))}"
-        if group.suffix:
-            for any_of in group.required:
-                if not any_of & provider.traits:
-                    yield first, f"lacks {any_of_clause('trait', any_of)}"
+        for clause in self.trait_obstacles(group, provider):
+            yield first, clause
         if group.member_of and not self._in_aggregates(group, provider):
             wanted = " and ".join(any_of_clause("aggregate", any_of) for any_of in group.member_of)
             yield first, f"is not in {wanted}"
+
+    def trait_obstacles(self, group: RequestGroup, provider: Provider) -> dict[str, frozenset[str]]:
+        """{clause: the traits that it is about} of the reasons that concern traits."""
+        barred = group.forbidden & provider.traits
+        found = {f"has the forbidden trait {', '.join(sorted(barred))}": barred} if barred else {}
+        if group.suffix:  # the providers of the unsuffixed group have its traits together
+            found |= {
+                f"lacks {any_of_clause('trait', any_of)}": any_of
+                for any_of in group.required
+                if not any_of & provider.traits
+            }
+        return found
 
     def _short(self, provider: Provider, name: str, amount: int) -> str | None:
         inventory = provider.inventories.get(name)
@@ -501,9 +508,9 @@ def root_shortfalls(request: ClaimRequest, host: ProviderIndex) -> Iterator[Shor
     """A shortfall for each trait that the host's root lacks, or must not have."""
     traits = host.root.traits if host.root else frozenset()
     for trait in sorted(request.root_required - traits):
-        yield Shortfall.at(host.root, "", 0, 0, f"lacks trait {trait}")
+        yield Shortfall.at(host.root, "", 0, 0, f"lacks trait {trait}", [trait])
     for trait in sorted(request.root_forbidden & traits):
-        yield Shortfall.at(host.root, "", 0, 0, f"has the forbidden trait {trait}")
+        yield Shortfall.at(host.root, "", 0, 0, f"has the forbidden trait {trait}", [trait])
 
 
 def _of_slot(slot: FitSlot, stock: HostStock) -> Iterator[Shortfall]:
@@ -514,16 +521,20 @@ def _of_slot(slot: FitSlot, stock: HostStock) -> Iterator[Shortfall]:
         if any(name in provider.inventories for name in slot.resources)
     ]
     for provider in candidates:
+        traits_of = stock.trait_obstacles(slot.group, provider)
         for name, reason in stock.obstacles(slot.group, slot.resources, provider):
-            free = stock.free(provider, name)
-            yield Shortfall.at(provider, name, slot.resources.get(name, 0), free, _in_group(slot, reason))
+            asked, free = slot.resources.get(name, 0), stock.free(provider, name)
+            traits = traits_of.get(reason, ())
+            yield Shortfall.at(provider, name, asked, free, _in_group(slot, reason), traits)
         if provider.uuid in slot.barred:
             for name, amount in slot.resources.items():
                 reason = _in_group(slot, slot.barred[provider.uuid])
                 yield Shortfall.at(provider, name, amount, stock.free(provider, name), reason)
     if not candidates:
+        reason = _in_group(slot, _nothing(slot, stock.host))
+        wanted = frozenset[str]() if slot.resources else frozenset[str]().union(*slot.group.required)
         for name, amount in (slot.resources or {"": 0}).items():
-            yield Shortfall.at(stock.host.root, name, amount, 0, _in_group(slot, _nothing(slot, stock.host)))
+            yield Shortfall.at(stock.host.root, name, amount, 0, reason, wanted)
 
 
 def _nothing(slot: FitSlot, host: ProviderIndex) -> str:
@@ -556,16 +567,17 @@ def _of_traits(stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:
     unsuffixed = [slot for slot in slots if not slot.group.suffix]
     able = [provider for slot in unsuffixed for provider in slot.options]
     missing = [
-        any_of_clause("trait", any_of)
+        any_of
         for any_of in unsuffixed[0].group.required
         if not any(any_of & provider.traits for provider in able)
     ]
     reason = "the providers that have the required traits cannot give all of the group together"
     if missing:
-        reason = f"no provider that can give any of the group has {' or '.join(missing)}"
+        wanted = " or ".join(any_of_clause("trait", any_of) for any_of in missing)
+        reason = f"no provider that can give any of the group has {wanted}"
         reason += _meant_traits(unsuffixed[0], stock.host)
     for slot in unsuffixed:
-        yield from _everywhere(slot, stock, reason)
+        yield from _everywhere(slot, stock, reason, frozenset[str]().union(*missing))
 
 
 def _of_subtrees(request: ClaimRequest, stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:
@@ -603,7 +615,11 @@ def _of_crowding(stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:
             )
 
 
-def _everywhere(slot: FitSlot, stock: HostStock, reason: str) -> Iterator[Shortfall]:
+def _everywhere(
+    slot: FitSlot, stock: HostStock, reason: str, traits: Iterable[str] = ()
+) -> Iterator[Shortfall]:
+    reason = _in_group(slot, reason)
     for name, amount in (slot.resources or {"": 0}).items():
         for provider in slot.options:
-            yield Shortfall.at(provider, name, amount, stock.free(provider, name), _in_group(slot, reason))
+            free = stock.free(provider, name)
+            yield Shortfall.at(provider, name, amount, free, reason, traits)

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from types import MappingProxyType
 
 from agent.claims.claim import Claim, Shortfall
@@ -24,7 +23,7 @@ def does_not_fit(request: ClaimRequest, shortfalls: Sequence[Shortfall]) -> Does
     return DoesNotFit(
         f"The claim of {label(request)} does not fit: {'; '.join(clauses)}.",
         consumer=request.consumer,
-        shortfalls=[asdict(shortfall) for shortfall in shortfalls],
+        shortfalls=[shortfall.to_json() for shortfall in shortfalls],
     )
 
 
@@ -58,7 +57,8 @@ def refused_by_placement(
 
 def _clause(shortfall: Shortfall) -> str:
     if not shortfall.resource_class:
-        return shortfall.reason
+        named = bool(shortfall.traits and shortfall.provider)
+        return f"{shortfall.provider} {shortfall.reason}" if named else shortfall.reason
     where = f" on {shortfall.provider}" if shortfall.provider else ""
     asked = f"{shortfall.asked} {shortfall.resource_class} asked"
     return f"{asked}, {shortfall.free} free{where} ({shortfall.reason})"

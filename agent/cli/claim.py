@@ -14,7 +14,7 @@ from agent.cli.consumers import INSTANCE_HELP, find_instance
 from agent.cli.grammar import complete_instances
 from agent.cli.libvirt_domain import CONNECTION_DEFAULT, Libvirt, add_libvirt_options
 from agent.cli.output import Output
-from agent.cli.tables import cells_lines, claim_lines, makings_lines, table_lines
+from agent.cli.tables import cells_lines, claim_lines, makings_lines, shortfall_rows, table_lines
 from agent.cli.terminal import Style, plain
 from agent.cli.text_file import STANDARD_INPUT, read_text_file
 from agent.errors import (
@@ -222,11 +222,11 @@ def _explain(args: Namespace, client: Client, path: str, body: dict[str, Any]) -
 
 
 class _Verdict(NamedTuple):
-    """A resource class of a claim: what was asked, what is free on which provider, and whether it fits."""
+    """A class, or a trait, of a claim: what was asked, what is free on which provider, and the verdict."""
 
     resource_class: str
-    asked: int
-    free: int
+    asked: int | str
+    free: int | str
     provider: str
     verdict: str
 
@@ -261,18 +261,12 @@ def _verdicts(
             yield _Verdict(resource_class, amount, _free(provider, resource_class), name, "fits")
     shortfalls = explanation["shortfalls"]
     if not explanation["fits"]:
-        short = {shortfall["resource_class"] for shortfall in shortfalls}
+        short = {shortfall["resource_class"] for shortfall in shortfalls if not shortfall.get("traits")}
         for resource_class, amount in explanation["asked"].items():
             if resource_class not in short:
                 yield _would_fit(resource_class, amount, providers)
-    for shortfall in shortfalls:
-        yield _Verdict(
-            shortfall["resource_class"],
-            shortfall["asked"],
-            shortfall["free"],
-            shortfall["provider"] or "-",
-            f"short: {shortfall['reason']}",
-        )
+    for row in shortfall_rows(shortfalls):
+        yield _Verdict(row.what, row.asked, row.free, row.provider, f"short: {row.reason}")
 
 
 def _would_fit(resource_class: str, amount: int, providers: Mapping[str, ResourceProviderShape]) -> _Verdict:

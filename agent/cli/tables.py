@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent.cli.terminal import Style, plain, shown_width
 
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from agent.api.shapes.columns import Column, Row
 
 GAP = "  "
+NOTHING = "-"
+"""In a cell of which there is nothing to say."""
 WORD_MAX = 40
 """A word up to this width, such as a uuid, stays in one piece."""
 FOLDED_WIDTH_MIN = 16
@@ -35,7 +37,7 @@ def table_lines(columns: Sequence[Column[Row]], rows: Sequence[Row], style: Styl
     does not help, each row is a block, with a line for each column.
     """
     values = [[column.show(row) for column in columns] for row in rows]
-    numeric = [bool(rows) and all(isinstance(row[i], int) for row in values) for i in range(len(columns))]
+    numeric = [_is_numeric([row[i] for row in values]) for i in range(len(columns))]
     cells = [[column.title for column in columns], *([plain(value) for value in row] for row in values)]
     widths = [max(map(shown_width, column)) for column in zip(*cells, strict=True)]
     room = style.width - len(GAP) * (len(widths) - 1)
@@ -56,6 +58,12 @@ def table_lines(columns: Sequence[Column[Row]], rows: Sequence[Row], style: Styl
                 blank = " " * (width - shown_width(piece))
                 aligned.append(blank + piece if right else piece + blank)
             yield GAP.join(aligned).rstrip()
+
+
+def _is_numeric(values: Sequence[object]) -> bool:
+    """Whether the column is of whole numbers, some of which may be missing."""
+    numbers = [value for value in values if value != NOTHING]
+    return bool(numbers) and all(isinstance(value, int) for value in numbers)
 
 
 def _least_width(cell: str) -> int:
@@ -149,19 +157,46 @@ def holding_lines(
     yield from cells_lines(holding["cells"], style)
 
 
+class ShortfallRow(NamedTuple):
+    """What is missing where, for people: an amount of a class, or a trait, of which there is no amount."""
+
+    what: str
+    asked: int | str
+    free: int | str
+    provider: str
+    reason: str
+
+
+def shortfall_rows(shortfalls: Iterable[ShortfallShape]) -> list[ShortfallRow]:
+    """A row for each shortfall of a class, and for each trait that is missing or forbidden."""
+    rows: dict[ShortfallRow, None] = {}
+    for short in shortfalls:
+        provider, traits = short["provider"] or NOTHING, short.get("traits", [])
+        if traits:
+            row = ShortfallRow(f"trait {' or '.join(traits)}", NOTHING, NOTHING, provider, short["reason"])
+        elif not short["resource_class"]:
+            row = ShortfallRow(NOTHING, NOTHING, NOTHING, provider, short["reason"])
+        else:
+            row = ShortfallRow(
+                short["resource_class"], short["asked"], short["free"], provider, short["reason"]
+            )
+        rows[row] = None
+    return list(rows)  # each once: a trait may be missing for several classes
+
+
 def shortfall_lines(shortfalls: Sequence[ShortfallShape], style: Style) -> Iterator[str]:
     """A table of what is missing where; nothing where nothing is."""
     from agent.api.shapes.columns import Column
 
-    columns: tuple[Column[ShortfallShape], ...] = (
-        Column("RESOURCE CLASS", lambda short: short["resource_class"] or "-"),
-        Column("ASKED", lambda short: short["asked"]),
-        Column("FREE", lambda short: short["free"]),
-        Column("PROVIDER", lambda short: short["provider"] or "-"),
-        Column("WHY", lambda short: short["reason"]),
+    columns: tuple[Column[ShortfallRow], ...] = (
+        Column("RESOURCE CLASS", lambda row: row.what),
+        Column("ASKED", lambda row: row.asked),
+        Column("FREE", lambda row: row.free),
+        Column("PROVIDER", lambda row: row.provider),
+        Column("WHY", lambda row: row.reason),
     )
     if shortfalls:
-        yield from table_lines(columns, shortfalls, style)
+        yield from table_lines(columns, shortfall_rows(shortfalls), style)
 
 
 def mapping_lines(

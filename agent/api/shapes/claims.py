@@ -103,12 +103,17 @@ class ClaimShape(TypedDict):
 class ShortfallShape(TypedDict):
     """A provider that cannot give what the claim asks for."""
 
-    resource_class: str
+    resource_class: Annotated[str, "empty: the reason concerns no class"]
     asked: int
     free: int
     provider: str
     provider_uuid: str
     reason: Annotated[str, "a clause: only 3 of 16 are free"]
+    traits: NotRequired[
+        Annotated[
+            list[str], "of a reason that concerns traits: any of them is wanted, or all of them are forbidden"
+        ]
+    ]
 
 
 class ExplanationShape(TypedDict):

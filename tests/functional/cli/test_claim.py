@@ -1,6 +1,7 @@
 """`plimsoll claim` as a process against a served host: what it shows, and its exit codes."""
 
 import json
+import re
 from pathlib import Path
 
 from kits.api_host import SmallHost
@@ -76,3 +77,49 @@ def test_a_body_may_come_from_standard_input(path: Path) -> None:
     told = {"consumer": CONSUMER, "groups": [{"resources": {"VCPU": 1}}]}
     done = plimsoll(path, "claim", "--file", "-", "-o", "json", stdin=json.dumps(told))
     assert json.loads(done.stdout)["consumer"] == CONSUMER
+
+
+TPM = ("--flavor", "vcpus=1,memory_mb=512", "--spec", "hw:tpm_version=2.0")
+AVX512 = ("--resources", "VCPU=1,MEMORY_MB=512", "--required", "HW_CPU_X86_AVX512F")
+EITHER = ("--resources", "VCPU=1", "--group", "g:VGPU=1", "--required", "g:in:CUSTOM_A,CUSTOM_B")
+
+
+def test_a_missing_trait_is_a_row_of_its_own_kind(fresh: tuple[Sight, Path]) -> None:
+    _, path = fresh
+    assert plimsoll(path, "claim", "--dry-run", *TPM).stdout == (
+        "it does not fit\n"
+        "RESOURCE CLASS                  ASKED    FREE  PROVIDER  VERDICT\n"
+        "MEMORY_MB                         512  130560  kvm-07    would fit\n"
+        "VCPU                                1     128  kvm-07    would fit\n"
+        "trait COMPUTE_SECURITY_TPM_2_0      -       -  kvm-07    "
+        "short: lacks trait COMPUTE_SECURITY_TPM_2_0\n"
+        "trait COMPUTE_SECURITY_TPM_TIS      -       -  kvm-07    "
+        "short: lacks trait COMPUTE_SECURITY_TPM_TIS\n"
+    )
+    assert plimsoll(path, "claim", "--dry-run", *AVX512).stdout == (
+        "it does not fit\n"
+        "RESOURCE CLASS            ASKED    FREE  PROVIDER  VERDICT\n"
+        "MEMORY_MB                   512  130560  kvm-07    would fit\n"
+        "VCPU                          1     128  kvm-07    would fit\n"
+        "trait HW_CPU_X86_AVX512F      -       -  kvm-07    "
+        "short: no provider that can give any of the group has trait HW_CPU_X86_AVX512F\n"
+    )
+    shown = plimsoll(path, "claim", "--dry-run", *EITHER).stdout.splitlines()
+    assert [line.split()[0] for line in shown[2:4]] == ["VCPU", "VGPU"]
+    assert (
+        shown[4].startswith("trait CUSTOM_A or CUSTOM_B ")
+        and "group 'g': lacks any of the traits" in shown[4]
+    )
+    for command in (("explain", "--capacity"), ("defrag", "--dry-run")):
+        text = plimsoll(path, *command, *TPM).stdout
+        assert re.search(r"trait COMPUTE_SECURITY_TPM_2_0 +- +- +kvm-07 +lacks trait COMPUTE_SECURITY", text)
+        text = plimsoll(path, *command, *AVX512).stdout
+        assert len(re.findall(r"trait HW_CPU_X86_AVX512F +- +- +kvm-07 +no provider", text)) == 1
+    refused = plimsoll(path, "claim", *TPM)
+    assert "does not fit: kvm-07 lacks trait COMPUTE_SECURITY_TPM_2_0; kvm-07 lacks trait" in one_line(
+        refused
+    )
+    body = json.loads(plimsoll(path, "claim", *AVX512, "-o", "json").stderr)
+    assert {tuple(short["traits"]) for short in body["error"]["details"]["shortfalls"]} == {
+        ("HW_CPU_X86_AVX512F",)
+    }
