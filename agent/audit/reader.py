@@ -69,7 +69,7 @@ class AuditReader:
         shared = [provider for provider in known.host.tree if not known.host.is_own(provider.uuid)]
         with_shared = ProviderTree([*tree, *(provider for provider in shared if provider.uuid not in tree)])
         observation = Observation(
-            host=ProviderIndex.of(with_shared, self._root),
+            host=replace(ProviderIndex.of(with_shared, self._root), caps=known.host.caps),
             unreserved=ProviderIndex.of(without_reservations(with_shared, known.host.tree), self._root),
             unclaimed=self._tracker.unclaimed(),
             moved_away=self._tracker.circumstances().moved_away,

@@ -22,6 +22,7 @@ from agent.claims.claim import Shortfall
 from agent.claims.near_names import near_class, near_trait
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.errors import counted
+from agent.providers.caps import Caps
 from agent.providers.divided_cards import CardStock
 from agent.providers.exclusive import WaysOf, can_give_together, excluding_class, room
 from agent.shapes import Units, Usages
@@ -37,9 +38,10 @@ class ProviderIndex:
 
     `providers` and `by_class` {class: providers with inventory of it} are in the order of choice. `ways` are
     the classes that exclude each other on a provider. `bound` is {group suffix: uuid of the only provider
-    that may serve the group}, `cordoned` {provider uuid: {class: number}} are the idle units that
-    are withheld: cordoned by an operator, or unhealthy. `cards` {provider uuid: what
-    is left} are cards whose classes share their room. The index is made once for each tree.
+    that may serve the group}, `cordoned` {provider uuid: {class: number}} are the idle units that are
+    withheld: cordoned by an operator, or unhealthy. `cards` {provider uuid: what is left} are cards whose
+    classes share their room, `caps` {class: most} hold for the whole host. The index is made once for each
+    tree.
     """
 
     tree: ProviderTree
@@ -50,6 +52,7 @@ class ProviderIndex:
     bound: Mapping[str, str] = field(default_factory=dict)
     cordoned: Usages = field(default_factory=dict)
     cards: Mapping[str, CardStock] = field(default_factory=dict)
+    caps: Caps = field(default_factory=dict)
 
     @classmethod
     def of(cls, tree: ProviderTree, root: str | None = None, ways: WaysOf | None = None) -> "ProviderIndex":
@@ -201,7 +204,11 @@ class HostStock:
         cordoned = f", {number} more cordoned or unhealthy (`plimsoll devices list`)" if number else ""
         if free < left:
             return f"only {free} of its exact units are free{cordoned}"
-        return f"only {free} of {inventory.capacity} {'is' if free == 1 else 'are'} free{cordoned}"
+        has_cap = inventory.reserved and name in self.host.caps
+        cap = f", with [DEFAULT] cap = {name}={self.host.caps[name]}" if has_cap else ""
+        if not inventory.capacity and not cordoned:
+            return f"none of it is offered{cap}" if cap else "all of it is reserved"
+        return f"only {free} of {inventory.capacity} {'is' if free == 1 else 'are'} free{cordoned}{cap}"
 
     def cell_costs(
         self, asked: Mapping[str, int], room: Mapping[int, Mapping[str, int]]

@@ -1,10 +1,12 @@
 """Caps: at most so much of a resource class is offered to guests on the whole host. Pure."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from agent.errors import SettingsError
+from agent.shapes import Held
 from agent.tree import MAX_UNIT, Inventory, ProviderTree
 
 Caps = Mapping[str, int]
@@ -48,6 +50,15 @@ def odd_caps(caps: Caps, offered: Iterable[tuple[str, float]]) -> Iterator[str]:
                 f"[DEFAULT] cap = {name}={amount} leaves no {name}: whole units of the host are offered, and "
                 f"with an allocation ratio of {ratios[name]:g} one unit is {ratios[name]:g} {name}."
             )
+
+
+def beyond_caps(caps: Caps, held: Held) -> dict[str, int]:
+    """The caps of which the consumers hold more; `held` {provider uuid: {consumer: {class: amount}}}."""
+    used: Counter[str] = Counter()
+    for holders in held.values():
+        for amounts in holders.values():
+            used.update(amounts)
+    return {name: most for name, most in caps.items() if used[name] > most}
 
 
 def with_caps(tree: ProviderTree, caps: Caps) -> ProviderTree:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 
 from agent.driver import MoveInstruction
 from agent.errors import ApplyError
+from agent.providers.caps import Caps, beyond_caps
 from agent.providers.plan import DeleteInventories, Plan, PutInventories
 from agent.providers.resolve import ResolvedDescription
 from agent.shapes import Held, Holders
@@ -177,32 +178,39 @@ def _gone_sentence(provider: Provider, name: str, consumer: str, units: list[str
 HOLDERS_NAMED_MAX = 5
 
 
-def find_overuse(tree: ProviderTree, held: Held) -> dict[str, tuple[str, ...]]:
+def find_overuse(tree: ProviderTree, held: Held, caps: Caps | None = None) -> dict[str, tuple[str, ...]]:
     """{provider uuid: (sentence, ...)}, one sentence for each class whose usage exceeds its capacity."""
+    beyond = beyond_caps(caps or {}, held)
     overuse = {
-        provider.uuid: tuple(_overuse_sentences(provider, held.get(provider.uuid, {}))) for provider in tree
+        provider.uuid: tuple(_overuse_sentences(provider, held.get(provider.uuid, {}), beyond))
+        for provider in tree
     }
     return {uuid: sentences for uuid, sentences in overuse.items() if sentences}
 
 
-def _limit(inventory: Inventory) -> int:
+def _limit(inventory: Inventory, *, is_beyond_cap: bool) -> int:
     """The amount that may be in use without a report.
 
     A completely reserved inventory, as during a reshape, only keeps new consumers out; its reservation does
-    not count against the consumers that it has.
+    not count against the consumers that it has. It does where a cap is below what is in use.
     """
-    withheld = inventory.reserved >= inventory.total
+    withheld = inventory.reserved >= inventory.total and not is_beyond_cap
     return int(inventory.total * inventory.allocation_ratio) if withheld else inventory.capacity
 
 
-def _overuse_sentences(provider: Provider, consumers: Holders) -> Iterator[str]:
+def _overuse_sentences(provider: Provider, consumers: Holders, beyond: Mapping[str, int]) -> Iterator[str]:
     for name, inventory in provider.inventories.items():
         holders = sorted(consumer for consumer, amounts in consumers.items() if name in amounts)
         used = sum(consumers[consumer][name] for consumer in holders)
-        if used > _limit(inventory):
+        if used > _limit(inventory, is_beyond_cap=name in beyond):
             more = len(holders) - HOLDERS_NAMED_MAX
             yield (
                 f"Provider {provider.name} is over capacity: {used} {name} {'is' if used == 1 else 'are'} "
                 f"in use of {inventory.capacity}, by {', '.join(holders[:HOLDERS_NAMED_MAX])}"
-                f"{f' and {more} more' if more > 0 else ''}; release one of them, or move it away."
+                f"{f' and {more} more' if more > 0 else ''}; release one of them, "
+                + (
+                    f"move it away, or raise [DEFAULT] cap = {name}={beyond[name]}."
+                    if name in beyond
+                    else "or move it away."
+                )
             )

@@ -358,7 +358,7 @@ class PassSteps:
         withheld = _moving(this.desired) if this.pending is not None else ()
         held = self._refresh_tracker(this, this.current, withheld)
         offered = without_reservations(this.current, this.offered_here, withheld)
-        return replace(this, overused=find_overuse(offered, held)), held
+        return replace(this, overused=find_overuse(offered, held, self._provider_config.caps)), held
 
     def next_plan(self, this: Pass) -> Plan:
         """The operations of the pass without its reshape, which `preview_reshape` shows.
@@ -474,7 +474,13 @@ class PassSteps:
             offered = without_reservations(whole, this.offered_here, withheld)
             try:
                 self._tracker.refresh(
-                    offered, fresh.held, this.resolved.units, layout, kept=fresh.kept, reading=reading
+                    offered,
+                    fresh.held,
+                    this.resolved.units,
+                    layout,
+                    kept=fresh.kept,
+                    reading=reading,
+                    caps=self._provider_config.caps,
                 )
             except StateError:
                 self._allocations.forget()

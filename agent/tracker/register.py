@@ -16,6 +16,7 @@ from agent.claims.rows import Row
 from agent.driver import Guest
 from agent.errors import PlimsollError, StateError, StateUnknown
 from agent.moves.states import MOVE_TRANSITIONS, Move, MoveKind, MoveState, MoveStep, claims_of
+from agent.providers.caps import Caps
 from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.laws import Relocation
 from agent.reshape.receipt import Receipt
@@ -208,9 +209,11 @@ class Register:
         layout: HostLayout | None,
         kept: Collection[str],
         reading: Reading | None,
+        caps: Caps,
     ) -> None:
         """See `ResourceTracker.refresh`. Raises StateError where the journal cannot be read."""
-        host = ProviderIndex.of(tree, self._journal.host_uuid(), layout.ways if layout else None)
+        index = ProviderIndex.of(tree, self._journal.host_uuid(), layout.ways if layout else None)
+        host = replace(index, caps=caps)
         cells = HostCells.of(layout, host)
         with self._lock:
             self._book.refresh(host, held, units, cells, kept=kept, reading=reading)

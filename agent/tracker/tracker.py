@@ -33,6 +33,7 @@ from agent.errors import PlacementConflict, PlacementUnavailable
 from agent.moves.circumstances import Circumstances
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, moving_conflict
 from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.providers.caps import Caps
 from agent.providers.divided_cards import Card
 from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.laws import Relocation
@@ -190,14 +191,15 @@ class ResourceTracker:
         *,
         kept: Collection[str] = (),
         reading: Reading | None = None,
+        caps: Caps | None = None,
     ) -> None:
         """Enter the tree, what Placement holds on it, and the exact units of the driver, in order of use.
 
         `held` was read since `reading` began, without the providers in `kept`, which have not changed; with
         `reading` None it is of this moment. Without the host's `layout` no guest that asks for NUMA cells,
-        pinned CPUs or pages can be placed. Raises StateError.
+        pinned CPUs or pages can be placed. `caps` are the settings' that `tree` is within. Raises StateError.
         """
-        self._register.refresh(tree, held, units, layout, kept, reading)
+        self._register.refresh(tree, held, units, layout, kept, reading, caps or {})
         self._cordons.withhold()
         follow_guests(self._context)
 

@@ -59,3 +59,28 @@ def test_a_cap_that_matches_nothing_is_told_by_the_doctor_and_once_at_the_start(
             assert said not in output_of(tmp_path / "s", "look"), "it is no reason"
     finally:
         world.close()
+
+
+def test_a_cap_of_nothing_below_what_is_in_use_is_told(placement: Placement, tmp_path: Path) -> None:
+    """By the refusal, the status and the audit, each with the option."""
+    told(tmp_path, placement)
+    file = tmp_path / "plimsoll.conf"
+    settings = file.read_text()
+    world = opened(load([file]))
+    cap = "[DEFAULT] cap = DISK_GB=0"
+    try:
+        world.agent.reconcile("the start")
+        with serving(world.operations, tmp_path / "s"):
+            output_of(tmp_path / "s", "claim", "--name", "web1", "--resources", "DISK_GB=1")
+            file.write_text(settings + "cap = DISK_GB=0\n")
+            world.agent.apply_settings(load([file]), None)
+            world.agent.reconcile("the reload")
+            refused = plimsoll(tmp_path / "s", "claim", "--resources", "DISK_GB=1")
+            assert f"none of it is offered, with {cap}" in one_line(refused)
+            (reason,) = world.operations.status()["reasons"]
+            assert "over capacity" in reason and cap in reason
+            audited = plimsoll(tmp_path / "s", "audit")
+            assert audited.returncode == ExitCode.DRIFT_FOUND
+            assert "shrunk inventory" in audited.stdout and cap in audited.stdout
+    finally:
+        world.close()

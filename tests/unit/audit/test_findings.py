@@ -442,6 +442,14 @@ def test_what_is_large_enough_or_fully_reserved_is_not_reported() -> None:
         assert [*ShrunkInventory().judge_host(with_inventory(inventory))] == []
 
 
+@pytest.mark.parametrize(("cap", "found"), [(0, True), (1, True), (2, False)])
+def test_what_a_cap_reserves_whole_is_too_small_for_its_consumers(cap: int, found: bool) -> None:
+    capped = with_inventory(Inventory(2, reserved=2))
+    capped = replace(capped, host=replace(capped.host, caps={"SRIOV_NET_VF": cap, "PGPU": 0}))
+    findings = [*ShrunkInventory().judge_host(capped)]
+    assert [f"cap = SRIOV_NET_VF={cap}" in finding.reason for finding in findings] == [True] * found
+
+
 def test_what_is_reserved_for_the_unclaimed_use_of_guests_makes_no_inventory_smaller() -> None:
     reserved = with_inventory(Inventory(3, reserved=2))
     assert [*ShrunkInventory().judge_host(reserved)] != []

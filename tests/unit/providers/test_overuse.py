@@ -24,3 +24,11 @@ def test_what_is_reserved_whole_may_be_in_use(total: int, reserved: int, used: i
     tree = ProviderTree((Provider(ROOT, "node1", inventories={"VGPU": inventory}),))
     overuse = find_overuse(tree, {ROOT: {GUEST: {"VGPU": used}}})
     assert bool(overuse) is reported
+
+
+@pytest.mark.parametrize(("cap", "reported"), [(0, True), (1, True), (2, False)])
+def test_what_a_cap_reserves_whole_is_too_small_for_what_is_in_use(cap: int, reported: bool) -> None:
+    """By the cap of the host: a card behind those that give what the cap allows offers nothing."""
+    tree = ProviderTree((Provider(ROOT, "node1", inventories={"VGPU": Inventory(16, reserved=16)}),))
+    sentences = find_overuse(tree, {ROOT: {GUEST: {"VGPU": 2}}}, {"VGPU": cap, "PGPU": 0}).get(ROOT, ())
+    assert [f"raise [DEFAULT] cap = VGPU={cap}." in sentence for sentence in sentences] == [True] * reported
