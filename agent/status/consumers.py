@@ -63,7 +63,8 @@ def find_consumer(text: str, kind: str, known: Sequence[NamedConsumer], listing:
         raise UsageError(f"{wanted!r} names {len(found)} {kinds}, give the uuid of one: {listed}")
     from difflib import get_close_matches
 
-    near = get_close_matches(wanted, [consumer.name for consumer in known if consumer.name], n=NEAR_MAX)
+    names = dict.fromkeys(consumer.name for consumer in known if consumer.name)  # several may have one name
+    near = get_close_matches(wanted, names, n=NEAR_MAX)
     hint = f"did you mean {' or '.join(near)}?" if near else f"`{listing}` lists those that there are"
     if len(wanted) < PREFIX_MIN and any(each.uuid.startswith(wanted.lower()) for each in known):
         hint += f"; of a uuid, give {PREFIX_MIN} characters or more"

@@ -34,6 +34,8 @@ def test_the_errors_say_what_to_give_instead() -> None:
         find("db")
     with pytest.raises(UnknownConsumer, match="did you mean web"):
         find("webb")
+    with pytest.raises(UnknownConsumer, match=r"did you mean db\?$"):  # two have that name
+        find("dbb")
     with pytest.raises(UsageError, match="empty text"):
         find(" ")
 
