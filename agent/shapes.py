@@ -1,10 +1,10 @@
-"""The shapes of plain mappings that many modules pass to each other, each defined once.
+"""The shapes of plain mappings that many modules pass to each other, and the arithmetic with amounts.
 
 Providers and consumers are keyed by uuid, resource classes by name. An amount is a whole number in the unit
 of its class: MiB for MEMORY_MB, GiB for DISK_GB, a count for all others.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 Amounts = Mapping[str, int]
 """{resource class: amount}"""
@@ -36,3 +36,53 @@ Makings = Mapping[str, Mapping[str, str]]
 
 UnitsToMake = Mapping[str, Mapping[str, Makings]]
 """{provider uuid: {resource class: makings}}: `DescribedProvider.to_make` of each provider."""
+
+
+def total(columns: Iterable[Usages]) -> Usages:
+    """The sum of the amounts, by provider and class."""
+    filled = [amounts for amounts in columns if amounts]
+    if len(filled) < 2:
+        return filled[0] if filled else {}
+    summed: dict[str, dict[str, int]] = {}
+    for column in filled:
+        for uuid, amounts in column.items():
+            there = summed.setdefault(uuid, {})
+            for name, amount in amounts.items():
+                there[name] = there.get(name, 0) + amount
+    return summed
+
+
+def largest(columns: Iterable[Usages]) -> Usages:
+    """The largest of the amounts, by provider and class."""
+    filled = [amounts for amounts in columns if amounts]
+    if not filled or all(column == filled[0] for column in filled[1:]):
+        return filled[0] if filled else {}
+    most: dict[str, dict[str, int]] = {}
+    for column in filled:
+        for uuid, amounts in column.items():
+            there = most.setdefault(uuid, {})
+            for name, amount in amounts.items():
+                there[name] = max(there.get(name, 0), amount)
+    return most
+
+
+def beyond(amounts: Usages, others: Usages) -> Usages:
+    """The part of `amounts` that exceeds `others`, by provider and class; without zeros."""
+    rest = {
+        uuid: {
+            name: amount - others.get(uuid, {}).get(name, 0)
+            for name, amount in of_provider.items()
+            if amount > others.get(uuid, {}).get(name, 0)
+        }
+        for uuid, of_provider in amounts.items()
+    }
+    return {uuid: of_provider for uuid, of_provider in rest.items() if of_provider}
+
+
+def by_class(amounts: Iterable[Amounts]) -> dict[str, int]:
+    """The sum of the amounts, by class: of the providers of an allocation, say, or of some groups."""
+    summed: dict[str, int] = {}
+    for part in amounts:
+        for name, amount in part.items():
+            summed[name] = summed.get(name, 0) + amount
+    return summed

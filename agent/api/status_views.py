@@ -10,9 +10,9 @@ from agent.api.shapes.history import EventShape, ExplainedShape, FoundShape, His
 from agent.api.shapes.overview import OverviewShape
 from agent.api.shapes.status import HealthShape, StatusShape
 from agent.api.views import instances_view, moment, tree_view
-from agent.claims.rows import beyond
 from agent.errors import UsageError
 from agent.providers.unclaimed import with_reserved
+from agent.shapes import beyond
 from agent.state.journal import Event
 from agent.status.host_status import Explanation
 from agent.status.overview import Overview

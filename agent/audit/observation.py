@@ -11,7 +11,7 @@ from agent.claims.claim import Claim, Fit
 from agent.claims.fit import ProviderIndex, fit
 from agent.claims.host_cells import HostCells
 from agent.claims.request import ClaimRequest
-from agent.claims.rows import Row, total
+from agent.claims.rows import Row
 from agent.claims.used import Place, use_of
 from agent.driver import Guest
 from agent.moves.states import Move
@@ -19,7 +19,7 @@ from agent.placement.client import ConsumerAllocations
 from agent.providers.device_health import CELL, DeviceHealth
 from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.laws import Instruction
-from agent.shapes import Allocations, Held, Units, Usages
+from agent.shapes import Allocations, Held, Units, Usages, total
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,13 @@ from agent.claims.host_cells import CellStock, CellUsage, HostCells, memory_shor
 from agent.claims.mappings import map_groups, units_of_groups
 from agent.claims.request import ClaimRequest
 from agent.claims.restriction import UNRESTRICTED, Restriction
-from agent.claims.rows import NOT_USED, Doubted, Row, beyond
+from agent.claims.rows import NOT_USED, Doubted, Row
 from agent.claims.used import IDLE, Place, use_of
 from agent.driver import Guest
 from agent.providers.device_health import Cordoned, idle_cordoned
 from agent.providers.divided_cards import Card, CardStock
 from agent.providers.exclusive import room
-from agent.shapes import Allocations, Held, Holders, Units, UnitsToMake, Usages
+from agent.shapes import Allocations, Held, Holders, Units, UnitsToMake, Usages, beyond
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from agent.claims.request import DEVICE_PREFIX, ClaimRequest, RequestGroup
-from agent.shapes import Allocations, Amounts, Units
+from agent.shapes import Allocations, Amounts, Units, by_class
 from agent.tree import Provider, ProviderTree
 
 STEPS_MAX = 10_000
@@ -56,7 +56,7 @@ def map_groups(
         return ()
     rest = {uuid: {name: n for name, n in left.items() if n} for uuid, left in search.left.items()}
     unsuffixed = next((group.resources for group in request.groups if not group.suffix), {})
-    left = _total(rest)
+    left = by_class(rest.values())
     if any(left.get(name, 0) < amount for name, amount in unsuffixed.items()):
         return ()
     given = [(group.suffix, {uuid: dict(group.resources)}) for group, uuid in search.assigned()]
@@ -92,14 +92,6 @@ def _labels(request: ClaimRequest) -> Mapping[str, str]:
     """{suffix of a device group: the alias that it comes from}"""
     names = [name for name, count in request.pci for _ in range(count)]
     return {f"{DEVICE_PREFIX}{number}": name for number, name in enumerate(names)}
-
-
-def _total(allocations: Allocations) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for amounts in allocations.values():
-        for name, amount in amounts.items():
-            total[name] = total.get(name, 0) + amount
-    return total
 
 
 class _Search:

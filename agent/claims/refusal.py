@@ -1,15 +1,14 @@
 """The errors with which a claim is refused: what was asked, what is free, and where. Pure."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from agent.claims.claim import Claim, Shortfall
 from agent.claims.request import ClaimRequest
-from agent.claims.rows import Row, beyond
+from agent.claims.rows import Row
 from agent.driver import Guest
 from agent.errors import ClaimConflict, DoesNotFit, GuestRuns
-from agent.shapes import Allocations, Usages
+from agent.shapes import Allocations, beyond, by_class
 from agent.tree import ProviderTree
 
 SHOWN_MAX = 4
@@ -76,7 +75,8 @@ def other_claim_conflict(claim: Claim) -> ClaimConflict:
 
 def guest_runs(guest: Guest, row: Row) -> GuestRuns:
     """The error for the release of a claim whose guest runs; `row` is the guest's in the book."""
-    offered, reserved = _by_class(beyond(row.need, row.used.amounts)), _by_class(row.used.amounts)
+    offered = by_class(beyond(row.need, row.used.amounts).values())
+    reserved = by_class(row.used.amounts.values())
     effects = [
         f"{amounts_text(amounts)} {effect}"
         for amounts, effect in (
@@ -92,13 +92,6 @@ def guest_runs(guest: Guest, row: Row) -> GuestRuns:
         offered=offered,
         reserved=reserved,
     )
-
-
-def _by_class(usages: Usages) -> dict[str, int]:
-    amounts: Counter[str] = Counter()
-    for of_provider in usages.values():
-        amounts.update(of_provider)
-    return dict(amounts)
 
 
 def not_covered_conflict(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from agent.errors import UsageError, counted
+from agent.shapes import by_class
 
 GROUP_POLICIES = ("none", "isolate")
 GROUPS_MAX = 64
@@ -81,11 +82,7 @@ class ClaimRequest:
     @property
     def resources(self) -> dict[str, int]:
         """{class: amount}, summed over all groups."""
-        total: dict[str, int] = {}
-        for group in self.groups:
-            for name, amount in group.resources.items():
-                total[name] = total.get(name, 0) + amount
-        return total
+        return by_class(group.resources for group in self.groups)
 
 
 def check_request(request: ClaimRequest) -> ClaimRequest:

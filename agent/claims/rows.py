@@ -4,12 +4,12 @@ An instance and the migration of its move under way are one row: before, during 
 no more than the larger of what either column says of both together.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from agent.claims.claim import Claim, ClaimState
 from agent.driver import Guest, UsedUnit
-from agent.shapes import Allocations, Units, Usages
+from agent.shapes import Allocations, Units, Usages, beyond, largest, total
 
 Doubted = Mapping[str, Allocations]
 """{consumer: allocations} that a write to Placement gives them if it is executed; its outcome is unknown."""
@@ -136,44 +136,3 @@ class Row:
     def _may_hold(self, consumer: str) -> Usages:
         writes = (write[consumer] for write in self.doubted if consumer in write)
         return largest((self.held.get(consumer, {}), *writes))
-
-
-def total(columns: Iterable[Usages]) -> Usages:
-    """The sum of the amounts, by provider and class."""
-    filled = [amounts for amounts in columns if amounts]
-    if len(filled) < 2:
-        return filled[0] if filled else {}
-    summed: dict[str, dict[str, int]] = {}
-    for column in filled:
-        for uuid, amounts in column.items():
-            there = summed.setdefault(uuid, {})
-            for name, amount in amounts.items():
-                there[name] = there.get(name, 0) + amount
-    return summed
-
-
-def largest(columns: Iterable[Usages]) -> Usages:
-    """The largest of the amounts, by provider and class."""
-    filled = [amounts for amounts in columns if amounts]
-    if not filled or all(column == filled[0] for column in filled[1:]):
-        return filled[0] if filled else {}
-    most: dict[str, dict[str, int]] = {}
-    for column in filled:
-        for uuid, amounts in column.items():
-            there = most.setdefault(uuid, {})
-            for name, amount in amounts.items():
-                there[name] = max(there.get(name, 0), amount)
-    return most
-
-
-def beyond(amounts: Usages, others: Usages) -> Usages:
-    """The part of `amounts` that exceeds `others`, by provider and class; without zeros."""
-    rest = {
-        uuid: {
-            name: amount - others.get(uuid, {}).get(name, 0)
-            for name, amount in of_provider.items()
-            if amount > others.get(uuid, {}).get(name, 0)
-        }
-        for uuid, of_provider in amounts.items()
-    }
-    return {uuid: of_provider for uuid, of_provider in rest.items() if of_provider}

@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.rows import Row, beyond
+from agent.claims.rows import Row
 from agent.claims.used import IDLE, Place, use_of
 from agent.device_names import is_page_class
 from agent.driver import Guest, GuestState
-from agent.shapes import Allocations, Usages
+from agent.shapes import Allocations, Usages, beyond, by_class
 
 NOT_HERE = IDLE | {GuestState.STARTING, GuestState.MIGRATING}
 """Guests in these states do not run on this host, or not yet."""
@@ -76,7 +76,7 @@ def _difference(
     alone = Row(instance, {instance: has}, {claim.consumer: claim} if claim else {}, guest)
     used = use_of(alone, place)
     exact = {name for classes in place.offered.values() for name in classes}
-    totals, in_use = _totals(has), Counter(guest.resources)
+    totals, in_use = Counter(by_class(has.values())), Counter(guest.resources)
     if claim is not None:
         totals[CPUS] -= len(_withheld(claim))
     for name, count in Counter(unit.resource_class for unit in guest.units).items():
@@ -137,10 +137,3 @@ def _units(
 def _withheld(claim: Claim) -> frozenset[str]:
     """The dedicated CPUs that the claim keeps from all guests: the siblings of isolated CPUs."""
     return frozenset(str(cpu) for cell in claim.cells for cpu in cell.withheld)
-
-
-def _totals(allocations: Allocations) -> Counter[str]:
-    totals: Counter[str] = Counter()
-    for amounts in allocations.values():
-        totals.update(amounts)
-    return totals

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from agent.moves.states import MIGRATION_TYPE, Move, MoveKind, MoveRole, MoveStep
-from agent.shapes import Allocations
+from agent.shapes import Allocations, total
 
 IsOwn = Callable[[str], bool]
 """Whether the provider with that uuid is in this host's own tree."""
@@ -51,11 +51,7 @@ def restored_allocations(move: Move, migration: Allocations) -> Allocations:
         uuid: {name: amount for name, amount in amounts.items() if name not in move.handed.get(uuid, {})}
         for uuid, amounts in move.old.allocations.items()
     }
-    for uuid, amounts in migration.items():
-        here = restored.setdefault(uuid, {})
-        for name, amount in amounts.items():
-            here[name] = here.get(name, 0) + amount
-    return _without_empty(restored)
+    return _without_empty(total((restored, migration)))
 
 
 def with_source_at(move: Move, migration: Allocations) -> Move:

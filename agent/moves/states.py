@@ -14,7 +14,7 @@ from agent.claims.claim import Claim, ClaimState, Json, claim_to_json, read_allo
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.errors import ClaimConflict
 from agent.json_checks import read_choice, read_object, read_seconds, read_uuid
-from agent.shapes import Allocations
+from agent.shapes import Allocations, by_class
 
 MIGRATION_TYPE = "MIGRATION"
 
@@ -242,13 +242,9 @@ def request_for_allocations(
     consumer_type: str = "INSTANCE",
 ) -> ClaimRequest:
     """A request for exactly the amounts of these allocations."""
-    total: dict[str, int] = {}
-    for amounts in allocations.values():
-        for resource_class, amount in amounts.items():
-            total[resource_class] = total.get(resource_class, 0) + amount
     return ClaimRequest(
         consumer,
-        (RequestGroup("", total),),
+        (RequestGroup("", by_class(allocations.values())),),
         name=name,
         project_id=project_id,
         user_id=user_id,

@@ -17,7 +17,7 @@ from agent.errors import UsageError, counted
 from agent.json_checks import read_list, read_object, read_text
 from agent.providers.resolve import ResolvedDescription
 from agent.providers.unclaimed import with_reserved
-from agent.shapes import Amounts, Units, Usages
+from agent.shapes import Units, Usages, by_class
 from agent.tree import ProviderTree
 
 CELL = "numa:"
@@ -308,11 +308,7 @@ def idle_pages(
 
 def with_idle(used: Usages, idle: Usages) -> Usages:
     """The usages with the idle cordoned units as if guests used them: they exclude what a use excludes."""
-    return {**used, **{uuid: _sum(used.get(uuid, {}), here) for uuid, here in idle.items()}}
-
-
-def _sum(one: Amounts, other: Amounts) -> Amounts:
-    return {name: one.get(name, 0) + other.get(name, 0) for name in {*one, *other}}
+    return {**used, **{uuid: by_class((used.get(uuid, {}), here)) for uuid, here in idle.items()}}
 
 
 def reserve_cordoned(

@@ -7,12 +7,12 @@ that to be free. The agent reserves it in the inventories that it writes, so tha
 The agent's own book counts these rows itself, so it uses the inventories without this reservation.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 
 from agent.providers.resolve import OwnedProviders
-from agent.shapes import Usages
+from agent.shapes import Usages, total
 from agent.tree import Inventory, Provider, ProviderTree
 
 
@@ -32,12 +32,11 @@ class UnheldUse:
 
     def reserve(self, tree: ProviderTree, owned: OwnedProviders) -> ProviderTree:
         """The tree with these amounts reserved, as far as the agent writes the inventories itself."""
-        total = _total(self.by_instance.values())
         return with_reserved(
             tree,
             {
                 uuid: {name: amounts[name] for name in owned.get(uuid).classes & amounts.keys()}
-                for uuid, amounts in total.items()
+                for uuid, amounts in total(self.by_instance.values()).items()
             },
         )
 
@@ -143,16 +142,6 @@ def _reserve(provider: Provider, amounts: Mapping[str, int]) -> Provider:
 def _units_for(inventory: Inventory, amount: int) -> int:
     """How much must be reserved so that consumers can have `amount` less."""
     return ceil(amount / inventory.allocation_ratio)
-
-
-def _total(usages: Iterable[Usages]) -> dict[str, dict[str, int]]:
-    total: dict[str, dict[str, int]] = {}
-    for amounts_of in usages:
-        for uuid, amounts in amounts_of.items():
-            there = total.setdefault(uuid, {})
-            for name, amount in amounts.items():
-                there[name] = there.get(name, 0) + amount
-    return total
 
 
 def _text(amounts_of: Usages, tree: ProviderTree) -> str:

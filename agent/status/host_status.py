@@ -11,7 +11,6 @@ from uuid import UUID
 
 from agent import __version__, log
 from agent.audit.auditor import Auditor
-from agent.claims.rows import total
 from agent.claims.used import IDLE
 from agent.config.settings import Settings
 from agent.durable.files import check_accepts_files
@@ -21,6 +20,7 @@ from agent.moves.circumstances import moved_away_advice
 from agent.reconcile.pass_report import PassReport
 from agent.reconcile.reconciler import Reconciler
 from agent.reshape.receipt import Receipt
+from agent.shapes import total
 from agent.state.identity import Identity
 from agent.state.journal import Event, Journal
 from agent.state.pause import Pause

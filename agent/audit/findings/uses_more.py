@@ -8,10 +8,9 @@ from agent.audit.finding import Finding, FindingKind, TableRow
 from agent.audit.repair import RecordUse
 from agent.claims.claim import Claim
 from agent.claims.refusal import amounts_text, provider_label
-from agent.claims.rows import total
 from agent.claims.use_difference import UseDifference
 from agent.moves.states import request_for_allocations
-from agent.shapes import Allocations, Units
+from agent.shapes import Allocations, Units, total
 
 
 class UsesMore(FindingKind):

@@ -14,6 +14,7 @@ from agent.errors import UsageError
 from agent.json_checks import below, fault, read_list, read_object, read_text, read_uuid, read_whole
 from agent.placement.client import ConsumerAllocations
 from agent.providers.plan import same_inventories
+from agent.shapes import Usages, total
 from agent.tree import MAX_UNIT, Inventory, Provider, ProviderTree
 
 CUSTOM = "CUSTOM_"
@@ -51,15 +52,9 @@ class PlacementSnapshot:
             frozenset(resource_classes),
         )
 
-    def usages(self) -> dict[str, dict[str, int]]:
+    def usages(self) -> Usages:
         """{provider uuid: {resource class: sum of the allocations}}, without zeros."""
-        sums: dict[str, dict[str, int]] = {}
-        for consumer in self.consumers.values():
-            for provider, amounts in consumer.allocations.items():
-                used = sums.setdefault(provider, {})
-                for resource_class, amount in amounts.items():
-                    used[resource_class] = used.get(resource_class, 0) + amount
-        return sums
+        return total(consumer.allocations for consumer in self.consumers.values())
 
     def without_types(self) -> "PlacementSnapshot":
         """The same records for a service below microversion 1.38, which has no consumer types."""
