@@ -54,22 +54,24 @@ def retain_held(
     wanted: ProviderTree,
     gone: Mapping[str, frozenset[str]],
     held: Mapping[str, Holders],
+    names: Mapping[str, str] | None = None,
 ) -> RetainedTree:
     """The tree `wanted` plus the allocated part of the classes in `gone`, as `current` has them.
 
-    `gone` is the result of `removed_classes`, and `held` has the allocations on its providers. Raises
-    ApplyError where a class seems to have moved to another provider.
+    `gone` is the result of `removed_classes`, and `held` has the allocations on its providers. `names`
+    {consumer: name} are for the sentences. Raises ApplyError where a class seems to have moved to another
+    provider.
     """
-    tree, sentences = wanted, []
+    tree, sentences, names = wanted, [], names or {}
     for uuid, classes in gone.items():
         holders = held.get(uuid, {})
         for resource_class in sorted(classes):
             consumers = sorted(who for who, amounts in holders.items() if amounts.get(resource_class))
             if consumers:
-                _check_moved(current, wanted, uuid, resource_class, consumers)
+                _check_moved(current, wanted, uuid, resource_class, consumers, names)
                 used = sum(holders[who][resource_class] for who in consumers)
                 tree = _with_used(tree, current, uuid, resource_class, used)
-                sentences.append(_retained_sentence(current[uuid], resource_class, consumers))
+                sentences.append(_retained_sentence(current[uuid], resource_class, consumers, names))
     return RetainedTree(tree, tuple(sentences))
 
 
@@ -91,7 +93,12 @@ def _keep_used(now: Inventory, used: int) -> Inventory:
 
 
 def _check_moved(
-    current: ProviderTree, wanted: ProviderTree, uuid: str, resource_class: str, consumers: Sequence[str]
+    current: ProviderTree,
+    wanted: ProviderTree,
+    uuid: str,
+    resource_class: str,
+    consumers: Sequence[str],
+    names: Mapping[str, str],
 ) -> None:
     relatives = {provider.uuid for provider in (*current.ancestors(uuid), *current.subtree(uuid)[1:])}
     if uuid in wanted:
@@ -101,8 +108,8 @@ def _check_moved(
             raise ApplyError(
                 f"The host has {resource_class} on provider {wanted[other].name}, no longer on "
                 f"{current[uuid].name}, and no move instruction says that it moved there. "
-                f"{_still_hold(consumers)}, so nothing was changed. Release these allocations, and the next "
-                "pass continues.",
+                f"{_still_hold(consumers, names)}, so nothing was changed. Release these allocations, and "
+                "the next pass continues.",
                 consumers=list(consumers),
             )
 
@@ -113,18 +120,44 @@ def _total(tree: ProviderTree, uuid: str, resource_class: str) -> int:
     return inventory.total if inventory else 0
 
 
-def _retained_sentence(provider: Provider, resource_class: str, consumers: Sequence[str]) -> str:
+def _retained_sentence(
+    provider: Provider, resource_class: str, consumers: Sequence[str], names: Mapping[str, str]
+) -> str:
     return (
         f"The host has no {resource_class} on provider {provider.name} any more, but "
-        f"{_still_hold(consumers)}: this part stays, the rest is reserved. Bring the devices back (virtual "
-        "functions must be created again after each boot), or release these allocations."
+        f"{_still_hold(consumers, names)}: this part stays, the rest is reserved. "
+        f"{way_back(provider, resource_class)}, or release these allocations."
     )
 
 
-def _still_hold(consumers: Sequence[str]) -> str:
+_CPU_SETS = {"PCPU": "cpu_dedicated_set", "VCPU": "cpu_shared_set"}
+_OF_THE_HOST = frozenset({"MEMORY_MB", "DISK_GB"})
+
+
+def way_back(provider: Provider | None, resource_class: str) -> str:
+    """How what a host has no more of the class comes back on the provider: a clause for an operator."""
+    if resource_class in _CPU_SETS:
+        return f"Bring the CPUs online, or put them back into [compute] {_CPU_SETS[resource_class]}"
+    if provider is not None and provider.parent is None and resource_class.startswith("CUSTOM_"):
+        return f"Put {resource_class} back into its provider config file"
+    if resource_class in _OF_THE_HOST:
+        return "Bring it back"
+    if resource_class == "SRIOV_NET_VF" or resource_class.startswith("CUSTOM_"):
+        return "Bring the device back (virtual functions must be created again after each boot)"
+    return "Bring the device back"
+
+
+def with_name(consumer: str, names: Mapping[str, str]) -> str:
+    """The consumer in a sentence: "name (uuid)", or its uuid alone."""
+    name = names.get(consumer)
+    return f"{name} ({consumer})" if name else consumer
+
+
+def _still_hold(consumers: Sequence[str], names: Mapping[str, str]) -> str:
     more = len(consumers) - CONSUMERS_NAMED_MAX
-    names = ", ".join(consumers[:CONSUMERS_NAMED_MAX]) + (f" and {more} more" if more > 0 else "")
-    return f"{names} still {'hold' if len(consumers) > 1 else 'holds'} some of it"
+    first = ", ".join(with_name(consumer, names) for consumer in consumers[:CONSUMERS_NAMED_MAX])
+    all_of_them = f"{first} and {more} more" if more > 0 else first
+    return f"{all_of_them} still {'hold' if len(consumers) > 1 else 'holds'} some of it"
 
 
 GoneUnit = tuple[str, str, str, str]
@@ -132,12 +165,16 @@ GoneUnit = tuple[str, str, str, str]
 
 
 def count_gone(
-    resolved: ResolvedDescription, gone: Iterable[GoneUnit], moves: Collection[MoveInstruction] = ()
+    resolved: ResolvedDescription,
+    gone: Iterable[GoneUnit],
+    moves: Collection[MoveInstruction] = (),
+    names: Mapping[str, str] | None = None,
 ) -> ResolvedDescription:
     """`resolved` with the units in `gone` in the totals, and a sentence for each of their holders.
 
     A class of which the driver reports no unit any more is not here: its inventory is retained as a whole
-    (`agent.providers.retained`). What one of the driver's `moves` takes elsewhere is not gone.
+    (`agent.providers.retained`). What one of the driver's `moves` takes elsewhere is not gone. `names`
+    {consumer: name} are for the sentences.
     """
     moving = {(move.from_resource_provider, name) for move in moves for name in move.moved_resources}
     units: dict[tuple[str, str], dict[str, str]] = {}
@@ -154,7 +191,10 @@ def count_gone(
         classes[uuid] = classes.get(uuid, frozenset()) | {name}
         problems += (
             _gone_sentence(
-                provider, name, consumer, sorted(unit for unit in holders if holders[unit] == consumer)
+                provider,
+                name,
+                with_name(consumer, names or {}),
+                sorted(unit for unit in holders if holders[unit] == consumer),
             )
             for consumer in sorted({*holders.values()})
         )
@@ -170,8 +210,7 @@ def _with_more(provider: Provider, name: str, count: int) -> Provider:
 def _gone_sentence(provider: Provider, name: str, consumer: str, units: list[str]) -> str:
     return (
         f"{consumer} has claimed {name} {', '.join(units)} of {provider.name}, which this host does not have "
-        "any more: the rest of the inventory can be given. Bring the device back (virtual functions must be "
-        "created again after each boot), or release the claim."
+        f"any more: the rest of the inventory can be given. {way_back(provider, name)}, or release the claim."
     )
 
 

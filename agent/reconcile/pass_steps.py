@@ -185,7 +185,7 @@ class PassSteps:
         if self._writer is not None:
             resolved = self._writer.mark(resolved, current)
         gone = gone_units(Place(offered=resolved.units), self._tracker.rows().values())
-        resolved = count_gone(resolved, gone, description.moves)
+        resolved = count_gone(resolved, gone, description.moves, self._names(seen))
         used, unheld = self._survey(seen, resolved)
         cordons = self._tracker.cordons
         cordoned = cordoned_units(resolved.units, resolved.devices, cordons.addresses)
@@ -386,7 +386,7 @@ class PassSteps:
         operations = plan(this.current, wanted)
         removed = removed_classes(operations)
         held = {provider: self._client.provider_allocations(provider).consumers for provider in removed}
-        retained = retain_held(this.current, wanted, removed, held)
+        retained = retain_held(this.current, wanted, removed, held, self._names(this.seen))
         return retained, plan(this.current, retained.tree) if retained.sentences else operations
 
     def preview_reshape(self, this: Pass, undo: str | None) -> Preview:
@@ -421,8 +421,11 @@ class PassSteps:
             self._undone_reshapes.receipts(),
             self._undone_reshapes.ids(),
             this.desired.parked_notices,
-            consumer_names(this.seen.guests, self._tracker.claims().values(), self._tracker.moves().values()),
+            self._names(this.seen),
         )
+
+    def _names(self, seen: HostView) -> Mapping[str, str]:
+        return consumer_names(seen.guests, self._tracker.claims().values(), self._tracker.moves().values())
 
     def _write(self, this: Pass, wanted: ProviderTree) -> Pass:
         retained, operations = self._plan(this, wanted)

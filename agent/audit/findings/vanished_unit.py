@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from agent.audit.cases import RowCase
 from agent.audit.finding import Finding, FindingKind, TableRow
 from agent.claims.used import gone_units
+from agent.providers.retained import way_back, with_name
 
 
 class VanishedUnit(FindingKind):
@@ -22,17 +23,19 @@ class VanishedUnit(FindingKind):
 
     def judge_row(self, case: RowCase) -> Iterator[Finding]:
         """One finding for all such units of a claim."""
-        gone: dict[str, list[tuple[str, str]]] = {}
-        for _, name, unit, consumer in gone_units(case.place, [case.row]):
-            gone.setdefault(consumer, []).append((name, unit))
+        gone: dict[str, list[tuple[str, str, str]]] = {}
+        for uuid, name, unit, consumer in gone_units(case.place, [case.row]):
+            gone.setdefault(consumer, []).append((uuid, name, unit))
+        tree = case.observation.host.tree
         for consumer, units in sorted(gone.items()):
-            names = ", ".join(f"{name} {unit}" for name, unit in units)
-            only_cpus = all(name == "PCPU" for name, _ in units)
-            back = "Bring the CPU online" if only_cpus else "Bring the device back"
+            ways = dict.fromkeys(way_back(tree.get(uuid), name) for uuid, name, _ in units)
+            missing = ", ".join(f"{name} {unit}" for _, name, unit in units)
+            name = case.row.guest.name if case.row.guest else case.row.claimed[consumer].request.name
+            who = with_name(consumer, {consumer: name})
             yield Finding(
                 self.name,
                 consumer,
-                f"{consumer} has claimed what this host does not have any more: {names}. {back}, or release "
-                "the claim.",
-                {**case.evidence, "units": [unit for _, unit in units]},
+                f"{who} has claimed what this host does not have any more: "
+                f"{missing}. {'. '.join(ways)}, or release the claim.",
+                {**case.evidence, "units": [unit for _, _, unit in units]},
             )

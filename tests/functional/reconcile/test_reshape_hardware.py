@@ -377,7 +377,7 @@ def test_a_card_in_another_slot_is_another_card_until_its_devices_are_made_there
     old = stage.world.tree()[stage.world.uuid(M60)].inventories["VGPU"]
     assert old.capacity == 1, "what is held, no more"
     (problem,) = (each for each in stage.world.again().problems if "VGPU" in each)
-    assert f"has no VGPU on provider {M60} any more, but {A} still holds some" in problem
+    assert f"has no VGPU on provider {M60} any more, but guest-1 ({A}) still holds some" in problem
     stage.world.tracker.claim(request(B, VGPU=14))
     ((new, units),) = stage.units(B).items()
     assert new == there and ON_M60 not in units["VGPU"]

@@ -787,6 +787,10 @@ def test_each_unit_that_is_gone_is_named_with_its_consumer() -> None:
     (finding,) = row_findings(VanishedUnit(), replace(observe(TWO_VFS), offered=left))
     assert finding.subject == CONSUMER and finding.evidence["units"] == [VFS[1]]
     assert VFS[1] in finding.reason and not finding.repair
+    assert finding.reason.startswith(f"{CONSUMER} has claimed") and "virtual functions" in finding.reason
+    named = replace(TWO_VFS[CONSUMER], request=replace(TWO_VFS[CONSUMER].request, name="web1"))
+    (finding,) = row_findings(VanishedUnit(), replace(observe({CONSUMER: named}), offered=left))
+    assert finding.reason.startswith(f"web1 ({CONSUMER}) has claimed")
 
 
 def test_a_unit_that_is_still_to_be_made_has_not_vanished() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from agent.driver import MoveInstruction
 from agent.providers.resolve import OwnedProviders, ResolvedDescription
-from agent.providers.retained import count_gone
+from agent.providers.retained import count_gone, way_back
 from agent.shapes import Units
 from agent.tree import Inventory, Provider, ProviderTree
 
@@ -30,6 +30,34 @@ def test_each_holder_is_named_once_with_all_that_it_lost() -> None:
 def test_nothing_is_counted_where_nothing_is_gone() -> None:
     description = resolved({NIC: {VF: ("vf0", "vf1")}})
     assert count_gone(description, []) == description
+
+
+def test_a_holder_is_named_by_its_name() -> None:
+    counted = count_gone(resolved({NIC: {VF: ("vf0", "vf1")}}), GONE, names={ONE: "web1", OTHER: ""})
+    first, second = counted.problems
+    assert first.startswith(f"web1 ({ONE}) has claimed") and second.startswith(f"{OTHER} has claimed")
+
+
+CREATE_AGAIN = "Bring the device back (virtual functions must be created again after each boot)"
+
+
+@pytest.mark.parametrize(
+    ("name", "parent", "way"),
+    [
+        ("PCPU", None, "Bring the CPUs online, or put them back into [compute] cpu_dedicated_set"),
+        ("CUSTOM_LICENCE", None, "Put CUSTOM_LICENCE back into its provider config file"),
+        ("MEMORY_MB", None, "Bring it back"),
+        ("PGPU", NIC, "Bring the device back"),
+        (VF, NIC, "Bring the device back (virtual functions must be created again after each boot)"),
+        (
+            "CUSTOM_NIC_A",
+            NIC,
+            "Bring the device back (virtual functions must be created again after each boot)",
+        ),
+    ],
+)
+def test_the_way_back_depends_on_what_is_gone(name: str, parent: str | None, way: str) -> None:
+    assert way_back(Provider(ONE, "provider", parent), name) == way
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ BEFORE = ProviderTree([HOST, Provider(CELL, "cell", ROOT), Provider(NIC, "nic", 
 
 def kept(wanted: ProviderTree, held: dict[str, dict[str, int]]) -> tuple[ProviderTree, tuple[str, ...]]:
     gone = removed_classes(plan(BEFORE, wanted))
-    found = retain_held(BEFORE, wanted, gone, dict.fromkeys(gone, held))
+    found = retain_held(BEFORE, wanted, gone, dict.fromkeys(gone, held), {"b": "web1"})
     return found.tree, found.sentences
 
 
@@ -30,7 +30,9 @@ def test_what_is_held_stays_with_what_it_hangs_under() -> None:
     assert set(tree[NIC].inventories) == {"SRIOV_NET_VF"}, "the other class has no allocations"
     inventory = tree[NIC].inventories["SRIOV_NET_VF"]
     assert (inventory.total, inventory.capacity) == (4, 3)
-    assert len(told) == 1 and "no SRIOV_NET_VF on provider nic any more, but a, b still hold" in told[0]
+    assert (
+        len(told) == 1 and "no SRIOV_NET_VF on provider nic any more, but a, web1 (b) still hold" in told[0]
+    )
     assert kept(tree, {"a": {"SRIOV_NET_VF": 2}}) == (tree, ()), "what is kept is not gone"
 
 
