@@ -391,7 +391,8 @@ class LocalOperations:
 
     def claim_running(self) -> tuple[tuple[Guest, GateVerdict | Refused], ...]:
         """Claim for the running guests that have no claim."""
-        return self._gate.claim_running(self._reconciler.read_guests())
+        with self._writing():
+            return self._gate.claim_running(self._reconciler.read_guests())
 
     def _complete(self, request: ClaimRequest) -> ClaimRequest:
         return self._tracker.expand_aliases(request, self._supervisor.settings.pci_aliases)

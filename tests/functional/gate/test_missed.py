@@ -10,6 +10,7 @@ from kits.cli_process import plimsoll
 from kits.placements import Placement
 from kits.status import fetch, listening
 
+from agent.daemon.host_agent import AT_ONCE_S
 from agent.doctor.checks_service import NEW_DIRECTORY
 from agent.driver import Guest, GuestState
 from agent.errors import ExitCode
@@ -141,8 +142,10 @@ def test_a_guest_that_was_off_before_the_state_directory_was_there_is_claimed_wh
     assert any(each.startswith(NEW_DIRECTORY) and "1 of the guests was here" in each for each in reasons)
     assert not claims(world)
     with serving(world.operations, tmp_path / "s"):
+        world.retries.clear()
         done = plimsoll(tmp_path / "s", "gate", "claim-running")
         assert (done.returncode, done.stderr) == (ExitCode.DONE, "") and "web1" in done.stdout
+        assert world.retries == [AT_ONCE_S], "the pass that takes the reasons back"
     assert claims(world) == {UUID}
     world.agent.reconcile("its claim")
     assert not any(each.startswith(NEW_DIRECTORY) for each in world.operations.status()["reasons"])
