@@ -99,9 +99,19 @@ class Carver:
     needed: tuple[NeededUnit, ...] = ()
     mixed_only: bool = False
     _named: frozenset[str] = field(init=False)
+    """The addresses that the carving is about."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_named", frozenset(_named(self.declared, self.needed)))
+        declared = self.declared
+        named = (
+            *declared.vfs,
+            *declared.drivers,
+            *declared.vf_drivers,
+            *declared.vgpu_types,
+            *declared.mixed,
+            *(address for need in self.needed for address in (need.unit.card, need.unit.parent)),
+        )
+        object.__setattr__(self, "_named", frozenset(named))
 
     def look(self) -> Plan:
         """The steps that are to be taken now, and sentences on what is refused. Raises StateError."""
@@ -145,17 +155,3 @@ class Carver:
         carving, problems = join(declared, needed, seen)
         found = plan(carving, seen)
         return Plan((*undo(unfinished, carving, seen), *found.steps), (*problems, *found.refusals))
-
-
-def _named(declared: DeclaredCarving, needed: Iterable[NeededUnit]) -> Iterator[str]:
-    """The addresses that the carving is about."""
-    for names in (
-        declared.vfs,
-        declared.drivers,
-        declared.vf_drivers,
-        declared.vgpu_types,
-        declared.mixed,
-    ):
-        yield from names
-    for need in needed:
-        yield from (need.unit.card, need.unit.parent)
