@@ -38,6 +38,7 @@ NOT_ON_BOTH = {
     "cli/test_looking.py": "files alone, and the embedded core's file",
     "cli/test_quiet_host.py": "what is shown of the host, and the state directory with its embedded core",
     "cli/test_edges.py": "signals, pipes and terminals, over a host without a placement",
+    "cli/test_forked_commands.py": "the process of a command alone, over a host without a placement",
     "cli/test_parser.py": "texts alone",
     "cli/test_top.py": "what is shown of the agent's memory, of one host for a whole module",
     "cli/test_history.py": "what is shown of the agent's memory, of one host for a whole module",

@@ -1,22 +1,29 @@
 """The command line as a process."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from agent.errors import ExitCode
+from kits.forked_commands import ENVIRONMENT, run_forked
 
 COMMAND = (sys.executable, "-m", "agent.cli.main")
 DEADLINE_S = 30
-ENVIRONMENT = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "TZ": "UTC"}
 
 
 def plimsoll(
     socket_path: Path, *words: str, stdin: str = "", environment: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run one command against the agent at `socket_path`."""
+    """Run one command against the agent at `socket_path`, in a process that was forked for it."""
+    whole = {**ENVIRONMENT, "PLIMSOLL_SOCKET": str(socket_path), **(environment or {})}
+    return run_forked(words, whole, stdin, DEADLINE_S)
+
+
+def plimsoll_started(
+    socket_path: Path, *words: str, stdin: str = "", environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The same with an interpreter of its own: for what happens before a command runs, and what it costs."""
     return subprocess.run(
         [*COMMAND, *words],
         env={**ENVIRONMENT, "PLIMSOLL_SOCKET": str(socket_path), **(environment or {})},

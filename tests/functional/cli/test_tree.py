@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kits.cli_process import plimsoll
+from kits.cli_process import plimsoll, plimsoll_started
 
 from agent.errors import ExitCode
 
@@ -20,7 +20,7 @@ def test_tree_shows_what_was_claimed(path: Path) -> None:
         "   └─ host1_pci_0000:84:00.0  33333333-3333-4333-8333-333333333333\n"
         "         VGPU  ████████████████████   4/4\n"
     )
-    ascii_only = plimsoll(
+    ascii_only = plimsoll_started(
         path, "tree", "--traits", environment={"LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     )
     assert ascii_only.stdout.isascii()
