@@ -246,8 +246,8 @@ def test_what_was_done_is_told_where_the_answer_cannot_be_shown(path: Path, form
     consumer = str(uuid4())
     for verb in ((*("claim", consumer, "--name", "web1"), "--resources", "VCPU=1"), ("release", consumer)):
         command = shlex.join([*COMMAND, *verb, "-o", form, "--socket", str(path)])
-        waits = "trap '' PIPE; " if where == "| true" else ""
-        shell = f"{{ {waits}sleep 0.2; {command}; }} {where}"
+        waits = "trap '' PIPE; sleep 0.2; " if where == "| true" else ""  # until the reader has gone
+        shell = f"{{ {waits}{command}; }} {where}"
         done = subprocess.run(
             ["/bin/sh", "-c", shell],
             env=ENVIRONMENT,
