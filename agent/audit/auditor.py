@@ -15,7 +15,7 @@ from agent.audit.repair import DropClaim, EndMove, WriteAllocations
 from agent.audit.repairer import Repairer
 from agent.audit.suspects import suspect_moves, suspects
 from agent.driver import Guest
-from agent.errors import DriverError, PlacementError, Refused, StateError
+from agent.errors import DriverError, PlacementConflict, PlacementError, Refused, StateError
 from agent.placement.client import PlacementClient
 from agent.reshape.laws import Instruction
 from agent.tracker.tracker import ResourceTracker
@@ -156,6 +156,7 @@ class Auditor:
 
     def _heal(self, observation: Observation, report: AuditReport, heal_all: bool) -> AuditReport:
         healed: set[int] = set()
+        overtaken: set[int] = set()
         failed: dict[int, str] = {}
         wanted = [
             (index, finding)
@@ -173,6 +174,9 @@ class Auditor:
                 self._repairer.repair(observation, finding)
             except (PlacementError, Refused) as error:
                 failed[index] = error.message
+                if healed and isinstance(error, PlacementConflict):
+                    overtaken.add(index)  # perhaps by the repair of another finding
+                    continue
                 LOG.error(
                     "Audit: not healed: %s %s",
                     finding.reason,
@@ -189,11 +193,12 @@ class Auditor:
                 fields={"event": "healed", "subject": finding.subject},
             )
         if healed:
-            healed |= self._gone_with_others(report, healed | failed.keys())
+            healed |= self._gone_with_others(report, healed | (failed.keys() - overtaken))
+            failed = {index: why for index, why in failed.items() if index not in healed}
         return AuditReport(report.findings, frozenset(healed), failed)
 
     def _gone_with_others(self, report: AuditReport, settled: Collection[int]) -> set[int]:
-        """The findings without a repair of their own, of which the repairs of others have left nothing."""
+        """Those but the `settled` ones of which the repairs of others have left nothing."""
         open_ones = {index for index in range(len(report.findings)) if index not in settled}
         if not open_ones:
             return set()

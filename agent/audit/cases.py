@@ -5,14 +5,14 @@ Each case is one frozen value, so that a judgement is a function of it alone.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from agent.audit.observation import Observation
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.rows import Row
+from agent.claims.rows import Row, beyond
 from agent.claims.use_difference import UseDifference, use_difference
-from agent.claims.used import Place
+from agent.claims.used import Place, use_of
 from agent.driver import Guest
 from agent.moves.ownership import (
     MoveConsumer,
@@ -24,7 +24,7 @@ from agent.moves.ownership import (
     same_amounts,
     split_allocations,
 )
-from agent.moves.states import MIGRATION_TYPE, Move, MoveRole, MoveState
+from agent.moves.states import MIGRATION_TYPE, Move, MoveRole, MoveState, request_for_allocations
 from agent.placement.client import ConsumerAllocations
 from agent.reshape.claimed_units import HostRecords
 from agent.reshape.laws import Relocation
@@ -104,6 +104,47 @@ class ConsumerCase:
         records = HostRecords(observation.claims, moves, observation.exact_units)
         held = {self.consumer: self._placed_here}
         return follow_placement(records, held, observation.leads, observation.host.tree)
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the guest runs with just what Placement has here, and not with what the claim has.
+
+        Then the claim's record is the oldest of the three, as in a restored journal.
+        """
+        if self.claim is None or self.guest is None or self.is_moving or self.claimed_otherwise is None:
+            return False
+        place, row = self.observation.place, self._row_as_held
+        by_placement = use_difference(row, place)
+        by_claim = use_difference(Row(self.consumer, {}, {self.consumer: self.claim}, self.guest), place)
+        if by_placement is None or by_claim is None or by_placement.size or not by_claim.size:
+            return False
+        return not beyond(use_of(row, place).amounts, self._placed_here)
+
+    @property
+    def claim_as_used(self) -> Claim | None:
+        """The claim with what Placement has and the guest uses; None where that does not say all of it."""
+        claim, offered = self.claim, self.observation.offered
+        units = use_of(self._row_as_held, self.observation.place).units
+        exact = [
+            len(units.get(uuid, {}).get(name, ())) == amount
+            for uuid, amounts in self._placed_here.items()
+            for name, amount in amounts.items()
+            if offered.get(uuid, {}).get(name)
+        ]
+        if claim is None or claim.cells or not all(exact):
+            return None
+        request = claim.request
+        asked = request_for_allocations(
+            self.consumer,
+            self._placed_here,
+            name=request.name,
+            project_id=request.project_id,
+            user_id=request.user_id,
+            consumer_type=request.consumer_type,
+        )
+        return replace(
+            claim, request=asked, allocations=self._placed_here, units=units, makings={}, group_units={}
+        )
 
     @property
     def is_on_other_providers(self) -> bool:
@@ -221,6 +262,10 @@ class ConsumerCase:
     @property
     def _placed_here(self) -> Allocations:
         return {**self.parts.here, **self.parts.shared}
+
+    @property
+    def _row_as_held(self) -> Row:
+        return Row(self.consumer, {self.consumer: self._placed_here}, {}, self.guest)
 
     @property
     def _whereabouts(self) -> Collection[Allocations]:

@@ -76,7 +76,10 @@ class Repairer:
 
     def _record_use(self, observation: Observation, finding: Finding, before: Claim, after: Claim) -> None:
         with self._tracker.turn(after.consumer):
-            if finding not in self._reader.judge_row_alone(observation, after.consumer):
+            if finding not in (
+                *self._reader.judge_row_alone(observation, after.consumer),
+                self._reader.judge_consumer_alone(observation, after.consumer),
+            ):
                 raise _changed(finding)
             self._tracker.record_use(before, after)
 

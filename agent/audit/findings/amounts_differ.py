@@ -4,9 +4,24 @@ from dataclasses import replace
 
 from agent.audit.cases import ConsumerCase
 from agent.audit.finding import Finding, FindingKind, TableRow
-from agent.audit.repair import WriteAllocations
+from agent.audit.repair import RecordUse, WriteAllocations
 from agent.claims.claim import Claim
 from agent.placement.client import ConsumerAllocations
+
+
+def outdated_record(kind: str, case: ConsumerCase) -> Finding:
+    """The finding of this kind where the claim is older than Placement and the guest: it follows them."""
+    claim, now = case.claim, case.claim_as_used
+    follows = (RecordUse(claim, now),) if claim is not None and now is not None else ()
+    return Finding(
+        kind,
+        case.consumer,
+        f"The guest {case.consumer} uses what Placement has for it, and its claim has something else: the "
+        "claim's record is older, as in a state directory that was restored from a copy."
+        + ("" if follows else " Release it, and claim for the instance again."),
+        case.evidence,
+        repair=follows,
+    )
 
 
 class AmountsDiffer(FindingKind):
@@ -21,6 +36,13 @@ class AmountsDiffer(FindingKind):
             "The amounts of the claim are written again.",
             "no",
         ),
+        TableRow(
+            "The same, or other providers, and the guest runs with just what Placement has: the claim's "
+            "record is older, as in a state directory that was restored from a copy.",
+            "The claim gets what the guest uses. None for a claim with NUMA cells: release it, and claim "
+            "again.",
+            "no",
+        ),
     )
 
     def judge_consumer(self, case: ConsumerCase) -> Finding | None:
@@ -33,6 +55,8 @@ class AmountsDiffer(FindingKind):
         allocations = case.claimed_otherwise
         if allocations is None or case.is_on_other_providers or case.reshaped:
             return None
+        if case.is_outdated:
+            return outdated_record(self.name, case)
         return Finding(
             self.name,
             case.consumer,

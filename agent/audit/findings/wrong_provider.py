@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from agent.audit.cases import ConsumerCase
 from agent.audit.finding import Finding, FindingKind, TableRow
+from agent.audit.findings.amounts_differ import outdated_record
 from agent.audit.repair import FollowReshape, WriteAllocations
 
 
@@ -44,6 +45,8 @@ class WrongProvider(FindingKind):
             )
         if not case.is_on_other_providers:
             return None
+        if case.is_outdated:
+            return outdated_record(self.name, case)
         return Finding(
             self.name,
             case.consumer,

@@ -126,6 +126,33 @@ def test_every_difference_is_listed_beside_every_other(audited: Audited) -> None
     audited.kit.check()
 
 
+@pytest.mark.parametrize(
+    ("then", "uses"),
+    [({"VCPU": 4}, {"VCPU": 4}), ({"VCPU": 1, "MEMORY_MB": 64}, {"VCPU": 1, "MEMORY_MB": 64})],
+    ids=["more", "less and more"],
+)
+def test_a_claim_older_than_its_guest_and_placement_follows_them(
+    audited: Audited, then: dict[str, int], uses: dict[str, int]
+) -> None:
+    """A restored journal: the instance was resized since."""
+    held = audited.kit.tracker.claim(request(VCPU=2, SRIOV_NET_VF=1)).claim
+    ((nic, _, unit),) = held.exact
+    vf = UsedUnit("SRIOV_NET_VF", unit, "nic0")
+    audited.guests = (running(held.consumer, vf, SRIOV_NET_VF=1, **uses),)
+    audited.kit.schedule(held.consumer, host=then, nic0={"SRIOV_NET_VF": 1})
+    before = audited.kit.raw.allocations_of(held.consumer).allocations
+    assert ("amounts differ", held.consumer) in audited.kinds()
+    report = audited.heal(everything=True)
+    assert report.left == () and not report.failed
+    assert audited.kit.raw.allocations_of(held.consumer).allocations == before, (
+        "the past is not written again"
+    )
+    now = audited.kit.tracker.claim_of(held.consumer)
+    assert now is not None and now.allocations == before and list(now.exact) == [(nic, "SRIOV_NET_VF", unit)]
+    assert audited.kinds() == []
+    audited.kit.check()
+
+
 def test_what_the_repairs_of_others_put_right_counts_as_healed(audited: Audited) -> None:
     """A restored journal has a claim of a unit that another instance has by now."""
     former = audited.kit.tracker.claim(request(SRIOV_NET_VF=1)).claim

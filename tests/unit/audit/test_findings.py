@@ -192,6 +192,18 @@ def test_a_guest_without_allocation_gets_that_of_its_claim() -> None:
     assert (step.write.allocations, step.write.generation) == (HERE, None)
 
 
+def test_a_claim_with_cells_that_is_older_than_its_guest_is_not_written_again() -> None:
+    """Its cells were chosen together with its amounts, so it does not follow the guest either."""
+    host, claim = uuid_of("host"), CLAIMS[CONSUMER]
+    now = {host: {"VCPU": claim.allocations[host]["VCPU"] + 1}}
+    guest = running(CONSUMER, **now[host])
+    for cells in ((), (PlacedCell(0, 0, {}, frozenset({0}), 4, 0),)):
+        observation = observe({CONSUMER: replace(claim, cells=cells)}, guests=[guest], placed={CONSUMER: now})
+        finding = judge_amounts(consumer_case(observation, now))
+        assert finding is not None and "record is older" in finding.reason
+        assert [type(step) for step in finding.repair] == ([] if cells else [RecordUse])
+
+
 def test_it_is_another_finding_or_none_elsewhere() -> None:
     for allocations in ({uuid_of("gpu0"): {"VGPU": 1}}, {ELSEWHERE: {"VCPU": 2}}, HERE):
         assert judge_amounts(consumer_case(observe(CLAIMS), allocations)) is None
