@@ -10,7 +10,8 @@ from typing import Any
 
 from agent.audit.observation import Observation
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.rows import Row, beyond
+from agent.providers.caps agent.shapes.py import beyond
+from agent.claims.rows import Row
 from agent.claims.use_difference import UseDifference, use_difference
 from agent.claims.used import Place, use_of
 from agent.driver import Guest
