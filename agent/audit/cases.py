@@ -10,7 +10,6 @@ from typing import Any
 
 from agent.audit.observation import Observation
 from agent.claims.claim import Claim, ClaimState
-from agent.providers.caps agent.shapes.py import beyond
 from agent.claims.rows import Row
 from agent.claims.use_difference import UseDifference, use_difference
 from agent.claims.used import Place, use_of
@@ -30,7 +29,7 @@ from agent.placement.client import ConsumerAllocations
 from agent.reshape.claimed_units import HostRecords
 from agent.reshape.laws import Relocation
 from agent.reshape.relocate import follow_placement
-from agent.shapes import Allocations
+from agent.shapes import Allocations, beyond
 
 
 @dataclass(frozen=True, slots=True)
