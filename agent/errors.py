@@ -49,12 +49,14 @@ class ExitCode(IntEnum):
 
 
 _LONG_WORD = re.compile(r"(\S{200})\S{60,}")
+_LONG_QUOTE = re.compile(r"""(?<!\w)((['"])(?:(?!\2).){200})(?:(?!\2).){60,}(?=\2(?!\w))""", re.DOTALL)
 
 
 class PlimsollError(Exception):
     """Base of all errors; `details` is JSON-ready and part of the API's response.
 
-    A message may repeat what a caller sent: of a word that is longer than any name, the beginning is enough.
+    A message may repeat what a caller sent: of a word, or of a text in quotes, that is longer than any name,
+    the beginning is enough.
     """
 
     code: ClassVar[str] = "plimsoll.failed"
@@ -62,7 +64,7 @@ class PlimsollError(Exception):
     exit_code: ClassVar[ExitCode] = ExitCode.FAILED
 
     def __init__(self, message: str, **details: Any) -> None:
-        message = _LONG_WORD.sub(r"\1...", message)
+        message = _LONG_QUOTE.sub(r"\1...", _LONG_WORD.sub(r"\1...", message))
         super().__init__(message)
         self.message = message
         self.details: Mapping[str, Any] = details

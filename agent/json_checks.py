@@ -12,6 +12,8 @@ from uuid import UUID
 from agent.errors import UsageError, counted
 
 _SHOWN_MAX = 60
+_KEY_MAX = 255
+_KEY_SHOWN = 200
 _UID_MAX = 2**32 - 1
 
 
@@ -103,5 +105,6 @@ def read_uuid(value: object, path: str) -> str:
 
 
 def below(path: str, key: str) -> str:
-    """The path of an object's key."""
+    """The path of an object's key, of which the beginning is enough where it is longer than any name."""
+    key = key if len(key) <= _KEY_MAX else f"{key[:_KEY_SHOWN]}..."
     return f"{path}.{key}" if path else key

@@ -53,6 +53,35 @@ def test_what_is_mistyped(full: tuple[Sight, Path], words: tuple[str, ...], said
     assert said in one_line(done)
 
 
+BLANKS = "K " * 5000
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("claim", "--resources", f"{BLANKS}=1"),
+        ("claim", "--flavor", BLANKS),
+        ("claim", "--group", f"{BLANKS}:VCPU=1"),
+        ("claim", BLANKS, "--resources", "VCPU=1"),
+        ("claim", "--resources", "VCPU=1", "--required", BLANKS),
+        ("claim", "--resources", "VCPU=1", "--name", BLANKS),
+        (*FLAVOR, f"foo:{BLANKS}=1"),
+        (*FLAVOR, f"hw:{BLANKS}=1"),
+        (*FLAVOR, f"hw:cpu_policy={BLANKS}"),
+        (*FLAVOR[:-1], "--image", f"hw_{BLANKS}=1"),
+        *((word, BLANKS) for word in ("release", "explain", "-o", "--timeout", f"--{BLANKS}", BLANKS)),
+        ("history", "--since", BLANKS),
+        ("pause", "--reason", BLANKS),
+        ("instances", "-c", BLANKS),
+    ],
+    ids=lambda words: " ".join(words)[:40],
+)
+def test_a_long_word_is_cut_also_if_it_has_blanks(full: tuple[Sight, Path], words: tuple[str, ...]) -> None:
+    done = plimsoll(full[1], *words)
+    assert done.returncode not in (ExitCode.DONE, ExitCode.UNREACHABLE)
+    assert 0 < len(one_line(done)) < 900
+
+
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
