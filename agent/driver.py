@@ -556,6 +556,14 @@ class Driver(ABC):
     def create(cls, settings: DriverSettings) -> Self:
         """A driver with these settings, not connected yet. Raises SettingsError for invalid options."""
 
+    @classmethod
+    def check_options(cls, options: Mapping[str, Mapping[str, Any]]) -> None:
+        """Check {group: {option: value}} of its `OPTIONS` by themselves, where another driver is configured.
+
+        Raises SettingsError where `create` would refuse them on any host.
+        """
+        return None
+
     @abstractmethod
     def describe(self) -> Description:
         """The provider tree of the host, and the moves in it."""

@@ -1,9 +1,11 @@
 """Reads the JSON objects of nova's [pci] options, such as `device_spec` and `alias`, key by key. Pure.
 
-Each function raises ValueError with the key and the problem of its value, and returns None for a missing key.
+Each function raises ValueError with the key and the problem of its value; all but `read_json` return None for
+a missing key.
 Source: https://docs.openstack.org/nova/latest/configuration/config.html#pci
 """
 
+import json
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -14,6 +16,20 @@ _WORDS = {
     **dict.fromkeys(("no", "false", "off", "0"), False),
 }
 """nova's configuration writes a flag as text."""
+
+
+def read_json(text: str) -> object:
+    """The value; a key that stands twice in an object is an error, where JSON's own reader takes the last."""
+    return json.loads(text, object_pairs_hook=_without_twins)
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    given = dict(pairs)
+    if len(given) < len(pairs):
+        names = [name for name, _ in pairs]
+        twin = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{twin} is given twice")
+    return given
 
 
 def known_object(data: object, keys: Collection[str]) -> Mapping[str, Any]:

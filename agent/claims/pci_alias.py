@@ -31,7 +31,7 @@ from agent.device_names import (
     vendor_trait,
 )
 from agent.errors import SettingsError, UsageError
-from agent.nova_json import flag_of, id_of, known_object, text_of
+from agent.nova_json import flag_of, id_of, known_object, read_json, text_of
 from agent.shapes import Units
 from agent.tree import ProviderTree
 
@@ -83,7 +83,7 @@ def parse_aliases(texts: Iterable[str]) -> Aliases:
     for text in filter(str.strip, texts):
         shown = f"[pci] alias {text[:SHOWN_MAX]!r}"
         try:
-            alias = _read_alias(json.loads(text))
+            alias = _read_alias(read_json(text))
         except RecursionError as error:
             raise SettingsError(
                 f"{shown} is not valid JSON: it is nested too deeply.", option="alias"

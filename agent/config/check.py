@@ -5,26 +5,36 @@ from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-from agent.config.options import driver_class
+from agent.config.options import driver_class, driver_classes, with_groups
 from agent.config.places import check_api_socket, check_state_path
-from agent.config.settings import PlacementSettings, Settings
-from agent.driver import Driver
-from agent.errors import DriverDataError, DriverError, SettingsError, StateError
+from agent.config.settings import PlacementSettings, Settings, values_of
+from agent.driver import Description, Driver, HostSettings, Topology
+from agent.errors import DriverDataError, DriverError, SettingsError, StateError, counted
 from agent.placement.connect import check_options
 from agent.providers.overlay import overlay
 from agent.providers.resolve import uuids_of
 from agent.tree import NIL_UUID, ProviderTree
 
+_RESERVES = {
+    "reserved_host_cpus": ("VCPU", 1),
+    "reserved_host_memory_mb": ("MEMORY_MB", 1),
+    "reserved_host_disk_mb": ("DISK_GB", 1024),
+}
+"""{option: (the class that it reserves, so many of its unit are one of the class)}"""
+
 
 def check_start(settings: Settings) -> tuple[str, ...]:
     """Returns clauses on what could not be checked, and on what the agent would start with, but not work.
 
-    The driver connects only if there are CPU sets or provider config files to compare with what it describes.
-    Whether another process uses an address is not looked at. Raises SettingsError where the driver or the
-    transport to Placement refuses its options, where a file or a socket of the agent cannot be made, or where
-    a provider config file contradicts the driver.
+    The driver connects only if there are CPU sets, reservations or provider config files to compare with what
+    it describes. Whether another process uses an address is not looked at. Raises SettingsError where a
+    driver or the transport to Placement refuses its options, where a file or a socket of the agent cannot be
+    made, or where a provider config file contradicts the driver.
     """
     notes = [*_check_places(settings), *_missing_files(settings.placement)]
+    for name, other in driver_classes()[0].items():
+        if name != settings.compute_driver:
+            other.check_options(values_of(settings.table, with_groups(other.OPTIONS, settings.table)))
     driver = driver_class(settings.compute_driver).create(
         replace(settings.driver, state_path=None, read_only=True)
     )
@@ -75,10 +85,15 @@ def _missing_files(placement: PlacementSettings) -> Iterator[str]:
 def _check_description(settings: Settings, driver: Driver) -> Iterator[str]:
     """Notes on what the driver does not describe, or not offer. Raises SettingsError."""
     host = settings.driver.host_settings
-    if not settings.provider_config.entries and host.cpu_shared_set is None and not host.cpu_dedicated_set:
+    unset, options = (
+        HostSettings(),
+        (*_RESERVES, "reserved_huge_pages", "cpu_shared_set", "cpu_dedicated_set"),
+    )
+    to_compare = any(getattr(host, option) != getattr(unset, option) for option in options)
+    if not (settings.provider_config.entries or to_compare):
         return
     try:
-        description = driver.describe()
+        description, topology = driver.describe(), driver.topology()
     except DriverDataError as error:
         yield f"an agent with these settings does not offer this host: {error.message.rstrip('.')}"
         return
@@ -88,7 +103,38 @@ def _check_description(settings: Settings, driver: Driver) -> Iterator[str]:
             yield f"the provider config files were not compared with the driver: {why}"
         return
     yield from (sentence.rstrip(".") for sentence in driver.unmatched_options())
+    yield from _spent(host, description)
+    yield from _missing_pages(host, topology)
     uuids = uuids_of(description, ProviderTree(), NIL_UUID)
-    conflicts = overlay(settings.provider_config, description, uuids).conflicts
-    if conflicts:
-        raise SettingsError(" ".join(conflicts))
+    result = overlay(settings.provider_config, description, uuids)
+    if result.conflicts:
+        raise SettingsError(" ".join(result.conflicts))
+    for entry in result.unmatched:
+        yield f"{entry.where}: this host's driver describes no provider {entry.provider}"
+
+
+def _spent(host: HostSettings, description: Description) -> Iterator[str]:
+    """Notes on what is reserved as a whole, of all providers together."""
+    for option, (resource_class, divisor) in _RESERVES.items():
+        total = sum(
+            provider.inventories[resource_class].total
+            for provider in description.providers
+            if resource_class in provider.inventories
+        )
+        reserved = getattr(host, option)
+        if total and reserved >= total * divisor:
+            yield f"[DEFAULT] {option} = {reserved} leaves nothing of the {total} {resource_class} here"
+
+
+def _missing_pages(host: HostSettings, topology: Topology) -> Iterator[str]:
+    """Notes on reserved pages that the host does not have."""
+    cells = {cell.id: cell for cell in topology.cells}
+    for pages in host.reserved_huge_pages:
+        cell = cells.get(pages.node)
+        if cell is None:
+            yield f"[DEFAULT] reserved_huge_pages names cell {pages.node}, which this host does not have"
+        elif pages.count > cell.pages.get(pages.size_kib, 0):
+            yield (
+                f"[DEFAULT] reserved_huge_pages reserves {counted(pages.count, 'page')} of "
+                f"{pages.size_kib} KiB on cell {pages.node}, which has {cell.pages.get(pages.size_kib, 0)}"
+            )

@@ -22,6 +22,8 @@ Options = Mapping[str, tuple[Any, ...]]
 """{group: (oslo.config options, ...)}"""
 
 RATIO_MIN = 0.01
+RATIO_MAX = 1_000_000
+"""As in provider config files; a higher one is a slip, such as 10^20."""
 GOVERNOR = r"^[a-z_]{1,16}$"
 HOURS_24_S = 86400
 PROVIDER_CONFIG_LOCATION = "/etc/plimsoll/provider_config"
@@ -60,7 +62,7 @@ class Ratio(types.Float):
 
 
 def _ratio(name: str, help_: str, default: float | None = None) -> Any:
-    return cfg.Opt(name, type=Ratio(min=RATIO_MIN), default=default, help=help_)
+    return cfg.Opt(name, type=Ratio(min=RATIO_MIN, max=RATIO_MAX), default=default, help=help_)
 
 
 _DEFAULT = (

@@ -21,6 +21,7 @@ from agent.config.files import MASK, Configured, Table, expand, read, unreadable
 from agent.config.options import (
     NEED_RESTART,
     PROVIDER_CONFIG_LOCATION,
+    Options,
     all_options,
     allowed,
     driver_class,
@@ -253,13 +254,18 @@ def _driver_settings(table: Table) -> DriverSettings:
         host=default["host"],
         host_settings=HostSettings(**{option.name: values[option.name] for option in fields(HostSettings)}),
         options=MappingProxyType(
-            {
-                group: MappingProxyType({option.dest: table[group][option.dest].value for option in options})
-                for group, options in groups.items()
-            }
+            {group: MappingProxyType(values) for group, values in values_of(table, groups).items()}
         ),
         state_path=_absolute("state_path", default["state_path"]),
     )
+
+
+def values_of(table: Table, groups: Options) -> dict[str, dict[str, Any]]:
+    """{group: {option: value}} of these groups' options."""
+    return {
+        group: {option.dest: table[group][option.dest].value for option in options}
+        for group, options in groups.items()
+    }
 
 
 def _values(table: Table, group: str) -> dict[str, Any]:

@@ -131,6 +131,12 @@ class LibvirtDriver(Driver):
             )
         return cls(settings, options)
 
+    @classmethod
+    def check_options(cls, options: Mapping[str, Mapping[str, Any]]) -> None:
+        """See `Driver`."""
+        LibvirtOptions.of(options.get("libvirt", {}))
+        device_settings(options)
+
     def describe(self) -> Description:
         """See `Driver`. Creates mediated devices again that a reboot removed."""
         model = self._read_model()

@@ -23,7 +23,7 @@ from typing import Any
 
 from agent.device_names import LIVE_MIGRATABLE, ONE_TIME_USE, custom_class, custom_traits
 from agent.errors import DriverDataError, SettingsError
-from agent.nova_json import flag_of, id_of, known_object, text_of
+from agent.nova_json import flag_of, id_of, known_object, read_json, text_of
 from drivers.libvirt.xml import MediatedDevice, NetDevice, NodeDevice, PciDevice, VdpaDevice
 
 NO_TYPE = "0"
@@ -255,9 +255,11 @@ def parse_device_specs(texts: tuple[str, ...]) -> tuple[DeviceSpec, ...]:
     specs = []
     for text in filter(str.strip, texts):
         try:
-            data = json.loads(text)
-        except ValueError as error:
+            data = read_json(text)
+        except (json.JSONDecodeError, RecursionError) as error:
             raise SettingsError(f"[pci] device_spec {text[:200]!r} is not JSON: {error}") from error
+        except ValueError as error:
+            raise SettingsError(f"[pci] device_spec {text[:200]!r}: {error}") from error
         for entry in data if isinstance(data, list) else [data]:
             try:
                 specs.append(_spec(entry))
