@@ -109,7 +109,10 @@ def _reconciler(settings: Settings, runs_in: Path) -> Iterator[Reconciler]:
             identity.uuid,
             provider_config=settings.provider_config,
             owner_trait=settings.placement.shared_owner_trait,
-            writer=writer_of(settings, journal, client, identity.uuid, place_of(runs_in)),
+            # It ends before another agent can answer, so it challenges none.
+            writer=writer_of(
+                replace(settings, association_refresh_s=0), journal, client, identity.uuid, place_of(runs_in)
+            ),
             check_home=lambda: check_home(
                 settings.state_path, client, home_name(settings.placement), tracker.claims().values()
             ),
