@@ -26,6 +26,9 @@ SQLITE_MIN = (3, 37, 0)
 TIME_ERROR = 5
 TIMEX_BYTES = 512
 KVM = Path("/dev/kvm")
+MEMINFO = Path("/proc/meminfo")
+MEMORY_PART = 32
+"""One part of so many may differ: firmware and kernel keep some."""
 IOMMU_GROUPS = Path("/sys/kernel/iommu_groups")
 
 
@@ -69,6 +72,8 @@ def hypervisor(settings: Settings) -> Iterator[DoctorCheck]:
         return
     try:
         yield _answers(name, driver)
+        if name == "libvirt":
+            yield from memory(sum(cell.memory_mb for cell in driver.topology().cells))
         yield from _offers(driver, settings.provider_config)
     except DriverSlow as error:
         yield warning(
@@ -115,6 +120,33 @@ def _offers(driver: Driver, config: ProviderConfig) -> Iterator[DoctorCheck]:
     )
     if shortage is not None:
         yield warning("space", shortage, "Guests that are promised more than there is fail when they write.")
+
+
+def memory(described_mb: int, meminfo: Path = MEMINFO) -> Iterator[DoctorCheck]:
+    """Compare the memory of libvirt's cells with the kernel's MemTotal.
+
+    libvirt reads the cells when it starts: memory that came or went since is not in them.
+    """
+    try:
+        (total_kib,) = (
+            int(line.split()[1])
+            for line in meminfo.read_text(encoding="ascii").splitlines()
+            if line.startswith("MemTotal:")
+        )
+    except (OSError, ValueError, IndexError) as error:
+        yield warning("memory", f"{meminfo} cannot be read: {error}.", "Is /proc mounted?")
+        return
+    kernel_mb = total_kib // 1024
+    if abs(described_mb - kernel_mb) * MEMORY_PART > kernel_mb:
+        yield warning(
+            "memory",
+            f"libvirt counts {described_mb} MiB of memory, and the kernel has {kernel_mb} MiB: claims are "
+            "granted of what libvirt counts.",
+            "Memory was added or taken away since libvirtd started, or another machine's libvirt answers: "
+            "restart libvirtd (guests keep running), and compare [libvirt] connection_uri.",
+        )
+    else:
+        yield good("memory", f"libvirt counts {described_mb} MiB of memory, as the kernel does.")
 
 
 def _answers(name: str, driver: Driver) -> DoctorCheck:

@@ -64,6 +64,11 @@ def examine_device(
     Raises UsageError for what is no PCI address, SettingsError.
     """
     settings = load(config_files, config_dirs)
+    if settings.compute_driver == "fake":
+        yield good(
+            "driver",
+            "The driver is fake, and its devices do not exist: --device looks at this machine's.",
+        )
     driver = driver_class(settings.compute_driver).create(replace(settings.driver, state_path=None))
     holders: dict[str, str] = {}
     try:
