@@ -9,12 +9,12 @@ core.close()
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
+from agent.clock import HostClock
 from agent.durable.errors import DatabaseError, DatabaseTimeout
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded import routes
@@ -42,7 +42,7 @@ class Core:
         self._store = store
 
     @classmethod
-    def open(cls, state_dir: Path, *, clock: Callable[[], float] = time.time, wait_s: float = WAIT_S) -> Core:
+    def open(cls, state_dir: Path, *, clock: HostClock | None = None, wait_s: float = WAIT_S) -> Core:
         """Lock the directory, migrate and load placement.db; a write waits `wait_s` seconds for the disk.
 
         Raises DatabaseError, typed by cause (see agent/durable/errors.py); the file stays unchanged.

@@ -18,7 +18,7 @@ Amounts are whole units of the resource class; times are seconds since 1970 (UTC
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
@@ -157,12 +157,14 @@ class CoreState(Protocol):
 class Draft:
     """Changes over `below`, which is the model or another draft.
 
-    `now`, in seconds since 1970, is the time of the changes.
+    `now`, in seconds since 1970, is the time of the changes; `age_s` tells how long ago such a time was,
+    whatever the wall clock was set to since.
     """
 
-    def __init__(self, below: CoreState, now: float) -> None:
+    def __init__(self, below: CoreState, now: float, age_s: Callable[[float], float] | None = None) -> None:
         self._below = below
         self.now = now
+        self.age_s = age_s or (lambda stamp: now - stamp)
         self.providers: dict[str, ProviderRecord | None] = {}
         self.consumers: dict[str, ConsumerRecord | None] = {}
         self.traits: dict[str, float | None] = {}
@@ -211,7 +213,7 @@ class Draft:
 
     def next(self, now: float) -> Draft:
         """A draft for the next write of the group: over this one, once this one has changes."""
-        return Draft(self._below if self.is_empty else self, now)
+        return Draft(self._below if self.is_empty else self, now, self.age_s)
 
     def merge(self, other: Draft) -> None:
         """Take over the changes of the draft that `next` made."""

@@ -444,7 +444,8 @@ def replace_allocations(draft: Draft, writes: Sequence[ConsumerWrite]) -> None:
 def _forget_barred(draft: Draft) -> None:
     """Remove the records of consumers that were barred so long ago that no first write can come any more."""
     for consumer in draft.barred():
-        if consumer.updated_at < draft.now - BARRED_KEPT_S:
+        is_young = draft.now - BARRED_KEPT_S <= consumer.updated_at <= draft.now
+        if not is_young and draft.age_s(consumer.updated_at) > BARRED_KEPT_S:
             draft.put_consumer(consumer.uuid, None)
 
 

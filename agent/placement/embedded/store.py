@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import os_resource_classes
 import os_traits
 
+from agent.clock import HostClock
 from agent.durable.errors import DatabaseDamaged, DatabaseTimeout
 from agent.durable.group_commit import Ticket, Transaction
 from agent.durable.sqlite_file import SqliteFile
@@ -232,16 +232,16 @@ WAIT_S = 60.0
 
 
 class Store:
-    """A placement.db and its model. `clock` returns seconds since 1970."""
+    """A placement.db and its model. `clock` stamps the records."""
 
-    def __init__(
-        self, state_dir: Path, clock: Callable[[], float] = time.time, *, wait_s: float = WAIT_S
-    ) -> None:
+    def __init__(self, state_dir: Path, clock: HostClock | None = None, *, wait_s: float = WAIT_S) -> None:
         """Open the file and load the model; a write waits at most `wait_s` seconds for the disk.
 
         Raises DatabaseError, see SqliteFile.open.
         """
-        self.clock = clock
+        host_clock = clock or HostClock()
+        self.clock = host_clock.now
+        """Seconds since 1970."""
         self._wait_s = wait_s
         self._keyed = KeyedWrites()
         self._in_doubt: tuple[Ticket[Any], ...] = ()
@@ -256,7 +256,7 @@ class Store:
         except BaseException:
             self.file.close()
             raise
-        self._group = Draft(self.model, clock())
+        self._group = Draft(self.model, self.clock(), host_clock.age_s)
         self.file.join(self)
 
     @contextmanager
@@ -316,8 +316,8 @@ class Store:
         if not self._group.is_empty:
             with self.model.lock.writing():
                 self.model.apply(self._group)
-            self._group = Draft(self.model, self._group.now)
+            self._group = Draft(self.model, self._group.now, self._group.age_s)
 
     def discard(self) -> None:
         """Discard the group's changes."""
-        self._group = Draft(self.model, self._group.now)
+        self._group = Draft(self.model, self._group.now, self._group.age_s)

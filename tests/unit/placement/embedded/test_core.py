@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from kits.embedded_api import Api
 
+from agent.clock import HostClock
 from agent.placement.embedded import Core
 from agent.placement.embedded.problems import FORBIDDEN, RequestRefused
+from agent.placement.embedded.rules import BARRED_KEPT_S, BARRED_TYPE
 
 
 def test_each_response_has_its_microversion_and_a_request_id(api: Api) -> None:
@@ -39,3 +42,33 @@ def test_a_defect_is_a_500_with_its_cause(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(core, "_store", None)
     answer = core.request("GET", "/traits", microversion="1.39")
     assert answer.status == 500 and "AttributeError" in answer.body["errors"][0]["detail"]
+
+
+@pytest.mark.parametrize("step_s", [sign * 4 * 365 * 86_400.0 for sign in (1, -1)])
+def test_a_consumer_is_barred_for_a_day_whatever_the_wall_clock_is_set_to(
+    tmp_path: Path, step_s: float
+) -> None:
+    """A first write that another host's agent sent minutes ago may still come."""
+    now = {"steady": 5000.0, "ahead": 1_800_000_000.0}
+    core = Core.open(tmp_path, clock=HostClock(lambda: now["steady"] + now["ahead"], lambda: now["steady"]))
+    api = Api(core)
+
+    def bar() -> str:
+        consumer = str(uuid4())
+        empty = {"allocations": {}, "project_id": "p", "user_id": "u", "consumer_type": BARRED_TYPE}
+        api.done("PUT", f"/allocations/{consumer}", {**empty, "consumer_generation": None})
+        return consumer
+
+    try:
+        first = bar()
+        now["ahead"] += step_s
+        now["steady"] += BARRED_KEPT_S - 1
+        second = bar()
+        assert {first, second} <= core._store.model.consumers.keys()
+        now["steady"] += 2
+        bar()
+        assert (
+            core._store.model.consumers.keys().isdisjoint({first}) and second in core._store.model.consumers
+        )
+    finally:
+        core.close()

@@ -25,7 +25,7 @@ def test_it_imports_itself_the_standard_library_and_what_it_may() -> None:
     strange = {
         (file, name)
         for file, name in imported()
-        if not name.startswith(("agent.placement.embedded", "agent.durable", "agent.http"))
+        if not name.startswith(("agent.placement.embedded", "agent.durable", "agent.http", "agent.clock"))
         and name.partition(".")[0] not in LIBRARIES | sys.stdlib_module_names
     }
     assert strange == set()
