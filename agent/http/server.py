@@ -1,8 +1,9 @@
 """A bounded HTTP server over cheroot: no client can hold a thread, or memory, for longer than the limits say.
 
-    accept -> handshake -> head and body, read as they arrive by one thread that waits for nobody -> a thread
+    accept -> handshake -> head and body, as they arrive -> a thread -> what the client did not take at once
 
-A request gets one of the threads once all of it is here, so any number of slow clients keep none of them.
+A request gets one of the threads once all of it is here, and keeps it for its answer alone: one more thread,
+which waits for no client, does the rest. So any number of slow clients keep no thread.
 
 Source: https://cheroot.cherrypy.dev/en/latest/pkg/cheroot.server/
 """
@@ -45,6 +46,8 @@ LEAST_BYTES_S = 64 * 1024
 """A long request or answer has a second more for each so many of its bytes."""
 ARRIVING_BODIES = 4
 """Requests that still arrive may take the memory of so many of the longest bodies."""
+ANSWERS_BYTES_MAX = 64 * 1024 * 1024
+"""Answers that their clients have not taken may take so much memory."""
 
 TELL_INTERVAL_S = 60.0
 
@@ -65,8 +68,8 @@ class Limits:
     `io_timeout_s`. The last `reserve` file descriptors of the process are left to its other parts: a client
     that gets one of them makes the server close another, as above. A request has `request_timeout_s` from its
     first byte to arrive completely, and a second more for each LEAST_BYTES_S of it; a TLS handshake has as
-    long, and so has the client to take the answer.
-    cheroot reads `body_bytes` = 0 as no limit.
+    long. So has the client to take the answer, with a second more for each LEAST_BYTES_S that the kernel has
+    taken of it. cheroot reads `body_bytes` = 0 as no limit.
     """
 
     threads: int
@@ -135,12 +138,11 @@ _CODES = {str(kind.http_status): kind.code for kind in (TooSlow, LengthRequired,
 class _Socket(socket.socket):
     """A connection from which a thread reads a request that is here already, and then the end of the file.
 
-    A write waits `answer_s` for the client to take something, and the answer as a whole has LEAST_BYTES_S.
+    What it writes waits in `unsent` if the client does not take it now.
     """
 
     request: "memoryview[int]" = memoryview(b"")
-    answer_s = 0.0
-    answer_until: float | None = None
+    unsent: bytearray
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
         size = min(len(self.request), nbytes or len(buffer))
@@ -148,19 +150,29 @@ class _Socket(socket.socket):
         return size
 
     def send(self, data: Any, flags: int = 0) -> int:
-        """Send what the client takes now. Raises ConnectionResetError where it left or takes too long."""
-        now = time.monotonic()
-        if self.answer_until is None:
-            self.answer_until = now + self.answer_s
-        if self.answer_s and self.answer_until <= now:
-            raise ConnectionResetError(errno.ECONNRESET, "the client does not take its answer")
-        self.settimeout(min(self.answer_s, self.answer_until - now) if self.answer_s else 0)
+        """Send, or keep, all of it. Raises ConnectionResetError where the client left."""
+        self.unsent += data
+        self.send_unsent()
+        return len(data)
+
+    def send_unsent(self) -> int:
+        """Send what the client takes now; returns what to wait for then. Raises ConnectionResetError.
+
+        A client that left does not get the rest later either.
+        """
         try:
-            sent = super().send(data, flags)
-        except (BlockingIOError, TimeoutError, ssl.SSLError) as error:  # cheroot tells these with a traceback
+            for _ in range(_CHUNKS):
+                if not self.unsent:
+                    break
+                del self.unsent[: super().send(bytes(self.unsent[:_CHUNK_BYTES]))]
+        except ssl.SSLWantReadError:
+            return selectors.EVENT_READ
+        except (BlockingIOError, ssl.SSLWantWriteError):
+            pass
+        except OSError as error:  # cheroot tells TLS's own with a traceback
+            self.unsent.clear()
             raise ConnectionResetError(errno.ECONNRESET, str(error)) from error
-        self.answer_until += sent / LEAST_BYTES_S
-        return sent
+        return selectors.EVENT_WRITE
 
 
 class _TlsSocket(_Socket, ssl.SSLSocket):  # type: ignore[misc]
@@ -171,7 +183,9 @@ class _Connection(cheroot_server.HTTPConnection):
     """One client. Of `received`, the request under way is `length` bytes, once its head is here.
 
     `began` is when its first byte arrived, or the handshake began (of the monotonic clock); None between
-    requests. `events` are what the connection waits for; `ended`: its client sends nothing more.
+    requests. `events` are what the connection waits for; `ended`: its client sends nothing more. `answered`
+    is when a thread left an answer that its client has not taken in full, of `size` bytes then; `is_last`:
+    no request follows.
     """
 
     RequestHandlerClass = _Request
@@ -185,6 +199,10 @@ class _Connection(cheroot_server.HTTPConnection):
         self.ended = False
         self.idle_since = time.monotonic()
         self.began = self.idle_since if self.in_handshake else None
+        self.answered: float | None = None
+        self.size = 0
+        self.is_last = False
+        self.socket.unsent = bytearray()
         self._searched = 0
 
     @property
@@ -193,9 +211,19 @@ class _Connection(cheroot_server.HTTPConnection):
         return str(self.remote_addr or "a client of the Unix socket")
 
     @property
+    def doing(self) -> str:
+        """For the log: at which stage the client is lost."""
+        if self.in_handshake:
+            return "No TLS handshake with"
+        return "Lost, within its answer," if self.answered is not None else "Lost, within its request,"
+
+    @property
     def due(self) -> float:
         """When the time of the connection is over."""
         limits = self.server.limits
+        if self.answered is not None:
+            sent = self.size - len(self.socket.unsent)
+            return float(self.answered + limits.request_timeout_s + sent / LEAST_BYTES_S)
         if self.began is None:
             return float(self.idle_since + limits.io_timeout_s)
         return float(self.began + limits.request_timeout_s + len(self.received) / LEAST_BYTES_S)
@@ -206,7 +234,6 @@ class _Connection(cheroot_server.HTTPConnection):
         What ends within a request is answered too: the client may still listen. Raises OSError where the
         connection is lost.
         """
-        self.socket.answer_s, self.socket.answer_until = 0.0, None
         self.socket.settimeout(0)
         self.events = selectors.EVENT_READ
         try:
@@ -267,16 +294,38 @@ class _Connection(cheroot_server.HTTPConnection):
         self.began = time.monotonic() if rest else None
 
     def communicate(self) -> bool:
-        """Answer one request; True if another one may follow on this connection."""
-        self.socket.answer_s, self.socket.answer_until = self.server.limits.request_timeout_s, None
+        """Answer one request; True if another one may follow, or the client has not taken all."""
         keep = bool(super().communicate())  # type: ignore[no-untyped-call]
         self.idle_since = time.monotonic()
-        return keep
+        if not self.socket.unsent:
+            return keep
+        self.answered, self.size, self.is_last = self.idle_since, len(self.socket.unsent), not keep
+        return True
+
+    def go_on(self) -> bool:
+        """Send more of the answer, without a wait; returns whether it was all.
+
+        Raises ConnectionResetError where the client left.
+        """
+        self.events = self.socket.send_unsent()
+        if self.socket.unsent:
+            return False
+        self.answered, self.idle_since = None, time.monotonic()
+        return True
+
+    def finish(self, within_s: float) -> None:
+        """Give the client so many seconds for the rest of its answer, and close the connection."""
+        end = time.monotonic() + within_s
+        with suppress(OSError):
+            while self.socket.unsent and (left_s := end - time.monotonic()) > 0:
+                self.socket.settimeout(left_s)
+                self.socket.send_unsent()
+        self.close()
 
     def give_up(self, why: str) -> None:
         """Close a connection whose time is over; a request that has begun is answered with a 408."""
-        if self.in_handshake:
-            LOG.info("No TLS handshake with %s: %s.", self.peer, why)
+        if self.in_handshake or self.answered is not None:
+            LOG.info("%s %s: %s.", self.doing, self.peer, why)
         elif self.received:
             with suppress(OSError):
                 _Request(self.server, self).simple_response("408 Request Timeout")
@@ -337,13 +386,17 @@ class _Connections(connections.ConnectionManager):
 
     def put(self, conn: _Connection) -> None:
         """Go on with a connection that was answered: its next request may be here already."""
-        if conn.received:
+        if conn.answered is not None:
+            conn.events = selectors.EVENT_WRITE
+            self.wait_for(conn)
+        elif conn.received:
+            conn.began = time.monotonic()  # nothing was read meanwhile
             self.server.process_conn(conn)
         else:
             self.wait_for(conn)
 
     def wait_for(self, conn: _Connection) -> None:
-        """Wait until more arrives of the connection's request."""
+        """Wait until more arrives of the connection's request, or more can be sent of its answer."""
         self._selector.register(conn.socket.fileno(), conn.events, data=conn)
 
     def _run(self, expiration_interval: float) -> None:
@@ -366,6 +419,7 @@ class _Connections(connections.ConnectionManager):
                 for conn in self._waiting():
                     if conn.due <= checked:
                         self._give_up(conn, "it took too long")
+                self._bound_answers()
 
     def _waiting(self) -> list[_Connection]:
         return [conn for _, conn in self._selector.connections if conn is not self.server]
@@ -435,6 +489,29 @@ class _Connections(connections.ConnectionManager):
                 min(large, key=lambda each: each.began or 0.0), "others send, and it is the slowest"
             )
 
+    def _bound_answers(self) -> None:
+        kept = sorted((each for each in self._waiting() if each.socket.unsent), key=lambda each: each.due)
+        total = sum(len(each.socket.unsent) for each in kept)
+        for conn in kept[:-1]:
+            if total <= ANSWERS_BYTES_MAX:
+                return
+            total -= len(conn.socket.unsent)
+            self._give_up(conn, "others wait for theirs, and it is the slowest")
+
+    def close(self) -> None:
+        """Close all connections; before, those that wait for the rest of an answer get it if they take it."""
+        for conn in self._waiting():
+            if not conn.socket.unsent:
+                self._selector.unregister(conn.socket.fileno())
+                conn.close()
+        end = time.monotonic() + self.server.limits.stop_timeout_s
+        while self._waiting() and time.monotonic() < end:
+            for fd, conn in list(self._selector.select(timeout=_FULL_PAUSE_S)):
+                if conn is not self.server:
+                    self._selector.unregister(fd)
+                    self.server.process_conn(conn)
+        super().close()
+
 
 class BoundedServer(wsgi.Server):
     """Serves a WSGI application at a Unix socket (a `Path`) or at (IP address, port).
@@ -492,14 +569,31 @@ class BoundedServer(wsgi.Server):
             raise unix_socket.listen_error(error) from error
         self.socket.settimeout(0)
 
+    def put_conn(self, conn: _Connection) -> None:
+        """Go on with a connection that was answered, in the loop; without one, on the caller's thread."""
+        if self.ready:
+            self._connections.put(conn)
+        else:
+            conn.finish(self.limits.stop_timeout_s)
+
     def process_conn(self, conn: _Connection) -> None:
-        """Take what has arrived of a request; a whole one goes to the threads, or is answered with 503."""
+        """Send more of an answer, or take what has arrived of a request, as far as both go without a wait.
+
+        A whole request goes to the threads, or is answered with 503.
+        """
         try:
+            if conn.answered is not None:
+                if not conn.go_on():
+                    self._connections.wait_for(conn)
+                elif conn.is_last or not self.ready:
+                    conn.close()
+                else:
+                    self._connections.put(conn)
+                return
             is_whole = conn.receive()
         except OSError as error:
-            if conn.began is not None:
-                doing = "No TLS handshake with" if conn.in_handshake else "Lost, within its request,"
-                LOG.info("%s %s: %s.", doing, conn.peer, error)
+            if conn.answered is not None or conn.began is not None:
+                LOG.info("%s %s: %s.", conn.doing, conn.peer, error)
             conn.close()
             return
         if not is_whole:

@@ -13,16 +13,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from kits.daemon_process import eventually
 from kits.served_core_client import make_certificate
 
-from agent.http import unix_socket
+from agent.http import server, unix_socket
 from agent.http.errors import AddressInUse, ListenError
 from agent.http.listener import Listener, stop_all
 from agent.http.peer import PeerCredentials, peer_credentials
@@ -156,12 +157,15 @@ class Door:
 
 
 def echo(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    """What the client sends, and as many bytes more as its query says."""
     text = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    text += bytes(int(environ["QUERY_STRING"] or 0))
     start_response("200 OK", [("Content-Length", str(len(text)))])
     return [text]
 
 
 CLOSING = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+LARGE = b"GET /?%d HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 LONG = b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
 
 
@@ -206,14 +210,80 @@ def test_a_long_body_may_take_longer_at_a_least_rate(open_door: Callable[..., Do
         assert exchange(connection, b"").endswith(body)
 
 
-def test_a_client_that_does_not_take_its_answer_keeps_no_thread(open_door: Callable[..., Door]) -> None:
-    door = open_door()
-    body = bytes(10**7)
+SIZE = 5 * 10**6
+"""More than the kernel keeps for a client that takes nothing."""
+
+
+def test_clients_that_do_not_take_their_answers_keep_no_thread(open_door: Callable[..., Door]) -> None:
+    door = open_door(request_timeout_s=30)
     with ExitStack() as stack:
-        for _ in range(2 * LIMITS.threads):
-            stack.enter_context(deaf := door.connect())
-            deaf.sendall(LONG % len(body) + body)
-        assert door.is_answered()
+        for _ in range(3 * LIMITS.threads):
+            stack.enter_context(door.connect()).sendall(LARGE % SIZE)
+        began = time.monotonic()
+        assert door.is_answered() and time.monotonic() - began < 1
+
+
+def test_an_answer_has_a_deadline_and_a_least_rate(
+    open_door: Callable[..., Door], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "agent.http")
+    monkeypatch.setattr(server, "LEAST_BYTES_S", SIZE)
+    door = open_door()
+    with door.connect() as deaf, door.connect() as slow:
+        for connection in (deaf, slow):
+            connection.sendall(LARGE % SIZE)
+        time.sleep(0.4)
+        assert len(exchange(slow, b"")) > SIZE
+        time.sleep(1.3)
+        with suppress(ConnectionResetError):
+            assert len(exchange(deaf, b"")) < SIZE
+    (record,) = caplog.records
+    assert record.getMessage() == "Lost, within its answer, 127.0.0.1: it took too long."
+
+
+def test_the_next_request_waits_until_its_client_has_taken_the_answer(open_door: Callable[..., Door]) -> None:
+    """Else one client could have the server keep any number of answers."""
+    door = open_door(request_timeout_s=30)
+    with door.connect() as connection:
+        connection.sendall(3 * (LARGE % SIZE).replace(b"Connection: close\r\n", b"") + CLOSING)
+        time.sleep(0.3)
+        (conn,) = door.listener._server._connections._waiting()
+        assert 0 < len(conn.socket.unsent) < SIZE + 200
+        replies = exchange(connection, b"")
+    assert replies.count(bytes(SIZE)) == 3 and replies.count(b"HTTP/1.1 200 OK") == 4
+
+
+def test_one_answer_makes_place_where_too_much_is_kept(
+    open_door: Callable[..., Door], caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, "agent.http")
+    monkeypatch.setattr(server, "ANSWERS_BYTES_MAX", 1)
+    door, taken = open_door(request_timeout_s=30), []
+    with door.connect() as first, door.connect() as second:
+        for connection in (first, second):
+            connection.sendall(LARGE % (2 * SIZE))
+        eventually("one is dropped", lambda: caplog.records)
+        for connection in (first, second):
+            with suppress(ConnectionResetError):
+                taken.append(len(exchange(connection, b"")))
+    assert sum(size > 2 * SIZE for size in taken) == 1
+    (record,) = caplog.records
+    assert record.getMessage().startswith("Lost, within its answer, 127.0.0.1: others wait for theirs")
+
+
+def test_an_answer_that_is_under_way_at_the_stop_arrives(open_door: Callable[..., Door]) -> None:
+    door = open_door(request_timeout_s=30, stop_timeout_s=2)
+    with door.connect() as slow, door.connect() as deaf:
+        for connection in (slow, deaf):
+            connection.sendall(LARGE % SIZE)
+        time.sleep(0.3)
+        stopper = threading.Thread(target=door.listener.stop)
+        began = time.monotonic()
+        stopper.start()
+        time.sleep(0.3)
+        assert len(exchange(slow, b"")) > SIZE
+        stopper.join()
+    assert time.monotonic() - began < 3
 
 
 def test_requests_that_arrive_at_once_are_answered_in_turn(open_door: Callable[..., Door]) -> None:
@@ -309,11 +379,13 @@ def test_a_server_leaves_the_last_descriptors_to_others(
 
 def test_a_server_without_a_descriptor_left_closes_the_slowest(open_door: Callable[..., Door]) -> None:
     door = open_door(request_timeout_s=30, io_timeout_s=30)
+    descriptors = len(os.listdir("/proc/self/fd"))
     with ExitStack() as stack:
         slow = [stack.enter_context(door.connect()) for _ in range(4)]
         for connection in slow:
             connection.sendall(b"GET / HT")
         assert door.is_answered(), "and the slow ones are accepted"
+        eventually("it is closed", lambda: len(os.listdir("/proc/self/fd")) == descriptors + 2 * len(slow))
         client = stack.enter_context(socket.socket())
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         highest = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
