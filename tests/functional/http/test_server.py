@@ -377,15 +377,19 @@ def test_a_server_leaves_the_last_descriptors_to_others(
     assert "descriptors run out" in line and "LimitNOFILE" in line
 
 
+def open_descriptors() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def test_a_server_without_a_descriptor_left_closes_the_slowest(open_door: Callable[..., Door]) -> None:
     door = open_door(request_timeout_s=30, io_timeout_s=30)
-    descriptors = len(os.listdir("/proc/self/fd"))
+    descriptors = open_descriptors()
     with ExitStack() as stack:
         slow = [stack.enter_context(door.connect()) for _ in range(4)]
         for connection in slow:
             connection.sendall(b"GET / HT")
         assert door.is_answered(), "and the slow ones are accepted"
-        eventually("it is closed", lambda: len(os.listdir("/proc/self/fd")) == descriptors + 2 * len(slow))
+        eventually("it is closed", lambda: open_descriptors() == descriptors + 2 * len(slow))
         client = stack.enter_context(socket.socket())
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         highest = max(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
