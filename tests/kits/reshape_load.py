@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -78,15 +79,18 @@ def reshaped(world: World, consumers: int) -> Reshaped:
 class Load:
     """Claims and releases VCPU on the root, `rate` a second together, at random moments.
 
-    `own`: through the agent's tracker; otherwise by another client of Placement's.
+    `own`: through the agent's tracker; otherwise by another client of Placement's. `workers`: as many may
+    wait for their answers at once.
     """
 
-    def __init__(self, world: World, rate: float, *, own: bool = False) -> None:
+    def __init__(self, world: World, rate: float, *, own: bool = False, workers: int = 1) -> None:
         self._world = world
         self._rate = rate
         self._own = own
+        self._workers = workers
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="claims")
+        self._held: list[str] = []
         self.done = 0
         self.refused: list[str] = []
         self.slowest_s = 0.0
@@ -101,21 +105,28 @@ class Load:
 
     def _run(self) -> None:
         dice = random.Random(86)
-        held: list[str] = []
-        while not self._stop.wait(dice.expovariate(self._rate)):
-            started = time.monotonic()
-            try:
-                if len(held) > 10:
-                    self._release(held.pop(0))
+        with ThreadPoolExecutor(self._workers) as workers:
+            while not self._stop.wait(dice.expovariate(self._rate)):
+                if len(self._held) > 10:
+                    asked = workers.submit(self._ask, self._release, self._held.pop(0))
                 else:
-                    held.append(str(uuid4()))
-                    self._claim(held[-1])
-            except PlacementConflict:
-                continue
-            except PlimsollError as error:
-                self.refused.append(error.message)
-            self.slowest_s = max(self.slowest_s, time.monotonic() - started)
-            self.done += 1
+                    asked = workers.submit(self._ask, self._claim, str(uuid4()))
+                if self._workers == 1:
+                    asked.result()
+
+    def _ask(self, operation: Callable[[str], None], consumer: str) -> None:
+        started = time.monotonic()
+        try:
+            operation(consumer)
+        except PlacementConflict:
+            return
+        except PlimsollError as error:
+            self.refused.append(error.message)
+        else:
+            if operation == self._claim:
+                self._held.append(consumer)
+        self.slowest_s = max(self.slowest_s, time.monotonic() - started)
+        self.done += 1
 
     def _claim(self, consumer: str) -> None:
         if self._own:
