@@ -97,7 +97,7 @@ class DomainXml:
         what, element = f"{self.what}: <vcpu>", self.root.find("vcpu")
         if element is None:
             return frozenset({0})
-        current = number(element.get("current", str(self._most_vcpus)), what, VCPUS_MAX)
+        current = number(element.get("current", str(self.most_vcpus)), what, VCPUS_MAX)
         listed = self.root.findall("vcpus/vcpu")
         if listed:
             return frozenset(
@@ -109,10 +109,11 @@ class DomainXml:
     def vcpus_may_change(self) -> bool:
         """Whether vCPUs may be added to the domain, or taken from it, while it runs."""
         listed = self.root.findall("vcpus/vcpu")
-        return len(self.vcpus) < self._most_vcpus or any(vcpu.get("hotpluggable") == "yes" for vcpu in listed)
+        return len(self.vcpus) < self.most_vcpus or any(vcpu.get("hotpluggable") == "yes" for vcpu in listed)
 
     @property
-    def _most_vcpus(self) -> int:
+    def most_vcpus(self) -> int:
+        """The number of vCPUs with those that may be plugged in."""
         element = self.root.find("vcpu")
         return 1 if element is None else number(element.text, f"{self.what}: <vcpu>", VCPUS_MAX)
 
@@ -446,11 +447,17 @@ def read_needs(
     uuid_text = (root.findtext("uuid") or "").strip()
     uuid = uuid_of(uuid_text, f"{what}: <uuid>") if uuid_text else ""
     nodes = sorted(xml.memory_nodes)
+    common = xml.cpu_set(root.find("vcpu"))
     pins: dict[int, int | None] = {}
+    if len(common) == 1 and common <= dedicated:
+        pins.update(dict.fromkeys(xml.vcpus, min(common)))
     for element in root.findall("cputune/vcpupin"):
-        cpus = xml.cpu_set(element)
+        cpus, vcpu = xml.cpu_set(element), xml.vcpu_of(element)
+        if root.find("vcpu") is not None and vcpu not in xml.vcpus and vcpu < xml.most_vcpus:
+            continue  # it is to be plugged in later: what the guest starts with has no such CPU
+        pins.pop(vcpu, None)
         if len(cpus) < 2:  # one that is pinned to several floats over them; None: none is named yet
-            pins[xml.vcpu_of(element)] = min(cpus, default=None)
+            pins[vcpu] = min(cpus, default=None)
     return DomainNeeds(
         uuid=uuid,
         name=(root.findtext("name") or "").strip(),

@@ -55,18 +55,37 @@ class _Settings:
     st.sampled_from(["", "sev", "sev-snp", "tdx", "s390-pv"]),
     st.lists(st.tuples(st.sampled_from(["sgx-epc", "dimm", "nvdimm", "virtio-mem"]), st.integers(1, 300))),
     st.booleans(),
+    st.integers(0, 3),
+    st.sampled_from(["", " cpuset='0-3'", " cpuset='4-5'", " placement='auto'"]),
+    st.sampled_from(["", "<hugepages/>", "<source type='file'/>", "<nosharepages/>"]),
+    st.booleans(),
 )
 def test_claim_and_gate_ask_for_the_same_amounts(
-    vcpus: int, pins: set[int], security: str, memory: list[tuple[str, int]], contexts: bool
+    vcpus: int,
+    pins: set[int],
+    security: str,
+    memory: list[tuple[str, int]],
+    contexts: bool,
+    later: int,
+    placement: str,
+    backing: str,
+    cells: bool,
 ) -> None:
     pinned = list(zip(range(vcpus), sorted(pins), strict=False))
     xml = (
         f"<domain type='kvm'><uuid>{UUID}</uuid><name>web</name><memory unit='MiB'>4096</memory>"
-        f"<vcpu>{vcpus}</vcpu><cputune>"
+        f"<vcpu current='{vcpus}'{placement}>{vcpus + later}</vcpu><cputune>"
         + "".join(f"<vcpupin vcpu='{cpu}' cpuset='{pin}'/>" for cpu, pin in pinned)
-        + "</cputune>"
+        + "".join(f"<vcpupin vcpu='{cpu}' cpuset='0'/>" for cpu in range(vcpus, vcpus + later))
+        + "<iothreadpin iothread='1' cpuset='4'/></cputune><iothreads>1</iothreads>"
+        + f"<memoryBacking>{backing}</memoryBacking>"
+        + (
+            f"<cpu><numa><cell id='0' cpus='0-{vcpus + later - 1}' memory='4096' unit='MiB'/></numa></cpu>"
+            if cells
+            else ""
+        )
         + (f"<launchSecurity type='{security}'/>" if security else "")
-        + "<devices>"
+        + "<devices><tpm model='tpm-tis'><backend type='emulator' version='2.0'/></tpm>"
         + "".join(
             f"<memory model='{model}'><target><size unit='MiB'>{mb}</size></target></memory>"
             for model, mb in memory
