@@ -72,8 +72,10 @@ def _held(journal: Path) -> Iterator[None]:
 
 def preview_reshape(settings: Settings, undo: str | None) -> Preview:
     """See `Reconciler.preview_reshape`. Writes nothing. Raises StateError while the agent is running."""
-    with copied_state(settings) as copied, _reconciler(copied, settings.state_path) as reconciler:
-        return reconciler.preview_reshape(undo)
+    with copied_state(settings) as copied:
+        runs_in = settings.state_path if is_there(settings.state_path) else copied.state_path
+        with _reconciler(copied, runs_in) as reconciler:
+            return reconciler.preview_reshape(undo)
 
 
 def reshape(settings: Settings, undo: str | None) -> tuple[Receipt, ...]:

@@ -136,7 +136,7 @@ def test_a_drain_says_for_each_kind_of_instance_what_to_do(fresh: tuple[Sight, P
     left = plimsoll(path, "drain")
     assert left.returncode == ExitCode.DRIFT_FOUND
     advice = dict(line.split(": ", 1) for line in left.stdout.splitlines() if re.match(r"[a-z ]+: ", line))
-    assert advice.keys() == {"running", "a migration", "no guest", "shut off"}
+    assert advice.keys() == {"running", "a migration", "moving", "no guest", "shut off"}
     assert re.match(r"virsh migrate --live .*--undefinesource \S+ qemu\+ssh://", advice["running"])
     assert advice["no guest"].startswith("plimsoll release later")
     assert advice["shut off"].startswith("virsh undefine off, or virsh migrate --offline")
