@@ -567,7 +567,7 @@ def _migrate(connection: sqlite3.Connection, script: str, number: int) -> None:
 
 
 def _back_up(connection: sqlite3.Connection, path: Path, version: int) -> None:
-    """Copy the file to `NAME.backup-SCHEMA-TIME` beside it, and remove all but the newest copies."""
+    """Copy the file to `NAME.backup-SCHEMA-TIME` beside it, and remove all but this and the newest others."""
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     target = path.with_name(f"{path.name}.backup-{version}-{stamp}")
     draft = target.with_name(target.name + ".part")
@@ -582,9 +582,12 @@ def _back_up(connection: sqlite3.Connection, path: Path, version: int) -> None:
         raise
     draft.rename(target)
     sync_directory(path.parent)
-    for old in sorted(path.parent.glob(f"{path.name}.backup-*Z"), key=_made_at)[:-BACKUPS_KEPT]:
+    others = set(path.parent.glob(f"{path.name}.backup-*Z")) - {target}
+    for old in sorted(others, key=_made_at)[: 1 - BACKUPS_KEPT]:
         old.unlink()
 
 
-def _made_at(backup: Path) -> tuple[str, str]:
-    return backup.name.rpartition("-")[2], backup.name
+def _made_at(backup: Path) -> tuple[int, str]:
+    """Schemas only rise; the wall clock may have been set back."""
+    _, schema, stamp = backup.name.rsplit("-", 2)
+    return int(schema) if schema.isdigit() else 0, stamp

@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -397,6 +398,19 @@ def test_migrations_run_once_with_a_backup_first_and_two_kept(path: Path) -> Non
     file = opened(path, migrations)
     assert names(file) == ["v2", "v3", "v4", "v5"]
     file.close()
+
+
+def test_the_backup_of_an_upgrade_stays_where_the_clock_was_set_back(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    migrations = SCHEMA
+    opened(path, migrations).close()
+    for number in range(2, 6):
+        migrations = (*migrations, f"INSERT INTO thing VALUES ('v{number}', {number})")
+        monkeypatch.setattr(time, "gmtime", lambda number=number: time.localtime(10**9 - number * 10**6))
+        opened(path, migrations).close()
+        assert list(path.parent.glob(f"test.db.backup-{number - 1}-*Z"))
+    assert {backup.name.split("-")[1] for backup in path.parent.glob("test.db.backup-*")} == {"3", "4"}
 
 
 def test_a_failed_migration_changes_nothing(path: Path) -> None:
