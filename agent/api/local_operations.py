@@ -33,6 +33,7 @@ from agent.errors import (
     StateError,
     UnknownConsumer,
     UsageError,
+    counted,
 )
 from agent.gate.decision import GateOutcome, GateVerdict, HookCall
 from agent.gate.gate import Gate
@@ -332,7 +333,7 @@ class LocalOperations:
         named = sorted(guests or claims - migrations)
         if len(named) > 1:
             raise UsageError(
-                f"{name!r} names {len(named)} instances, give the uuid of one: {', '.join(named)}",
+                f"{name!r} names {counted(len(named), 'instance')}, give the uuid of one: {', '.join(named)}",
                 name=name,
                 instances=named,
             )

@@ -3,7 +3,7 @@
 import resource
 from contextlib import suppress
 
-from agent.errors import MORE_DESCRIPTORS, StateError
+from agent.errors import MORE_DESCRIPTORS, StateError, counted
 
 DESCRIPTORS_MIN = 32
 """An agent that is idle has about 20: its databases, listeners and selectors."""
@@ -21,6 +21,6 @@ def take_all_descriptors() -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit < DESCRIPTORS_MIN:
         raise StateError(
-            f"The agent may open {limit} files at the same time and needs at least {DESCRIPTORS_MIN}: "
+            f"The agent may open {counted(limit, 'file')} at the same time and needs at least {DESCRIPTORS_MIN}: "
             f"{MORE_DESCRIPTORS}."
         )
