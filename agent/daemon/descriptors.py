@@ -21,6 +21,6 @@ def take_all_descriptors() -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit < DESCRIPTORS_MIN:
         raise StateError(
-            f"The agent may open {counted(limit, 'file')} at the same time and needs at least {DESCRIPTORS_MIN}: "
-            f"{MORE_DESCRIPTORS}."
+            f"The agent may open {counted(limit, 'file')} at the same time and needs at least "
+            f"{DESCRIPTORS_MIN}: {MORE_DESCRIPTORS}."
         )
