@@ -238,7 +238,8 @@ class DomainNeeds:
 
     `uuid` and `name` may be empty. `memory_mb` is in MiB, `disk_gb` in GiB. `dedicated` {guest CPU: host CPU}
     are the CPUs that need a host CPU of their own, None where any will do; `pinned` are all guest CPUs that
-    are pinned to one CPU, of this host or of another one. `cells` are the guest's, by id.
+    are pinned to one CPU, of this host or of another one. `isolate_emulator`: the emulator's threads need a
+    host CPU of their own; `emulator` is that CPU, None where any will do. `cells` are the guest's, by id.
     `page_kib` and `host_cell` are those of a domain without cells. `amounts` {class: amount} are needed
     beside CPUs, memory, disks and devices.
     """
@@ -250,6 +251,8 @@ class DomainNeeds:
     disk_gb: int = 0
     dedicated: Mapping[int, int | None] = field(default_factory=dict)
     pinned: frozenset[int] = frozenset()
+    isolate_emulator: bool = False
+    emulator: int | None = None
     cells: tuple[NeededCell, ...] = ()
     page_kib: int | None = None
     host_cell: int | None = None
@@ -264,6 +267,7 @@ class DomainNeeds:
         return replace(
             self,
             dedicated=dict.fromkeys(self.pinned),
+            emulator=None,
             cells=tuple(replace(cell, host_cell=None) for cell in self.cells),
             host_cell=None,
             devices=tuple(replace(device, unit="") for device in self.devices),

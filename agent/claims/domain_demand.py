@@ -117,7 +117,7 @@ def demand_of_domain(needs: DomainNeeds, asked: ClaimRequest, devices: HostDevic
         topology=topology,
         pci=search.pci,
     )
-    return DomainDemand(check_request(request), _restriction(needs, search, devices))
+    return DomainDemand(check_request(request), _restriction(needs, request, search, devices))
 
 
 # CPUs, memory and cells
@@ -128,32 +128,37 @@ def _cpus_and_memory(
 ) -> tuple[dict[str, int], TopologyRequest]:
     """({class: amount}, topology); what does not agree goes to `faults`."""
     amounts = asked.resources
+    emulator = int(needs.isolate_emulator or asked.topology.isolate_emulator)
     asked_cpus = sum(amounts.get(name, 0) for name in _CPUS)
-    vcpus = needs.vcpus or asked_cpus or 1
-    if asked_cpus and vcpus != asked_cpus:
-        faults.append(f"<vcpu> is {vcpus}, and {counted(asked_cpus, 'CPU is', 'CPUs are')} asked for")
+    vcpus = needs.vcpus or max(asked_cpus - emulator, 1)
+    if asked_cpus and vcpus + emulator != asked_cpus:
+        own = ", the emulator's threads need a CPU of their own" if emulator else ""
+        faults.append(f"<vcpu> is {vcpus}{own}, and {counted(asked_cpus, 'CPU is', 'CPUs are')} asked for")
     memory_mb = needs.memory_mb or sum(cell.memory_mb for cell in needs.cells) or amounts.get(_MEMORY, 0)
     if not memory_mb:
         faults.append("<memory> is missing, and no memory is asked for")
     elif amounts.get(_MEMORY, memory_mb) != memory_mb:
         faults.append(f"<memory> is {memory_mb} MiB, and {amounts[_MEMORY]} MiB are asked for")
-    topology = _pinned(needs, asked.topology, amounts, vcpus, faults)
+    own_cpus = max(0, amounts.get("PCPU", 0) - emulator)
+    topology = _pinned(needs, asked.topology, own_cpus, vcpus, faults)
+    if needs.isolate_emulator:
+        topology = replace(topology, isolate_emulator=True)
+        if topology.cpu_policy == "shared" and not own_cpus:
+            topology = replace(topology, cpu_policy="mixed")  # all its CPUs float
     topology = _with_cells(needs, topology, faults)
     pins = {
-        "shared": 0,
+        "shared": own_cpus,
         "dedicated": vcpus,
         "mixed": len(topology.dedicated_cpus),
     }[topology.cpu_policy]
-    if topology.cpu_policy == "shared" and amounts.get("PCPU"):
-        pins = amounts["PCPU"]
-    cpus = {name: amount for name, amount in (("VCPU", vcpus - pins), ("PCPU", pins)) if amount > 0}
-    return {**cpus, _MEMORY: memory_mb}, topology
+    cpus = {"VCPU": vcpus - pins, "PCPU": pins + emulator}
+    return {**{name: amount for name, amount in cpus.items() if amount > 0}, _MEMORY: memory_mb}, topology
 
 
 def _pinned(
-    needs: DomainNeeds, topology: TopologyRequest, amounts: Mapping[str, int], vcpus: int, faults: list[str]
+    needs: DomainNeeds, topology: TopologyRequest, own_cpus: int, vcpus: int, faults: list[str]
 ) -> TopologyRequest:
-    """The topology with the CPUs that the domain pins for dedicated use."""
+    """The topology with the CPUs that the domain pins for dedicated use; `own_cpus` are asked for."""
     wanted = frozenset(needs.dedicated)
     if not wanted:
         return topology
@@ -166,10 +171,10 @@ def _pinned(
         if not wanted <= asked:
             faults.append(f"<vcpupin> pins the CPUs {format_cpu_set(wanted - asked)}, which shall float")
         return topology
-    if amounts.get("PCPU", len(wanted)) != len(wanted):
+    if own_cpus not in (0, len(wanted)):
         faults.append(
             f"<vcpupin> pins {counted(len(wanted), 'CPU')}, and "
-            f"{counted(amounts['PCPU'], 'PCPU is', 'PCPU are')} asked for"
+            f"{counted(own_cpus, 'PCPU is', 'PCPU are')} asked for"
         )
     if len(wanted) >= vcpus:
         return replace(topology, cpu_policy="dedicated")
@@ -211,10 +216,15 @@ def _with_cells(needs: DomainNeeds, topology: TopologyRequest, faults: list[str]
     )
 
 
-def _restriction(needs: DomainNeeds, search: "_DeviceSearch", devices: HostDevices) -> Restriction:
+def _restriction(
+    needs: DomainNeeds, request: ClaimRequest, search: "_DeviceSearch", devices: HostDevices
+) -> Restriction:
     pins = {cpu: pin for cpu, pin in needs.dedicated.items() if pin is not None}
+    # The named CPUs are all that the guest gets: where one is still to be chosen, so is the emulator's.
+    is_last = len(pins) + 1 == request.resources.get("PCPU", 0)
+    emulator = needs.emulator if is_last else None
     units = {uuid: dict(classes) for uuid, classes in search.units.items()}
-    for pin in sorted(pins.values()):
+    for pin in sorted((*pins.values(), *(() if emulator is None else (emulator,)))):
         for uuid, classes in devices.offered.items():
             if str(pin) in classes.get("PCPU", ()):
                 of_provider = units.setdefault(uuid, {})
@@ -229,6 +239,7 @@ def _restriction(needs: DomainNeeds, search: "_DeviceSearch", devices: HostDevic
         search.dealt,
         pins,
         cells,
+        emulator,
     )
 
 

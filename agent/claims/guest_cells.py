@@ -473,7 +473,8 @@ def guest_cells(request: ClaimRequest) -> tuple[GuestCell, ...]:
     topology = request.topology
     asked = _unsuffixed(request)
     emulator = int(topology.isolate_emulator)
-    if emulator and asked["PCPU"] < 2:
+    all_float = topology.cpu_policy == "mixed" and not topology.dedicated_cpus
+    if emulator and asked["PCPU"] < (1 if all_float else 2):
         raise UsageError("topology: isolate_emulator needs a PCPU for it and one for the guest.")
     asked["PCPU"] -= emulator
     vcpus, memory_mb = asked["VCPU"] + asked["PCPU"], asked["MEMORY_MB"]

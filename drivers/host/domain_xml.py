@@ -458,6 +458,8 @@ def read_needs(
         pins.pop(vcpu, None)
         if len(cpus) < 2:  # one that is pinned to several floats over them; None: none is named yet
             pins[vcpu] = min(cpus, default=None)
+    emulator = xml.cpu_set(root.find("cputune/emulatorpin"))
+    isolate = len(emulator) == 1 and emulator <= dedicated and not emulator.intersection(pins.values())
     return DomainNeeds(
         uuid=uuid,
         name=(root.findtext("name") or "").strip(),
@@ -466,6 +468,8 @@ def read_needs(
         disk_gb=disk_gb(uuid, xml.disks) or 0,
         dedicated={cpu: pin for cpu, pin in pins.items() if pin is None or pin in dedicated},
         pinned=frozenset(pins),
+        isolate_emulator=isolate,
+        emulator=min(emulator) if isolate else None,
         cells=tuple(_needed_cells(xml, huge_page_kib)),
         page_kib=xml.page_kib_of(0, huge_page_kib),
         host_cell=nodes[0] if len(nodes) == 1 else None,

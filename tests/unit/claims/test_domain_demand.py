@@ -85,6 +85,39 @@ def test_what_the_domain_leaves_out_is_asked_for_beside_it() -> None:
     assert demand(needs=DomainNeeds(memory_mb=64)).request.resources == {"VCPU": 1, "MEMORY_MB": 64}
 
 
+@pytest.mark.parametrize(
+    ("dedicated", "policy", "cpus", "named"),
+    [
+        ({}, "mixed", {"VCPU": 4, "PCPU": 1}, 9),
+        ({1: 5}, "mixed", {"VCPU": 3, "PCPU": 2}, 9),
+        ({cpu: cpu + 4 for cpu in range(4)}, "dedicated", {"PCPU": 5}, 9),
+        (dict.fromkeys(range(4)), "dedicated", {"PCPU": 5}, None),  # the claim chooses them all
+    ],
+)
+def test_the_emulators_own_cpu_is_one_more(
+    dedicated: dict[int, int | None], policy: str, cpus: dict[str, int], named: int | None
+) -> None:
+    needs = replace(NEEDS, dedicated=dedicated, isolate_emulator=True, emulator=9)
+    found = demand(needs=needs)
+    topology = found.request.topology
+    assert (topology.cpu_policy, topology.isolate_emulator) == (policy, True)
+    assert found.request.resources == {**cpus, "MEMORY_MB": 4096}
+    assert found.restriction.emulator == named
+    asked = replace(ASKED, groups=(RequestGroup("", cpus),))
+    assert demand(needs=needs, asked=asked) == found, "who asks for it beside the domain gets it once"
+    assert demand(needs=needs.without_places()).request.resources["PCPU"] >= 1
+
+
+def test_an_isolated_emulator_that_is_asked_for_is_none_of_the_domains_cpus() -> None:
+    topology = TopologyRequest("dedicated", isolate_emulator=True)
+    asked = replace(ASKED, groups=(RequestGroup("", {"PCPU": 5}),), topology=topology)
+    assert demand(asked=asked).request.resources == {"PCPU": 5, "MEMORY_MB": 4096}
+    few = replace(asked, groups=(RequestGroup("", {"PCPU": 4}),))
+    assert faults(asked=few) == [
+        "<vcpu> is 4, the emulator's threads need a CPU of their own, and 4 CPUs are asked for"
+    ]
+
+
 def test_a_port_by_the_name_of_its_group() -> None:
     asked = groups(RequestGroup("_RED", {"SRIOV_NET_VF": 1}, (frozenset({"CUSTOM_PHYSNET_BLUE"}),)))
     found = demand(port("red"), asked=asked)

@@ -342,6 +342,7 @@ def test_the_pinned_cpus_follow_the_policy(
             TopologyRequest("mixed", cells=2, dedicated_cpus=frozenset({1, 2}), isolate_emulator=True),
             {"VCPU": 2, "PCPU": 3},
         ),
+        (TopologyRequest("mixed", cells=2, isolate_emulator=True), {"VCPU": 4, "PCPU": 1}),
     ],
 )
 def test_the_emulators_cpu_is_no_cpu_of_the_guest_and_goes_to_its_first_cell(

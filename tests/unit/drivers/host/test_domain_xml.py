@@ -428,6 +428,14 @@ def test_a_pin_to_one_dedicated_cpu_or_to_none_yet_is_a_cpu_of_its_own() -> None
     assert read.without_places().dedicated == {0: None, 1: None, 3: None}, "on another host, CPU 0 may be one"
 
 
+@pytest.mark.parametrize(("pin", "own"), [("6", 6), ("5", None), ("0", None), ("6-7", None), ("", None)])
+def test_an_emulator_on_one_dedicated_cpu_that_no_vcpu_has_needs_it(pin: str, own: int | None) -> None:
+    read = needs(f"<cputune><vcpupin vcpu='0' cpuset='5'/><emulatorpin cpuset='{pin}'/></cputune>")
+    assert (read.isolate_emulator, read.emulator) == (own is not None, own)
+    assert read.without_places().isolate_emulator is (own is not None)
+    assert read.without_places().emulator is None
+
+
 def test_cells_with_their_memory_pages_and_places() -> None:
     read = needs(
         "<memoryBacking><hugepages><page size='2' unit='MiB' nodeset='1'/></hugepages></memoryBacking>",

@@ -59,6 +59,7 @@ class _Settings:
     st.sampled_from(["", " cpuset='0-3'", " cpuset='4-5'", " placement='auto'"]),
     st.sampled_from(["", "<hugepages/>", "<source type='file'/>", "<nosharepages/>"]),
     st.booleans(),
+    st.sampled_from(["", "0", "4", "6", "7", "4-5"]),
 )
 def test_claim_and_gate_ask_for_the_same_amounts(
     vcpus: int,
@@ -70,6 +71,7 @@ def test_claim_and_gate_ask_for_the_same_amounts(
     placement: str,
     backing: str,
     cells: bool,
+    emulator: str,
 ) -> None:
     pinned = list(zip(range(vcpus), sorted(pins), strict=False))
     xml = (
@@ -77,6 +79,7 @@ def test_claim_and_gate_ask_for_the_same_amounts(
         f"<vcpu current='{vcpus}'{placement}>{vcpus + later}</vcpu><cputune>"
         + "".join(f"<vcpupin vcpu='{cpu}' cpuset='{pin}'/>" for cpu, pin in pinned)
         + "".join(f"<vcpupin vcpu='{cpu}' cpuset='0'/>" for cpu in range(vcpus, vcpus + later))
+        + (f"<emulatorpin cpuset='{emulator}'/>" if emulator else "")
         + "<iothreadpin iothread='1' cpuset='4'/></cputune><iothreads>1</iothreads>"
         + f"<memoryBacking>{backing}</memoryBacking>"
         + (
