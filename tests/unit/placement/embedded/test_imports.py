@@ -8,6 +8,7 @@ from pathlib import Path
 import agent.placement.embedded
 
 HOME = Path(agent.placement.embedded.__file__).parent
+GROUND = ("agent.clock", "agent.errors")
 LIBRARIES = {"cheroot", "jsonschema", "os_resource_classes", "os_traits", "werkzeug"}
 
 
@@ -25,7 +26,7 @@ def test_it_imports_itself_the_standard_library_and_what_it_may() -> None:
     strange = {
         (file, name)
         for file, name in imported()
-        if not name.startswith(("agent.placement.embedded", "agent.durable", "agent.http", "agent.clock"))
+        if not name.startswith(("agent.placement.embedded", "agent.durable", "agent.http", *GROUND))
         and name.partition(".")[0] not in LIBRARIES | sys.stdlib_module_names
     }
     assert strange == set()
