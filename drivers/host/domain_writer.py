@@ -203,7 +203,7 @@ def _contradictions(root: Element, given: GivenResources, replace: bool) -> Iter
     if memory is not None:
         kib = _kib(memory)
         if root.find("devices/memory") is not None:  # a part may take no memory of the host
-            kib -= DomainXml(root, "the domain").file_bytes // KIB_PER_MIB  # type: ignore[arg-type]
+            kib = DomainXml(root, "the domain").memory_mb * KIB_PER_MIB  # type: ignore[arg-type]
         if -(-kib // KIB_PER_MIB) != given.memory_mb:
             yield f"<memory> is {kib} KiB, and the claim has {given.memory_mb} MiB"
     if not replace:
@@ -228,13 +228,19 @@ def _cell_contradictions(root: Element, given: Sequence[GivenCell]) -> Iterator[
     if not given:
         return
     elements = root.findall("cpu/numa/cell")
+    xml = DomainXml(root, "the domain")  # type: ignore[arg-type]
     if elements and len(elements) != len(given):
         yield f"<numa> has {counted(len(elements), 'cell')}, and the claim has {len(given)}"
         return
     for cell in given:
         element = root.find(f"cpu/numa/cell[@id='{cell.cell}']")
         if element is not None:
-            yield from _one_cell_contradictions(element, cell)
+            yield from _one_cell_contradictions(element, cell, xml.plugged_mb(cell.cell))
+        elif xml.plugged_mb(cell.cell) >= cell.memory_mb:
+            yield (
+                f"the memory devices of cell {cell.cell} have {xml.plugged_mb(cell.cell)} MiB, and the claim "
+                f"has {cell.memory_mb} MiB for all of it"
+            )
         bound = root.find(f"numatune/memnode[@cellid='{cell.cell}']")
         if bound is not None and _cpus_of(bound, "nodeset") != {cell.host_cell}:
             yield (
@@ -258,7 +264,7 @@ def _cell_contradictions(root: Element, given: Sequence[GivenCell]) -> Iterator[
         yield f"<page> has {format_cpu_set(frozenset(sizes))} KiB, and the claim has {shown}"
 
 
-def _one_cell_contradictions(element: Element, cell: GivenCell) -> Iterator[str]:
+def _one_cell_contradictions(element: Element, cell: GivenCell, plugged_mb: int) -> Iterator[str]:
     cpus = _cpus_of(element, "cpus")
     if cpus and cpus != cell.cpus:
         yield (
@@ -268,8 +274,9 @@ def _one_cell_contradictions(element: Element, cell: GivenCell) -> Iterator[str]
     size = etree.Element("memory", unit=element.get("unit", "KiB"))
     size.text = element.get("memory", "0")
     memory_kib = _kib(size)
-    if memory_kib and -(-memory_kib // KIB_PER_MIB) != cell.memory_mb:
-        yield f"<cell id='{cell.cell}'> has {memory_kib} KiB, and the claim has {cell.memory_mb} MiB"
+    if memory_kib and -(-memory_kib // KIB_PER_MIB) + plugged_mb != cell.memory_mb:
+        plugged = f" and {plugged_mb} MiB in memory devices" if plugged_mb else ""
+        yield f"<cell id='{cell.cell}'> has {memory_kib} KiB{plugged}, and the claim has {cell.memory_mb} MiB"
 
 
 def _device_contradictions(
@@ -457,14 +464,20 @@ def _write_cells(root: Element, cells: Sequence[GivenCell]) -> None:
             node = add_child(tune, "memnode", {"cellid": str(cell.cell)}, after=("memory", "memnode"))
         node.set("mode", "strict")
         node.set("nodeset", str(cell.host_cell))
+    xml = DomainXml(root, "the domain")  # type: ignore[arg-type]
     numa = child(child(root, "cpu", _BEFORE_CPU), "numa")
     for cell in cells:
         element = numa.find(f"cell[@id='{cell.cell}']")
         if element is None:
             element = add_child(numa, "cell", {"id": str(cell.cell)})
         element.set("cpus", format_cpu_set(cell.cpus))
-        element.set("memory", str(cell.memory_mb * KIB_PER_MIB))
+        element.set("memory", str((cell.memory_mb - xml.plugged_mb(cell.cell)) * KIB_PER_MIB))
         element.set("unit", "KiB")
+    host_cells = {cell.cell: cell.host_cell for cell in cells}
+    for guest_cell, _, device in xml.memory_devices:
+        own = device.find("source/nodemask")
+        if own is not None and guest_cell in host_cells:
+            own.text = str(host_cells[guest_cell])
     sizes = {cell.page_kib for cell in cells if cell.page_kib is not None}
     if not sizes:
         return

@@ -154,8 +154,42 @@ class DomainXml:
 
     @property
     def memory_mb(self) -> int:
-        """The memory of the host that the domain takes, in MiB; 0 if it has no <memory>."""
-        return -(-(self._memory_bytes - self.file_bytes) // BYTES_PER_MIB)
+        """The memory of the host that the domain takes, in MiB; 0 if it has no <memory>.
+
+        libvirt makes <memory> of a domain with cells their memory and that of its memory devices.
+        """
+        memory_mb = -(-(self._memory_bytes - self.file_bytes) // BYTES_PER_MIB)
+        if not memory_mb or self.root.find("cpu/numa/cell") is None:
+            return memory_mb
+        plugged_mb = sum(self.plugged_mb(cell) for cell, _ in self.guest_cells)
+        return max(memory_mb, sum(cell_mb for _, cell_mb in self.guest_cells) + plugged_mb)
+
+    def plugged_mb(self, cell: int) -> int:
+        """The memory of the host in MiB that the guest cell has in memory devices, beside its own."""
+        return sum(memory_mb for guest_cell, memory_mb, _ in self.memory_devices if guest_cell == cell)
+
+    @cached_property
+    def memory_devices(self) -> tuple[tuple[int, int, Element], ...]:
+        """(guest cell, its MiB, the element) of each memory device that takes memory of the host."""
+        what, found = f"{self.what}: memory device", []
+        for device in self.root.findall("devices/memory"):
+            size = device.find("target/size")
+            if device.get("model") in _MEMORY_OF_THE_HOST and size is not None:
+                cell = number(device.findtext("target/node", "0"), what, CELLS_MAX)
+                found.append((cell, -(-size_bytes(size, what) // BYTES_PER_MIB), device))
+        return tuple(found)
+
+    def own_nodes(self, device: Element) -> frozenset[int]:
+        """The nodes of the host in a memory device's <nodemask>."""
+        try:
+            return parse_cpu_set(device.findtext("source/nodemask") or "")
+        except ValueError as error:
+            raise DriverDataError(f"{self.what}: <nodemask>: {error}") from error
+
+    def own_page_kib(self, device: Element) -> int | None:
+        """The page size in KiB in a memory device's <pagesize>; None if it has none."""
+        page = device.find("source/pagesize")
+        return size_bytes(page, f"{self.what}: <pagesize>") // 2**10 or None if page is not None else None
 
     @property
     def file_bytes(self) -> int:
@@ -235,24 +269,15 @@ class DomainXml:
         its nodes. Memory devices, which may be plugged while the guest runs, belong to guest cells and may
         have nodes and pages of their own.
         """
-        what = f"{self.what}: memory device"
-        parts: list[tuple[int, int, Element | None]] = [(*cell, None) for cell in self.guest_cells]
-        for device in self.root.findall("devices/memory"):
-            size = device.find("target/size")
-            if device.get("model") in _MEMORY_OF_THE_HOST and size is not None:
-                cell = number(device.findtext("target/node", "0"), what, CELLS_MAX)
-                parts.append((cell, -(-size_bytes(size, what) // BYTES_PER_MIB), device))
-        for cell, memory_mb, own in parts:
-            text = own.findtext("source/nodemask") if own is not None else None
-            try:
-                own_nodes = parse_cpu_set(text) if text else frozenset()
-            except ValueError as error:
-                raise DriverDataError(f"{self.what}: <nodemask>: {error}") from error
+        of_cells = ((*cell, frozenset[int](), None) for cell in self.guest_cells)
+        of_devices = (
+            (cell, memory_mb, self.own_nodes(device), self.own_page_kib(device))
+            for cell, memory_mb, device in self.memory_devices
+        )
+        for cell, memory_mb, own_nodes, own_page_kib in (*of_cells, *of_devices):
             nodes = sorted(own_nodes or self.nodes_of(cell))
             guest_cell = cell if len(nodes) == 1 else None
-            page = own.find("source/pagesize") if own is not None else None
-            page_kib = size_bytes(page, f"{self.what}: <pagesize>") // 2**10 if page is not None else None
-            page_kib = page_kib or self.page_kib_of(cell, huge_page_kib)
+            page_kib = own_page_kib or self.page_kib_of(cell, huge_page_kib)
             if not nodes and page_kib is not None:
                 yield UsedMemory(None, memory_mb, page_kib)
             for node, share_mb in zip(nodes, shares(memory_mb, max(1, len(nodes))), strict=False):
@@ -486,9 +511,15 @@ def _needed_cells(xml: DomainXml, huge_page_kib: int) -> Iterator[NeededCell]:
     if sorted(cpus) != list(range(len(elements))):
         raise DriverDataError(f"{xml.what}: the ids of its NUMA cells are not 0 to {len(elements) - 1}")
     sizes_mb = dict(xml.guest_cells)
+    for cell, memory_mb, device in xml.memory_devices:
+        # A claim has one place and one page size for all memory of a cell.
+        nodes, page_kib = xml.own_nodes(device), xml.own_page_kib(device)
+        is_alike = page_kib in (None, xml.page_kib_of(cell, huge_page_kib))
+        if cell in sizes_mb and is_alike and (not nodes or nodes == xml.nodes_of(cell)):
+            sizes_mb[cell] += memory_mb
     for cell in sorted(cpus):
-        nodes = sorted(xml.nodes_of(cell))
-        node = nodes[0] if len(nodes) == 1 else None
+        bound = sorted(xml.nodes_of(cell))
+        node = bound[0] if len(bound) == 1 else None
         yield NeededCell(cpus[cell], sizes_mb[cell], node, xml.page_kib_of(cell, huge_page_kib))
 
 

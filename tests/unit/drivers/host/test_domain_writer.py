@@ -130,6 +130,30 @@ def test_memory_that_is_a_file_is_no_memory_of_the_claim() -> None:
         write_domain(text.replace("<memory unit='GiB'>12", "<memory unit='GiB'>16"), GUEST)
 
 
+PLUGGED = """<domain><memory unit='MiB'>4096</memory><vcpu>4</vcpu>
+<maxMemory slots='4' unit='GiB'>16</maxMemory><cpu><numa>
+<cell id='0' cpus='0-1' memory='2' unit='GiB'/>
+<cell id='1' cpus='2-3' memory='1' unit='GiB'/></numa></cpu>
+<devices><memory model='dimm'><source><nodemask>0</nodemask></source>
+<target><size unit='MiB'>1024</size><node>1</node></target></memory></devices></domain>"""
+
+
+def test_a_cell_and_its_memory_devices_have_together_what_was_claimed() -> None:
+    text = write_domain(PLUGGED, replace(GUEST, devices=(), cells=CELLS), replace=True)
+    sizes = [each.get("memory") for each in ElementTree.fromstring(text).iter("cell")]
+    assert sizes == ["2097152", "1048576"]
+    domain = parse_domain(text)
+    assert domain.memory_mb == 4096 and sorted(
+        (part.cell, part.guest_cell, part.memory_mb) for part in domain.memory
+    ) == [(0, 0, 2048), (1, 1, 1024), (1, 1, 1024)]
+    with pytest.raises(UsageError, match="<cell id='1'> has 1048576 KiB and 2048 MiB in memory devices"):
+        write_domain(PLUGGED.replace(">1024<", ">2048<"), replace(GUEST, devices=(), cells=CELLS))
+    bare = PLUGGED.replace("<cell id='1' cpus='2-3' memory='1' unit='GiB'/>", "").replace(">1024<", ">2048<")
+    bare = bare.replace("<cell id='0' cpus='0-1' memory='2' unit='GiB'/>", "")
+    with pytest.raises(UsageError, match="the memory devices of cell 1 have 2048 MiB"):
+        write_domain(bare, replace(GUEST, devices=(), cells=CELLS))
+
+
 def test_the_guest_sees_its_devices_on_their_cells() -> None:
     root = ElementTree.fromstring(write_domain(DOMAIN, replace(GUEST, cells=CELLS)))
     controllers = {each.get("index"): each for each in root.findall("devices/controller")}

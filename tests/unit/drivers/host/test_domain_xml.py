@@ -450,6 +450,24 @@ def test_cells_with_their_memory_pages_and_places() -> None:
     assert read.without_places().cells[1] == NeededCell(frozenset({2, 3}), 512, None, 2048)
 
 
+def test_a_cell_needs_the_memory_that_is_plugged_into_it() -> None:
+    """libvirt adds it to <memory> when it defines the domain, whatever the operator wrote there."""
+    cells = (
+        "<cpu><numa><cell id='0' cpus='0' memory='1' unit='GiB'/>"
+        "<cell id='1' cpus='1' memory='2' unit='GiB'/></numa></cpu>"
+    )
+    dimm = "<memory model='dimm'>{}<target><size unit='MiB'>256</size><node>1</node></target></memory>"
+    later = "<memory model='virtio-mem'><target><size unit='MiB'>512</size><node>0</node></target></memory>"
+    for written_mb in (3072, 3840):
+        read = needs(
+            f"<memory unit='MiB'>{written_mb}</memory>", cells, f"<devices>{dimm.format('')}{later}</devices>"
+        )
+        assert (read.memory_mb, [cell.memory_mb for cell in read.cells]) == (3840, [1536, 2304])
+    own = dimm.format("<source><pagesize unit='MiB'>2</pagesize></source>")
+    apart = needs("<memory unit='MiB'>3328</memory>", cells, f"<devices>{own}</devices>")
+    assert (apart.memory_mb, apart.cells[1].memory_mb) == (3328, 2048), "a claim has one page size a cell"
+
+
 def test_memory_of_a_guest_without_cells() -> None:
     read = needs(
         "<memoryBacking><hugepages/></memoryBacking><numatune><memory nodeset='1'/></numatune>",

@@ -74,8 +74,10 @@ def test_claim_and_gate_ask_for_the_same_amounts(
     emulator: str,
 ) -> None:
     pinned = list(zip(range(vcpus), sorted(pins), strict=False))
+    plugged_mb = sum(mb for _, mb in memory) if cells else 0  # libvirt adds it to that of the cells
     xml = (
-        f"<domain type='kvm'><uuid>{UUID}</uuid><name>web</name><memory unit='MiB'>4096</memory>"
+        f"<domain type='kvm'><uuid>{UUID}</uuid><name>web</name>"
+        f"<memory unit='MiB'>{4096 + plugged_mb}</memory>"
         f"<vcpu current='{vcpus}'{placement}>{vcpus + later}</vcpu><cputune>"
         + "".join(f"<vcpupin vcpu='{cpu}' cpuset='{pin}'/>" for cpu, pin in pinned)
         + "".join(f"<vcpupin vcpu='{cpu}' cpuset='0'/>" for cpu in range(vcpus, vcpus + later))
