@@ -235,7 +235,7 @@ def _cell_contradictions(root: Element, given: Sequence[GivenCell]) -> Iterator[
     for cell in given:
         element = root.find(f"cpu/numa/cell[@id='{cell.cell}']")
         if element is not None:
-            yield from _one_cell_contradictions(element, cell, xml.plugged_mb(cell.cell))
+            yield from _one_cell_contradictions(element, cell, xml)
         elif xml.plugged_mb(cell.cell) >= cell.memory_mb:
             yield (
                 f"the memory devices of cell {cell.cell} have {xml.plugged_mb(cell.cell)} MiB, and the claim "
@@ -264,8 +264,8 @@ def _cell_contradictions(root: Element, given: Sequence[GivenCell]) -> Iterator[
         yield f"<page> has {format_cpu_set(frozenset(sizes))} KiB, and the claim has {shown}"
 
 
-def _one_cell_contradictions(element: Element, cell: GivenCell, plugged_mb: int) -> Iterator[str]:
-    cpus = _cpus_of(element, "cpus")
+def _one_cell_contradictions(element: Element, cell: GivenCell, xml: DomainXml) -> Iterator[str]:
+    cpus, plugged_mb = _cpus_of(element, "cpus") - xml.later_vcpus, xml.plugged_mb(cell.cell)
     if cpus and cpus != cell.cpus:
         yield (
             f"<cell id='{cell.cell}'> has the CPUs {format_cpu_set(cpus)}, and the claim has "
@@ -470,7 +470,8 @@ def _write_cells(root: Element, cells: Sequence[GivenCell]) -> None:
         element = numa.find(f"cell[@id='{cell.cell}']")
         if element is None:
             element = add_child(numa, "cell", {"id": str(cell.cell)})
-        element.set("cpus", format_cpu_set(cell.cpus))
+        later = _cpus_of(element, "cpus") & xml.later_vcpus
+        element.set("cpus", format_cpu_set(cell.cpus | later))
         element.set("memory", str((cell.memory_mb - xml.plugged_mb(cell.cell)) * KIB_PER_MIB))
         element.set("unit", "KiB")
     host_cells = {cell.cell: cell.host_cell for cell in cells}

@@ -117,6 +117,11 @@ class DomainXml:
         element = self.root.find("vcpu")
         return 1 if element is None else number(element.text, f"{self.what}: <vcpu>", VCPUS_MAX)
 
+    @property
+    def later_vcpus(self) -> frozenset[int]:
+        """The ids of the vCPUs that may be plugged in: what the guest starts with has none of them."""
+        return frozenset(range(self.most_vcpus)) - self.vcpus
+
     def vcpu_of(self, vcpupin: Element) -> int:
         """The id of the vCPU that a <vcpupin> is about."""
         return number(vcpupin.get("vcpu"), f"{self.what}: <vcpupin>", VCPUS_MAX)
@@ -478,8 +483,8 @@ def read_needs(
         pins.update(dict.fromkeys(xml.vcpus, min(common)))
     for element in root.findall("cputune/vcpupin"):
         cpus, vcpu = xml.cpu_set(element), xml.vcpu_of(element)
-        if root.find("vcpu") is not None and vcpu not in xml.vcpus and vcpu < xml.most_vcpus:
-            continue  # it is to be plugged in later: what the guest starts with has no such CPU
+        if vcpu in xml.later_vcpus:
+            continue
         pins.pop(vcpu, None)
         if len(cpus) < 2:  # one that is pinned to several floats over them; None: none is named yet
             pins[vcpu] = min(cpus, default=None)
@@ -520,7 +525,8 @@ def _needed_cells(xml: DomainXml, huge_page_kib: int) -> Iterator[NeededCell]:
     for cell in sorted(cpus):
         bound = sorted(xml.nodes_of(cell))
         node = bound[0] if len(bound) == 1 else None
-        yield NeededCell(cpus[cell], sizes_mb[cell], node, xml.page_kib_of(cell, huge_page_kib))
+        present = cpus[cell] - xml.later_vcpus
+        yield NeededCell(present, sizes_mb[cell], node, xml.page_kib_of(cell, huge_page_kib))
 
 
 def _needed_devices(xml: DomainXml) -> Iterator[NeededDevice]:

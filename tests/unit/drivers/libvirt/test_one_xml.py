@@ -1,20 +1,39 @@
 """What a claim for a domain asks for is what the gate asks for, and what the driver sees used."""
 
-from dataclasses import replace
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.examples import examples
+from kits.fit import uuid_of
+from kits.host_cells import host_cells, provider_tree, topology
+from kits.libvirt_model import ANY_VF
+from kits.libvirt_model import DEVICES as DEVICES_OF_HOST
+from kits.libvirt_model import model as recorded_model
+from kits.paths import DATA
 
+from agent.claims.book import Book
+from agent.claims.claim import Claim, ClaimState, claim_of_fit
 from agent.claims.domain_demand import HostDevices, demand_of_domain
+from agent.claims.domain_request import request_for_domain
 from agent.claims.fit import ProviderIndex
+from agent.claims.given import given_resources
+from agent.claims.host_cells import HostCells
 from agent.claims.request import ClaimRequest
+from agent.claims.rows import Row
+from agent.claims.use_difference import use_difference
+from agent.claims.used import Place
 from agent.driver import DescribedProvider, DeviceKind, GuestState, NeededDevice
 from agent.errors import UsageError
 from agent.tree import Inventory, Provider, ProviderTree
+from drivers.host.domain_writer import write_domain
 from drivers.host.domain_xml import guest_of, parse_domain, read_needs
+from drivers.host.providers import UnitLocation, locate_units
+from drivers.libvirt.describe.cards import parse_device_specs
 from drivers.libvirt.describe.model import (
     HostModel,
     ModelSettings,
@@ -121,3 +140,148 @@ def test_a_disk_that_names_no_device_is_given_no_other_pci_device(alias: str) ->
         demand_of_domain(needs, ClaimRequest(UUID, ()), DEVICES)
     graphics = replace(needs, devices=(replace(needs.devices[0], alias="pgpu"),))
     assert demand_of_domain(graphics, ClaimRequest(UUID, ()), DEVICES).request.resources["PGPU"] == 1
+
+
+@dataclass(frozen=True)
+class _Host:
+    """A host as claim, gate and audit see it; `locations` and `of_device` are the driver's."""
+
+    place: Place
+    dedicated: frozenset[int]
+    locations: Mapping[str, UnitLocation]
+    of_device: Mapping[str, str]
+
+    def check(self, xml: str) -> Claim:
+        """Claim for the domain, and have the gate and the audit read the domain that it returned."""
+        place = self.place
+        devices = HostDevices(place.host, place.offered)
+        demand = demand_of_domain(read_needs(xml, self.dedicated), ClaimRequest(UUID, ()), devices)
+        book = Book()
+        book.refresh(place.host, {}, place.offered, place.cells)
+        book.restrict(UUID, demand.restriction)
+        fit = book.fit(demand.request)
+        assert fit.fits, fit.shortfalls
+        claim = replace(claim_of_fit(demand.request, fit), state=ClaimState.CLAIMED)
+
+        written = write_domain(xml, given_resources(claim, place.host.tree, place.cells))
+        guest = guest_of(parse_domain(written), GuestState.STARTING, 0, self.dedicated)
+        guest = locate_units(guest, self.locations)
+        cells = {cell.id: cell.provider for cell in place.cells.cells}
+        asked = request_for_domain(guest, place.host, self.of_device, cells)
+        assert asked.request.resources == claim.request.resources, written
+        exact = {
+            uuid: {name: set(units) for name, units in classes.items()}
+            for uuid, classes in claim.units.items()
+        }
+        assert exact == {
+            uuid: {name: set(units) for name, units in classes.items()}
+            for uuid, classes in asked.named.items()
+        }
+        assert not asked.unmanaged
+        for uuid, memory_mb in asked.memory.items():
+            assert claim.allocations[uuid]["MEMORY_MB"] == memory_mb
+        if claim.cells:
+            assert asked.memory, "the guest's memory is bound to the cells of its claim"
+
+        row = Row(UUID, claimed={UUID: claim}, guest=replace(guest, state=GuestState.RUNNING))
+        difference = use_difference(row, place)
+        assert difference is not None and not difference.size, difference
+        assert write_domain(written, given_resources(claim, place.host.tree, place.cells)) == written
+        return claim
+
+
+def _two_cells() -> _Host:
+    """Two cells with 4 shared and 4 dedicated CPUs each; the dedicated ones are 4 to 7 and 12 to 15."""
+    layout = topology(2, shared=4)
+    tree = provider_tree(layout)
+    cells, stock = host_cells(layout, tree)
+    locations = {
+        str(cpu): UnitLocation("PCPU", f"numa:{cell.id}")
+        for cell in layout.cells
+        for cpu in cell.cpus & layout.dedicated_cpus
+    }
+    of_device = {f"numa:{cell.id}": uuid_of(f"cell{cell.id}") for cell in layout.cells}
+    place = Place(ProviderIndex.of(tree, uuid_of("host")), stock.units, cells)
+    return _Host(place, layout.dedicated_cpus, locations, of_device)
+
+
+TWO_CELLS = _two_cells()
+
+
+@settings(max_examples=examples(100))
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.integers(64, 2048)), min_size=1, max_size=2),
+    st.lists(st.tuples(st.integers(0, 1), st.sampled_from(["dimm", "virtio-mem", "nvdimm"])), max_size=3),
+    st.booleans(),
+    st.sets(st.integers(0, 5)),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 2),
+)
+def test_a_guest_with_cells_uses_what_was_claimed_for_it(
+    cells: list[tuple[int, int]],
+    plugged: list[tuple[int, str]],
+    swapped: bool,
+    pinned: set[int],
+    isolated: bool,
+    named: bool,
+    later: int,
+) -> None:
+    vcpus = sum(count for count, _ in cells)
+    numa, pins, memnodes, first = "", "", "", 0
+    free = {0: [5, 6, 7], 1: [13, 14, 15]}
+    for number, (count, memory_mb) in enumerate(cells):
+        own = later if number == len(cells) - 1 else 0
+        node = 1 - number if swapped else number
+        numa += (
+            f"<cell id='{number}' cpus='{first}-{first + count + own - 1}' memory='{memory_mb}' unit='MiB'/>"
+        )
+        memnodes += f"<memnode cellid='{number}' mode='strict' nodeset='{node}'/>"
+        for cpu in range(first, first + count):
+            if cpu in pinned:
+                pins += f"<vcpupin vcpu='{cpu}'" + (f" cpuset='{free[node].pop()}'/>" if named else "/>")
+        first += count
+    node = int(swapped)
+    emulator = f"<emulatorpin cpuset='{(4, 12)[node]}'/>" if isolated else ""
+    devices = [(min(cell, len(cells) - 1), model) for cell, model in plugged]
+    memory_mb = sum(size for _, size in cells) + 128 * len(devices)
+    claim = TWO_CELLS.check(
+        f"<domain type='kvm'><name>web</name><uuid>{UUID}</uuid><memory unit='MiB'>{memory_mb}</memory>"
+        f"<maxMemory slots='8' unit='GiB'>16</maxMemory><vcpu current='{vcpus}'>{vcpus + later}</vcpu>"
+        f"<cputune>{pins}{emulator}</cputune><numatune>{memnodes}</numatune><cpu><numa>{numa}</numa></cpu>"
+        "<devices>"
+        + "".join(
+            f"<memory model='{model}'><source><path>/p</path></source>"
+            f"<target><size unit='MiB'>128</size><node>{cell}</node></target></memory>"
+            for cell, model in devices
+        )
+        + "</devices></domain>"
+    )
+    alone = sum(1 for cpu in pinned if cpu < vcpus) + isolated
+    in_files = sum(128 for _, model in devices if model == "nvdimm")
+    amounts = {"VCPU": vcpus + isolated - alone, "PCPU": alone, "MEMORY_MB": memory_mb - in_files}
+    assert claim.request.resources == {name: amount for name, amount in amounts.items() if amount}
+
+
+@pytest.mark.parametrize("name", ["vm-mdev", "vm-vf", "vm-gpu", "vm-both", "vm-vf-inactive"])
+@pytest.mark.parametrize("numa", [False, True])
+def test_a_recorded_domain_uses_what_is_claimed_for_it(name: str, numa: bool) -> None:
+    xml = (DATA / "libvirt" / "domains" / f"{name}.xml").read_text()
+    xml = re.sub("<uuid>.*</uuid>", f"<uuid>{UUID}</uuid>", xml)
+    gpu = parse_device_specs(('{"vendor_id": "10de", "product_id": "1eb8"}',))
+    model = recorded_model("domains", numa=numa, devices=replace(DEVICES_OF_HOST, specs=(*ANY_VF, *gpu)))
+    tree = ProviderTree(
+        Provider(
+            each.name,
+            each.name,
+            each.parent,
+            {key: Inventory(inventory.total) for key, inventory in each.inventories.items()},
+            each.traits,
+        )
+        for each in model.description.providers
+    )
+    offered = {each.name: each.units for each in model.description.providers if each.units}
+    host = ProviderIndex.of(tree, "node1")
+    place = Place(host, offered, HostCells())
+    of_device = {each.device: each.name for each in model.description.providers}
+    _Host(place, frozenset(), model.locations, of_device).check(xml)
