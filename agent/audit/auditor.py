@@ -11,7 +11,7 @@ from agent.audit.finding import Finding
 from agent.audit.findings import judge_host, judge_row
 from agent.audit.observation import Observation
 from agent.audit.reader import AuditReader
-from agent.audit.repair import DropClaim, EndMove, WriteAllocations
+from agent.audit.repair import Deliver, DropClaim, EndMove, WriteAllocations
 from agent.audit.repairer import Repairer
 from agent.audit.suspects import suspect_moves, suspects
 from agent.driver import Guest
@@ -27,6 +27,8 @@ Key = tuple[Any, ...]
 
 IN_TURN = 4
 """How many inconspicuous consumers each scheduled audit reads in full."""
+TAKING = WriteAllocations | DropClaim | Deliver | EndMove
+"""The steps of a repair that may take something away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +167,9 @@ class Auditor:
         ]
         tree = observation.host.tree
         for index, finding in wanted:
-            taking = any(isinstance(step, WriteAllocations | DropClaim | EndMove) for step in finding.repair)
+            taking = any(
+                isinstance(step, WriteAllocations | DropClaim | Deliver | EndMove) for step in finding.repair
+            )
             why_not = self._may_not_heal(tree, taking)
             if why_not is not None:
                 failed[index] = why_not

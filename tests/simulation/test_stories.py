@@ -725,6 +725,21 @@ def test_a_begin_without_an_answer_ends_also_where_the_source_lost_its_functions
 # One writer a host
 
 
+@pytest.mark.parametrize("turns", range(28, 40, 2))
+def test_a_copy_of_the_disk_undoes_no_claim_that_its_original_goes_on_to_answer(turns: int) -> None:
+    """The copy has the claim's intent, and cannot know that the first machine answered it."""
+    with Story("a", seed=21388, restless=1.0) as story:
+        a = story.host("a")
+        with story.meanwhile():
+            a.claims("web3", VCPU=2, MEMORY_MB=20000)
+            story.lets(turns)
+            a.is_cloned()
+            story.waits(5)
+            a.clone_audits()
+            story.waits(1)
+        assert story.held("web3")
+
+
 def test_two_machines_with_one_disk_heal_nothing_of_each_other_and_adopt_ends_it() -> None:
     with Story("a") as story:
         a = story.host("a")
