@@ -50,7 +50,7 @@ def _prefix(root_uuid: str) -> str:
 def writer_of(
     settings: Settings, journal: Journal, client: PlacementClient, root_uuid: str, place: str | None = None
 ) -> "Writer | None":
-    """The host's writer; None on the agent's own core, to which nobody else writes as this host.
+    """The host's writer; None on the agent's own core, to which no other agent writes.
 
     `place`: where the agent runs, if not in the state directory of this machine. Raises StateError.
     """

@@ -20,7 +20,7 @@ class LeakedClaim(FindingKind):
         if case.claim is None or case.guest is not None or case.placed.allocations:
             return None
         if case.consumer in case.observation.lost:
-            return None  # Placement lost it: nobody has given it up
+            return None  # Placement lost it; no client released it
         return Finding(
             self.name,
             case.consumer,
