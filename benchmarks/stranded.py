@@ -32,9 +32,9 @@ from dataclasses import dataclass
 from uuid import UUID, uuid5
 
 from agent.claims.book import Book
+from agent.claims.capacity import defrag
 from agent.claims.choice import CellCost, Choice, FreeOf, Order, Strategy
 from agent.claims.claim import Claim, ClaimState, Fit, claim_of_fit
-from agent.claims.defrag import defrag
 from agent.claims.fit_search import ProviderIndex
 from agent.claims.flavor import Flavor, claim_for_flavor
 from agent.claims.host_cells import HostCells, HostLayout

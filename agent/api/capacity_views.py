@@ -6,9 +6,8 @@ from typing import cast
 from agent.api.shapes.capacity import CapacityShape, DefragMoveShape, DefragShape
 from agent.api.shapes.requests import ClaimByGroupsShape
 from agent.api.views import holding_of_fit, shortfall_view
-from agent.claims.capacity import Capacity
+from agent.claims.capacity import Capacity, Defrag, DefragMove
 from agent.claims.claim import Claim
-from agent.claims.defrag import Defrag, DefragMove
 from agent.claims.parse_request import request_to_json
 from agent.claims.request import ClaimRequest
 from agent.moves.states import MoveKind

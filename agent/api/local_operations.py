@@ -11,12 +11,10 @@ from uuid import uuid4
 from agent import log
 from agent.api.operations import WrittenDomain
 from agent.audit.auditor import Auditor, AuditReport
-from agent.claims.capacity import Capacity
+from agent.claims.capacity import Capacity, Defrag
 from agent.claims.claim import Claim, ClaimState, Fit, claim_of_fit
-from agent.claims.defrag import Defrag
 from agent.claims.device_profiles import DeviceProfiles
-from agent.claims.domain_demand import DomainDemand, HostDevices, demand_of_domain
-from agent.claims.given import given_resources
+from agent.claims.domain_demand import DomainDemand, HostDevices, demand_of_domain, given_resources
 from agent.claims.refusal import guest_runs
 from agent.claims.request import ClaimRequest
 from agent.claims.used import IDLE

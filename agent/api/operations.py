@@ -5,9 +5,8 @@ from contextlib import AbstractContextManager
 from typing import Any, NamedTuple, Protocol
 
 from agent.audit.auditor import AuditReport
-from agent.claims.capacity import Capacity
+from agent.claims.capacity import Capacity, Defrag
 from agent.claims.claim import Claim, Fit
-from agent.claims.defrag import Defrag
 from agent.claims.device_profiles import DeviceProfiles
 from agent.claims.request import ClaimRequest
 from agent.driver import Guest

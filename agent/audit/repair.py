@@ -2,10 +2,9 @@
 
 from dataclasses import dataclass
 
-from agent.claims.claim import Claim
+from agent.claims.claim import Claim, Restriction
 from agent.claims.refusal import amounts_text
 from agent.claims.request import ClaimRequest
-from agent.claims.restriction import Restriction
 from agent.placement.client import ConsumerAllocations
 from agent.reshape.laws import Relocation
 from agent.shapes import Allocations

@@ -17,9 +17,8 @@ from agent.audit.repair import (
     TakeClaim,
     WriteAllocations,
 )
-from agent.claims.claim import Claim
+from agent.claims.claim import Claim, Restriction
 from agent.claims.request import ClaimRequest
-from agent.claims.restriction import Restriction
 from agent.errors import PlacementConflict
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.reshape.laws import Relocation

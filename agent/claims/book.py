@@ -9,16 +9,22 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
-from agent.claims.beside import beside_devices
 from agent.claims.choice import Choice, Strategy
-from agent.claims.claim import Claim, ClaimState, Fit, Shortfall
+from agent.claims.claim import (
+    UNRESTRICTED,
+    Claim,
+    ClaimState,
+    Fit,
+    Restriction,
+    Shortfall,
+    map_groups,
+    units_of_groups,
+)
 from agent.claims.fit import ProviderIndex, cover, fit
 from agent.claims.fit_search import HostStock
 from agent.claims.guest_cells import wants_cells
-from agent.claims.host_cells import CellStock, CellUsage, HostCells, memory_shortfalls
-from agent.claims.mappings import map_groups, units_of_groups
+from agent.claims.host_cells import CellStock, CellUsage, HostCells, beside_devices, memory_shortfalls
 from agent.claims.request import ClaimRequest
-from agent.claims.restriction import UNRESTRICTED, Restriction
 from agent.claims.rows import NOT_USED, Doubted, Row
 from agent.claims.used import IDLE, Place, use_of
 from agent.driver import Guest

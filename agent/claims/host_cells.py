@@ -11,6 +11,8 @@ the memory that the driver reports is counted, and the CPUs that it is pinned to
 A guest that starts with its own domain XML is checked for what its hypervisor will need: memory that is
 bound to a cell must be free on that cell, memory that is bound to several cells on these cells together,
 and large pages that are bound to no cell on all cells together.
+
+`beside_devices` says which CPUs and memory of a guest a device is of no use without.
 """
 
 from collections import Counter
@@ -598,3 +600,26 @@ def _memory_shortfall(
 def _provider(among: Collection[int], host: HostCells, stock: HostStock) -> Provider | None:
     uuids = {cell.provider for cell in host.cells if cell.id in among}
     return stock.host.tree.get(uuids.pop()) if len(uuids) == 1 else stock.host.root
+
+
+_NO_DEVICES = frozenset({*CELL_CLASSES, "DISK_GB"})
+
+
+def beside_devices(claim: Claim) -> dict[str, Mapping[str, float]]:
+    """{class of a device: {class of CPUs or memory: amount beside one}}, on one of the guest's cells.
+
+    Nothing for a guest without dedicated or shared CPUs. Large pages count as their class.
+    """
+    resources = claim.request.resources
+    if not resources.keys() & {"PCPU", "VCPU"}:
+        return {}
+    cells = max(1, len(claim.cells))
+    amounts = {name: resources[name] / cells for name in CELL_CLASSES if resources.get(name)}
+    page_kib = claim.cells[0].page_kib if claim.cells else SMALL_PAGE_KIB
+    if page_kib >= KIB_PER_MIB and "MEMORY_MB" in amounts:
+        amounts[page_class(page_kib)] = amounts.pop("MEMORY_MB") * KIB_PER_MIB / page_kib
+    return {
+        name: {each: amount / number for each, amount in amounts.items()}
+        for name, number in resources.items()
+        if name not in _NO_DEVICES and not is_page_class(name)
+    }

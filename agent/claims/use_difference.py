@@ -1,14 +1,33 @@
-"""Compare what a guest uses with what it has: the amounts and units of its claim or allocation. Pure."""
+"""A guest's use beside its claim: how they differ, and the claim that follows a guest which changed. Pure.
+
+The difference compares the amounts and units that a guest uses with those of its claim, or of its
+allocation.
+
+A claim that follows has what came, and is without what went. What came is what the guest uses beyond its
+claim. What went is what the guest had and does not have any more: what is claimed and was never given to
+the guest stays claimed. Disk space never goes, because drivers do not see all of it. A claim with NUMA
+cells follows devices only: its CPUs and its memory were placed together.
+"""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from agent.claims.claim import Claim, ClaimState
+from agent.claims.guest_cells import wants_cells
+from agent.claims.request import (
+    DEVICE_PREFIX,
+    GROUPS_MAX,
+    ClaimRequest,
+    RequestGroup,
+    check_request,
+    is_device_group,
+)
 from agent.claims.rows import Row
 from agent.claims.used import IDLE, Place, use_of
 from agent.device_names import is_page_class
 from agent.driver import Guest, GuestState
+from agent.errors import UsageError
 from agent.shapes import Allocations, Usages, beyond, by_class
 
 NOT_HERE = IDLE | {GuestState.STARTING, GuestState.MIGRATING}
@@ -137,3 +156,263 @@ def _units(
 def _withheld(claim: Claim) -> frozenset[str]:
     """The dedicated CPUs that the claim keeps from all guests: the siblings of isolated CPUs."""
     return frozenset(str(cpu) for cell in claim.cells for cpu in cell.withheld)
+
+
+PLUGGED_PREFIX = "plugged_"
+"""Prefix of the suffixes of the groups for units that were plugged into a running guest, one a provider."""
+
+_OF_CELLS = frozenset({"VCPU", "PCPU", "MEMORY_MB"})
+
+_Unit = tuple[str, str, str]
+"""(provider uuid, resource class, exact unit)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Had:
+    """What a guest used at one moment, or the most that it used at several: amounts, and (class, unit)."""
+
+    amounts: Mapping[str, int] = field(default_factory=dict)
+    units: frozenset[tuple[str, str]] = frozenset()
+
+    @classmethod
+    def of(cls, guest: Guest) -> "Had":
+        """What the guest uses now."""
+        return cls(dict(guest.resources), frozenset((unit.resource_class, unit.unit) for unit in guest.units))
+
+    def and_now(self, guest: Guest) -> "Had":
+        """The most of both."""
+        now = Had.of(guest)
+        return Had(dict(Counter(self.amounts) | Counter(now.amounts)), self.units | now.units)
+
+
+def followed(row: Row, place: Place, had: Had) -> Claim | None:
+    """The claim with what the guest uses now, the same one if nothing changed. `had`: what the guest had.
+
+    None where no claim may follow: the row is in a move, the claim is in doubt, or the guest does not run or
+    could not be read.
+    """
+    claim = row.claimed.get(row.instance)
+    guest = row.guest
+    if claim is None or len(row.claimed) > 1 or claim.state is not ClaimState.CLAIMED:
+        return None
+    if guest is None or guest.state in NOT_HERE or guest.problem is not None or not guest.resources:
+        return None
+    change = _Change(claim, guest, place, had)
+    change.follow_units()
+    change.follow_amounts()
+    return change.result()
+
+
+class _Change:
+    """The changes to one claim; use it once."""
+
+    def __init__(self, claim: Claim, guest: Guest, place: Place, had: Had) -> None:
+        self._claim = claim
+        self._guest = guest
+        self._had = had
+        alone = Row(guest.uuid, {guest.uuid: claim.allocations}, {claim.consumer: claim}, guest)
+        self._use = use_of(alone, place)
+        self._exact = {
+            name for by_class in (*place.offered.values(), *claim.units.values()) for name in by_class
+        }
+        self._fixed = _OF_CELLS if claim.cells or wants_cells(claim.request.topology) else frozenset[str]()
+        self._allocations = {uuid: Counter(amounts) for uuid, amounts in claim.allocations.items()}
+        self._units = {uuid: {n: list(u) for n, u in by.items()} for uuid, by in claim.units.items()}
+        self._request = _RequestChange(claim)
+
+    def follow_units(self) -> None:
+        """Take away the units that went, and add those that came."""
+        used = {
+            (name, unit): uuid
+            for uuid, by_class in self._use.units.items()
+            for name, exact in by_class.items()
+            for unit in exact
+        }
+        claimed = {(name, unit) for _, name, unit in self._claim.exact}
+        to_be_made = {name for _, name, unit in self._claim.exact if unit in self._claim.makings}
+        went = [
+            (uuid, name, unit)
+            for uuid, name, unit in self._claim.exact
+            if (name, unit) not in used and (name, unit) in self._had.units and name not in self._fixed
+        ]
+        came = [
+            (uuid, name, unit)
+            for (name, unit), uuid in sorted(used.items())
+            if (name, unit) not in claimed and name not in self._fixed | to_be_made
+        ]
+        for uuid, name, unit in went:
+            self._units[uuid][name].remove(unit)
+            self._add(uuid, name, -1)
+            for other, amount in self._request.remove_unit(name, unit).items():
+                self._add(uuid, other, -min(amount, self._allocations[uuid][other]))
+        for uuid, name, unit in came:
+            self._units.setdefault(uuid, {}).setdefault(name, []).append(unit)
+            self._add(uuid, name, 1)
+            self._request.add_unit(uuid, name, unit)
+
+    def follow_amounts(self) -> None:
+        """Follow the classes without exact units, such as VCPU and MEMORY_MB."""
+        claimed: Counter[str] = Counter()
+        for amounts in self._claim.allocations.values():
+            claimed.update(amounts)
+        for name in sorted({*self._guest.resources, *self._had.amounts} - self._exact - self._fixed):
+            if is_page_class(name):
+                continue
+            now, had = self._guest.resources.get(name, 0), self._had.amounts.get(name, 0)
+            if now > claimed[name]:
+                self._request.add(name, sum(self._deal(name, now - claimed[name])))
+            elif now < min(had, claimed[name]) and name not in UNSEEN:
+                self._request.remove(name, sum(self._take_back(name, min(had, claimed[name]) - now)))
+
+    def _deal(self, name: str, left: int) -> Iterator[int]:
+        """Add that amount where the guest uses more than is claimed there."""
+        for uuid, amounts in sorted(self._use.amounts.items()):
+            part = min(left, amounts.get(name, 0) - self._allocations.get(uuid, Counter())[name])
+            if part > 0:
+                self._add(uuid, name, part)
+                left -= part
+                yield part
+
+    def _take_back(self, name: str, left: int) -> Iterator[int]:
+        """Take away that amount where more is claimed than the guest uses there."""
+        for uuid, amounts in sorted(self._allocations.items(), reverse=True):
+            part = min(left, amounts[name] - self._use.amounts.get(uuid, {}).get(name, 0))
+            if part > 0:
+                self._add(uuid, name, -part)
+                left -= part
+                yield part
+
+    def _add(self, uuid: str, name: str, amount: int) -> None:
+        self._allocations.setdefault(uuid, Counter())[name] += amount
+
+    def result(self) -> Claim | None:
+        """The claim; None where no request could say what it has."""
+        allocations = {uuid: dict(+amounts) for uuid, amounts in self._allocations.items() if +amounts}
+        units = {uuid: {n: tuple(u) for n, u in by.items() if u} for uuid, by in self._units.items()}
+        units = {uuid: by_class for uuid, by_class in units.items() if by_class}
+        if (allocations, units) == (self._claim.allocations, self._claim.units):
+            return self._claim
+        request = self._request.result()
+        if request is None:
+            return None
+        kept = {unit for by_class in units.values() for exact in by_class.values() for unit in exact}
+        return replace(
+            self._claim,
+            request=request,
+            allocations=allocations,
+            units=units,
+            makings={unit: making for unit, making in self._claim.makings.items() if unit in kept},
+            group_units=self._request.group_units,
+        )
+
+
+class _RequestChange:
+    """The changes to the request of a claim, and to which group has which units."""
+
+    def __init__(self, claim: Claim) -> None:
+        self._request = claim.request
+        self._groups = {group.suffix: group for group in claim.request.groups}
+        self._plugged = {
+            uuid: suffix
+            for suffix, by_class in claim.group_units.items()
+            if suffix.startswith(PLUGGED_PREFIX)
+            for uuid, name, unit in claim.exact
+            if unit in by_class.get(name, ())
+        }
+        self.group_units = {s: dict(by_class) for s, by_class in claim.group_units.items()}
+
+    def add(self, name: str, amount: int, suffix: str = "") -> None:
+        """Let the group, a new one if necessary, ask for more of the class."""
+        group = self._groups.get(suffix) or RequestGroup(suffix)
+        resources = {**group.resources, name: group.resources.get(name, 0) + amount}
+        if amount:
+            self._groups[suffix] = replace(group, resources=resources)
+
+    def add_unit(self, uuid: str, name: str, unit: str) -> None:
+        """Let the group of the units that were plugged on this provider ask for this unit."""
+        suffix = self._plugged.get(uuid)
+        if suffix is None:
+            numbers = (f"{PLUGGED_PREFIX}{number}" for number in range(len(self._groups) + 1))
+            suffix = self._plugged[uuid] = next(one for one in numbers if one not in self._groups)
+        self.add(name, 1, suffix)
+        by_class = self.group_units.setdefault(suffix, {})
+        by_class[name] = (*by_class.get(name, ()), unit)
+
+    def remove(self, name: str, amount: int) -> None:
+        """Let the groups ask for less of the class, the unsuffixed one first."""
+        for suffix in sorted(self._groups):
+            part = min(amount, self._groups[suffix].resources.get(name, 0))
+            if part:
+                self.add(name, -part, suffix)
+                amount -= part
+
+    def remove_unit(self, name: str, unit: str) -> Mapping[str, int]:
+        """Let the group that has the unit ask for one less.
+
+        A suffixed group that has no unit left is removed: returns what else it asked for, such as bandwidth.
+        """
+        suffix = next((s for s, by in self.group_units.items() if unit in by.get(name, ())), None)
+        if suffix is None or suffix not in self._groups:
+            self.remove(name, 1)
+            return {}
+        self.add(name, -1, suffix)
+        by_class = self.group_units[suffix]
+        by_class[name] = tuple(other for other in by_class[name] if other != unit)
+        if any(by_class.values()):
+            return {}
+        del self.group_units[suffix]
+        self._plugged = {uuid: other for uuid, other in self._plugged.items() if other != suffix}
+        return {name: amount for name, amount in self._groups.pop(suffix).resources.items() if amount > 0}
+
+    def result(self) -> ClaimRequest | None:
+        """The request; None where `check_request` would refuse it."""
+        groups = [
+            replace(group, resources={name: n for name, n in group.resources.items() if n > 0})
+            for group in self._groups.values()
+        ]
+        named = frozenset().union(*self._request.same_subtree)
+        groups = [group for group in groups if group.resources or group.suffix in named]
+        suffixes = {group.suffix for group in groups}
+        subtrees = (subtree & suffixes for subtree in self._request.same_subtree)
+        request = replace(
+            self._request,
+            groups=tuple(groups),
+            group_policy=_policy(self._request.group_policy, groups),
+            same_subtree=tuple(subtree for subtree in subtrees if subtree),
+        )
+        try:
+            return check_request(self._with_aliases(request)) if len(groups) <= GROUPS_MAX else None
+        except UsageError:
+            return None
+
+    def _with_aliases(self, request: ClaimRequest) -> ClaimRequest:
+        """The request with the aliases of the device groups that are left, numbered anew."""
+        names = [name for name, count in self._request.pci for _ in range(count)]
+        left = [group for group in request.groups if is_device_group(group)]
+        if not names or len(left) == len(names):
+            return request
+        renamed = {group.suffix: f"{DEVICE_PREFIX}{number}" for number, group in enumerate(left)}
+        kept = [names[_number(group)] for group in left if _number(group) < len(names)]
+        self.group_units = {renamed.get(s, s): by_class for s, by_class in self.group_units.items()}
+        return replace(
+            request,
+            pci=tuple((name, 1) for name in kept),
+            groups=tuple(replace(g, suffix=renamed.get(g.suffix, g.suffix)) for g in request.groups),
+            same_subtree=tuple(_renamed(subtree, renamed) for subtree in request.same_subtree),
+        )
+
+
+def _policy(policy: str | None, groups: Collection[RequestGroup]) -> str | None:
+    """The policy that so many groups need; a request without two such groups needs none."""
+    if sum(1 for group in groups if group.suffix and not is_device_group(group)) > 1:
+        return policy or "none"
+    return None if policy == "none" else policy
+
+
+def _number(group: RequestGroup) -> int:
+    text = group.suffix.removeprefix(DEVICE_PREFIX)
+    return int(text) if text.isdecimal() else GROUPS_MAX
+
+
+def _renamed(subtree: Collection[str], renamed: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(renamed.get(suffix, suffix) for suffix in subtree)

@@ -11,7 +11,7 @@ from agent.config.settings import PlacementSettings, Settings, values_of
 from agent.driver import Description, Driver, HostSettings, Topology
 from agent.errors import DriverDataError, DriverError, SettingsError, StateError, counted
 from agent.placement.connect import check_options
-from agent.providers.overlay import overlay
+from agent.providers.provider_config import overlay
 from agent.providers.resolve import uuids_of
 from agent.tree import NIL_UUID, ProviderTree
 

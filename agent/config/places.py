@@ -9,8 +9,8 @@ import os
 import stat
 from pathlib import Path
 
+from agent.durable.errors import obstacle_of
 from agent.durable.files import check_accepts_files
-from agent.durable.obstacles import obstacle_of
 from agent.errors import NO_DESCRIPTORS, SettingsError, StateError
 from agent.http import unix_socket
 from agent.http.errors import NotASocket

@@ -12,8 +12,8 @@ from pathlib import Path
 from urllib.parse import quote
 
 from agent.doctor.check import DoctorCheck, bad, good, warning
+from agent.durable.errors import READ_ONLY_REMEDY, mount_of, obstacle_of, user_name
 from agent.durable.files import OWNER_ONLY, check_accepts_files, is_there
-from agent.durable.obstacles import READ_ONLY_REMEDY, mount_of, obstacle_of, user_name
 from agent.errors import IdentityError
 from agent.state.identity import ID_FILE, NAME_FILE, establish_identity
 

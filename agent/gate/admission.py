@@ -6,8 +6,8 @@ libvirt waits for the answer with the domain locked. Therefore nothing is asked 
 from collections.abc import Callable, Mapping
 
 from agent import log
-from agent.claims.claim import Claim
-from agent.claims.domain_request import (
+from agent.claims.claim import Claim, Restriction
+from agent.claims.domain_demand import (
     UNSEEN_MDEV,
     DomainRequest,
     request_for_domain,
@@ -15,7 +15,6 @@ from agent.claims.domain_request import (
     with_claimed_devices,
 )
 from agent.claims.refusal import amounts_text, label
-from agent.claims.restriction import Restriction
 from agent.driver import Guest
 from agent.errors import ClaimConflict, ClaimsClosed, DoesNotFit, PlacementFull, PlacementUnavailable
 from agent.gate.coverage import covers, made_by_gate

@@ -1,7 +1,7 @@
 """Whether a claim is the gate's, and whether it covers the domain that starts on it. Pure."""
 
 from agent.claims.claim import Claim
-from agent.claims.domain_request import GATE_USER, MEMORY, DomainRequest
+from agent.claims.domain_demand import GATE_USER, MEMORY, DomainRequest
 from agent.moves.states import Move
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from uuid import uuid4
 
 from agent.claims.claim import Claim
-from agent.claims.domain_request import with_allocated_disk
+from agent.claims.domain_demand import with_allocated_disk
 from agent.claims.refusal import label
 from agent.doctor.device_checks import start_problems
 from agent.driver import Guest, HostSettings, PassedDevice

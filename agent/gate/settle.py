@@ -10,7 +10,7 @@ from functools import partial
 
 from agent import log
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.domain_request import DISK, GATE_USER, with_disk
+from agent.claims.domain_demand import DISK, GATE_USER, with_disk
 from agent.claims.refusal import label
 from agent.driver import Guest, GuestState
 from agent.errors import DoesNotFit, PlacementError, PlacementUnavailable, Refused, UnknownConsumer

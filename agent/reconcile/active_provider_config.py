@@ -4,8 +4,7 @@ from agent import log
 from agent.driver import Description
 from agent.errors import SettingsError
 from agent.providers.caps import Caps
-from agent.providers.overlay import OverlayResult, overlay
-from agent.providers.provider_config import ProviderConfig
+from agent.providers.provider_config import OverlayResult, ProviderConfig, overlay
 from agent.providers.resolve import uuids_of
 from agent.tree import ProviderTree
 

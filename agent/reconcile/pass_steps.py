@@ -32,9 +32,9 @@ from agent.placement.client import PlacementClient
 from agent.providers.caps import odd_caps, with_caps
 from agent.providers.device_health import cordoned_units, idle_pages, reserve_cordoned, with_idle
 from agent.providers.divided_cards import reserve_places
-from agent.providers.overlay import with_status_disabled
 from agent.providers.owner import check_owner, with_owner
 from agent.providers.plan import Operation, Plan, plan
+from agent.providers.provider_config import with_status_disabled
 from agent.providers.reserved import reserve_used
 from agent.providers.resolve import OwnedProviders, ResolvedDescription, recognize_owned, resolve
 from agent.providers.retained import RetainedTree, count_gone, find_overuse, removed_classes, retain_held

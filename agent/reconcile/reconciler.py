@@ -21,10 +21,9 @@ from agent.errors import (
     StateError,
 )
 from agent.placement.client import PlacementClient
-from agent.providers.overlay import STATUS_DISABLED, closed_traits
 from agent.providers.owner import check_owner
 from agent.providers.plan import Plan
-from agent.providers.provider_config import ProviderConfig
+from agent.providers.provider_config import STATUS_DISABLED, ProviderConfig, closed_traits
 from agent.providers.reserved import ReservedUsages
 from agent.reconcile.active_provider_config import ActiveProviderConfig
 from agent.reconcile.allocation_cache import AllocationCache

@@ -36,7 +36,6 @@ from agent.moves.states import MIGRATION_TYPE, Move, MoveState, move_to_json, re
 from agent.providers.device_health import DeviceHealth, read_device_health
 from agent.providers.resolve import OwnedProviders
 from agent.reshape.receipt import Receipt, read_receipt
-from agent.state import schema
 from agent.state.caller import current_caller
 from agent.state.cordon import Cordon, read_cordon
 from agent.state.identity import WriterRecord
@@ -52,6 +51,111 @@ RESHAPE_EVENT = "reshape"
 WAIT_EVENT = "waited"
 RESERVED_SLOTS = "reserved_slots"
 WAIT_S = 60.0
+
+MIGRATIONS = (
+    """
+    CREATE TABLE claims (
+        consumer TEXT NOT NULL PRIMARY KEY,
+        state TEXT NOT NULL CHECK (state IN ('claiming', 'claimed', 'releasing')),
+        request TEXT NOT NULL,      -- as the local API takes it
+        allocations TEXT NOT NULL,  -- {provider uuid: {class: amount}}
+        units TEXT NOT NULL,        -- {provider uuid: {class: [exact unit, ...]}}
+        since REAL NOT NULL,
+        adopted INTEGER NOT NULL CHECK (adopted IN (0, 1))
+    ) STRICT, WITHOUT ROWID;
+    CREATE TABLE facts (name TEXT NOT NULL PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+    CREATE TABLE history (
+        id INTEGER PRIMARY KEY,
+        at REAL NOT NULL,
+        consumer TEXT NOT NULL,
+        event TEXT NOT NULL,
+        detail TEXT NOT NULL
+    ) STRICT;
+    """,
+    """
+    CREATE TABLE moves (
+        migration TEXT NOT NULL PRIMARY KEY,
+        since REAL NOT NULL,
+        ended INTEGER NOT NULL CHECK (ended IN (0, 1)),
+        move TEXT NOT NULL          -- the migration context: agent.claims.claim
+    ) STRICT, WITHOUT ROWID;
+    """,
+    """
+    CREATE TABLE reshapes (
+        id TEXT NOT NULL PRIMARY KEY,
+        at REAL NOT NULL,
+        done INTEGER NOT NULL CHECK (done IN (0, 1)),
+        receipt TEXT NOT NULL       -- agent.reshape.receipt
+    ) STRICT, WITHOUT ROWID;
+    """,
+    """
+    ALTER TABLE claims ADD COLUMN cells TEXT NOT NULL DEFAULT '[]';  -- the guest's topology as it was chosen
+    """,
+    """
+    ALTER TABLE claims ADD COLUMN makings TEXT NOT NULL DEFAULT '{}';  -- {unit that was not there: making}
+    """,
+    """
+    ALTER TABLE history ADD COLUMN uid INTEGER;  -- who asked for it; null: the agent did it by itself
+    ALTER TABLE history ADD COLUMN pid INTEGER;
+    """,
+    """
+    CREATE TABLE doubts (
+        id TEXT NOT NULL PRIMARY KEY,
+        since REAL NOT NULL,
+        doubt TEXT NOT NULL         -- agent.claims.doubt
+    ) STRICT, WITHOUT ROWID;
+    """,
+    """
+    -- {suffix: {class: [exact unit, ...]}}
+    ALTER TABLE claims ADD COLUMN group_units TEXT NOT NULL DEFAULT '{}';
+    """,
+    """
+    -- the name that each consumer had last; it outlives the claim as long as the history has an event of it
+    CREATE TABLE names (consumer TEXT NOT NULL PRIMARY KEY, name TEXT NOT NULL) STRICT, WITHOUT ROWID;
+    INSERT INTO names
+        SELECT consumer, json_extract(request, '$.name') FROM claims
+        WHERE CASE WHEN json_valid(request) THEN json_type(request, '$.name') = 'text' ELSE 0 END;
+    """,
+)
+
+PUT_CLAIM = """
+    INSERT OR REPLACE INTO claims
+    (consumer, state, request, allocations, units, since, adopted, cells, makings, group_units)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+"""
+SELECT_CLAIMS = """
+    SELECT consumer, state, request, allocations, units, since, adopted, cells, makings, group_units
+    FROM claims ORDER BY consumer
+"""
+PUT_MOVE = "INSERT OR REPLACE INTO moves (migration, since, ended, move) VALUES (?, ?, ?, ?)"
+DELETE_OLD_MOVES = """
+    DELETE FROM moves WHERE ended = 1 AND migration NOT IN
+        (SELECT migration FROM moves WHERE ended = 1 ORDER BY since DESC, migration DESC LIMIT ?)
+"""
+PUT_RESHAPE = "INSERT OR REPLACE INTO reshapes (id, at, done, receipt) VALUES (?, ?, ?, ?)"
+DELETE_OLD_RESHAPES = """
+    DELETE FROM reshapes WHERE done = 1 AND id NOT IN
+        (SELECT id FROM reshapes WHERE done = 1 ORDER BY at DESC, id DESC LIMIT ?)
+"""
+PUT_FACT = "INSERT OR REPLACE INTO facts VALUES (?, ?)"
+PUT_DOUBT = "INSERT OR REPLACE INTO doubts (id, since, doubt) VALUES (?, ?, ?)"
+SET_CLAIM_STATE = "UPDATE claims SET state = ? WHERE consumer = ?"
+INSERT_EVENT = "INSERT INTO history (at, consumer, event, detail, uid, pid) VALUES (?, ?, ?, ?, ?, ?)"
+SELECT_EVENTS = """
+    SELECT at, consumer, event, detail, uid, pid, ifnull(name, '')
+    FROM history LEFT JOIN names USING (consumer)
+    WHERE at >= ? AND consumer = ifnull(?, consumer) ORDER BY id DESC LIMIT ?
+"""
+SELECT_LAST_EVENTS = """
+    SELECT at, consumer, event, detail, uid, pid, ifnull(name, '')
+    FROM history LEFT JOIN names USING (consumer)
+    WHERE id IN (SELECT max(id) FROM history WHERE consumer != '' GROUP BY consumer)
+        AND (name = ?1 OR substr(consumer, 1, length(?2)) = ?2)
+    ORDER BY id DESC
+"""
+PUT_NAME = "INSERT OR REPLACE INTO names (consumer, name) VALUES (?, ?)"
+DELETE_OLD_NAMES = "DELETE FROM names WHERE consumer NOT IN (SELECT consumer FROM history)"
+DELETE_OLD_EVENTS = "DELETE FROM history WHERE id <= (SELECT max(id) FROM history) - ?"
 
 _dump = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -123,7 +227,7 @@ class Journal:
             file = SqliteFile.open(
                 state_dir / FILE_NAME,
                 application_id=APPLICATION_ID,
-                migrations=schema.MIGRATIONS,
+                migrations=MIGRATIONS,
                 name="journal",
             )
         except DatabaseError as error:
@@ -189,7 +293,7 @@ class Journal:
         put_name = _put_names({claim.consumer: request.name} if named else {})
 
         def change(transaction: Transaction) -> None:
-            transaction.execute(schema.PUT_CLAIM, row)
+            transaction.execute(PUT_CLAIM, row)
             put_name(transaction)
 
         # On a full disk an intent fails; a write that ends one may use the space that is held back for it.
@@ -202,7 +306,7 @@ class Journal:
     def set_claim_state(self, consumer: str, state: ClaimState, event: str, detail: str = "") -> PendingWrite:
         """Write the state of a claim that the journal has."""
         return self._write(
-            lambda transaction: transaction.execute(schema.SET_CLAIM_STATE, (state.value, consumer)),
+            lambda transaction: transaction.execute(SET_CLAIM_STATE, (state.value, consumer)),
             (consumer, event, detail),
             releases=True,
         )
@@ -217,7 +321,7 @@ class Journal:
 
     def claims(self) -> dict[str, Claim]:
         """All claims, by consumer."""
-        return {row[0]: self._claim(row) for row in self._read(schema.SELECT_CLAIMS)}
+        return {row[0]: self._claim(row) for row in self._read(SELECT_CLAIMS)}
 
     # Moves
 
@@ -230,14 +334,14 @@ class Journal:
         put_name = _put_names({move.instance: names[-1]} if names else {})
 
         def change(transaction: Transaction) -> None:
-            transaction.execute(schema.PUT_MOVE, row)
+            transaction.execute(PUT_MOVE, row)
             for consumer in consumers:
                 transaction.execute("DELETE FROM claims WHERE consumer = ?", consumer)
             for claim_row in claim_rows:
-                transaction.execute(schema.PUT_CLAIM, claim_row)
+                transaction.execute(PUT_CLAIM, claim_row)
             put_name(transaction)
             if move.ended:
-                transaction.execute(schema.DELETE_OLD_MOVES, (ENDED_MOVES_MAX,))
+                transaction.execute(DELETE_OLD_MOVES, (ENDED_MOVES_MAX,))
 
         detail = f"migration {move.migration}, {move.kind}, {move.role}"
         return self._write(
@@ -259,9 +363,7 @@ class Journal:
     def put_doubt(self, doubt: Doubt) -> PendingWrite:
         """Write the doubt, in place of an earlier one with its id."""
         row = (doubt.id, doubt.since, _dump(doubt_to_json(doubt)))
-        return self._write(
-            lambda transaction: transaction.execute(schema.PUT_DOUBT, row), None, releases=True
-        )
+        return self._write(lambda transaction: transaction.execute(PUT_DOUBT, row), None, releases=True)
 
     def remove_doubts(self, ids: Iterable[str]) -> PendingWrite:
         """Remove the doubts with these ids, as far as they are there."""
@@ -361,9 +463,9 @@ class Journal:
 
         def change(transaction: Transaction) -> None:
             for row in move_rows:
-                transaction.execute(schema.PUT_MOVE, row)
+                transaction.execute(PUT_MOVE, row)
             for row in rows:
-                transaction.execute(schema.PUT_CLAIM, row)
+                transaction.execute(PUT_CLAIM, row)
 
         return self._write(change, ("", RESHAPE_EVENT, detail))
 
@@ -377,14 +479,14 @@ class Journal:
         detail = f"receipt {receipt.id}{undid}, {counted(len(receipt.relocations), 'allocation')} moved"
 
         def change(transaction: Transaction) -> None:
-            transaction.execute(schema.PUT_RESHAPE, row)
+            transaction.execute(PUT_RESHAPE, row)
             for move_row in move_rows:
-                transaction.execute(schema.PUT_MOVE, move_row)
+                transaction.execute(PUT_MOVE, move_row)
             for claim_row in claim_rows:
-                transaction.execute(schema.PUT_CLAIM, claim_row)
+                transaction.execute(PUT_CLAIM, claim_row)
             if done:
-                transaction.execute(schema.PUT_FACT, (RESERVED_SLOTS, "[]"))
-                transaction.execute(schema.DELETE_OLD_RESHAPES, (RECEIPTS_MAX,))
+                transaction.execute(PUT_FACT, (RESERVED_SLOTS, "[]"))
+                transaction.execute(DELETE_OLD_RESHAPES, (RECEIPTS_MAX,))
 
         return self._write(change, ("", RESHAPE_EVENT, detail) if done else None, releases=done)
 
@@ -399,11 +501,11 @@ class Journal:
 
     def history(self, consumer: str | None = None, limit: int = 100, since: float = 0.0) -> tuple[Event, ...]:
         """The latest events, of all consumers or of one, the newest first; `since` as `Event.at`."""
-        return tuple(Event(*row) for row in self._read(schema.SELECT_EVENTS, (since, consumer, limit)))
+        return tuple(Event(*row) for row in self._read(SELECT_EVENTS, (since, consumer, limit)))
 
     def last_events(self, text: str) -> tuple[Event, ...]:
         """The last event of each consumer of that name or beginning of a uuid, the newest first."""
-        rows = self._read(schema.SELECT_LAST_EVENTS, (text, text.lower()))
+        rows = self._read(SELECT_LAST_EVENTS, (text, text.lower()))
         return tuple(Event(*row) for row in rows)
 
     # Facts
@@ -451,7 +553,7 @@ class Journal:
         row = ("pause", _dump(pause.to_json() if pause else {}))
         event = "resume" if pause is None else "drain" if pause.drains else "pause"
         self._write(
-            lambda transaction: transaction.execute(schema.PUT_FACT, row),
+            lambda transaction: transaction.execute(PUT_FACT, row),
             ("", event, pause.reason if pause else ""),
             releases=True,
         ).wait()
@@ -468,7 +570,7 @@ class Journal:
         """Write these cordons in place of the former ones, with an event in the history."""
         row = ("cordons", _dump([cordon.to_json() for cordon in cordons.values()]))
         self._write(
-            lambda transaction: transaction.execute(schema.PUT_FACT, row), ("", event, detail), releases=True
+            lambda transaction: transaction.execute(PUT_FACT, row), ("", event, detail), releases=True
         ).wait()
 
     def device_health(self) -> Mapping[str, DeviceHealth]:
@@ -483,9 +585,7 @@ class Journal:
         """Write these in place of the former ones, with an event in the history unless `detail` is empty."""
         row = ("device health", _dump([health.to_json() for health in known]))
         event = ("", "device health", detail) if detail else None
-        self._write(
-            lambda transaction: transaction.execute(schema.PUT_FACT, row), event, releases=True
-        ).wait()
+        self._write(lambda transaction: transaction.execute(PUT_FACT, row), event, releases=True).wait()
 
     def owned(self) -> OwnedProviders:
         """What the agent owns in Placement."""
@@ -520,7 +620,7 @@ class Journal:
 
     def _remember(self, name: str, value: object) -> None:
         row = (name, _dump(value))
-        self._write(lambda transaction: transaction.execute(schema.PUT_FACT, row), None).wait()
+        self._write(lambda transaction: transaction.execute(PUT_FACT, row), None).wait()
 
     def _write(
         self,
@@ -535,11 +635,11 @@ class Journal:
         def job(transaction: Transaction) -> None:
             change(transaction)
             if event is not None:
-                transaction.execute(schema.INSERT_EVENT, (now, *event, *by))
+                transaction.execute(INSERT_EVENT, (now, *event, *by))
                 self._events_written += 1
                 if self._events_written % HISTORY_SLACK == 0:
-                    transaction.execute(schema.DELETE_OLD_EVENTS, (HISTORY_MAX,))
-                    transaction.execute(schema.DELETE_OLD_NAMES)
+                    transaction.execute(DELETE_OLD_EVENTS, (HISTORY_MAX,))
+                    transaction.execute(DELETE_OLD_NAMES)
 
         try:
             # Under the lock, so that what is read back after a doubt has all that was written before it.
@@ -589,7 +689,7 @@ def _put_names(names: Mapping[str, str]) -> Callable[[Transaction], None]:
 
     def change(transaction: Transaction) -> None:
         for row in rows:
-            transaction.execute(schema.PUT_NAME, row)
+            transaction.execute(PUT_NAME, row)
 
     return change
 

@@ -7,12 +7,20 @@ from typing import NamedTuple, TypeVar
 from agent import log
 from agent.backoff import CONFLICTS_MAX, pause
 from agent.claims.book import Book
-from agent.claims.claim import Claim, ClaimState, ClaimStep, Fit, Shortfall, fit_of_claim
+from agent.claims.claim import (
+    UNRESTRICTED,
+    Claim,
+    ClaimState,
+    ClaimStep,
+    Fit,
+    Restriction,
+    Shortfall,
+    fit_of_claim,
+)
 from agent.claims.doubt import DoubtKind
 from agent.claims.fit import check_placeable
 from agent.claims.refusal import other_claim_conflict
 from agent.claims.request import ClaimRequest
-from agent.claims.restriction import UNRESTRICTED, Restriction
 from agent.errors import (
     ClaimConflict,
     DoesNotFit,

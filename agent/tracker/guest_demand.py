@@ -8,10 +8,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from agent.claims.book import Book
-from agent.claims.claim import Shortfall
+from agent.claims.claim import UNRESTRICTED, Restriction, Shortfall
 from agent.claims.refusal import does_not_fit
 from agent.claims.request import ClaimRequest
-from agent.claims.restriction import UNRESTRICTED, Restriction
 from agent.driver import Guest
 from agent.errors import PlimsollError
 from agent.tracker.register import Register

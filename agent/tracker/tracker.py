@@ -16,16 +16,14 @@ from dataclasses import replace
 
 from agent.backoff import Backoff
 from agent.claims.book import Reading, Survey
-from agent.claims.capacity import Capacity, capacity
+from agent.claims.capacity import Capacity, Defrag, capacity, defrag
 from agent.claims.choice import Strategy
-from agent.claims.claim import Claim, Fit
-from agent.claims.defrag import Defrag, defrag
+from agent.claims.claim import UNRESTRICTED, Claim, Fit, Restriction
 from agent.claims.doubt import DoubtKind
 from agent.claims.fit import ProviderIndex, check_placeable
 from agent.claims.host_cells import HostCells, HostLayout
 from agent.claims.pci_alias import Aliases, with_device_groups, without_device_groups
 from agent.claims.request import ClaimRequest
-from agent.claims.restriction import UNRESTRICTED, Restriction
 from agent.claims.rows import Row
 from agent.claims.used import Place
 from agent.driver import Guest

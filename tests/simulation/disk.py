@@ -15,7 +15,7 @@ from agent.durable.errors import (
     concerns_the_file,
 )
 from agent.durable.group_commit import Transaction
-from agent.state import schema
+from agent.state import journal
 from simulation.tasks import Killed, Process, Scheduler, Task
 
 _templates: dict[int, bytes] = {}
@@ -23,9 +23,9 @@ _templates: dict[int, bytes] = {}
 
 def _empty() -> sqlite3.Connection:
     connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    version = len(schema.MIGRATIONS)
+    version = len(journal.MIGRATIONS)
     if version not in _templates:
-        for script in schema.MIGRATIONS:
+        for script in journal.MIGRATIONS:
             connection.executescript(script)
         connection.execute(f"PRAGMA user_version = {version}")
         _templates[version] = connection.serialize()

@@ -6,10 +6,9 @@ from agent.audit.cases import ConsumerCase
 from agent.audit.finding import Finding, FindingKind, TableRow
 from agent.audit.observation import Observation
 from agent.audit.repair import ClaimUse, TakeClaim
-from agent.claims.claim import Shortfall
-from agent.claims.domain_request import request_for_domain
+from agent.claims.claim import Restriction, Shortfall
+from agent.claims.domain_demand import request_for_domain
 from agent.claims.request import ClaimRequest, RequestGroup
-from agent.claims.restriction import Restriction
 from agent.claims.used import IDLE
 from agent.driver import Guest
 from agent.shapes import Units

@@ -7,8 +7,7 @@ import pytest
 from kits.cli_process import one_line, output_of, plimsoll
 from kits.status import Sight
 
-from agent.claims.claim import Claim
-from agent.claims.mappings import GroupMapping
+from agent.claims.claim import Claim, GroupMapping
 from agent.errors import ExitCode
 from drivers.host.domain_xml import parse_domain
 from drivers.host.xml_parser import pci_address

@@ -14,7 +14,7 @@ import pytest
 from agent.config.places import unusable_state_path
 from agent.doctor import checks_state
 from agent.doctor.check import CheckVerdict
-from agent.durable import obstacles
+from agent.durable import errors
 
 GOOD, WARNING, BAD = CheckVerdict.GOOD, CheckVerdict.WARNING, CheckVerdict.BAD
 HOST_UUID = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
@@ -59,7 +59,7 @@ def test_a_read_only_file_system_is_named_with_its_mount_point(
     state.mkdir()
     mounts = tmp_path / "mountinfo"
     mounts.write_text(f"9 0 8:9 / / rw - ext4 /dev/sda9 rw\n{line.format(state)}\n")
-    monkeypatch.setattr(obstacles, "MOUNTS", mounts)
+    monkeypatch.setattr(errors, "MOUNTS", mounts)
     *_, disk = checks_state.state_directory(state)
     assert disk.verdict is BAD and "read-only" in disk.sentence
     assert remedy.format(state) in disk.remedy and disk.remedy.startswith("See ")

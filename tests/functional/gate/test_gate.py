@@ -17,7 +17,7 @@ from kits.gate import GatedHost, claim_of, domain, gated, guest
 from kits.status import fetch, listening
 
 from agent.claims.claim import ClaimState
-from agent.claims.domain_request import GATE_USER
+from agent.claims.domain_demand import GATE_USER
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.config.access import Access
 from agent.driver import Guest, GuestState

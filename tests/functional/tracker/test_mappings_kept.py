@@ -11,9 +11,8 @@ from kits.moves import INSTANCE, MIGRATION, World
 from kits.placements import Placement
 from kits.status import FLAT
 
-from agent.claims.claim import Claim
+from agent.claims.claim import Claim, Restriction
 from agent.claims.request import ClaimRequest, RequestGroup
-from agent.claims.restriction import Restriction
 from agent.moves.states import MoveKind
 from agent.tree import ProviderTree
 

@@ -9,7 +9,7 @@ from kits.tracker import Kit, provider, request
 
 from agent.durable.group_commit import Transaction
 from agent.durable.sqlite_file import SqliteFile
-from agent.state import schema
+from agent.state import journal
 from agent.state.journal import HISTORY_SLACK
 
 STEPS = 10
@@ -58,7 +58,7 @@ def add_history(kit: Kit, releases: int) -> None:
         rows = (
             (0.0, f"consumer-{number}", event, "", 0, 1) for number in range(releases) for event in EVENTS
         )
-        transaction.executemany(schema.INSERT_EVENT, rows)
+        transaction.executemany(journal.INSERT_EVENT, rows)
 
     kit.journal._file.run(add)
 

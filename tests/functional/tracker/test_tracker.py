@@ -10,10 +10,9 @@ from uuid import uuid4
 import pytest
 from kits.tracker import HOST, VFS, Kit, guest, provider, request, uuid_of
 
-from agent.claims.claim import Claim, ClaimState
+from agent.claims.claim import Claim, ClaimState, Restriction
 from agent.claims.doubt import BAR_GENERATION_MAX
 from agent.claims.request import ClaimRequest, TopologyRequest
-from agent.claims.restriction import Restriction
 from agent.errors import (
     ClaimConflict,
     ClaimsClosed,

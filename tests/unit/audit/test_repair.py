@@ -14,8 +14,7 @@ from agent.audit.repair import (
     TakeClaim,
     WriteAllocations,
 )
-from agent.claims.claim import Claim, ClaimState
-from agent.claims.restriction import UNRESTRICTED
+from agent.claims.claim import UNRESTRICTED, Claim, ClaimState
 from agent.placement.client import ConsumerAllocations
 
 ALLOCATIONS = {"p2": {"VGPU": 1}, "p1": {"VCPU": 2, "MEMORY_MB": 512}}

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from kits.tracker import provider, uuid_of
 
-from agent.claims.domain_request import (
+from agent.claims.domain_demand import (
     GATE_USER,
     DomainRequest,
     request_for_domain,

@@ -1,7 +1,7 @@
 """What a claim gave, in the driver's terms: labels from the groups, cells from the tree, CPUs as pinned."""
 
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.given import given_resources
+from agent.claims.domain_demand import given_resources
 from agent.claims.guest_cells import PlacedCell
 from agent.claims.host_cells import HostCell, HostCells
 from agent.claims.request import ClaimRequest, RequestGroup

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from uuid import UUID
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from kits.host_cells import CORES, LARGE_KIB, MEMORY_MB, host_cells, provider_tree, topology, uuid_of
 
+from agent.claims.claim import Claim, ClaimState
 from agent.claims.fit_search import HostStock
 from agent.claims.guest_cells import PlacedCell
-from agent.claims.host_cells import CellStock, HostCells, cell_use, memory_use
+from agent.claims.host_cells import CellStock, HostCells, beside_devices, cell_use, memory_use
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.tree import Provider
 
 
@@ -102,3 +105,34 @@ def test_large_pages_are_counted_in_whole_pages(
     memory_mb: int, page_kib: int | None, use: tuple[str, int]
 ) -> None:
     assert memory_use(memory_mb, page_kib, 4) == use
+
+
+CONSUMER = str(UUID(int=1))
+
+
+def claim(*cells: PlacedCell, **resources: int) -> Claim:
+    request = ClaimRequest(CONSUMER, (RequestGroup(resources=resources),))
+    return Claim(CONSUMER, ClaimState.CLAIMED, request, {}, cells=cells)
+
+
+def cell(page_kib: int) -> PlacedCell:
+    return PlacedCell(0, 0, {}, frozenset(), page_kib, 4096)
+
+
+def test_the_cpus_and_the_memory_are_shared_out_to_the_devices() -> None:
+    found = beside_devices(claim(PCPU=8, MEMORY_MB=4096, VGPU=2, VF=1, DISK_GB=10))
+    assert found == {"VGPU": {"PCPU": 4, "MEMORY_MB": 2048}, "VF": {"PCPU": 8, "MEMORY_MB": 4096}}
+
+
+def test_a_guest_of_two_cells_has_half_of_them_beside_its_device() -> None:
+    assert beside_devices(claim(cell(4), cell(4), PCPU=8, VGPU=1)) == {"VGPU": {"PCPU": 4}}
+
+
+def test_memory_in_large_pages_counts_as_pages() -> None:
+    found = beside_devices(claim(cell(2048), PCPU=2, MEMORY_MB=4096, VGPU=1))
+    assert found == {"VGPU": {"PCPU": 2, "CUSTOM_HUGEPAGES_2048KIB": 2048}}
+
+
+def test_guests_without_devices_or_without_cpus_say_nothing() -> None:
+    assert beside_devices(claim(PCPU=2, MEMORY_MB=4096)) == {}
+    assert beside_devices(claim(VGPU=1)) == {}

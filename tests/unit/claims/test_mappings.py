@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.claims.mappings import map_groups, units_of_groups
+from agent.claims.claim import map_groups, units_of_groups
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.tree import Inventory, Provider, ProviderTree
 

@@ -2,9 +2,8 @@
 
 from dataclasses import replace
 
-from agent.claims.claim import Fit
+from agent.claims.claim import UNRESTRICTED, Fit, Restriction
 from agent.claims.guest_cells import PlacedCell
-from agent.claims.restriction import UNRESTRICTED, Restriction
 
 FIT = Fit(True, {}, {}, (), (PlacedCell(0, 0, {0: 4, 1: 5}, frozenset(), 4, 64),))
 

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 from dataclasses import replace
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kits.audit import CONSUMER, claimed, observe, running
-from kits.tracker import UNITS, uuid_of
+from kits.audit import CONSUMER, claimed, in_state, observe, running
+from kits.tracker import CARD as CARD_PROVIDER
+from kits.tracker import CARDS, POOL, UNITS, VFS, uuid_of
+from kits.tracker import HOST as HOST_PROVIDERS
 
-from agent.claims.claim import Claim, ClaimState
+from agent.claims.book import Book
+from agent.claims.claim import Claim, ClaimState, claim_to_json, read_claim
+from agent.claims.fit import ProviderIndex
 from agent.claims.guest_cells import PlacedCell
-from agent.claims.use_difference import UseDifference, use_difference
-from agent.driver import Guest, UsedUnit
+from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
+from agent.claims.rows import Row
+from agent.claims.use_difference import Had, UseDifference, followed, use_difference
+from agent.driver import Guest, GuestState, UsedUnit
+from agent.shapes import Allocations, Units
+from agent.tree import ProviderTree
 
 ROOT = uuid_of("host")
 
@@ -94,3 +105,192 @@ def test_more_and_less_are_the_differences_of_the_totals(has: dict[str, int], us
     expected = {name: uses.get(name, 0) - has.get(name, 0) for name in names}
     assert more == {name: amount for name, amount in expected.items() if amount > 0}
     assert difference.less == {name: -amount for name, amount in expected.items() if amount < 0}
+
+
+HOST, NIC, CARD = uuid_of("host"), uuid_of("nic0"), uuid_of("card0")
+VF = "SRIOV_NET_VF"
+HOST_INDEX = ProviderIndex.of(ProviderTree([*HOST_PROVIDERS, CARD_PROVIDER, POOL]), HOST)
+
+
+def claim_for(*groups: RequestGroup, **more: object) -> Claim:
+    """A claim of CONSUMER for these groups, as the book gives it."""
+    book = Book()
+    book.refresh(HOST_INDEX, {}, UNITS)
+    policy = "none" if len([group for group in groups if group.suffix]) > 1 else None
+    request = replace(ClaimRequest(CONSUMER, groups, policy, name="web"), **more)  # type: ignore[arg-type]
+    fit = book.fit(request)
+    assert fit.fits, fit.shortfalls
+    return Claim(
+        CONSUMER,
+        ClaimState.CLAIMED,
+        request,
+        fit.allocations,
+        fit.units,
+        7.0,
+        group_units=fit.group_units,
+    )
+
+
+def guest(*units: tuple[str, str], **amounts: int) -> Guest:
+    used = tuple(UsedUnit(name, unit, "") for name, unit in units)
+    for name, _ in units:
+        amounts[name] = amounts.get(name, 0) + 1
+    return Guest(CONSUMER, "web", GuestState.RUNNING, amounts, used)
+
+
+def follow(claim: Claim, now: Guest, had: Guest | None = None) -> Claim | None:
+    book = Book([claim])
+    book.refresh(HOST_INDEX, {}, UNITS)
+    row = Row(CONSUMER, {CONSUMER: claim.allocations}, {CONSUMER: claim}, now)
+    return followed(row, book.place, Had.of(had or now).and_now(now))
+
+
+def has(claim: Claim | None) -> tuple[Allocations, Units]:
+    assert claim is not None
+    assert read_claim(json.loads(json.dumps(claim_to_json(claim)))) == claim, "it can be journaled"
+    total: dict[str, int] = {}
+    for amounts in claim.allocations.values():
+        for name, amount in amounts.items():
+            total[name] = total.get(name, 0) + amount
+    assert claim.request.resources == total, "the request asks for what the claim has"
+    assert claim.mappings(HOST_INDEX.tree)
+    return claim.allocations, claim.units
+
+
+def test_nothing_changed_nothing_follows() -> None:
+    claim = claim_for(RequestGroup("", {"VCPU": 2, "MEMORY_MB": 512, VF: 1}))
+    assert follow(claim, guest((VF, VFS[0]), VCPU=2, MEMORY_MB=512)) is claim
+
+
+def test_cpus_and_memory_that_came_are_claimed() -> None:
+    claim = claim_for(RequestGroup("", {"VCPU": 2, "MEMORY_MB": 512}))
+    after = follow(claim, guest(VCPU=4, MEMORY_MB=768), guest(VCPU=2, MEMORY_MB=512))
+    assert has(after) == ({HOST: {"VCPU": 4, "MEMORY_MB": 768}}, {})
+    assert after is not None and (after.since, after.request.name) == (7.0, "web")
+
+
+def test_what_went_is_given_back_and_what_never_came_is_kept() -> None:
+    """An operator claims more than the guest has at first; that is the operator's."""
+    claim = claim_for(RequestGroup("", {"VCPU": 6, "MEMORY_MB": 512, VF: 1}))
+    now = guest(VCPU=2, MEMORY_MB=512)
+    assert follow(claim, now) is claim
+    assert has(follow(claim, now, guest(VCPU=4, MEMORY_MB=512))) == (
+        {HOST: {"VCPU": 4, "MEMORY_MB": 512}, NIC: {VF: 1}},
+        {NIC: {VF: (VFS[0],)}},
+    )
+
+
+def test_the_very_device_that_was_plugged_is_claimed() -> None:
+    claim = claim_for(RequestGroup("", {"VCPU": 2}))
+    after = follow(claim, guest((VF, VFS[1]), ("CUSTOM_PCI_10DE_1EB8", CARDS[1]), VCPU=2), guest(VCPU=2))
+    assert has(after) == (
+        {HOST: {"VCPU": 2}, NIC: {VF: 1}, CARD: {"CUSTOM_PCI_10DE_1EB8": 1}},
+        {NIC: {VF: (VFS[1],)}, CARD: {"CUSTOM_PCI_10DE_1EB8": (CARDS[1],)}},
+    )
+    assert after is not None
+    without = follow(after, guest(VCPU=2), guest((VF, VFS[1]), ("CUSTOM_PCI_10DE_1EB8", CARDS[1]), VCPU=2))
+    assert has(without) == ({HOST: {"VCPU": 2}}, {})
+    assert without is not None and without.request == claim.request
+
+
+def test_another_device_in_its_place_is_that_one() -> None:
+    claim = claim_for(RequestGroup("", {"VCPU": 2}), RequestGroup("red", {VF: 1}))
+    now = guest((VF, VFS[1]), VCPU=2)
+    after = follow(claim, now, guest((VF, VFS[0]), VCPU=2))
+    assert has(after) == ({HOST: {"VCPU": 2}, NIC: {VF: 1}}, {NIC: {VF: (VFS[1],)}})
+    never_given = follow(claim, now)
+    assert has(never_given)[1] == {NIC: {VF: VFS}}, "the claimed one is the operator's to give"
+
+
+def test_a_port_that_goes_takes_its_bandwidth_with_it() -> None:
+    group = RequestGroup("red", {VF: 1})
+    claim = claim_for(RequestGroup("", {"VCPU": 2}), group)
+    with_bandwidth = replace(
+        claim,
+        request=replace(
+            claim.request,
+            groups=(claim.request.groups[0], replace(group, resources={VF: 1, "NET_BW_EGR": 5000})),
+            same_subtree=(frozenset({"red"}),),
+        ),
+        allocations={**claim.allocations, NIC: {VF: 1, "NET_BW_EGR": 5000}},
+    )
+    after = follow(with_bandwidth, guest(VCPU=2), guest((VF, VFS[0]), VCPU=2))
+    assert has(after) == ({HOST: {"VCPU": 2}}, {})
+
+
+def test_the_aliases_that_are_left_keep_their_devices() -> None:
+    name = "CUSTOM_PCI_10DE_1EB8"
+    groups = (RequestGroup("", {"VCPU": 2}), RequestGroup("pci-0", {name: 1}), RequestGroup("pci-1", {VF: 1}))
+    claim = claim_for(*groups, pci=(("gpu", 1), ("net", 1)))
+    had = guest((name, CARDS[0]), (VF, VFS[0]), VCPU=2)
+    after = follow(claim, guest((VF, VFS[0]), VCPU=2), had)
+    assert has(after) == ({HOST: {"VCPU": 2}, NIC: {VF: 1}}, {NIC: {VF: (VFS[0],)}})
+    assert after is not None and after.request.pci == (("net", 1),)
+    (mapping,) = (one for one in after.mappings(HOST_INDEX.tree) if one.suffix)
+    assert (mapping.label, mapping.units) == ("net", {NIC: {VF: (VFS[0],)}})
+
+
+def test_a_claim_with_cells_follows_its_devices_alone() -> None:
+    claim = claim_for(RequestGroup("", {"VCPU": 2, "MEMORY_MB": 512}))
+    placed = replace(claim, request=replace(claim.request, topology=TopologyRequest(cells=1)))
+    after = follow(placed, guest((VF, VFS[0]), VCPU=4, MEMORY_MB=768), guest(VCPU=2, MEMORY_MB=512))
+    assert has(after)[0] == {HOST: {"VCPU": 2, "MEMORY_MB": 512}, NIC: {VF: 1}}
+
+
+def test_disk_space_comes_and_never_goes() -> None:
+    claim = claim_for(RequestGroup("", {"VCPU": 2}))
+    after = follow(claim, guest(VCPU=2, DISK_GB=10))
+    assert after is not None and after.request.resources == {"VCPU": 2, "DISK_GB": 10}
+    assert follow(after, guest(VCPU=2), guest(VCPU=2, DISK_GB=10)) is after
+
+
+@pytest.mark.parametrize("state", [GuestState.SHUTOFF, GuestState.CRASHED, GuestState.MIGRATING])
+def test_a_guest_that_does_not_run_is_not_followed(state: GuestState) -> None:
+    assert follow(claim_for(RequestGroup("", {"VCPU": 2})), in_state(state, guest(VCPU=1))) is None
+
+
+def test_no_claim_in_a_move_or_in_doubt_follows() -> None:
+    claim = claim_for(RequestGroup("", {"VCPU": 2}))
+    now = guest(VCPU=4)
+    assert follow(replace(claim, state=ClaimState.CLAIMING), now) is None
+    other = replace(claim, consumer=str(UUID(int=99)))
+    book = Book([claim])
+    book.refresh(HOST_INDEX, {}, UNITS)
+    row = Row(CONSUMER, {}, {CONSUMER: claim, other.consumer: other}, now)
+    assert followed(row, book.place, Had.of(now)) is None
+
+
+USES = st.builds(
+    lambda vcpus, memory, vfs, cards: (vcpus, memory, frozenset(vfs), frozenset(cards)),
+    st.integers(1, 8),
+    st.integers(1, 8),
+    st.sets(st.sampled_from(VFS)),
+    st.sets(st.sampled_from(CARDS)),
+)
+
+
+def guest_of(use: tuple[int, int, frozenset[str], frozenset[str]]) -> Guest:
+    vcpus, memory, vfs, cards = use
+    units = [(VF, vf) for vf in sorted(vfs)] + [("CUSTOM_PCI_10DE_1EB8", card) for card in sorted(cards)]
+    return guest(*units, VCPU=vcpus, MEMORY_MB=memory)
+
+
+def exact(units: Units) -> set[str]:
+    return {unit for by in units.values() for names in by.values() for unit in names}
+
+
+@given(st.lists(USES, min_size=2, max_size=6))
+def test_a_claim_that_begins_as_its_guest_stays_as_its_guest(
+    uses: list[tuple[int, int, frozenset[str], frozenset[str]]],
+) -> None:
+    claim: Claim | None = claim_for(RequestGroup("", dict(guest_of(uses[0]).resources)))
+    assert claim is not None
+    claim = follow(claim, guest_of(uses[0]))  # to the very units
+    for before, now in itertools.pairwise(uses):
+        assert claim is not None
+        # Units that were chosen at the claim and never given are the operator's.
+        spare = exact(claim.units) - set(before[2] | before[3])
+        claim = follow(claim, guest_of(now), guest_of(before))
+        allocations, units = has(claim)
+        assert exact(units) - spare == set(now[2] | now[3]) - spare
+        assert allocations[HOST] == {"VCPU": now[0], "MEMORY_MB": now[1]}

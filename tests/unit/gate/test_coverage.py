@@ -8,7 +8,7 @@ from kits.audit import CONSUMER, a_move, claimed
 from kits.tracker import VFS, uuid_of
 
 from agent.claims.claim import Claim
-from agent.claims.domain_request import GATE_USER, DomainRequest
+from agent.claims.domain_demand import GATE_USER, DomainRequest
 from agent.gate.coverage import brought_in_by_gate, covers, made_by_gate
 from agent.moves.states import MoveState
 

@@ -1,10 +1,9 @@
 """What a cordon keeps from guests, and that who has it keeps it."""
 
 from agent.claims.book import Book
-from agent.claims.claim import Claim, ClaimState
+from agent.claims.claim import Claim, ClaimState, Restriction
 from agent.claims.fit_search import ProviderIndex
 from agent.claims.request import ClaimRequest, RequestGroup
-from agent.claims.restriction import Restriction
 from agent.providers.device_health import cordoned_units, idle_cordoned, reserve_cordoned, with_idle
 from agent.providers.resolve import OwnedProviders, ResolvedDescription
 from agent.tree import Inventory, Provider, ProviderTree

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.claims.book import Book
-from agent.claims.claim import Claim, ClaimState
+from agent.claims.claim import Claim, ClaimState, Restriction
 from agent.claims.fit import ProviderIndex, fit
 from agent.claims.request import ClaimRequest, RequestGroup
-from agent.claims.restriction import Restriction
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.providers.exclusive import excluding_class, reserve_excluded, room
 from agent.shapes import Usages

@@ -21,7 +21,7 @@ from agent.durable.sqlite_file import Ballast, SqliteFile
 from agent.errors import StateError
 from agent.providers.resolve import OwnedProvider, OwnedProviders
 from agent.state import journal as module
-from agent.state import schema as sql
+from agent.state import journal as sql
 from agent.state.journal import FILE_NAME, Journal
 
 CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"

@@ -17,9 +17,8 @@ from kits.tracker import uuid_of
 from agent.claims.claim import ClaimState
 from agent.errors import StateError
 from agent.moves.states import MoveRole, MoveState
-from agent.state import schema
 from agent.state.caller import acting_for
-from agent.state.journal import FILE_NAME, Journal
+from agent.state.journal import FILE_NAME, MIGRATIONS, Journal
 
 SAMPLES = TESTS / "data" / "journal"
 VERSIONS = (1, 2, 3, 5)
@@ -43,7 +42,7 @@ def version(request: pytest.FixtureRequest, tmp_path: Path) -> int:
 
 def test_there_is_a_sample_of_each_earlier_schema() -> None:
     found = {int(re.sub(r"\D", "", path.name)) for path in SAMPLES.glob("v*.sql")}
-    assert set(VERSIONS) == found <= set(range(1, len(schema.MIGRATIONS) + 1))
+    assert set(VERSIONS) == found <= set(range(1, len(MIGRATIONS) + 1))
 
 
 def test_what_an_earlier_schema_holds_is_read(version: int, tmp_path: Path) -> None:
@@ -85,7 +84,7 @@ def test_the_earlier_code_refuses_the_present_file_and_takes_the_backup(
     Journal.open(tmp_path).close()
     present = (tmp_path / FILE_NAME).read_bytes()
     (backup,) = tmp_path.glob(f"{FILE_NAME}.backup-*")
-    monkeypatch.setattr(schema, "MIGRATIONS", schema.MIGRATIONS[:version])
+    monkeypatch.setattr("agent.state.journal.MIGRATIONS", MIGRATIONS[:version])
     with pytest.raises(StateError, match="newer"):
         Journal.open(tmp_path)
     assert (tmp_path / FILE_NAME).read_bytes() == present

@@ -18,10 +18,8 @@ from kits.paths import DATA
 
 from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, claim_of_fit
-from agent.claims.domain_demand import HostDevices, demand_of_domain
-from agent.claims.domain_request import request_for_domain
+from agent.claims.domain_demand import HostDevices, demand_of_domain, given_resources, request_for_domain
 from agent.claims.fit import ProviderIndex
-from agent.claims.given import given_resources
 from agent.claims.host_cells import HostCells
 from agent.claims.request import ClaimRequest
 from agent.claims.rows import Row

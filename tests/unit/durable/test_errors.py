@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.durable import obstacles
-from agent.durable.errors import typed, unwritable
-from agent.durable.obstacles import find_obstacle, mount_of, obstacle_of
+from agent.durable import errors
+from agent.durable.errors import find_obstacle, mount_of, obstacle_of, typed, unwritable
 
 MOUNTS = """\
 22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw,errors=remount-ro
@@ -26,7 +25,7 @@ MOUNTS = """\
 @pytest.fixture
 def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mountinfo").write_text(MOUNTS)
-    monkeypatch.setattr(obstacles, "MOUNTS", tmp_path / "mountinfo")
+    monkeypatch.setattr(errors, "MOUNTS", tmp_path / "mountinfo")
 
 
 @pytest.mark.usefixtures("mounts")
@@ -53,7 +52,7 @@ def test_the_mount_of_a_path_and_how_it_becomes_writable(path: str, point: str, 
 
 
 def test_without_mountinfo_no_mount_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(obstacles, "MOUNTS", tmp_path / "none")
+    monkeypatch.setattr(errors, "MOUNTS", tmp_path / "none")
     assert mount_of(tmp_path) is None
     assert "read-only" in obstacle_of(tmp_path, OSError(errno.EROFS, "x")).reason
 
@@ -74,7 +73,7 @@ def test_a_refused_write_of_a_database_has_its_cause_and_remedy(
     def refuse(directory: Path) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(obstacles, "check_accepts_files", refuse)
+    monkeypatch.setattr(errors, "check_accepts_files", refuse)
     file = tmp_path / "agent.db"
     error = sqlite_error("SQLITE_CANTOPEN", "unable to open database file")
     for sentence in (str(typed(error, file)), str(unwritable(OSError(number, os.strerror(number)), file))):

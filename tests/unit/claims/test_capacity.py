@@ -13,16 +13,13 @@ from kits.examples import examples
 from kits.host_cells import host_cells, provider_tree, topology, uuid_of
 
 from agent.claims import capacity as capacity_module
-from agent.claims import defrag as defrag_module
 from agent.claims.book import Book
-from agent.claims.capacity import GUESTS_MAX, Stranded, capacity
-from agent.claims.claim import Claim, ClaimState
-from agent.claims.defrag import defrag
+from agent.claims.capacity import GUESTS_MAX, Stranded, capacity, defrag
+from agent.claims.claim import Claim, ClaimState, Restriction
 from agent.claims.fit_search import ProviderIndex
 from agent.claims.flavor import Flavor, claim_for_flavor
 from agent.claims.host_cells import HostCells, HostLayout
 from agent.claims.request import ClaimRequest
-from agent.claims.restriction import Restriction
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.tree import Inventory, Provider
 
@@ -152,7 +149,7 @@ def test_a_long_search_ends_with_a_small_set(monkeypatch: pytest.MonkeyPatch) ->
     for number in range(4):
         on_cell(book, 0, asks(10 + number, 2))
     put(book, asks(20, 8))
-    monkeypatch.setattr(defrag_module, "FITS_MAX", 1)
+    monkeypatch.setattr(capacity_module, "FITS_MAX", 1)
     found = defrag(book, asks(2, 4, gpu=True))
     assert not found.fewest and len(found.moves) == 2 and all(move.here is None for move in found.moves)
 
