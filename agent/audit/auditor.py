@@ -15,7 +15,7 @@ from agent.audit.repair import Deliver, DropClaim, EndMove, WriteAllocations
 from agent.audit.repairer import Repairer
 from agent.audit.suspects import suspect_moves, suspects
 from agent.driver import Guest
-from agent.errors import DriverError, PlacementConflict, PlacementError, Refused, StateError
+from agent.errors import AnotherWriter, DriverError, PlacementConflict, PlacementError, Refused, StateError
 from agent.placement.client import PlacementClient
 from agent.reshape.laws import Instruction
 from agent.tracker.tracker import ResourceTracker
@@ -48,8 +48,9 @@ class AuditReport:
 class Auditor:
     """Audits one host. Any thread may call; one audit runs at a time. The parameters are `AuditReader`'s.
 
-    `may_not_heal` says from the tree that was read, and whether the repair takes something away, why it may
-    not be healed now; None: it may.
+    `check_writer` raises AnotherWriter where another agent may write as this host, by the tree that was read:
+    what differs may be its own then. `may_not_heal` says from that tree, and whether the repair takes
+    something away, why it may not be healed now; None: it may.
     """
 
     def __init__(
@@ -62,10 +63,12 @@ class Auditor:
         known_tree: Callable[[], ProviderTree | None] = lambda: None,
         leads: Callable[[], Sequence[Instruction]] = tuple,
         *,
+        check_writer: Callable[[ProviderTree], None] = lambda tree: None,
         may_not_heal: Callable[[ProviderTree, bool], str | None] = lambda tree, taking: None,
     ) -> None:
         self._reader = AuditReader(tracker, client, root, guests, devices, known_tree, leads)
         self._repairer = Repairer(tracker, client, self._reader)
+        self._check_writer = check_writer
         self._may_not_heal = may_not_heal
         self._lock = threading.Lock()
         self._previous: dict[Key, Finding] = {}
@@ -95,7 +98,7 @@ class Auditor:
 
         With `readings` 1, the first of the two is that of the audit before. `in_full` reads every consumer
         once, which two readings do unless it is False.
-        Raises DriverError, PlacementError, StateError: then nothing more is repaired.
+        Raises AnotherWriter, DriverError, PlacementError, StateError: then nothing more is repaired.
         """
         with self._lock:
             confirmed: dict[Key, Finding] = {}
@@ -115,6 +118,7 @@ class Auditor:
 
     def _read(self, *, in_full: bool) -> tuple[Observation, dict[Key, Finding]]:
         observation = self._reader.observe()
+        self._check_writer(observation.host.tree)
         to_judge = suspects(observation) | self._in_turn(observation, in_full)
         judged = [self._reader.judge_consumer(observation, consumer) for consumer in sorted(to_judge)]
         about_moves = [self._reader.judge_move(observation, move) for move in suspect_moves(observation)]
@@ -208,7 +212,7 @@ class Auditor:
             return set()
         try:
             _, self._previous = self._read(in_full=False)
-        except (DriverError, PlacementError, StateError) as error:
+        except (AnotherWriter, DriverError, PlacementError, StateError) as error:
             LOG.debug("The host was not read again after repairs: %s", error.message)
             return set()
         present = {(finding.kind, finding.subject) for finding in self._previous.values()}

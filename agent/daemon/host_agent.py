@@ -203,7 +203,7 @@ class HostAgent:
     def _run_audit(self, audit: Callable[[], AuditReport]) -> None:
         try:
             report = audit()
-        except (DriverError, PlacementError, StateError) as error:
+        except (DriverError, IdentityError, PlacementError, StateError) as error:
             LOG.warning("The audit did not finish: %s", error.message)
             self._recorder.record_failed_audit()
         else:

@@ -13,6 +13,7 @@ from agent import log
 from agent.backoff import CONFLICTS_MAX, pause
 from agent.driver import CarvedUnit, DeviceSigns, DomainNeeds, Driver, GivenResources, Guest, PassedDevice
 from agent.errors import (
+    AnotherWriter,
     DriverError,
     DriverUnavailable,
     PlacementConflict,
@@ -155,6 +156,12 @@ class Reconciler:
     def holds_back(self, tree: ProviderTree | None = None, *, taking: bool = True) -> str | None:
         """Why nothing may be healed, or nothing taken away, for this host now; see `Writer.holds_back`."""
         return self._writer.holds_back(tree, taking=taking) if self._writer is not None else None
+
+    def check_audited(self, tree: ProviderTree) -> None:
+        """Check that this agent may judge what differs in Placement's tree. Raises AnotherWriter."""
+        why = self.holds_back(tree, taking=False)
+        if why is not None:
+            raise AnotherWriter(f"Nothing was compared. {why}", provider=self._root_uuid)
 
     @property
     def is_contested(self) -> bool:

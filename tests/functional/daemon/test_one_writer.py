@@ -88,7 +88,10 @@ def test_each_of_two_clones_closes_and_heals_nothing_of_the_other(section: str, 
             refused = agent("claim", "--name", "more", "--resources", "VCPU=1")
             assert refused.returncode and "Another Plimsoll agent" in refused.stderr, refused
             assert f"plimsoll adopt {root}" in json.dumps(agent.status())
-            agent("audit", "--heal")
+            for words in (("audit",), ("audit", "--heal"), ("look",)):
+                told = agent(*words)
+                assert told.returncode and "Another Plimsoll agent" in told.stderr, told
+                assert "nothing differs" not in told.stdout
             assert "journaled" in agent("release", "before").stdout
         two.stop()
         one.stop()
