@@ -4,37 +4,50 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import cache
 from importlib import resources
 from typing import Any, NoReturn, cast
 from uuid import UUID
 
 from agent import log
-from agent.api import audit_views, gate_views, move_views, status_views
-from agent.api.capacity_views import capacity_view, defrag_view
-from agent.api.device_views import cordon_view, devices_view, read_clear_body, read_cordon_body
 from agent.api.operations import Operations
 from agent.api.shapes.claims import ReleasedShape
-from agent.api.shapes.look import LookShape
-from agent.api.shapes.moves import MoveShape
-from agent.api.shapes.status import StatusShape
+from agent.api.shapes.host import LookShape, StatusShape
+from agent.api.shapes.instances import MoveShape
 from agent.api.views import (
+    audit_view,
+    capacity_view,
     claim_view,
+    cordon_view,
+    defrag_view,
+    devices_view,
     domain_view,
+    explained_view,
     explanation_view,
+    history_view,
     instances_view,
+    move_view,
+    moves_view,
+    overview_view,
     plan_view,
     preview_view,
+    providers_of,
     reshaped_view,
+    running_view,
     tree_view,
+    verdict_view,
 )
 from agent.claims.claim import Claim
+from agent.claims.device_profiles import DeviceProfiles
 from agent.claims.parse_request import notes_of, parse_addition, parse_claim, read_domain
+from agent.claims.request import ClaimRequest
 from agent.errors import UnknownConsumer, UsageError
-from agent.gate.decision import GateVerdict
+from agent.gate.decision import GateVerdict, HookCall
 from agent.http.peer import PeerCredentials
-from agent.json_checks import read_object, read_text, read_truth, read_uuid
-from agent.moves.states import Move
+from agent.json_checks import read_choice, read_object, read_text, read_truth, read_uuid
+from agent.moves.states import Move, MoveKind
+from agent.state.cordon import ADDRESS_CHARS_MAX, Cordon
 from agent.state.pause import REASON_CHARS_MAX, PauseRequest
 from agent.status.host_status import HostStatus, pause_view
 from agent.status.web import WebResponse
@@ -121,26 +134,24 @@ def reshape(call: Call) -> ApiResponse:
 
 def overview(call: Call) -> ApiResponse:
     """The whole host, from memory."""
-    return ApiResponse(200, status_views.overview_view(call.operations.host_status.overview()))
+    return ApiResponse(200, overview_view(call.operations.host_status.overview()))
 
 
 def history(call: Call) -> ApiResponse:
     """Events of the history."""
-    since, limit = status_views.parse_history(call.query)
+    since, limit = parse_history(call.query)
     consumer = call.query.get("consumer")
     host_status = call.operations.host_status
     subject = None if consumer is None else host_status.find_event_subject(consumer)
     events = host_status.history(subject, since, limit)
-    return ApiResponse(200, status_views.history_view(events, host_status.overview()))
+    return ApiResponse(200, history_view(events, host_status.overview()))
 
 
 def explain(call: Call) -> ApiResponse:
     """Everything with a given name. Raises UsageError without a name."""
     if "what" not in call.query:
         raise UsageError("The query parameter what is missing: it names what to explain", parameter="what")
-    return ApiResponse(
-        200, status_views.explained_view(call.operations.host_status.explain(call.query["what"]))
-    )
+    return ApiResponse(200, explained_view(call.operations.host_status.explain(call.query["what"])))
 
 
 def config(call: Call) -> ApiResponse:
@@ -273,7 +284,7 @@ def moves(call: Call) -> ApiResponse:
         call.operations.look_for_moves()
     overview = call.operations.host_status.overview()
     names = {provider.uuid: provider.name for provider in overview.tree}
-    view = move_views.moves_view(
+    view = moves_view(
         call.operations.moves(), call.operations.circumstances(), overview.name_of, overview.tree, names
     )
     return ApiResponse(200, view)
@@ -284,22 +295,22 @@ def show_move(call: Call) -> ApiResponse:
     migration = _uuid(call.path["migration"])
     if all(move.migration != migration for move in call.operations.moves()):
         call.operations.look_for_moves()
-    return ApiResponse(200, _move_view(call, move_views.find_move(call.operations.moves(), migration)))
+    return ApiResponse(200, _move_view(call, find_move(call.operations.moves(), migration)))
 
 
 def _move_view(call: Call, move: Move) -> MoveShape:
-    return move_views.move_view(
+    return move_view(
         move,
         call.operations.circumstances(),
         call.operations.host_status.overview().name_of,
         call.operations.providers(),
-        call.operations.provider_names(move_views.providers_of(move)),
+        call.operations.provider_names(providers_of(move)),
     )
 
 
 def begin_move(call: Call) -> ApiResponse:
     """Begin a move to this host."""
-    kind, migration, request, xml = move_views.parse_move(call.body, call.operations.device_profiles())
+    kind, migration, request, xml = parse_move(call.body, call.operations.device_profiles())
     if xml is not None:
         request = call.operations.move_request(xml, request)
     move = call.operations.begin_move(kind, migration, request)
@@ -327,10 +338,10 @@ def _end_move(call: Call, verb: str, end: Callable[[str, str | None], Move]) -> 
 
 def ask_gate(call: Call) -> ApiResponse:
     """Answer the question of libvirt's hook."""
-    verdict = call.operations.gate(gate_views.parse_hook_call(call.body))
+    verdict = call.operations.gate(parse_hook_call(call.body))
     if verdict.consumer is not None:
         _record("gate", verdict.consumer, call.caller, verdict.outcome)
-    return ApiResponse(200, gate_views.verdict_view(verdict))
+    return ApiResponse(200, verdict_view(verdict))
 
 
 def claim_running(call: Call) -> ApiResponse:
@@ -340,12 +351,12 @@ def claim_running(call: Call) -> ApiResponse:
     for guest, verdict in verdicts:
         if isinstance(verdict, GateVerdict):
             _record("gate", guest.uuid, call.caller, verdict.outcome)
-    return ApiResponse(200, gate_views.running_view(verdicts))
+    return ApiResponse(200, running_view(verdicts))
 
 
 def audit(call: Call) -> ApiResponse:
     """The findings of an audit."""
-    return ApiResponse(200, audit_views.audit_view(call.operations.audit(heal=False)))
+    return ApiResponse(200, audit_view(call.operations.audit(heal=False)))
 
 
 def heal(call: Call) -> ApiResponse:
@@ -355,7 +366,7 @@ def heal(call: Call) -> ApiResponse:
     for index in sorted(report.healed):
         finding = report.findings[index]
         _record("healing", finding.subject, call.caller, finding.kind, "healed")
-    return ApiResponse(200, audit_views.audit_view(report))
+    return ApiResponse(200, audit_view(report))
 
 
 def look(call: Call) -> ApiResponse:
@@ -364,7 +375,7 @@ def look(call: Call) -> ApiResponse:
     report = call.operations.look()
     body: LookShape = {
         "status": cast(StatusShape, call.operations.status()),
-        "audit": audit_views.audit_view(report),
+        "audit": audit_view(report),
     }
     return ApiResponse(200, body)
 
@@ -392,6 +403,115 @@ def _find(operations: Operations, consumer: str) -> Claim:
         if claim is not None and claim.consumer == consumer:
             return claim
     _unknown(consumer)
+
+
+def find_move(moves: tuple[Move, ...], migration: str) -> Move:
+    """The move of a migration. Raises UnknownConsumer where this host takes no part in it."""
+    for move in moves:
+        if move.migration == migration:
+            return move
+    raise UnknownConsumer(
+        f"No migration {migration} is known on this host; `plimsoll move list --all` lists those that are.",
+        migration=migration,
+    )
+
+
+KINDS = sorted(set(MoveKind) - {MoveKind.UNKNOWN})
+
+
+def parse_move(
+    body: object, profiles: DeviceProfiles | None = None
+) -> tuple[MoveKind, str, ClaimRequest, str | None]:
+    """(kind, migration, request, domain) from the body of POST /v1/moves.
+
+    The domain is its XML, to which the request then adds, or None. `profiles` as for `parse_claim`.
+    Raises UsageError where the body is wrong.
+    """
+    given = read_object(body, "move", {"migration", "kind", "request", "domain", "consumer"})
+    kind = MoveKind(read_choice(given.get("kind"), "kind", KINDS))
+    migration = read_uuid(given.get("migration"), "migration")
+    if given.get("domain") is None:
+        return kind, migration, parse_claim(given.get("request"), profiles), None
+    asked = parse_addition(given.get("request", {}), read_uuid(given.get("consumer"), "consumer"), profiles)
+    return kind, migration, asked, read_domain(given["domain"], "domain")
+
+
+WORD_MAX = 64
+
+
+XML_MAX = 2**20
+
+
+KEYS = ("operation", "sub_operation", "extra", "xml")
+
+
+def parse_hook_call(body: object) -> HookCall:
+    """The question of the hook, in libvirt's words. Raises UsageError where a key is missing or wrong."""
+    given = read_object(body, "", KEYS)
+    for key in ("operation", "sub_operation", "xml"):
+        if key not in given:
+            raise UsageError(f"{key}: missing; the gate needs it.", path=key)
+    read_text(given.get("extra", "-"), "extra", None, "a word", WORD_MAX)
+    return HookCall(
+        read_text(given["operation"], "operation", None, "a word", WORD_MAX),
+        read_text(given["sub_operation"], "sub_operation", None, "a word", WORD_MAX),
+        read_text(given["xml"], "xml", None, "the domain's XML", XML_MAX),
+    )
+
+
+def read_cordon_body(body: object, uid: int) -> Cordon:
+    """The cordon that a user asks for. Raises UsageError."""
+    given = read_object(body, "", ("address", "reason"))
+    reason = read_text(given.get("reason", ""), "reason", longest=REASON_CHARS_MAX)
+    return Cordon(_address(given.get("address")), reason, uid, time.time())
+
+
+def read_clear_body(body: object) -> str:
+    """The address of the device that is to be offered again. Raises UsageError."""
+    return _address(read_object(body, "", ("address",)).get("address"))
+
+
+def _address(value: object) -> str:
+    text = read_text(value, "address", None, "the address of a device", ADDRESS_CHARS_MAX)
+    address, slash, place = text.partition("/")
+    return f"{address.lower()}{slash}{place}"
+
+
+LIMIT_DEFAULT = 100
+
+
+LIMIT_MAX = 10_000
+
+
+def parse_history(query: Mapping[str, str]) -> tuple[float, int]:
+    """(seconds since 1970, limit) of a query. Raises UsageError where one of them is malformed."""
+    return _since(query.get("since")), _limit(query.get("limit"))
+
+
+def _since(word: str | None) -> float:
+    if word is None:
+        return 0.0
+    try:
+        since = datetime.fromisoformat(word)
+        if since.tzinfo is None:
+            raise ValueError("no offset")
+        return since.timestamp()
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"The query parameter since is a moment with its offset, such as "
+            f"2026-11-21T10:00:00Z, not {word!r}",
+            parameter="since",
+        ) from None
+
+
+def _limit(word: str | None) -> int:
+    if word is None:
+        return LIMIT_DEFAULT
+    if word.isascii() and word.isdigit() and len(word) < 9 and 1 <= int(word) <= LIMIT_MAX:
+        return int(word)
+    raise UsageError(
+        f"The query parameter limit is a whole number from 1 to {LIMIT_MAX}, not {word!r}", parameter="limit"
+    )
 
 
 def _unknown(consumer: str) -> NoReturn:

@@ -20,8 +20,7 @@ from typing import (
 )
 
 from agent.api.routes import ROUTES, ApiRoute, Parameter, Result
-from agent.api.shapes.errors import ErrorShape
-from agent.api.shapes.schema import Named, Schema, Values
+from agent.api.shapes.schema import ErrorShape, Named, Schema, Values
 
 Json = dict[str, Any]
 
@@ -84,7 +83,7 @@ class Components:
             elif isinstance(note, Schema):
                 schema = schema | note.keywords
             elif isinstance(note, Values):
-                schema = schema | {"enum": [str(value) for value in note.read()]}
+                schema = schema | {"enum": note.read()}
             else:
                 schema = schema | {"description": note}
         return schema

@@ -6,32 +6,50 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from agent.api import handlers
 from agent.api.handlers import ApiResponse, Call
-from agent.api.shapes.audit import AuditShape
-from agent.api.shapes.capacity import CapacityShape, DefragShape
-from agent.api.shapes.claims import ClaimShape, DomainShape, ExplanationShape, ReleasedShape
-from agent.api.shapes.devices import ClearBodyShape, CordonBodyShape, CordonShape, DevicesShape
-from agent.api.shapes.gate import ClaimedRunningShape, VerdictShape
-from agent.api.shapes.history import ExplainedShape, HistoryShape
-from agent.api.shapes.instances import InstancesShape
-from agent.api.shapes.look import LookShape
-from agent.api.shapes.moves import MoveShape, MovesShape
-from agent.api.shapes.overview import OverviewShape
-from agent.api.shapes.plan import PlanShape
-from agent.api.shapes.requests import (
+from agent.api.shapes.claims import (
+    CapacityShape,
     ClaimBodyShape,
     ClaimDomainBodyShape,
+    ClaimShape,
+    DefragShape,
     DomainBodyShape,
-    GateBodyShape,
-    MoveBodyShape,
-    NothingShape,
-    PauseBodyShape,
-    ReshapeBodyShape,
+    DomainShape,
+    ExplanationShape,
+    ReleasedShape,
 )
-from agent.api.shapes.reshape import PreviewShape, ReshapedShape
-from agent.api.shapes.schema import Moment, Schema, Uuid
-from agent.api.shapes.settings import ConfigurationShape
-from agent.api.shapes.status import HealthShape, PauseShape, StatusShape
-from agent.api.shapes.tree import TreeShape
+from agent.api.shapes.host import (
+    AuditShape,
+    ConfigurationShape,
+    ExplainedShape,
+    HealthShape,
+    HistoryShape,
+    LookShape,
+    OverviewShape,
+    PauseBodyShape,
+    PauseShape,
+    StatusShape,
+)
+from agent.api.shapes.instances import (
+    ClaimedRunningShape,
+    GateBodyShape,
+    InstancesShape,
+    MoveBodyShape,
+    MoveShape,
+    MovesShape,
+    VerdictShape,
+)
+from agent.api.shapes.providers import (
+    ClearBodyShape,
+    CordonBodyShape,
+    CordonShape,
+    DevicesShape,
+    PlanShape,
+    PreviewShape,
+    ReshapeBodyShape,
+    ReshapedShape,
+    TreeShape,
+)
+from agent.api.shapes.schema import Moment, NothingShape, Schema, Uuid
 from agent.config.access import ApiRole
 from agent.status import web
 

@@ -1,4 +1,6 @@
-"""The agent's values in the shapes of the local API, in Placement's terms. Pure."""
+"""The agent's values in the shapes of the local API, in Placement's terms; all of them from the agent's
+memory. Pure.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
@@ -7,7 +9,11 @@ from typing import cast
 
 from agent.api.operations import WrittenDomain
 from agent.api.shapes.claims import (
+    CapacityShape,
+    ClaimByGroupsShape,
     ClaimShape,
+    DefragMoveShape,
+    DefragShape,
     DomainShape,
     ExplanationShape,
     GuestCellShape,
@@ -16,23 +22,65 @@ from agent.api.shapes.claims import (
     ProviderAllocationShape,
     ShortfallShape,
 )
-from agent.api.shapes.instances import GuestShape, InstanceShape, InstancesShape
-from agent.api.shapes.plan import PlanShape
-from agent.api.shapes.requests import ClaimByGroupsShape
-from agent.api.shapes.reshape import PreviewShape, ReceiptShape, RelocationShape, ReshapedShape
-from agent.api.shapes.tree import InventoryShape, ResourceProviderShape, TreeShape
+from agent.api.shapes.host import (
+    AuditShape,
+    EventShape,
+    ExplainedShape,
+    FindingShape,
+    FoundShape,
+    HealthShape,
+    HistoryShape,
+    OverviewShape,
+    StatusShape,
+)
+from agent.api.shapes.instances import (
+    ClaimedRunningShape,
+    GuestShape,
+    GuestVerdictShape,
+    InstanceShape,
+    InstancesShape,
+    MoveShape,
+    MovesShape,
+    VerdictShape,
+)
+from agent.api.shapes.providers import (
+    CordonShape,
+    DeviceHealthShape,
+    DevicesShape,
+    InventoryShape,
+    PlanShape,
+    PreviewShape,
+    ReceiptShape,
+    RelocationShape,
+    ReshapedShape,
+    ResourceProviderShape,
+    TreeShape,
+)
+from agent.audit.auditor import AuditReport
+from agent.audit.finding import Finding
+from agent.claims.capacity import Capacity, Defrag, DefragMove
 from agent.claims.claim import Claim, Fit, Shortfall, cells_to_json
 from agent.claims.guest_cells import PlacedCell
 from agent.claims.parse_request import request_to_json
 from agent.claims.request import ClaimRequest
 from agent.driver import Guest
-from agent.moves.circumstances import Circumstances, moved_away_advice
-from agent.moves.states import Move
+from agent.errors import Refused
+from agent.gate.decision import GateVerdict
+from agent.moves.circumstances import Circumstances, moved_away_advice, next_actor
+from agent.moves.states import Move, MoveKind
+from agent.providers.device_health import DeviceHealth, HealthState, Symptom
 from agent.providers.plan import Plan
+from agent.providers.unclaimed import with_reserved
 from agent.reconcile.reshape_preview import Preview
 from agent.reshape.laws import Relocation, name_of
 from agent.reshape.receipt import Receipt
-from agent.shapes import Allocations, Makings, Units, Usages
+from agent.shapes import Allocations, Makings, Units, Usages, beyond
+from agent.state.cordon import Cordon
+from agent.state.journal import Event
+from agent.status.host_status import Explanation
+from agent.status.overview import Overview
+from agent.status.web import health_view
+from agent.tracker.cordons import OfferedDevice
 from agent.tree import Inventory, Provider, ProviderTree
 
 
@@ -284,4 +332,263 @@ def _receipt(receipt: Receipt, undone: Collection[str]) -> ReceiptShape:
             }
             for move in receipt.moves
         ],
+    }
+
+
+def audit_view(report: AuditReport) -> AuditShape:
+    """The findings, each with the outcome of its repair."""
+    failed = report.failed or {}
+    return {
+        "findings": [
+            finding_view(finding, healed=index in report.healed, failed=failed.get(index))
+            for index, finding in enumerate(report.findings)
+        ]
+    }
+
+
+def finding_view(finding: Finding, *, healed: bool = False, failed: str | None = None) -> FindingShape:
+    """A finding; `failed` is the reason why its repair was not done."""
+    return {
+        "kind": finding.kind,
+        "subject": finding.subject,
+        "reason": finding.reason,
+        "evidence": dict(finding.evidence),
+        "own": finding.own,
+        "repair": [str(step) for step in finding.repair],
+        "healed": healed,
+        "failed": failed,
+    }
+
+
+def capacity_view(request: ClaimRequest, capacity: Capacity, claims: Mapping[str, Claim]) -> CapacityShape:
+    """How many guests fit; `claims` {consumer: claim} have the names of those that strand something."""
+    return {
+        "asked": dict(sorted(request.resources.items())),
+        "guests": capacity.guests,
+        "more": capacity.more,
+        "shortfalls": [shortfall_view(shortfall) for shortfall in capacity.shortfalls],
+        "stranded": [
+            {
+                "provider": stranded.provider,
+                "provider_uuid": stranded.provider_uuid,
+                "resource_class": stranded.resource_class,
+                "free": stranded.free,
+                "holders": [
+                    {"consumer": holder, "name": claims[holder].request.name if holder in claims else ""}
+                    for holder in stranded.holders
+                ],
+            }
+            for stranded in capacity.stranded
+        ],
+    }
+
+
+def defrag_view(request: ClaimRequest, found: Defrag) -> DefragShape:
+    """The moves that make room."""
+    return {
+        "asked": dict(sorted(request.resources.items())),
+        "possible": found.fit is not None,
+        "place": holding_of_fit(found.fit) if found.fit is not None else None,
+        "moves": [_defrag_move(move) for move in found.moves],
+        "fewest": found.fewest,
+        "shortfalls": [shortfall_view(shortfall) for shortfall in found.shortfalls],
+    }
+
+
+def _defrag_move(move: DefragMove) -> DefragMoveShape:
+    return {
+        "consumer": move.claim.consumer,
+        "name": move.claim.request.name,
+        "here": holding_of_fit(move.here) if move.here is not None else None,
+        "kind": (MoveKind.LIVE_MIGRATE if move.is_live else MoveKind.COLD_MIGRATE).value,
+        "request": cast(ClaimByGroupsShape, request_to_json(move.claim.request)),
+    }
+
+
+def cordon_view(cordon: Cordon) -> CordonShape:
+    """A cordon."""
+    return {
+        "address": cordon.address,
+        "reason": cordon.reason,
+        "uid": cordon.uid,
+        "since": moment(cordon.at),
+    }
+
+
+def device_health_view(health: DeviceHealth) -> DeviceHealthShape:
+    """Why a device is unhealthy."""
+    return {
+        "address": health.address,
+        "symptoms": [symptom.value for symptom in Symptom if symptom in health.causes],
+        "reason": health.reason,
+        "since": moment(health.since),
+        "recovering": health.state is HealthState.RECOVERING,
+    }
+
+
+def devices_view(devices: Iterable[OfferedDevice], name_of: Callable[[str], str]) -> DevicesShape:
+    """All devices; `name_of` returns a consumer's name, "" where it has none."""
+    return {
+        "devices": [
+            {
+                "unit": device.unit,
+                "resource_class": device.resource_class,
+                "provider": device.provider,
+                "holder": device.holder,
+                "holder_name": name_of(device.holder) if device.holder else "",
+                "cordon": cordon_view(device.cordon) if device.cordon else None,
+                "health": device_health_view(device.health) if device.health else None,
+            }
+            for device in devices
+        ]
+    }
+
+
+def verdict_view(verdict: GateVerdict) -> VerdictShape:
+    """The verdict on the guest that the hook asked about."""
+    order = verdict.cpu_power
+    return {
+        "outcome": verdict.outcome.value,
+        "consumer": verdict.consumer,
+        "sentence": verdict.sentence,
+        "cpu_power": None if order is None else {"cpus": list(order.cpus), "state": order.state},
+    }
+
+
+def running_view(verdicts: tuple[tuple[Guest, GateVerdict | Refused], ...]) -> ClaimedRunningShape:
+    """The verdicts on the guests that run without a claim."""
+    claimed: list[GuestVerdictShape] = []
+    refused: list[GuestVerdictShape] = []
+    for guest, verdict in verdicts:
+        if isinstance(verdict, GateVerdict):
+            claimed.append({"consumer": guest.uuid, "name": guest.name, "sentence": verdict.sentence})
+        else:
+            refused.append({"consumer": guest.uuid, "name": guest.name, "sentence": verdict.message})
+    return {"claimed": claimed, "refused": refused}
+
+
+def moves_view(
+    moves: tuple[Move, ...],
+    seen: Circumstances,
+    name_of: Callable[[str], str],
+    tree: ProviderTree,
+    providers: Mapping[str, str],
+) -> MovesShape:
+    """The moves that this host takes part in, each as by `move_view`."""
+    return {"moves": [move_view(move, seen, name_of, tree, providers) for move in moves]}
+
+
+def move_view(
+    move: Move,
+    seen: Circumstances,
+    name_of: Callable[[str], str],
+    tree: ProviderTree,
+    providers: Mapping[str, str],
+) -> MoveShape:
+    """A move, with the claims before and after it, and who acts next in what this host sees.
+
+    `name_of` returns a consumer's name, "" where it has none; `tree` are the host's providers, `providers` is
+    {uuid: name} of those of any host whose names are known.
+    """
+    old = claim_view(move.old, tree)
+    return {
+        "migration": move.migration,
+        "instance": move.instance,
+        "name": name_of(move.instance) or (move.new or move.old).request.name or move.old.request.name,
+        "kind": move.kind.value,
+        "role": move.role.value,
+        "state": move.state.value,
+        "next": next_actor(move, seen),
+        "ended": move.ended,
+        "adopted": move.adopted,
+        "since": moment(move.since),
+        "handed": _handed(old, move.handed),
+        "old": old,
+        "new": claim_view(move.new, tree) if move.new else None,
+        "providers": {uuid: providers[uuid] for uuid in sorted(providers_of(move)) if uuid in providers},
+    }
+
+
+def providers_of(move: Move) -> set[str]:
+    """The uuids of the providers of both places."""
+    return {*move.old.allocations, *move.handed, *(move.new.allocations if move.new else ())}
+
+
+def _handed(old: ClaimShape, handed: Allocations) -> HoldingShape:
+    """The migration's part of the old claim."""
+    return {
+        "allocations": allocations_view(handed),
+        "units": {provider: exact for provider, exact in old["units"].items() if provider in handed},
+        "cells": old["cells"],
+    }
+
+
+def overview_view(overview: Overview) -> OverviewShape:
+    """The whole host, with the moves under way and the findings of the last audit that were not healed."""
+    health = overview.health
+    tree = with_reserved(overview.tree, overview.unclaimed)  # as Placement has it
+    usages = beyond(overview.used, overview.unclaimed)
+    names = {provider.uuid: provider.name for provider in overview.tree}
+    return {
+        "at": moment(overview.at),
+        "status": cast(StatusShape, dict(overview.status)),
+        "health": cast(HealthShape, health_view(health, (*health.live, *health.ready))),
+        "resource_providers": tree_view(tree, usages, overview.unclaimed)["resource_providers"],
+        "instances": instances_view(
+            overview.instances, overview.seen, overview.under_way, overview.name_of, overview.tree
+        )["instances"],
+        "moves": [
+            move_view(move, overview.seen, overview.name_of, overview.tree, names)
+            for move in overview.under_way
+        ],
+        "findings": [finding_view(finding) for finding in overview.findings],
+        "pending": overview.pending,
+        "reshape_pending": overview.reshape_pending,
+    }
+
+
+def history_view(events: tuple[Event, ...], overview: Overview) -> HistoryShape:
+    """Events with the names that consumers have, or had last; `consumer` is null for an event of the host."""
+    migrations = {move.migration for move in overview.moves}
+    return {
+        "events": [
+            _event(
+                event, _label(overview.name_of(event.consumer) or event.name, event.consumer in migrations)
+            )
+            for event in events
+        ]
+    }
+
+
+def _label(name: str, is_migration: bool) -> str:
+    """The name in a list of events, where a migration must not be taken for its instance."""
+    if not is_migration:
+        return name
+    return f"{name}, migration" if name else "migration"
+
+
+def explained_view(explained: Explanation) -> ExplainedShape:
+    """Everything that the question names, each with its lines and its events."""
+    subjects: list[FoundShape] = [
+        {
+            "kind": subject.kind,
+            "id": subject.id,
+            "name": subject.name,
+            "lines": list(subject.lines),
+            "events": [_event(event, subject.name) for event in explained.events.get(subject.id, ())],
+        }
+        for subject in explained.items
+    ]
+    return {"asked": explained.word, "found": subjects}
+
+
+def _event(event: Event, name: str) -> EventShape:
+    return {
+        "at": moment(event.at),
+        "consumer": event.consumer or None,
+        "name": name,
+        "event": event.event,
+        "detail": event.detail,
+        "uid": event.uid,
+        "pid": event.pid,
     }

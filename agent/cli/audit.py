@@ -14,7 +14,7 @@ from agent.cli.terminal import plain
 from agent.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from agent.api.shapes.audit import AuditShape, FindingShape
+    from agent.api.shapes.host import AuditShape, FindingShape
     from agent.cli.grammar import CommandAdder
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         DomainShape,
         ExplanationShape,
     )
-    from agent.api.shapes.tree import ResourceProviderShape
+    from agent.api.shapes.providers import ResourceProviderShape
     from agent.cli.grammar import CommandAdder
 
 
@@ -234,7 +234,7 @@ class _Verdict(NamedTuple):
 def _explained(
     explanation: ExplanationShape, providers: Mapping[str, ResourceProviderShape], style: Style
 ) -> Iterator[str]:
-    from agent.api.shapes.columns import Column
+    from agent.api.shapes.schema import Column
 
     columns: tuple[Column[_Verdict], ...] = (
         Column("RESOURCE CLASS", lambda row: row.resource_class),

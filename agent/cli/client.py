@@ -17,7 +17,7 @@ from agent.errors import DaemonUnreachable, PlimsollError, UsageError
 from agent.http.unix_connection import UnixConnection
 
 if TYPE_CHECKING:
-    from agent.api.shapes.tree import ResourceProviderShape
+    from agent.api.shapes.providers import ResourceProviderShape
 
 SOCKET_DEFAULT = "/run/plimsoll/plimsoll.sock"
 PATH_BYTES_MAX = 107

@@ -77,7 +77,7 @@ def show(args: Namespace) -> ExitCode:
 
 
 def _lines(groups: dict[str, dict[str, Any]], style: Style) -> Iterable[str]:
-    from agent.api.shapes.settings import SETTING_COLUMNS, SettingRow
+    from agent.api.shapes.host import SETTING_COLUMNS, SettingRow
 
     rows = [
         SettingRow(group, option, setting)

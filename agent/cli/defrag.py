@@ -16,7 +16,7 @@ from agent.cli.terminal import Style, plain
 from agent.errors import ExitCode, UsageError, counted
 
 if TYPE_CHECKING:
-    from agent.api.shapes.capacity import DefragMoveShape, DefragShape
+    from agent.api.shapes.claims import DefragMoveShape, DefragShape
     from agent.cli.grammar import CommandAdder
 
 _BEYOND = {"topology", "pci", "same_subtree", "root_required"}
@@ -53,7 +53,7 @@ def defrag(args: Namespace) -> ExitCode:
 
 
 def _lines(answer: DefragShape, names: Mapping[str, str], style: Style) -> Iterator[str]:
-    from agent.api.shapes.capacity import name_of
+    from agent.api.shapes.claims import name_of
 
     if not answer["possible"]:
         yield "no moves of guests make room for it"

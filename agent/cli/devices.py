@@ -15,7 +15,7 @@ from agent.cli.output import Output
 from agent.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from agent.api.shapes.devices import CordonShape, DevicesShape
+    from agent.api.shapes.providers import CordonShape, DevicesShape
     from agent.cli.grammar import CommandAdder
 
 
@@ -74,7 +74,7 @@ def dry_run(args: Namespace) -> ExitCode:
 
 def list_devices(args: Namespace) -> ExitCode:
     """List the devices of the host."""
-    from agent.api.shapes.devices import DEVICE_COLUMNS
+    from agent.api.shapes.providers import DEVICE_COLUMNS
 
     answer: DevicesShape = client_of(args).get("/v1/devices")
     Output(args.output, args.column).show_table(answer, DEVICE_COLUMNS, answer["devices"], "no devices")

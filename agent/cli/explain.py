@@ -17,8 +17,8 @@ from agent.cli.terminal import Style, plain
 from agent.errors import ExitCode, UsageError, counted
 
 if TYPE_CHECKING:
-    from agent.api.shapes.capacity import CapacityShape
-    from agent.api.shapes.history import ExplainedShape, FoundShape
+    from agent.api.shapes.claims import CapacityShape
+    from agent.api.shapes.host import ExplainedShape, FoundShape
     from agent.cli.grammar import CommandAdder
 
 
@@ -76,7 +76,7 @@ def _explain_capacity(args: Namespace) -> ExitCode:
 
 def capacity_lines(answer: CapacityShape, style: Style) -> Iterator[str]:
     """How many guests fit, why not one more, and what is stranded."""
-    from agent.api.shapes.capacity import STRANDED_COLUMNS
+    from agent.api.shapes.claims import STRANDED_COLUMNS
 
     guests = counted(answer["guests"], "guest fits", "guests fit")
     yield f"{guests}, and maybe more" if answer["more"] else guests
@@ -90,8 +90,8 @@ def capacity_lines(answer: CapacityShape, style: Style) -> Iterator[str]:
 
 def explain_lines(subjects: Sequence[FoundShape], style: Style) -> Iterator[str]:
     """Each subject with its sentences and its latest events."""
-    from agent.api.shapes.columns import local_time
-    from agent.api.shapes.history import asker_text
+    from agent.api.shapes.host import asker_text
+    from agent.api.shapes.schema import local_time
 
     for number, subject in enumerate(subjects):
         if number:

@@ -17,8 +17,8 @@ from agent.gate import install
 from agent.gate.hook import HookConfig
 
 if TYPE_CHECKING:
-    from agent.api.shapes.gate import ClaimedRunningShape
-    from agent.api.shapes.status import StatusShape
+    from agent.api.shapes.host import StatusShape
+    from agent.api.shapes.instances import ClaimedRunningShape
     from agent.cli.grammar import CommandAdder
     from agent.gate.effect import GateEffect
 

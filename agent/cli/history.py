@@ -14,7 +14,7 @@ from agent.cli.output import Output
 from agent.errors import ExitCode, UsageError
 
 if TYPE_CHECKING:
-    from agent.api.shapes.history import HistoryShape
+    from agent.api.shapes.host import HistoryShape
     from agent.cli.grammar import CommandAdder
 
 LIMIT_DEFAULT = 50
@@ -57,7 +57,7 @@ def add_history_command(add: CommandAdder) -> None:
 
 def history(args: Namespace) -> ExitCode:
     """List events of the history."""
-    from agent.api.shapes.history import EVENT_COLUMNS
+    from agent.api.shapes.host import EVENT_COLUMNS
 
     query = {"limit": str(args.limit)}
     client = client_of(args)

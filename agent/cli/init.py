@@ -15,7 +15,7 @@ from agent.cli.waiting import waiting
 from agent.errors import DriverError, ExitCode, SettingsError, StateError, UsageError
 
 if TYPE_CHECKING:
-    from agent.api.shapes.tree import TreeShape
+    from agent.api.shapes.providers import TreeShape
     from agent.cli.grammar import CommandAdder
 
 FILE_DEFAULT = "/etc/plimsoll/plimsoll.conf"

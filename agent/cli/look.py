@@ -15,7 +15,7 @@ from agent.cli.waiting import waiting
 from agent.errors import ExitCode, counted
 
 if TYPE_CHECKING:
-    from agent.api.shapes.look import LookShape
+    from agent.api.shapes.host import LookShape
     from agent.cli.grammar import CommandAdder
 
 

@@ -20,7 +20,7 @@ from agent.cli.text_file import read_text_file
 from agent.errors import DaemonUnreachable, ExitCode, UnknownConsumer
 
 if TYPE_CHECKING:
-    from agent.api.shapes.moves import MoveShape, MovesShape
+    from agent.api.shapes.instances import MoveShape, MovesShape
     from agent.cli.grammar import CommandAdder
 
 PATH = "/v1/moves"
@@ -207,7 +207,7 @@ def show(args: Namespace) -> ExitCode:
 
 def list_moves(args: Namespace) -> ExitCode:
     """List the moves that this host takes part in."""
-    from agent.api.shapes.moves import MOVE_COLUMNS
+    from agent.api.shapes.instances import MOVE_COLUMNS
 
     answer: MovesShape = client_of(args).get(f"{PATH}?look=true")
     moves = [move for move in answer["moves"] if args.all or not move["ended"]]

@@ -12,7 +12,7 @@ from agent.cli.terminal import Style, plain, style_of
 from agent.errors import PlimsollError, UsageError
 
 if TYPE_CHECKING:
-    from agent.api.shapes.columns import Column, Row
+    from agent.api.shapes.schema import Column, Row
 
 FORMATS = ("table", "json", "yaml", "csv")
 

@@ -17,8 +17,8 @@ from agent.errors import ExitCode, UsageError, counted
 if TYPE_CHECKING:
     import argparse
 
+    from agent.api.shapes.host import ClaimsStatusShape, PauseShape
     from agent.api.shapes.instances import InstanceShape
-    from agent.api.shapes.status import ClaimsStatusShape, PauseShape
     from agent.cli.grammar import CommandAdder
 
 POLL_S = 2.0

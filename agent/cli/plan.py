@@ -11,7 +11,7 @@ from agent.cli.terminal import plain
 from agent.errors import ExitCode
 
 if TYPE_CHECKING:
-    from agent.api.shapes.plan import PlanShape
+    from agent.api.shapes.providers import PlanShape
     from agent.cli.grammar import CommandAdder
 
 

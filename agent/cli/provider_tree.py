@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from agent.cli.terminal import Style, plain
 
 if TYPE_CHECKING:
-    from agent.api.shapes.tree import InventoryShape, ResourceProviderShape
+    from agent.api.shapes.providers import InventoryShape, ResourceProviderShape
 
 BAR_CELLS = 20
 NEARLY_FULL = 0.75

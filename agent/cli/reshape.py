@@ -17,7 +17,7 @@ from agent.cli.waiting import waiting
 from agent.errors import ExitCode
 
 if TYPE_CHECKING:
-    from agent.api.shapes.reshape import PreviewShape, ReceiptShape, ReshapedShape
+    from agent.api.shapes.providers import PreviewShape, ReceiptShape, ReshapedShape
     from agent.cli.grammar import CommandAdder
 
 
@@ -102,7 +102,7 @@ def preview_lines(preview: PreviewShape, style: Style) -> Iterator[str]:
 
 
 def _relocation_lines(preview: PreviewShape, style: Style) -> Iterator[str]:
-    from agent.api.shapes.reshape import RELOCATION_COLUMNS
+    from agent.api.shapes.providers import RELOCATION_COLUMNS
 
     if preview["moves"]:
         yield from table_lines(RELOCATION_COLUMNS, preview["moves"], style)
@@ -111,7 +111,7 @@ def _relocation_lines(preview: PreviewShape, style: Style) -> Iterator[str]:
 
 
 def _receipt_lines(receipts: Sequence[ReceiptShape], style: Style) -> Iterator[str]:
-    from agent.api.shapes.reshape import RECEIPT_COLUMNS
+    from agent.api.shapes.providers import RECEIPT_COLUMNS
 
     return table_lines(RECEIPT_COLUMNS, receipts, style)
 

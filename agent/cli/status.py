@@ -12,7 +12,7 @@ from agent.cli.terminal import Style, plain
 from agent.errors import DaemonUnreachable, ExitCode
 
 if TYPE_CHECKING:
-    from agent.api.shapes.status import (
+    from agent.api.shapes.host import (
         ClaimsStatusShape,
         DriverStatusShape,
         GateStatusShape,
@@ -74,7 +74,7 @@ def _with_gate(error: DaemonUnreachable, socket: str) -> DaemonUnreachable | Non
 
 def status_lines(status: StatusShape, style: Style) -> Iterator[str]:
     """The state of the agent, a line a field."""
-    from agent.api.shapes.columns import local_time
+    from agent.api.shapes.schema import local_time
 
     driver, placement, reasons = status["driver"], status["placement"], status["reasons"]
     yield from _fields(
@@ -123,7 +123,7 @@ def _because(sentence: str, reasons: Sequence[str]) -> str:
 
 
 def _pause(pause: PauseShape | None, style: Style) -> list[tuple[str, str]]:
-    from agent.api.shapes.columns import local_time
+    from agent.api.shapes.schema import local_time
 
     if pause is None:
         return []
@@ -140,7 +140,7 @@ def _gate(gate: GateStatusShape | None, style: Style) -> str:
 
 
 def _findings(status: StatusShape, style: Style) -> str:
-    from agent.api.shapes.columns import local_time
+    from agent.api.shapes.schema import local_time
 
     audited, number = status.get("audited"), status.get("findings", 0)
     if audited is None:
@@ -151,13 +151,13 @@ def _findings(status: StatusShape, style: Style) -> str:
 
 
 def _next_try(at: str | None) -> list[tuple[str, str]]:
-    from agent.api.shapes.columns import local_time
+    from agent.api.shapes.schema import local_time
 
     return [] if at is None else [("next try", f"{local_time(at)}, or now by `plimsoll look`")]
 
 
 def _last_pass(last_pass: LastPassShape | None, reasons: Sequence[str]) -> str:
-    from agent.api.shapes.columns import local_time
+    from agent.api.shapes.schema import local_time
 
     if not last_pass or not last_pass["sentence"]:
         return "none yet"

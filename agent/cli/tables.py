@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         MakingShape,
         ShortfallShape,
     )
-    from agent.api.shapes.columns import Column, Row
+    from agent.api.shapes.schema import Column, Row
 
 GAP = "  "
 NOTHING = "-"
@@ -135,7 +135,7 @@ def holding_lines(
 
     `names` is {provider uuid: name}; a provider without a name is shown by its uuid.
     """
-    from agent.api.shapes.columns import Column, list_text
+    from agent.api.shapes.schema import Column, list_text
 
     rows = sorted(
         (
@@ -186,7 +186,7 @@ def shortfall_rows(shortfalls: Iterable[ShortfallShape]) -> list[ShortfallRow]:
 
 def shortfall_lines(shortfalls: Sequence[ShortfallShape], style: Style) -> Iterator[str]:
     """A table of what is missing where; nothing where nothing is."""
-    from agent.api.shapes.columns import Column
+    from agent.api.shapes.schema import Column
 
     columns: tuple[Column[ShortfallRow], ...] = (
         Column("RESOURCE CLASS", lambda row: row.what),
@@ -203,7 +203,7 @@ def mapping_lines(
     mappings: Sequence[GroupMappingShape], names: Mapping[str, str], style: Style
 ) -> Iterator[str]:
     """Which exact units each suffixed group got; nothing where no group has any. `names` as above."""
-    from agent.api.shapes.columns import Column, list_text
+    from agent.api.shapes.schema import Column, list_text
 
     rows = [
         (mapping["label"], names.get(uuid, uuid), list_text(unit for exact in by.values() for unit in exact))
@@ -230,7 +230,7 @@ def cells_lines(cells: Sequence[GuestCellShape], style: Style) -> Iterator[str]:
 
 def makings_lines(makings: Mapping[str, MakingShape], style: Style) -> Iterator[str]:
     """The units to make; nothing if all of them exist."""
-    from agent.api.shapes.columns import Column
+    from agent.api.shapes.schema import Column
 
     columns: tuple[Column[tuple[str, MakingShape]], ...] = (
         Column("TO MAKE", lambda row: row[0]),

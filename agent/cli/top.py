@@ -26,11 +26,8 @@ from agent.cli.top_view import TopView, first_line, keys_of
 from agent.errors import DaemonUnreachable, ExitCode, PlimsollError, counted
 
 if TYPE_CHECKING:
-    from agent.api.shapes.audit import FindingShape
-    from agent.api.shapes.history import EventShape
-    from agent.api.shapes.instances import InstanceShape
-    from agent.api.shapes.moves import MoveShape
-    from agent.api.shapes.overview import OverviewShape
+    from agent.api.shapes.host import EventShape, FindingShape, OverviewShape
+    from agent.api.shapes.instances import InstanceShape, MoveShape
     from agent.cli.grammar import CommandAdder
 
 INTERVAL_DEFAULT_S = 2.0
@@ -213,7 +210,7 @@ def fit(lines: Sequence[str], columns: int, rows: int) -> list[str]:
 
 
 def _head(overview: OverviewShape, style: Style) -> Iterator[str]:
-    from agent.api.shapes.columns import local_time
+    from agent.api.shapes.schema import local_time
 
     status = overview["status"]
     colour = STATE_COLOURS.get(status["state"], "red")
@@ -236,7 +233,7 @@ def _head(overview: OverviewShape, style: Style) -> Iterator[str]:
 
 
 def _moves(moves: Sequence[MoveShape], style: Style) -> Iterator[str]:
-    from agent.api.shapes.moves import TOP_MOVE_COLUMNS
+    from agent.api.shapes.instances import TOP_MOVE_COLUMNS
 
     if moves:
         yield from table_lines(TOP_MOVE_COLUMNS, moves, style)
@@ -267,7 +264,7 @@ def _instances(instances: Sequence[InstanceShape], view: TopView, style: Style) 
 
 
 def _events(events: Sequence[EventShape], style: Style) -> Iterator[str]:
-    from agent.api.shapes.history import TOP_EVENT_COLUMNS
+    from agent.api.shapes.host import TOP_EVENT_COLUMNS
 
     if events:
         yield from table_lines(TOP_EVENT_COLUMNS, events, style)

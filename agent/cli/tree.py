@@ -12,7 +12,7 @@ from agent.cli.terminal import plain
 from agent.errors import ExitCode
 
 if TYPE_CHECKING:
-    from agent.api.shapes.tree import TreeShape
+    from agent.api.shapes.providers import TreeShape
     from agent.cli.grammar import CommandAdder
 
 

@@ -1,11 +1,180 @@
-"""Claims, and whether a claim would fit: `/v1/claims`."""
+"""Claims: what is asked for, what is given, and what the host can still give.
 
-from collections.abc import Iterable, Mapping
-from typing import Annotated, NotRequired, TypedDict
+The bodies of requests come first, then the answers of `/v1/claims` and `/v1/domains`, then those of
+`/v1/capacity` and `/v1/defrag`.
+"""
 
-from agent.api.shapes.columns import Column, list_text
-from agent.api.shapes.requests import ClaimRequestShape
-from agent.api.shapes.schema import Count, Moment, Named, Notes, Positive, ResourcesShape, Uuid, Values
+from typing import Annotated, Literal, NotRequired, TypedDict
+
+from agent.api.shapes.schema import (
+    Column,
+    Count,
+    Moment,
+    Named,
+    Notes,
+    Positive,
+    ResourcesShape,
+    Schema,
+    Uuid,
+    Values,
+    list_text,
+)
+
+NumaPolicy = Literal["required", "preferred", "legacy", "socket"]
+Name = Annotated[str, Schema(maxLength=255), "for people"]
+Identifier = Annotated[str, Schema(minLength=1, maxLength=255)]
+ConsumerType = Annotated[str, Schema(pattern="^[A-Z0-9_]{1,255}$")]
+
+
+class GroupShape(TypedDict, total=False):
+    """A request group, in Placement's terms."""
+
+    suffix: Annotated[
+        str,
+        Schema(pattern="^[A-Za-z0-9_-]{0,64}$", default=""),
+        "the group without a suffix may come from several providers, each other group comes from one",
+    ]
+    resources: Annotated[
+        dict[str, Annotated[int, Schema(minimum=1, maximum=2147483647)]],
+        Schema(propertyNames={"pattern": "^[A-Z0-9_]{1,255}$"}),
+        "{resource class: amount}",
+    ]
+    required: Annotated[
+        list[str], "traits, all of which must hold: TRAIT, in:TRAIT,TRAIT (one of), !TRAIT (not)"
+    ]
+    member_of: Annotated[list[str], "aggregates: uuid or in:uuid,uuid (one of)"]
+    numa_policy: Annotated[
+        NumaPolicy | None,
+        "how near the provider must be to the guest's NUMA cells; null: as near as possible",
+    ]
+
+
+class TopologyShape(TypedDict, total=False):
+    """The guest's CPUs, memory and NUMA cells, as a flavor's `hw:` extra specs ask for them."""
+
+    cpu_policy: Literal["shared", "dedicated", "mixed"]
+    cpu_thread_policy: Literal["prefer", "isolate", "require"] | None
+    cells: Count
+    cell_cpus: Annotated[list[Annotated[str, "a CPU set such as 0-3,6"]], "the guest CPUs of each cell"]
+    cell_memory_mb: list[Positive]
+    dedicated_cpus: str
+    mem_page_size: Annotated[int | str | None, "KiB, or small, large, any"]
+    pci_numa_policy: Annotated[NumaPolicy | None, "takes precedence over the policy of a PCI alias"]
+    isolate_emulator: Annotated[bool, "one PCPU of the request is for the emulator's threads alone"]
+
+
+class PciRequestShape(TypedDict):
+    """PCI devices, asked for by an alias."""
+
+    alias: str
+    count: NotRequired[Annotated[int, Schema(minimum=1, default=1)]]
+
+
+class FlavorShape(TypedDict):
+    """A flavor, as nova has it."""
+
+    vcpus: Positive
+    memory_mb: Positive
+    disk_gb: NotRequired[Count]
+    extra_specs: NotRequired[
+        Annotated[dict[str, str | int], "resources:VGPU, trait:..., hw:cpu_policy and others, as in nova"]
+    ]
+
+
+Consumer = Annotated[
+    Uuid,
+    "the instance; only a claim with a name may leave it out: it is the instance of this host that has the "
+    "name, else a new one",
+]
+
+
+class ClaimByGroupsShape(TypedDict):
+    """A claim, asked for by request groups."""
+
+    consumer: NotRequired[Consumer]
+    groups: Annotated[list[GroupShape], Schema(minItems=1, maxItems=64)]
+    group_policy: NotRequired[Literal["none", "isolate"] | None]
+    same_subtree: NotRequired[list[list[str]]]
+    root_required: NotRequired[
+        Annotated[list[str], "traits that the host's root provider must have, or with ! must not"]
+    ]
+    topology: NotRequired[TopologyShape]
+    pci: NotRequired[list[PciRequestShape]]
+    name: NotRequired[Name]
+    project_id: NotRequired[Identifier]
+    user_id: NotRequired[Identifier]
+    consumer_type: NotRequired[ConsumerType]
+
+
+class ClaimByFlavorShape(TypedDict):
+    """A claim, asked for by a flavor."""
+
+    consumer: NotRequired[Consumer]
+    flavor: FlavorShape
+    image: NotRequired[
+        Annotated[
+            dict[str, str | int | bool],
+            "properties of the guest's image, as glance has them: hw_firmware_type, trait:..., and others",
+        ]
+    ]
+    name: NotRequired[Name]
+    project_id: NotRequired[Identifier]
+    user_id: NotRequired[Identifier]
+    consumer_type: NotRequired[ConsumerType]
+
+
+ClaimBodyShape = Annotated[
+    ClaimByGroupsShape | ClaimByFlavorShape, Named("ClaimBody", "by groups or by a flavor")
+]
+
+ClaimRequestShape = Annotated[
+    ClaimByGroupsShape,
+    Schema(required=["consumer", "project_id", "user_id", "consumer_type"]),
+    Named("ClaimRequest", "the request, in its form by groups"),
+]
+
+
+DomainXml = Annotated[str, Schema(maxLength=1048576), "the domain's XML, without a document type"]
+
+
+class AdditionShape(TypedDict, total=False):
+    """What is asked for beside a domain's XML: by groups, by a flavor, or nothing."""
+
+    flavor: FlavorShape
+    image: dict[str, str | int | bool]
+    root_required: list[str]
+    groups: Annotated[list[GroupShape], Schema(maxItems=64)]
+    group_policy: Literal["none", "isolate"] | None
+    same_subtree: list[list[str]]
+    topology: TopologyShape
+    pci: list[PciRequestShape]
+    name: Name
+    project_id: Identifier
+    user_id: Identifier
+    consumer_type: ConsumerType
+
+
+class ClaimDomainBodyShape(TypedDict):
+    """A domain to claim for."""
+
+    xml: DomainXml
+    consumer: NotRequired[
+        Annotated[
+            Uuid,
+            "for a domain without a <uuid>; without it, the instance of this host that has its name, else a "
+            "new one",
+        ]
+    ]
+    request: NotRequired[AdditionShape]
+
+
+class DomainBodyShape(TypedDict):
+    """The domain to complete."""
+
+    xml: DomainXml
+    replace: NotRequired[
+        Annotated[bool, Schema(default=False), "write over what the domain has from a former place"]
+    ]
 
 
 class ProviderAllocationShape(TypedDict):
@@ -68,6 +237,14 @@ ToMakeShape = Annotated[
 ]
 
 
+class HoldingShape(TypedDict):
+    """What a consumer has: its allocations, exact units and NUMA cells. Part of a claim, and of a move."""
+
+    allocations: AllocationsShape
+    units: UnitsShape
+    cells: CellsShape
+
+
 class GroupMappingShape(TypedDict):
     """What one group of the request got, as Placement's `mappings`."""
 
@@ -77,18 +254,12 @@ class GroupMappingShape(TypedDict):
     units: UnitsShape
 
 
-def _claim_states() -> Iterable[str]:
-    from agent.claims.claim import ClaimState
-
-    return ClaimState
-
-
 class ClaimShape(TypedDict):
     """A claim of an instance on this host."""
 
     consumer: Uuid
     name: str
-    state: Annotated[str, Values(_claim_states)]
+    state: Annotated[str, Values("agent.claims.claim:ClaimState")]
     adopted: Annotated[bool, "true: the agent did not write the allocation, it found it in Placement"]
     since: Annotated[Moment, "when the claim was made or adopted; a move makes a new one; RFC 3339, UTC"]
     allocations: AllocationsShape
@@ -148,18 +319,70 @@ class DomainShape(TypedDict):
     notes: NotRequired[Notes]
 
 
-class HoldingShape(TypedDict):
-    """What a consumer has: its allocations, exact units and NUMA cells. Part of a claim, and of a move."""
+class HolderShape(TypedDict):
+    """An instance with a claim on this host."""
 
-    allocations: AllocationsShape
-    units: UnitsShape
-    cells: CellsShape
+    consumer: Uuid
+    name: str
 
 
-def total_amounts(allocations: Mapping[str, ProviderAllocationShape]) -> dict[str, int]:
-    """{resource class: amount}, summed up over the providers."""
-    total: dict[str, int] = {}
-    for allocation in allocations.values():
-        for resource_class, amount in allocation["resources"].items():
-            total[resource_class] = total.get(resource_class, 0) + amount
-    return total
+class StrandedShape(TypedDict):
+    """What is free and goes to no further guest of the flavor, as something else is not free near it."""
+
+    provider: str
+    provider_uuid: Uuid
+    resource_class: str
+    free: Count
+    holders: Annotated[list[HolderShape], "those each of which alone strands some of it"]
+
+
+class CapacityShape(TypedDict):
+    """How many guests that ask for this the host can still get, one after the other."""
+
+    asked: Annotated[ResourcesShape, "summed up over the groups"]
+    guests: Count
+    more: Annotated[bool, "true: the count ended there, and further guests may fit"]
+    shortfalls: Annotated[list[ShortfallShape], "why not one more"]
+    stranded: list[StrandedShape]
+    notes: NotRequired[Notes]
+
+
+class DefragMoveShape(TypedDict):
+    """A guest that would have to move."""
+
+    consumer: Uuid
+    name: str
+    here: Annotated[HoldingShape | None, "its new place on this host; null: it has to go to another host"]
+    kind: Annotated[
+        str,
+        "live_migrate, or cold_migrate where a device or large pages may forbid that; also on this host",
+    ]
+    request: Annotated[ClaimRequestShape, "what its claim asks for"]
+
+
+class DefragShape(TypedDict):
+    """The moves that make room for one guest that asks for this. Nothing is moved."""
+
+    asked: Annotated[ResourcesShape, "summed up over the groups"]
+    possible: Annotated[bool, "false: no moves of guests make room; see `shortfalls`"]
+    place: Annotated[HoldingShape | None, "where it fits then"]
+    moves: Annotated[list[DefragMoveShape], "in an order in which they can be done; empty: it fits already"]
+    fewest: Annotated[bool, "true: no smaller number of moves does"]
+    shortfalls: list[ShortfallShape]
+    notes: NotRequired[Notes]
+
+
+STRANDED_COLUMNS: tuple[Column[StrandedShape], ...] = (
+    Column("PROVIDER", lambda stranded: stranded["provider"]),
+    Column("RESOURCE CLASS", lambda stranded: stranded["resource_class"]),
+    Column("FREE", lambda stranded: stranded["free"]),
+    Column(
+        "STRANDED BY", lambda stranded: ", ".join(name_of(holder) for holder in stranded["holders"]) or "-"
+    ),
+)
+"""The table of `plimsoll explain --capacity`."""
+
+
+def name_of(holder: HolderShape | DefragMoveShape) -> str:
+    """The instance for people: its name and its uuid."""
+    return f"{holder['name']} ({holder['consumer']})" if holder["name"] else holder["consumer"]

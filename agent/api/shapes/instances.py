@@ -1,17 +1,29 @@
-"""Guests and claims side by side: `GET /v1/instances`."""
+"""Instances on this host: `GET /v1/instances`, their moves between hosts (`/v1/moves`), and whether they
+may start, by the verdicts of the gate (`/v1/gate`).
+"""
 
-from collections.abc import Iterable
-from typing import Annotated, TypedDict
+from typing import Annotated, NotRequired, TypedDict
 
-from agent.api.shapes.claims import ClaimShape, total_amounts
-from agent.api.shapes.columns import Column, amounts_text
-from agent.api.shapes.schema import ResourcesShape, Uuid, Values
-
-
-def _guest_states() -> Iterable[str]:
-    from agent.driver import GuestState
-
-    return GuestState
+from agent.api.shapes.claims import (
+    AdditionShape,
+    AllocationsShape,
+    ClaimBodyShape,
+    ClaimShape,
+    DomainXml,
+    HoldingShape,
+)
+from agent.api.shapes.schema import (
+    Column,
+    Moment,
+    Notes,
+    ResourcesShape,
+    Schema,
+    Uuid,
+    Values,
+    amounts_text,
+    local_time,
+)
+from agent.shapes import by_class
 
 
 class UsedUnitShape(TypedDict):
@@ -25,7 +37,7 @@ class UsedUnitShape(TypedDict):
 class GuestShape(TypedDict):
     """A guest, as the virt driver sees it."""
 
-    state: Annotated[str, Values(_guest_states)]
+    state: Annotated[str, Values("agent.driver:GuestState")]
     resources: ResourcesShape
     units: list[UsedUnitShape]
 
@@ -76,7 +88,11 @@ def _claim_and_origin(instance: InstanceShape) -> str:
 
 def _resources(instance: InstanceShape) -> str:
     guest, claim = instance["guest"], instance["claim"]
-    return amounts_text(total_amounts(claim["allocations"]) if claim else guest["resources"] if guest else {})
+    return _allocated(claim["allocations"]) if claim else amounts_text(guest["resources"] if guest else {})
+
+
+def _allocated(allocations: AllocationsShape) -> str:
+    return amounts_text(by_class(allocation["resources"] for allocation in allocations.values()))
 
 
 INSTANCE_COLUMNS: tuple[Column[InstanceShape], ...] = (
@@ -97,82 +113,108 @@ TOP_INSTANCE_COLUMNS: tuple[Column[InstanceShape], ...] = (
 )
 """The table in `plimsoll top`."""
 
-SAMPLE: InstancesShape = {
-    "instances": [
-        {
-            "uuid": "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69",
-            "name": "web1",
-            "guest": {"state": "running", "resources": {"MEMORY_MB": 4096, "VCPU": 2}, "units": []},
-            "moved_away": False,
-            "advice": None,
-            "migration_of": None,
-            "migration": None,
-            "claim": {
-                "consumer": "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69",
-                "name": "web1",
-                "state": "claimed",
-                "adopted": False,
-                "since": "2026-11-21T10:00:00+00:00",
-                "allocations": {
-                    "11111111-1111-4111-8111-111111111111": {"resources": {"MEMORY_MB": 4096, "VCPU": 2}},
-                    "33333333-3333-4333-8333-333333333333": {"resources": {"VGPU": 1}},
-                },
-                "units": {
-                    "33333333-3333-4333-8333-333333333333": {"VGPU": ["4b20d080-1b54-4048-85b3-a6a62d165c01"]}
-                },
-                "cells": [],
-                "to_make": {
-                    "4b20d080-1b54-4048-85b3-a6a62d165c01": {"parent": "0000:84:00.0", "type": "nvidia-11"}
-                },
-                "mappings": [
-                    {
-                        "suffix": "",
-                        "label": "",
-                        "allocations": {
-                            "11111111-1111-4111-8111-111111111111": {
-                                "resources": {"MEMORY_MB": 4096, "VCPU": 2}
-                            }
-                        },
-                        "units": {},
-                    },
-                    {
-                        "suffix": "1",
-                        "label": "1",
-                        "allocations": {"33333333-3333-4333-8333-333333333333": {"resources": {"VGPU": 1}}},
-                        "units": {
-                            "33333333-3333-4333-8333-333333333333": {
-                                "VGPU": ["4b20d080-1b54-4048-85b3-a6a62d165c01"]
-                            }
-                        },
-                    },
-                ],
-                "request": {
-                    "consumer": "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69",
-                    "groups": [
-                        {"resources": {"MEMORY_MB": 4096, "VCPU": 2}},
-                        {"suffix": "1", "resources": {"VGPU": 1}},
-                    ],
-                    "group_policy": "none",
-                    "name": "web1",
-                    "project_id": "plimsoll",
-                    "user_id": "plimsoll",
-                    "consumer_type": "INSTANCE",
-                },
-            },
-        },
-        {
-            "uuid": "8d7b4f34-5d0c-4d8c-8a2d-6b1f0e9c7a21",
-            "name": "built-by-hand",
-            "guest": {
-                "state": "running",
-                "resources": {"DISK_GB": 20, "MEMORY_MB": 2048, "VCPU": 2},
-                "units": [],
-            },
-            "moved_away": False,
-            "advice": None,
-            "migration_of": None,
-            "migration": None,
-            "claim": None,
-        },
+
+class MoveShape(TypedDict):
+    """A move of an instance, seen from this host."""
+
+    migration: Uuid
+    instance: Uuid
+    name: str
+    kind: Annotated[
+        str,
+        Values("agent.moves.states:MoveKind", in_order=True),
+        "unknown: the source knows the move only from Placement",
     ]
-}
+    role: Annotated[str, Values("agent.moves.states:MoveRole"), "the part of this host in the move"]
+    state: Annotated[str, Values("agent.moves.states:MoveState")]
+    next: Annotated[str, "who acts next, and what they do; a clause for people"]
+    ended: bool
+    adopted: Annotated[bool, "true: the agent did not begin the move, it found it in Placement"]
+    since: Annotated[Moment, "RFC 3339, UTC"]
+    handed: Annotated[HoldingShape, "the allocation of the migration while the move is under way"]
+    old: Annotated[ClaimShape, "the claim before the move"]
+    new: Annotated[ClaimShape | None, "the claim at the destination; null: this host is the source"]
+    providers: Annotated[
+        dict[Uuid, str], "the names of the providers of both places, as far as they are known"
+    ]
+    notes: NotRequired[Notes]
+
+
+class MovesShape(TypedDict):
+    """The moves that this host takes part in."""
+
+    moves: list[MoveShape]
+
+
+class MoveBodyShape(TypedDict):
+    """A move to begin; with a domain, the request may leave out what its XML says."""
+
+    migration: Annotated[Uuid, "the uuid of the migration"]
+    kind: Annotated[str, Values("agent.moves.states:MoveKind", in_order=True, without="unknown")]
+    request: NotRequired[ClaimBodyShape | AdditionShape]
+    domain: NotRequired[DomainXml]
+    consumer: NotRequired[Annotated[Uuid, "the instance, with a domain"]]
+
+
+MOVE_COLUMNS: tuple[Column[MoveShape], ...] = (
+    Column("MIGRATION", lambda move: move["migration"]),
+    Column("INSTANCE", lambda move: move["instance"]),
+    Column("NAME", lambda move: move["name"] or "-"),
+    Column("KIND", lambda move: move["kind"]),
+    Column("ROLE", lambda move: move["role"]),
+    Column("STATE", lambda move: move["state"]),
+    Column("IT HOLDS", lambda move: "-" if move["ended"] else _allocated(move["handed"]["allocations"])),
+    Column("WHOSE TURN", lambda move: move["next"]),
+)
+"""The table of `plimsoll move list`."""
+
+TOP_MOVE_COLUMNS: tuple[Column[MoveShape], ...] = (
+    Column("MOVING", lambda move: move["name"] or "-"),
+    Column("UUID", lambda move: move["instance"]),
+    Column("KIND", lambda move: move["kind"]),
+    Column("THIS HOST IS", lambda move: move["role"]),
+    Column("STATE", lambda move: move["state"]),
+    Column("SINCE", lambda move: local_time(move["since"])),
+    Column("THE MIGRATION HOLDS", lambda move: _allocated(move["handed"]["allocations"])),
+)
+"""The table in `plimsoll top`."""
+
+
+class GateBodyShape(TypedDict):
+    """The arguments of libvirt's hook after the guest's name, and its standard input."""
+
+    operation: Annotated[str, Schema(maxLength=64)]
+    sub_operation: Annotated[str, Schema(maxLength=64)]
+    extra: NotRequired[Annotated[str, Schema(maxLength=64)]]
+    xml: DomainXml
+
+
+class CpuPowerShape(TypedDict):
+    """What the hook does with CPUs of the host."""
+
+    cpus: list[int]
+    state: Annotated[str, "online, offline, or a governor of cpufreq"]
+
+
+class VerdictShape(TypedDict):
+    """The gate's verdict: the guest may go on."""
+
+    outcome: Annotated[str, Values("agent.gate.decision:GateOutcome")]
+    consumer: Annotated[Uuid | None, "the uuid of the guest"]
+    sentence: str
+    cpu_power: Annotated[CpuPowerShape | None, "for libvirt's hook, which may write it below /sys"]
+
+
+class GuestVerdictShape(TypedDict):
+    """The verdict on a running guest."""
+
+    consumer: Uuid
+    name: str
+    sentence: str
+
+
+class ClaimedRunningShape(TypedDict):
+    """The guests that ran without a claim: those that have a claim now, and those that do not fit."""
+
+    claimed: list[GuestVerdictShape]
+    refused: list[GuestVerdictShape]

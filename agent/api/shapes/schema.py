@@ -1,11 +1,13 @@
-"""What the field of a shape says beside its type, and the types that several shapes share.
+"""What every shape is written with: what a field says beside its type, the columns of tables, errors.
 
-Inside `Annotated`, a string is the description of the field, `Schema` holds keywords of JSON Schema, `Values`
-names the allowed values, and `Named` makes the type a component of its own in the OpenAPI document.
+Inside `Annotated`, a string is the description of the field, `Schema` holds keywords of JSON Schema,
+`Values` names the allowed values, and `Named` makes the type a component of its own in the OpenAPI
+document. A table of the command line is a tuple of `Column`; the functions below `Column` show lists,
+amounts and times in its cells.
 """
 
-from collections.abc import Callable, Iterable
-from typing import Annotated, Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Generic, NamedTuple, TypedDict, TypeVar
 
 Shape = TypeVar("Shape")
 
@@ -18,13 +20,23 @@ class Schema:
 
 
 class Values:
-    """The values that a field may have, those of an enumeration of the agent.
+    """The values that a field may have, those of an enumeration of the agent, `module:name`.
 
-    `read` imports the enumeration when the OpenAPI document is generated: shapes stay cheap to import.
+    It is imported when the OpenAPI document is generated: shapes stay cheap to import. `in_order`: the values
+    are sorted. `without` is a value that only the agent itself uses.
     """
 
-    def __init__(self, read: Callable[[], Iterable[str]]) -> None:
-        self.read = read
+    def __init__(self, enumeration: str, *, in_order: bool = False, without: str = "") -> None:
+        self._module, _, self._name = enumeration.partition(":")
+        self._in_order = in_order
+        self._without = without
+
+    def read(self) -> list[str]:
+        """The values."""
+        from importlib import import_module
+
+        values = [str(value) for value in getattr(import_module(self._module), self._name)]
+        return [value for value in (sorted(values) if self._in_order else values) if value != self._without]
 
 
 class Named:
@@ -53,3 +65,60 @@ Notes = Annotated[
 ]
 
 ResourcesShape = Annotated[dict[str, Count], Named("Resources", "{resource class: amount}")]
+
+
+class NothingShape(TypedDict):
+    """An empty object."""
+
+
+class ErrorDetailShape(TypedDict):
+    """What went wrong."""
+
+    code: Annotated[str, Schema(pattern=r"^plimsoll\.[a-z0-9_.]+$"), "stable: what a program matches"]
+    message: Annotated[str, "one sentence that an operator can act on"]
+    details: dict[str, Any]
+
+
+class ErrorShape(TypedDict):
+    """Every error has this shape."""
+
+    error: ErrorDetailShape
+
+
+Row = TypeVar("Row")
+
+
+class Column(NamedTuple, Generic[Row]):
+    """A column of a table: its title, and what it shows of a row.
+
+    A column that shows only whole numbers is aligned to the right.
+    """
+
+    title: str
+    show: Callable[[Row], object]
+
+
+def amounts_text(resources: Mapping[str, int]) -> str:
+    """`DISK_GB=20,VCPU=2`, or `-` where there is nothing."""
+    return list_text(f"{name}={amount}" for name, amount in sorted(resources.items()))
+
+
+def list_text(values: Iterable[object]) -> str:
+    """`1,2,3`, or `-` where there is nothing."""
+    return ",".join(map(str, values)) or "-"
+
+
+def consumer_text(uuid: str | None, name: str) -> str:
+    """`UUID (name)`, or the uuid alone where there is no name; `-` where there is no consumer."""
+    if not uuid:
+        return "-"
+    return f"{uuid} ({name})" if name else uuid
+
+
+def local_time(moment: str | None) -> str:
+    """A moment of the API in local time, as people read it; `-` where there is none."""
+    if not moment:
+        return "-"
+    from datetime import datetime
+
+    return datetime.fromisoformat(moment).astimezone().isoformat(sep=" ", timespec="seconds")

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 from kits.api_client import validate
+from samples import INSTANCES, TREE
 
 from agent.api import shapes
 from agent.api.handlers import document
-from agent.api.shapes import instances, tree
 
 
 @pytest.mark.parametrize(
     ("component", "sample"),
-    [("Instances", instances.SAMPLE), ("Tree", tree.SAMPLE)],
+    [("Instances", INSTANCES), ("Tree", TREE)],
     ids=("instances", "tree"),
 )
 def test_a_sample_is_valid(component: str, sample: object) -> None:

@@ -1,6 +1,6 @@
 """`plimsoll explain --capacity` and `plimsoll defrag --dry-run` on a real agent with two cells and a GPU.
 
-Their answers are those of agent.api.capacity_views, in the shapes of agent.api.shapes.capacity.
+Their answers are those of agent.api.views, in the shapes of agent.api.shapes.claims.
 """
 
 from __future__ import annotations

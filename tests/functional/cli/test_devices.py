@@ -1,4 +1,4 @@
-"""`plimsoll devices` on a real agent with cards: agent.api.device_views, agent.tracker.cordons."""
+"""`plimsoll devices` on a real agent with cards: agent.api.views, agent.tracker.cordons."""
 
 import json
 import os

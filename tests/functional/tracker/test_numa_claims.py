@@ -15,8 +15,7 @@ from kits.numa import CELLS, NICS, NumaHost, ask
 from kits.tracker import uuid_of
 
 from agent import api
-from agent.api.move_views import move_view
-from agent.api.views import claim_view, explanation_view
+from agent.api.views import claim_view, explanation_view, move_view
 from agent.claims.claim import Claim
 from agent.claims.request import RequestGroup
 from agent.driver import Guest, GuestState, UsedMemory, UsedUnit

@@ -1,6 +1,8 @@
 """The table of `plimsoll instances`."""
 
-from agent.api.shapes.instances import INSTANCE_COLUMNS, SAMPLE
+from samples import INSTANCES
+
+from agent.api.shapes.instances import INSTANCE_COLUMNS
 from agent.cli.tables import table_lines
 from agent.cli.terminal import Style
 
@@ -31,5 +33,5 @@ def test_instances_say_what_is_missing() -> None:
 
 
 def test_a_claim_counts_the_resources_of_all_its_providers() -> None:
-    web1 = list(table_lines(INSTANCE_COLUMNS, SAMPLE["instances"], Style()))[1]
+    web1 = list(table_lines(INSTANCE_COLUMNS, INSTANCES["instances"], Style()))[1]
     assert web1.endswith("MEMORY_MB=4096,VCPU=2,VGPU=1")

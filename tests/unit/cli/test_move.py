@@ -4,14 +4,14 @@ import argparse
 from typing import cast
 
 import pytest
+from samples import INSTANCES
 
 from agent.api.shapes.claims import ClaimShape
-from agent.api.shapes.instances import SAMPLE
-from agent.api.shapes.moves import MoveShape
+from agent.api.shapes.instances import MoveShape
 from agent.cli import move
 from agent.cli.client import Client
 
-CLAIM = cast(ClaimShape, SAMPLE["instances"][0]["claim"])
+CLAIM = cast(ClaimShape, INSTANCES["instances"][0]["claim"])
 MIGRATION = "0d1c7a52-8f0e-4f2b-9d4b-3a5f0a7c6e21"
 MOVE: MoveShape = {
     "migration": MIGRATION,

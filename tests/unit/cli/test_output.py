@@ -5,7 +5,7 @@ import io
 import pytest
 
 from agent import errors
-from agent.api.shapes.columns import Column, amounts_text
+from agent.api.shapes.schema import Column, amounts_text
 from agent.cli.client import error_of
 from agent.cli.output import Output, show_error
 from agent.cli.terminal import plain, style_of

@@ -7,7 +7,7 @@ from operator import itemgetter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.api.shapes.columns import Column
+from agent.api.shapes.schema import Column
 from agent.cli.tables import table_lines
 from agent.cli.terminal import Style, shown_width
 

@@ -17,16 +17,16 @@ RELOCATION = {"resource_class": "VGPU", "becomes": "VGPU", "amount": 1, "from": 
 NAMES_CONSUMERS: Mapping[tuple[str, str], Mapping[str, object]] = {
     ("instances", "INSTANCE_COLUMNS"): {**INSTANCE, "claim": None},
     ("instances", "TOP_INSTANCE_COLUMNS"): {**INSTANCE, "claim": None},
-    ("moves", "MOVE_COLUMNS"): {**MOVE, "migration": "m", "instance": UUID, "name": NAME},
-    ("moves", "TOP_MOVE_COLUMNS"): {**MOVE, "instance": UUID, "name": NAME, "since": None},
-    ("history", "EVENT_COLUMNS"): {**EVENT, "consumer": UUID, "name": NAME},
-    ("history", "TOP_EVENT_COLUMNS"): {**EVENT, "consumer": UUID, "name": NAME},
-    ("devices", "DEVICE_COLUMNS"): {
+    ("instances", "MOVE_COLUMNS"): {**MOVE, "migration": "m", "instance": UUID, "name": NAME},
+    ("instances", "TOP_MOVE_COLUMNS"): {**MOVE, "instance": UUID, "name": NAME, "since": None},
+    ("host", "EVENT_COLUMNS"): {**EVENT, "consumer": UUID, "name": NAME},
+    ("host", "TOP_EVENT_COLUMNS"): {**EVENT, "consumer": UUID, "name": NAME},
+    ("providers", "DEVICE_COLUMNS"): {
         **{"unit": "0000:41:00.0", "resource_class": "VGPU", "provider": "node1", "cordon": None},
         **{"health": None, "holder": UUID, "holder_name": NAME},
     },
-    ("reshape", "RELOCATION_COLUMNS"): {**RELOCATION, "consumer": UUID, "name": NAME},
-    ("capacity", "STRANDED_COLUMNS"): {
+    ("providers", "RELOCATION_COLUMNS"): {**RELOCATION, "consumer": UUID, "name": NAME},
+    ("claims", "STRANDED_COLUMNS"): {
         **{"provider": "node1", "resource_class": "VCPU", "free": 1},
         "holders": [{"consumer": UUID, "name": NAME}],
     },
@@ -35,8 +35,8 @@ NAMES_CONSUMERS: Mapping[tuple[str, str], Mapping[str, object]] = {
 
 NAMES_NONE = {
     ("claims", "GUEST_CELL_COLUMNS"): "cells of the one guest that the command is about",
-    ("reshape", "RECEIPT_COLUMNS"): "whole reshapes",
-    ("settings", "SETTING_COLUMNS"): "settings",
+    ("providers", "RECEIPT_COLUMNS"): "whole reshapes",
+    ("host", "SETTING_COLUMNS"): "settings",
     ("claim", "_explained"): "classes, of the claim that the command is about",
     ("tables", "holding_lines"): "what the claim has that the command is about",
     ("tables", "shortfall_lines"): "classes and providers",

@@ -4,10 +4,10 @@ from typing import get_type_hints
 
 from kits.status import fill, sight
 
-from agent.api.shapes.errors import ErrorDetailShape, ErrorShape
-from agent.api.shapes.overview import OverviewShape
-from agent.api.shapes.requests import ClaimByGroupsShape, GroupShape
-from agent.api.status_views import overview_view
+from agent.api.shapes.claims import ClaimByGroupsShape, GroupShape
+from agent.api.shapes.host import OverviewShape
+from agent.api.shapes.schema import ErrorDetailShape, ErrorShape
+from agent.api.views import overview_view
 from agent.claims.parse_request import parse_claim
 from agent.http.errors import error_body
 
