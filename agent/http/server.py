@@ -3,7 +3,8 @@
     accept -> handshake -> head and body, as they arrive -> a thread -> what the client did not take at once
 
 A request gets one of the threads once all of it is here, and keeps it for its answer alone: one more thread,
-which waits for no client, does the rest. So any number of slow clients keep no thread.
+which waits for no client and for no place in the queue, does the rest. So any number of slow clients keep no
+thread. What a greedy client sends before it has its answer waits for those that have no answer yet.
 
 Source: https://cheroot.cherrypy.dev/en/latest/pkg/cheroot.server/
 """
@@ -20,6 +21,7 @@ import selectors
 import socket
 import ssl
 import time
+from collections import deque
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from io import DEFAULT_BUFFER_SIZE, BytesIO
@@ -30,6 +32,7 @@ from cheroot import connections, errors, wsgi
 from cheroot import server as cheroot_server
 from cheroot.makefile import StreamReader, StreamWriter
 from cheroot.ssl import Adapter
+from cheroot.workers.threadpool import ThreadPool
 
 from agent import log
 from agent.errors import MORE_DESCRIPTORS, NO_DESCRIPTORS
@@ -41,7 +44,6 @@ if TYPE_CHECKING:
 
 LOG = log.get(__name__)
 
-QUEUE_TIMEOUT_S = 1
 LEAST_BYTES_S = 64 * 1024
 """A long request or answer has a second more for each so many of its bytes."""
 ARRIVING_BODIES = 4
@@ -63,13 +65,14 @@ class Limits:
     """What one server spends on its clients.
 
     `threads` requests are answered at the same time, `waiting` requests wait for a thread (None: any
-    number), and the server answers 503 to further ones. Up to `connections` are open; for a further one, the
-    server closes the one whose time is over first. `kept_alive` of them may stay open between requests, for
-    `io_timeout_s`. The last `reserve` file descriptors of the process are left to its other parts: a client
-    that gets one of them makes the server close another, as above. A request has `request_timeout_s` from its
-    first byte to arrive completely, and a second more for each LEAST_BYTES_S of it; a TLS handshake has as
-    long. So has the client to take the answer, with a second more for each LEAST_BYTES_S that the kernel has
-    taken of it. cheroot reads `body_bytes` = 0 as no limit.
+    number), and the server answers 503 to further ones. What a client sent ahead of its answers waits behind
+    them, and is not counted. Up to `connections` are open beside those that have a thread; for a further one,
+    the server closes one that has sent ahead, or else the one whose time is over first. `kept_alive` of them
+    may stay open between requests, for `io_timeout_s`. The last `reserve` file descriptors of the process are
+    left to its other parts: a client that gets one of them makes the server close another, as above. A
+    request has `request_timeout_s` from its first byte to arrive completely, and a second more for each
+    LEAST_BYTES_S of it; a TLS handshake has as long. So has the client to take the answer, with a second more
+    for each LEAST_BYTES_S that the kernel has taken of it. cheroot reads `body_bytes` = 0 as no limit.
     """
 
     threads: int
@@ -185,7 +188,7 @@ class _Connection(cheroot_server.HTTPConnection):
     `began` is when its first byte arrived, or the handshake began (of the monotonic clock); None between
     requests. `events` are what the connection waits for; `ended`: its client sends nothing more. `answered`
     is when a thread left an answer that its client has not taken in full, of `size` bytes then; `is_last`:
-    no request follows.
+    no request follows. `is_ahead`: the client sent the request before it had the answer to the last one.
     """
 
     RequestHandlerClass = _Request
@@ -202,6 +205,7 @@ class _Connection(cheroot_server.HTTPConnection):
         self.answered: float | None = None
         self.size = 0
         self.is_last = False
+        self.is_ahead = False
         self.socket.unsent = bytearray()
         self._searched = 0
 
@@ -391,12 +395,14 @@ class _Connections(connections.ConnectionManager):
             self.wait_for(conn)
         elif conn.received:
             conn.began = time.monotonic()  # nothing was read meanwhile
+            conn.is_ahead = True
             self.server.process_conn(conn)
         else:
             self.wait_for(conn)
 
     def wait_for(self, conn: _Connection) -> None:
         """Wait until more arrives of the connection's request, or more can be sent of its answer."""
+        conn.is_ahead = False
         self._selector.register(conn.socket.fileno(), conn.events, data=conn)
 
     def _run(self, expiration_interval: float) -> None:
@@ -437,19 +443,21 @@ class _Connections(connections.ConnectionManager):
                     raise
                 if self._is_anyone_there():
                     self._tell_lack()
-                    self._make_place()
+                    if not self._make_place():
+                        time.sleep(_FULL_PAUSE_S)  # the threads have all others
                 return
             if conn is None:
                 return
             if not self.server.ready:  # the connection that wakes this loop for the stop
                 conn.close()
                 return
-            if self._num_connections >= self.server.limits.connections:
-                self._make_place()
+            if self._num_connections + self.server.requests.waiting >= self.server.limits.connections:
+                if not self._make_place():
+                    self.server.turn_away(conn)
+                    continue
             elif conn.socket.fileno() >= descriptor_limit() - self.server.limits.reserve:
                 self._tell_lack()
-                if self._num_connections:  # else it is the only one
-                    self._make_place()
+                self._make_place()  # unless it is the only one
             self.server.process_conn(conn)
 
     def _is_anyone_there(self) -> bool:
@@ -472,12 +480,18 @@ class _Connections(connections.ConnectionManager):
             MORE_DESCRIPTORS,
         )
 
-    def _make_place(self) -> None:
-        """Close the connection whose time is over first; without any, wait for the threads'."""
-        if waiting := self._waiting():
+    def _make_place(self) -> bool:
+        """Close a connection that has sent ahead of its answers, or else the one whose time is over first.
+
+        False where there is none.
+        """
+        if (greedy := self.server.requests.take_ahead()) is not None:
+            self.server.turn_away(greedy)
+        elif waiting := self._waiting():
             self._give_up(min(waiting, key=lambda each: each.due), "others connect, and it is the slowest")
         else:
-            time.sleep(_FULL_PAUSE_S)
+            return False
+        return True
 
     def _bound_memory(self, conn: _Connection) -> None:
         limits = self.server.limits
@@ -513,6 +527,51 @@ class _Connections(connections.ConnectionManager):
         super().close()
 
 
+class _Waiting(queue.Queue[Any]):
+    """The connections whose requests wait for a thread: those that sent ahead of their answers come last."""
+
+    def _init(self, maxsize: int) -> None:
+        self.first: deque[Any] = deque()
+        self.ahead: deque[Any] = deque()
+
+    def _qsize(self) -> int:
+        return len(self.first) + len(self.ahead)
+
+    def _put(self, item: Any) -> None:
+        # cheroot's request that a thread ends goes behind all others
+        (self.first if isinstance(item, _Connection) and not item.is_ahead else self.ahead).append(item)
+
+    def _get(self) -> Any:
+        return (self.first or self.ahead).popleft()
+
+
+class _Threads(ThreadPool):
+    """The threads that answer, and the queue before them, at which nobody waits for a place."""
+
+    def __init__(self, server: "BoundedServer", limits: Limits) -> None:
+        super().__init__(server, min=limits.threads, max=limits.threads)
+        self._most = limits.waiting
+        self._queue = _Waiting()
+        self.get = self._queue.get
+
+    @property
+    def waiting(self) -> int:
+        """How many connections wait for a thread."""
+        return self._queue.qsize()
+
+    def offer(self, conn: _Connection) -> bool:
+        """Have a thread answer the request that the connection has taken; False where too many wait."""
+        if not conn.is_ahead and self._most is not None and len(self._queue.first) >= self._most:
+            return False
+        self._queue.put(conn)
+        return True
+
+    def take_ahead(self) -> _Connection | None:
+        """Take one back that sent ahead of its answers; None where none waits."""
+        with self._queue.mutex:
+            return self._queue.ahead.pop() if self._queue.ahead else None
+
+
 class BoundedServer(wsgi.Server):
     """Serves a WSGI application at a Unix socket (a `Path`) or at (IP address, port).
 
@@ -544,11 +603,10 @@ class BoundedServer(wsgi.Server):
             request_queue_size=limits.backlog,
             timeout=limits.io_timeout_s,
             shutdown_timeout=limits.stop_timeout_s,
-            accepted_queue_size=-1 if limits.waiting is None else limits.waiting,
-            accepted_queue_timeout=QUEUE_TIMEOUT_S,
             peercreds_enabled=peer_credentials,
         )
         self.limits = limits
+        self.requests = _Threads(self, limits)
         self.json_errors = json_errors
         self.expiration_interval = limits.idle_check_interval_s
         self.keep_alive_conn_limit = limits.kept_alive
@@ -603,11 +661,15 @@ class BoundedServer(wsgi.Server):
                 self._connections.wait_for(conn)
             return
         conn.take_request()
-        try:
-            self.requests.put(conn)
-        except queue.Full:
-            LOG.warning("Too many connections wait for an answer; one was turned away.")
-            with suppress(OSError), closing(conn):
+        if not self.requests.offer(conn):
+            self.turn_away(conn)
+
+    def turn_away(self, conn: _Connection) -> None:
+        """Answer 503, as far as the client takes it now, and close the connection."""
+        LOG.warning("Too many connections wait for an answer; one was turned away.")
+        with suppress(OSError), closing(conn):
+            conn.socket.settimeout(0)
+            if not conn.in_handshake:
                 _Request(self, conn).simple_response("503 Service Unavailable", Busy.SENTENCE)
 
     def bind_unix_socket(self, bind_addr: str) -> socket.socket:

@@ -195,9 +195,8 @@ def _plain(status: int, sentence: str) -> WebResponse:
 
 LIMITS = Limits(
     threads=4,
-    backlog=32,
-    waiting=16,
-    connections=64,
+    backlog=512,
+    connections=640,
     kept_alive=8,
     header_bytes=8 * 1024,
     body_bytes=1,  # 0 is no limit

@@ -131,7 +131,7 @@ def test_silent_clients_keep_no_thread() -> None:
 class Door:
     """A server of two threads at a TCP address, plain or over TLS, and connections to it."""
 
-    def __init__(self, directory: Path, with_tls: bool, **limits: Any) -> None:
+    def __init__(self, directory: Path, with_tls: bool, application: Any = None, **limits: Any) -> None:
         context = None
         self._trust: ssl.SSLContext | None = None
         if with_tls:
@@ -141,7 +141,7 @@ class Door:
             self._trust = ssl.create_default_context(cafile=str(certificate))
         limits = {"request_timeout_s": 0.3, "idle_check_interval_s": 0.05, "body_bytes": 10**8, **limits}
         self.listener = Listener(
-            BoundedServer(LOOPBACK, echo, replace(LIMITS, **limits), tls=context), "the test"
+            BoundedServer(LOOPBACK, application or echo, replace(LIMITS, **limits), tls=context), "the test"
         )
         self.listener.start()
         host, _, port = self.listener.address.rpartition(":")
@@ -300,6 +300,92 @@ def test_a_body_that_waits_for_a_word_is_asked_for_once(open_door: Callable[...,
         connection.sendall(head)
         assert connection.recv(4096) == b"HTTP/1.1 100 Continue\r\n\r\n"
         assert exchange(connection, b"body").startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    ("count", "with_tls", "waiting"), [(64, False, 16), (64, True, 16), (600, False, None)]
+)
+def test_a_client_beside_greedy_ones_is_answered_within_a_second(
+    tmp_path: Path, count: int, with_tls: bool, waiting: int | None
+) -> None:
+    """They ask for much at once; what they sent ahead waits for those that have no answer yet."""
+
+    def takes_a_while(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        time.sleep(0.004)
+        return echo(environ, start_response)
+
+    limits = {"waiting": waiting, "connections": 640, "kept_alive": 640, "backlog": 512}
+    door = Door(tmp_path, with_tls, takes_a_while, request_timeout_s=30, **limits)
+    with ExitStack() as stack:
+        stack.callback(door.listener.stop)
+        greedy = [stack.enter_context(door.connect()) for _ in range(count)]
+        for connection in greedy:
+            connection.sendall(300 * CLOSING.replace(b"Connection: close\r\n", b""))
+            if waiting is not None:  # so that the queue has place for the first of each
+                assert connection.recv(4096)
+        for connection in greedy[-1:]:
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200 ")
+        for _ in range(3):
+            began = time.monotonic()
+            assert door.is_answered()
+            assert time.monotonic() - began < 1
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+def test_who_finds_the_queue_full_is_told_so_at_once(tmp_path: Path, with_tls: bool) -> None:
+    goes_on = threading.Event()
+
+    def waits(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        assert goes_on.wait(10)
+        return echo(environ, start_response)
+
+    door = Door(tmp_path, with_tls, waits, threads=1, waiting=1, request_timeout_s=30)
+    with ExitStack() as stack:
+        stack.callback(door.listener.stop)
+        stack.callback(goes_on.set)
+        first, second, *others = [stack.enter_context(door.connect()) for _ in range(7)]
+        first.sendall(CLOSING)
+        time.sleep(0.1)
+        second.sendall(CLOSING)
+        time.sleep(0.1)
+        began = time.monotonic()
+        for connection in others:
+            connection.sendall(CLOSING)
+        replies = [exchange(connection, b"") for connection in others]
+        assert time.monotonic() - began < 0.5
+        assert all(reply.startswith(b"HTTP/1.1 503 ") for reply in replies)
+        goes_on.set()
+        assert all(exchange(each, b"").startswith(b"HTTP/1.1 200 ") for each in (first, second))
+
+
+def test_a_greedy_client_makes_place_before_one_that_waits(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those that wait for a thread count as connections; of what they sent ahead they lose the rest."""
+    goes_on = threading.Semaphore(0)
+
+    def waits(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        assert goes_on.acquire(timeout=10)
+        return echo(environ, start_response)
+
+    door = Door(tmp_path, False, waits, threads=1, connections=3, request_timeout_s=30, io_timeout_s=30)
+    with ExitStack() as stack:
+        stack.callback(door.listener.stop)
+        stack.callback(lambda: goes_on.release(100))
+        greedy = stack.enter_context(door.connect())
+        greedy.sendall(2 * CLOSING.replace(b"Connection: close\r\n", b""))
+        waiting = [stack.enter_context(door.connect()) for _ in range(2)]
+        time.sleep(0.1)
+        waiting[0].sendall(CLOSING)
+        time.sleep(0.1)
+        goes_on.release()  # one of `waiting` has the thread, the rest of the greedy one's waits for it
+        time.sleep(0.1)
+        waiting += [stack.enter_context(door.connect()) for _ in range(2)]
+        replies = exchange(greedy, b"")
+        assert replies.count(b"HTTP/1.1 200 ") == 1 and replies.count(b"HTTP/1.1 503 ") == 1
+        goes_on.release(100)
+        waiting[1].sendall(CLOSING)
+        assert all(exchange(each, b"").startswith(b"HTTP/1.1 200 ") for each in waiting[:2])
 
 
 @pytest.mark.parametrize("length", [b"-5", b"+5", b"1_0", b"9" * 5000])
