@@ -24,10 +24,9 @@ from agent.audit.findings import FINDING_KINDS
 from agent.claims.extra_specs import CLAIM_SPECS, NO_CLAIM, REFUSED_BY_NOVA, REFUSED_HERE, ExtraSpec
 from agent.claims.image import NO_CLAIM as IMAGE_NO_CLAIM
 from agent.claims.image import TRAIT_PROPERTIES, ImageProperty
+from agent.cli.output import Style, table_lines
 from agent.cli.parser import build as build_parser
-from agent.cli.provider_tree import tree_lines
-from agent.cli.tables import table_lines
-from agent.cli.terminal import Style
+from agent.cli.tree import tree_lines
 from agent.config.nova_names import NOVA_NAMES
 from agent.config.options import all_options, allowed, driver_classes, is_pattern
 from agent.config.settings import sample

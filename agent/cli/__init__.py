@@ -5,9 +5,10 @@ that needs more imports it itself.
 
 To add a command, for example `plimsoll lost`:
 
-1. `agent/cli/lost.py`: `add_lost_command` with its grammar and help, and the function that it runs.
+1. In the file of its subject, here `agent/cli/status.py`: `add_lost_command` with its grammar and help, and
+   the function that it runs.
 2. `agent/cli/parser.py`: `add_lost_command` in `COMMANDS`.
-3. `tests/functional/cli/test_lost.py`: what the command prints, and its exit codes.
+3. `tests/functional/cli/test_status.py`: what the command prints, and its exit codes.
 4. `docs/cli.md`: its options, if it has any; `./dev generate` adds it to the table of commands.
 5. If the API lacks the answer: its shape in `agent/api/shapes/`, the view that builds it, the handler in
    `agent/api/handlers.py` and the route in `agent/api/routes.py`; `./dev generate` writes the rest.

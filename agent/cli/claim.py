@@ -1,22 +1,34 @@
-"""`plimsoll claim`."""
+"""`plimsoll claim` and `plimsoll release`, and the tables of what a claim holds and what one lacks."""
 
 from __future__ import annotations
 
-import argparse
-import sys
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
 
-from agent.cli.claim_body import NEW, addition_body, claim_body, new_consumer
-from agent.cli.client import Client, claim_path, client_of, read_names, read_providers
-from agent.cli.consumers import INSTANCE_HELP, find_instance
+from agent.cli.claim_request import (
+    NEW,
+    STANDARD_INPUT,
+    add_claim_options,
+    addition_body,
+    claim_body,
+    new_consumer,
+    read_text_file,
+    show_notes,
+)
+from agent.cli.client import (
+    INSTANCE_HELP,
+    Client,
+    claim_path,
+    client_of,
+    find_instance,
+    read_names,
+    read_providers,
+)
+from agent.cli.domain import CONNECTION_DEFAULT, Libvirt, add_libvirt_options
 from agent.cli.grammar import complete_instances
-from agent.cli.libvirt_domain import CONNECTION_DEFAULT, Libvirt, add_libvirt_options
-from agent.cli.output import Output
-from agent.cli.tables import cells_lines, claim_lines, makings_lines, shortfall_rows, table_lines
-from agent.cli.terminal import Style, plain
-from agent.cli.text_file import STANDARD_INPUT, read_text_file
+from agent.cli.output import NOTHING, Style, show, table_lines, titled_lines
 from agent.errors import (
     ClaimConflict,
     DaemonUnreachable,
@@ -24,6 +36,7 @@ from agent.errors import (
     PlimsollError,
     UnknownConsumer,
     UsageError,
+    plain,
 )
 
 if TYPE_CHECKING:
@@ -31,6 +44,11 @@ if TYPE_CHECKING:
         ClaimShape,
         DomainShape,
         ExplanationShape,
+        GuestCellShape,
+        HoldingShape,
+        MakingShape,
+        ReleasedShape,
+        ShortfallShape,
     )
     from agent.api.shapes.providers import ResourceProviderShape
     from agent.cli.grammar import CommandAdder
@@ -79,40 +97,6 @@ def add_claim_command(add: CommandAdder) -> None:
     )
 
 
-def add_claim_options(command: argparse.ArgumentParser) -> None:
-    """Add the options that say what the instance needs, of `claim` and of `move begin`."""
-    command.add_argument("--resources", metavar="CLASS=N,...", help="resources from any of the providers")
-    command.add_argument(
-        "--group",
-        metavar="SUFFIX:CLASS=N,...",
-        action="append",
-        help="resources from one provider together; may be repeated",
-    )
-    command.add_argument(
-        "--required",
-        metavar="[SUFFIX:]TRAIT",
-        action="append",
-        help="a trait that the provider must have, !TRAIT must not, in:TRAIT,TRAIT one of; may be repeated",
-    )
-    command.add_argument(
-        "--group-policy",
-        choices=("none", "isolate"),
-        help="whether the groups may share a provider (none) or not (isolate)",
-    )
-    command.add_argument("--flavor", metavar="vcpus=N,memory_mb=N,disk_gb=N", help="a flavor instead")
-    command.add_argument(
-        "--spec", metavar="KEY=VALUE", action="append", help="an extra spec of the flavor; may be repeated"
-    )
-    command.add_argument(
-        "--image",
-        metavar="KEY=VALUE",
-        action="append",
-        help="a property of the guest's image, as glance has it; may be repeated",
-    )
-    command.add_argument("--file", metavar="FILE", help="the whole request as JSON; - is standard input")
-    command.add_argument("--name", help="the instance's name, for people")
-
-
 def claim(args: Namespace) -> ExitCode:
     """Claim, or with --dry-run explain whether the claim would fit."""
     if args.domain is not None:
@@ -141,7 +125,7 @@ def claim(args: Namespace) -> ExitCode:
         if "consumer" not in body and {"consumer", "instances"} & error.details.keys():
             error.message += f"; --new claims for another instance that is called {body['name']}"
         raise
-    Output(args.output).show(answer, lambda style: _claimed(answer, read_names(client), style))
+    show(args, answer, lambda style: _claimed(answer, read_names(client), style))
     show_notes(answer)
     return ExitCode.DONE
 
@@ -155,12 +139,6 @@ def _identify(args: Namespace, client: Client, body: dict[str, Any]) -> None:
     except UnknownConsumer as error:
         error.message += f"{'' if error.message.endswith('?') else ';'} --name claims for a new one"
         raise
-
-
-def show_notes(answer: Mapping[str, Any]) -> None:
-    """Print on standard error what the agent says of words of the request that have no effect."""
-    for sentence in answer.get("notes", ()):
-        print(f"plimsoll: note: {plain(sentence)}", file=sys.stderr)
 
 
 def _claim_domain(args: Namespace) -> ExitCode:
@@ -181,16 +159,14 @@ def _claim_domain(args: Namespace) -> ExitCode:
     written: DomainShape = client.request("POST", "/v1/domains", body)
     show_notes(written)
     if libvirt is None:
-        Output(args.output).show(written, lambda _: [written["xml"].rstrip("\n")])
+        show(args, written, lambda _: [written["xml"].rstrip("\n")])
         return ExitCode.DONE
     try:
         done = libvirt.hand_over(written, start=args.start)
     except PlimsollError as error:
         error.message += f"; {_after_refusal(args, client, written)}"
         raise
-    Output(args.output).show(
-        written, lambda style: [done, *_claimed(written["claim"], read_names(client), style)]
-    )
+    show(args, written, lambda style: [done, *_claimed(written["claim"], read_names(client), style)])
     return ExitCode.DONE
 
 
@@ -217,63 +193,35 @@ def _claimed(claim: ClaimShape, names: Mapping[str, str], style: Style) -> Itera
 def _explain(args: Namespace, client: Client, path: str, body: dict[str, Any]) -> ExitCode:
     answer: ExplanationShape = client.request("POST", f"{path}?dry_run=true", body)
     show_notes(answer)
-    Output(args.output).show(answer, lambda style: _explained(answer, read_providers(client), style))
+    show(args, answer, lambda style: _explained(answer, read_providers(client), style))
     return ExitCode.DONE if answer["fits"] and answer["closed"] is None else ExitCode.REFUSED
-
-
-class _Verdict(NamedTuple):
-    """A class, or a trait, of a claim: what was asked, what is free on which provider, and the verdict."""
-
-    resource_class: str
-    asked: int | str
-    free: int | str
-    provider: str
-    verdict: str
 
 
 def _explained(
     explanation: ExplanationShape, providers: Mapping[str, ResourceProviderShape], style: Style
 ) -> Iterator[str]:
-    from agent.api.shapes.schema import Column
-
-    columns: tuple[Column[_Verdict], ...] = (
-        Column("RESOURCE CLASS", lambda row: row.resource_class),
-        Column("ASKED", lambda row: row.asked),
-        Column("FREE", lambda row: row.free),
-        Column("PROVIDER", lambda row: row.provider),
-        Column("VERDICT", lambda row: row.verdict),
-    )
     verdict = "it fits" if explanation["fits"] else "it does not fit"
     closed = explanation["closed"]
     yield verdict if closed is None else f"{verdict}, and claims are closed: {plain(closed)}"
-    yield from table_lines(columns, list(_verdicts(explanation, providers)), style)
-    yield from cells_lines(explanation["cells"], style)
-    yield from makings_lines(explanation["to_make"], style)
-
-
-def _verdicts(
-    explanation: ExplanationShape, providers: Mapping[str, ResourceProviderShape]
-) -> Iterator[_Verdict]:
+    rows: list[ShortfallRow] = []
     for uuid, allocation in explanation["allocations"].items():
         provider = providers.get(uuid)
+        name = provider["name"] if provider else uuid
         for resource_class, amount in allocation["resources"].items():
-            name = provider["name"] if provider else uuid
-            yield _Verdict(resource_class, amount, _free(provider, resource_class), name, "fits")
+            rows.append((resource_class, amount, _free(provider, resource_class), name, "fits"))
     shortfalls = explanation["shortfalls"]
     if not explanation["fits"]:
         short = {shortfall["resource_class"] for shortfall in shortfalls if not shortfall.get("traits")}
         for resource_class, amount in explanation["asked"].items():
-            if resource_class not in short:
-                yield _would_fit(resource_class, amount, providers)
-    for row in shortfall_rows(shortfalls):
-        yield _Verdict(row.what, row.asked, row.free, row.provider, f"short: {row.reason}")
-
-
-def _would_fit(resource_class: str, amount: int, providers: Mapping[str, ResourceProviderShape]) -> _Verdict:
-    """The verdict on the provider with the most free of the class."""
-    best = max(providers.values(), key=lambda provider: _free(provider, resource_class), default=None)
-    name = best["name"] if best else "-"
-    return _Verdict(resource_class, amount, _free(best, resource_class), name, "would fit")
+            if resource_class not in short:  # shown is the provider with the most free of the class
+                free = [(_free(each, resource_class), each["name"]) for each in providers.values()]
+                most, name = max(free, key=itemgetter(0), default=(0, NOTHING))
+                rows.append((resource_class, amount, most, name, "would fit"))
+    for what, asked, left, where, reason in shortfall_rows(shortfalls):
+        rows.append((what, asked, left, where, f"short: {reason}"))
+    yield from titled_lines(("RESOURCE CLASS", "ASKED", "FREE", "PROVIDER", "VERDICT"), rows, style)
+    yield from cells_lines(explanation["cells"], style)
+    yield from makings_lines(explanation["to_make"], style)
 
 
 def _free(provider: ResourceProviderShape | None, resource_class: str) -> int:
@@ -282,3 +230,113 @@ def _free(provider: ResourceProviderShape | None, resource_class: str) -> int:
         return 0
     capacity = int(provider["inventories"][resource_class]["capacity"])
     return max(capacity - int(provider["usages"].get(resource_class, 0)), 0)
+
+
+def add_release_command(add: CommandAdder) -> None:
+    """Add `plimsoll release`."""
+    command = add(
+        "release",
+        release,
+        "release the claim of an instance",
+        "Refuses to release the claim of a guest that runs here, and says what would be offered to others.\n"
+        "If Placement does not answer, the release is journaled, and the agent delivers it later.",
+        "  plimsoll release web1\n  plimsoll release 5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69",
+    )
+    complete_instances(command.add_argument("consumer", metavar="CONSUMER", help=INSTANCE_HELP))
+    command.add_argument("--force", action="store_true", help="also release the claim of a guest that runs")
+
+
+def release(args: Namespace) -> ExitCode:
+    """Release a claim."""
+    client = client_of(args)
+    consumer = find_instance(client, args.consumer)
+    answer: ReleasedShape = client.request("DELETE", f"{claim_path(consumer)}{'?force=true' * args.force}")
+    journaled = (
+        "" if answer["released"] else "; journaled: the agent delivers it when it may write to Placement"
+    )
+    show(args, answer, lambda _: [f"released {answer['consumer']}{journaled}"])
+    return ExitCode.DONE
+
+
+def claim_lines(claim: ClaimShape, names: Mapping[str, str], style: Style) -> Iterator[str]:
+    """What a claim holds, which exact units each suffixed group of its request got, and the units to make.
+
+    `names` as for `holding_lines`.
+    """
+    from agent.api.shapes.schema import list_text
+
+    yield from holding_lines(claim, names, style)
+    rows = [
+        (mapping["label"], names.get(uuid, uuid), list_text(unit for exact in by.values() for unit in exact))
+        for mapping in claim["mappings"]
+        if mapping["suffix"]
+        for uuid, by in mapping["units"].items()
+    ]
+    if rows:
+        yield from titled_lines(("GROUP", "PROVIDER", "UNITS"), rows, style)
+    yield from makings_lines(claim["to_make"], style)
+
+
+def holding_lines(
+    holding: ClaimShape | HoldingShape, names: Mapping[str, str], style: Style
+) -> Iterator[str]:
+    """The allocations of a consumer with their exact units, and its NUMA cells.
+
+    `names` is {provider uuid: name}; a provider without a name is shown by its uuid.
+    """
+    from agent.api.shapes.schema import list_text
+
+    rows = sorted(
+        (
+            names.get(uuid, uuid),
+            resource_class,
+            amount,
+            list_text(holding["units"].get(uuid, {}).get(resource_class, ())),
+        )
+        for uuid, allocation in holding["allocations"].items()
+        for resource_class, amount in allocation["resources"].items()
+    )
+    yield from titled_lines(("PROVIDER", "RESOURCE CLASS", "AMOUNT", "UNITS"), rows, style)
+    yield from cells_lines(holding["cells"], style)
+
+
+def cells_lines(cells: Sequence[GuestCellShape], style: Style) -> Iterator[str]:
+    """The guest's NUMA cells; nothing for a guest without any."""
+    from agent.api.shapes.claims import GUEST_CELL_COLUMNS
+
+    if cells:
+        yield from table_lines(GUEST_CELL_COLUMNS, cells, style)
+
+
+def makings_lines(makings: Mapping[str, MakingShape], style: Style) -> Iterator[str]:
+    """The units to make; nothing if all of them exist."""
+    rows = [
+        (unit, making["type"], making["parent"], making.get("placement", NOTHING))
+        for unit, making in makings.items()
+    ]
+    if rows:
+        yield from titled_lines(("TO MAKE", "TYPE", "ON", "AT"), rows, style)
+
+
+ShortfallRow = tuple[str, "int | str", "int | str", str, str]
+"""What is missing (a class, or a trait, of which there is no amount), asked, free, the provider, and why."""
+
+
+def shortfall_rows(shortfalls: Iterable[ShortfallShape]) -> list[ShortfallRow]:
+    """A row for each shortfall of a class, and for each trait that is missing or forbidden."""
+    rows: dict[ShortfallRow, None] = {}
+    for short in shortfalls:
+        what, traits = short["resource_class"] or NOTHING, short.get("traits", [])
+        asked: int | str = short["asked"]
+        free: int | str = short["free"]
+        if traits or what == NOTHING:
+            what, asked, free = f"trait {' or '.join(traits)}" if traits else what, NOTHING, NOTHING
+        rows[(what, asked, free, short["provider"] or NOTHING, short["reason"])] = None
+    return list(rows)  # each once: a trait may be missing for several classes
+
+
+def shortfall_lines(shortfalls: Sequence[ShortfallShape], style: Style) -> Iterator[str]:
+    """A table of what is missing where; nothing where nothing is."""
+    if shortfalls:
+        titles = ("RESOURCE CLASS", "ASKED", "FREE", "PROVIDER", "WHY")
+        yield from titled_lines(titles, shortfall_rows(shortfalls), style)

@@ -1,18 +1,15 @@
-"""`plimsoll doctor`."""
+"""`plimsoll doctor`, and `plimsoll support-bundle`, which has the doctor's checks among much else."""
 
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 from agent.cli.client import SOCKET_DEFAULT, Client
-from agent.cli.grammar import not_empty
-from agent.cli.output import Output
-from agent.cli.settings_files import add_settings_options, settings_paths
-from agent.cli.terminal import Style, plain
-from agent.cli.waiting import waiting
-from agent.errors import ExitCode, counted
+from agent.cli.grammar import add_settings_options, not_empty, settings_paths
+from agent.cli.output import Style, show, waiting
+from agent.errors import ExitCode, counted, plain
 
 if TYPE_CHECKING:
     from agent.cli.grammar import CommandAdder
@@ -60,15 +57,49 @@ def doctor(args: Namespace) -> ExitCode:
             show_activity(
                 f"looking at the host; {counted(len(checks), 'check')} done, the last one: {check.name}"
             )
-    answer = {"checks": [check.to_json() for check in checks]}
-    Output(args.output).show(answer, lambda style: _lines(answer["checks"], style))
+
+    def lines(style: Style) -> Iterator[str]:
+        width = max(len(check.name) for check in checks)
+        for check in checks:
+            verdict = style.paint(VERDICT_COLOURS[check.verdict], f"{check.verdict:<7}")
+            yield f"{verdict}  {check.name:<{width}}  {plain(check.sentence)}"
+            if check.verdict is not CheckVerdict.GOOD:
+                yield f"{'':7}  {'':<{width}}  -> {plain(check.remedy)}"
+
+    show(args, {"checks": [check.to_json() for check in checks]}, lines)
     return ExitCode.FAILED if worst(checks) is CheckVerdict.BAD else ExitCode.DONE
 
 
-def _lines(checks: Sequence[dict[str, str]], style: Style) -> Iterator[str]:
-    width = max(len(check["name"]) for check in checks)
-    for check in checks:
-        verdict = style.paint(VERDICT_COLOURS[check["verdict"]], f"{check['verdict']:<7}")
-        yield f"{verdict}  {check['name']:<{width}}  {plain(check['sentence'])}"
-        if check["verdict"] != "good":
-            yield f"{'':7}  {'':<{width}}  -> {plain(check['remedy'])}"
+def add_support_bundle_command(add: CommandAdder) -> None:
+    """Add `plimsoll support-bundle`."""
+    command = add(
+        "support-bundle",
+        support_bundle,
+        "gather what is known about the agent in one file, with secrets masked",
+        "Contains status, tree, claims, moves, findings, settings, the doctor's checks and the end of the\n"
+        "log, as a .tar.gz that only you can read. The values of secret options are masked everywhere. The\n"
+        "bundle names what could not be gathered. Look through it before you hand it on.",
+        "  plimsoll support-bundle\n  plimsoll support-bundle --to /tmp/plimsoll.tar.gz",
+    )
+    command.add_argument(
+        "--to", metavar="FILE", help="the file to write (default: plimsoll-HOST-TIME.tar.gz here)"
+    )
+    add_settings_options(command)
+
+
+def support_bundle(args: Namespace) -> ExitCode:
+    """Write the bundle."""
+    from agent.doctor.bundle import gather
+
+    given = args.socket if args.socket != SOCKET_DEFAULT else ""
+
+    def ask(socket: str, path: str) -> Any:
+        return Client(given or socket or args.socket, args.timeout).get(path)
+
+    path, members = gather(args.to, *settings_paths(args), ask)
+    show(
+        args,
+        {"file": str(path), "members": members},
+        lambda _: [f"{path}: {', '.join(members)}", "look through it before you hand it on"],
+    )
+    return ExitCode.DONE

@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from agent.cli.client import Client, client_of, is_denied
 from agent.cli.grammar import add_verbs
-from agent.cli.output import Output
-from agent.cli.terminal import Style, plain
-from agent.cli.waiting import waiting
-from agent.errors import ClaimsClosed, DriverUnavailable, ExitCode, Forbidden, PlimsollError, StateError
+from agent.cli.output import Style, show, waiting
+from agent.errors import (
+    ClaimsClosed,
+    DriverUnavailable,
+    ExitCode,
+    Forbidden,
+    PlimsollError,
+    StateError,
+    plain,
+)
 from agent.gate import install
 from agent.gate.hook import HookConfig
 
@@ -71,25 +77,21 @@ def add_gate_command(add: CommandAdder) -> None:
 
 def enable(args: Namespace) -> ExitCode:
     """Install the hook."""
+    from agent.gate.effect import RUN, GatePaths, read_effect
+
     before = install.hook_state()
     install.enable()
     answer = {"hook": str(install.HOOK), "state": install.hook_state().value, "before": before.value}
-    Output(args.output).show(answer, lambda _: _enabled())
+    lacking = read_effect(GatePaths(install.HOOK, install.CONFIG, RUN), None).lacking
+    lines = [f"the gate is enabled: {install.HOOK}", *(f"NOT IN EFFECT yet: {why}" for why in lacking)]
+    show(args, answer, lambda _: lines)
     return ExitCode.DONE
-
-
-def _enabled() -> Iterator[str]:
-    from agent.gate.effect import RUN, GatePaths, read_effect
-
-    yield f"the gate is enabled: {install.HOOK}"
-    for reason in read_effect(GatePaths(install.HOOK, install.CONFIG, RUN), None).lacking:
-        yield f"NOT IN EFFECT yet: {reason}"
 
 
 def disable(args: Namespace) -> ExitCode:
     """Remove the hook."""
     install.disable()
-    Output(args.output).show({"state": install.hook_state().value}, lambda _: ["the gate is disabled"])
+    show(args, {"state": install.hook_state().value}, lambda _: ["the gate is disabled"])
     return ExitCode.DONE
 
 
@@ -106,7 +108,7 @@ def status(args: Namespace) -> ExitCode:
         "unanswered": config.unanswered,
         "problems": config.problems,
     }
-    Output(args.output).show(answer, lambda style: _status_lines(answer, style))
+    show(args, answer, lambda style: _status_lines(answer, style))
     if effect.state is None:
         raise StateError(f"{install.HOOK} cannot be read; run this as root.")
     return ExitCode.DRIFT_FOUND if effect.reasons else ExitCode.DONE
@@ -157,7 +159,11 @@ def claim_running(args: Namespace) -> ExitCode:
     """Claim for the guests that run without a claim."""
     with waiting("waiting until claims are open, and claiming"):
         answer = _claim_when_open(client_of(args, quiet=True), time.monotonic() + args.timeout)
-    Output(args.output).show(answer, lambda _: _claimed(answer))
+    lines = [
+        *(f"claimed: {plain(verdict['sentence'])}" for verdict in answer["claimed"]),
+        *(f"refused: {plain(verdict['sentence'])}" for verdict in answer["refused"]),
+    ]
+    show(args, answer, lambda _: lines or ["every guest that runs has a claim"])
     return ExitCode.REFUSED if answer["refused"] else ExitCode.DONE
 
 
@@ -174,12 +180,3 @@ def _claim_when_open(client: Client, deadline: float) -> ClaimedRunningShape:
             if time.monotonic() + PAUSE_S > deadline:
                 raise
             time.sleep(PAUSE_S)
-
-
-def _claimed(answer: ClaimedRunningShape) -> Iterator[str]:
-    for verdict in answer["claimed"]:
-        yield f"claimed: {plain(verdict['sentence'])}"
-    for verdict in answer["refused"]:
-        yield f"refused: {plain(verdict['sentence'])}"
-    if not answer["claimed"] and not answer["refused"]:
-        yield "every guest that runs has a claim"

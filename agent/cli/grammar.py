@@ -1,12 +1,18 @@
 """What the grammars of the commands share: how a command and its verbs are added, and common options."""
 
+from __future__ import annotations
+
 import argparse
 from collections.abc import Callable, Iterable
-from typing import Any, NoReturn
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from agent.cli.client import SOCKET_DEFAULT
 from agent.cli.output import FORMATS
 from agent.errors import ExitCode, UsageError
+
+if TYPE_CHECKING:
+    from agent.config.settings import Settings
 
 TIMEOUT_DEFAULT_S = 30.0
 TIMEOUT_MAX_S = 86400.0
@@ -161,3 +167,30 @@ def _timeout(text: str) -> float:
             f"{text!r} is not a number of seconds above 0, at most {TIMEOUT_MAX_S:g}"
         )
     return seconds
+
+
+def add_settings_options(command: argparse.ArgumentParser) -> None:
+    """Add the options that name settings files."""
+    command.add_argument(
+        "--config-file", metavar="FILE", action="append", type=not_empty, help="settings; may be repeated"
+    )
+    command.add_argument(
+        "--config-dir",
+        metavar="DIR",
+        action="append",
+        type=not_empty,
+        help="a directory of *.conf files; may be repeated",
+    )
+
+
+def settings_paths(args: argparse.Namespace) -> tuple[tuple[Path, ...], tuple[Path, ...]]:
+    """(files, directories) of the options."""
+    files, directories = args.config_file or (), args.config_dir or ()
+    return tuple(map(Path, files)), tuple(map(Path, directories))
+
+
+def load_settings(args: argparse.Namespace) -> Settings:
+    """The settings that the options name, else those that the agent reads. Raises SettingsError."""
+    from agent.config.settings import load
+
+    return load(*settings_paths(args))

@@ -30,9 +30,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _main(argv: Sequence[str] | None) -> int:
     import os
 
-    from agent.cli.agent import agent
     from agent.cli.output import show_error
     from agent.cli.parser import DEBUG, READER_GONE, build, defaults
+    from agent.cli.service import agent
     from agent.errors import ExitCode, PlimsollError
 
     closed = _prepare_streams()
@@ -46,7 +46,7 @@ def _main(argv: Sequence[str] | None) -> int:
             if closed:
                 _say_what_was_done()
     except PlimsollError as error:
-        show_error(error, args.output)
+        show_error(args, error)
         return error.exit_code
     except BrokenPipeError:
         _drop_output()
@@ -109,7 +109,7 @@ def _run(args: Namespace) -> int:
     import signal
 
     from agent import __version__
-    from agent.cli.agent import agent
+    from agent.cli.service import agent
     from agent.errors import ExitCode, UsageError
 
     if args.version:

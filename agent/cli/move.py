@@ -7,17 +7,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from agent.cli.claim import add_claim_options, show_notes
-from agent.cli.claim_body import addition_body, claim_body
-from agent.cli.client import Client, client_of
-from agent.cli.consumers import INSTANCE_HELP, MIGRATION_HELP, find_instance, find_migration
+from agent.cli.claim import claim_lines, holding_lines
+from agent.cli.claim_request import add_claim_options, addition_body, claim_body, read_text_file, show_notes
+from agent.cli.client import INSTANCE_HELP, MIGRATION_HELP, client_of, find_instance, find_migration
 from agent.cli.domain import complete_domain
 from agent.cli.grammar import add_column_option, add_verbs, complete_instances, complete_migrations
-from agent.cli.output import Output
-from agent.cli.tables import claim_lines, holding_lines
-from agent.cli.terminal import Style, plain
-from agent.cli.text_file import read_text_file
-from agent.errors import DaemonUnreachable, ExitCode, UnknownConsumer
+from agent.cli.output import Style, show, show_table
+from agent.errors import DaemonUnreachable, ExitCode, UnknownConsumer, plain
 
 if TYPE_CHECKING:
     from agent.api.shapes.instances import MoveShape, MovesShape
@@ -45,8 +41,25 @@ def add_move_command(add: CommandAdder) -> None:
     add_verb = add_verbs(command)
     _add_begin(add_verb)
     _add_ends(add_verb)
-    _add_show(add_verb)
-    _add_list(add_verb)
+    showing = add_verb(
+        "show",
+        show_move,
+        "show the allocations of one move, device by device",
+        "Shows the allocation of the migration, and that of the instance at the destination.",
+        f"  plimsoll move show {MIGRATION_EXAMPLE}\n"
+        f"  plimsoll move show {MIGRATION_EXAMPLE} -o json | jq .old.units",
+    )
+    complete_migrations(showing.add_argument("migration", metavar="MIGRATION", help=MIGRATION_HELP))
+    listing = add_verb(
+        "list",
+        list_moves,
+        "list the moves under way that this host takes part in",
+        "Reads first, in Placement, what other hosts began or ended. The column IT HOLDS shows the\n"
+        "allocation of the migration.",
+        "  plimsoll move list\n  plimsoll move list --all -o json | jq '.moves[].state'",
+    )
+    listing.add_argument("--all", action="store_true", help="also moves that ended lately")
+    add_column_option(listing)
 
 
 def _add_begin(add_verb: CommandAdder) -> None:
@@ -77,29 +90,27 @@ def _add_begin(add_verb: CommandAdder) -> None:
 
 
 def _add_ends(add_verb: CommandAdder) -> None:
-    for name, run, short, text in (
+    for verb, short, text in (
         (
             "confirm",
-            confirm,
             "end a move: the instance stays at the destination, and the source is free",
             "Works on either side. The source waits until the guest is gone.\n",
         ),
         (
             "revert",
-            revert,
             "undo a move: the instance has its old place again, with the same devices",
             "Works on either side. The destination waits until the guest is gone, so that no other guest\n"
             "gets its place before it is clean.\n",
         ),
     ):
         parser = add_verb(
-            name,
-            run,
+            verb,
+            end,
             short,
             f"{text}While Placement does not answer, the request is journaled and done later. The same\n"
             "request again is no error.",
-            f"  plimsoll move {name} {MIGRATION_EXAMPLE}\n"
-            f"  plimsoll move {name} {MIGRATION_EXAMPLE} --instance {INSTANCE_EXAMPLE}",
+            f"  plimsoll move {verb} {MIGRATION_EXAMPLE}\n"
+            f"  plimsoll move {verb} {MIGRATION_EXAMPLE} --instance {INSTANCE_EXAMPLE}",
         )
         complete_migrations(parser.add_argument("migration", metavar="MIGRATION", help=MIGRATION_HELP))
         parser.add_argument(
@@ -107,31 +118,7 @@ def _add_ends(add_verb: CommandAdder) -> None:
             metavar="INSTANCE",
             help="the instance of the migration, where the source cannot tell two moves apart",
         )
-
-
-def _add_show(add_verb: CommandAdder) -> None:
-    parser = add_verb(
-        "show",
-        show,
-        "show the allocations of one move, device by device",
-        "Shows the allocation of the migration, and that of the instance at the destination.",
-        f"  plimsoll move show {MIGRATION_EXAMPLE}\n"
-        f"  plimsoll move show {MIGRATION_EXAMPLE} -o json | jq .old.units",
-    )
-    complete_migrations(parser.add_argument("migration", metavar="MIGRATION", help=MIGRATION_HELP))
-
-
-def _add_list(add_verb: CommandAdder) -> None:
-    parser = add_verb(
-        "list",
-        list_moves,
-        "list the moves under way that this host takes part in",
-        "Reads first, in Placement, what other hosts began or ended. The column IT HOLDS shows the\n"
-        "allocation of the migration.",
-        "  plimsoll move list\n  plimsoll move list --all -o json | jq '.moves[].state'",
-    )
-    parser.add_argument("--all", action="store_true", help="also moves that ended lately")
-    add_column_option(parser)
+        parser.set_defaults(verb=verb)
 
 
 def begin(args: Namespace) -> ExitCode:
@@ -163,45 +150,32 @@ def begin(args: Namespace) -> ExitCode:
         raise
     if args.domain is not None:
         show_notes(move)
-        return _show_domain(args, client, move, body["domain"])
-    Output(args.output).show(move, lambda style: _lines(move, style))
+        # As the domain is to be on this host, the destination.
+        xml = complete_domain(client, move["instance"], body["domain"], replace=True)["xml"]
+        show(args, {**move, "xml": xml}, lambda _: [xml.rstrip("\n")])
+        return ExitCode.DONE
+    show(args, move, lambda style: _lines(move, style))
     show_notes(move)
     return ExitCode.DONE
 
 
-def _show_domain(args: Namespace, client: Client, move: MoveShape, xml: str) -> ExitCode:
-    """Show the domain as it is to be on this host, the destination."""
-    written = complete_domain(client, move["instance"], xml, replace=True)
-    Output(args.output).show({**move, "xml": written["xml"]}, lambda _: [written["xml"].rstrip("\n")])
-    return ExitCode.DONE
-
-
-def confirm(args: Namespace) -> ExitCode:
-    """Confirm a move."""
-    return _end(args, "confirm")
-
-
-def revert(args: Namespace) -> ExitCode:
-    """Revert a move."""
-    return _end(args, "revert")
-
-
-def _end(args: Namespace, verb: str) -> ExitCode:
+def end(args: Namespace) -> ExitCode:
+    """Confirm or revert a move."""
     client = client_of(args)
     query = ""
     if args.instance is not None:
         query = f"?{urlencode({'instance': find_instance(client, args.instance)})}"
     path = _path(find_migration(client, args.migration))
-    move: MoveShape = client.request("POST", f"{path}/{verb}{query}")
-    Output(args.output).show(move, lambda _: [_sentence(move)])
+    move: MoveShape = client.request("POST", f"{path}/{args.verb}{query}")
+    show(args, move, lambda _: [_sentence(move)])
     return ExitCode.DONE
 
 
-def show(args: Namespace) -> ExitCode:
+def show_move(args: Namespace) -> ExitCode:
     """Show a move."""
     client = client_of(args)
     move: MoveShape = client.get(_path(find_migration(client, args.migration)))
-    Output(args.output).show(move, lambda style: _lines(move, style))
+    show(args, move, lambda style: _lines(move, style))
     return ExitCode.DONE
 
 
@@ -211,7 +185,7 @@ def list_moves(args: Namespace) -> ExitCode:
 
     answer: MovesShape = client_of(args).get(f"{PATH}?look=true")
     moves = [move for move in answer["moves"] if args.all or not move["ended"]]
-    Output(args.output, args.column).show_table({"moves": moves}, MOVE_COLUMNS, moves, "no moves")
+    show_table(args, {"moves": moves}, MOVE_COLUMNS, moves, "no moves")
     return ExitCode.DONE
 
 

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from agent.cli.client import Client, client_of
 from agent.cli.grammar import parse_seconds
-from agent.cli.output import Output
-from agent.cli.tables import table_lines
-from agent.cli.terminal import Style, plain
-from agent.errors import ExitCode, UsageError, counted
+from agent.cli.output import Style, show, table_lines
+from agent.errors import ExitCode, UsageError, counted, plain
 
 if TYPE_CHECKING:
     import argparse
@@ -85,7 +83,7 @@ def _add_options(command: argparse.ArgumentParser) -> None:
 def pause(args: Namespace) -> ExitCode:
     """Pause the host."""
     answer = _pause(client_of(args), args)
-    Output(args.output).show(answer, lambda _: ["paused: new claims are refused until `plimsoll resume`"])
+    show(args, answer, lambda _: ["paused: new claims are refused until `plimsoll resume`"])
     return ExitCode.DONE
 
 
@@ -94,16 +92,18 @@ def resume(args: Namespace) -> ExitCode:
     client = client_of(args)
     was_paused = client.get("/v1/status").get("pause") is not None
     answer = client.request("POST", "/v1/resume", {})
-    Output(args.output).show(answer, lambda _: [_resumed(was_paused, client.get("/v1/status")["claims"])])
+
+    def lines(_: Style) -> Iterator[str]:
+        """What follows: other reasons may keep claims closed."""
+        claims: ClaimsStatusShape = client.get("/v1/status")["claims"]
+        done = "resumed" if was_paused else "the host was not paused"
+        if claims["open"]:
+            yield f"{done}: claims are taken{' again' if was_paused else ''}"
+        else:
+            yield f"{done}, but claims are closed: {plain(claims['reason'] or '')}"
+
+    show(args, answer, lines)
     return ExitCode.DONE
-
-
-def _resumed(was_paused: bool, claims: ClaimsStatusShape) -> str:
-    """What follows: other reasons may keep claims closed."""
-    done = "resumed" if was_paused else "the host was not paused"
-    if claims["open"]:
-        return f"{done}: claims are taken{' again' if was_paused else ''}"
-    return f"{done}, but claims are closed: {plain(claims['reason'] or '')}"
 
 
 def drain(args: Namespace) -> ExitCode:
@@ -121,7 +121,7 @@ def drain(args: Namespace) -> ExitCode:
         if args.output == "table":
             _say_who_left(before, left)
     shown: dict[str, Any] = {"pause": answer, "left": left}
-    Output(args.output).show(shown, lambda style: _lines(left, style))
+    show(args, shown, lambda style: _lines(left, style))
     return ExitCode.DRIFT_FOUND if left else ExitCode.DONE
 
 

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from agent.cli.client import client_of
-from agent.cli.output import Output
-from agent.cli.provider_tree import tree_lines
-from agent.cli.settings_files import add_settings_options, load_settings
-from agent.cli.tables import table_lines
-from agent.cli.terminal import Style, plain
-from agent.cli.waiting import waiting
-from agent.errors import ExitCode
+from agent.cli.grammar import add_settings_options, load_settings
+from agent.cli.output import Style, show, table_lines, waiting
+from agent.cli.tree import tree_lines
+from agent.errors import ExitCode, plain
 
 if TYPE_CHECKING:
-    from agent.api.shapes.providers import PreviewShape, ReceiptShape, ReshapedShape
+    from agent.api.shapes.providers import PreviewShape, ReshapedShape
     from agent.cli.grammar import CommandAdder
 
 
@@ -46,14 +43,23 @@ def add_reshape_command(add: CommandAdder) -> None:
 
 def reshape(args: Namespace) -> ExitCode:
     """Do, undo or preview a reshape."""
+    from agent.api.shapes.providers import RECEIPT_COLUMNS
+
     if args.dry_run:
         preview = _preview(args)
-        Output(args.output).show(preview, lambda style: preview_lines(preview, style))
+        show(args, preview, lambda style: preview_lines(preview, style))
         if preview["refused"]:
             return ExitCode.REFUSED
         return ExitCode.DRIFT_FOUND if preview["due"] else ExitCode.DONE
     answer = _reshape(args)
-    Output(args.output).show(answer, lambda style: _reshaped_lines(answer["receipts"], style))
+    receipts = answer["receipts"]
+    show(
+        args,
+        answer,
+        lambda style: (
+            ["done", *table_lines(RECEIPT_COLUMNS, receipts, style)] if receipts else ["nothing to move"]
+        ),
+    )
     return ExitCode.DONE
 
 
@@ -83,6 +89,8 @@ def _reshape(args: Namespace) -> ReshapedShape:
 
 def preview_lines(preview: PreviewShape, style: Style) -> Iterator[str]:
     """The trees before and after, the moves, the parked units and the receipts."""
+    from agent.api.shapes.providers import RECEIPT_COLUMNS, RELOCATION_COLUMNS
+
     if preview["refused"]:
         yield f"refused: {plain(preview['refused'])}"
     elif not preview["due"]:
@@ -92,33 +100,13 @@ def preview_lines(preview: PreviewShape, style: Style) -> Iterator[str]:
             yield style.paint("bold", f"{title}:")
             yield from tree_lines(tree["resource_providers"], style)
         yield style.paint("bold", "moves:")
-        yield from _relocation_lines(preview, style)
+        if preview["moves"]:
+            yield from table_lines(RELOCATION_COLUMNS, preview["moves"], style)
+        else:
+            yield "inventory only; no allocation is touched"
     if preview["parked"]:
         yield style.paint("bold", "parked:")
         yield from map(plain, preview["parked"])
     if preview["receipts"]:
         yield style.paint("bold", "receipts:")
-        yield from _receipt_lines(preview["receipts"], style)
-
-
-def _relocation_lines(preview: PreviewShape, style: Style) -> Iterator[str]:
-    from agent.api.shapes.providers import RELOCATION_COLUMNS
-
-    if preview["moves"]:
-        yield from table_lines(RELOCATION_COLUMNS, preview["moves"], style)
-    else:
-        yield "inventory only; no allocation is touched"
-
-
-def _receipt_lines(receipts: Sequence[ReceiptShape], style: Style) -> Iterator[str]:
-    from agent.api.shapes.providers import RECEIPT_COLUMNS
-
-    return table_lines(RECEIPT_COLUMNS, receipts, style)
-
-
-def _reshaped_lines(receipts: Sequence[ReceiptShape], style: Style) -> Iterator[str]:
-    if not receipts:
-        yield "nothing to move"
-        return
-    yield "done"
-    yield from _receipt_lines(receipts, style)
+        yield from table_lines(RECEIPT_COLUMNS, preview["receipts"], style)

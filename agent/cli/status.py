@@ -1,30 +1,41 @@
-"""`plimsoll status`."""
+"""What the agent is, will do, finds and did: `plimsoll status`, `plan`, `look`, `audit` and `history`."""
 
 from __future__ import annotations
 
+import argparse
+import re
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
-from agent.cli.client import client_of, is_denied
-from agent.cli.output import Output
-from agent.cli.terminal import Style, plain
-from agent.errors import DaemonUnreachable, ExitCode
+from agent.cli.client import check_is_known, client_of, find_audit_subject, is_denied, read_names
+from agent.cli.grammar import add_column_option, complete_instances
+from agent.cli.output import Style, show, show_table, waiting
+from agent.errors import DaemonUnreachable, ExitCode, UsageError, counted, plain
 
 if TYPE_CHECKING:
     from agent.api.shapes.host import (
-        ClaimsStatusShape,
+        AuditShape,
         DriverStatusShape,
+        FindingShape,
         GateStatusShape,
+        HistoryShape,
         LastPassShape,
-        PauseShape,
+        LookShape,
         PlacementStatusShape,
         StatusShape,
     )
+    from agent.api.shapes.providers import PlanShape
     from agent.cli.grammar import CommandAdder
 
 STATE_COLOURS = {"ready": "green", "degraded": "yellow"}
 """Any other state is red."""
+
+LIMIT_DEFAULT = 50
+LIMIT_MAX = 10_000
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_AGO = re.compile(r"(\d{1,6})([smhd])")
 
 
 def add_status_command(add: CommandAdder) -> None:
@@ -48,7 +59,7 @@ def status(args: Namespace) -> ExitCode:
         if told is None:
             raise
         raise told from error
-    Output(args.output).show(answer, lambda style: status_lines(answer, style))
+    show(args, answer, lambda style: status_lines(answer, style))
     return ExitCode.DONE
 
 
@@ -73,30 +84,39 @@ def _with_gate(error: DaemonUnreachable, socket: str) -> DaemonUnreachable | Non
 
 
 def status_lines(status: StatusShape, style: Style) -> Iterator[str]:
-    """The state of the agent, a line a field."""
+    """The state of the agent, a line a field; a line without a title belongs to the field above."""
     from agent.api.shapes.schema import local_time
 
-    driver, placement, reasons = status["driver"], status["placement"], status["reasons"]
-    yield from _fields(
-        [
-            ("host", f"{plain(status['host'])}  {plain(status['uuid'] or '(no provider yet)')}"),
-            ("state", style.paint(STATE_COLOURS.get(status["state"], "red"), plain(status["state"]))),
-            *(("", plain(reason)) for reason in reasons),
-            ("since", local_time(status["since"])),
-            ("agent", f"{plain(status['version'])}, pid {status['pid']}"),
-            ("driver", f"{plain(driver['name'])}, {_health(driver, reasons, style)}"),
-            ("placement", f"{plain(placement['kind'])}, {_health(placement, reasons, style)}"),
-            ("claims", _claims(status["claims"], reasons, style)),
-            *_pause(status.get("pause"), style),
-            ("gate", _gate(status.get("gate"), style)),
-            ("findings", _findings(status, style)),
-            ("last pass", _last_pass(status["last_pass"], reasons)),
-            *_next_try(status.get("next_try")),
-        ]
-    )
-
-
-def _fields(fields: Sequence[tuple[str, str]]) -> Iterator[str]:
+    driver, placement, claims = status["driver"], status["placement"], status["claims"]
+    reasons = status["reasons"]
+    fields = [
+        ("host", f"{plain(status['host'])}  {plain(status['uuid'] or '(no provider yet)')}"),
+        ("state", style.paint(STATE_COLOURS.get(status["state"], "red"), plain(status["state"]))),
+        *(("", plain(reason)) for reason in reasons),
+        ("since", local_time(status["since"])),
+        ("agent", f"{plain(status['version'])}, pid {status['pid']}"),
+        ("driver", f"{plain(driver['name'])}, {_health(driver, reasons, style)}"),
+        ("placement", f"{plain(placement['kind'])}, {_health(placement, reasons, style)}"),
+    ]
+    told = "" if claims.get("schedulers", True) else "; schedulers pass the host over"
+    taken = style.paint("green", "open")
+    if not claims["open"]:
+        taken = style.paint("red", "closed") + _because(claims["reason"] or "", reasons)
+    fields.append(("claims", f"{claims['count']}, {taken}{told}"))
+    pause = status.get("pause")
+    if pause is not None:
+        told = ", schedulers are told" if pause["schedulers"] else ""
+        what = style.paint("yellow", "drained" if pause["drains"] else "paused")
+        reason = f": {plain(pause['reason'])}" if pause["reason"] else ""
+        fields.append(("", f"{what} since {local_time(pause['since'])} by uid {pause['uid']}{told}{reason}"))
+    fields += [
+        ("gate", _gate(status.get("gate"), style)),
+        ("findings", _findings(status, style)),
+        ("last pass", _last_pass(status["last_pass"], reasons)),
+    ]
+    next_try = status.get("next_try")
+    if next_try is not None:
+        fields.append(("next try", f"{local_time(next_try)}, or now by `plimsoll look`"))
     width = max(len(name) for name, _ in fields)
     for name, value in fields:
         yield f"{name:<{width}}  {value}".rstrip()
@@ -108,29 +128,10 @@ def _health(part: DriverStatusShape | PlacementStatusShape, reasons: Sequence[st
     return f"{style.paint('red', 'not ok')}{_because(part['error'] or 'no reason given', reasons)}"
 
 
-def _claims(claims: ClaimsStatusShape, reasons: Sequence[str], style: Style) -> str:
-    told = "" if claims.get("schedulers", True) else "; schedulers pass the host over"
-    if claims["open"]:
-        return f"{claims['count']}, {style.paint('green', 'open')}{told}"
-    because = _because(claims["reason"] or "", reasons)
-    return f"{claims['count']}, {style.paint('red', 'closed')}{because}{told}"
-
-
 def _because(sentence: str, reasons: Sequence[str]) -> str:
     """The reason after a state; nothing where the lines above have said it."""
     said = {reason.rstrip(".") for reason in reasons}
     return f": {plain(sentence)}" if sentence and sentence.rstrip(".") not in said else ""
-
-
-def _pause(pause: PauseShape | None, style: Style) -> list[tuple[str, str]]:
-    from agent.api.shapes.schema import local_time
-
-    if pause is None:
-        return []
-    told = ", schedulers are told" if pause["schedulers"] else ""
-    what = style.paint("yellow", "drained" if pause["drains"] else "paused")
-    reason = f": {plain(pause['reason'])}" if pause["reason"] else ""
-    return [("", f"{what} since {local_time(pause['since'])} by uid {pause['uid']}{told}{reason}")]
 
 
 def _gate(gate: GateStatusShape | None, style: Style) -> str:
@@ -150,12 +151,6 @@ def _findings(status: StatusShape, style: Style) -> str:
     return f"none, audited {local_time(audited)}"
 
 
-def _next_try(at: str | None) -> list[tuple[str, str]]:
-    from agent.api.shapes.schema import local_time
-
-    return [] if at is None else [("next try", f"{local_time(at)}, or now by `plimsoll look`")]
-
-
 def _last_pass(last_pass: LastPassShape | None, reasons: Sequence[str]) -> str:
     from agent.api.shapes.schema import local_time
 
@@ -164,3 +159,224 @@ def _last_pass(last_pass: LastPassShape | None, reasons: Sequence[str]) -> str:
     failed = any(reason.rstrip(".") in last_pass["sentence"] for reason in reasons)
     sentence = "failed" if failed else plain(last_pass["sentence"])
     return f"{local_time(last_pass['at'])}  {sentence} ({last_pass['duration_ms']:.1f} ms)"
+
+
+def add_plan_command(add: CommandAdder) -> None:
+    """Add `plimsoll plan`."""
+    add(
+        "plan",
+        plan,
+        "list what the next pass would change in Placement",
+        "Prints the operations in their order and changes nothing. Ends with 3 if there is something to\n"
+        "change and with 0 if there is not.",
+        "  plimsoll plan\n  plimsoll plan -o json | jq '.operations | length'",
+    )
+
+
+def plan(args: Namespace) -> ExitCode:
+    """List the operations of the next pass."""
+    answer: PlanShape = client_of(args).get("/v1/plan")
+    lines = answer["lines"] or ["nothing to change"]
+    show(args, answer, lambda _: map(plain, lines))
+    return ExitCode.DRIFT_FOUND if answer["operations"] else ExitCode.DONE
+
+
+def add_look_command(add: CommandAdder) -> None:
+    """Add `plimsoll look`."""
+    add(
+        "look",
+        look,
+        "have the agent make a pass and an audit now, and show what it found",
+        "The agent does both by itself at intervals; after a mend, this command shows at once whether it\n"
+        "helped, also while the agent waits before it tries again. The audit repairs nothing. Ends with 3\n"
+        "if the status gives a reason or the audit found something.",
+        "  plimsoll look\n  plimsoll look -o json | jq .status.state",
+    )
+
+
+def look(args: Namespace) -> ExitCode:
+    """Make a pass and an audit."""
+    client = client_of(args)
+    with waiting("looking at the host and at Placement, and auditing"):
+        answer: LookShape = client.request("POST", "/v1/look", {})
+    reasons, findings = answer["status"]["reasons"], answer["audit"]["findings"]
+
+    def lines(style: Style) -> Iterator[str]:
+        yield from status_lines(answer["status"], style)
+        if findings:
+            yield ""
+            yield from finding_lines(findings, read_names(client))
+        elif reasons:
+            yield ""
+            yield f"the audit found nothing, but the status gives {counted(len(reasons), 'reason')}:"
+            yield from (f"  {plain(reason)}" for reason in reasons)
+
+    show(args, answer, lines)
+    return ExitCode.DRIFT_FOUND if findings or reasons else ExitCode.DONE
+
+
+def add_audit_command(add: CommandAdder) -> None:
+    """Add `plimsoll audit`."""
+    command = add(
+        "audit",
+        audit,
+        "compare guests, claims and Placement; show each difference and its repair, or heal",
+        "Leaves out operations under way, and shows only what two consecutive audits found. Without --heal\n"
+        "it writes nothing. Ends with 3 if it found something, with 4 if all of it was healed.",
+        "  plimsoll audit\n  plimsoll audit web1\n  plimsoll audit --heal",
+    )
+    subject = command.add_argument(
+        "consumer", metavar="CONSUMER", nargs="?", help="show only findings about this instance or migration"
+    )
+    complete_instances(subject)
+    mode = command.add_mutually_exclusive_group()
+    mode.add_argument("--heal", action="store_true", help="do every repair, also of what others may own")
+    mode.add_argument("--dry-run", action="store_true", help="only show; the default without --heal")
+
+
+def audit(args: Namespace) -> ExitCode:
+    """Show the findings of an audit, or heal them."""
+    method, path = ("POST", "/v1/audit?heal=true") if args.heal else ("GET", "/v1/audit")
+    if args.consumer is not None and args.heal:
+        raise UsageError("audit: --heal repairs everything that the audit finds, so it takes no CONSUMER")
+    client = client_of(args)
+    consumer = None if args.consumer is None else find_audit_subject(client, args.consumer)
+    report: AuditShape = client.request(method, path)
+    if consumer is not None:
+        report["findings"] = [
+            finding
+            for finding in report["findings"]
+            if consumer in (finding["subject"], finding["evidence"].get("instance"))
+        ]
+        if not report["findings"]:
+            check_is_known(client, consumer)
+    findings = report["findings"]
+    show(args, report, lambda _: finding_lines(findings, read_names(client)))
+    if not findings:
+        return ExitCode.DONE
+    healed = all(finding["healed"] for finding in findings)
+    return ExitCode.DRIFT_HEALED if healed else ExitCode.DRIFT_FOUND
+
+
+def finding_lines(findings: Sequence[FindingShape], names: Mapping[str, str]) -> Iterator[str]:
+    """The findings, each with its evidence and its repair. `names` is {provider uuid: name}."""
+    if not findings:
+        yield "nothing differs"
+    for finding in findings:
+        yield f"{finding['kind']}: {plain(_named(finding['reason'], names))}"
+        for source, evidence in finding["evidence"].items():
+            if source != "generation":
+                yield f"  {source}: {plain(_words(evidence, names))}"
+        for step in finding["repair"]:
+            yield f"  {'healed' if finding['healed'] else 'repair'}: {plain(_named(step, names))}"
+        if finding["failed"]:
+            yield f"  not healed: {plain(finding['failed'])}"
+        if not finding["repair"]:
+            yield (
+                "  healed: gone with the repairs of others"
+                if finding["healed"]
+                else "  no repair: the agent only reports this"
+            )
+
+
+def _named(sentence: str, names: Mapping[str, str]) -> str:
+    """The sentence with the names of providers for their uuids."""
+    for uuid, name in names.items():
+        sentence = sentence.replace(uuid, name)
+    return sentence
+
+
+def _words(evidence: Any, names: Mapping[str, str]) -> str:
+    """What one source says, in words: amounts, where they are, and whose they are."""
+    match evidence:
+        case None:
+            return "none"
+        case {} if not evidence:
+            return "nothing"
+        case dict() if all(isinstance(value, int) for value in evidence.values()):
+            return ", ".join(f"{amount} {name}" for name, amount in sorted(evidence.items()))
+        case dict() if any(isinstance(value, dict) for value in evidence.values()):
+            return "; ".join(_held(key, value, names) for key, value in evidence.items())
+        case dict():
+            return ", ".join(f"{key} {_words(value, names)}" for key, value in evidence.items())
+        case list() | tuple():
+            return ", ".join(_words(value, names) for value in evidence) or "nothing"
+        case _:
+            return _named(str(evidence), names)
+
+
+def _held(key: str, held: Any, names: Mapping[str, str]) -> str:
+    """The amounts on a provider, or all that a consumer holds."""
+    if isinstance(held, dict) and held and all(isinstance(value, int) for value in held.values()):
+        return f"{_words(held, names)} on {names.get(key, key)}"
+    return f"{names.get(key, key)}: {_words(held, names)}"
+
+
+def add_history_command(add: CommandAdder) -> None:
+    """Add `plimsoll history`."""
+    command = add(
+        "history",
+        history,
+        "list what the agent did and why, the newest last",
+        "Shows steps of claims and moves, refusals with their reasons, passes that changed Placement,\n"
+        "reshapes, repairs, and when the agent was degraded. The agent keeps the last 10000 events.",
+        "  plimsoll history --since 1h\n"
+        "  plimsoll history --consumer web1\n"
+        "  plimsoll history -o json | jq '.events[] | select(.event == \"refused\") | .detail'",
+    )
+    consumer = command.add_argument(
+        "--consumer",
+        metavar="CONSUMER",
+        help="only events of this instance or migration: its name, its uuid, or the beginning of its uuid; "
+        "also of one that was released",
+    )
+    complete_instances(consumer)
+    command.add_argument(
+        "--since", metavar="WHEN", help="only later events: 30m, 2h, 7d, or 2026-11-21T10:00 (local time)"
+    )
+    command.add_argument(
+        "--limit",
+        metavar="N",
+        type=_limit,
+        default=LIMIT_DEFAULT,
+        help=f"at most so many events, the newest (default {LIMIT_DEFAULT})",
+    )
+    add_column_option(command)
+
+
+def history(args: Namespace) -> ExitCode:
+    """List events of the history."""
+    from agent.api.shapes.host import EVENT_COLUMNS
+
+    query = {"limit": str(args.limit)}
+    client = client_of(args)
+    if args.consumer is not None:
+        query["consumer"] = args.consumer
+    if args.since:
+        query["since"] = _since(args.since)
+    answer: HistoryShape = client.get(f"/v1/history?{urlencode(query)}")
+    show_table(args, answer, EVENT_COLUMNS, answer["events"][::-1], "nothing happened")
+    return ExitCode.DONE
+
+
+def _since(word: str) -> str:
+    """A moment, RFC 3339. Raises UsageError where the word is neither a moment nor a duration."""
+    from datetime import datetime, timedelta
+
+    ago = _AGO.fullmatch(word)
+    if ago:
+        seconds = int(ago[1]) * SECONDS[ago[2]]
+        return (datetime.now().astimezone() - timedelta(seconds=seconds)).isoformat()
+    try:
+        return datetime.fromisoformat(word).astimezone().isoformat()
+    except (ValueError, OverflowError):
+        raise UsageError(
+            f"--since {word!r} is no time; give how long ago, such as 30m, 2h or 7d, or a moment, such as "
+            "2026-11-21T10:00"
+        ) from None
+
+
+def _limit(text: str) -> int:
+    if text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= LIMIT_MAX:
+        return int(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {LIMIT_MAX}")

@@ -1,4 +1,8 @@
-"""`plimsoll top`: the host on one screen, drawn again every few seconds."""
+"""`plimsoll top`: the host on one screen, drawn again every few seconds.
+
+The view is what an operator chose: the selected instance, the order, the filter. The keys change it, and
+the frame shows the host with it.
+"""
 
 from __future__ import annotations
 
@@ -11,23 +15,21 @@ import termios
 import time
 import tty
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from agent.cli.client import Client, client_of
+from agent.cli.explain import explain_lines
 from agent.cli.grammar import parse_seconds
-from agent.cli.output import Output
-from agent.cli.provider_tree import tree_lines
+from agent.cli.output import WIDTH_DEFAULT, Style, show, style_of, table_lines
 from agent.cli.status import STATE_COLOURS
-from agent.cli.tables import table_lines
-from agent.cli.terminal import WIDTH_DEFAULT, Style, plain, style_of
-from agent.cli.top_view import TopView, first_line, keys_of
-from agent.errors import DaemonUnreachable, ExitCode, PlimsollError, counted
+from agent.cli.tree import tree_lines
+from agent.errors import DaemonUnreachable, ExitCode, PlimsollError, counted, plain
 
 if TYPE_CHECKING:
-    from agent.api.shapes.host import EventShape, FindingShape, OverviewShape
-    from agent.api.shapes.instances import InstanceShape, MoveShape
+    from agent.api.shapes.host import EventShape, OverviewShape
+    from agent.api.shapes.instances import InstanceShape
     from agent.cli.grammar import CommandAdder
 
 INTERVAL_DEFAULT_S = 2.0
@@ -40,8 +42,148 @@ HOME, TO_END_OF_LINE, TO_END = "\x1b[H", "\x1b[K", "\x1b[J"
 REVERSE, NORMAL = "\x1b[7m", "\x1b[0m"
 PROMPT_ROWS_MIN = 10
 """A screen with fewer rows has no line for the keys."""
-EVERYTHING = TopView()
 _ESCAPE = re.compile(r"(\x1b\[[0-9;]*m)")
+
+PAGE_LINES = 10
+FILTER_CHARS_MAX = 64
+HELP = "up, down: select  PgUp, PgDn: scroll  s: sort  /: filter  Enter: explain  q: quit"
+
+_KEY = re.compile(r"\x1b\[[0-9;]*[A-Za-z~]|\x1bO[A-Z]|.", re.DOTALL)
+_NAMES: Mapping[str, str] = {
+    **dict.fromkeys(("\x1b[A", "\x1bOA"), "up"),
+    **dict.fromkeys(("\x1b[B", "\x1bOB"), "down"),
+    **dict.fromkeys(("\x1b[H", "\x1bOH"), "home"),
+    **dict.fromkeys(("\x1b[F", "\x1bOF"), "end"),
+    "\x1b[5~": "page up",
+    "\x1b[6~": "page down",
+    "\r": "enter",
+    "\n": "enter",
+    "\x1b": "escape",
+    "\x7f": "erase",
+    "\x08": "erase",
+}
+
+
+def keys_of(text: str) -> tuple[str, ...]:
+    """The keys in what a terminal sent: names such as `page up`, else the character itself."""
+    return tuple(_NAMES.get(key, key) for key in _KEY.findall(text))
+
+
+def _amount(name: str) -> Callable[[InstanceShape], tuple[int, str]]:
+    def order(instance: InstanceShape) -> tuple[int, str]:
+        claim, guest = instance["claim"], instance["guest"]
+        if claim is not None:
+            amount = sum(held["resources"].get(name, 0) for held in claim["allocations"].values())
+        else:
+            amount = guest["resources"].get(name, 0) if guest else 0
+        return -amount, instance["name"]
+
+    return order
+
+
+def _claim(instance: InstanceShape) -> tuple[int, str]:
+    """What needs attention first: moved away, unclaimed, then the rest."""
+    unclaimed = instance["claim"] is None and instance.get("migration") is None
+    order = 0 if instance["moved_away"] else 1 if unclaimed else 2
+    return order, instance["name"]
+
+
+ORDERS: Mapping[str, Callable[[InstanceShape], tuple[int, str]]] = {
+    "name": lambda instance: (0, instance["name"]),
+    "claim": _claim,
+    "MEMORY_MB": _amount("MEMORY_MB"),
+    "VCPU": _amount("VCPU"),
+}
+"""{what the instances are sorted by: sort key}; amounts are the largest first."""
+
+
+class TopView(NamedTuple):
+    """The choices. `selected` is the uuid of an instance, or nothing; `scroll` the first line shown.
+
+    `typing`: the keys go into `wanted`, the text that lines must contain. `explained` are the lines of an
+    explanation that is shown in place of the host.
+    """
+
+    selected: str = ""
+    scroll: int = 0
+    order: str = "name"
+    wanted: str = ""
+    typing: bool = False
+    explained: tuple[str, ...] | None = None
+
+    def press(self, key: str, instances: Sequence[InstanceShape]) -> TopView:
+        """The view after a key. `instances` are those shown, in their order."""
+        if self.typing:
+            return self._type(key)
+        if key in ("page up", "page down"):
+            step = PAGE_LINES if key == "page down" else -PAGE_LINES
+            return self._replace(selected="", scroll=max(0, self.scroll + step))
+        if self.explained is not None:
+            return self._replace(explained=None, scroll=0)
+        match key:
+            case "up" | "k" | "down" | "j":
+                return self._select(instances, 1 if key in ("down", "j") else -1)
+            case "home" | "end":
+                return self._replace(selected="", scroll=0 if key == "home" else 10**6)
+            case "s":
+                names = list(ORDERS)
+                return self._replace(order=names[(names.index(self.order) + 1) % len(names)])
+            case "/":
+                return self._replace(typing=True)
+            case "escape":
+                return self._replace(wanted="", selected="", scroll=0)
+            case _:
+                return self
+
+    def choose(self, instances: Sequence[InstanceShape]) -> list[InstanceShape]:
+        """The instances to show, in their order."""
+        from agent.api.shapes.instances import INSTANCE_COLUMNS
+
+        matching = [
+            instance
+            for instance in instances
+            if self.matches("  ".join(str(column.show(instance)) for column in INSTANCE_COLUMNS))
+        ]
+        return sorted(matching, key=lambda instance: (ORDERS[self.order](instance), instance["uuid"]))
+
+    def matches(self, text: str) -> bool:
+        """Whether a line with this text is shown."""
+        return self.wanted.lower() in text.lower()
+
+    @property
+    def prompt(self) -> str:
+        """The last line of the screen."""
+        if self.typing:
+            return f"filter: {self.wanted}_  (Enter: done, Esc: none)"
+        if self.explained is not None:
+            return "PgUp, PgDn: scroll  any other key: back"
+        chosen = f"  [by {self.order}{f', filter {self.wanted!r}' if self.wanted else ''}]"
+        return HELP + chosen
+
+    def _type(self, key: str) -> TopView:
+        match key:
+            case "enter":
+                return self._replace(typing=False)
+            case "escape":
+                return self._replace(typing=False, wanted="")
+            case "erase":
+                return self._replace(wanted=self.wanted[:-1])
+            case _ if len(key) == 1 and key.isprintable():
+                return self._replace(wanted=(self.wanted + key)[:FILTER_CHARS_MAX], scroll=0)
+            case _:
+                return self
+
+    def _select(self, instances: Sequence[InstanceShape], step: int) -> TopView:
+        uuids = [instance["uuid"] for instance in instances]
+        if not uuids:
+            return self
+        if self.selected not in uuids:
+            return self._replace(selected=uuids[0 if step > 0 else -1])
+        index = uuids.index(self.selected) + step
+        return self._replace(selected=uuids[max(0, min(index, len(uuids) - 1))])
+
+
+EVERYTHING = TopView()
 
 
 def add_top_command(add: CommandAdder) -> None:
@@ -66,13 +208,22 @@ def add_top_command(add: CommandAdder) -> None:
     command.add_argument("--once", action="store_true", help="draw once")
 
 
+def _interval(text: str) -> float:
+    seconds = parse_seconds(text)
+    if not INTERVAL_MIN_S <= seconds <= INTERVAL_MAX_S:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds from {INTERVAL_MIN_S:g} to {INTERVAL_MAX_S:g}"
+        )
+    return seconds
+
+
 def top(args: Namespace) -> ExitCode:
     """Draw the host, once or until the operator quits."""
     live = not args.once and args.output == "table" and sys.stdout.isatty()
     client = client_of(args, quiet=live)
     if not live:
         overview, events = _read(client)
-        Output(args.output).show(overview, lambda style: frame(overview, events, style))
+        show(args, overview, lambda style: frame(overview, events, style))
         return ExitCode.DONE
     with _screen(), suppress(KeyboardInterrupt):
         _watch(client, args.interval)
@@ -93,21 +244,16 @@ def _watch(client: Client, interval_s: float) -> None:
             if key in ("q", "Q", "") and not view.typing and view.explained is None:
                 return
             if key == "enter" and not view.typing and view.explained is None and view.selected:
-                view = view._replace(explained=_explanation(client, view.selected), scroll=0)
+                try:
+                    found = client.get(f"/v1/explain?what={view.selected}")["found"]
+                    lines = tuple(explain_lines(found, style_of(sys.stdout)._replace(folds=False)))
+                except PlimsollError as error:
+                    lines = (plain(error.message),)
+                view = view._replace(explained=lines, scroll=0)
             else:
                 view = view.press(
                     key, [] if isinstance(answer, DaemonUnreachable) else _shown(answer[0], view)
                 )
-
-
-def _explanation(client: Client, uuid: str) -> tuple[str, ...]:
-    from agent.cli.explain import explain_lines
-
-    try:
-        answer = client.get(f"/v1/explain?what={uuid}")
-    except PlimsollError as error:
-        return (plain(error.message),)
-    return tuple(explain_lines(answer["found"], style_of(sys.stdout)._replace(folds=False)))
 
 
 _Answer = tuple["OverviewShape", list["EventShape"]]
@@ -156,7 +302,11 @@ def _pressed(within_s: float) -> tuple[str, ...]:
 def _draw(answer: _Answer | DaemonUnreachable, view: TopView) -> TopView:
     """Draw the screen; the view, scrolled no further than there are lines."""
     style = style_of(sys.stdout)._replace(folds=False)
-    columns, rows = _size()
+    try:
+        columns, rows = os.get_terminal_size(sys.stdout.fileno())
+    except OSError:
+        columns, rows = 0, 0
+    columns, rows = columns or WIDTH_DEFAULT, rows or HEIGHT_DEFAULT
     if isinstance(answer, DaemonUnreachable):
         lines = [style.paint("red", plain(answer.message))]
     elif view.explained is not None:
@@ -174,31 +324,42 @@ def _draw(answer: _Answer | DaemonUnreachable, view: TopView) -> TopView:
     return view._replace(scroll=first if view.scroll > first else view.scroll)
 
 
-def _size() -> tuple[int, int]:
-    """(columns, lines) of the terminal, however small it is."""
-    try:
-        columns, lines = os.get_terminal_size(sys.stdout.fileno())
-    except OSError:
-        return WIDTH_DEFAULT, HEIGHT_DEFAULT
-    return columns or WIDTH_DEFAULT, lines or HEIGHT_DEFAULT
-
-
 def frame(
     overview: OverviewShape, events: Sequence[EventShape], style: Style, view: TopView = EVERYTHING
 ) -> Iterator[str]:
     """All lines of the screen. `events` are the newest first."""
+    from agent.api.shapes.host import TOP_EVENT_COLUMNS
+    from agent.api.shapes.instances import TOP_INSTANCE_COLUMNS, TOP_MOVE_COLUMNS
+
     yield from _head(overview, style)
     yield ""
     yield from tree_lines(overview["resource_providers"], style)
     yield ""
-    yield from _moves(overview["moves"], style)
+    if overview["moves"]:
+        yield from table_lines(TOP_MOVE_COLUMNS, overview["moves"], style)
+        yield ""
     findings = [each for each in overview["findings"] if view.matches(f"{each['kind']} {each['reason']}")]
-    yield from _findings(findings, style)
-    yield from _instances(_shown(overview, view), view, style)
+    for finding in findings:
+        yield f"{style.paint('yellow', plain(finding['kind']))}: {plain(finding['reason'])}"
+    if findings:
+        yield ""
+    instances = _shown(overview, view)
+    if instances:
+        titles, *rows = table_lines(TOP_INSTANCE_COLUMNS, instances, style)
+        yield titles
+        for instance, row in zip(instances, rows, strict=True):
+            yield f"{REVERSE}{row}{NORMAL}" if instance["uuid"] == view.selected else row
     yield ""
-    yield from _events(
-        [event for event in events[::-1] if view.matches(" ".join(map(str, event.values())))], style
-    )
+    shown = [event for event in events[::-1] if view.matches(" ".join(map(str, event.values())))]
+    yield from table_lines(TOP_EVENT_COLUMNS, shown, style) if shown else ["nothing happened"]
+
+
+def first_line(lines: int, rows: int, scroll: int, selected: int | None) -> int:
+    """The first of so many lines to show: `scroll`, no further than needed, so that `selected` is seen."""
+    first = min(scroll, max(0, lines - rows))
+    if selected is None:
+        return first
+    return max(min(first, selected), selected - rows + 2)
 
 
 def fit(lines: Sequence[str], columns: int, rows: int) -> list[str]:
@@ -232,44 +393,9 @@ def _head(overview: OverviewShape, style: Style) -> Iterator[str]:
         yield style.paint("yellow", plain(overview["reshape_pending"]))
 
 
-def _moves(moves: Sequence[MoveShape], style: Style) -> Iterator[str]:
-    from agent.api.shapes.instances import TOP_MOVE_COLUMNS
-
-    if moves:
-        yield from table_lines(TOP_MOVE_COLUMNS, moves, style)
-        yield ""
-
-
-def _findings(findings: Sequence[FindingShape], style: Style) -> Iterator[str]:
-    for finding in findings:
-        yield f"{style.paint('yellow', plain(finding['kind']))}: {plain(finding['reason'])}"
-    if findings:
-        yield ""
-
-
 def _shown(overview: OverviewShape, view: TopView) -> list[InstanceShape]:
     """The instances that the view shows, in its order; migrations are shown among the moves."""
     return view.choose([instance for instance in overview["instances"] if not instance["migration_of"]])
-
-
-def _instances(instances: Sequence[InstanceShape], view: TopView, style: Style) -> Iterator[str]:
-    from agent.api.shapes.instances import TOP_INSTANCE_COLUMNS
-
-    if not instances:
-        return
-    titles, *rows = table_lines(TOP_INSTANCE_COLUMNS, instances, style)
-    yield titles
-    for instance, row in zip(instances, rows, strict=True):
-        yield f"{REVERSE}{row}{NORMAL}" if instance["uuid"] == view.selected else row
-
-
-def _events(events: Sequence[EventShape], style: Style) -> Iterator[str]:
-    from agent.api.shapes.host import TOP_EVENT_COLUMNS
-
-    if events:
-        yield from table_lines(TOP_EVENT_COLUMNS, events, style)
-    else:
-        yield "nothing happened"
 
 
 def _cut(line: str, columns: int) -> str:
@@ -282,12 +408,3 @@ def _cut(line: str, columns: int) -> str:
             parts.append(part[:left])
             left -= len(part[:left])
     return "".join(parts)
-
-
-def _interval(text: str) -> float:
-    seconds = parse_seconds(text)
-    if not INTERVAL_MIN_S <= seconds <= INTERVAL_MAX_S:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a number of seconds from {INTERVAL_MIN_S:g} to {INTERVAL_MAX_S:g}"
-        )
-    return seconds

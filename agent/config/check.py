@@ -1,13 +1,14 @@
 """Find what a start of the agent would refuse in settings that are valid each; nothing is written."""
 
 from collections.abc import Iterator
-from dataclasses import asdict, replace
+from contextlib import closing
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
-from agent.config.options import driver_class, driver_classes, with_groups
+from agent.config.options import driver_classes, with_groups
 from agent.config.places import check_api_socket, check_state_path
-from agent.config.settings import PlacementSettings, Settings, values_of
+from agent.config.settings import PlacementSettings, Settings, read_only_driver, values_of
 from agent.driver import Description, Driver, HostSettings, Topology
 from agent.errors import DriverDataError, DriverError, SettingsError, StateError, counted
 from agent.placement.connect import check_options
@@ -35,13 +36,8 @@ def check_start(settings: Settings) -> tuple[str, ...]:
     for name, other in driver_classes()[0].items():
         if name != settings.compute_driver:
             other.check_options(values_of(settings.table, with_groups(other.OPTIONS, settings.table)))
-    driver = driver_class(settings.compute_driver).create(
-        replace(settings.driver, state_path=None, read_only=True)
-    )
-    try:
+    with closing(read_only_driver(settings)) as driver:
         notes += _check_description(settings, driver)
-    finally:
-        driver.close()
     return tuple(notes)
 
 

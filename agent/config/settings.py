@@ -31,7 +31,7 @@ from agent.config.options import (
 )
 from agent.config.reserved_pages import parse_reserved_pages
 from agent.cpuset import format_cpu_set
-from agent.driver import DriverSettings, HostSettings
+from agent.driver import Driver, DriverSettings, HostSettings
 from agent.durable.files import is_there
 from agent.errors import SettingsError
 from agent.providers.caps import Caps, parse_caps
@@ -195,6 +195,12 @@ def load_driver(config_files: Sequence[Path] = (), config_dirs: Sequence[Path] =
     said = {item.origin for group in groups for item in table[group].values()}
     origins = tuple(path for path in files if str(path) in said)
     return DriverChoice(default["compute_driver"], _driver_settings(table), origins)
+
+
+def read_only_driver(settings: Settings) -> Driver:
+    """The driver, which keeps nothing and changes nothing; to be closed. Raises SettingsError."""
+    driver = driver_class(settings.compute_driver)
+    return driver.create(replace(settings.driver, state_path=None, read_only=True))
 
 
 def _read(config_files: Sequence[Path], config_dirs: Sequence[Path]) -> tuple[Table, tuple[Path, ...]]:

@@ -16,7 +16,7 @@ from kits.libvirt_daemon import PrivateLibvirtd, small_domain
 from kits.tracker import fast_directory
 
 from agent.claims.claim import Claim
-from agent.cli.libvirt_domain import Libvirt
+from agent.cli.domain import Libvirt
 from agent.config.settings import load
 from agent.driver import GivenDevice
 from agent.errors import ExitCode, UsageError

@@ -7,8 +7,8 @@ from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
 from kits.tracker import request
 
 from agent.api.views import preview_view
+from agent.cli.output import Style
 from agent.cli.reshape import preview_lines
-from agent.cli.terminal import Style
 from agent.driver import MoveInstruction
 from agent.errors import DoesNotFit
 

@@ -16,8 +16,8 @@ from agent.api.views import claim_view
 from agent.claims.claim import Claim
 from agent.claims.parse_request import parse_claim
 from agent.claims.request import ClaimRequest, RequestGroup
-from agent.cli.tables import claim_lines
-from agent.cli.terminal import Style
+from agent.cli.claim import claim_lines
+from agent.cli.output import Style
 from agent.config.settings import load
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import DoesNotFit, Refused, UsageError

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.agent import agent
 from agent.cli.main import main
+from agent.cli.service import agent
 from agent.errors import ExitCode
 
 

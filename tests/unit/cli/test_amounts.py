@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.cli.amounts import parse_amounts
+from agent.cli.claim_request import parse_amounts
 from agent.errors import UsageError
 
 

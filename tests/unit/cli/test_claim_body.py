@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.claims.parse_request import parse_claim
-from agent.cli.claim_body import claim_body
+from agent.cli.claim_request import claim_body
 from agent.cli.parser import build, defaults
 from agent.errors import UsageError
 

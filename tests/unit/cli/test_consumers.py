@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agent.cli.consumers import find_audit_subject, find_instance, find_migration
+from agent.cli.client import find_audit_subject, find_instance, find_migration
 from agent.errors import UnknownConsumer, UsageError
 
 WEB, DB, TWIN = (f"{digit * 8}-0000-4000-8000-000000000000" for digit in "abc")

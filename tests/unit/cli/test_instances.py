@@ -3,8 +3,7 @@
 from samples import INSTANCES
 
 from agent.api.shapes.instances import INSTANCE_COLUMNS
-from agent.cli.tables import table_lines
-from agent.cli.terminal import Style
+from agent.cli.output import Style, table_lines
 
 
 def test_instances_say_what_is_missing() -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from agent.cli import libvirt_domain
-from agent.cli.libvirt_domain import Libvirt
+from agent.cli import domain
+from agent.cli.domain import Libvirt
 from agent.errors import PlimsollError
 
 TEST = "test:///default"
@@ -77,8 +77,8 @@ def test_a_domain_starts_when_its_vgpu_is_in_its_place(
 ) -> None:
     libvirt = FakeLibvirt()
     monkeypatch.setitem(sys.modules, "libvirt", libvirt)
-    monkeypatch.setattr(libvirt_domain, "SYS", tmp_path)
-    monkeypatch.setattr(libvirt_domain, "VGPU_WAIT_S", 0.0)
+    monkeypatch.setattr(domain, "SYS", tmp_path)
+    monkeypatch.setattr(domain, "VGPU_WAIT_S", 0.0)
     vendor = tmp_path / "bus" / "pci" / "devices" / "0000:84:00.1" / "nvidia"
     vendor.mkdir(parents=True)
     (vendor / "current_vgpu_type").write_text("472\n")

@@ -55,7 +55,7 @@ def test_the_list_shows_moves_under_way(capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.usefixtures("answers")
 def test_a_move_on_its_source_refers_to_the_destination(capsys: pytest.CaptureFixture[str]) -> None:
-    move.show(arguments(migration=MIGRATION))
+    move.show_move(arguments(migration=MIGRATION))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"cold_migrate of {CLAIM['consumer']} (web1): begun, migration {MIGRATION}"
     assert "  the allocation at the destination: `plimsoll move show` there shows it" in lines

@@ -1,15 +1,15 @@
 """Errors come back as the types they were, and tables do not lie."""
 
 import io
+from argparse import Namespace
 
 import pytest
 
 from agent import errors
 from agent.api.shapes.schema import Column, amounts_text
 from agent.cli.client import error_of
-from agent.cli.output import Output, show_error
-from agent.cli.terminal import plain, style_of
-from agent.errors import ExitCode, PlacementUnavailable, PlimsollError, UsageError
+from agent.cli.output import show_error, show_table, style_of
+from agent.errors import ExitCode, PlacementUnavailable, PlimsollError, UsageError, plain
 
 COLUMNS: tuple[Column[tuple[str, int]], ...] = (
     Column("CLASS", lambda row: row[0]),
@@ -41,7 +41,7 @@ def test_an_error_that_is_none_is_still_one(answer: object) -> None:
 
 
 def test_an_error_is_one_line_whatever_is_in_it(capsys: pytest.CaptureFixture[str]) -> None:
-    show_error(PlacementUnavailable("no\nanswer\x1b[2J", status=0), "table")
+    show_error(arguments("table"), PlacementUnavailable("no\nanswer\x1b[2J", status=0))
     assert capsys.readouterr().err == "plimsoll: no\\nanswer\\x1b[2J\n"
 
 
@@ -58,13 +58,17 @@ def test_box_characters_only_where_they_can_be_shown(encoding: str, unicode: boo
     assert (style.unicode, style.colour) == (unicode, False)
 
 
+def arguments(form: str, *columns: str) -> Namespace:
+    return Namespace(output=form, column=list(columns))
+
+
 def test_a_table_as_csv_has_the_chosen_columns_in_their_order(capsys: pytest.CaptureFixture[str]) -> None:
-    Output("csv", ["amount", "class"]).show_table({}, COLUMNS, [("VCPU", 2), ("VGPU", 1)], "nothing")
+    show_table(arguments("csv", "amount", "class"), {}, COLUMNS, [("VCPU", 2), ("VGPU", 1)], "nothing")
     assert capsys.readouterr().out == '"AMOUNT","CLASS"\n2,"VCPU"\n1,"VGPU"\n'
-    Output("csv").show_table({}, COLUMNS, [], "nothing")
+    show_table(arguments("csv"), {}, COLUMNS, [], "nothing")
     assert capsys.readouterr().out == '"CLASS","AMOUNT"\n'
 
 
 def test_a_column_that_is_not_there_is_refused_with_those_that_are() -> None:
     with pytest.raises(UsageError, match="no column 'size'; there are 'class', 'amount'"):
-        Output("table", ["size"]).show_table({}, COLUMNS, [], "nothing")
+        show_table(arguments("table", "size"), {}, COLUMNS, [], "nothing")

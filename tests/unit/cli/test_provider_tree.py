@@ -5,8 +5,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.cli.provider_tree import BAR_CELLS, tree_lines
-from agent.cli.terminal import Style
+from agent.cli.output import Style
+from agent.cli.tree import BAR_CELLS, tree_lines
 
 PLAIN = Style()
 

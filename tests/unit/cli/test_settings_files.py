@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from agent.cli.settings_files import add_settings_options, settings_paths
+from agent.cli.grammar import add_settings_options, settings_paths
 
 
 def test_files_and_directories_may_be_repeated_and_may_be_missing() -> None:

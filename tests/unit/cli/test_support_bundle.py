@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.client import SOCKET_DEFAULT
-from agent.cli.support_bundle import support_bundle
+from agent.cli.doctor import support_bundle
 from agent.doctor.bundle import gather
 from agent.errors import ExitCode, UsageError
 

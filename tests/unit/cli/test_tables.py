@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.api.shapes.schema import Column
-from agent.cli.tables import table_lines
-from agent.cli.terminal import Style, shown_width
+from agent.cli.output import Style, shown_width, table_lines
 
 Row = tuple[str, int, str]
 COLUMNS: tuple[Column[Row], ...] = (

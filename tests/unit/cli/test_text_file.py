@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.text_file import CHARS_MAX, STANDARD_INPUT, read_text_file
+from agent.cli.claim_request import CHARS_MAX, STANDARD_INPUT, read_text_file
 from agent.errors import UsageError
 
 

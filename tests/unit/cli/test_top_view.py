@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 
 from agent.api.shapes.instances import InstanceShape
-from agent.cli.top_view import TopView, first_line, keys_of
+from agent.cli.top import TopView, first_line, keys_of
 
 
 def instance(name: str, memory: int, *, claimed: bool = True) -> InstanceShape:

@@ -1,7 +1,7 @@
 """A placement's content is carried whole: into embedded cores, and into the real OpenStack Placement.
 
-The end of the file does it by the commands (`agent.cli.placement.import_`); `agent.cli.placement.remove` is
-tested by tests/functional/placement/test_joining.py, as an operator uses both.
+The end of the file does it by the commands (`agent.cli.placement`), whose verb `remove` is tested by
+tests/functional/placement/test_joining.py, as an operator uses both.
 """
 
 import importlib

@@ -7,9 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli.grammar import CommandAdder, Parser, common_options
-from agent.cli.placement.check import check
-from agent.cli.placement.command import add_placement_command
-from agent.cli.placement.export import export
+from agent.cli.placement import add_placement_command, check, export
 from agent.errors import ExitCode, UsageError
 from agent.placement.embedded import Core
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.placement.source import add_source_options, counts_text, is_state_dir, opened, read_text_file
+from agent.cli.placement import add_source_options, counts_text, is_state_dir, opened, read_text_file
 from agent.errors import UsageError
 
 

@@ -1,22 +1,23 @@
-"""`plimsoll install-service`: make a service of a wheel that pip installed, on any host with systemd."""
+"""The agent as a service: `plimsoll agent` runs it, `install-service` installs it, `adopt` names its host."""
 
 from __future__ import annotations
 
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from agent.cli.output import Output
+from agent.cli.grammar import add_settings_options, load_settings, settings_paths
+from agent.cli.output import show
 from agent.errors import ExitCode, StateError, UsageError
 
 if TYPE_CHECKING:
     import subprocess
 
     from agent.cli.grammar import CommandAdder
-    from agent.daemon.service_install import ServiceFile
 
 COMMAND_TIMEOUT_S = 120.0
 SYSTEMD_RUNS = Path("run/systemd/system")
@@ -29,6 +30,25 @@ NEXT = "done; `plimsoll doctor` lists what is still missing, `plimsoll init` pro
 KEPT = (
     "done; kept are /etc/plimsoll, /var/lib/plimsoll and the user plimsoll: remove them to forget this host"
 )
+
+
+def add_agent_command(add: CommandAdder) -> None:
+    """Add `plimsoll agent`."""
+    command = add(
+        "agent",
+        agent,
+        "run the agent, in the foreground",
+        "The service runs this command. SIGTERM stops the agent, SIGHUP reads the settings again.",
+        "  plimsoll agent\n  plimsoll agent --config-file ./plimsoll.conf",
+    )
+    add_settings_options(command)
+
+
+def agent(args: Namespace) -> ExitCode:
+    """Run the agent until a signal stops it."""
+    from agent.daemon.service import run
+
+    return ExitCode(run(*settings_paths(args)))
 
 
 def add_install_service_command(add: CommandAdder) -> None:
@@ -66,7 +86,11 @@ def install_service(args: Namespace) -> ExitCode:
     if here and not args.dry_run and os.geteuid() != 0:
         raise UsageError("install-service writes below /etc and /usr/local: run it as root.")
     plan = _removal(args) if args.remove else _installation(args)
-    Output(args.output).show({"plan": [step.text for step in plan]}, lambda _: _lines(plan))
+    show(
+        args,
+        {"plan": [step.text for step in plan]},
+        lambda _: [step.text for step in plan] or ["nothing to do"],
+    )
     if args.dry_run:
         return ExitCode.DRIFT_FOUND if plan else ExitCode.DONE
     for step in plan:
@@ -76,75 +100,35 @@ def install_service(args: Namespace) -> ExitCode:
     return ExitCode.DONE
 
 
-class _Step:
-    """One step of the plan, in words, and what carries it out."""
+class _Step(NamedTuple):
+    """One step of the plan, in words, and what carries it out; that raises StateError."""
 
-    def __init__(self, text: str) -> None:
-        self.text = text
-
-    def run(self) -> None:
-        """Carry it out. Raises StateError."""
+    text: str
+    run: Callable[[], None]
 
 
-class _Write(_Step):
-    def __init__(self, root: Path, file: ServiceFile) -> None:
-        super().__init__(f"write {root / file.path}")
-        self._root, self._file = root, file
+def _command(*words: str) -> _Step:
+    """The step that runs a command of the system."""
 
-    def run(self) -> None:
-        from agent.daemon.service_install import write
-
-        write(self._root, self._file)
-
-
-class _Link(_Step):
-    def __init__(self, link: Path, target: Path) -> None:
-        super().__init__(f"link {link} to {target}")
-        self._link, self._target = link, target
-
-    def run(self) -> None:
-        try:
-            self._link.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            self._link.unlink(missing_ok=True)
-            self._link.symlink_to(self._target)
-        except OSError as error:
-            raise StateError(f"{self._link} cannot be made: {error.strerror}; run this as root.") from error
-
-
-class _Remove(_Step):
-    def __init__(self, root: Path, path: Path) -> None:
-        super().__init__(f"remove {root / path}")
-        self._root, self._path = root, path
-
-    def run(self) -> None:
-        from agent.daemon.service_install import remove
-
-        remove(self._root, self._path)
-
-
-class _Run(_Step):
-    def __init__(self, *words: str) -> None:
-        super().__init__(f"run {' '.join(words)}")
-        self._words = words
-
-    def run(self) -> None:
-        done = _ask(*self._words)
+    def run() -> None:
+        done = _ask(*words)
         if done.returncode:
             reason = done.stderr.strip() or done.stdout.strip() or f"it ended with {done.returncode}"
             raise StateError(
-                f"`{' '.join(self._words)}` failed: {reason}. What was written so far stays; mend the cause, "
+                f"`{' '.join(words)}` failed: {reason}. What was written so far stays; mend the cause, "
                 "and run the same command again."
             )
 
+    return _Step(f"run {' '.join(words)}", run)
 
-class _DisableGate(_Step):
-    def __init__(self) -> None:
-        super().__init__("disable the gate: remove the hook from libvirt's folder")
 
-    def run(self) -> None:
-        from agent.gate.install import disable
-
-        disable()
+def _link(link: Path, target: Path) -> None:
+    try:
+        link.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+    except OSError as error:
+        raise StateError(f"{link} cannot be made: {error.strerror}; run this as root.") from error
 
 
 def _installation(args: Namespace) -> list[_Step]:
@@ -155,6 +139,7 @@ def _installation(args: Namespace) -> list[_Step]:
         check_no_package,
         service_files,
         to_write,
+        write,
     )
 
     executable = Path(sys.argv[0]).absolute()
@@ -163,12 +148,15 @@ def _installation(args: Namespace) -> list[_Step]:
     wanted = service_files(
         Sources.find(), executable, _systemd_version(), full_connection=args.full_connection
     )
-    steps: list[_Step] = [_Write(args.root, file) for file in to_write(args.root, wanted)]
+    steps = [
+        _Step(f"write {args.root / file.path}", partial(write, args.root, file))
+        for file in to_write(args.root, wanted)
+    ]
     link = args.root / LINK
     if executable != link and not (link.is_symlink() and link.readlink() == executable):
         if link.exists() and not link.is_symlink():
             raise UsageError(f"{link} exists and is no link: move it away, then run this again.")
-        steps.append(_Link(link, executable))
+        steps.append(_Step(f"link {link} to {executable}", partial(_link, link, executable)))
     if args.root == Path("/"):
         steps.extend(_starts(bool(steps)))
     return steps
@@ -181,21 +169,21 @@ def _starts(changed: bool) -> Iterator[_Step]:
         return
     restorecon = next((name for name in RESTORECON if Path(name).exists()), None)
     if restorecon:  # the labels of SELinux
-        yield _Run(restorecon, "-R", "/etc/systemd/system", "/etc/plimsoll", "/usr/local/share/man")
-    yield _Run("systemd-sysusers")
-    yield _Run("systemd-tmpfiles", "--create", "/etc/tmpfiles.d/plimsoll.conf")
-    yield _Run("systemctl", "daemon-reload")
-    yield _Run("systemctl", "enable", DEVICES)  # what a boot takes away is there now
-    yield _Run("systemctl", "enable", CPUS)
-    yield _Run("systemctl", "enable", "--now", *PATHS)
-    yield _Run("systemctl", "enable", "--now", UNIT)
+        yield _command(restorecon, "-R", "/etc/systemd/system", "/etc/plimsoll", "/usr/local/share/man")
+    yield _command("systemd-sysusers")
+    yield _command("systemd-tmpfiles", "--create", "/etc/tmpfiles.d/plimsoll.conf")
+    yield _command("systemctl", "daemon-reload")
+    yield _command("systemctl", "enable", DEVICES)  # what a boot takes away is there now
+    yield _command("systemctl", "enable", CPUS)
+    yield _command("systemctl", "enable", "--now", *PATHS)
+    yield _command("systemctl", "enable", "--now", UNIT)
     if active:
-        yield _Run("systemctl", "restart", UNIT)
+        yield _command("systemctl", "restart", UNIT)
 
 
 def _removal(args: Namespace) -> list[_Step]:
-    from agent.daemon.service_install import LINK, Sources, all_paths, check_no_package, to_remove
-    from agent.gate.install import HookState, hook_state
+    from agent.daemon.service_install import LINK, Sources, all_paths, check_no_package, remove, to_remove
+    from agent.gate.install import HookState, disable, hook_state
 
     check_no_package(args.root)
     found = to_remove(args.root, all_paths(Sources.find()))
@@ -203,19 +191,19 @@ def _removal(args: Namespace) -> list[_Step]:
     steps: list[_Step] = []
     if args.root == Path("/"):
         if hook_state() in (HookState.ENABLED, HookState.OUTDATED):
-            steps.append(_DisableGate())
+            steps.append(_Step("disable the gate: remove the hook from libvirt's folder", disable))
         if any(path.name == f"{UNIT}.service" for path in found):
-            steps.append(_Run("systemctl", "disable", "--now", UNIT))
+            steps.append(_command("systemctl", "disable", "--now", UNIT))
         names = {path.name for path in found}
         steps += [
-            _Run("systemctl", "disable", unit) for unit in (DEVICES, CPUS) if f"{unit}.service" in names
+            _command("systemctl", "disable", unit) for unit in (DEVICES, CPUS) if f"{unit}.service" in names
         ]
-        steps += [_Run("systemctl", "disable", "--now", path) for path in PATHS if path in names]
-    steps.extend(_Remove(args.root, path) for path in found)
+        steps += [_command("systemctl", "disable", "--now", path) for path in PATHS if path in names]
     if link.is_symlink() and link.readlink().name == "plimsoll" and link.readlink().is_absolute():
-        steps.append(_Remove(args.root, LINK))
+        found = (*found, LINK)
+    steps += [_Step(f"remove {args.root / path}", partial(remove, args.root, path)) for path in found]
     if steps and args.root == Path("/"):
-        steps.append(_Run("systemctl", "daemon-reload"))
+        steps.append(_command("systemctl", "daemon-reload"))
     return steps
 
 
@@ -241,5 +229,40 @@ def _ask(*words: str) -> subprocess.CompletedProcess[str]:
         raise StateError(f"`{' '.join(words)}` cannot be run: {error}.") from error
 
 
-def _lines(plan: list[_Step]) -> list[str]:
-    return [step.text for step in plan] or ["nothing to do"]
+def add_adopt_command(add: CommandAdder) -> None:
+    """Add `plimsoll adopt`."""
+    command = add(
+        "adopt",
+        adopt,
+        "say which host this is, while the agent is not running",
+        "For a host whose uuid file is lost, that was renamed, or whose name belongs to another provider in\n"
+        "Placement: the agent's error names this command and the uuid. From then on the agent is the host\n"
+        "of that uuid, under the name in its settings.",
+        "  plimsoll adopt 0c1f7a52-8f0e-4f2b-9d4b-3a5f0a7c6e21",
+    )
+    command.add_argument("uuid", metavar="UUID", help="the uuid of the host's root provider")
+    command.add_argument("--yes", action="store_true", help="do not ask, also without a configuration file")
+    add_settings_options(command)
+
+
+def adopt(args: Namespace) -> ExitCode:
+    """Write the identity of the host into the state directory, without settings only if a person agrees."""
+    from agent.daemon.adopt import adopt as write_identity
+    from agent.state.identity import canonical_uuid
+
+    host_uuid, settings = canonical_uuid(args.uuid), load_settings(args)
+    if not settings.files and not args.yes:
+        without = f"there is no configuration file, so this host would be {settings.host}, {host_uuid}"
+        if not sys.stdin.isatty():
+            raise UsageError(
+                f"{without}: nothing was written. Write a configuration first (`plimsoll init`), name one "
+                "with --config-file, or use --yes."
+            )
+        question = f"{without}; its state is in {settings.state_path}. Go on? [y/N] "
+        print(question, end="", file=sys.stderr, flush=True)
+        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+            raise UsageError("nothing was written")
+    identity = write_identity(settings, host_uuid)
+    line = f"this host, {identity.name}, is {identity.uuid} from now on; start the agent"
+    show(args, {"uuid": identity.uuid, "name": identity.name}, lambda _: [line])
+    return ExitCode.DONE

@@ -1,0 +1,532 @@
+"""`plimsoll placement`: serve an embedded Placement, carry the content of one to another, check it.
+
+Each verb but `serve` works on one Placement, which its options name: one that is served, one whose agent
+does not run, or that of some settings.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from agent.cli.grammar import add_verbs
+from agent.cli.output import Style, show, waiting
+from agent.errors import (
+    ExitCode,
+    PlacementError,
+    PlacementUnavailable,
+    SettingsError,
+    StateError,
+    UsageError,
+    counted,
+)
+
+if TYPE_CHECKING:
+    from agent.cli.grammar import CommandAdder
+    from agent.placement.transfer.invariants import ServiceEvidence
+    from agent.placement.transfer.snapshot import PlacementSnapshot
+    from agent.placement.transport import Reply, Transport
+
+
+TOKEN = "PLIMSOLL_PLACEMENT_TOKEN"  # noqa: S105 - the name of a variable
+STANDARD_STREAM = "-"
+PROBE_S = 2.0
+
+SOURCES_HELP = (
+    "Which Placement: --state-dir for an embedded one that does not run, --url for one that is served, or\n"
+    "--config-file for the one that the agent's [placement] settings name.\n"
+)
+
+
+def add_placement_command(add: CommandAdder) -> None:
+    """Add `plimsoll placement`."""
+    command = add(
+        "placement",
+        None,
+        "serve, export, import, remove, check or ping a Placement",
+        "An embedded Placement can be served to any Placement client, and its content carried to another\n"
+        "embedded one or to an OpenStack Placement.",
+        "  plimsoll placement serve --bind 127.0.0.1:8778 --state-dir /var/lib/plimsoll\n"
+        "  plimsoll placement export --state-dir /var/lib/plimsoll host1.json\n"
+        "  plimsoll placement import host1.json --url http://placement.example/placement\n"
+        "  plimsoll placement check --state-dir /var/lib/plimsoll",
+    )
+    add_verb = add_verbs(command)
+    for add_one in (add_serve, add_export, add_import, add_remove, add_check, add_ping):
+        add_one(add_verb)
+
+
+def add_source_options(command: argparse.ArgumentParser) -> None:
+    """Add the options that name a Placement."""
+    group = command.add_argument_group("which Placement")
+    group.add_argument("--state-dir", metavar="DIR", type=Path, help="an embedded one, not running")
+    group.add_argument(
+        "--url", metavar="URL", help="one that is served: http://..., https://... or unix:PATH"
+    )
+    group.add_argument(
+        "--config-file", metavar="FILE", action="append", help="the one in these settings' [placement]"
+    )
+    group.add_argument(
+        "--token-file",
+        metavar="FILE",
+        type=Path,
+        help=f"the token for --url; else ${TOKEN}, else `admin`, which noauth trusts",
+    )
+    group.add_argument("--cafile", metavar="FILE", help="the authority of the certificate behind --url, PEM")
+
+
+def is_state_dir(args: Namespace) -> bool:
+    """Whether the options name the files of an embedded Placement, and nothing else."""
+    return bool(args.state_dir) and not (args.url or args.config_file)
+
+
+def read_content(args: Namespace, *, with_usages: bool = False) -> tuple[PlacementSnapshot, ServiceEvidence]:
+    """All that the Placement has."""
+    from agent.placement.transfer.read import SnapshotClient, read_service, read_state_dir
+
+    if is_state_dir(args):
+        with naming_the_place(args):
+            return read_state_dir(args.state_dir)
+    with opened_with_progress(args) as transport:
+        return read_service(SnapshotClient(transport), with_usages=with_usages)
+
+
+def counts_text(answer: Mapping[str, Any]) -> str:
+    """`2 providers and 7 consumers`, from the counts of some content."""
+    return (
+        f"{counted(answer['resource_providers'], 'provider')} and {counted(answer['consumers'], 'consumer')}"
+    )
+
+
+@contextmanager
+def opened_with_progress(args: Namespace) -> Iterator[Transport]:
+    """As `opened`; a terminal shows the number of requests."""
+    with opened(args) as transport, waiting("asking Placement") as show_activity:
+        yield _CountingTransport(transport, show_activity)
+
+
+@contextmanager
+def opened(args: Namespace) -> Iterator[Transport]:
+    """The transport to the Placement that the options name. Raises UsageError unless they name one."""
+    openers: list[Callable[[], Transport]] = []
+    if args.state_dir:
+        openers.append(lambda: _open("embedded", state_dir=args.state_dir))
+    if args.url:
+        openers.append(lambda: _open_url(args))
+    if args.config_file:
+        openers.append(lambda: _open_configured(args))
+    if len(openers) != 1:
+        raise UsageError(
+            "Say which Placement, in one way: --state-dir DIR, --url URL (http://..., unix:PATH) or "
+            "--config-file FILE."
+        )
+    with naming_the_place(args), closing(openers[0]()) as transport:
+        yield transport
+
+
+@contextmanager
+def naming_the_place(args: Namespace) -> Iterator[None]:
+    """Errors name the URL that was asked, and where a database in use can be read instead."""
+    from agent.durable.errors import DatabaseLocked
+
+    try:
+        yield
+    except PlacementError as error:
+        if args.url and args.url not in error.message:
+            error.message = f"{args.url}: {error.message}"
+        raise
+    except StateError as error:
+        if isinstance(error.__cause__, DatabaseLocked):
+            locked = error.__cause__
+            error.message = f"{locked.path} is in use by {locked.holder}{_instead(locked.holder_pid)}"
+        raise
+
+
+def _instead(pid: int | None) -> str:
+    """What to do where the process with this id has the database open, and may serve it at a Unix socket."""
+    from agent.http.unix_socket import sockets_of
+    from agent.placement.transport_socket import SocketTransport
+
+    for path in () if pid is None else sockets_of(pid):
+        with suppress(PlacementUnavailable):
+            SocketTransport(path, timeout_s=PROBE_S).request("GET", "/", microversion="1.0")
+            return f", which serves it: name it by --url unix:{path} instead."
+    return (
+        ", and answers at no Unix socket that this user can see. Name it by --url and an address at which it "
+        "serves (an agent: [placement] serve of its settings; `plimsoll placement serve`: its --bind), or "
+        "stop it first (an agent: systemctl stop plimsoll-agent)."
+    )
+
+
+class _CountingTransport:
+    """A transport that reports the number of its requests."""
+
+    def __init__(self, inner: Transport, show_activity: Callable[[str], None]) -> None:
+        self._inner = inner
+        self._show_activity = show_activity
+        self._count = 0
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        self._count += 1
+        self._show_activity(f"asking Placement, request {self._count}: {method} {path}")
+        return self._inner.request(method, path, body, microversion=microversion)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def _open(kind: str, **options: Any) -> Transport:
+    from agent.placement.connect import open_transport
+
+    return open_transport(kind, **options)
+
+
+def _open_url(args: Namespace) -> Transport:
+    token = os.environ.get(TOKEN) or None
+    if args.token_file is not None:
+        words = read_text_file(str(args.token_file)).split()
+        if len(words) != 1 or not words[0].isascii():
+            raise UsageError(f"The token file {args.token_file} must hold one token and nothing else.")
+        (token,) = words
+    if args.url.startswith("unix:"):
+        from agent.placement.transport_socket import SocketTransport
+
+        path = Path(args.url.removeprefix("unix:"))
+        return SocketTransport(path, token=token, timeout_s=args.timeout)
+    if not args.url.startswith(("http://", "https://")):
+        raise UsageError(f"--url takes http://..., https://... or unix:PATH, not {args.url!r}.")
+    if args.cafile is not None and not Path(args.cafile).is_file():
+        raise UsageError(f"--cafile {args.cafile} is no file; it must hold certificates, PEM.")
+    options = {
+        "auth_type": "admin_token",
+        "endpoint_override": args.url,
+        "token": token or "admin",
+        "cafile": args.cafile,
+        "timeout": args.timeout,
+    }
+    return _open("remote", options={name: value for name, value in options.items() if value is not None})
+
+
+def _open_configured(args: Namespace) -> Transport:
+    from dataclasses import asdict
+
+    from agent.config.settings import load
+
+    settings = load(tuple(Path(name) for name in args.config_file), ())
+    options = {**asdict(settings.placement), "serve": ()}  # only the agent serves
+    return _open(settings.placement.kind, state_dir=settings.state_path, options=options)
+
+
+def read_text_file(file: str) -> str:
+    """The text of a file; `-` is standard input. Raises UsageError where it cannot be read."""
+    try:
+        if file == STANDARD_STREAM:
+            return sys.stdin.read()
+        return Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file} cannot be read: it is not UTF-8 text.") from error
+
+
+def add_serve(add: CommandAdder) -> None:
+    """Add `plimsoll placement serve`."""
+    parser = add(
+        "serve",
+        serve,
+        "serve an embedded Placement over HTTP, in the foreground",
+        "On a loopback address and on a Unix socket the server trusts callers, as `noauth2` of OpenStack\n"
+        "Placement does (X-Auth-Token: admin). Any other address needs a token file and TLS files; if they\n"
+        "are given they hold for loopback addresses too. A line of the token file is\n"
+        "NAME ROLE[,ROLE][@PROJECT] TOKEN, with the roles admin, service and reader. SIGTERM stops the\n"
+        "server.",
+        "  plimsoll placement serve --bind 127.0.0.1:8778 --state-dir /var/lib/plimsoll\n"
+        "  plimsoll placement serve --bind unix:/run/plimsoll/placement.sock --state-dir DIR\n"
+        "  plimsoll placement serve --bind 192.0.2.7:8778 --tokens-file TOKENS --tls-cert CERT.pem \\\n"
+        "      --tls-key KEY.pem --state-dir DIR",
+    )
+    parser.add_argument(
+        "--bind",
+        metavar="ADDRESS",
+        action="append",
+        required=True,
+        help="HOST:PORT, [IPV6]:PORT or unix:PATH; may be repeated",
+    )
+    parser.add_argument(
+        "--state-dir", metavar="DIR", type=Path, required=True, help="the directory of placement.db"
+    )
+    parser.add_argument("--tokens-file", metavar="FILE", type=Path, help="the callers and their roles")
+    parser.add_argument("--tls-cert", metavar="FILE", type=Path, help="the certificate and its chain, PEM")
+    parser.add_argument("--tls-key", metavar="FILE", type=Path, help="the certificate's key, PEM")
+
+
+def serve(args: Namespace) -> ExitCode:
+    """Serve until a signal ends it. Raises SettingsError, StateError."""
+    from agent.daemon.descriptors import take_all_descriptors
+    from agent.placement.embedded import DatabaseError
+    from agent.placement.embedded.http.auth import ServeError
+    from agent.placement.embedded.http.serve import serve as run
+    from agent.systemd import journald
+    from agent.systemd.notify import Notifier
+
+    journald.configure("info", "auto")
+    take_all_descriptors()
+    notifier = Notifier(os.environ)
+    try:
+        run(
+            args.state_dir,
+            args.bind,
+            tokens_file=args.tokens_file,
+            tls_cert=args.tls_cert,
+            tls_key=args.tls_key,
+            on_ready=lambda addresses: notifier.ready(f"serving placement at {', '.join(addresses)}"),
+        )
+    except ServeError as error:
+        raise SettingsError(str(error)) from error
+    except DatabaseError as error:
+        raise StateError(str(error), path=str(error.path)) from error
+    return ExitCode.DONE
+
+
+def add_export(add: CommandAdder) -> None:
+    """Add `plimsoll placement export`."""
+    parser = add(
+        "export",
+        export,
+        "write the content of a Placement as one JSON document",
+        f"{SOURCES_HELP}The same content always makes the same document. Stop writing to the Placement\n"
+        "meanwhile.",
+        "  plimsoll placement export --state-dir /var/lib/plimsoll host1.json\n"
+        "  plimsoll placement export --url unix:/run/plimsoll/placement.sock | jq .consumers",
+    )
+    add_source_options(parser)
+    parser.add_argument(
+        "--root",
+        metavar="ROOT",
+        action="append",
+        help="only the tree of this root provider, by name or uuid, with its allocations; may be repeated",
+    )
+    parser.add_argument(
+        "file", nargs="?", metavar="FILE", default=STANDARD_STREAM, help="- (default) is standard output"
+    )
+
+
+def export(args: Namespace) -> ExitCode:
+    """Write the document. Raises StateError where the file cannot be written."""
+    from agent.durable.files import write_atomically
+    from agent.placement.transfer.snapshot import to_document, to_text
+
+    content = _read_trees(args) if args.root else read_content(args)[0]
+    if args.file == STANDARD_STREAM:
+        show(args, to_document(content), lambda _: [to_text(content).removesuffix("\n")])
+        return ExitCode.DONE
+    try:
+        write_atomically(Path(args.file), to_text(content))
+    except OSError as error:
+        raise StateError(f"{args.file} cannot be written: {error.strerror}; choose another file.") from error
+    answer = {"file": args.file, **content.counts()}
+    show(args, answer, lambda _: [f"exported {counts_text(answer)} to {args.file}"])
+    return ExitCode.DONE
+
+
+def _read_trees(args: Namespace) -> PlacementSnapshot:
+    from agent.placement.transfer.read import SnapshotClient, read_state_dir, read_trees
+    from agent.placement.transfer.snapshot import select_trees
+
+    if is_state_dir(args):
+        with naming_the_place(args):
+            return select_trees(read_state_dir(args.state_dir)[0], args.root)
+    with opened_with_progress(args) as transport:
+        return select_trees(read_trees(SnapshotClient(transport), args.root), args.root)
+
+
+def add_import(add: CommandAdder) -> None:
+    """Add `plimsoll placement import`."""
+    parser = add(
+        "import",
+        import_,
+        "bring an exported document into a Placement, and verify it",
+        f"{SOURCES_HELP}Other content of the target stays. Where the target differs from the document, the\n"
+        "command writes nothing (exit code 5), unless --overwrite is given. Afterwards it reads the target\n"
+        "again; differences end with 3. An import that was interrupted can be run again.",
+        "  plimsoll placement import host1.json --url http://placement.example/placement --dry-run\n"
+        "  plimsoll placement import host1.json --state-dir /var/lib/plimsoll",
+    )
+    add_source_options(parser)
+    parser.add_argument("file", metavar="FILE", help="the document; - is standard input")
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="change the target to what the document says, where they differ",
+    )
+    parser.add_argument("--dry-run", action="store_true", help="print what would be written; write nothing")
+
+
+def import_(args: Namespace) -> ExitCode:
+    """Import a document, then read the target again and compare."""
+    from agent.placement.transfer.read import SnapshotClient, read_counterpart
+    from agent.placement.transfer.snapshot import differences, foreign_consumers, from_text
+    from agent.placement.transfer.write import UNTYPED_MICROVERSION, apply_import, plan_import
+
+    wanted = from_text(read_text_file(args.file))
+    with opened_with_progress(args) as transport:
+        client = SnapshotClient(transport)
+        present, evidence = read_counterpart(client, wanted)
+        if not client.has_consumer_types():
+            wanted = wanted.without_types()
+        plan = plan_import(wanted, present, evidence.names, overwrite=args.overwrite)
+        if not args.dry_run:
+            apply_import(client, SnapshotClient(transport, microversion=UNTYPED_MICROVERSION), plan)
+            present, _ = read_counterpart(client, wanted)
+    if args.dry_run:
+        lines = list(plan.lines()) or ["nothing to write: the target has all of it already"]
+        show(args, plan.to_json(), lambda _: lines)
+        return ExitCode.DONE if plan.empty else ExitCode.DRIFT_FOUND
+    left = differences(wanted, present)
+    answer = {
+        **wanted.counts(),
+        "written": {"operations": plan.operations, "consumers": len(plan.consumers)},
+        "differences": [difference.to_json() for difference in left],
+        "other_consumers": list(foreign_consumers(wanted, present)),
+    }
+    show(args, answer, lambda _: _import_lines(answer, [difference.line() for difference in left]))
+    return ExitCode.DRIFT_FOUND if left else ExitCode.DONE
+
+
+def _import_lines(answer: dict[str, Any], differences: Sequence[str]) -> Iterator[str]:
+    written = answer["written"]
+    yield (
+        f"imported {counts_text(answer)}: {counted(written['operations'], 'operation')} and "
+        f"{counted(written['consumers'], 'consumer was', 'consumers were')} written"
+    )
+    if differences:
+        yield f"read again, the target differs in {counted(len(differences), 'place')}:"
+        yield from (f"  {line}" for line in differences)
+    else:
+        yield "read again, the target says what the document says; generations are its own"
+    others = len(answer["other_consumers"])
+    if others:
+        yield (
+            f"{counted(others, 'consumer')} not in the document {'uses' if others == 1 else 'use'} these "
+            "providers too"
+        )
+
+
+def add_remove(add: CommandAdder) -> None:
+    """Add `plimsoll placement remove`."""
+    parser = add(
+        "remove",
+        remove,
+        "remove from a Placement what was carried elsewhere",
+        f"{SOURCES_HELP}The last step of a move from one Placement to another, after the import was\n"
+        "verified. If the Placement differs from the document by now, nothing is removed (exit code 5).",
+        "  plimsoll placement remove host1.json --state-dir /var/lib/plimsoll --dry-run\n"
+        "  plimsoll placement remove host1.json --url http://placement.example/placement",
+    )
+    add_source_options(parser)
+    parser.add_argument("file", metavar="FILE", help="the document; - is standard input")
+    parser.add_argument("--dry-run", action="store_true", help="print what would go; change nothing")
+
+
+def remove(args: Namespace) -> ExitCode:
+    """Remove the content of a document from a Placement."""
+    from agent.placement.transfer.read import SnapshotClient, read_counterpart
+    from agent.placement.transfer.snapshot import from_text
+    from agent.placement.transfer.write import apply_removal, plan_removal
+
+    unwanted = from_text(read_text_file(args.file))
+    with opened_with_progress(args) as transport:
+        client = SnapshotClient(transport)
+        plan = plan_removal(unwanted, read_counterpart(client, unwanted)[0])
+        if not args.dry_run:
+            apply_removal(client, plan)
+    answer = {
+        "resource_providers": len(plan.providers),
+        "consumers": len(plan.consumers),
+        "removed": not args.dry_run,
+    }
+    outcome = "to be removed" if args.dry_run else "removed"
+    lines = [*(plan.lines() if args.dry_run else ()), f"{outcome}: {counts_text(answer)}"]
+    show(args, answer, lambda _: lines)
+    return ExitCode.DRIFT_FOUND if args.dry_run and not plan.empty else ExitCode.DONE
+
+
+def add_check(add: CommandAdder) -> None:
+    """Add `plimsoll placement check`."""
+    parser = add(
+        "check",
+        check,
+        "find broken invariants, and what to do about each",
+        f"{SOURCES_HELP}Or an exported FILE. Ends with 3 if something is broken: allocations without\n"
+        "provider or inventory, more in use than the capacity, usages that do not add up, missing parents,\n"
+        "rings, wrong roots, unknown classes and traits.",
+        "  plimsoll placement check --state-dir /var/lib/plimsoll\n"
+        "  plimsoll placement check host1.json -o json | jq '.findings[].name'",
+    )
+    add_source_options(parser)
+    parser.add_argument("file", nargs="?", metavar="FILE", help="an exported document; - is standard input")
+
+
+def check(args: Namespace) -> ExitCode:
+    """Check the invariants of a Placement, or of a document."""
+    from agent.placement.transfer.invariants import broken_invariants
+    from agent.placement.transfer.snapshot import from_text
+
+    if args.file is None:
+        content, evidence = read_content(args, with_usages=True)
+    elif args.state_dir or args.url or args.config_file:
+        raise UsageError("Check either a file or a Placement, not both.")
+    else:
+        content, evidence = from_text(read_text_file(args.file)), None
+    broken = broken_invariants(content, evidence)
+    answer = {**content.counts(), "findings": [invariant.to_json() for invariant in broken]}
+
+    def lines(_: Style) -> Iterator[str]:
+        for invariant in broken:
+            yield f"{invariant.name}: {invariant.sentence}"
+            yield f"  {invariant.remedy}"
+        end = f"{counted(len(broken), 'broken invariant')} in" if broken else "all is well with"
+        yield f"{end} {counts_text(answer)}"
+
+    show(args, answer, lines)
+    return ExitCode.DRIFT_FOUND if broken else ExitCode.DONE
+
+
+def add_ping(add: CommandAdder) -> None:
+    """Add `plimsoll placement ping`."""
+    parser = add(
+        "ping",
+        ping,
+        "test whether a Placement answers, and whether the agent can use it",
+        f"{SOURCES_HELP}Shows its address, the identity of the caller, its microversions, how long an\n"
+        "answer takes, and what the agent may not do there. Writes nothing. Ends with 3 if something is\n"
+        "missing that the agent can do without, with 1 if it cannot.",
+        "  plimsoll placement ping --config-file /etc/plimsoll/plimsoll.conf\n"
+        "  plimsoll placement ping --url http://placement.example/placement -o json | jq .round_trip_ms",
+    )
+    add_source_options(parser)
+
+
+def ping(args: Namespace) -> ExitCode:
+    """Ask a Placement who and what it is."""
+    from agent.placement.ping import ping as ask
+
+    with opened(args) as transport:
+        result = ask(transport, f"embedded in {args.state_dir or 'the state directory'}")
+    answer = result.to_json()
+    versions, times = answer["microversions"], answer["round_trip_ms"]
+    lines = [
+        f"placement   {answer['where']}",
+        f"asked as    {answer['who']}",
+        f"speaks      {versions['lowest']} to {versions['highest']}, spoken to in {versions['spoken']}",
+        f"round trip  {times['best']:.1f} ms at best, {times['median']:.1f} ms in the middle",
+        *(f"lacking     {sentence}" for sentence in answer["lacking"]),
+    ]
+    show(args, answer, lambda _: lines)
+    return ExitCode.DRIFT_FOUND if result.lacking else ExitCode.DONE

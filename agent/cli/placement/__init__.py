@@ -1,1 +1,0 @@
-"""`plimsoll placement`: serve an embedded Placement, carry the content of one to another, check it."""
