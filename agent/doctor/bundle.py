@@ -1,12 +1,15 @@
-"""Writes a support bundle: one file with all data about an agent, without its secrets."""
+"""Writes a support bundle: one file with all data about an agent, without its secrets, which a mask
+removes.
+"""
 
 import io
 import json
 import os
+import re
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -14,8 +17,8 @@ from typing import Any
 
 from agent.config.settings import load
 from agent.doctor.examine import examine
-from agent.doctor.mask import mask
 from agent.errors import PlimsollError, SettingsError, UsageError
+from agent.log import is_ordinary
 
 QUESTIONS = {
     **{name: name for name in ("status", "tree", "instances", "plan", "moves", "reshape", "audit", "config")},
@@ -41,7 +44,12 @@ def gather(to: str | None, config_files: Paths, config_dirs: Paths, ask: Ask) ->
 
     Raises UsageError where the file exists already or cannot be written.
     """
-    secrets, problem = _secrets(config_files, config_dirs)
+    secrets: frozenset[str] = frozenset()
+    problem = ""
+    try:
+        secrets = load(config_files, config_dirs).secrets
+    except SettingsError as error:
+        problem = error.message
     name = f"plimsoll-{os.uname().nodename}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     path = Path(to or f"{name}.tar.gz")
     members = []
@@ -62,14 +70,6 @@ def gather(to: str | None, config_files: Paths, config_dirs: Paths, ask: Ask) ->
             archive.addfile(info, io.BytesIO(content))
             members.append(member)
     return path, members
-
-
-def _secrets(config_files: Paths, config_dirs: Paths) -> tuple[frozenset[str], str]:
-    """The secrets in the settings, and the reason if the settings cannot be read."""
-    try:
-        return load(config_files, config_dirs).secrets, ""
-    except SettingsError as error:
-        return frozenset(), error.message
 
 
 def _members(config_files: Paths, config_dirs: Paths, ask: Ask, problem: str) -> Iterator[tuple[str, str]]:
@@ -108,3 +108,30 @@ def _run(command: tuple[str, ...]) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"{' '.join(command)}: {error}\n"
     return done.stdout + done.stderr
+
+
+MASK = "***"
+_NAMED = re.compile(
+    r"""(?ix) ( \b [\w.-]* (?: password | passwd | secret | token | api_?key ) [\w.-]* ["']? \s* [:=] \s* )
+        (?: "[^"]*" | '[^']*' | [^\s,;"'{}\[\]]+ )"""
+)
+_HEADER = re.compile(r"(?i)(\b(?:x-auth-token|x-subject-token|authorization)\s*:\s*)[^\r\n]+")
+_USERINFO = re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^/\s:@]+:[^/\s@]+@", re.IGNORECASE)
+
+
+def mask(text: str, secrets: Iterable[str]) -> str:
+    """The text without these secrets, and without the values of keys such as `password` or `token`.
+
+    A secret that is an ordinary word, or a part of one, is masked only as the value of such a key.
+    """
+    spellings = {
+        spelling
+        for secret in secrets
+        if not is_ordinary(secret)
+        for spelling in (secret, json.dumps(secret)[1:-1])
+    }
+    for spelling in sorted(spellings, key=len, reverse=True):
+        text = text.replace(spelling, MASK)
+    text = _HEADER.sub(rf"\1{MASK}", text)
+    text = _NAMED.sub(rf"\1{MASK}", text)
+    return _USERINFO.sub(rf"\1{MASK}@", text)

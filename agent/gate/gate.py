@@ -13,7 +13,7 @@ from uuid import uuid4
 from agent.claims.claim import Claim
 from agent.claims.domain_demand import with_allocated_disk
 from agent.claims.refusal import label
-from agent.doctor.device_checks import start_problems
+from agent.doctor.check import start_problems
 from agent.driver import Guest, HostSettings, PassedDevice
 from agent.errors import ClaimsClosed, DeviceUnfit, DriverDataError, Refused, UsageError
 from agent.gate.admission import GuestAdmission, demand_of

@@ -1,21 +1,52 @@
 """`plimsoll doctor` on a host that is well, and on each thing that may be wrong with one."""
 
+import errno
 import grp
 import json
 import os
+import pwd
+import shutil
+import signal
+import socket
 import sqlite3
+import threading
+import time
+from collections import namedtuple
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from kits.agent import told
 from kits.agent_process import Agent
 from kits.cli_process import plimsoll
 from kits.pci_tree import PciTree
+from kits.placements import Embedded
 
+from agent.cli.main import main
+from agent.config.places import unusable_state_path
 from agent.config.settings import load
-from agent.doctor.check import CheckVerdict, DoctorCheck
-from agent.doctor.checks_host import libvirt_rights
-from agent.doctor.examine import examine
-from agent.errors import DaemonUnreachable, ExitCode, Forbidden, SettingsError
+from agent.doctor.check import CheckVerdict, DoctorCheck, good
+from agent.doctor.examine import (
+    NEW_DIRECTORY,
+    agent_user,
+    check_agent,
+    check_databases,
+    check_hypervisor,
+    check_identity,
+    check_placement,
+    check_rights,
+    check_state_directory,
+    check_writable,
+    checks_as,
+    examine,
+)
+from agent.durable import errors
+from agent.errors import DaemonUnreachable, DriverSlow, ExitCode, Forbidden, PlimsollError, SettingsError
+from drivers.fake import FakeDriver
 
 NOBODY = 65534
 HOST = "0c1f7a52-8f0e-4f2b-9d4b-3a5f0a7c6e21"
@@ -242,7 +273,7 @@ def test_what_the_agents_user_may_not_at_libvirt_is_told_to_root(
         patient.file.write_text(
             f"[DEFAULT]\ncompute_driver = libvirt\nstate_path = {patient.state}\n{more}", encoding="utf-8"
         )
-        return list(libvirt_rights(load((patient.file,), ())))
+        return list(check_rights(load((patient.file,), ())))
 
     assert [each.verdict for each in checks()] == [CheckVerdict.GOOD], "it is root's"
     os.chown(patient.state, 65534, 65534)
@@ -272,3 +303,272 @@ def test_a_device_is_checked_without_an_agent(patient: Patient, tmp_path: Path) 
     assert "-> Set another card as the primary one" in done.stdout
     nowhere = plimsoll(patient.state / "s", "doctor", "--device", "x", "--config-file", str(patient.file))
     assert nowhere.returncode == ExitCode.USAGE and "no PCI address" in nowhere.stderr
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+
+
+def whoami() -> Iterator[DoctorCheck]:
+    yield good("user", f"{os.geteuid()} {os.getuid()}")
+
+
+@needs_root
+def test_root_makes_the_checks_as_the_agent_s_user(tmp_path: Path) -> None:
+    nobody = pwd.getpwnam("nobody")
+    state = tmp_path / "state"
+    state.mkdir()
+    os.chown(state, nobody.pw_uid, nobody.pw_gid)
+    assert agent_user(state) == nobody
+    (check,) = checks_as(nobody, whoami)
+    assert check.sentence == f"{nobody.pw_uid} {nobody.pw_uid}"
+    assert os.geteuid() == 0
+
+
+@needs_root
+def test_a_check_that_ends_its_process_is_told() -> None:
+    def dies() -> Iterator[DoctorCheck]:
+        os._exit(3)
+        yield good("never", "")
+
+    (check,) = checks_as(pwd.getpwnam("nobody"), dies)
+    assert check.verdict is CheckVerdict.WARNING and "nobody" in check.sentence
+
+
+def children() -> set[str]:
+    """The processes that this thread started and that are not reaped."""
+    return set(Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split())
+
+
+def hangs() -> Iterator[DoctorCheck]:
+    yield good("first", "This one was made.")
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    time.sleep(600)
+    yield good("never", "")
+
+
+@needs_root
+def test_a_child_that_hangs_is_ended_and_what_it_told_is_kept() -> None:
+    before, others = time.monotonic(), children()
+    first, late = checks_as(pwd.getpwnam("nobody"), hangs, within_s=0.5)
+    assert time.monotonic() - before < 10.0
+    assert first == good("first", "This one was made.")
+    assert late.verdict is CheckVerdict.WARNING
+    assert "nobody" in late.sentence and "did not end within 0.5 s" in late.sentence
+    assert children() <= others, "no process is left"
+
+
+@needs_root
+def test_the_command_ends_though_its_child_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On the command line: what was found is shown, and the command ends."""
+    nobody = pwd.getpwnam("nobody")
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    os.chown(state, nobody.pw_uid, nobody.pw_gid)
+    monkeypatch.setattr("agent.doctor.examine.check_placement", lambda settings: hangs())
+    monkeypatch.setattr("agent.doctor.examine.checks_as", partial(checks_as, within_s=0.5))
+    # The user may not enter pytest's directories.
+    monkeypatch.setattr("agent.doctor.examine.check_writable", lambda *_: ())
+    file = tmp_path / "plimsoll.conf"
+    file.write_text(
+        f"[DEFAULT]\ncompute_driver = fake\nhost = vm\nstate_path = {state}\n[placement]\nkind = embedded\n"
+    )
+    code = main(["--socket", str(tmp_path / "none"), "doctor", "--config-file", str(file)])
+    told = capsys.readouterr().out
+    assert code == ExitCode.DONE, told
+    assert "This one was made." in told
+    assert "did not end within 0.5 s" in told and "runuser -u nobody -- plimsoll doctor" in told
+
+
+def test_without_another_user_the_checks_are_made_here(tmp_path: Path) -> None:
+    assert agent_user(tmp_path) is None or os.geteuid() != 0
+    (check,) = checks_as(None, whoami)
+    assert check.sentence.startswith(f"{os.geteuid()} ")
+
+
+def test_a_hypervisor_that_is_busy_is_slow_and_need_not_be_restarted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(self: FakeDriver) -> object:
+        raise DriverSlow("libvirt did not answer within 10.0 s (read the host): try again")
+
+    monkeypatch.setattr(FakeDriver, "topology", busy)
+    (check,) = check_hypervisor(told(tmp_path, Embedded(tmp_path)))
+    assert check.verdict is CheckVerdict.WARNING
+    assert "slow" in check.sentence and "did not answer within 10.0 s" in check.sentence
+    assert "restart" not in check.sentence + check.remedy
+
+
+def test_the_command_says_slow_of_a_libvirtd_that_accepts_and_does_not_answer(tmp_path: Path) -> None:
+    """As libvirtd while it probes QEMU's binaries, or one that was stopped with SIGSTOP."""
+    pytest.importorskip("libvirt")
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "libvirt-sock"))
+        silent.listen()
+        file = tmp_path / "plimsoll.conf"
+        file.touch(mode=0o600)
+        file.write_text(
+            f"[DEFAULT]\ncompute_driver = libvirt\nhost = node1\nstate_path = {tmp_path}\n[libvirt]\n"
+            f"connection_uri = qemu+unix:///system?socket={tmp_path / 'libvirt-sock'}\ncall_timeout = 1\n"
+        )
+        done = plimsoll(tmp_path / "s", "doctor", "--config-file", str(file), "-o", "json")
+    assert done.returncode == ExitCode.DONE, done.stderr
+    (check,) = (check for check in json.loads(done.stdout)["checks"] if check["name"] == "driver")
+    assert check["verdict"] == "warning"
+    assert "libvirt is slow" in check["sentence"] and "did not answer within 1.0 s" in check["sentence"]
+    assert "restart" not in check["sentence"] + check["remedy"]
+
+
+STATUS = {"pid": 7, "version": "1", "state": "ready", "reasons": [], "claims": {"count": 3}}
+
+
+def agent_check(socket: Path, answer: Any) -> DoctorCheck:
+    def ask(_: str) -> Any:
+        if isinstance(answer, PlimsollError):
+            raise answer
+        return answer
+
+    (check,) = check_agent(socket, ask)
+    return check
+
+
+def test_a_ready_agent_is_good(tmp_path: Path) -> None:
+    check = agent_check(tmp_path / "s", STATUS)
+    assert (check.verdict, check.sentence) == (
+        CheckVerdict.GOOD,
+        "The agent (pid 7, 1) is ready, with 3 claims.",
+    )
+
+
+def test_a_state_directory_that_is_younger_than_the_guests_is_a_warning(tmp_path: Path) -> None:
+    reason = f"{NEW_DIRECTORY}, and 2 of the guests were here before it."
+    ready, warned = check_agent(tmp_path / "s", lambda _: {**STATUS, "reasons": [reason, "Else."]})
+    assert ready.verdict is CheckVerdict.GOOD
+    assert (warned.verdict, warned.sentence) == (CheckVerdict.WARNING, reason)
+    assert "state_path" in warned.remedy
+
+
+@pytest.mark.parametrize(
+    ("reasons", "shown"), [(["Libvirt is away."], "Libvirt is away."), ([], "no reason")]
+)
+def test_a_degraded_agent_is_bad_with_its_reasons(tmp_path: Path, reasons: list[str], shown: str) -> None:
+    check = agent_check(tmp_path / "s", {**STATUS, "state": "degraded", "reasons": reasons})
+    assert check.verdict is CheckVerdict.BAD and shown in check.sentence
+
+
+def test_an_agent_that_does_not_run_or_refuses_is_a_warning(tmp_path: Path) -> None:
+    away = agent_check(tmp_path / "s", DaemonUnreachable("No agent."))
+    assert away.verdict is CheckVerdict.WARNING and "systemctl start plimsoll-agent" in away.remedy
+    refused = agent_check(tmp_path / "s", Forbidden("Uid 7 may not."))
+    assert refused.sentence == "Uid 7 may not." and "[api] readers" in refused.remedy
+
+
+def test_the_embedded_placement_is_good_and_a_silent_one_is_bad(tmp_path: Path) -> None:
+    file = tmp_path / "plimsoll.conf"
+    base = f"[DEFAULT]\ncompute_driver = fake\nstate_path = {tmp_path}\n[placement]\n"
+    file.write_text(f"{base}kind = embedded\n")
+    (embedded,) = check_placement(load((file,)))
+    assert embedded.verdict is CheckVerdict.GOOD and "embedded" in embedded.sentence
+    file.write_text(f"{base}kind = remote\nauth_type = none\nendpoint_override = http://127.0.0.1:1\n")
+    (silent,) = check_placement(load((file,)))
+    assert silent.verdict is CheckVerdict.BAD and "placement ping" in silent.remedy
+
+
+GOOD, WARNING, BAD = CheckVerdict.GOOD, CheckVerdict.WARNING, CheckVerdict.BAD
+HOST_UUID = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
+Usage = namedtuple("Usage", ["total", "used", "free"])
+
+
+@pytest.mark.parametrize(("mode", "verdict"), [(0o700, GOOD), (0o755, WARNING), (0o777, BAD)])
+def test_the_directory_is_for_its_owner_alone(tmp_path: Path, mode: int, verdict: CheckVerdict) -> None:
+    tmp_path.chmod(mode)
+    directory, _ = check_state_directory(tmp_path)
+    assert directory.verdict is verdict and str(tmp_path) in directory.sentence
+    assert bool(directory.remedy) is (verdict is not GOOD)
+
+
+def test_a_missing_directory_is_no_fault(tmp_path: Path) -> None:
+    (check,) = check_state_directory(tmp_path / "missing")
+    assert check.verdict is WARNING and "first start" in check.remedy
+
+
+@pytest.mark.parametrize(("free_mib", "verdict"), [(1024, GOOD), (100, WARNING), (10, BAD)])
+def test_the_free_space_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_mib: int, verdict: CheckVerdict
+) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, free_mib << 20))
+    *_, disk = check_state_directory(tmp_path)
+    assert disk.verdict is verdict and f"{free_mib} MiB free" in disk.sentence
+
+
+@pytest.mark.parametrize(
+    ("line", "remedy"),
+    [
+        ("1 0 8:1 / {0} ro,relatime - ext4 /dev/sda1 ro", "mount -o remount,rw {0}"),
+        ("1 0 8:1 / {0} ro,relatime - ext4 /dev/sda1 rw", "mount -o remount,bind,rw {0}"),
+        ("1 0 8:1 / {0} rw,relatime - ext4 /dev/sda1 rw,emergency_ro", "fsck /dev/sda1"),
+    ],
+)
+def test_a_read_only_file_system_is_named_with_its_mount_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, remedy: str
+) -> None:
+    """Also where statvfs does not say so: ext4 after an error. A bind mount is no mount of its parents."""
+    state = tmp_path / "state"
+    state.mkdir()
+    mounts = tmp_path / "mountinfo"
+    mounts.write_text(f"9 0 8:9 / / rw - ext4 /dev/sda9 rw\n{line.format(state)}\n")
+    monkeypatch.setattr(errors, "MOUNTS", mounts)
+    *_, disk = check_state_directory(state)
+    assert disk.verdict is BAD and "read-only" in disk.sentence
+    assert remedy.format(state) in disk.remedy and disk.remedy.startswith("See ")
+    refused = unusable_state_path(state, OSError(errno.EROFS, os.strerror(errno.EROFS)))
+    assert remedy.format(state) in refused.message and "create it" not in refused.message
+
+
+def test_a_file_system_that_statvfs_calls_read_only_is_bad(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=os.ST_RDONLY))
+    *_, disk = check_state_directory(tmp_path)
+    assert disk.verdict is BAD and "dmesg" in disk.remedy
+
+
+def test_a_directory_in_which_its_owner_may_make_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not list(check_writable(tmp_path, os.geteuid()))
+    assert not list(check_writable(tmp_path / "missing", os.geteuid()))
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    tmp_path.chmod(0o555)
+    monkeypatch.setattr("agent.doctor.examine.check_accepts_files", refuse)
+    (check,) = check_writable(tmp_path, os.geteuid())
+    assert check.verdict is BAD and "mode 0555" in check.sentence
+    assert check.remedy == f"Run `chmod 0700 {tmp_path}`"
+    refused = unusable_state_path(tmp_path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+    assert "create it" not in refused.message and f"chmod 0700 {tmp_path}" in refused.message
+    missing = unusable_state_path(tmp_path / "none", FileNotFoundError(errno.ENOENT, "No such file"))
+    assert "create it" in missing.message
+
+
+def test_the_identity_before_and_after_the_first_start(tmp_path: Path) -> None:
+    assert "has no uuid yet" in check_identity(tmp_path, "node1").sentence
+    (tmp_path / "host_id").write_text(f"{HOST_UUID}\n")
+    assert "was provided before" in check_identity(tmp_path, "node1").sentence
+    (tmp_path / "host_name").write_text("node1\n")
+    assert HOST_UUID in check_identity(tmp_path, "node1").sentence
+    assert check_identity(tmp_path, "node2").verdict is BAD
+
+
+def test_each_database_is_checked(tmp_path: Path) -> None:
+    assert list(check_databases(tmp_path)) == []
+    with closing(sqlite3.connect(tmp_path / "agent.db")) as database:
+        database.execute("CREATE TABLE t (a)")
+    (tmp_path / "agent.db").chmod(0o600)
+    (tmp_path / "placement.db").write_bytes(b"no database" * 100)
+    intact, damaged = check_databases(tmp_path)
+    assert intact.verdict is GOOD and "agent.db is intact" in intact.sentence
+    assert damaged.verdict is BAD and "placement.db is damaged" in damaged.sentence

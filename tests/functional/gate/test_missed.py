@@ -11,7 +11,7 @@ from kits.placements import Placement
 from kits.status import fetch, listening
 
 from agent.daemon.host_agent import AT_ONCE_S
-from agent.doctor.checks_service import NEW_DIRECTORY
+from agent.doctor.examine import NEW_DIRECTORY
 from agent.driver import Guest, GuestState
 from agent.errors import ExitCode
 from agent.gate import install

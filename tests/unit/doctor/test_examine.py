@@ -1,4 +1,4 @@
-"""The doctor on dedicated CPUs that may be down: what the kernel can change of them."""
+"""libvirt's memory against the kernel's, in `plimsoll doctor`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,35 @@ from pathlib import Path
 import pytest
 
 from agent.config.settings import Settings, load
-from agent.doctor.check import DoctorCheck
-from agent.doctor.cpu_power import cpu_power
+from agent.doctor.check import CheckVerdict, DoctorCheck
+from agent.doctor.examine import check_cpu_power, check_memory
+
+
+@pytest.mark.parametrize(
+    ("described_mb", "verdict"),
+    [
+        (16384, CheckVerdict.GOOD),
+        (16384 - 500, CheckVerdict.GOOD),
+        (8192, CheckVerdict.WARNING),
+        (20000, None),
+    ],
+)
+def test_the_memory_of_libvirt_is_compared_with_the_kernels(
+    tmp_path: Path, described_mb: int, verdict: CheckVerdict | None
+) -> None:
+    file = tmp_path / "meminfo"
+    file.write_text(f"MemTotal:       {16384 * 1024} kB\nMemFree: 1 kB\n")
+    (check,) = check_memory(described_mb, file)
+    assert check.verdict is (verdict or CheckVerdict.WARNING)
+    assert f"{described_mb} MiB" in check.sentence
+    if check.verdict is CheckVerdict.WARNING:
+        assert "the kernel has 16384 MiB" in check.sentence and "restart libvirtd" in check.remedy
+
+
+def test_a_kernel_that_does_not_say_is_told(tmp_path: Path) -> None:
+    (check,) = check_memory(1, tmp_path / "none")
+    assert check.verdict is CheckVerdict.WARNING
+
 
 DOWN, UP = "0", "1"
 
@@ -26,7 +53,7 @@ def checks(folder: Path, more: str, online: dict[int, str], governors: str = "")
         (folder / f"cpu{cpu}" / "online").write_text(f"{state}\n")
         if governors:
             (folder / f"cpu{cpu}" / "cpufreq" / "scaling_available_governors").write_text(governors)
-    return list(cpu_power(settings_of(folder, more), folder))
+    return list(check_cpu_power(settings_of(folder, more), folder))
 
 
 GOVERNOR = "cpu_power_management = true\ncpu_power_management_strategy = governor"

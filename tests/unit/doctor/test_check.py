@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.doctor.check import CheckVerdict
-from agent.doctor.device_checks import check_device, node_device, start_problems
+from agent.doctor.check import CheckVerdict, check_device, node_device, start_problems
 from agent.driver import GroupMember, HostDevice, PassedDevice
 
 GPU, SOUND, BRIDGE, VF = "0000:01:00.0", "0000:01:00.1", "0000:00:01.0", "0000:41:10.0"
