@@ -1,28 +1,95 @@
-"""The operations of the local API. `agent.api.local_operations` implements them; tests may as well."""
+"""The operations of the local API, carried out by the running agent."""
 
-from collections.abc import Collection, Mapping
-from contextlib import AbstractContextManager
-from typing import Any, NamedTuple, Protocol
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import Lock
+from typing import Any, NamedTuple, Protocol, TypeVar
+from uuid import uuid4
 
-from agent.audit.auditor import AuditReport
+from agent import log
+from agent.audit.auditor import Auditor, AuditReport
 from agent.claims.capacity import Capacity, Defrag
-from agent.claims.claim import Claim, Fit
+from agent.claims.claim import Claim, ClaimState, Fit, claim_of_fit
 from agent.claims.device_profiles import DeviceProfiles
+from agent.claims.domain_demand import DomainDemand, HostDevices, demand_of_domain, given_resources
+from agent.claims.refusal import guest_runs
 from agent.claims.request import ClaimRequest
-from agent.driver import Guest
-from agent.errors import Refused
-from agent.gate.decision import GateVerdict, HookCall
+from agent.claims.used import IDLE
+from agent.config.settings import Settings, describe
+from agent.driver import DomainNeeds, Guest
+from agent.errors import (
+    DoesNotFit,
+    DriverDataError,
+    DriverError,
+    PlacementError,
+    PlacementUnavailable,
+    PlimsollError,
+    Refused,
+    StateError,
+    UnknownConsumer,
+    UsageError,
+    counted,
+)
+from agent.gate.decision import GateOutcome, GateVerdict, HookCall
+from agent.gate.gate import Gate
 from agent.moves.circumstances import Circumstances
 from agent.moves.states import Move, MoveKind
+from agent.placement.client import PlacementClient
+from agent.providers.disk_space import DISK, disk_warning
 from agent.providers.plan import Plan
+from agent.reconcile.pass_report import PassReport
+from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.reshape_preview import Preview
 from agent.reshape.receipt import Receipt
 from agent.shapes import Usages
 from agent.state.cordon import Cordon
+from agent.state.identity import Identity
 from agent.state.pause import Pause, PauseRequest
-from agent.status.host_status import HostStatus
+from agent.status.host_status import AgentStatus, HostStatus
+from agent.status.overview import STARTING, Condition, HostState
+from agent.status.recorder import Recorder
 from agent.tracker.cordons import OfferedDevice
+from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
+
+LOG = log.get(__name__)
+T = TypeVar("T")
+FOREIGN_PROVIDERS_MAX = 32
+"""So many names of other hosts' providers are asked of Placement for one answer."""
+
+
+class Supervisor(Protocol):
+    """The part of the agent that runs the passes and handles the faults; the operations report to it."""
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+
+    def look(self) -> PassReport:
+        """Run a pass that reads Placement again, also during a back-off. Raises StateError."""
+
+    def report_fault(self, error: PlimsollError) -> None:
+        """Degrade the agent's state by this error, and schedule the next pass."""
+
+    def report_silence(self, error: PlacementUnavailable) -> None:
+        """Do that for one request that Placement did not answer, unless Placement answers others."""
+
+    def request_pass(self, *, after_backoff: bool = False) -> None:
+        """Schedule a pass at once, or at the end of the back-off, if one is under way."""
+
+    def is_placement_paused(self) -> bool:
+        """True while requests to Placement are held back."""
+
+    def verify(self) -> None:
+        """Run a pass that compares Placement with what the agent wrote; then follow the host's moves."""
+
+    def end_pass(self, report: PassReport) -> None:
+        """Draw the consequences of a pass."""
+
+    def end_audit(self, report: AuditReport) -> None:
+        """Draw the consequences of an audit."""
 
 
 class WrittenDomain(NamedTuple):
@@ -33,73 +100,162 @@ class WrittenDomain(NamedTuple):
     made: bool = False
 
 
-class Operations(Protocol):
-    """Each method may raise PlimsollError, whose message is a sentence. No method blocks without a bound."""
+class Operations:
+    """What the routes ask for; any thread may call.
+
+    Each method may raise PlimsollError, whose message is a sentence. No method blocks without a bound.
+    """
+
+    def __init__(
+        self,
+        supervisor: Supervisor,
+        identity: Identity,
+        tracker: ResourceTracker,
+        reconciler: Reconciler,
+        client: PlacementClient,
+        auditor: Auditor,
+        gate: Gate,
+        recorder: Recorder,
+        condition: Condition,
+        host_status: AgentStatus,
+    ) -> None:
+        self._supervisor = supervisor
+        self._identity = identity
+        self._tracker = tracker
+        self._reconciler = reconciler
+        self._client = client
+        self._auditor = auditor
+        self._gate = gate
+        self._recorder = recorder
+        self._condition = condition
+        self._host_status = host_status
+        self._naming = Lock()
+        self._new_names: dict[str, str] = {}
+        """{name: consumer} of the claims by name that are under way, under the lock `_naming`."""
+        self._claims_by_name: Counter[str] = Counter()
 
     @property
     def host_status(self) -> HostStatus:
         """The agent's status, from memory alone."""
+        return self._host_status
 
     def status(self) -> dict[str, Any]:
-        """The agent's state. Never raises.
+        """The agent's state, JSON-ready as `agent.api.shapes.host.StatusShape`. Never raises."""
+        return self._host_status.status()
 
-        JSON-ready: {host, uuid, version, state: starting|ready|degraded|stopping, reasons: [sentence], since,
-        driver: {name, ok, error}, placement: {kind, ok, error}, claims: {open, reason, count}, gate:
-        {hook, in_effect, unanswered}, last_pass:
-        {at, sentence, duration_ms}, next_try, findings, audited, pid}.
-        """
+    def configuration(self) -> dict[str, Any]:
+        """The settings in force, JSON-ready {group: {option: {value, origin}}}, with secrets masked."""
+        return describe(self._supervisor.settings)
 
     def tree(self) -> tuple[ProviderTree, Usages]:
         """The host's providers in Placement, and their usages. Raises PlacementError."""
+        return self._client.read_tree_with(
+            self._identity.uuid, self._reconciler.tree, self._client.provider_usages
+        )
 
     def providers(self) -> ProviderTree:
         """The providers that serve this host, from memory; empty before the first inventory."""
+        return self._tracker.host().tree
 
     def tree_warnings(self, tree: ProviderTree, usages: Usages) -> tuple[str, ...]:
         """Sentences on what the tree offers and the host does not have. Never raises."""
+        root = tree.get(self._identity.uuid)
+        try:
+            free_gb = self._reconciler.disk_free_gb()
+        except DriverError:  # the status says that it does not answer
+            return ()
+        if root is None:
+            return ()
+        used_gb = usages.get(root.uuid, {}).get(DISK, 0)
+        warning = disk_warning(root.inventories.get(DISK), used_gb, free_gb)
+        return () if warning is None else (warning,)
 
     def instances(self) -> tuple[tuple[Guest | None, Claim | None], ...]:
         """Guests and their claims, in the order of uuids; one of the two may be None."""
+        guests = {guest.uuid: guest for guest in self._reconciler.guests or ()}
+        claims = self._tracker.claims()
+        return tuple((guests.get(uuid), claims.get(uuid)) for uuid in sorted({*guests, *claims}))
 
-    def device_profiles(self) -> DeviceProfiles:
-        """The device profiles that a flavor may name."""
-
-    def identified(self, request: ClaimRequest) -> AbstractContextManager[ClaimRequest]:
-        """The request; without a consumer, for the instance of this host with its name, else for a new one.
-
-        While claims of one name are under way, all of them have the same consumer. Raises UsageError where
-        several instances have the name.
-        """
+    # Claims
 
     def claim(self, request: ClaimRequest) -> Claim:
         """Claim for a guest. Raises Refused (DoesNotFit, ClaimsClosed, ClaimConflict), PlacementError."""
+        with self._writing(), self._recorder.record_claim(request):
+            return self._with_fresh_reserves(lambda: self._tracker.claim(self._complete(request)).claim)
+
+    def _with_fresh_reserves(self, claim: Callable[[], T]) -> T:
+        """What `claim` gives; once more after a pass where it was refused by what is reserved for others.
+
+        A refused claim reads again who is on the providers. Another client may have released what a pass
+        reserved beside, which no generation shows.
+        """
+        try:
+            return claim()
+        except DoesNotFit:
+            if not self._reconciler.needs_pass or self._supervisor.is_placement_paused():
+                raise
+        self._supervisor.end_pass(self._reconciler.reconcile("a claim that did not fit"))
+        return claim()
+
+    def device_profiles(self) -> DeviceProfiles:
+        """The device profiles that a flavor may name."""
+        return self._supervisor.settings.device_profiles
 
     def explain(self, request: ClaimRequest) -> Fit:
         """What `claim` would do, without doing it; also while claims are closed."""
+        return self._tracker.explain(self._complete(request))
 
     def closed_reason(self) -> str | None:
         """Why the host takes no new claims now, as a clause; None: it takes them."""
+        return self._tracker.closed_reason
 
     def capacity(self, request: ClaimRequest) -> Capacity:
         """How many guests that ask for this fit one after the other; also while claims are closed."""
+        return self._tracker.capacity(self._complete(request))
 
     def defrag(self, request: ClaimRequest) -> Defrag:
         """The fewest moves of guests that make room for this one; nothing is moved."""
+        return self._tracker.defrag(self._complete(request))
 
     def pause(self, asked: PauseRequest) -> Pause:
         """Take no new claims until `resume`; the pause from now on. Raises StateError."""
+        pause = asked.after(self._tracker.pause)
+        self._set_pause(pause)
+        return pause
 
     def resume(self) -> None:
         """End the pause, if there is one. Raises StateError."""
+        self._set_pause(None)
+
+    def _set_pause(self, pause: Pause | None) -> None:
+        before = self._tracker.pause
+        if pause == before:
+            return
+        with self._writing():
+            self._tracker.set_pause(pause)
+        if (before is not None and before.schedulers) != (pause is not None and pause.schedulers):
+            self._reconciler.invalidate()
+            self._supervisor.request_pass()
 
     def devices(self) -> tuple[OfferedDevice, ...]:
         """The devices that the host offers, with who has them and which are withheld."""
+        return self._tracker.cordons.devices()
 
     def cordon(self, cordon: Cordon) -> None:
         """Give the device to no guest that does not have it. Raises UsageError, StateError."""
+        with self._writing():
+            self._tracker.cordons.put(cordon)
+        self._write_cordons()
 
     def clear_cordon(self, address: str) -> None:
         """Give the device to guests again. Raises UsageError where it is not withheld, StateError."""
+        with self._writing():
+            self._tracker.cordons.clear(address)
+        self._write_cordons()
+
+    def _write_cordons(self) -> None:
+        self._reconciler.invalidate()
+        self._supervisor.request_pass()
 
     def claim_domain(self, xml: str, asked: ClaimRequest) -> WrittenDomain:
         """Claim what the domain's XML asks for, and what is `asked` for beside it; and complete the domain.
@@ -109,12 +265,85 @@ class Operations(Protocol):
         UsageError where the XML is malformed, or the domain contradicts what is asked for, or its claim: then
         nothing is changed. Raises what `claim` raises.
         """
+        with self._demand(self._needs_of(xml), asked) as demand:
+            before = self._tracker.claim_of(demand.request.consumer)
+            request = before.request if before and demand.is_met_by(before.request) else demand.request
+            # Complete the domain without a claim first: a contradiction then changes nothing.
+            fit = self._tracker.explain(request, demand.restriction)
+            if fit.fits:
+                self._complete_domain(xml, claim_of_fit(request, fit))
+            with self._writing(), self._recorder.record_claim(request):
+                handle = self._with_fresh_reserves(lambda: self._tracker.claim(request, demand.restriction))
+            if before is not None and before.state is ClaimState.CLAIMED:
+                return WrittenDomain(handle.claim, self._complete_domain(xml, handle.claim))
+            with handle:
+                return WrittenDomain(handle.claim, self._complete_domain(xml, handle.claim), made=True)
 
     def explain_domain(self, xml: str, asked: ClaimRequest) -> tuple[ClaimRequest, Fit]:
         """The request of `claim_domain`, and what it would do, without doing it."""
+        with self._demand(self._needs_of(xml), asked) as demand:
+            return demand.request, self._tracker.explain(demand.request, demand.restriction)
 
     def move_request(self, xml: str, asked: ClaimRequest) -> ClaimRequest:
         """The request for a guest that moves here: as `claim_domain`, on any devices, CPUs and cells."""
+        with self._demand(self._needs_of(xml).without_places(), asked) as demand:
+            return demand.request
+
+    def _needs_of(self, xml: str) -> DomainNeeds:
+        try:
+            return self._reconciler.needs_of(xml)
+        except DriverDataError as error:  # the caller wrote it, not the hypervisor
+            raise UsageError(error.message) from error
+
+    @contextmanager
+    def _demand(self, needs: DomainNeeds, asked: ClaimRequest) -> Iterator[DomainDemand]:
+        """What the domain needs beside what is `asked` for its instance, which its uuid or its name names."""
+        if needs.uuid and asked.consumer and needs.uuid != asked.consumer:
+            raise UsageError(f"The domain's <uuid> is {needs.uuid}, and the claim is for {asked.consumer}.")
+        named = replace(asked, consumer=needs.uuid or asked.consumer)
+        with self.identified(named, needs.name or asked.name) as identified:
+            aliases = self._supervisor.settings.pci_aliases
+            host, offered = self._tracker.host_and_units()
+            demand = demand_of_domain(needs, identified, HostDevices(host, offered, aliases))
+            yield replace(demand, request=self._complete(demand.request))
+
+    @contextmanager
+    def identified(self, request: ClaimRequest, name: str | None = None) -> Iterator[ClaimRequest]:
+        """The request; without a consumer, for the instance of this host with its name, else for a new one.
+
+        `name` is the instance's, without it the request's. While claims of one name are under way, all of
+        them have the same consumer. Raises UsageError where several instances have the name.
+        """
+        name = request.name if name is None else name
+        if request.consumer or not name:
+            yield replace(request, consumer=request.consumer or str(uuid4()))
+            return
+        with self._naming:
+            # Who claims for the same name meanwhile gets the same answer as this claim.
+            consumer = self._instance_named(name) or self._new_names.get(name, str(uuid4()))
+            self._new_names[name] = consumer
+            self._claims_by_name[name] += 1
+        try:
+            yield replace(request, consumer=consumer)
+        finally:
+            with self._naming:
+                self._claims_by_name[name] -= 1
+                if not self._claims_by_name[name]:
+                    del self._claims_by_name[name], self._new_names[name]
+
+    def _instance_named(self, name: str) -> str | None:
+        """The instance with that name: the guest, as libvirt has one domain a name, else that of a claim."""
+        guests = {guest.uuid for guest in self._reconciler.guests or () if guest.name == name}
+        migrations = {move.migration for move in self._tracker.moves().values()}
+        claims = {claim.consumer for claim in self._tracker.claims().values() if claim.request.name == name}
+        named = sorted(guests or claims - migrations)
+        if len(named) > 1:
+            raise UsageError(
+                f"{name!r} names {counted(len(named), 'instance')}, give the uuid of one: {', '.join(named)}",
+                name=name,
+                instances=named,
+            )
+        return named[0] if named else None
 
     def write_domain(self, consumer: str, xml: str, *, replace: bool) -> WrittenDomain:
         """The domain's XML with everything that the consumer's claim on this host gave; writes nothing.
@@ -122,30 +351,94 @@ class Operations(Protocol):
         `replace`: what the domain has from a former place is written over. Raises UnknownConsumer; UsageError
         where the domain contradicts the claim; DriverDataError where the XML is malformed.
         """
+        claim = self._tracker.claim_of(consumer)
+        if claim is None or claim.state is not ClaimState.CLAIMED:
+            raise UnknownConsumer(
+                f"{consumer} has no claim on this host that its domain could be written from: claim first.",
+                consumer=consumer,
+            )
+        return WrittenDomain(claim, self._complete_domain(xml, claim, replace=replace))
+
+    def _complete_domain(self, xml: str, claim: Claim, *, replace: bool = False) -> str:
+        host, cells = self._tracker.host_and_cells()
+        return self._reconciler.write_domain(xml, given_resources(claim, host.tree, cells), replace=replace)
 
     def check_release(self, consumer: str) -> None:
         """Raises GuestRuns where the consumer's guest runs on this host."""
+        row = self._tracker.rows().get(consumer)
+        if row is None or row.guest is None or row.guest.state in IDLE or not row.claimed:
+            return
+        try:
+            guests = self._reconciler.read_guests()  # it may have stopped since the last pass
+        except DriverError:
+            guests = (row.guest,)
+        if any(guest.uuid == consumer and guest.state not in IDLE for guest in guests):
+            raise guest_runs(row.guest, row)
 
     def release(self, consumer: str) -> bool:
         """Release a claim. Returns True if Placement has executed it, False if it is journaled for later.
 
         Raises UnknownConsumer.
         """
+        if self._reconciler.needs_pass:  # else a device for one-time use would be offered again
+            self._reconciler.reconcile("a device came into use")
+        with self._writing():
+            released = self._tracker.release(consumer, now=self._writes_now())
+        if not released:
+            self._reconciler.invalidate()
+            self._supervisor.request_pass(after_backoff=True)
+        return released
+
+    def _writes_now(self) -> bool:
+        """Whether an end is sent at once, and not only journaled."""
+        return not (self._supervisor.is_placement_paused() or self._reconciler.is_contested)
 
     def gate(self, call: HookCall) -> GateVerdict:
         """Decide whether a guest may start or go on.
 
         Raises Refused where it may not; UsageError, DriverError, PlacementError.
         """
+        with self._writing(), self._recorder.record_gate() as record_outcome:
+            verdict = self._gate.decide(call, self._supervisor.settings.driver.host_settings)
+            record_outcome(verdict.outcome)
+        if verdict.outcome is GateOutcome.NOTED:
+            self._reconciler.invalidate()
+            self._supervisor.request_pass()
+        return verdict
 
     def claim_running(self) -> tuple[tuple[Guest, GateVerdict | Refused], ...]:
         """Claim for the running guests that have no claim. Raises DriverError, PlacementError."""
+        with self._writing():
+            return self._gate.claim_running(self._reconciler.read_guests())
+
+    def _complete(self, request: ClaimRequest) -> ClaimRequest:
+        return self._tracker.expand_aliases(request, self._supervisor.settings.pci_aliases)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Around a write of allocations or of the journal: report its faults, and request the pass that
+        follows from it."""
+        try:
+            yield
+        except PlacementUnavailable as error:
+            self._supervisor.report_silence(error)
+            raise
+        except StateError as error:
+            self._supervisor.report_fault(error)
+            raise
+        finally:
+            if self._reconciler.needs_pass:
+                self._supervisor.request_pass()
+
+    # Moves
 
     def circumstances(self) -> Circumstances:
         """What this host sees beside the records of its moves."""
+        return self._tracker.circumstances()
 
     def moves(self) -> tuple[Move, ...]:
         """The host's moves that are under way or ended recently, oldest first."""
+        return tuple(sorted(self._tracker.moves().values(), key=lambda move: (move.since, move.migration)))
 
     def look_for_moves(self) -> None:
         """Read now what the agents of other hosts did: moves that began or ended there.
@@ -153,42 +446,77 @@ class Operations(Protocol):
         Does nothing while Placement is known to be away. Does not raise PlacementError: what the look finds
         out, also that Placement does not answer, is in the status.
         """
+        self._supervisor.verify()
 
     def provider_names(self, uuids: Collection[str]) -> Mapping[str, str]:
         """{uuid: name} of providers of any host, as far as the agent knows. Never raises."""
+        tree = self._reconciler.tree or ProviderTree()
+        known = {uuid: provider.name for uuid in uuids if (provider := tree.get(uuid)) is not None}
+        others = sorted({*uuids} - {*known})[:FOREIGN_PROVIDERS_MAX]
+        if self._supervisor.is_placement_paused():
+            return known
+        try:
+            providers = [self._client.find_provider(uuid=uuid) for uuid in others]
+        except PlacementError as error:
+            LOG.debug("Providers of other hosts are shown without their names: %s", error.message)
+            return known
+        return known | {provider.uuid: provider.name for provider in providers if provider is not None}
 
     def begin_move(self, kind: MoveKind, migration: str, request: ClaimRequest) -> Move:
         """Begin a move to this host. Raises Refused, UnknownConsumer, UsageError, PlacementError."""
+        with self._writing(), self._recorder.record_move(kind, request):
+            present = None if request.name else self._tracker.claim_of(request.consumer)
+            if present is not None:  # without a name of its own, it has that of the claim on this host
+                request = replace(request, name=present.request.name)
+            return self._tracker.begin_move(self._complete(request), kind, migration).move
 
     def confirm_move(self, migration: str, instance: str | None) -> Move:
         """Confirm a move; its state is `confirming` while the write is journaled for later.
 
         `instance` may help to find it. Raises UnknownConsumer, ClaimConflict, PlacementError.
         """
+        with self._writing():
+            return self._tracker.confirm_move(migration, instance=instance, now=self._writes_now())
 
     def revert_move(self, migration: str, instance: str | None) -> Move:
         """Revert a move; its state is `reverting` while the write is journaled for later.
 
         `instance` may help to find it. Raises UnknownConsumer, ClaimConflict, PlacementError.
         """
+        with self._writing():
+            return self._tracker.revert_move(migration, instance=instance, now=self._writes_now())
+
+    # Audit, plan and reshape
 
     def audit(self, *, heal: bool) -> AuditReport:
         """Compare the host, the claims and Placement; with `heal`, execute all repairs.
 
         Raises DriverError, PlacementError, StateError.
         """
+        if self._condition.state is HostState.STARTING:
+            raise UsageError(f"There is nothing to audit: {STARTING}.")
+        report = self._auditor.audit(heal_own=heal, heal_all=heal)
+        self._supervisor.end_audit(report)
+        return report
 
     def look(self) -> AuditReport:
         """Run a pass and an audit at once; the audit repairs nothing.
 
         Raises DriverError, PlacementError, StateError.
         """
+        with self._writing():
+            error = self._supervisor.look().error
+        if error is not None:
+            raise error
+        return self.audit(heal=False)
 
     def next_plan(self) -> Plan:
         """The changes that the next pass would make in Placement. Raises DriverError, PlacementError."""
+        return self._reconciler.next_plan()
 
     def preview_reshape(self, undo: str | None) -> Preview:
         """What `reshape` would do; writes nothing. Raises UsageError for an unknown receipt."""
+        return self._reconciler.preview_reshape(undo)
 
     def reshape(self, undo: str | None) -> tuple[Receipt, ...]:
         """Do the due reshape, even if it was undone before; or undo the one with the receipt `undo`.
@@ -196,6 +524,4 @@ class Operations(Protocol):
         Returns the receipts, none if there was nothing to do. Raises ReshapeRefused, UsageError,
         PlacementError.
         """
-
-    def configuration(self) -> dict[str, Any]:
-        """The settings in force, JSON-ready {group: {option: {value, origin}}}, with secrets masked."""
+        return self._reconciler.reshape(undo, self._supervisor.end_pass)

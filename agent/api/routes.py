@@ -1,11 +1,23 @@
-"""The routes of the local API: the role that each needs, its parameters, its body and its results."""
+"""The routes of the local API. A route is a function, and `openapi.json` is generated from it.
 
+Its docstring's first sentence is the summary. The annotation of `body` is the shape of the request's body,
+which the function checks; that of the result is the shape of the answer. The decorator names the method, the
+path and the role that it needs, the answers in words, and the parameters of the query. The operation's id is
+the function's name. A function parses the request, asks `Operations`, and shows what it returns by a view.
+"""
+
+import json
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache
+from importlib import resources
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast
+from uuid import UUID
 
-from agent.api import handlers
-from agent.api.handlers import ApiResponse, Call
+from agent import log
+from agent.api.operations import Operations
 from agent.api.shapes.claims import (
     CapacityShape,
     ClaimBodyShape,
@@ -50,10 +62,80 @@ from agent.api.shapes.providers import (
     TreeShape,
 )
 from agent.api.shapes.schema import Moment, NothingShape, Schema, Uuid
+from agent.api.views import (
+    audit_view,
+    capacity_view,
+    claim_view,
+    cordon_view,
+    defrag_view,
+    devices_view,
+    domain_view,
+    explained_view,
+    explanation_view,
+    history_view,
+    instances_view,
+    move_view,
+    overview_view,
+    preview_view,
+    providers_of,
+    reshaped_view,
+    running_view,
+    tree_view,
+    verdict_view,
+)
+from agent.claims.parse_request import notes_of, parse_addition, parse_claim, read_domain
 from agent.config.access import ApiRole
+from agent.errors import UnknownConsumer, UsageError
+from agent.gate.decision import GateVerdict, HookCall
+from agent.http.peer import PeerCredentials
+from agent.json_checks import read_choice, read_object, read_text, read_truth, read_uuid
+from agent.moves.states import Move, MoveKind
+from agent.state.cordon import ADDRESS_CHARS_MAX, Cordon
+from agent.state.pause import REASON_CHARS_MAX, PauseRequest
 from agent.status import web
+from agent.status.host_status import HostStatus, pause_view
 
-Flag = Literal["true", "false"]
+LOG = log.get("agent.api")
+F = TypeVar("F", bound=Callable[..., Any])
+V = TypeVar("V", bound=Mapping[str, Any])
+READER, CLAIMER, ADMIN = ApiRole.READER, ApiRole.CLAIMER, ApiRole.ADMIN
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A permitted request; `path` and `query` are parameters by name."""
+
+    operations: Operations
+    caller: PeerCredentials
+    path: Mapping[str, str] = field(default_factory=dict)
+    query: Mapping[str, str] = field(default_factory=dict)
+
+    def uuid(self, name: str) -> str:
+        """The uuid that the path or the query names. Raises UsageError."""
+        text = self.path.get(name) or self.query[name]
+        try:
+            return str(UUID(text))
+        except ValueError:
+            raise UsageError(
+                f"A consumer is named by its uuid; {text!r} is not a uuid", consumer=text
+            ) from None
+
+    def flag(self, name: str) -> bool:
+        """Whether the query says `NAME=true`. Raises UsageError where it is neither true nor false."""
+        value = self.query.get(name, "false")
+        if value not in ("true", "false"):
+            raise UsageError(f"The query parameter {name} is true or false, not {value!r}", parameter=name)
+        return value == "true"
+
+
+@dataclass(frozen=True, slots=True)
+class ApiResponse:
+    """The response: `body` is JSON-ready, or bytes of the media type `kind`."""
+
+    status: int
+    body: Any
+    headers: Mapping[str, str] = field(default_factory=dict)
+    kind: str = "application/json"
 
 
 class Parameter(NamedTuple):
@@ -77,22 +159,32 @@ class Result(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ApiRoute:
-    """`rule` is written as werkzeug writes it; `results` is {HTTP status: result}."""
+    """`rule` is written as werkzeug writes it; `results` is {HTTP status: result}; `body` is a shape."""
 
     method: str
     rule: str
     role: ApiRole
-    handle: Callable[[Call], ApiResponse]
-    operation: str
-    summary: str
+    function: Callable[..., Any]
     results: Mapping[int, Result]
-    parameters: tuple[Parameter, ...] = ()
-    body: Any = None
+    parameters: tuple[Parameter, ...]
+    body: Any
 
     @property
     def path(self) -> str:
         """The rule as OpenAPI writes it."""
         return self.rule.replace("<", "{").replace(">", "}")
+
+    @property
+    def operation(self) -> str:
+        """The id of the operation: the function's name, as programs write it."""
+        first, *others = self.function.__name__.split("_")
+        return first + "".join(map(str.capitalize, others))
+
+    @property
+    def summary(self) -> str:
+        """What the route does."""
+        sentence, _, _ = (self.function.__doc__ or "").partition("\n\n")
+        return " ".join(sentence.split()).removesuffix(".")
 
     @property
     def query(self) -> frozenset[str]:
@@ -104,426 +196,647 @@ class ApiRoute:
         """Whether a request must have a body."""
         return self.body is not None
 
+    def answer(self, call: Call, body: Any) -> ApiResponse:
+        """The function's answer; `body` is parsed JSON. Raises PlimsollError."""
+        answer = self.function(call, body) if self.has_body else self.function(call)
+        return answer if isinstance(answer, ApiResponse) else ApiResponse(200, answer)
 
-CONSUMER = Parameter("consumer", Uuid, "the uuid of the instance", required=True, place="path")
-MIGRATION = Parameter("migration", Uuid, "the uuid of the migration", required=True, place="path")
-INSTANCE = Parameter(
-    "instance", Uuid, "the instance of the migration, where the source cannot tell two moves apart"
+
+ROUTES: list[ApiRoute] = []
+"""Every route, in the order of the OpenAPI document."""
+
+PATH_PARAMETERS = {"consumer": "the uuid of the instance", "migration": "the uuid of the migration"}
+"""{what a path names: its description}"""
+
+
+def route(
+    method: str, rule: str, role: ApiRole, results: str | Mapping[int, Result], *query: Parameter
+) -> Callable[[F], F]:
+    """Make the function a route. `results` is {HTTP status: result}, or the one result in words."""
+
+    def add(function: F) -> F:
+        notes = function.__annotations__
+        named = (name for name in PATH_PARAMETERS if f"<{name}>" in rule)
+        in_path = (
+            Parameter(name, Uuid, PATH_PARAMETERS[name], required=True, place="path") for name in named
+        )
+        told = {200: Result(results, notes["return"])} if isinstance(results, str) else results
+        ROUTES.append(ApiRoute(method, rule, role, function, told, (*in_path, *query), notes.get("body")))
+        return function
+
+    return add
+
+
+Flag = Literal["true", "false"]
+DRY_RUN = Parameter(
+    "dry_run",
+    Annotated[bool, Schema(default=False)],
+    "explain whether the claim would fit, and change nothing",
 )
-LIMIT = Annotated[int, Schema(minimum=1, maximum=10_000, default=100)]
-DRY_RUN = Annotated[bool, Schema(default=False)]
 
-AUDITED = {200: Result("the findings, each with its repair, and what was healed", AuditShape)}
+
+# Health
+
+
+def _page(call: Call, page: Callable[[HostStatus], web.WebResponse]) -> ApiResponse:
+    """What the status listener shows, too."""
+    shown = page(call.operations.host_status)
+    return ApiResponse(shown.status, shown.text, kind=shown.kind)
+
+
+@route("GET", "/healthz", READER, {200: Result("it answers; `state` says how it is", HealthShape)})
+def healthz(call: Call) -> ApiResponse:
+    """Whether the agent answers."""
+    return _page(call, web.healthz)
+
+
+@route(
+    "GET",
+    "/livez",
+    READER,
+    {
+        200: Result("it runs", HealthShape),
+        503: Result("it does not run: a restart would help; `failed` names the check", HealthShape),
+    },
+)
+def livez(call: Call) -> ApiResponse:
+    """Whether the agent's loop runs."""
+    return _page(call, web.livez)
+
+
+@route(
+    "GET",
+    "/readyz",
+    READER,
+    {
+        200: Result("it would", HealthShape),
+        503: Result("it would not; `failed` names the checks, and each has its reason", HealthShape),
+    },
+)
+def readyz(call: Call) -> ApiResponse:
+    """Whether the agent would consider a claim."""
+    return _page(call, web.readyz)
+
+
+@route(
+    "GET",
+    "/metrics",
+    READER,
+    {200: Result("Prometheus's text format, version 0.0.4", str, media_type="text/plain")},
+)
+def metrics(call: Call) -> ApiResponse:
+    """The metrics, for Prometheus."""
+    return _page(call, web.metrics)
+
+
+# The host
+
+
+@route("GET", "/v1/overview", READER, "as of the last pass, and the agent's own claims since")
+def overview(call: Call) -> OverviewShape:
+    """The whole host, from the agent's memory: status, health, tree, instances, moves, findings."""
+    return overview_view(call.operations.host_status.overview())
+
+
+LIMIT_DEFAULT = 100
+LIMIT_MAX = 10_000
+
+
+@route(
+    "GET",
+    "/v1/history",
+    READER,
+    "at most `limit` events",
+    Parameter(
+        "consumer",
+        str,
+        "only events of this consumer: its uuid, a unique beginning of it, or its name; also of one "
+        "that was released",
+    ),
+    Parameter("since", Moment, "only events at this moment or later"),
+    Parameter(
+        "limit",
+        Annotated[int, Schema(minimum=1, maximum=LIMIT_MAX, default=LIMIT_DEFAULT)],
+        "at most so many events, 100 without it",
+    ),
+)
+def history(call: Call) -> HistoryShape:
+    """What the agent did, the newest first."""
+    since, limit = parse_history(call.query)
+    host_status = call.operations.host_status
+    subject = host_status.find_event_subject(call.query["consumer"]) if "consumer" in call.query else None
+    return history_view(host_status.history(subject, since, limit), host_status.overview())
+
+
+def parse_history(query: Mapping[str, str]) -> tuple[float, int]:
+    """(seconds since 1970, limit) of a query. Raises UsageError where one of them is malformed."""
+    seconds, limit = 0.0, query.get("limit", str(LIMIT_DEFAULT))
+    if "since" in query:
+        try:
+            since = datetime.fromisoformat(query["since"])
+            if since.tzinfo is None:
+                raise ValueError("no offset")
+            seconds = since.timestamp()
+        except (ValueError, OverflowError):
+            raise UsageError(
+                f"The query parameter since is a moment with its offset, such as "
+                f"2026-11-21T10:00:00Z, not {query['since']!r}",
+                parameter="since",
+            ) from None
+    if limit.isascii() and limit.isdigit() and len(limit) < 9 and 1 <= int(limit) <= LIMIT_MAX:
+        return seconds, int(limit)
+    raise UsageError(
+        f"The query parameter limit is a whole number from 1 to {LIMIT_MAX}, not {limit!r}", parameter="limit"
+    )
+
+
+@route(
+    "GET",
+    "/v1/explain",
+    READER,
+    "everything with that name",
+    Parameter(
+        "what",
+        str,
+        "the uuid or name of a consumer or provider, a device, an exact unit, a receipt",
+        required=True,
+    ),
+)
+def explain(call: Call) -> ExplainedShape:
+    """Who owns a device, a unit or an allocation, and why, since when; 404 names similar words.
+
+    Raises UsageError without a name.
+    """
+    if "what" not in call.query:
+        raise UsageError("The query parameter what is missing: it names what to explain", parameter="what")
+    return explained_view(call.operations.host_status.explain(call.query["what"]))
+
+
+@route("GET", "/v1/status", READER, "the state, and the reasons for it")
+def status(call: Call) -> StatusShape:
+    """The state of the agent: the reasons, the driver, Placement, claims, the last pass."""
+    return cast(StatusShape, call.operations.status())
+
+
+@route("GET", "/v1/tree", READER, "the provider tree, with inventories and usages")
+def tree(call: Call) -> TreeShape:
+    """The provider tree of this host, as Placement has it."""
+    tree, usages = call.operations.tree()
+    unclaimed = call.operations.host_status.overview().unclaimed
+    return tree_view(tree, usages, unclaimed, call.operations.tree_warnings(tree, usages))
+
+
+@route("GET", "/v1/instances", READER, "by uuid; either the guest or the claim may be missing")
+def instances(call: Call) -> InstancesShape:
+    """Guests and claims side by side."""
+    operations = call.operations
+    return instances_view(
+        operations.instances(),
+        operations.circumstances(),
+        operations.moves(),
+        operations.host_status.overview().name_of,
+        operations.providers(),
+    )
+
+
+@route("GET", "/v1/devices", READER, "by provider and class; CPUs are left out")
+def devices(call: Call) -> DevicesShape:
+    """The devices for guests, who has each, and which are withheld."""
+    names = call.operations.host_status.overview().name_of
+    return devices_view(call.operations.devices(), names)
+
+
+@route("GET", "/v1/plan", READER, "the operations, in their order")
+def plan(call: Call) -> PlanShape:
+    """What the next pass would change in Placement: operations, and lines for people."""
+    changes = call.operations.next_plan()
+    return {"operations": changes.to_json(), "lines": list(changes.lines())}
+
+
+@route("GET", "/v1/config", READER, "each option with its origin")
+def config(call: Call) -> ConfigurationShape:
+    """The settings in force, each with its origin; secrets are masked."""
+    return call.operations.configuration()
+
+
+@route("GET", "/v1/openapi.json", READER, "OpenAPI 3.1")
+def openapi(call: Call) -> dict[str, Any]:
+    """The OpenAPI document of this API."""
+    return document()
+
+
+@cache
+def document() -> dict[str, Any]:
+    """The OpenAPI document of this API."""
+    text = resources.files("agent.api").joinpath("openapi.json").read_text(encoding="utf-8")
+    parsed: dict[str, Any] = json.loads(text)
+    return parsed
+
+
+# What an operator changes
+
+
+@route("POST", "/v1/pause", ADMIN, "the pause")
+def pause(call: Call, body: PauseBodyShape) -> PauseShape:
+    """Take no new claims and moves until the pause ends, also after a restart.
+
+    On a host that is paused, what the body does not name stays as it is.
+    """
+    given = read_object(body, "", ("reason", "schedulers", "drain"))
+    schedulers, drains = (
+        read_truth(given[name], name) if name in given else None for name in ("schedulers", "drain")
+    )
+    reason = read_text(given["reason"], "reason", longest=REASON_CHARS_MAX) if "reason" in given else None
+    asked = PauseRequest(call.caller.uid, time.time(), reason, schedulers, drains)
+    return cast(PauseShape, pause_view(call.operations.pause(asked)))
+
+
+@route("POST", "/v1/resume", ADMIN, "claims are taken again")
+def resume(call: Call, body: NothingShape) -> NothingShape:
+    """End the pause; no error without one."""
+    read_object(body, "", ())
+    call.operations.resume()
+    return {}
+
+
+@route("POST", "/v1/devices/cordon", ADMIN, "the cordon")
+def cordon_device(call: Call, body: CordonBodyShape) -> CordonShape:
+    """Give the device to no guest; the guest that has it keeps it, also after a restart of the agent."""
+    asked = read_cordon_body(body, call.caller.uid)
+    call.operations.cordon(asked)
+    return cordon_view(asked)
+
+
+@route("POST", "/v1/devices/clear", ADMIN, "the cordon has ended, and the symptoms are excused")
+def clear_device(call: Call, body: ClearBodyShape) -> NothingShape:
+    """Give the device to guests again."""
+    call.operations.clear_cordon(read_clear_body(body))
+    return {}
+
+
+def read_cordon_body(body: object, uid: int) -> Cordon:
+    """The cordon that a user asks for. Raises UsageError."""
+    given = read_object(body, "", ("address", "reason"))
+    reason = read_text(given.get("reason", ""), "reason", longest=REASON_CHARS_MAX)
+    return Cordon(_address(given.get("address")), reason, uid, time.time())
+
+
+def read_clear_body(body: object) -> str:
+    """The address of the device that is to be offered again. Raises UsageError."""
+    return _address(read_object(body, "", ("address",)).get("address"))
+
+
+def _address(value: object) -> str:
+    text = read_text(value, "address", None, "the address of a device", ADDRESS_CHARS_MAX)
+    address, slash, place = text.partition("/")
+    return f"{address.lower()}{slash}{place}"
+
+
+@route(
+    "GET",
+    "/v1/reshape",
+    READER,
+    "the tree before and after, and each move",
+    Parameter("undo", str, "the receipt of a reshape: what undoing it would do"),
+)
+def preview_reshape(call: Call) -> PreviewShape:
+    """What a reshape would do; nothing is written."""
+    return preview_view(call.operations.preview_reshape(call.query.get("undo")))
+
+
+@route("POST", "/v1/reshape", ADMIN, "the receipts; none if there was nothing to do")
+def reshape(call: Call, body: ReshapeBodyShape) -> ReshapedShape:
+    """Do the reshape that is due, also one that was undone, or undo one; 409 if it is refused as a whole."""
+    undo = read_object(body, "", ("undo",)).get("undo")
+    receipts = call.operations.reshape(None if undo is None else read_text(undo, "undo"))
+    caller = call.caller
+    for receipt in receipts:
+        LOG.info(
+            "reshape %s done, asked for by uid %d (pid %d)",
+            receipt.id,
+            caller.uid,
+            caller.pid,
+            fields={
+                "event": "reshape",
+                "receipt": receipt.id,
+                "undoes": receipt.undoes,
+                "uid": caller.uid,
+                "pid": caller.pid,
+            },
+        )
+    return reshaped_view(receipts)
+
+
+@route("POST", "/v1/look", CLAIMER, "the state of the agent, and what differs")
+def look(call: Call, body: NothingShape) -> LookShape:
+    """Run a pass and an audit now; the audit repairs nothing."""
+    read_object(body, "", ())
+    report = call.operations.look()
+    return {"status": status(call), "audit": audit_view(report)}
+
+
+AUDITED = "the findings, each with its repair, and what was healed"
+
+
+@route("GET", "/v1/audit", READER, AUDITED)
+def audit(call: Call) -> AuditShape:
+    """What differs between the host, the claims and Placement; nothing is written."""
+    return audit_view(call.operations.audit(heal=False))
+
+
+@route(
+    "POST",
+    "/v1/audit",
+    ADMIN,
+    AUDITED,
+    Parameter("heal", Flag, "do every repair"),
+    Parameter("dry_run", Flag, "only show them"),
+)
+def heal_audit(call: Call) -> AuditShape:
+    """The same findings; the agent repairs them if asked to."""
+    dry_run = call.flag("dry_run")
+    report = call.operations.audit(heal=call.flag("heal") and not dry_run)
+    for index in sorted(report.healed):
+        finding = report.findings[index]
+        _record("healing", finding.subject, call.caller, finding.kind, "healed")
+    return audit_view(report)
+
+
+# Claims
+
+
+@route("POST", "/v1/capacity", READER, "the capacity")
+def capacity(call: Call, body: ClaimBodyShape) -> CapacityShape:
+    """How many guests that ask for this fit one after the other, and what is stranded by which guests."""
+    request = parse_claim(body, call.operations.device_profiles())
+    found = call.operations.capacity(request)
+    claims = {claim.consumer: claim for _, claim in call.operations.instances() if claim is not None}
+    return _noted(capacity_view(request, found, claims), body)
+
+
+@route("POST", "/v1/defrag", READER, "the moves")
+def defrag(call: Call, body: ClaimBodyShape) -> DefragShape:
+    """The fewest moves of guests that make room for one that asks for this; nothing is moved."""
+    request = parse_claim(body, call.operations.device_profiles())
+    return _noted(defrag_view(request, call.operations.defrag(request)), body)
+
+
+@route(
+    "POST",
+    "/v1/claims",
+    CLAIMER,
+    {
+        200: Result("with `dry_run=true`: whether the claim would fit, and why not", ExplanationShape),
+        201: Result("claimed; the same claim again gets the same answer", ClaimShape, location=True),
+    },
+    DRY_RUN,
+)
+def claim(call: Call, body: ClaimBodyShape) -> ApiResponse:
+    """Claim resources, or only ask whether they would fit."""
+    asked = parse_claim(body, call.operations.device_profiles(), by_name=True)
+    with call.operations.identified(asked) as request:
+        if call.flag("dry_run"):
+            fit = call.operations.explain(request)
+            view = explanation_view(request, fit, call.operations.closed_reason())
+            return ApiResponse(200, _noted(view, body))
+        claim = call.operations.claim(request)
+    _record("claim", claim.consumer, call.caller, "granted")
+    made = _noted(claim_view(claim, call.operations.providers()), body)
+    return ApiResponse(201, made, {"Location": f"/v1/claims/{claim.consumer}"})
+
+
+def _noted(view: V, asked: object) -> V:
+    """The answer, with sentences on what of the request has no effect, if there are any."""
+    notes = list(notes_of(asked))
+    return cast(V, {**view, "notes": notes}) if notes else view
+
+
+@route("GET", "/v1/claims/<consumer>", READER, "the claim")
+def show_claim(call: Call) -> ClaimShape:
+    """One claim.
+
+    Raises UnknownConsumer.
+    """
+    consumer = call.uuid("consumer")
+    for _, claim in call.operations.instances():
+        if claim is not None and claim.consumer == consumer:
+            return claim_view(claim, call.operations.providers())
+    raise UnknownConsumer(
+        f"No claim of {consumer} is known on this host; `plimsoll instances` lists the known ones",
+        consumer=consumer,
+    )
+
+
+@route(
+    "DELETE",
+    "/v1/claims/<consumer>",
+    CLAIMER,
+    {
+        200: Result("removed from Placement", ReleasedShape),
+        202: Result("journaled; delivered when Placement answers again", ReleasedShape),
+    },
+    Parameter("force", Flag, "also release the claim of a guest that runs"),
+)
+def release(call: Call) -> ApiResponse:
+    """Release a claim; 409 if its guest runs on this host."""
+    consumer = call.uuid("consumer")
+    if not call.flag("force"):
+        call.operations.check_release(consumer)
+    released = call.operations.release(consumer)
+    _record("release", consumer, call.caller, "done" if released else "journaled")
+    return ApiResponse(200 if released else 202, {"consumer": consumer, "released": released})
+
+
+@route("POST", "/v1/claims/<consumer>/domain", READER, "the complete domain")
+def write_domain(call: Call, body: DomainBodyShape) -> DomainShape:
+    """Complete a domain's XML with what the claim gave; nothing is changed on the host."""
+    consumer = call.uuid("consumer")
+    given = read_object(body, "", ("xml", "replace"))
+    xml = read_domain(given.get("xml"), "xml")
+    replace = read_truth(given.get("replace", False), "replace")
+    written = call.operations.write_domain(consumer, xml, replace=replace)
+    return domain_view(written, call.operations.providers())
+
+
+@route(
+    "POST",
+    "/v1/domains",
+    CLAIMER,
+    {
+        200: Result("with `dry_run=true`: whether the claim would fit, and why not", ExplanationShape),
+        201: Result("claimed; the same domain again gets the same answer", DomainShape, location=True),
+    },
+    DRY_RUN,
+)
+def claim_domain(call: Call, body: ClaimDomainBodyShape) -> ApiResponse:
+    """Claim what a domain's XML asks for and complete it, or only ask whether that would fit."""
+    given = read_object(body, "", ("xml", "consumer", "request"))
+    xml = read_domain(given.get("xml"), "xml")
+    consumer = None if given.get("consumer") is None else read_uuid(given["consumer"], "consumer")
+    asked = parse_addition(given.get("request", {}), consumer or "", call.operations.device_profiles())
+    if call.flag("dry_run"):
+        request, fit = call.operations.explain_domain(xml, asked)
+        view = explanation_view(request, fit, call.operations.closed_reason())
+        return ApiResponse(200, _noted(view, given.get("request")))
+    written = call.operations.claim_domain(xml, asked)
+    _record("claim", written.claim.consumer, call.caller, "granted")
+    made = _noted(domain_view(written, call.operations.providers()), given.get("request"))
+    return ApiResponse(201, made, {"Location": f"/v1/claims/{written.claim.consumer}"})
+
+
+# The gate
+
+
+@route("POST", "/v1/gate", CLAIMER, "the guest may go on")
+def ask_gate(call: Call, body: GateBodyShape) -> VerdictShape:
+    """Answer libvirt's hook: whether a guest may start or come in; 4xx: it may not, and why."""
+    verdict = call.operations.gate(parse_hook_call(body))
+    if verdict.consumer is not None:
+        _record("gate", verdict.consumer, call.caller, verdict.outcome)
+    return verdict_view(verdict)
+
+
+WORD_MAX = 64
+XML_MAX = 2**20
+
+
+def parse_hook_call(body: object) -> HookCall:
+    """The question of the hook, in libvirt's words. Raises UsageError where a key is missing or wrong."""
+    given = read_object(body, "", ("operation", "sub_operation", "extra", "xml"))
+    for key in ("operation", "sub_operation", "xml"):
+        if key not in given:
+            raise UsageError(f"{key}: missing; the gate needs it.", path=key)
+    read_text(given.get("extra", "-"), "extra", None, "a word", WORD_MAX)
+    return HookCall(
+        read_text(given["operation"], "operation", None, "a word", WORD_MAX),
+        read_text(given["sub_operation"], "sub_operation", None, "a word", WORD_MAX),
+        read_text(given["xml"], "xml", None, "the domain's XML", XML_MAX),
+    )
+
+
+@route("POST", "/v1/gate/running", CLAIMER, "what was claimed, and what was not")
+def claim_running(call: Call, body: NothingShape) -> ClaimedRunningShape:
+    """Claim for the guests that run without a claim, as if each started now."""
+    read_object(body, "", ())
+    verdicts = call.operations.claim_running()
+    for guest, verdict in verdicts:
+        if isinstance(verdict, GateVerdict):
+            _record("gate", guest.uuid, call.caller, verdict.outcome)
+    return running_view(verdicts)
+
+
+# Moves
+
+
+@route(
+    "GET",
+    "/v1/moves",
+    READER,
+    "those under way, and those that ended lately",
+    Parameter("look", Flag, "read first what the agents of other hosts did"),
+)
+def moves(call: Call) -> MovesShape:
+    """The moves that this host takes part in, and the allocations of each."""
+    if call.flag("look"):
+        call.operations.look_for_moves()
+    overview = call.operations.host_status.overview()
+    names = {provider.uuid: provider.name for provider in overview.tree}
+    seen = call.operations.circumstances()
+    known = call.operations.moves()
+    return {"moves": [move_view(move, seen, overview.name_of, overview.tree, names) for move in known]}
+
+
+@route(
+    "POST",
+    "/v1/moves",
+    CLAIMER,
+    {201: Result("begun; the same request again gets the same answer", MoveShape, location=True)},
+)
+def begin_move(call: Call, body: MoveBodyShape) -> ApiResponse:
+    """Begin a move to this host.
+
+    With a domain, the request adds to what its XML asks for.
+    """
+    given = read_object(body, "move", ("migration", "kind", "request", "domain", "consumer"))
+    profiles = call.operations.device_profiles()
+    kind = MoveKind(read_choice(given.get("kind"), "kind", sorted(set(MoveKind) - {MoveKind.UNKNOWN})))
+    migration = read_uuid(given.get("migration"), "migration")
+    if given.get("domain") is None:
+        request = parse_claim(given.get("request"), profiles)
+    else:
+        consumer = read_uuid(given.get("consumer"), "consumer")
+        asked = parse_addition(given.get("request", {}), consumer, profiles)
+        request = call.operations.move_request(read_domain(given["domain"], "domain"), asked)
+    move = call.operations.begin_move(kind, migration, request)
+    _record(f"{kind} (migration {migration})", move.instance, call.caller, move.state, "move")
+    begun = _noted(_move_view(call, move), given.get("request"))
+    return ApiResponse(201, begun, {"Location": f"/v1/moves/{move.migration}"})
+
+
+@route("GET", "/v1/moves/<migration>", READER, "the move")
+def show_move(call: Call) -> MoveShape:
+    """One move.
+
+    One that is not known yet may have begun on another host. Raises UnknownConsumer.
+    """
+    migration = call.uuid("migration")
+    if all(move.migration != migration for move in call.operations.moves()):
+        call.operations.look_for_moves()
+    for move in call.operations.moves():
+        if move.migration == migration:
+            return _move_view(call, move)
+    raise UnknownConsumer(
+        f"No migration {migration} is known on this host; `plimsoll move list --all` lists those that are.",
+        migration=migration,
+    )
+
+
+def _move_view(call: Call, move: Move) -> MoveShape:
+    return move_view(
+        move,
+        call.operations.circumstances(),
+        call.operations.host_status.overview().name_of,
+        call.operations.providers(),
+        call.operations.provider_names(providers_of(move)),
+    )
+
+
 END_RESULTS = {
     200: Result("done; the same request again is no error", MoveShape),
     202: Result("journaled; done when Placement answers, or when the guest is gone", MoveShape),
 }
-RELEASE_RESULTS = {
-    200: Result("removed from Placement", ReleasedShape),
-    202: Result("journaled; delivered when Placement answers again", ReleasedShape),
-}
-
-HEALTH_ROUTES = (
-    ApiRoute(
-        "GET",
-        "/healthz",
-        ApiRole.READER,
-        handlers.show(web.healthz),
-        "healthz",
-        "Whether the agent answers",
-        {200: Result("it answers; `state` says how it is", HealthShape)},
-    ),
-    ApiRoute(
-        "GET",
-        "/livez",
-        ApiRole.READER,
-        handlers.show(web.livez),
-        "livez",
-        "Whether the agent's loop runs",
-        {
-            200: Result("it runs", HealthShape),
-            503: Result("it does not run: a restart would help; `failed` names the check", HealthShape),
-        },
-    ),
-    ApiRoute(
-        "GET",
-        "/readyz",
-        ApiRole.READER,
-        handlers.show(web.readyz),
-        "readyz",
-        "Whether the agent would consider a claim",
-        {
-            200: Result("it would", HealthShape),
-            503: Result("it would not; `failed` names the checks, and each has its reason", HealthShape),
-        },
-    ),
-    ApiRoute(
-        "GET",
-        "/metrics",
-        ApiRole.READER,
-        handlers.show(web.metrics),
-        "metrics",
-        "The metrics, for Prometheus",
-        {200: Result("Prometheus's text format, version 0.0.4", str, media_type="text/plain")},
-    ),
+INSTANCE = Parameter(
+    "instance", Uuid, "the instance of the migration, where the source cannot tell two moves apart"
 )
 
-STATUS_ROUTES = (
-    ApiRoute(
-        "GET",
-        "/v1/overview",
-        ApiRole.READER,
-        handlers.overview,
-        "overview",
-        "The whole host, from the agent's memory: status, health, tree, instances, moves, findings",
-        {200: Result("as of the last pass, and the agent's own claims since", OverviewShape)},
-    ),
-    ApiRoute(
-        "GET",
-        "/v1/history",
-        ApiRole.READER,
-        handlers.history,
-        "history",
-        "What the agent did, the newest first",
-        {200: Result("at most `limit` events", HistoryShape)},
-        (
-            Parameter(
-                "consumer",
-                str,
-                "only events of this consumer: its uuid, a unique beginning of it, or its name; also of one "
-                "that was released",
-            ),
-            Parameter("since", Moment, "only events at this moment or later"),
-            Parameter("limit", LIMIT, "at most so many events, 100 without it"),
-        ),
-    ),
-    ApiRoute(
-        "GET",
-        "/v1/explain",
-        ApiRole.READER,
-        handlers.explain,
-        "explain",
-        "Who owns a device, a unit or an allocation, and why, since when; 404 names similar words",
-        {200: Result("everything with that name", ExplainedShape)},
-        (
-            Parameter(
-                "what",
-                str,
-                "the uuid or name of a consumer or provider, a device, an exact unit, a receipt",
-                required=True,
-            ),
-        ),
-    ),
-    ApiRoute(
-        "GET",
-        "/v1/status",
-        ApiRole.READER,
-        handlers.status,
-        "status",
-        "The state of the agent: the reasons, the driver, Placement, claims, the last pass",
-        {200: Result("the state, and the reasons for it", StatusShape)},
-    ),
-    ApiRoute(
-        "GET",
-        "/v1/tree",
-        ApiRole.READER,
-        handlers.tree,
-        "tree",
-        "The provider tree of this host, as Placement has it",
-        {200: Result("the provider tree, with inventories and usages", TreeShape)},
-    ),
-    ApiRoute(
-        "GET",
-        "/v1/instances",
-        ApiRole.READER,
-        handlers.instances,
-        "instances",
-        "Guests and claims side by side",
-        {200: Result("by uuid; either the guest or the claim may be missing", InstancesShape)},
-    ),
-    ApiRoute(
-        "GET",
-        "/v1/devices",
-        ApiRole.READER,
-        handlers.devices,
-        "devices",
-        "The devices for guests, who has each, and which are withheld",
-        {200: Result("by provider and class; CPUs are left out", DevicesShape)},
-    ),
-    ApiRoute(
-        "GET",
-        "/v1/plan",
-        ApiRole.READER,
-        handlers.plan,
-        "plan",
-        "What the next pass would change in Placement: operations, and lines for people",
-        {200: Result("the operations, in their order", PlanShape)},
-    ),
-    ApiRoute(
-        "GET",
-        "/v1/config",
-        ApiRole.READER,
-        handlers.config,
-        "config",
-        "The settings in force, each with its origin; secrets are masked",
-        {200: Result("each option with its origin", ConfigurationShape)},
-    ),
-    ApiRoute(
-        "GET",
-        "/v1/openapi.json",
-        ApiRole.READER,
-        handlers.openapi,
-        "openapi",
-        "The OpenAPI document of this API",
-        {200: Result("OpenAPI 3.1", dict[str, Any])},
-    ),
-)
 
-REPAIR_ROUTES = (
-    ApiRoute(
-        "POST",
-        "/v1/pause",
-        ApiRole.ADMIN,
-        handlers.pause,
-        "pause",
-        "Take no new claims and moves until the pause ends, also after a restart",
-        {200: Result("the pause", PauseShape)},
-        body=PauseBodyShape,
-    ),
-    ApiRoute(
-        "POST",
-        "/v1/resume",
-        ApiRole.ADMIN,
-        handlers.resume,
-        "resume",
-        "End the pause; no error without one",
-        {200: Result("claims are taken again", NothingShape)},
-        body=NothingShape,
-    ),
-    ApiRoute(
-        "POST",
-        "/v1/devices/cordon",
-        ApiRole.ADMIN,
-        handlers.cordon,
-        "cordonDevice",
-        "Give the device to no guest; the guest that has it keeps it, also after a restart of the agent",
-        {200: Result("the cordon", CordonShape)},
-        body=CordonBodyShape,
-    ),
-    ApiRoute(
-        "POST",
-        "/v1/devices/clear",
-        ApiRole.ADMIN,
-        handlers.clear_cordon,
-        "clearDevice",
-        "Give the device to guests again",
-        {200: Result("the cordon has ended, and the symptoms are excused", NothingShape)},
-        body=ClearBodyShape,
-    ),
-    ApiRoute(
-        "GET",
-        "/v1/reshape",
-        ApiRole.READER,
-        handlers.preview_reshape,
-        "previewReshape",
-        "What a reshape would do; nothing is written",
-        {200: Result("the tree before and after, and each move", PreviewShape)},
-        (Parameter("undo", str, "the receipt of a reshape: what undoing it would do"),),
-    ),
-    ApiRoute(
-        "POST",
-        "/v1/reshape",
-        ApiRole.ADMIN,
-        handlers.reshape,
-        "reshape",
-        "Do the reshape that is due, also one that was undone, or undo one; 409 if it is refused as a whole",
-        {200: Result("the receipts; none if there was nothing to do", ReshapedShape)},
-        body=ReshapeBodyShape,
-    ),
-    ApiRoute(
-        "POST",
-        "/v1/look",
-        ApiRole.CLAIMER,
-        handlers.look,
-        "look",
-        "Run a pass and an audit now; the audit repairs nothing",
-        {200: Result("the state of the agent, and what differs", LookShape)},
-        body=NothingShape,
-    ),
-    ApiRoute(
-        "GET",
-        "/v1/audit",
-        ApiRole.READER,
-        handlers.audit,
-        "audit",
-        "What differs between the host, the claims and Placement; nothing is written",
-        AUDITED,
-    ),
-    ApiRoute(
-        "POST",
-        "/v1/audit",
-        ApiRole.ADMIN,
-        handlers.heal,
-        "healAudit",
-        "The same findings; the agent repairs them if asked to",
-        AUDITED,
-        (Parameter("heal", Flag, "do every repair"), Parameter("dry_run", Flag, "only show them")),
-    ),
-)
+@route("POST", "/v1/moves/<migration>/confirm", CLAIMER, END_RESULTS, INSTANCE)
+def confirm_move(call: Call) -> ApiResponse:
+    """The instance stays at the destination, and the source is free."""
+    return _end_move(call, "confirm", call.operations.confirm_move)
 
-CLAIM_ROUTES = (
-    ApiRoute(
-        "POST",
-        "/v1/capacity",
-        ApiRole.READER,
-        handlers.capacity,
-        "capacity",
-        "How many guests that ask for this fit one after the other, and what is stranded by which guests",
-        {200: Result("the capacity", CapacityShape)},
-        body=ClaimBodyShape,
-    ),
-    ApiRoute(
-        "POST",
-        "/v1/defrag",
-        ApiRole.READER,
-        handlers.defrag,
-        "defrag",
-        "The fewest moves of guests that make room for one that asks for this; nothing is moved",
-        {200: Result("the moves", DefragShape)},
-        body=ClaimBodyShape,
-    ),
-    ApiRoute(
-        "POST",
-        "/v1/claims",
-        ApiRole.CLAIMER,
-        handlers.make_claim,
-        "claim",
-        "Claim resources, or only ask whether they would fit",
-        {
-            200: Result("with `dry_run=true`: whether the claim would fit, and why not", ExplanationShape),
-            201: Result("claimed; the same claim again gets the same answer", ClaimShape, location=True),
-        },
-        (Parameter("dry_run", DRY_RUN, "explain whether the claim would fit, and change nothing"),),
-        ClaimBodyShape,
-    ),
-    ApiRoute(
-        "GET",
-        "/v1/claims/<consumer>",
-        ApiRole.READER,
-        handlers.show_claim,
-        "showClaim",
-        "One claim",
-        {200: Result("the claim", ClaimShape)},
-        (CONSUMER,),
-    ),
-    ApiRoute(
-        "DELETE",
-        "/v1/claims/<consumer>",
-        ApiRole.CLAIMER,
-        handlers.release,
-        "release",
-        "Release a claim; 409 if its guest runs on this host",
-        RELEASE_RESULTS,
-        (CONSUMER, Parameter("force", Flag, "also release the claim of a guest that runs")),
-    ),
-    ApiRoute(
-        "POST",
-        "/v1/claims/<consumer>/domain",
-        ApiRole.READER,
-        handlers.write_domain,
-        "writeDomain",
-        "Complete a domain's XML with what the claim gave; nothing is changed on the host",
-        {200: Result("the complete domain", DomainShape)},
-        (CONSUMER,),
-        body=DomainBodyShape,
-    ),
-    ApiRoute(
-        "POST",
-        "/v1/domains",
-        ApiRole.CLAIMER,
-        handlers.claim_domain,
-        "claimDomain",
-        "Claim what a domain's XML asks for and complete it, or only ask whether that would fit",
-        {
-            200: Result("with `dry_run=true`: whether the claim would fit, and why not", ExplanationShape),
-            201: Result("claimed; the same domain again gets the same answer", DomainShape, location=True),
-        },
-        (Parameter("dry_run", DRY_RUN, "explain whether the claim would fit, and change nothing"),),
-        ClaimDomainBodyShape,
-    ),
-    ApiRoute(
-        "POST",
-        "/v1/gate",
-        ApiRole.CLAIMER,
-        handlers.ask_gate,
-        "askGate",
-        "Answer libvirt's hook: whether a guest may start or come in; 4xx: it may not, and why",
-        {200: Result("the guest may go on", VerdictShape)},
-        body=GateBodyShape,
-    ),
-    ApiRoute(
-        "POST",
-        "/v1/gate/running",
-        ApiRole.CLAIMER,
-        handlers.claim_running,
-        "claimRunning",
-        "Claim for the guests that run without a claim, as if each started now",
-        {200: Result("what was claimed, and what was not", ClaimedRunningShape)},
-        body=NothingShape,
-    ),
-)
 
-MOVE_ROUTES = (
-    ApiRoute(
-        "GET",
-        "/v1/moves",
-        ApiRole.READER,
-        handlers.moves,
-        "moves",
-        "The moves that this host takes part in, and the allocations of each",
-        {200: Result("those under way, and those that ended lately", MovesShape)},
-        (Parameter("look", Flag, "read first what the agents of other hosts did"),),
-    ),
-    ApiRoute(
-        "POST",
-        "/v1/moves",
-        ApiRole.CLAIMER,
-        handlers.begin_move,
-        "beginMove",
-        "Begin a move to this host",
-        {201: Result("begun; the same request again gets the same answer", MoveShape, location=True)},
-        body=MoveBodyShape,
-    ),
-    ApiRoute(
-        "GET",
-        "/v1/moves/<migration>",
-        ApiRole.READER,
-        handlers.show_move,
-        "showMove",
-        "One move",
-        {200: Result("the move", MoveShape)},
-        (MIGRATION,),
-    ),
-    ApiRoute(
-        "POST",
-        "/v1/moves/<migration>/confirm",
-        ApiRole.CLAIMER,
-        handlers.confirm_move,
-        "confirmMove",
-        "The instance stays at the destination, and the source is free",
-        END_RESULTS,
-        (MIGRATION, INSTANCE),
-    ),
-    ApiRoute(
-        "POST",
-        "/v1/moves/<migration>/revert",
-        ApiRole.CLAIMER,
-        handlers.revert_move,
-        "revertMove",
-        "The instance has its old place again, and the destination is free",
-        END_RESULTS,
-        (MIGRATION, INSTANCE),
-    ),
-)
+@route("POST", "/v1/moves/<migration>/revert", CLAIMER, END_RESULTS, INSTANCE)
+def revert_move(call: Call) -> ApiResponse:
+    """The instance has its old place again, and the destination is free."""
+    return _end_move(call, "revert", call.operations.revert_move)
 
-ROUTES = (*HEALTH_ROUTES, *STATUS_ROUTES, *REPAIR_ROUTES, *CLAIM_ROUTES, *MOVE_ROUTES)
+
+def _end_move(call: Call, verb: str, end: Callable[[str, str | None], Move]) -> ApiResponse:
+    move = end(call.uuid("migration"), call.uuid("instance") if "instance" in call.query else None)
+    _record(f"{verb} of migration {move.migration}", move.instance, call.caller, move.state, "move")
+    return ApiResponse(200 if move.ended else 202, _move_view(call, move))
+
+
+def _record(action: str, consumer: str, caller: PeerCredentials, outcome: str, event: str = "") -> None:
+    """Log what a caller did; a failed request is logged by the server."""
+    fields = {"event": event or action, "consumer": consumer, "outcome": outcome}
+    LOG.info(
+        "%s of %s %s, asked for by uid %d (pid %d)",
+        action,
+        consumer,
+        outcome,
+        caller.uid,
+        caller.pid,
+        fields={**fields, "uid": caller.uid, "pid": caller.pid},
+    )

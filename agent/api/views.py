@@ -3,6 +3,7 @@ memory. Pure.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import cast
@@ -12,7 +13,6 @@ from agent.api.shapes.claims import (
     CapacityShape,
     ClaimByGroupsShape,
     ClaimShape,
-    DefragMoveShape,
     DefragShape,
     DomainShape,
     ExplanationShape,
@@ -40,7 +40,7 @@ from agent.api.shapes.instances import (
     InstanceShape,
     InstancesShape,
     MoveShape,
-    MovesShape,
+    UsedUnitShape,
     VerdictShape,
 )
 from agent.api.shapes.providers import (
@@ -48,17 +48,15 @@ from agent.api.shapes.providers import (
     DeviceHealthShape,
     DevicesShape,
     InventoryShape,
-    PlanShape,
     PreviewShape,
     ReceiptShape,
-    RelocationShape,
     ReshapedShape,
     ResourceProviderShape,
     TreeShape,
 )
 from agent.audit.auditor import AuditReport
 from agent.audit.finding import Finding
-from agent.claims.capacity import Capacity, Defrag, DefragMove
+from agent.claims.capacity import Capacity, Defrag
 from agent.claims.claim import Claim, Fit, Shortfall, cells_to_json
 from agent.claims.guest_cells import PlacedCell
 from agent.claims.parse_request import request_to_json
@@ -69,10 +67,9 @@ from agent.gate.decision import GateVerdict
 from agent.moves.circumstances import Circumstances, moved_away_advice, next_actor
 from agent.moves.states import Move, MoveKind
 from agent.providers.device_health import DeviceHealth, HealthState, Symptom
-from agent.providers.plan import Plan
 from agent.providers.unclaimed import with_reserved
 from agent.reconcile.reshape_preview import Preview
-from agent.reshape.laws import Relocation, name_of
+from agent.reshape.laws import name_of
 from agent.reshape.receipt import Receipt
 from agent.shapes import Allocations, Makings, Units, Usages, beyond
 from agent.state.cordon import Cordon
@@ -81,7 +78,7 @@ from agent.status.host_status import Explanation
 from agent.status.overview import Overview
 from agent.status.web import health_view
 from agent.tracker.cordons import OfferedDevice
-from agent.tree import Inventory, Provider, ProviderTree
+from agent.tree import ProviderTree
 
 
 def moment(seconds: float) -> str:
@@ -100,38 +97,28 @@ def tree_view(
     `unclaimed` is what guests use beyond what is held and claimed for them.
     """
     roots: dict[str, str] = {}
-    providers = []
+    providers: list[ResourceProviderShape] = []
     for provider in tree:
-        root = provider.uuid if provider.parent is None else roots[provider.parent]
-        roots[provider.uuid] = root
-        providers.append(_provider(provider, root, usages, unclaimed))
+        roots[provider.uuid] = provider.uuid if provider.parent is None else roots[provider.parent]
+        used = usages.get(provider.uuid, {})
+        providers.append(
+            {
+                "uuid": provider.uuid,
+                "name": provider.name,
+                "parent_provider_uuid": provider.parent,
+                "root_provider_uuid": roots[provider.uuid],
+                "generation": provider.generation,
+                "inventories": {
+                    name: cast(InventoryShape, {**inventory.to_json(), "capacity": inventory.capacity})
+                    for name, inventory in sorted(provider.inventories.items())
+                },
+                "usages": {name: used.get(name, 0) for name in sorted({*provider.inventories, *used})},
+                "unclaimed": dict(sorted(unclaimed.get(provider.uuid, {}).items())),
+                "traits": sorted(provider.traits),
+                "aggregates": sorted(provider.aggregates),
+            }
+        )
     return {"resource_providers": providers, "warnings": list(warnings)}
-
-
-def _provider(provider: Provider, root: str, usages: Usages, unclaimed: Usages) -> ResourceProviderShape:
-    used, missing = usages.get(provider.uuid, {}), unclaimed.get(provider.uuid, {})
-    return {
-        "uuid": provider.uuid,
-        "name": provider.name,
-        "parent_provider_uuid": provider.parent,
-        "root_provider_uuid": root,
-        "generation": provider.generation,
-        "inventories": {
-            resource_class: _inventory(inventory)
-            for resource_class, inventory in sorted(provider.inventories.items())
-        },
-        "usages": {
-            resource_class: used.get(resource_class, 0)
-            for resource_class in sorted({*provider.inventories, *used})
-        },
-        "unclaimed": dict(sorted(missing.items())),
-        "traits": sorted(provider.traits),
-        "aggregates": sorted(provider.aggregates),
-    }
-
-
-def _inventory(inventory: Inventory) -> InventoryShape:
-    return cast(InventoryShape, {**inventory.to_json(), "capacity": inventory.capacity})
 
 
 def instances_view(
@@ -148,40 +135,30 @@ def instances_view(
     """
     migrations = {move.migration: move.instance for move in moves if not move.ended}
     moving = {instance: migration for migration, instance in migrations.items()}
-    return {"instances": [_instance(*pair, seen, migrations, moving, name_of, tree) for pair in pairs]}
-
-
-def _instance(
-    guest: Guest | None,
-    claim: Claim | None,
-    seen: Circumstances,
-    migrations: Mapping[str, str],
-    moving: Mapping[str, str],
-    name_of: Callable[[str], str],
-    tree: ProviderTree,
-) -> InstanceShape:
-    uuid = guest.uuid if guest else claim.consumer if claim else ""
-    moved_away = guest is not None and guest.uuid in seen.moved_away
-    return {
-        "uuid": uuid,
-        "name": guest.name if guest else (claim.request.name if claim else "") or name_of(uuid),
-        "guest": _guest(guest) if guest else None,
-        "moved_away": moved_away,
-        "advice": moved_away_advice(guest.name, uuid) if guest and moved_away else None,
-        "migration_of": migrations.get(uuid),
-        "migration": moving.get(uuid),
-        "claim": claim_view(claim, tree) if claim else None,
-    }
+    instances: list[InstanceShape] = []
+    for guest, claim in pairs:
+        uuid = guest.uuid if guest else claim.consumer if claim else ""
+        moved_away = guest is not None and guest.uuid in seen.moved_away
+        instances.append(
+            {
+                "uuid": uuid,
+                "name": guest.name if guest else (claim.request.name if claim else "") or name_of(uuid),
+                "guest": _guest(guest) if guest else None,
+                "moved_away": moved_away,
+                "advice": moved_away_advice(guest.name, uuid) if guest and moved_away else None,
+                "migration_of": migrations.get(uuid),
+                "migration": moving.get(uuid),
+                "claim": claim_view(claim, tree) if claim else None,
+            }
+        )
+    return {"instances": instances}
 
 
 def _guest(guest: Guest) -> GuestShape:
     return {
         "state": guest.state.value,
         "resources": dict(sorted(guest.resources.items())),
-        "units": [
-            {"resource_class": used.resource_class, "unit": used.unit, "device": used.device}
-            for used in guest.units
-        ],
+        "units": [cast(UsedUnitShape, asdict(used)) for used in guest.units],
     }
 
 
@@ -193,7 +170,7 @@ def claim_view(claim: Claim, tree: ProviderTree) -> ClaimShape:
         "state": claim.state.value,
         "adopted": claim.adopted,
         "since": moment(claim.since),
-        "allocations": allocations_view(claim.allocations),
+        "allocations": _allocations(claim.allocations),
         "units": _units(claim.units),
         "cells": _cells(claim.cells),
         "to_make": _makings(claim.makings),
@@ -201,7 +178,7 @@ def claim_view(claim: Claim, tree: ProviderTree) -> ClaimShape:
             {
                 "suffix": mapping.suffix,
                 "label": mapping.label,
-                "allocations": allocations_view(mapping.allocations),
+                "allocations": _allocations(mapping.allocations),
                 "units": _units(mapping.units),
             }
             for mapping in claim.mappings(tree)
@@ -217,11 +194,11 @@ def explanation_view(request: ClaimRequest, fit: Fit, closed: str | None) -> Exp
         "asked": dict(sorted(request.resources.items())),
         "fits": fit.fits,
         "closed": closed,
-        "allocations": allocations_view(fit.allocations),
+        "allocations": _allocations(fit.allocations),
         "units": _units(fit.units),
         "cells": _cells(fit.cells),
         "to_make": _makings(fit.makings),
-        "shortfalls": [shortfall_view(shortfall) for shortfall in fit.shortfalls],
+        "shortfalls": _shortfalls(fit.shortfalls),
     }
 
 
@@ -235,8 +212,7 @@ def domain_view(written: WrittenDomain, tree: ProviderTree) -> DomainShape:
     }
 
 
-def allocations_view(allocations: Allocations) -> dict[str, ProviderAllocationShape]:
-    """As Placement writes allocations, by provider uuid."""
+def _allocations(allocations: Allocations) -> dict[str, ProviderAllocationShape]:
     return {
         provider: {"resources": dict(sorted(resources.items()))}
         for provider, resources in sorted(allocations.items())
@@ -250,31 +226,24 @@ def _units(units: Units) -> dict[str, dict[str, list[str]]]:
     }
 
 
-def _cells(cells: Iterable[PlacedCell]) -> list[GuestCellShape]:
-    return cast(list[GuestCellShape], cells_to_json(cells))
-
-
 def _makings(makings: Makings) -> dict[str, MakingShape]:
     return {unit: cast(MakingShape, dict(making)) for unit, making in sorted(makings.items())}
 
 
-def holding_of_fit(fit: Fit) -> HoldingShape:
-    """The place that a fit found."""
+def _cells(cells: Iterable[PlacedCell]) -> list[GuestCellShape]:
+    return cast(list[GuestCellShape], cells_to_json(cells))
+
+
+def _place(fit: Fit) -> HoldingShape:
     return {
-        "allocations": allocations_view(fit.allocations),
+        "allocations": _allocations(fit.allocations),
         "units": _units(fit.units),
         "cells": _cells(fit.cells),
     }
 
 
-def shortfall_view(shortfall: Shortfall) -> ShortfallShape:
-    """A provider that cannot give what is asked for."""
-    return cast(ShortfallShape, shortfall.to_json())
-
-
-def plan_view(plan: Plan) -> PlanShape:
-    """The operations of a plan, each with a line for people."""
-    return {"operations": plan.to_json(), "lines": list(plan.lines())}
+def _shortfalls(shortfalls: Iterable[Shortfall]) -> list[ShortfallShape]:
+    return [cast(ShortfallShape, shortfall.to_json()) for shortfall in shortfalls]
 
 
 def preview_view(preview: Preview) -> PreviewShape:
@@ -283,10 +252,20 @@ def preview_view(preview: Preview) -> PreviewShape:
     return {
         "due": bool(preview.moves),
         "refused": preview.refused,
-        "before": tree_view(preview.before, _usages(preview.used_before)),
-        "after": tree_view(preview.after, _usages(preview.used_after)),
+        "before": tree_view(preview.before, preview.used_before),
+        "after": tree_view(preview.after, preview.used_after),
         "moves": [
-            _relocation(relocation, preview.names.get(relocation.consumer, ""), *trees)
+            {
+                "consumer": relocation.consumer,
+                "name": preview.names.get(relocation.consumer, ""),
+                "resource_class": relocation.resource_class,
+                "amount": relocation.amount,
+                "from": name_of(relocation.source, *trees),
+                "from_uuid": relocation.source,
+                "to": name_of(relocation.target, *trees),
+                "to_uuid": relocation.target,
+                "becomes": relocation.target_class,
+            }
             for relocation in sorted(preview.relocations)
         ],
         "parked": list(preview.parked),
@@ -297,24 +276,6 @@ def preview_view(preview: Preview) -> PreviewShape:
 def reshaped_view(receipts: Iterable[Receipt]) -> ReshapedShape:
     """What a reshape did: its receipts."""
     return {"receipts": [_receipt(receipt, ()) for receipt in receipts]}
-
-
-def _usages(used: Usages) -> Usages:
-    return {uuid: dict(amounts) for uuid, amounts in used.items()}
-
-
-def _relocation(relocation: Relocation, name: str, *trees: ProviderTree) -> RelocationShape:
-    return {
-        "consumer": relocation.consumer,
-        "name": name,
-        "resource_class": relocation.resource_class,
-        "amount": relocation.amount,
-        "from": name_of(relocation.source, *trees),
-        "from_uuid": relocation.source,
-        "to": name_of(relocation.target, *trees),
-        "to_uuid": relocation.target,
-        "becomes": relocation.target_class,
-    }
 
 
 def _receipt(receipt: Receipt, undone: Collection[str]) -> ReceiptShape:
@@ -366,7 +327,7 @@ def capacity_view(request: ClaimRequest, capacity: Capacity, claims: Mapping[str
         "asked": dict(sorted(request.resources.items())),
         "guests": capacity.guests,
         "more": capacity.more,
-        "shortfalls": [shortfall_view(shortfall) for shortfall in capacity.shortfalls],
+        "shortfalls": _shortfalls(capacity.shortfalls),
         "stranded": [
             {
                 "provider": stranded.provider,
@@ -388,20 +349,19 @@ def defrag_view(request: ClaimRequest, found: Defrag) -> DefragShape:
     return {
         "asked": dict(sorted(request.resources.items())),
         "possible": found.fit is not None,
-        "place": holding_of_fit(found.fit) if found.fit is not None else None,
-        "moves": [_defrag_move(move) for move in found.moves],
+        "place": _place(found.fit) if found.fit is not None else None,
+        "moves": [
+            {
+                "consumer": move.claim.consumer,
+                "name": move.claim.request.name,
+                "here": _place(move.here) if move.here is not None else None,
+                "kind": (MoveKind.LIVE_MIGRATE if move.is_live else MoveKind.COLD_MIGRATE).value,
+                "request": cast(ClaimByGroupsShape, request_to_json(move.claim.request)),
+            }
+            for move in found.moves
+        ],
         "fewest": found.fewest,
-        "shortfalls": [shortfall_view(shortfall) for shortfall in found.shortfalls],
-    }
-
-
-def _defrag_move(move: DefragMove) -> DefragMoveShape:
-    return {
-        "consumer": move.claim.consumer,
-        "name": move.claim.request.name,
-        "here": holding_of_fit(move.here) if move.here is not None else None,
-        "kind": (MoveKind.LIVE_MIGRATE if move.is_live else MoveKind.COLD_MIGRATE).value,
-        "request": cast(ClaimByGroupsShape, request_to_json(move.claim.request)),
+        "shortfalls": _shortfalls(found.shortfalls),
     }
 
 
@@ -415,8 +375,7 @@ def cordon_view(cordon: Cordon) -> CordonShape:
     }
 
 
-def device_health_view(health: DeviceHealth) -> DeviceHealthShape:
-    """Why a device is unhealthy."""
+def _device_health(health: DeviceHealth) -> DeviceHealthShape:
     return {
         "address": health.address,
         "symptoms": [symptom.value for symptom in Symptom if symptom in health.causes],
@@ -437,7 +396,7 @@ def devices_view(devices: Iterable[OfferedDevice], name_of: Callable[[str], str]
                 "holder": device.holder,
                 "holder_name": name_of(device.holder) if device.holder else "",
                 "cordon": cordon_view(device.cordon) if device.cordon else None,
-                "health": device_health_view(device.health) if device.health else None,
+                "health": _device_health(device.health) if device.health else None,
             }
             for device in devices
         ]
@@ -467,17 +426,6 @@ def running_view(verdicts: tuple[tuple[Guest, GateVerdict | Refused], ...]) -> C
     return {"claimed": claimed, "refused": refused}
 
 
-def moves_view(
-    moves: tuple[Move, ...],
-    seen: Circumstances,
-    name_of: Callable[[str], str],
-    tree: ProviderTree,
-    providers: Mapping[str, str],
-) -> MovesShape:
-    """The moves that this host takes part in, each as by `move_view`."""
-    return {"moves": [move_view(move, seen, name_of, tree, providers) for move in moves]}
-
-
 def move_view(
     move: Move,
     seen: Circumstances,
@@ -502,7 +450,11 @@ def move_view(
         "ended": move.ended,
         "adopted": move.adopted,
         "since": moment(move.since),
-        "handed": _handed(old, move.handed),
+        "handed": {  # the migration's part of the old claim
+            "allocations": _allocations(move.handed),
+            "units": {provider: exact for provider, exact in old["units"].items() if provider in move.handed},
+            "cells": old["cells"],
+        },
         "old": old,
         "new": claim_view(move.new, tree) if move.new else None,
         "providers": {uuid: providers[uuid] for uuid in sorted(providers_of(move)) if uuid in providers},
@@ -512,15 +464,6 @@ def move_view(
 def providers_of(move: Move) -> set[str]:
     """The uuids of the providers of both places."""
     return {*move.old.allocations, *move.handed, *(move.new.allocations if move.new else ())}
-
-
-def _handed(old: ClaimShape, handed: Allocations) -> HoldingShape:
-    """The migration's part of the old claim."""
-    return {
-        "allocations": allocations_view(handed),
-        "units": {provider: exact for provider, exact in old["units"].items() if provider in handed},
-        "cells": old["cells"],
-    }
 
 
 def overview_view(overview: Overview) -> OverviewShape:
@@ -550,26 +493,18 @@ def overview_view(overview: Overview) -> OverviewShape:
 def history_view(events: tuple[Event, ...], overview: Overview) -> HistoryShape:
     """Events with the names that consumers have, or had last; `consumer` is null for an event of the host."""
     migrations = {move.migration for move in overview.moves}
-    return {
-        "events": [
-            _event(
-                event, _label(overview.name_of(event.consumer) or event.name, event.consumer in migrations)
-            )
-            for event in events
-        ]
-    }
-
-
-def _label(name: str, is_migration: bool) -> str:
-    """The name in a list of events, where a migration must not be taken for its instance."""
-    if not is_migration:
-        return name
-    return f"{name}, migration" if name else "migration"
+    shown: list[EventShape] = []
+    for event in events:
+        name = overview.name_of(event.consumer) or event.name
+        if event.consumer in migrations:  # it must not be taken for its instance
+            name = f"{name}, migration" if name else "migration"
+        shown.append(_event(event, name))
+    return {"events": shown}
 
 
 def explained_view(explained: Explanation) -> ExplainedShape:
     """Everything that the question names, each with its lines and its events."""
-    subjects: list[FoundShape] = [
+    found: list[FoundShape] = [
         {
             "kind": subject.kind,
             "id": subject.id,
@@ -579,7 +514,7 @@ def explained_view(explained: Explanation) -> ExplainedShape:
         }
         for subject in explained.items
     ]
-    return {"asked": explained.word, "found": subjects}
+    return {"asked": explained.word, "found": found}
 
 
 def _event(event: Event, name: str) -> EventShape:

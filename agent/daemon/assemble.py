@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from agent.api.local_operations import LocalOperations
+from agent.api.operations import Operations
 from agent.audit.auditor import Auditor
 from agent.backoff import Backoff
 from agent.clock import HostClock
@@ -36,7 +36,7 @@ class Assembled(NamedTuple):
     end, which closes the driver. `boot_needs` keeps the plan file, `cpu_needs` that of dedicated CPUs."""
 
     agent: HostAgent
-    operations: LocalOperations
+    operations: Operations
     reconciler: Reconciler
     boot_needs: BootNeeds
     cpu_needs: CpuNeeds
@@ -143,7 +143,7 @@ def assemble(
         backoff=backoff,
         steady=steady,
     )
-    operations = LocalOperations(
+    operations = Operations(
         agent,
         identity,
         tracker,

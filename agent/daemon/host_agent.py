@@ -46,7 +46,7 @@ _LOGGED = ("providers", "changed", "operations", "duration_ms")
 class HostAgent:
     """Runs one host's jobs. Any thread may call.
 
-    Implements `agent.api.local_operations.Supervisor`. `wake(delay_s)` schedules a pass in so many seconds,
+    Implements `agent.api.operations.Supervisor`. `wake(delay_s)` schedules a pass in so many seconds,
     `wake_audit` the first audit; `is_gate_enabled` tells whether libvirt's hook is there;
     `check_directory` returns what is wrong with the state directory, and raises StateError while nothing can
     be written there; `check_state` writes, and raises StateError where that fails; `ask_placement` sends a

@@ -168,7 +168,7 @@ class AgentStatus:
     # What it answers
 
     def status(self) -> dict[str, Any]:
-        """The answer to GET /v1/status; see `agent.api.operations.Operations.status`. Never raises."""
+        """The answer to GET /v1/status; JSON-ready as `agent.api.shapes.host.StatusShape`. Never raises."""
         fault, last = self._condition.fault, self._last_pass
         closed = self._tracker.closed_reason
         pause = self._tracker.pause

@@ -8,8 +8,8 @@ from typing import Any
 from kits.agent import opened, told
 from kits.placements import Embedded
 
-from agent.api.app import Api
-from agent.api.handlers import document
+from agent.api.routes import document
+from agent.api.server import Api
 from agent.config.access import Access
 
 CLASSES = ("VCPU", "MEMORY_MB", "VGPU", "SRIOV_NET_VF")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import cast
 from uuid import uuid4
 
-from agent.api.local_operations import LocalOperations
+from agent.api.operations import Operations
 from agent.backoff import Backoff
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.clock import HostClock
@@ -36,7 +36,7 @@ class _Clock(HostClock):
 @dataclass
 class World:
     agent: HostAgent
-    operations: LocalOperations
+    operations: Operations
     driver: FakeDriver
     wire: Wire
     journal: Journal

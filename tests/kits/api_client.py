@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from jsonschema import Draft202012Validator, FormatChecker
 
-from agent.api.handlers import document
 from agent.api.operations import Operations
+from agent.api.routes import document
 from agent.api.server import ApiServer
 from agent.config.access import Access
 

@@ -13,8 +13,7 @@ from kits.api_client import ask, check, resolve, serving, validate
 from kits.api_host import ROOT, SmallHost
 from kits.examples import examples
 
-from agent.api.handlers import document
-from agent.api.routes import ROUTES
+from agent.api.routes import ROUTES, document
 
 METHODS = ("get", "put", "post", "delete", "patch", "head", "options", "trace")
 

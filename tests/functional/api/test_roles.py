@@ -12,8 +12,8 @@ import pytest
 from kits.api_client import NOBODY, ROOT_NEEDED, ask, is_root, public_directory, serving
 from kits.api_host import SmallHost
 
-from agent.api.app import Api
 from agent.api.routes import ROUTES
+from agent.api.server import Api
 from agent.config.access import Access, Principals
 
 NOBODY_UID = Principals(frozenset({NOBODY}))

@@ -7,7 +7,7 @@ from kits.api_client import validate
 from samples import INSTANCES, TREE
 
 from agent.api import shapes
-from agent.api.handlers import document
+from agent.api.routes import document
 
 
 @pytest.mark.parametrize(

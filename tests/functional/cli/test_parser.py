@@ -68,7 +68,7 @@ ALSO_LATE = (
     "uuid",
     "agent.config.settings",
     "agent.api.views",
-    "agent.api.handlers",
+    "agent.api.routes",
     "agent.claims",
     "agent.driver",
     "drivers",

@@ -11,7 +11,7 @@ import pytest
 from kits.agent import World, opened, told
 from kits.placements import Placement
 
-from agent.api.handlers import Call, begin_move, make_claim, show_claim
+from agent.api.routes import Call, begin_move, claim, show_claim
 from agent.config.settings import reload
 from agent.errors import DoesNotFit, UsageError
 from agent.http.peer import PeerCredentials
@@ -41,8 +41,8 @@ def world(tmp_path: Path, placement: Placement) -> Iterator[World]:
     found.close()
 
 
-def call(world: World, body: object) -> Call:
-    return Call(world.operations, PeerCredentials(1, 0, 0), body=body)
+def call(world: World, **path: str) -> Call:
+    return Call(world.operations, PeerCredentials(1, 0, 0), path)
 
 
 def asked(consumer: str, profile: str = "fpga") -> dict[str, object]:
@@ -59,33 +59,32 @@ def devices(claim: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def test_each_group_of_the_profile_gets_exact_devices_with_its_traits(world: World) -> None:
-    claim = make_claim(call(world, asked(str(uuid4())))).body
-    given = devices(claim)
+    given = devices(claim(call(world), asked(str(uuid4()))).body)
     assert given.keys() == {"device_profile_0", "device_profile_1"}
     assert given["device_profile_0"] in (["fpga1a"], ["fpga1b"])
     assert given["device_profile_1"] == ["fpga0a", "fpga0b"], "the second group has one provider's two"
     with pytest.raises(DoesNotFit, match="FPGA"):
-        make_claim(call(world, asked(str(uuid4()))))
+        claim(call(world), asked(str(uuid4())))
     with pytest.raises(UsageError, match=r"it has fpga"):
-        make_claim(call(world, asked(str(uuid4()), "gpu")))
+        claim(call(world), asked(str(uuid4()), "gpu"))
 
 
 def test_a_claim_keeps_its_groups_when_the_file_changes(world: World, tmp_path: Path) -> None:
     consumer = str(uuid4())
-    before = make_claim(call(world, asked(consumer))).body
+    before = claim(call(world), asked(consumer)).body
     (tmp_path / "profiles.yaml").write_text(PROFILE.replace("name: fpga", "name: other"))
     settings = reload(world.agent.settings, [tmp_path / "plimsoll.conf"]).settings
     world.agent.apply_settings(settings, None)
-    shown = show_claim(Call(world.operations, PeerCredentials(1, 0, 0), {"consumer": consumer})).body
+    shown = show_claim(call(world, consumer=consumer))
     assert devices(shown) == devices(before)
     with pytest.raises(UsageError, match=r"it has other"):
-        make_claim(call(world, asked(str(uuid4()))))
+        claim(call(world), asked(str(uuid4())))
 
 
 def test_a_resize_on_the_host_asks_for_the_profile_again(world: World) -> None:
     consumer, migration = str(uuid4()), str(uuid4())
     plain = {"vcpus": 1, "memory_mb": 512}
-    make_claim(call(world, {"consumer": consumer, "flavor": plain}))
+    claim(call(world), {"consumer": consumer, "flavor": plain})
     body = {"kind": "resize", "migration": migration, "request": asked(consumer)}
-    moved = begin_move(call(world, body)).body
+    moved = begin_move(call(world), body).body
     assert devices(moved["new"])["device_profile_1"] == ["fpga0a", "fpga0b"]

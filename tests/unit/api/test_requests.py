@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.api.handlers import (
+from agent.api.routes import (
     LIMIT_DEFAULT,
     parse_history,
     parse_hook_call,

@@ -37,11 +37,12 @@ NAMES_NONE = {
     ("claims", "GUEST_CELL_COLUMNS"): "cells of the one guest that the command is about",
     ("providers", "RECEIPT_COLUMNS"): "whole reshapes",
     ("host", "SETTING_COLUMNS"): "settings",
+    ("output", "table_lines"): "the rows of each table of columns",
     ("claim", "_explained"): "classes, of the claim that the command is about",
-    ("tables", "holding_lines"): "what the claim has that the command is about",
-    ("tables", "shortfall_lines"): "classes and providers",
-    ("tables", "mapping_lines"): "groups of the claim that the command is about",
-    ("tables", "makings_lines"): "units of the claim that the command is about",
+    ("claim", "holding_lines"): "what the claim has that the command is about",
+    ("claim", "shortfall_lines"): "classes and providers",
+    ("claim", "claim_lines"): "groups of the claim that the command is about",
+    ("claim", "makings_lines"): "units of the claim that the command is about",
 }
 """{(module, table or the function that has it): what its rows are}"""
 
@@ -60,7 +61,7 @@ def tables() -> Iterator[tuple[str, str]]:
 
 
 def _is_column(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and ast.unparse(node.func) == "Column"
+    return isinstance(node, ast.Call) and ast.unparse(node.func) in ("Column", "titled_lines")
 
 
 def test_every_table_is_known_to_name_consumers_or_not() -> None:
