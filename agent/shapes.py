@@ -5,11 +5,18 @@ of its class: MiB for MEMORY_MB, GiB for DISK_GB, a count for all others.
 """
 
 from collections.abc import Iterable, Mapping
+from typing import Annotated
 
-Amounts = Mapping[str, int]
+from agent.codec import whole
+from agent.json_checks import read_uuid
+
+Uuid = Annotated[str, read_uuid]
+"""A uuid; what is read from JSON is checked, and in its dashed lower-case form."""
+
+Amounts = Mapping[str, Annotated[int, whole(1)]]
 """{resource class: amount}"""
 
-Allocations = Mapping[str, Amounts]
+Allocations = Mapping[Uuid, Amounts]
 """{provider uuid: {resource class: amount}}: what one consumer has, as Placement's allocations write it."""
 
 Usages = Mapping[str, Amounts]
@@ -24,7 +31,7 @@ Held = Mapping[str, Holders]
 Classes = Mapping[str, frozenset[str]]
 """{provider uuid: {resource class, ...}}"""
 
-Units = Mapping[str, Mapping[str, tuple[str, ...]]]
+Units = Mapping[Uuid, Mapping[str, tuple[str, ...]]]
 """{provider uuid: {resource class: (exact unit, ...)}}, only for classes that have exact units.
 
 An exact unit is a thing that can be told apart from the others of its class: a CPU's id, a PCI address,

@@ -57,10 +57,11 @@ from agent.api.shapes.providers import (
 from agent.audit.auditor import AuditReport
 from agent.audit.finding import Finding
 from agent.claims.capacity import Capacity, Defrag
-from agent.claims.claim import Claim, Fit, Shortfall, cells_to_json
+from agent.claims.claim import Claim, Fit, Shortfall
 from agent.claims.guest_cells import PlacedCell
 from agent.claims.parse_request import request_to_json
 from agent.claims.request import ClaimRequest
+from agent.codec import encode
 from agent.driver import Guest
 from agent.errors import Refused
 from agent.gate.decision import GateVerdict
@@ -231,7 +232,7 @@ def _makings(makings: Makings) -> dict[str, MakingShape]:
 
 
 def _cells(cells: Iterable[PlacedCell]) -> list[GuestCellShape]:
-    return cast(list[GuestCellShape], cells_to_json(cells))
+    return cast(list[GuestCellShape], encode(tuple[PlacedCell, ...], cells))
 
 
 def _place(fit: Fit) -> HoldingShape:

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from agent.claims.near_names import unknown_class, unknown_trait
 from agent.errors import SettingsError, UsageError
-from agent.strict_yaml import load_operator_yaml
+from agent.strict_text import load_operator_yaml
 from agent.tree import MAX_UNIT
 
 SPEC = "accel:device_profile"

@@ -12,21 +12,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from agent.claims.claim import read_allocations
+from agent.codec import decode, encode
 from agent.errors import UsageError
-from agent.json_checks import (
-    read_choice,
-    read_list,
-    read_object,
-    read_seconds,
-    read_text,
-    read_uuid,
-    read_whole,
-)
-from agent.shapes import Allocations
-from agent.tree import MAX_UNIT
-
-Json = dict[str, Any]
+from agent.json_checks import read_object
+from agent.shapes import Allocations, Uuid
 
 BARRED = 0
 """The generation of a consumer that Placement keeps a record of and that holds nothing."""
@@ -75,7 +64,7 @@ class DoubtfulWrite:
     exist.
     """
 
-    consumer: str
+    consumer: Uuid
     generation: int | None
     allocations: Allocations
     project_id: str
@@ -87,7 +76,7 @@ class DoubtfulWrite:
 class Doubt:
     """One write, for all its consumers at once. `since`: seconds since 1970 (UTC), when it was sent last."""
 
-    id: str
+    id: Uuid
     kind: DoubtKind
     writes: tuple[DoubtfulWrite, ...]
     since: float
@@ -158,51 +147,17 @@ def doubt_of_bar(doubt_id: str, write: DoubtfulWrite, since: float) -> Doubt:
     return Doubt(doubt_id, DoubtKind.FENCE, (expected,), since, DoubtState.FENCED)
 
 
-def doubt_to_json(doubt: Doubt) -> Json:
-    """The JSON form that `read_doubt` reads."""
-    return {
-        "id": doubt.id,
-        "kind": doubt.kind.value,
-        "since": doubt.since,
-        "fenced": doubt.fenced,
-        "state": doubt.state.value,
-        "writes": [
-            {
-                "consumer": write.consumer,
-                "generation": write.generation,
-                "allocations": write.allocations,
-                "project_id": write.project_id,
-                "user_id": write.user_id,
-                "consumer_type": write.consumer_type,
-            }
-            for write in doubt.writes
-        ],
-    }
+def doubt_to_json(doubt: Doubt) -> dict[str, Any]:
+    """The JSON form that `read_doubt` reads; an agent of an earlier version reads whether it is fenced."""
+    return {**encode(Doubt, doubt), "fenced": doubt.fenced}
 
 
 def read_doubt(value: object) -> Doubt:
     """The doubt of a JSON object. Raises UsageError where a value is missing or invalid."""
     record = read_object(value, "doubt")
-    writes = tuple(_read_write(write) for write in read_list(record.get("writes"), "writes"))
-    if not writes:
-        raise UsageError("writes: expected at least one write.")
     # An agent of an earlier version wrote only whether the doubt is fenced.
-    state = record.get("state", DoubtState.FENCED if record.get("fenced") is True else DoubtState.OPEN)
-    return Doubt(
-        read_uuid(record.get("id"), "id"),
-        DoubtKind(read_choice(record.get("kind"), "kind", list(DoubtKind))),
-        writes,
-        read_seconds(record.get("since"), "since"),
-        DoubtState(read_choice(state, "state", list(DoubtState))),
-    )
-
-
-def _read_write(value: object) -> DoubtfulWrite:
-    record = read_object(value, "writes")
-    generation = record.get("generation")
-    return DoubtfulWrite(
-        read_uuid(record.get("consumer"), "consumer"),
-        None if generation is None else read_whole(generation, "generation", 0, MAX_UNIT),
-        read_allocations(record.get("allocations")),
-        *(read_text(record.get(name), name) for name in ("project_id", "user_id", "consumer_type")),
-    )
+    state = DoubtState.FENCED if record.get("fenced") is True else DoubtState.OPEN
+    doubt = decode(Doubt, {"state": state, **record})
+    if not doubt.writes:
+        raise UsageError("writes: expected at least one write.")
+    return doubt

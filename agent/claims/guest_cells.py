@@ -12,9 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import combinations, islice
+from typing import Annotated
 
 from agent.claims.choice import NO_COST, CellCost, Strategy
 from agent.claims.request import ClaimRequest, TopologyRequest
+from agent.codec import Key, whole
 from agent.errors import UsageError, counted
 
 KIB_PER_MIB = 1024
@@ -81,14 +83,14 @@ class PlacedCell:
     that run on the cell's shared CPUs. `emulator` are host CPUs for the emulator's threads alone.
     """
 
-    guest_cell: int
+    guest_cell: Annotated[int, Key("cell")]
     host_cell: int
-    pinning: Mapping[int, int]
-    withheld: frozenset[int]
-    page_kib: int
+    pinning: Annotated[Mapping[int, int], Key("pinned_cpus")]
+    withheld: Annotated[frozenset[int], Key("withheld_cpus")]
+    page_kib: Annotated[int, whole(1)]
     memory_mb: int
-    floating: frozenset[int] = frozenset()
-    emulator: frozenset[int] = frozenset()
+    floating: Annotated[frozenset[int], Key("shared_cpus")] = frozenset()
+    emulator: Annotated[frozenset[int], Key("emulator_cpus")] = frozenset()
 
     @property
     def cpus(self) -> frozenset[int]:

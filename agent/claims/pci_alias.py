@@ -31,8 +31,8 @@ from agent.device_names import (
     vendor_trait,
 )
 from agent.errors import SettingsError, UsageError
-from agent.nova_json import flag_of, id_of, known_object, read_json, text_of
 from agent.shapes import Units
+from agent.strict_text import flag_of, id_of, known_object, read_json, text_of
 from agent.tree import ProviderTree
 
 SHOWN_MAX = 200

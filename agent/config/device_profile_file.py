@@ -4,7 +4,7 @@ from pathlib import Path
 
 from agent.claims.device_profiles import DeviceProfiles, parse_device_profiles
 from agent.errors import SettingsError
-from agent.strict_yaml import FILE_BYTES_MAX
+from agent.strict_text import FILE_BYTES_MAX
 
 
 def load(path: Path) -> DeviceProfiles:

@@ -9,7 +9,7 @@ from agent.providers.provider_config import (
     merge_entries,
     parse_provider_file,
 )
-from agent.strict_yaml import FILE_BYTES_MAX
+from agent.strict_text import FILE_BYTES_MAX
 
 FILES_MAX = 64
 SUFFIX = ".yaml"

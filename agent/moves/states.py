@@ -1,5 +1,4 @@
-"""A move: its kinds, roles, states and steps, the claims that follow from each state, and its JSON form.
-Pure.
+"""A move: its kinds, roles, states and steps, and the claims that follow from each state. Pure.
 
 The uuid of a move is that of its migration, which is a consumer in Placement. While the move is under way,
 the migration has what the instance had at the source, and the instance has what it gets at the destination.
@@ -10,11 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from agent.claims.claim import Claim, ClaimState, Json, claim_to_json, read_allocations, read_claim
+from agent.claims.claim import Claim, ClaimState
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.errors import ClaimConflict
-from agent.json_checks import read_choice, read_object, read_seconds, read_uuid
-from agent.shapes import Allocations, by_class
+from agent.shapes import Allocations, Uuid, by_class
 
 MIGRATION_TYPE = "MIGRATION"
 
@@ -144,8 +142,8 @@ class Move:
     `reverts_from` are the allocations from which the source takes the instance back, since it was asked to.
     """
 
-    migration: str
-    instance: str
+    migration: Uuid
+    instance: Uuid
     kind: MoveKind
     role: MoveRole
     state: MoveState
@@ -261,42 +259,4 @@ def moving_conflict(move: Move) -> ClaimConflict:
         f"{move.label} is moving (migration {move.migration}, {move.kind}, {move.state}): {what_to_do}.",
         consumer=move.instance,
         migration=move.migration,
-    )
-
-
-def move_to_json(move: Move) -> Json:
-    """The JSON form that `read_move` reads; `since` is seconds since 1970 (UTC)."""
-    return {
-        "migration": move.migration,
-        "instance": move.instance,
-        "kind": move.kind.value,
-        "role": move.role.value,
-        "state": move.state.value,
-        "old": claim_to_json(move.old),
-        "new": claim_to_json(move.new) if move.new else None,
-        "handed": move.handed,
-        "since": move.since,
-        "adopted": move.adopted,
-        "instance_generation": move.instance_generation,
-        "reverts_from": move.reverts_from,
-    }
-
-
-def read_move(value: object) -> Move:
-    """The move of a JSON object. Raises UsageError where a value is missing or invalid."""
-    record = read_object(value, "move")
-    new, reverts_from = record.get("new"), record.get("reverts_from")
-    return Move(
-        read_uuid(record.get("migration"), "migration"),
-        read_uuid(record.get("instance"), "instance"),
-        MoveKind(read_choice(record.get("kind"), "kind", list(MoveKind))),
-        MoveRole(read_choice(record.get("role"), "role", list(MoveRole))),
-        MoveState(read_choice(record.get("state"), "state", list(MoveState))),
-        read_claim(record.get("old")),
-        None if new is None else read_claim(new),
-        read_allocations(record.get("handed")),
-        read_seconds(record.get("since"), "since"),
-        record.get("adopted") is True,
-        generation if isinstance(generation := record.get("instance_generation"), int) else None,
-        None if reverts_from is None else read_allocations(reverts_from),
     )

@@ -9,12 +9,12 @@ A device that an operator has cordoned is given to no guest either; its present 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
+from agent.codec import FORGOTTEN
 from agent.device_names import address_of
 from agent.driver import DeviceSigns
-from agent.errors import UsageError, counted
-from agent.json_checks import read_list, read_object, read_text
+from agent.errors import counted
 from agent.providers.resolve import ResolvedDescription
 from agent.providers.unclaimed import with_reserved
 from agent.shapes import Units, Usages, by_class
@@ -104,13 +104,13 @@ class DeviceHealth:
     `runs` {symptom: in how many looks in a row it was shown, to the last one}; `quiet` is how many looks in a
     row showed none. `causes` made the device unhealthy, at `since` (seconds since the epoch, UTC). `excused`
     are symptoms that an operator has cleared: they count again once they have gone. `driver` is the host's
-    driver that was bound last, empty if none was.
+    driver that was bound last, empty if none was. A restart forgets the looks, and nothing else.
     """
 
     address: str
     state: HealthState = HealthState.WELL
-    runs: Mapping[Symptom, int] = field(default_factory=dict)
-    quiet: int = 0
+    runs: Annotated[Mapping[Symptom, int], FORGOTTEN] = field(default_factory=dict)
+    quiet: Annotated[int, FORGOTTEN] = 0
     causes: frozenset[Symptom] = frozenset()
     since: float = 0.0
     excused: frozenset[Symptom] = frozenset()
@@ -141,33 +141,6 @@ class DeviceHealth:
         if self.address.startswith(CELL):
             return f"The memory in large pages of NUMA cell {self.address.removeprefix(CELL)}"
         return f"The device {self.address}"
-
-    def to_json(self) -> dict[str, Any]:
-        """The form that `read_device_health` reads: what a restart must not forget."""
-        return {
-            "address": self.address,
-            "state": self.state.value,
-            "causes": sorted(self.causes),
-            "since": self.since,
-            "excused": sorted(self.excused),
-            "driver": self.driver,
-        }
-
-
-def read_device_health(value: object) -> DeviceHealth:
-    """The inverse of `DeviceHealth.to_json`. Raises UsageError for anything else."""
-    record: Mapping[str, Any] = read_object(value, "health")
-    try:
-        return DeviceHealth(
-            read_text(record.get("address"), "health.address"),
-            HealthState(read_text(record.get("state"), "health.state")),
-            causes=frozenset(map(Symptom, read_list(record.get("causes"), "health.causes"))),
-            since=float(record.get("since", 0.0)),
-            excused=frozenset(map(Symptom, read_list(record.get("excused"), "health.excused"))),
-            driver=read_text(record.get("driver", ""), "health.driver"),
-        )
-    except (TypeError, ValueError) as error:
-        raise UsageError(f"health: {error}") from error
 
 
 def look(known: DeviceHealth, before: DeviceSigns | None, signs: DeviceSigns, at: float) -> DeviceHealth:

@@ -12,14 +12,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from re import compile as pattern
-from typing import Any
 from uuid import UUID, uuid5
 
 import os_resource_classes
 import os_traits
 
 from agent.driver import DescribedInventory, DescribedProvider, Description
-from agent.errors import DriverDataError, StateError
+from agent.errors import DriverDataError
 from agent.providers.divided_cards import Card
 from agent.shapes import Classes, Units, UnitsToMake
 from agent.tree import MAX_UNIT, Inventory, Provider, ProviderTree
@@ -68,34 +67,6 @@ class OwnedProviders:
     def within(self, tree: ProviderTree) -> "OwnedProviders":
         """The part that is on providers of the tree."""
         return OwnedProviders({uuid: owned for uuid, owned in self.providers.items() if uuid in tree})
-
-    def to_json(self) -> dict[str, dict[str, list[str]]]:
-        """JSON-ready: {uuid: {"classes": [...], "traits": [...], "aggregates": [...]}}."""
-        return {
-            uuid: {
-                "classes": sorted(owned.classes),
-                "traits": sorted(owned.traits),
-                "aggregates": sorted(owned.aggregates),
-            }
-            for uuid, owned in sorted(self.providers.items())
-        }
-
-    @classmethod
-    def from_json(cls, record: Any) -> "OwnedProviders":
-        """The inverse of `to_json`. Raises StateError for anything else."""
-        try:
-            return cls({str(uuid): OwnedProvider(**_names_of(names)) for uuid, names in record.items()})
-        except (AttributeError, TypeError) as error:
-            raise StateError(
-                f"The record of what this agent has written to Placement cannot be read ({error}): "
-                "restore the state database from its backup."
-            ) from error
-
-
-def _names_of(record: Mapping[str, list[str]]) -> dict[str, frozenset[str]]:
-    if not all(isinstance(names, list) for names in record.values()):
-        raise TypeError("a list of names was expected")
-    return {key: frozenset(names) for key, names in record.items()}
 
 
 @dataclass(frozen=True, slots=True)

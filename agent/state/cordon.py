@@ -1,10 +1,9 @@
 """A cordon: an operator's word that a device is given to no guest. It is kept over restarts."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
-from agent.json_checks import read_object, read_seconds, read_text, read_uid
+from agent.json_checks import read_uid
 
 ADDRESS_CHARS_MAX = 64
 REASON_CHARS_MAX = 255
@@ -20,7 +19,7 @@ class Cordon:
 
     address: str
     reason: str
-    uid: int
+    uid: Annotated[int, read_uid]
     at: float
 
     @property
@@ -31,18 +30,3 @@ class Cordon:
             f"The device {self.address} is cordoned by uid {self.uid}{why}. It is given to no guest; the "
             f"guest that has it keeps it. When it is well, run `plimsoll devices clear {self.address}`."
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """The form that `read_cordon` reads."""
-        return {"address": self.address, "reason": self.reason, "uid": self.uid, "at": self.at}
-
-
-def read_cordon(value: object) -> Cordon:
-    """The inverse of `Cordon.to_json`. Raises UsageError for anything else."""
-    record: Mapping[str, Any] = read_object(value, "cordon")
-    return Cordon(
-        read_text(record.get("address"), "cordon.address", longest=ADDRESS_CHARS_MAX),
-        read_text(record.get("reason"), "cordon.reason", longest=REASON_CHARS_MAX),
-        read_uid(record.get("uid"), "cordon.uid"),
-        read_seconds(record.get("at"), "cordon.at"),
-    )

@@ -11,35 +11,25 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar, cast
 
-from agent.claims.claim import (
-    Claim,
-    ClaimState,
-    cells_to_json,
-    read_allocations,
-    read_cells,
-    read_group_units,
-    read_makings,
-    read_units,
-)
+from agent.claims.claim import Claim, ClaimState
 from agent.claims.doubt import Doubt, doubt_to_json, read_doubt
-from agent.claims.parse_request import read_request, request_to_json
+from agent.codec import Form, decode, encode
 from agent.durable.errors import DatabaseError, DatabaseTimeout, DatabaseUnwritable
 from agent.durable.group_commit import Ticket, Transaction
 from agent.durable.sqlite_file import SqliteFile
 from agent.errors import PlimsollError, StateError, StateUnknown, counted
-from agent.json_checks import read_choice, read_uuid
-from agent.moves.states import MIGRATION_TYPE, Move, MoveState, move_to_json, read_move
-from agent.providers.device_health import DeviceHealth, read_device_health
-from agent.providers.resolve import OwnedProviders
+from agent.moves.states import MIGRATION_TYPE, Move, MoveState
+from agent.providers.device_health import DeviceHealth
+from agent.providers.resolve import OwnedProvider, OwnedProviders
 from agent.reshape.receipt import Receipt, read_receipt
 from agent.state.caller import current_caller
-from agent.state.cordon import Cordon, read_cordon
+from agent.state.cordon import Cordon
 from agent.state.identity import WriterRecord
-from agent.state.pause import Pause, read_pause
+from agent.state.pause import Pause
 
 APPLICATION_ID = 0x504C4147
 FILE_NAME = "agent.db"
@@ -118,6 +108,20 @@ MIGRATIONS = (
     """,
 )
 
+CLAIM_FIELDS = (
+    "consumer",
+    "state",
+    "request",
+    "allocations",
+    "units",
+    "since",
+    "adopted",
+    "cells",
+    "makings",
+    "group_units",
+)
+"""The fields of a claim, which its columns and its keys in JSON are named after."""
+JSON_COLUMNS = frozenset({"request", "allocations", "units", "cells", "makings", "group_units"})
 PUT_CLAIM = """
     INSERT OR REPLACE INTO claims
     (consumer, state, request, allocations, units, since, adopted, cells, makings, group_units)
@@ -157,6 +161,16 @@ PUT_NAME = "INSERT OR REPLACE INTO names (consumer, name) VALUES (?, ?)"
 DELETE_OLD_NAMES = "DELETE FROM names WHERE consumer NOT IN (SELECT consumer FROM history)"
 DELETE_OLD_EVENTS = "DELETE FROM history WHERE id <= (SELECT max(id) FROM history) - ?"
 
+_OptionalPause = Annotated[
+    Pause | None,
+    Form(
+        lambda pause: {} if pause is None else encode(Pause, pause),
+        lambda value, path: None if value == {} else decode(Pause, value, path),
+    ),
+]
+"""The pause; no pause is an empty object."""
+
+T = TypeVar("T")
 _dump = json.JSONEncoder(separators=(",", ":")).encode
 
 
@@ -353,7 +367,7 @@ class Journal:
         moves = {}
         for migration, text in self._read("SELECT migration, move FROM moves ORDER BY since, migration"):
             try:
-                moves[migration] = read_move(json.loads(text))
+                moves[migration] = decode(Move, json.loads(text))
             except (PlimsollError, ValueError) as error:
                 raise self._unreadable(f"the move {migration}", error) from error
         return moves
@@ -423,37 +437,35 @@ class Journal:
 
     def undone_reshapes(self) -> tuple[str, ...]:
         """The ids of the reshapes that stay undone until the operator requests them again."""
-        return tuple(str(receipt_id) for receipt_id in self._fact("withheld", list) or ())
+        return self._fact("withheld", tuple[str, ...], ())
 
     def remember_undone_reshapes(self, ids: Iterable[str]) -> None:
         """Have exactly these reshapes stay undone."""
-        self._remember("withheld", list(ids))
+        self._remember("withheld", tuple[str, ...], ids)
 
     def found_guests(self) -> frozenset[str] | None:
         """The guests that this state directory found when it was new; None before the first look."""
-        found = self._fact("found guests", list)
-        return None if found is None else frozenset(map(str, found))
+        return self._fact("found guests", frozenset[str], None)
 
     def remember_found_guests(self, uuids: Iterable[str]) -> None:
         """Write these guests, which were here before the state directory was."""
-        self._remember("found guests", sorted(uuids))
+        self._remember("found guests", frozenset[str], uuids)
 
     def lost_claims(self) -> frozenset[str]:
         """What `remember_lost_claims` wrote."""
-        return frozenset(map(str, self._fact("lost claims", list) or ()))
+        return self._fact("lost claims", frozenset[str], frozenset())
 
     def remember_lost_claims(self, consumers: Iterable[str]) -> None:
         """Write whose claims a restored or replaced database of Placement does not have."""
-        self._remember("lost claims", sorted(consumers))
+        self._remember("lost claims", frozenset[str], consumers)
 
     def reserved_slots(self) -> list[Any]:
         """What `remember_reserved_slots` wrote."""
-        slots: list[Any] | None = self._fact(RESERVED_SLOTS, list)
-        return slots or []
+        return self._fact(RESERVED_SLOTS, list[Any], [])
 
     def remember_reserved_slots(self, slots: list[Any]) -> None:
         """Write the inventories, JSON-ready, of slots that are reserved only while a reshape is pending."""
-        self._remember(RESERVED_SLOTS, slots)
+        self._remember(RESERVED_SLOTS, list[Any], slots)
 
     def put_relocated(self, claims: Collection[Claim], moves: Iterable[Move]) -> PendingWrite:
         """Write these claims and moves, which follow a reshape that the journal does not have."""
@@ -512,115 +524,87 @@ class Journal:
 
     def host_uuid(self) -> str | None:
         """The uuid of the host's root provider, None before the first start."""
-        uuid: str | None = self._fact("host_uuid", str)
-        return uuid
+        return self._fact("host_uuid", str, None)
 
     def remember_host(self, uuid: str) -> None:
         """Write the uuid of the host's root provider."""
-        self._remember("host_uuid", uuid)
+        self._remember("host_uuid", str, uuid)
 
     def writer(self) -> WriterRecord:
         """What this agent knows of the marks of writers on the host's root provider."""
-        fact = self._fact("writer", dict) or {}
-        try:
-            own = tuple(map(str, fact.get("own", ())))
-        except TypeError as error:
-            raise self._unreadable("the fact 'writer'", error) from error
-        return WriterRecord(
-            own,
-            bool(fact.get("takes_over")),
-            bool(fact.get("settled", True)),
-            str(fact.get("challenges", "")),
-            str(fact.get("outlived", "")),
-        )
+        return self._fact("writer", WriterRecord, WriterRecord())
 
     def remember_writer(self, record: WriterRecord) -> None:
         """Write what this agent knows of the marks of writers."""
-        self._remember("writer", asdict(record))
+        self._remember("writer", WriterRecord, record)
 
     def pause(self) -> Pause | None:
         """The operator's pause, None while the host takes claims."""
-        document = self._fact("pause", dict)
-        if not document:
-            return None
-        try:
-            return read_pause(document)
-        except PlimsollError as error:
-            raise self._unreadable("the fact 'pause'", error) from error
+        return self._fact("pause", _OptionalPause, None)
 
     def remember_pause(self, pause: Pause | None) -> None:
         """Write the pause, or that there is none, with an event in the history."""
-        row = ("pause", _dump(pause.to_json() if pause else {}))
         event = "resume" if pause is None else "drain" if pause.drains else "pause"
-        self._write(
-            lambda transaction: transaction.execute(PUT_FACT, row),
-            ("", event, pause.reason if pause else ""),
-            releases=True,
-        ).wait()
+        self._remember(
+            "pause", _OptionalPause, pause, ("", event, pause.reason if pause else ""), releases=True
+        )
 
     def cordons(self) -> Mapping[str, Cordon]:
         """{address: cordon} of the devices that an operator has cordoned."""
-        document = self._fact("cordons", list) or []
-        try:
-            return {cordon.address: cordon for cordon in map(read_cordon, document)}
-        except PlimsollError as error:
-            raise self._unreadable("the fact 'cordons'", error) from error
+        known: tuple[Cordon, ...] = self._fact("cordons", tuple[Cordon, ...], ())
+        return {cordon.address: cordon for cordon in known}
 
     def remember_cordons(self, cordons: Mapping[str, Cordon], event: str, detail: str) -> None:
         """Write these cordons in place of the former ones, with an event in the history."""
-        row = ("cordons", _dump([cordon.to_json() for cordon in cordons.values()]))
-        self._write(
-            lambda transaction: transaction.execute(PUT_FACT, row), ("", event, detail), releases=True
-        ).wait()
+        self._remember("cordons", tuple[Cordon, ...], cordons.values(), ("", event, detail), releases=True)
 
     def device_health(self) -> Mapping[str, DeviceHealth]:
         """{address: health} of the devices that are unhealthy, or that an operator has cleared since."""
-        document = self._fact("device health", list) or []
-        try:
-            return {health.address: health for health in map(read_device_health, document)}
-        except PlimsollError as error:
-            raise self._unreadable("the fact 'device health'", error) from error
+        known: tuple[DeviceHealth, ...] = self._fact("device health", tuple[DeviceHealth, ...], ())
+        return {health.address: health for health in known}
 
     def remember_device_health(self, known: Collection[DeviceHealth], detail: str) -> None:
         """Write these in place of the former ones, with an event in the history unless `detail` is empty."""
-        row = ("device health", _dump([health.to_json() for health in known]))
         event = ("", "device health", detail) if detail else None
-        self._write(lambda transaction: transaction.execute(PUT_FACT, row), event, releases=True).wait()
+        self._remember("device health", tuple[DeviceHealth, ...], known, event, releases=True)
 
     def owned(self) -> OwnedProviders:
         """What the agent owns in Placement."""
-        return OwnedProviders.from_json(self._fact("owned", dict) or {})
+        return OwnedProviders(self._fact("owned", Mapping[str, OwnedProvider], {}))
 
     def remember_owned(self, owned: OwnedProviders) -> None:
         """Write what the agent owns in Placement."""
-        self._remember("owned", owned.to_json())
+        self._remember("owned", Mapping[str, OwnedProvider], owned.providers)
 
     def devices(self) -> Mapping[str, str]:
         """{provider uuid: the device behind it}, as in `DescribedProvider.device`."""
-        return {str(uuid): str(device) for uuid, device in (self._fact("devices", dict) or {}).items()}
+        return self._fact("devices", Mapping[str, str], {})
 
     def remember_devices(self, devices: Mapping[str, str]) -> None:
         """Write the device behind each provider."""
-        self._remember("devices", dict(devices))
+        self._remember("devices", Mapping[str, str], devices)
 
     # Reads and writes
 
-    def _fact(self, name: str, kind: type) -> Any:
-        """The remembered value, None if there is none. Raises StateError for a value that is no `kind`."""
+    def _fact(self, name: str, kind: Any, missing: T) -> T:
+        """The remembered `kind`, `missing` if there is none. Raises StateError for any other value."""
         rows = self._read("SELECT value FROM facts WHERE name = ?", (name,))
-        if not rows:
-            return None
         try:
-            fact = json.loads(rows[0][0])
-            if not isinstance(fact, kind):
-                raise ValueError(f"a {kind.__name__} was expected")
-        except ValueError as error:
+            return cast(T, decode(kind, json.loads(rows[0][0]), name)) if rows else missing
+        except (PlimsollError, ValueError) as error:
             raise self._unreadable(f"the fact {name!r}", error) from error
-        return fact
 
-    def _remember(self, name: str, value: object) -> None:
-        row = (name, _dump(value))
-        self._write(lambda transaction: transaction.execute(PUT_FACT, row), None).wait()
+    def _remember(
+        self,
+        name: str,
+        kind: Any,
+        value: object,
+        event: tuple[str, str, str] | None = None,
+        *,
+        releases: bool = False,
+    ) -> None:
+        row = (name, _dump(encode(kind, value)))
+        self._write(lambda transaction: transaction.execute(PUT_FACT, row), event, releases=releases).wait()
 
     def _write(
         self,
@@ -659,22 +643,12 @@ class Journal:
             raise StateError(f"The agent's journal was not {done}: {error}") from error
 
     def _claim(self, row: tuple[Any, ...]) -> Claim:
-        consumer, state, request, allocations, units, since, adopted, cells, makings, group_units = row
+        record = dict(zip(CLAIM_FIELDS, row, strict=True))
         try:
-            return Claim(
-                read_uuid(consumer, "consumer"),
-                ClaimState(read_choice(state, "state", list(ClaimState))),
-                read_request(json.loads(request)),
-                read_allocations(json.loads(allocations)),
-                read_units(json.loads(units)),
-                since,
-                bool(adopted),
-                read_cells(json.loads(cells)),
-                read_makings(json.loads(makings)),
-                read_group_units(json.loads(group_units)),
-            )
+            texts = {name: json.loads(record[name]) for name in JSON_COLUMNS}
+            return decode(Claim, {**record, **texts, "adopted": bool(record["adopted"])})
         except (PlimsollError, ValueError) as error:
-            raise self._unreadable(f"the claim of {consumer}", error) from error
+            raise self._unreadable(f"the claim of {record['consumer']}", error) from error
 
     def _unreadable(self, what: str, error: Exception) -> StateError:
         return StateError(
@@ -695,19 +669,9 @@ def _put_names(names: Mapping[str, str]) -> Callable[[Transaction], None]:
 
 
 def _move_row(move: Move) -> tuple[object, ...]:
-    return (move.migration, move.since, int(move.ended), _dump(move_to_json(move)))
+    return (move.migration, move.since, int(move.ended), _dump(encode(Move, move)))
 
 
 def _claim_row(claim: Claim) -> tuple[object, ...]:
-    return (
-        claim.consumer,
-        claim.state.value,
-        _dump(request_to_json(claim.request)),
-        _dump(claim.allocations),
-        _dump(claim.units),
-        claim.since,
-        int(claim.adopted),
-        _dump(cells_to_json(claim.cells)),
-        _dump(claim.makings),
-        _dump(claim.group_units),
-    )
+    record = encode(Claim, claim)
+    return tuple(_dump(record[name]) if name in JSON_COLUMNS else record[name] for name in CLAIM_FIELDS)

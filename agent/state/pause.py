@@ -1,10 +1,9 @@
 """A pause: an operator's word that this host takes no new claims. It is kept over restarts."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated
 
-from agent.json_checks import read_object, read_seconds, read_text, read_uid
+from agent.json_checks import read_uid
 
 REASON_CHARS_MAX = 255
 
@@ -18,7 +17,7 @@ class Pause:
     """
 
     reason: str
-    uid: int
+    uid: Annotated[int, read_uid]
     at: float
     schedulers: bool = False
     drains: bool = False
@@ -28,16 +27,6 @@ class Pause:
         """Why claims are closed, as a clause."""
         what = "drained" if self.drains else "paused"
         return f"the host is {what} by uid {self.uid}" + (f": {self.reason}" if self.reason else "")
-
-    def to_json(self) -> dict[str, Any]:
-        """The form that `read_pause` reads."""
-        return {
-            "reason": self.reason,
-            "uid": self.uid,
-            "at": self.at,
-            "schedulers": self.schedulers,
-            "drains": self.drains,
-        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +50,3 @@ class PauseRequest:
             drains=former.drains if self.drains is None else self.drains,
         )
         return former if said == former else replace(said, uid=self.uid, at=self.at)
-
-
-def read_pause(value: object) -> Pause:
-    """The inverse of `Pause.to_json`. Raises UsageError for anything else."""
-    record: Mapping[str, Any] = read_object(value, "pause")
-    return Pause(
-        read_text(record.get("reason"), "pause.reason", longest=REASON_CHARS_MAX),
-        read_uid(record.get("uid"), "pause.uid"),
-        read_seconds(record.get("at"), "pause.at"),
-        record.get("schedulers") is True,
-        record.get("drains") is True,
-    )

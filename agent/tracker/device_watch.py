@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Collection, Iterable, Mapping
 
+from agent.codec import encode
 from agent.driver import DeviceSigns
 from agent.providers.device_health import DeviceHealth, cleared, look
 from agent.state.journal import Journal
@@ -57,7 +58,7 @@ class DeviceWatch:
     def _replace(self, known: Mapping[str, DeviceHealth]) -> None:
         before, after = self._known, dict(known)
         lasting = _lasting(after)
-        if [health.to_json() for health in lasting] != [health.to_json() for health in _lasting(before)]:
+        if encode(tuple[DeviceHealth, ...], lasting) != encode(tuple[DeviceHealth, ...], _lasting(before)):
             self._journal.remember_device_health(lasting, _changes(before, after))
         self._known = after
 

@@ -31,7 +31,7 @@ from agent.driver import (
 )
 from agent.errors import DriverDataError, counted
 from agent.providers.divided_cards import MIG, MIXED_SIZES, CardModel, layout_of
-from agent.strict_yaml import UniqueKeyLoader
+from agent.strict_text import UniqueKeyLoader
 
 Schema = Mapping[str, Any]
 """A JSON schema, draft 2020-12."""

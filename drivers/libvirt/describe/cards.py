@@ -23,7 +23,7 @@ from typing import Any
 
 from agent.device_names import LIVE_MIGRATABLE, ONE_TIME_USE, custom_class, custom_traits
 from agent.errors import DriverDataError, SettingsError
-from agent.nova_json import flag_of, id_of, known_object, read_json, text_of
+from agent.strict_text import flag_of, id_of, known_object, read_json, text_of
 from drivers.libvirt.xml import MediatedDevice, NetDevice, NodeDevice, PciDevice, VdpaDevice
 
 NO_TYPE = "0"

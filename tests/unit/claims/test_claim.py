@@ -14,13 +14,11 @@ from agent.claims.claim import (
     Claim,
     ClaimState,
     ClaimStep,
-    claim_to_json,
     fit_of_claim,
-    read_cells,
-    read_claim,
 )
 from agent.claims.guest_cells import PlacedCell
 from agent.claims.request import ClaimRequest, RequestGroup
+from agent.codec import decode, encode
 from agent.errors import UsageError
 
 CLAIM = Claim(
@@ -99,7 +97,7 @@ claims = st.builds(
 
 @given(claims)
 def test_what_is_written_comes_back(claim: Claim) -> None:
-    assert read_claim(json.loads(json.dumps(claim_to_json(claim)))) == claim
+    assert decode(Claim, json.loads(json.dumps(encode(Claim, claim)))) == claim
 
 
 @pytest.mark.parametrize(
@@ -118,14 +116,14 @@ def test_what_is_written_comes_back(claim: Claim) -> None:
     ],
 )
 def test_an_invalid_value_is_refused(key: str, value: Any) -> None:
-    record = claim_to_json(Claim(CONSUMER, ClaimState.CLAIMED, REQUEST, {}))
+    record = encode(Claim, Claim(CONSUMER, ClaimState.CLAIMED, REQUEST, {}))
     with pytest.raises(UsageError):
-        read_claim({**record, key: value})
+        decode(Claim, {**record, key: value})
 
 
 def test_a_claim_of_an_earlier_version_has_no_cells_and_no_makings() -> None:
     claim = Claim(CONSUMER, ClaimState.CLAIMED, REQUEST, {})
-    record = claim_to_json(claim)
+    record = encode(Claim, claim)
     del record["cells"], record["makings"]
-    assert read_claim(record) == claim
-    assert read_cells([]) == ()
+    assert decode(Claim, record) == claim
+    assert decode(tuple[PlacedCell, ...], []) == ()

@@ -16,12 +16,13 @@ from kits.tracker import CARDS, POOL, UNITS, VFS, uuid_of
 from kits.tracker import HOST as HOST_PROVIDERS
 
 from agent.claims.book import Book
-from agent.claims.claim import Claim, ClaimState, claim_to_json, read_claim
+from agent.claims.claim import Claim, ClaimState
 from agent.claims.fit import ProviderIndex
 from agent.claims.guest_cells import PlacedCell
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.claims.rows import Row
 from agent.claims.use_difference import Had, UseDifference, followed, use_difference
+from agent.codec import decode, encode
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.shapes import Allocations, Units
 from agent.tree import ProviderTree
@@ -147,7 +148,7 @@ def follow(claim: Claim, now: Guest, had: Guest | None = None) -> Claim | None:
 
 def has(claim: Claim | None) -> tuple[Allocations, Units]:
     assert claim is not None
-    assert read_claim(json.loads(json.dumps(claim_to_json(claim)))) == claim, "it can be journaled"
+    assert decode(Claim, json.loads(json.dumps(encode(Claim, claim)))) == claim, "it can be journaled"
     total: dict[str, int] = {}
     for amounts in claim.allocations.values():
         for name, amount in amounts.items():

@@ -15,15 +15,15 @@ from kits.move_values import (
     total,
 )
 
+from agent.codec import decode, encode
 from agent.errors import UsageError
 from agent.moves.states import (
     END_STATES,
     MOVE_TRANSITIONS,
+    Move,
     MoveRole,
     MoveState,
     claims_of,
-    move_to_json,
-    read_move,
 )
 
 
@@ -57,18 +57,18 @@ def test_what_is_written_comes_back(role: MoveRole) -> None:
         adopted=True,
         instance_generation=3,
     )
-    assert read_move(json.loads(json.dumps(move_to_json(written)))) == written
+    assert decode(Move, json.loads(json.dumps(encode(Move, written)))) == written
 
 
 @pytest.mark.parametrize("key", ["migration", "kind", "role", "state", "old", "handed", "since"])
 def test_what_makes_no_sense_is_refused(key: str) -> None:
-    broken = move_to_json(move(MoveRole.DESTINATION, OLD, NEW))
+    broken = encode(Move, move(MoveRole.DESTINATION, OLD, NEW))
     with pytest.raises(UsageError):
-        read_move({**broken, key: "?"})
+        decode(Move, {**broken, key: "?"})
 
 
 def test_a_move_that_an_older_agent_wrote_is_read() -> None:
     """It wrote no generation of the instance: then it is not known."""
-    written = {**move_to_json(move(MoveRole.SOURCE, OLD, None))}
+    written = {**encode(Move, move(MoveRole.SOURCE, OLD, None))}
     del written["instance_generation"]
-    assert read_move(written) == move(MoveRole.SOURCE, OLD, None)
+    assert decode(Move, written) == move(MoveRole.SOURCE, OLD, None)

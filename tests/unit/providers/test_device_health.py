@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.codec import decode, encode
 from agent.driver import DeviceSigns
 from agent.errors import UsageError
 from agent.providers.device_health import (
@@ -21,7 +22,6 @@ from agent.providers.device_health import (
     Symptom,
     cleared,
     look,
-    read_device_health,
 )
 
 GPU = "0000:83:00.0"
@@ -139,12 +139,12 @@ def test_an_operators_word_excuses_what_is_shown_until_it_has_gone() -> None:
 
 def test_a_restart_forgets_no_unhealthy_device_and_no_excuse() -> None:
     ill = after(sequence([{Symptom.NO_DRIVER}] * 3))[-1]
-    read = read_device_health(ill.to_json())
+    read = decode(DeviceHealth, encode(DeviceHealth, ill))
     assert (read.state, read.causes, read.since) == (ill.state, ill.causes, ill.since)
     unbound = replace(WELL, driver="")
     assert after([unbound] * 9, read)[-1].is_withheld, "its driver is still the one that is missed"
     assert after([WELL] * 2, read)[-1].is_withheld is False
-    excused = read_device_health(after([unbound], cleared(ill))[-1].to_json())
+    excused = decode(DeviceHealth, encode(DeviceHealth, after([unbound], cleared(ill))[-1]))
     assert not any(each.is_withheld for each in after([unbound] * 9, excused))
 
 
@@ -153,7 +153,7 @@ def test_a_restart_forgets_no_unhealthy_device_and_no_excuse() -> None:
 )
 def test_a_record_that_makes_no_sense_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(UsageError):
-        read_device_health({**DeviceHealth(GPU).to_json(), **change})
+        decode(DeviceHealth, {**encode(DeviceHealth, DeviceHealth(GPU)), **change})
 
 
 def test_the_table_has_every_state_and_outcome_and_every_symptom_a_meaning() -> None:

@@ -17,7 +17,7 @@ from agent.providers.provider_config import (
     overlay,
     parse_provider_file,
 )
-from agent.strict_yaml import FILE_BYTES_MAX
+from agent.strict_text import FILE_BYTES_MAX
 from agent.tree import MAX_UNIT
 
 SAMPLE = CHECKOUT / "etc/plimsoll/provider_config/provider.yaml.sample"

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from agent.codec import decode, encode
 from agent.errors import UsageError
-from agent.state.cordon import Cordon, read_cordon
+from agent.state.cordon import Cordon
 from agent.state.journal import Journal
 
 CORDON = Cordon("0000:83:00.0", "fell off the bus", 1000, 1_790_000_000.5)
@@ -28,11 +29,12 @@ def test_cordons_are_on_the_disk_with_events_in_the_history(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "value", [[], {"address": 1}, {**CORDON.to_json(), "at": True}, {**CORDON.to_json(), "uid": -1}]
+    "value",
+    [[], {"address": 1}, {**encode(Cordon, CORDON), "at": True}, {**encode(Cordon, CORDON), "uid": -1}],
 )
 def test_what_is_no_cordon_is_refused(value: object) -> None:
     with pytest.raises(UsageError):
-        read_cordon(value)
+        decode(Cordon, value)
 
 
 def test_the_sentence_says_how_the_cordon_ends() -> None:

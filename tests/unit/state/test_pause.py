@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from agent.codec import decode, encode
 from agent.errors import UsageError
 from agent.state.journal import Journal
-from agent.state.pause import Pause, PauseRequest, read_pause
+from agent.state.pause import Pause, PauseRequest
 
 PAUSE = Pause("new memory", 1000, 1_790_000_000.5, schedulers=True, drains=True)
 
@@ -27,10 +28,10 @@ def test_a_pause_is_on_the_disk_with_an_event_in_the_history(tmp_path: Path) -> 
     journal.close()
 
 
-@pytest.mark.parametrize("value", [[], {"reason": 1}, {**PAUSE.to_json(), "at": True}, {"reason": ""}])
+@pytest.mark.parametrize("value", [[], {"reason": 1}, {**encode(Pause, PAUSE), "at": True}, {"reason": ""}])
 def test_what_is_no_pause_is_refused(value: object) -> None:
     with pytest.raises(UsageError):
-        read_pause(value)
+        decode(Pause, value)
 
 
 def test_the_clause_names_who_and_why() -> None:
