@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from agent import log
 from agent.audit.cases import RowCase
@@ -11,7 +11,7 @@ from agent.audit.finding import Finding
 from agent.audit.findings import judge_host, judge_row
 from agent.audit.observation import Observation
 from agent.audit.reader import AuditReader
-from agent.audit.repair import Deliver, DropClaim, EndMove, WriteAllocations
+from agent.audit.repair import Deliver, DropClaim, EndMove, Repair, WriteAllocations
 from agent.audit.repairer import Repairer
 from agent.audit.suspects import suspect_moves, suspects
 from agent.driver import Guest
@@ -29,6 +29,9 @@ IN_TURN = 4
 """How many inconspicuous consumers each scheduled audit reads in full."""
 TAKING = WriteAllocations | DropClaim | Deliver | EndMove
 """The steps of a repair that may take something away."""
+
+_ORDER: Sequence[type] = get_args(Repair)
+"""The steps of repairs, in the order in which they are executed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +172,8 @@ class Auditor:
             for index, finding in enumerate(report.findings)
             if finding.repair and (finding.own or heal_all)
         ]
+        # What a claim gives up first, so that another one gets just what its guest uses.
+        wanted.sort(key=lambda pair: min(_ORDER.index(type(step)) for step in pair[1].repair))
         tree = observation.host.tree
         for index, finding in wanted:
             taking = any(

@@ -5,14 +5,16 @@ Each case is one frozen value, so that a judgement is a function of it alone.
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from agent.audit.observation import Observation
+from agent.audit.older_records import follow_together, is_older, is_undecided
+from agent.audit.repair import FollowGuests
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.rows import Row
 from agent.claims.use_difference import UseDifference, use_difference
-from agent.claims.used import Place, use_of
+from agent.claims.used import Place
 from agent.driver import Guest
 from agent.moves.ownership import (
     MoveConsumer,
@@ -24,12 +26,12 @@ from agent.moves.ownership import (
     same_amounts,
     split_allocations,
 )
-from agent.moves.states import MIGRATION_TYPE, Move, MoveRole, MoveState, request_for_allocations
+from agent.moves.states import MIGRATION_TYPE, Move, MoveRole, MoveState
 from agent.placement.client import ConsumerAllocations
 from agent.reshape.claimed_units import HostRecords
 from agent.reshape.laws import Relocation
 from agent.reshape.relocate import follow_placement
-from agent.shapes import Allocations, beyond
+from agent.shapes import Allocations
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,40 +113,19 @@ class ConsumerCase:
 
         Then the claim's record is the oldest of the three, as in a restored journal.
         """
-        if self.claim is None or self.guest is None or self.is_moving or self.claimed_otherwise is None:
+        if self.claim is None or self.claimed_otherwise is None:
             return False
-        place, row = self.observation.place, self._row_as_held
-        by_placement = use_difference(row, place)
-        by_claim = use_difference(Row(self.consumer, {}, {self.consumer: self.claim}, self.guest), place)
-        if by_placement is None or by_claim is None or by_placement.size or not by_claim.size:
-            return False
-        return not beyond(use_of(row, place).amounts, self._placed_here)
+        return is_older(self.observation, self.claim, self._placed_here)
 
     @property
-    def claim_as_used(self) -> Claim | None:
-        """The claim with what Placement has and the guest uses; None where that does not say all of it."""
-        claim, offered = self.claim, self.observation.offered
-        units = use_of(self._row_as_held, self.observation.place).units
-        exact = [
-            len(units.get(uuid, {}).get(name, ())) == amount
-            for uuid, amounts in self._placed_here.items()
-            for name, amount in amounts.items()
-            if offered.get(uuid, {}).get(name)
-        ]
-        if claim is None or claim.cells or not all(exact):
-            return None
-        request = claim.request
-        asked = request_for_allocations(
-            self.consumer,
-            self._placed_here,
-            name=request.name,
-            project_id=request.project_id,
-            user_id=request.user_id,
-            consumer_type=request.consumer_type,
-        )
-        return replace(
-            claim, request=asked, allocations=self._placed_here, units=units, makings={}, group_units={}
-        )
+    def is_undecided(self) -> bool:
+        """Whether nothing tells which is newer, the claim or what Placement has; see `is_undecided`."""
+        return self.claim is not None and is_undecided(self.observation, self.claim, self._placed_here)
+
+    @property
+    def follows(self) -> tuple[FollowGuests, ...]:
+        """The repair of a claim that is outdated; empty where what Placement has does not say all of it."""
+        return follow_together(self.observation, self.claim, self._placed_here) if self.claim else ()
 
     @property
     def is_on_other_providers(self) -> bool:
@@ -262,10 +243,6 @@ class ConsumerCase:
     @property
     def _placed_here(self) -> Allocations:
         return {**self.parts.here, **self.parts.shared}
-
-    @property
-    def _row_as_held(self) -> Row:
-        return Row(self.consumer, {self.consumer: self._placed_here}, {}, self.guest)
 
     @property
     def _whereabouts(self) -> Collection[Allocations]:

@@ -26,9 +26,10 @@ class WriteAllocations:
 
 @dataclass(frozen=True, slots=True)
 class TakeClaim:
-    """Record a claim for the guest, of what its allocation holds."""
+    """Record a claim for the guest, of what its allocation holds, with the units that the guest uses."""
 
     request: ClaimRequest
+    restriction: Restriction
 
     def __str__(self) -> str:
         return f"record a claim for the allocation of {self.request.consumer}"
@@ -54,6 +55,23 @@ class RecordUse:
 
     def __str__(self) -> str:
         return f"claim what the guest {self.after.consumer} uses: {_text(self.after.allocations)}"
+
+
+@dataclass(frozen=True, slots=True)
+class FollowGuests:
+    """Give each claim, the first of a pair, what Placement has for it and its guest uses, the second.
+
+    All at once, because they may exchange units; Placement is not written.
+    """
+
+    records: tuple[tuple[Claim, Claim], ...]
+
+    def __str__(self) -> str:
+        return ", and ".join(
+            f"claim what the guest {after.consumer} uses: {_text(after.allocations)}"
+            + "".join(f", the {name} {unit}" for _, name, unit in after.exact)
+            for _, after in self.records
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +115,17 @@ class EndMove:
         return f"confirm the migration {self.migration}"
 
 
-Repair = WriteAllocations | TakeClaim | ClaimUse | RecordUse | DropClaim | Deliver | EndMove | FollowReshape
+Repair = (
+    DropClaim
+    | Deliver
+    | EndMove
+    | FollowReshape
+    | FollowGuests
+    | WriteAllocations
+    | RecordUse
+    | TakeClaim
+    | ClaimUse
+)
 
 
 def _text(allocations: Allocations) -> str:

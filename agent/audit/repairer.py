@@ -11,6 +11,7 @@ from agent.audit.repair import (
     Deliver,
     DropClaim,
     EndMove,
+    FollowGuests,
     FollowReshape,
     RecordUse,
     Repair,
@@ -47,12 +48,14 @@ class Repairer:
                 self._write(observation, finding, write)
             case DropClaim(consumer):
                 self._drop_claim(observation, finding, consumer)
-            case TakeClaim(request):
-                self._tracker.claim(request)
+            case TakeClaim(request, restriction):
+                self._tracker.claim(request, restriction)
             case ClaimUse(request, restriction):
                 self._claim_use(observation, finding, request, restriction)
             case RecordUse(before, after):
                 self._record_use(observation, finding, before, after)
+            case FollowGuests(records):
+                self._follow_guests(observation, finding, records)
             case FollowReshape(_, relocations):
                 self._follow_reshape(observation, finding, relocations)
             case EndMove(migration):
@@ -75,12 +78,15 @@ class Repairer:
 
     def _record_use(self, observation: Observation, finding: Finding, before: Claim, after: Claim) -> None:
         with self._tracker.turn(after.consumer):
-            if finding not in (
-                *self._reader.judge_row_alone(observation, after.consumer),
-                self._reader.judge_consumer_alone(observation, after.consumer),
-            ):
-                raise _changed(finding)
+            self._check_found(observation, finding)
             self._tracker.record_use(before, after)
+
+    def _follow_guests(
+        self, observation: Observation, finding: Finding, records: tuple[tuple[Claim, Claim], ...]
+    ) -> None:
+        with self._tracker.turns_on((), {after.consumer for _, after in records}):
+            self._check_found(observation, finding)
+            self._tracker.follow_records(records)
 
     def _drop_claim(self, observation: Observation, finding: Finding, consumer: str) -> None:
         with self._tracker.turn(consumer):
@@ -109,6 +115,14 @@ class Repairer:
             raise PlacementConflict(
                 f"The pending operation of {consumer} is not done yet. The agent tries it again."
             )
+
+    def _check_found(self, observation: Observation, finding: Finding) -> None:
+        """Of a finding about a row or a consumer; the caller has the turn. Raises PlacementConflict."""
+        if finding not in (
+            *self._reader.judge_row_alone(observation, finding.subject),
+            self._reader.judge_consumer_alone(observation, finding.subject),
+        ):
+            raise _changed(finding)
 
     def _check_unchanged(self, observation: Observation, finding: Finding) -> None:
         """The caller has the consumer's turn. Raises PlacementConflict."""

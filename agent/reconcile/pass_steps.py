@@ -513,8 +513,8 @@ def _units_of_two(rows: Collection[Row]) -> Iterator[str]:
                     f"{used.resource_class} {used.unit} is claimed for {label(request)}, and used by the "
                     f"guest {row.guest.name} ({row.instance}): the agent's records are older than its "
                     "guests, as in a state directory that was restored from a copy, or the guest got it past "
-                    "the agent. "
-                    "`plimsoll audit` shows what differs; release the claim, or take the unit from the guest."
+                    "the agent. `plimsoll audit` shows what differs, and with `--heal` old claims follow "
+                    "their guests. Where that is refused, release the claim, or take the unit from the guest."
                 )
 
 

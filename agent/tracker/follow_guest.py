@@ -1,6 +1,6 @@
 """Claims that follow their guests: resources and units that were not known when the claim was made."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 
 from agent.claims.book import Book
@@ -110,19 +110,55 @@ def record_use(context: TrackerContext, before: Claim, after: Claim) -> None:
             before.allocations,
             after.allocations,
         ):
-            raise ClaimConflict(f"The claim of {consumer} has changed: audit again.", consumer=consumer)
-        for _, name, unit in after.exact:
-            owner = book.owner(name, unit)
-            if owner is not None and owner != consumer:
-                raise ClaimConflict(
-                    f"The guest of {book.label(consumer)} uses the {name} {unit}, which belongs to "
-                    f"{book.label(owner)}: take it from one of the two.",
-                    consumer=consumer,
-                )
+            raise _changed(consumer)
+        _check_units(book, after, {consumer})
         return after
 
     waits = f"repair of {label(after.request)}", "the next audit shows it"
     _write_grown(context, held, choose, DoubtKind.EXTEND, *waits)
+
+
+def follow_records(context: TrackerContext, records: Sequence[tuple[Claim, Claim]]) -> None:
+    """Replace each claim, the first of a pair, by the second, which has what Placement holds for it.
+
+    They may exchange units. Placement is not written. The caller has the consumers' turns. Raises
+    ClaimConflict where a claim has changed, Placement holds something else for it, or a claim that is not
+    among them has one of the units; PlacementError, StateError.
+    """
+    for _, after in records:
+        held = context.writer.secure(after.consumer) or context.client.allocations_of(after.consumer)
+        if held.allocations != after.allocations:
+            raise _changed(after.consumer)
+    consumers = {after.consumer for _, after in records}
+
+    def choose(book: Book) -> list[Claim]:
+        users: dict[tuple[str, str], str] = {}
+        for before, after in records:
+            if book.claims.get(after.consumer) != before:
+                raise _changed(after.consumer)
+            _check_units(book, after, consumers)
+            for _, name, unit in after.exact:
+                if users.setdefault((name, unit), after.consumer) != after.consumer:
+                    raise ClaimConflict(f"Two guests use the {name} {unit}: take it from one of the two.")
+        return [after for _, after in records]
+
+    context.register.step_chosen_claims(ClaimStep.FOUND, choose)
+
+
+def _check_units(book: Book, after: Claim, consumers: Collection[str]) -> None:
+    """Check that the claim's units are free, or of these consumers' claims. Raises ClaimConflict."""
+    for _, name, unit in after.exact:
+        owner = book.owner(name, unit)
+        if owner is not None and owner not in consumers:
+            raise ClaimConflict(
+                f"The guest of {book.label(after.consumer)} uses the {name} {unit}, which belongs to "
+                f"{book.label(owner)}: take it from one of the two.",
+                consumer=after.consumer,
+            )
+
+
+def _changed(consumer: str) -> ClaimConflict:
+    return ClaimConflict(f"The claim of {consumer} has changed: audit again.", consumer=consumer)
 
 
 def follow_guests(context: TrackerContext) -> None:

@@ -10,7 +10,7 @@ same claim waits and gets the same answer; another claim for the consumer is ref
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 
@@ -44,7 +44,7 @@ from agent.tracker.context import Admission, PlacementState, SeenGuests, Tracker
 from agent.tracker.cordons import Cordons
 from agent.tracker.delivery import DELIVERED_MAX, Delivery
 from agent.tracker.doubts import Doubts
-from agent.tracker.follow_guest import follow_guests, record_use
+from agent.tracker.follow_guest import follow_guests, follow_records, record_use
 from agent.tracker.follow_moves import MigrationLinker
 from agent.tracker.follow_use import UseFollower
 from agent.tracker.guarded_write import GuardedWriter, checked
@@ -462,6 +462,13 @@ class ResourceTracker:
         is as it was.
         """
         record_use(self._context, before, after)
+
+    def follow_records(self, records: Sequence[tuple[Claim, Claim]]) -> None:
+        """Replace each claim, the first of a pair, by the second: what Placement holds and its guest uses.
+
+        The caller has the turns of the consumers. Raises ClaimConflict, PlacementError, StateError.
+        """
+        follow_records(self._context, records)
 
     def follow_use(self, *, grow: bool) -> bool:
         """Compare what guests use with what they have; whether a difference came or went since the last call.

@@ -4,23 +4,35 @@ from dataclasses import replace
 
 from agent.audit.cases import ConsumerCase
 from agent.audit.finding import Finding, FindingKind, TableRow
-from agent.audit.repair import RecordUse, WriteAllocations
+from agent.audit.repair import WriteAllocations
 from agent.claims.claim import Claim
 from agent.placement.client import ConsumerAllocations
 
 
 def outdated_record(kind: str, case: ConsumerCase) -> Finding:
     """The finding of this kind where the claim is older than Placement and the guest: it follows them."""
-    claim, now = case.claim, case.claim_as_used
-    follows = (RecordUse(claim, now),) if claim is not None and now is not None else ()
+    follows = case.follows
     return Finding(
         kind,
         case.consumer,
         f"The guest {case.consumer} uses what Placement has for it, and its claim has something else: the "
         "claim's record is older, as in a state directory that was restored from a copy."
-        + ("" if follows else " Release it, and claim for the instance again."),
+        + ("" if follows else " Release it (`plimsoll release --force`), and claim for the instance again."),
         case.evidence,
         repair=follows,
+    )
+
+
+def undecided(kind: str, case: ConsumerCase) -> Finding:
+    """The finding of this kind where nothing tells which is newer, the claim or Placement."""
+    return Finding(
+        kind,
+        case.consumer,
+        f"Placement has what {case.consumer} claimed on other providers of this host, and neither its guest, "
+        "an exact unit nor a move instruction of the driver says which of the two is newer: the agent moves "
+        "nothing on a guess. Write to Placement what the claim has, or release it (`plimsoll release "
+        "--force` where its guest runs), and claim for the instance again.",
+        case.evidence,
     )
 
 
@@ -39,8 +51,8 @@ class AmountsDiffer(FindingKind):
         TableRow(
             "The same, or other providers, and the guest runs with just what Placement has: the claim's "
             "record is older, as in a state directory that was restored from a copy.",
-            "The claim gets what the guest uses. None for a claim with NUMA cells: release it, and claim "
-            "again.",
+            "The claim gets what the guest uses, together with those whose units it gets. None for a claim "
+            "with NUMA cells: release it, and claim again.",
             "no",
         ),
     )
@@ -57,6 +69,8 @@ class AmountsDiffer(FindingKind):
             return None
         if case.is_outdated:
             return outdated_record(self.name, case)
+        if case.is_undecided:
+            return undecided(self.name, case)
         return Finding(
             self.name,
             case.consumer,

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 
 from agent.audit.cases import RowCase
 from agent.audit.finding import Finding, FindingKind, TableRow
+from agent.audit.older_records import follow_together, held_of, is_older
+from agent.audit.repair import FollowGuests
 from agent.claims.claim import Claim
 
 CPUS = "PCPU"
@@ -17,7 +19,8 @@ class AnotherUnit(FindingKind):
         TableRow(
             "A guest uses another exact unit (a device, a virtual function, a dedicated CPU) than its claim "
             "has, while it runs.",
-            "None: give the guest the units of its claim.",
+            "The claim gets the units that the guest uses, together with the claims whose units these are, "
+            "if their guests use others as well. Else none: give the guest the units of its claim.",
             "no",
         ),
         TableRow(
@@ -35,11 +38,12 @@ class AnotherUnit(FindingKind):
                 f"the {name} {', '.join(used)} instead of {', '.join(claimed)}"
                 for name, (claimed, used) in sorted(use.swapped.items())
             ]
+            repair = _follows(case)
             yield Finding(
                 self.name,
                 case.instance,
-                f"The guest {case.instance} uses other units than its claim has: {'; '.join(clauses)}. Give "
-                "it those of its claim.",
+                f"The guest {case.instance} uses other units than its claim has: {'; '.join(clauses)}. "
+                + ("The claim may follow the guest." if repair else "Give it those of its claim."),
                 {
                     **case.evidence,
                     "units": {
@@ -47,6 +51,7 @@ class AnotherUnit(FindingKind):
                         for name, (claimed, used) in sorted(use.swapped.items())
                     },
                 },
+                repair=repair,
             )
         for claim in case.row.claimed.values():
             cpus, pinned = _cpus(claim)
@@ -58,6 +63,17 @@ class AnotherUnit(FindingKind):
                     f"guest to {_text(pinned)}. Release it, and claim again.",
                     {**case.evidence, "units": sorted(cpus), "cells": sorted(pinned)},
                 )
+
+
+def _follows(case: RowCase) -> tuple[FollowGuests, ...]:
+    """The claim follows its guest where Placement has the same as before, and not while units are made."""
+    claim, observation = case.row.claimed.get(case.instance), case.observation
+    if claim is None or claim.makings or case.is_moving:
+        return ()
+    held = held_of(observation, claim)
+    if held != claim.allocations or not is_older(observation, claim, held):
+        return ()
+    return follow_together(observation, claim, held)
 
 
 def _cpus(claim: Claim) -> tuple[frozenset[int], frozenset[int]]:

@@ -1,5 +1,6 @@
 """A guest on this host that has no claim."""
 
+from collections import Counter
 from collections.abc import Collection
 
 from agent.audit.cases import ConsumerCase
@@ -9,9 +10,10 @@ from agent.audit.repair import ClaimUse, TakeClaim
 from agent.claims.claim import Restriction, Shortfall
 from agent.claims.domain_demand import request_for_domain
 from agent.claims.request import ClaimRequest, RequestGroup
-from agent.claims.used import IDLE
+from agent.claims.rows import Row
+from agent.claims.used import IDLE, use_of
 from agent.driver import Guest
-from agent.shapes import Units
+from agent.shapes import Units, by_class
 
 AGENT = "plimsoll"
 AGENT_IDENTITY = (AGENT, AGENT)
@@ -56,7 +58,7 @@ class UnclaimedInstance(FindingKind):
             "claim.",
             case.evidence,
             own=True,
-            repair=(TakeClaim(_request_for(case, case.guest)),),
+            repair=(TakeClaim(_request_for(case, case.guest), _units_of(case, case.guest)),),
         )
 
     def _without_allocation(self, case: ConsumerCase, guest: Guest) -> Finding:
@@ -97,6 +99,16 @@ def _request_for(case: ConsumerCase, guest: Guest) -> ClaimRequest:
         project_id=AGENT,
         user_id=AGENT,
     )
+
+
+def _units_of(case: ConsumerCase, guest: Guest) -> Restriction:
+    """The units that the guest uses, and others only of classes of which it has more."""
+    held = case.placed.allocations
+    row = Row(case.consumer, {case.consumer: held}, {}, guest)
+    units = _offered(case.observation, use_of(row, case.observation.place).units)
+    used = Counter(name for classes in units.values() for name, exact in classes.items() for _ in exact)
+    has = by_class(held.values())
+    return Restriction(units, frozenset(name for name in used if used[name] < has.get(name, 0)))
 
 
 def _problem(observation: Observation, guest: Guest) -> str:

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from agent.audit.cases import ConsumerCase
 from agent.audit.finding import Finding, FindingKind, TableRow
-from agent.audit.findings.amounts_differ import outdated_record
+from agent.audit.findings.amounts_differ import outdated_record, undecided
 from agent.audit.repair import FollowReshape, WriteAllocations
 
 
@@ -24,6 +24,12 @@ class WrongProvider(FindingKind):
             "restored from a copy: Placement has the same amounts where the reshape moved them.",
             "The claim gets the providers that Placement has, and keeps its exact units.",
             "yes",
+        ),
+        TableRow(
+            "The same amounts, and neither the guest, an exact unit nor a move instruction of the driver "
+            "says which is newer, the claim or Placement. Also where both name the same providers.",
+            "None: write to Placement what the claim has, or release it and claim again.",
+            "no",
         ),
     )
 
@@ -47,6 +53,8 @@ class WrongProvider(FindingKind):
             return None
         if case.is_outdated:
             return outdated_record(self.name, case)
+        if case.is_undecided:
+            return undecided(self.name, case)
         return Finding(
             self.name,
             case.consumer,

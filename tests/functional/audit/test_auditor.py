@@ -153,6 +153,33 @@ def test_a_claim_older_than_its_guest_and_placement_follows_them(
     audited.kit.check()
 
 
+def test_old_claims_whose_guests_have_each_others_units_follow_them_together(audited: Audited) -> None:
+    """A restored journal: both were released, and claimed anew in another order."""
+    one, two = (audited.kit.tracker.claim(request(VCPU=1, SRIOV_NET_VF=1)).claim for _ in range(2))
+    units = {claim.consumer: [*claim.exact] for claim in (one, two)}
+    exchanged = {one.consumer: units[two.consumer], two.consumer: units[one.consumer]}
+    audited.guests = tuple(
+        running(consumer, *(UsedUnit(name, unit, "nic0") for _, name, unit in exact), VCPU=1, SRIOV_NET_VF=1)
+        for consumer, exact in exchanged.items()
+    )
+    assert {kind for kind, _ in audited.kinds()} == {"another unit", "shared unit"}
+    report = audited.heal(everything=True)
+    assert report.left == () and not report.failed
+    assert {who: [*claim.exact] for who, claim in audited.kit.tracker.claims().items()} == exchanged
+    assert audited.kinds() == []
+    audited.kit.check()
+
+
+def test_a_claim_does_not_follow_its_guest_to_a_unit_of_another_that_stays(audited: Audited) -> None:
+    """The other one has no guest, so nothing tells that its record is old."""
+    one, two = (audited.kit.tracker.claim(request(VCPU=1, SRIOV_NET_VF=1)).claim for _ in range(2))
+    units = (UsedUnit(name, unit, "nic0") for _, name, unit in two.exact)
+    audited.guests = (running(one.consumer, *units, VCPU=1, SRIOV_NET_VF=1),)
+    report = audited.heal(everything=True)
+    assert report.healed == frozenset() and two.consumer in str(report.failed)
+    assert audited.kit.tracker.claim_of(one.consumer) == one
+
+
 def test_what_the_repairs_of_others_put_right_counts_as_healed(audited: Audited) -> None:
     """A restored journal has a claim of a unit that another instance has by now."""
     former = audited.kit.tracker.claim(request(SRIOV_NET_VF=1)).claim

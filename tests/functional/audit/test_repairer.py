@@ -165,10 +165,15 @@ def test_an_allocation_that_was_changed_is_brought_back_when_told(audited: Audit
     assert audited.heal(everything=True).healed == {0}
     assert audited.kit.placed(held.consumer) == before
     other = "gpu1" if _gpu(before) == "gpu0" else "gpu0"
-    audited.kit.schedule(held.consumer, host={"VCPU": 2}, **{other: {"VGPU": 1}})
+    audited.kit.schedule(held.consumer, host={"VCPU": 2}, **{other: {"VGPU": 2}})
     assert audited.kinds() == [("wrong provider", held.consumer)]
     assert audited.heal(everything=True).healed == {0}
     assert audited.kit.placed(held.consumer) == before
+    audited.kit.schedule(held.consumer, host={"VCPU": 2}, **{other: {"VGPU": 1}})
+    moved = audited.kit.placed(held.consumer)
+    (finding,) = audited.heal(everything=True).left
+    assert finding.kind == "wrong provider" and "on a guess" in finding.reason
+    assert audited.kit.placed(held.consumer) == moved, "the VGPU may have been there for long"
     audited.kit.raw.delete_allocations(held.consumer)
     assert audited.kinds() == [("amounts differ", held.consumer)]
     assert audited.heal(everything=True).healed == {0}

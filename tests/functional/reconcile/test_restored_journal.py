@@ -12,7 +12,7 @@ from kits.placements import Embedded, Placement
 from kits.reshape import uuid_of
 from kits.reshape_hosts import VF, Hosts, asks, guest_of
 
-from agent.audit.auditor import Auditor
+from agent.audit.auditor import Auditor, AuditReport
 from agent.claims.claim import Claim
 from agent.moves.states import MoveKind, MoveState
 from agent.placement.client import PlacementClient
@@ -58,6 +58,12 @@ class Restored:
             lambda: a.reconciler.leads,
         )
         return [finding.kind for finding in auditor.audit(heal_own=heal_own).findings]
+
+    def heal(self) -> AuditReport:
+        a = self.a
+        return Auditor(
+            a.tracker, a.client, a.root, a.driver.guests, a.journal.devices, lambda: a.reconciler.tree
+        ).audit(heal_own=True, heal_all=True)
 
 
 @pytest.fixture(params=["flat first", "nested first"])
@@ -162,6 +168,56 @@ def test_a_claim_can_be_resized_and_moved_away_afterwards(world: Restored) -> No
     a.check()
     b.check()
     assert a.tracker.claims() == {} and set(b.tracker.claims()) == {WEB}
+
+
+WITH_CARD, WITH_VF, BOTH = {"VCPU": 1, "VGPU": 1}, {"VCPU": 1, VF: 1}, {"VGPU": 2, VF: 1, "VCPU": 3}
+
+
+@pytest.mark.first_variant
+@pytest.mark.parametrize(
+    ("then", "since", "runs"),
+    [
+        ({WEB: WITH_CARD, OTHER: WITH_CARD}, {OTHER: WITH_CARD, WEB: WITH_CARD}, (WEB, OTHER)),
+        ({WEB: BOTH, OTHER: WITH_VF}, {NEXT: WITH_CARD, OTHER: BOTH, WEB: WITH_VF}, (WEB, OTHER, NEXT)),
+        ({WEB: WITH_VF, OTHER: WITH_CARD}, {NEXT: WITH_VF, OTHER: WITH_CARD}, (OTHER, NEXT)),
+        ({WEB: {**WITH_CARD, VF: 1}, OTHER: WITH_CARD}, {OTHER: WITH_VF}, (OTHER,)),
+        (
+            {WEB: WITH_VF, OTHER: {"VGPU": 1, VF: 1}},
+            {NEXT: {"VGPU": 1, VF: 1}, OTHER: WITH_CARD},
+            (NEXT, OTHER),
+        ),
+    ],
+    ids=["exchanged", "three, resized", "one left", "one left its unit to one resized", "two anew"],
+)
+def test_claims_of_before_they_were_released_and_made_anew_follow_the_guests_in_one_repair(
+    world: Restored,
+    then: Mapping[str, Mapping[str, int]],
+    since: Mapping[str, Mapping[str, int]],
+    runs: tuple[str, ...],
+) -> None:
+    a = world.a
+    for who, place in then.items():
+        a.claim(who, **place)
+    world.save()
+    a.look()
+    for who in then:
+        a.tracker.release(who)
+    for who, place in since.items():
+        a.claim(who, **place)
+    now = a.tracker.claims()
+    a.guests(*(guest_of(now[who]) for who in runs))
+    held = {who: world.hosts.raw.allocations_of(who).allocations for who in since}
+    world.restore()
+    report = world.heal()
+    assert not report.failed and not report.left
+    assert {who: world.hosts.raw.allocations_of(who).allocations for who in since} == held
+    claims = a.tracker.claims()
+    assert {who: (claim.allocations, sorted(claim.exact)) for who, claim in claims.items()} == {
+        who: (claim.allocations, sorted(claim.exact)) for who, claim in now.items()
+    }
+    a.look()
+    a.check()
+    assert world.findings() == []
 
 
 @pytest.mark.parametrize("first", [FLAT, NESTED], ids=["flat first", "nested first"])

@@ -54,6 +54,7 @@ from agent.audit.repair import (
     Deliver,
     DropClaim,
     EndMove,
+    FollowGuests,
     FollowReshape,
     RecordUse,
     TakeClaim,
@@ -201,7 +202,7 @@ def test_a_claim_with_cells_that_is_older_than_its_guest_is_not_written_again() 
         observation = observe({CONSUMER: replace(claim, cells=cells)}, guests=[guest], placed={CONSUMER: now})
         finding = judge_amounts(consumer_case(observation, now))
         assert finding is not None and "record is older" in finding.reason
-        assert [type(step) for step in finding.repair] == ([] if cells else [RecordUse])
+        assert [type(step) for step in finding.repair] == ([] if cells else [FollowGuests])
 
 
 def test_it_is_another_finding_or_none_elsewhere() -> None:
@@ -821,10 +822,19 @@ judge_provider = WrongProvider().judge_consumer
 
 
 def test_the_claims_providers_are_written_again() -> None:
-    finding = judge_provider(consumer_case(observe(A_VGPU), {OTHER_CARD: {"VGPU": 1}}))
+    finding = judge_provider(consumer_case(observe(A_VGPU), {OTHER_CARD: {"VGPU": 2}}))
     assert finding is not None and not finding.own
     (step,) = finding.repair
     assert isinstance(step, WriteAllocations) and step.write.allocations == ITS_CARD
+
+
+@pytest.mark.parametrize("runs", [False, True])
+def test_the_same_amounts_elsewhere_without_exact_units_are_moved_by_nobody(runs: bool) -> None:
+    """A restored journal, or another client's write: the guest does not say on which card its VGPU is."""
+    guests = [running(CONSUMER, VGPU=1)] if runs else []
+    finding = judge_provider(consumer_case(observe(A_VGPU, guests=guests), {OTHER_CARD: {"VGPU": 1}}))
+    assert finding is not None and not finding.repair
+    assert "on a guess" in finding.reason and "plimsoll release" in finding.reason
 
 
 def test_other_amounts_on_the_same_provider_are_another_finding() -> None:

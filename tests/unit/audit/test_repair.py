@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kits.tracker import request
 
 from agent.audit.repair import (
@@ -9,6 +11,7 @@ from agent.audit.repair import (
     Deliver,
     DropClaim,
     EndMove,
+    FollowGuests,
     RecordUse,
     Repair,
     TakeClaim,
@@ -19,6 +22,7 @@ from agent.placement.client import ConsumerAllocations
 
 ALLOCATIONS = {"p2": {"VGPU": 1}, "p1": {"VCPU": 2, "MEMORY_MB": 512}}
 CLAIM = Claim("c", ClaimState.CLAIMED, request("c", VCPU=2), ALLOCATIONS)
+OTHER = Claim("d", ClaimState.CLAIMED, request("d", VCPU=1), {"p1": {"VCPU": 1}})
 
 
 def test_the_sentence_of_each_step() -> None:
@@ -32,9 +36,14 @@ def test_the_sentence_of_each_step() -> None:
             WriteAllocations(ConsumerAllocations("c", {}, 7)),
             "delete the allocations of c (if its generation is still 7)",
         ),
-        (TakeClaim(request("c", VCPU=1)), "record a claim for the allocation of c"),
+        (TakeClaim(request("c", VCPU=1), UNRESTRICTED), "record a claim for the allocation of c"),
         (ClaimUse(request("c", VCPU=1), UNRESTRICTED), "claim what the guest c uses: 1 VCPU"),
         (RecordUse(CLAIM, CLAIM), "claim what the guest c uses: p1: MEMORY_MB=512, VCPU=2; p2: VGPU=1"),
+        (
+            FollowGuests(((CLAIM, replace(CLAIM, units={"p2": {"VGPU": ("u",)}})), (OTHER, OTHER))),
+            "claim what the guest c uses: p1: MEMORY_MB=512, VCPU=2; p2: VGPU=1, the VGPU u, and "
+            "claim what the guest d uses: p1: VCPU=1",
+        ),
         (DropClaim("c"), "release the claim of c"),
         (Deliver("c"), "finish or undo the pending operation of c"),
         (EndMove("m"), "confirm the migration m"),
