@@ -22,7 +22,7 @@ from agent.reconcile.placement_home import check_home, home_name
 from agent.reconcile.reconciler import Reconciler
 from agent.reconcile.reshape_preview import Preview
 from agent.reshape.receipt import Receipt
-from agent.state.identity import ID_FILE, establish_identity, place_of
+from agent.state.identity import ID_FILE, establish_identity, network_cards, place_of
 from agent.state.journal import FILE_NAME, Journal
 from agent.tracker.tracker import ResourceTracker
 
@@ -113,7 +113,12 @@ def _reconciler(settings: Settings, runs_in: Path) -> Iterator[Reconciler]:
             owner_trait=settings.placement.shared_owner_trait,
             # It ends before another agent can answer, so it challenges none.
             writer=writer_of(
-                replace(settings, association_refresh_s=0), journal, client, identity.uuid, place_of(runs_in)
+                replace(settings, association_refresh_s=0),
+                journal,
+                client,
+                identity.uuid,
+                place_of(runs_in),
+                network_cards(),
             ),
             check_home=lambda: check_home(
                 settings.state_path, client, home_name(settings.placement), tracker.claims().values()

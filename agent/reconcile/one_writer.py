@@ -5,6 +5,9 @@ says of which host it is, the second half where the agent runs: the boot of the 
 directory. A copy runs elsewhere, so its mark differs; a restarted agent finds its own. The journal has the
 mark that was written last, so that an agent recognizes its own after a reboot. An agent that finds another
 mark alone takes that away: an agent that runs puts its mark there again, and one that is no more does not.
+
+A copy of the disk that is started while the first machine is down finds its own mark, and nobody answers. The
+journal has the network cards of the machine as well: where none of them is here, this is another machine.
 See docs/decisions/0016-one-writer-a-host.md.
 """
 
@@ -19,7 +22,7 @@ from agent.config.settings import Settings
 from agent.errors import AnotherWriter, PlacementConflict
 from agent.placement.client import PlacementClient
 from agent.providers.resolve import ResolvedDescription
-from agent.state.identity import WriterRecord, place_of
+from agent.state.identity import WriterRecord, network_cards, place_of
 from agent.state.journal import Journal
 from agent.tree import ProviderTree
 
@@ -48,16 +51,23 @@ def _prefix(root_uuid: str) -> str:
 
 
 def writer_of(
-    settings: Settings, journal: Journal, client: PlacementClient, root_uuid: str, place: str | None = None
+    settings: Settings,
+    journal: Journal,
+    client: PlacementClient,
+    root_uuid: str,
+    place: str | None = None,
+    cards: Collection[str] | None = None,
 ) -> "Writer | None":
     """The host's writer; None on the agent's own core, to which no other agent writes.
 
-    `place`: where the agent runs, if not in the state directory of this machine. Raises StateError.
+    `place` and `cards`: where the agent runs, if not in the state directory of this machine. Raises
+    StateError.
     """
     if settings.placement.kind == "embedded":
         return None
-    place = place or place_of(settings.state_path)
-    return Writer(journal, client, root_uuid, place, settings.association_refresh_s)
+    if place is None:
+        place, cards = place_of(settings.state_path), network_cards()
+    return Writer(journal, client, root_uuid, place, settings.association_refresh_s, cards=cards or ())
 
 
 class Writer:
@@ -65,7 +75,8 @@ class Writer:
     and `waits`.
 
     `verify_s` is the interval of the agents' verifications, in which each notices the other; 0 if they make
-    none. `clock` gives seconds that only rise.
+    none. `cards` are the addresses of the machine's network cards; empty: unknown. `clock` gives seconds that
+    only rise.
     """
 
     def __init__(
@@ -76,6 +87,8 @@ class Writer:
         place: str,
         verify_s: int,
         clock: Callable[[], float] = time.monotonic,
+        *,
+        cards: Collection[str] = (),
     ) -> None:
         self._journal = journal
         self._client = client
@@ -83,6 +96,7 @@ class Writer:
         self._mark = writer_mark(root_uuid, place)
         self._verify_s = verify_s
         self._settles_s = 2.0 * (verify_s or SETTLES_S)
+        self._cards = frozenset(cards)
         self._clock = clock
         self._record = journal.writer()
         self._since = clock()
@@ -95,8 +109,11 @@ class Writer:
 
         Another mark that is alone there is challenged: this agent puts its own in its place, and raises as
         long as it waits whether the other one comes back. Once both are there, two agents run, and each
-        raises. Raises AnotherWriter, PlacementError, StateError.
+        raises. So does one on another machine than before, which writes nothing at all. Raises AnotherWriter,
+        PlacementError, StateError.
         """
+        if self._is_on_another_machine:
+            raise AnotherWriter(self._moved(), provider=self._root_uuid)
         marks = self._marks(tree)
         self._foreign = self._foreign_in(tree)
         if self._foreign and self._record.own and self._mark not in marks:
@@ -160,6 +177,8 @@ class Writer:
         `tree`: as Placement has it now. Any thread may call.
         """
         foreign = self._foreign_in(tree) if tree is not None else self._foreign
+        if self._is_on_another_machine:
+            return self._moved()
         if foreign:
             return self._sentence(foreign)
         if self._record.challenges:
@@ -176,7 +195,15 @@ class Writer:
 
     def waits(self) -> bool:
         """Whether another agent writes as this host, or may still show that it does. Any thread may call."""
-        return bool(self._foreign or self._record.challenges or self._left_s() > 0)
+        return bool(
+            self._is_on_another_machine or self._foreign or self._record.challenges or self._left_s() > 0
+        )
+
+    @property
+    def _is_on_another_machine(self) -> bool:
+        """Whether the agent wrote from a machine of which no network card is here."""
+        known = self._record.cards
+        return bool(known and self._cards) and self._cards.isdisjoint(known)
 
     def _challenge(self, tree: ProviderTree) -> None:
         """Put this agent's mark in the place of the other one, and wait from now on."""
@@ -211,7 +238,11 @@ class Writer:
     def _hold(self) -> None:
         """Only this agent's mark is on the root: it needs no other to recognize itself."""
         settled = self._record.settled or self._left_s() <= 0
-        self._remember(WriterRecord((self._mark,), settled=settled, outlived=self._record.outlived))
+        # A card of before may only be late, so it goes on to count.
+        cards = tuple(sorted(self._cards.union(self._record.cards)))
+        self._remember(
+            WriterRecord((self._mark,), settled=settled, outlived=self._record.outlived, cards=cards)
+        )
 
     def _remember(self, record: WriterRecord) -> None:
         if record != self._record:
@@ -237,6 +268,16 @@ class Writer:
             f"For another {self._left_s():.0f} s the agent waits whether the other one puts its mark there "
             "again; until then nothing is written, and claims are closed. If you know that it is the only "
             f"one, stop it, run `plimsoll adopt {self._root_uuid}`, and start it."
+        )
+
+    def _moved(self) -> str:
+        return (
+            f"This agent wrote to Placement as this host ({self._root_uuid}) from another machine: of its "
+            f"network cards {', '.join(self._record.cards)} none is here. The disk or the state directory "
+            "was cloned, or moved to another chassis. Nothing is written, and claims are closed. If the "
+            "other machine still exists, give this one a host_id of its own. If this one takes its place, "
+            "stop the agent, run "
+            f"`plimsoll adopt {self._root_uuid}`, and start it."
         )
 
     def _sentence(self, foreign: str) -> str:

@@ -4,6 +4,7 @@ Placement knows the host by the uuid, so the agent never guesses it. Where files
 agent raises IdentityError with the command that resolves it, and writes nothing.
 """
 
+import re
 import uuid
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,6 +14,8 @@ from agent.durable.files import write_atomically
 from agent.errors import IdentityError, StateError, UsageError
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+NET = Path("/sys/class/net")
+ADDRESS = re.compile(r"(?!00(:00){5})[0-9a-f]{2}(:[0-9a-f]{2}){5}")
 ID_FILE = "host_id"
 NAME_FILE = "host_name"
 TEXT_CHARS_MAX = 1000
@@ -32,7 +35,8 @@ class WriterRecord:
 
     `takes_over`: an operator said that this agent writes for the host, so it replaces all marks. `settled`:
     no other agent has answered to the mark since it was put there. `challenges` is the mark of another agent
-    that this one has taken away, to see whether it comes back; `outlived` the last one that did not.
+    that this one has taken away, to see whether it comes back; `outlived` the last one that did not. `cards`
+    are the addresses of the network cards of the machine that this agent wrote from.
     """
 
     own: tuple[str, ...] = ()
@@ -40,6 +44,7 @@ class WriterRecord:
     settled: bool = True
     challenges: str = ""
     outlived: str = ""
+    cards: tuple[str, ...] = ()
 
 
 def place_of(state_path: Path) -> str:
@@ -54,6 +59,32 @@ def place_of(state_path: Path) -> str:
         raise StateError(
             f"{error.filename} cannot be read: {error.strerror}.", path=str(state_path)
         ) from error
+
+
+def network_cards(net: Path = NET) -> frozenset[str]:
+    """The addresses that the makers gave to the machine's network cards: no two machines have one of them.
+
+    Empty where none can be read. Not those of interfaces that software made, such as bridges and virtual
+    functions, nor an address that software gave to a card.
+    """
+    found = set()
+    for interface in net.glob("*"):
+        if not (interface / "device").exists() or (interface / "device" / "physfn").exists():
+            continue
+        # In a bond, a card has the bond's address.
+        address = _read_text(interface / "bonding_slave" / "perm_hwaddr")
+        if not address and _read_text(interface / "addr_assign_type") == "0":
+            address = _read_text(interface / "address")
+        if ADDRESS.fullmatch(address):
+            found.add(address)
+    return frozenset(found)
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text("ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def establish_identity(

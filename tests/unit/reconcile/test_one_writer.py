@@ -51,6 +51,7 @@ class Machine:
     record: WriterRecord = field(default_factory=WriterRecord)
     boot: int = 0
     verify_s: int = VERIFY_S
+    cards: tuple[str, ...] = ()
     running: Writer | None = None
 
     def writer(self) -> WriterRecord:
@@ -71,6 +72,7 @@ class Machine:
             f"{self.name} {self.boot}",
             self.verify_s,
             lambda: self.world.now,
+            cards=self.cards,
         )
 
     def reboot(self) -> None:
@@ -220,6 +222,58 @@ def test_a_challenge_whose_write_met_a_conflict_is_sent_again(
     assert "waits whether" in one.look()
     assert one.world.root.aggregates == {SHARED, one.mark}
     one.settle()
+
+
+@pytest.fixture
+def carded(one: Machine) -> Machine:
+    one.cards = ("52:54:00:00:00:01", "52:54:00:00:00:02")
+    one.start()
+    assert one.look() == "" and one.record.cards == one.cards, "also of a journal from before it kept them"
+    return one
+
+
+def test_a_copy_that_starts_while_the_first_machine_is_down_is_no_reboot_of_it(carded: Machine) -> None:
+    two = carded.cloned("two")
+    two.cards = ("52:54:00:00:00:09",)
+    before = carded.world.root
+    two.start()
+    for _ in range(9):
+        told = two.look()
+        assert "from another machine" in told and "52:54:00:00:00:01" in told and "plimsoll adopt" in told
+        assert two.running is not None and two.running.waits() and not two.takes()
+        two.world.now += VERIFY_S
+    assert carded.world.root == before, "it leaves no trace"
+    carded.start()
+    assert carded.look() == "" and carded.takes()
+
+
+def test_a_disk_in_another_chassis_goes_on_once_an_operator_says_so(carded: Machine) -> None:
+    moved = carded.cloned("the other chassis")
+    moved.cards = ("52:54:00:00:00:09",)
+    moved.record = WriterRecord(moved.record.own, takes_over=True)  # plimsoll adopt
+    moved.start()
+    assert moved.look() == "" and moved.look() == ""
+    assert moved.takes() and moved.record.cards == moved.cards
+    carded.start()
+    assert carded.look(), "the first machine is the second agent now"
+
+
+@pytest.mark.parametrize(
+    "cards",
+    [
+        ("52:54:00:00:00:02", "52:54:00:00:00:03"),  # one was replaced
+        (),  # their drivers are not loaded yet
+    ],
+)
+def test_a_machine_with_one_of_its_cards_or_none_to_be_seen_is_the_same(
+    carded: Machine, cards: tuple[str, ...]
+) -> None:
+    carded.cards, before = cards, carded.record.cards
+    carded.reboot()
+    assert carded.look() == "" and carded.look() == ""
+    carded.cards = before[:1]
+    carded.reboot()
+    assert carded.look() == "", "a card that was late still counts"
 
 
 Step = tuple[str, int]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.errors import IdentityError, UsageError
-from agent.state.identity import adopt_identity, establish_identity
+from agent.state.identity import adopt_identity, establish_identity, network_cards
 
 A = "0b5b8f9c-8a0c-4a53-9f6b-9b7f2a4f1a11"
 B = "5f1c44a2-1f0e-4d0e-8a89-0f8a5ce2f222"
@@ -86,3 +86,26 @@ def test_a_state_directory_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "host_id").mkdir()
     with pytest.raises(IdentityError, match="cannot be read"):
         establish_identity(tmp_path, "node1", None)
+
+
+def test_the_cards_of_a_machine_are_those_with_an_address_of_their_maker(tmp_path: Path) -> None:
+    def interface(name: str, *, device: bool = True, **files: str) -> Path:
+        directory = tmp_path / name
+        (directory / "device").mkdir(parents=True) if device else directory.mkdir()
+        for file, text in files.items():
+            (directory / file).write_text(text + "\n")
+        return directory
+
+    interface("eno1", address="52:54:00:00:00:01", addr_assign_type="0")
+    bonded = interface("eno2", address="52:54:00:00:00:01", addr_assign_type="3")
+    (bonded / "bonding_slave").mkdir()
+    (bonded / "bonding_slave" / "perm_hwaddr").write_text("52:54:00:00:00:02\n")
+    interface("virbr0", device=False, address="52:54:00:00:00:03", addr_assign_type="0")
+    vf = interface("eno1v0", address="52:54:00:00:00:04", addr_assign_type="0")
+    (vf / "device" / "physfn").mkdir()
+    interface("usb0", address="52:54:00:00:00:05", addr_assign_type="1")
+    interface("eno3", address="00:00:00:00:00:00", addr_assign_type="0")
+    interface("gone")
+    (tmp_path / "bonding_masters").write_text("bond0\n")
+    assert network_cards(tmp_path) == {"52:54:00:00:00:01", "52:54:00:00:00:02"}
+    assert network_cards(tmp_path / "nowhere") == frozenset()
