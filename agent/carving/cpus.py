@@ -2,7 +2,7 @@
 
 The agent may write nothing below /sys. It writes which instance has which CPUs to a file, and a process of
 root changes the CPUs. The hook of libvirt does the same at the start and at the end of a guest, see
-agent.gate.cpu_power. CPU 0 stays as it is, as in nova: most kernels cannot take it offline.
+agent.gate.decision. CPU 0 stays as it is, as in nova: most kernels cannot take it offline.
 Source: nova 34, nova/virt/libvirt/cpu/api.py.
 """
 

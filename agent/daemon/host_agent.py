@@ -23,8 +23,7 @@ from agent.errors import (
     counted,
 )
 from agent.gate.decision import GateVerdict
-from agent.gate.gate import Gate
-from agent.gate.missed import MissedGuests
+from agent.gate.gate import Gate, MissedGuests
 from agent.reconcile.pass_report import PassReport
 from agent.reconcile.reconciler import Reconciler
 from agent.state.identity import Identity

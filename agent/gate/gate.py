@@ -1,30 +1,448 @@
 """The gate: decides for libvirt's hook whether a guest may start here or come in by a live migration.
 
-A guest that comes in is a move, which this host, the destination, begins; the hook of the source decides
-nothing. `agent.gate.settle` ends claims and moves afterwards.
+At a start it finds or makes the claim that covers the guest's domain, or refuses the start. libvirt waits for
+the answer with the domain locked, so nothing is asked of the hypervisor. A guest that comes in is a move,
+which this host, the destination, begins; the hook of the source decides nothing.
+
+What a guest that the gate let in takes of pages and memory counts as used before the driver reports it. What
+the driver reports afterwards ends the gate's claims and moves: a claim that the gate made lives as long as
+its guest is on this host, running or defined, and a move that this host began as the destination is confirmed
+or reverted by what the host then sees of the guest. Guests that started while the gate did not decide, because
+the agent was away or claims were closed, get their claims then.
 Source: https://libvirt.org/hooks.html#etc-libvirt-hooks-qemu
 """
 
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from uuid import uuid4
 
-from agent.claims.claim import Claim
-from agent.claims.domain_demand import with_allocated_disk
-from agent.claims.refusal import label
+from agent import log
+from agent.claims.claim import Claim, ClaimState, Restriction
+from agent.claims.domain_demand import (
+    DISK,
+    GATE_USER,
+    UNSEEN_MDEV,
+    DomainRequest,
+    request_for_domain,
+    with_allocated_disk,
+    with_claimed_devices,
+    with_disk,
+)
+from agent.claims.refusal import amounts_text, label
 from agent.doctor.check import start_problems
-from agent.driver import Guest, HostSettings, PassedDevice
-from agent.errors import ClaimsClosed, DeviceUnfit, DriverDataError, Refused, UsageError
-from agent.gate.admission import GuestAdmission, demand_of
-from agent.gate.cpu_power import power_down, power_up
-from agent.gate.decision import GateOutcome, GateVerdict, HookCall
-from agent.gate.expected_guests import ExpectedGuests
-from agent.gate.settle import ABSENT, Settler
+from agent.driver import Guest, GuestState, HostSettings, PassedDevice
+from agent.errors import (
+    ClaimConflict,
+    ClaimsClosed,
+    DeviceUnfit,
+    DoesNotFit,
+    DriverDataError,
+    PlacementError,
+    PlacementFull,
+    PlacementUnavailable,
+    Refused,
+    UnknownConsumer,
+    UsageError,
+)
+from agent.gate.decision import (
+    GateOutcome,
+    GateVerdict,
+    HookCall,
+    brought_in_by_gate,
+    covers,
+    made_by_gate,
+    power_down,
+    power_up,
+)
 from agent.moves.ownership import split_allocations
-from agent.moves.states import MoveKind, MoveState
-from agent.placement.client import PlacementClient
+from agent.moves.states import Move, MoveKind, MoveRole, MoveState
+from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.shapes import Units
+from agent.tracker.guest_demand import GuestDemand
+from agent.tracker.holdings import allocations_for
 from agent.tracker.tracker import ResourceTracker
+
+
+class ExpectedGuests:
+    """Any thread may call. Guests are named by uuid; times are in seconds since the epoch."""
+
+    def __init__(self, tracker: ResourceTracker, clock: Callable[[], float]) -> None:
+        self._tracker = tracker
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._let_in: dict[str, float] = {}
+        self._ended: dict[str, float] = {}
+
+    def let_in(self, uuid: str) -> None:
+        """The gate lets the guest in, or is about to."""
+        with self._lock:
+            self._ended.pop(uuid, None)
+            self._let_in[uuid] = self._clock()
+
+    def end(self, uuid: str) -> None:
+        """The guest has ended: it is not expected any more, and holds no units."""
+        self._tracker.forget_guest(uuid)
+        with self._lock:
+            self._tracker.expect_no_more(uuid)
+            self._let_in.pop(uuid, None)
+            self._ended[uuid] = self._clock()
+
+    def is_let_in(self, uuid: str) -> bool:
+        """Whether the gate let the guest in and still expects it."""
+        with self._lock:
+            return uuid in self._let_in
+
+    def ended_before(self, at: float) -> frozenset[str]:
+        """The guests that ended before this time and were not let in again."""
+        with self._lock:
+            return frozenset(
+                uuid
+                for uuid, when in self._ended.items()
+                if self._tracker.age_s(when) > self._tracker.age_s(at)
+            )
+
+    def give_up(self, at: float, grace_s: float) -> None:
+        """Do not expect the guests any longer that were let in more than `grace_s` seconds before this time.
+
+        The lock is held throughout: a guest that is let in again meanwhile stays expected.
+        """
+        with self._lock:
+            least_s = self._tracker.age_s(at) + grace_s
+            for uuid in [uuid for uuid, when in self._let_in.items() if self._tracker.age_s(when) > least_s]:
+                self._tracker.expect_no_more(uuid)
+                del self._let_in[uuid]
+
+    def forget_ended(self, uuids: frozenset[str]) -> None:
+        """Forget that these guests have ended."""
+        with self._lock:
+            for uuid in uuids:
+                self._ended.pop(uuid, None)
+
+
+LOG = log.get(__name__)
+
+
+class GuestAdmission:
+    """Any thread may call. `devices` returns {provider uuid: device}."""
+
+    def __init__(
+        self,
+        tracker: ResourceTracker,
+        client: PlacementClient,
+        devices: Callable[[], Mapping[str, str]],
+    ) -> None:
+        self._tracker = tracker
+        self._client = client
+        self._devices = devices
+
+    def admit(self, guest: Guest) -> GateVerdict:
+        """Let the guest start on a claim that covers its domain.
+
+        Raises DoesNotFit, ClaimConflict, ClaimsClosed, PlacementError, StateError: the guest may not start.
+        """
+
+        def decide(claim: Claim | None, move: Move | None) -> tuple[GuestDemand, bool]:
+            # libvirt asks for a guest that comes in a second time, at `prepare`.
+            is_coming_in = claim is not None and move is not None
+            incoming = with_allocated_disk(guest, claim.allocations) if claim and is_coming_in else guest
+            if claim is not None:
+                incoming = with_claimed_devices(incoming, claim, self._devices())
+            wanted = self.request_for(incoming)
+            return demand_of(incoming, wanted), claim is not None and self._covers(claim, wanted, move)
+
+        claim, was_held = self._tracker.admit(guest.uuid, decide)
+        return _verdict(GateOutcome.HELD if was_held else GateOutcome.CLAIMED, claim)
+
+    def request_for(self, guest: Guest) -> DomainRequest:
+        """The request for the guest's domain.
+
+        Raises ClaimsClosed before the first inventory, and DoesNotFit for a mediated device that the agent
+        does not know yet.
+        """
+        host, cells = self._tracker.host_and_cells()
+        if host.root is None:
+            raise ClaimsClosed("Claims are closed: the agent has not read the whole host yet.")
+        devices = {device: uuid for uuid, device in self._devices().items()}
+        wanted = request_for_domain(guest, host, devices, {cell.id: cell.provider for cell in cells.cells})
+        for unit in wanted.unmanaged:
+            if unit.device.startswith(UNSEEN_MDEV):
+                raise DoesNotFit(
+                    f"The mediated device {unit.unit} of {label(wanted.request)} is on no provider of this "
+                    "host (yet): if it was created just now, try again in a moment.",
+                    consumer=guest.uuid,
+                    shortfalls=[],
+                )
+            LOG.info("%s uses %s, which is not managed: nothing is claimed for it.", guest.name, unit.unit)
+        if guest.problem is not None:
+            LOG.info("For %s no disk space is claimed: %s.", guest.name, guest.problem)
+        return wanted
+
+    def _covers(self, claim: Claim, wanted: DomainRequest, move: Move | None) -> bool:
+        """Whether the guest may start on the claim. False: the gate made it for a former domain.
+
+        Raises ClaimConflict, PlacementUnavailable where the claim may not be replaced, or cannot be now.
+        """
+        held, unreachable = self._check_still_here(claim)
+        if not made_by_gate(claim):
+            if not covers(claim, wanted):
+                raise _not_covered(claim, wanted)
+            self._hold_again(claim, held, move)
+            return True
+        if claim.request.resources == wanted.request.resources and covers(claim, wanted):
+            self._hold_again(claim, held, move)
+            return True
+        if unreachable is not None:
+            raise unreachable  # the claim could not be replaced
+        if move is not None:
+            raise ClaimConflict(
+                f"{label(wanted.request)} is moving, and its domain needs other resources than the move gave "
+                "it: end the move first (plimsoll move list).",
+                consumer=claim.consumer,
+            )
+        return False
+
+    def _check_still_here(
+        self, claim: Claim
+    ) -> tuple[ConsumerAllocations | None, PlacementUnavailable | None]:
+        """Raises ClaimConflict where the guest has moved to another host, which it may be running on.
+
+        Returns what Placement holds for it, or the error where Placement is unreachable: then the agent's own
+        record decides.
+        """
+        try:
+            held = self._client.allocations_of(claim.consumer)
+        except PlacementUnavailable as error:
+            LOG.warning(
+                "%s starts without a check whether it has moved away: %s", claim.consumer, error.message
+            )
+            return None, error
+        host = self._tracker.host()
+        if held.allocations and not any(host.is_own(uuid) for uuid in held.allocations):
+            raise ClaimConflict(
+                f"{label(claim.request)} has its resources on another host: it has moved there.",
+                consumer=claim.consumer,
+            )
+        return held, None
+
+    def _hold_again(self, claim: Claim, held: ConsumerAllocations | None, move: Move | None) -> None:
+        """Write the claim's allocation again where Placement holds nothing for it any more.
+
+        Another client deleted it: then a scheduler was offered what the guest is about to use. Raises
+        ClaimConflict where another consumer holds that meanwhile, PlacementError.
+        """
+        if held is None or held.allocations or move is not None:
+            return
+        try:
+            self._tracker.heal(allocations_for(claim, held.generation))
+        except PlacementFull as full:
+            raise ClaimConflict(
+                f"Placement holds nothing for {label(claim.request)} any more, and other consumers hold what "
+                f"it claimed: release its claim, then claim it again. ({full.message})",
+                consumer=claim.consumer,
+            ) from full
+
+
+def demand_of(guest: Guest, wanted: DomainRequest) -> GuestDemand:
+    """The demand of the guest whose domain was read as `wanted`."""
+    return GuestDemand(guest, wanted.request, Restriction(wanted.named, bound=wanted.bound))
+
+
+def _verdict(outcome: GateOutcome, claim: Claim) -> GateVerdict:
+    amounts = amounts_text(claim.request.resources)
+    return GateVerdict(outcome, claim.consumer, f"{label(claim.request)} holds {amounts}")
+
+
+def _not_covered(claim: Claim, wanted: DomainRequest) -> ClaimConflict:
+    return ClaimConflict(
+        f"{label(wanted.request)} has a claim of {amounts_text(claim.request.resources)}"
+        f"{_with_units(claim.units)}, and its domain needs {amounts_text(wanted.request.resources)}"
+        f"{_with_units(wanted.named)}: release the claim, or change the domain.",
+        consumer=claim.consumer,
+        holds={uuid: dict(amounts) for uuid, amounts in claim.allocations.items()},
+    )
+
+
+def _with_units(units: Units) -> str:
+    names = [unit for classes in units.values() for exact in classes.values() for unit in exact]
+    return f" with {', '.join(names)}" if names else ""
+
+
+GRACE_S = 60.0
+"""A guest that the driver does not report so long after the gate let it in has not started."""
+
+ARRIVED = frozenset({GuestState.RUNNING, GuestState.SUSPENDED})
+ABSENT = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """The guests that the driver reported: {uuid: guest}. `ended`: those whose end libvirt reported before.
+
+    `age_s` is how long ago the driver began to read.
+    """
+
+    guests: Mapping[str, Guest]
+    ended: frozenset[str]
+    age_s: float
+
+    def is_late(self, age_s: float) -> bool:
+        """Whether a guest that was let in so many seconds ago should have been there when the driver read."""
+        return age_s - self.age_s > GRACE_S
+
+
+class Settler:
+    """Any thread may call; `settle` one at a time."""
+
+    def __init__(self, tracker: ResourceTracker, expected: ExpectedGuests) -> None:
+        self._tracker = tracker
+        self._expected = expected
+        self._too_large: frozenset[tuple[str, int]] = frozenset()
+
+    def settle(self, guests: Collection[Guest], at: float) -> None:
+        """End what is over, after the driver reported the guests; it began to read them at `at`.
+
+        Stops while Placement asks for a pause; the next call continues. Raises PlacementUnavailable,
+        StateError. Other refusals are logged, and the next call tries again.
+        """
+        ended = self._expected.ended_before(at)
+        report = _Report({guest.uuid: guest for guest in guests}, ended, self._tracker.age_s(at))
+        self._expected.give_up(at, GRACE_S)
+        moves = [move for move in self._tracker.moves().values() if not move.ended]
+        if self._tracker.is_placement_paused():
+            return
+        if self._free_departed(moves, report) or report.ended:
+            self._try("moves are not followed", self._follow_moves)
+        if not self._settle_moves(moves, report) or not self._settle_claims(moves, report):
+            return
+        self._too_large = frozenset(size for size in self._too_large if size[0] in report.guests)
+        self._expected.forget_ended(report.ended)
+
+    def _free_departed(self, moves: Collection[Move], report: _Report) -> bool:
+        """Free the guests of the gate that have moved away; a definition that stays behind holds nothing."""
+        claims = self._tracker.claims()
+        departed = {
+            move.instance
+            for move in moves
+            if move.role is MoveRole.SOURCE
+            and move.old.request.user_id == GATE_USER
+            and _is_absent(report.guests.get(move.instance))
+        } | {
+            guest
+            for guest in self._tracker.circumstances().moved_away
+            if guest in claims and made_by_gate(claims[guest]) and _is_absent(report.guests.get(guest))
+        }
+        for instance in departed:
+            self._tracker.forget_guest(instance)
+        if departed:
+            self._tracker.deliver()
+        return bool(departed)
+
+    def _follow_moves(self) -> None:
+        if not self._tracker.is_placement_paused():
+            self._tracker.follow_moves()
+
+    def _settle_moves(self, moves: Collection[Move], report: _Report) -> bool:
+        """Returns False if Placement asks for a pause before the end."""
+        for move in moves:
+            if self._tracker.is_placement_paused():
+                return False
+            is_arrival = move.role is MoveRole.DESTINATION and move.state is MoveState.BEGUN
+            if is_arrival and brought_in_by_gate(move):
+                self._settle_arrival(move, report)
+        return True
+
+    def _settle_arrival(self, move: Move, report: _Report) -> None:
+        guest = report.guests.get(move.instance)
+        late, migration = report.is_late(self._tracker.age_s(move.since)), move.migration
+        if guest is not None and (guest.state in ARRIVED or (guest.state is GuestState.PAUSED and late)):
+            self._try(
+                f"migration {migration} is not confirmed", lambda: self._tracker.confirm_move(migration)
+            )
+        elif _is_absent(guest) and (late or move.instance in report.ended):
+            self._tracker.forget_guest(move.instance)
+            let_in = partial(self._expected.is_let_in, move.instance)
+            self._try(
+                f"migration {migration} is not reverted",
+                lambda: self._tracker.revert_move(migration, unless=let_in),
+            )
+
+    def _settle_claims(self, moves: Collection[Move], report: _Report) -> bool:
+        """Returns False if Placement asks for a pause before the end."""
+        moving = {consumer for move in moves for consumer in (move.instance, move.migration)}
+        for claim in self._tracker.claims().values():
+            if self._tracker.is_placement_paused():
+                return False
+            if made_by_gate(claim) and claim.state is ClaimState.CLAIMED and claim.consumer not in moving:
+                self._settle_claim(claim, report)
+        return True
+
+    def _settle_claim(self, claim: Claim, report: _Report) -> None:
+        guest = report.guests.get(claim.consumer)
+        if guest is not None:
+            self._try(f"the disks of {guest.uuid} are not claimed", lambda: self._claim_disk(claim, guest))
+        elif claim.consumer in report.ended or report.is_late(self._tracker.age_s(claim.since)):
+            self._release_unless_let_in(claim)
+
+    def _claim_disk(self, claim: Claim, guest: Guest) -> None:
+        """Extend the claim by the sizes of disks that were not known when the guest started."""
+        request = with_disk(claim.request, guest)
+        size = guest.uuid, guest.resources.get(DISK, 0)
+        if guest.problem is not None or request == claim.request or size in self._too_large:
+            return
+        try:
+            self._tracker.extend(claim, request)
+        except DoesNotFit as error:
+            self._too_large |= {size}
+            LOG.warning(
+                "The disks of %s (%d GiB) are in use and not claimed: %s",
+                label(claim.request),
+                size[1],
+                error.message,
+                fields={"consumer": claim.consumer},
+            )
+
+    def _release_unless_let_in(self, claim: Claim) -> None:
+        """Release the claim, unless the gate lets the guest in on it just now, after the driver's report.
+
+        The tracker asks for that when no other operation on the consumer is under way, and the gate takes
+        note of the guest before it asks for the claim. So the claim on which a guest starts is not released,
+        and neither is one that was made since.
+        """
+
+        def stays() -> bool:
+            present = self._tracker.claim_of(claim.consumer)
+            is_another = present is not None and present.since != claim.since
+            return is_another or self._expected.is_let_in(claim.consumer)
+
+        done = self._try(
+            f"{claim.consumer} is not released", lambda: self._tracker.release(claim.consumer, unless=stays)
+        )
+        if done and self._tracker.claim_of(claim.consumer) is None:
+            LOG.info(
+                "Released %s: its guest is not on this host any more.",
+                label(claim.request),
+                fields={"consumer": claim.consumer},
+            )
+
+    def _try(self, problem: str, action: Callable[[], object]) -> bool:
+        """Whether the action was done; a refusal is logged. Raises PlacementUnavailable, StateError."""
+        try:
+            action()
+        except PlacementUnavailable:
+            raise
+        except UnknownConsumer:
+            return False  # another pass, or a caller, has just ended it
+        except (PlacementError, Refused) as error:
+            LOG.warning("The gate: %s: %s", problem, error.message)
+            return False
+        return True
+
+
+def _is_absent(guest: Guest | None) -> bool:
+    return guest is None or guest.state in ABSENT
 
 
 class Gate:
@@ -177,3 +595,32 @@ class Gate:
     def _leave(self, guest: Guest) -> GateVerdict:
         self._expected.end(guest.uuid)
         return GateVerdict(GateOutcome.NOTED, guest.uuid, f"{guest.name} ({guest.uuid}) has ended")
+
+
+class MissedGuests:
+    """Remembers which guests run. One thread calls at a time."""
+
+    def __init__(self, gate: Gate, tracker: ResourceTracker) -> None:
+        self._gate = gate
+        self._tracker = tracker
+        self._running: frozenset[str] = frozenset()
+        self._missed: frozenset[str] = frozenset()
+
+    def claim(self, guests: Collection[Guest]) -> tuple[tuple[Guest, GateVerdict | Refused], ...]:
+        """Claim for the guests without a claim that have begun to run since the call before.
+
+        Those that were refused are tried again. A guest whose claim was released while it runs, one that
+        moves, and one whose instance is on another host stay as they are. Raises as `Gate.claim_running`.
+        """
+        running = frozenset(guest.uuid for guest in guests if guest.state in ARRIVED)
+        started, self._running = running - self._running, running
+        moving = {move.instance for move in self._tracker.moves().values() if not move.ended}
+        elsewhere = self._tracker.circumstances().moved_away
+        self._missed = (
+            ((self._missed & running) | started) - self._tracker.claims().keys() - moving - elsewhere
+        )
+        if not self._missed:
+            return ()
+        verdicts = self._gate.claim_running([guest for guest in guests if guest.uuid in self._missed])
+        self._missed -= {guest.uuid for guest, verdict in verdicts if isinstance(verdict, GateVerdict)}
+        return verdicts

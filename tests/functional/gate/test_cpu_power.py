@@ -15,8 +15,7 @@ from agent.carving.cpus import CpuHold
 from agent.carving.files import read_cpu_file
 from agent.claims.parse_request import parse_claim
 from agent.driver import Guest, GuestState, UsedUnit
-from agent.gate.cpu_power import CpuOrder
-from agent.gate.decision import HookCall
+from agent.gate.decision import CpuOrder, HookCall
 from drivers.fake import cell
 
 OPTIONS = """[compute]

@@ -21,7 +21,7 @@ from agent.claims.domain_demand import GATE_USER
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.config.access import Access
 from agent.driver import Guest, GuestState
-from agent.gate import settle
+from agent.gate import gate
 from agent.moves.states import MoveKind, MoveState
 from drivers.fake.host import cell
 
@@ -216,7 +216,7 @@ def test_a_migration_that_never_came_is_reverted_after_a_while(
     other.allowed("migrate", "begin", domain(vm.uuid))
     other.world.agent.reconcile("its interval")
     assert other.held(vm.uuid) != {}
-    monkeypatch.setattr(settle, "GRACE_S", 0.0)
+    monkeypatch.setattr(gate, "GRACE_S", 0.0)
     other.world.agent.reconcile("its interval, later")
     assert other.held(vm.uuid) == {}
     assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}

@@ -16,7 +16,7 @@ from agent.claims.flavor import claim_for_flavor, parse_flavor
 from agent.claims.request import ClaimRequest
 from agent.driver import Guest, GuestState, UsedMemory
 from agent.errors import PlacementUnavailable
-from agent.gate import settle
+from agent.gate import gate
 from agent.moves.states import MoveState
 from agent.placement.transport import Reply
 from agent.status.overview import HostState
@@ -120,7 +120,7 @@ def test_pages_are_kept_until_the_guest_is_seen_or_did_not_come(
     host.allowed("prepare", "begin", domain(uuid, memory_mb=3072, inside=ANY_PAGES))
     host.world.agent.reconcile("it is still on its way")
     assert "0 pages" in host.refused("prepare", "begin", domain(str(uuid4()), inside=ANY_PAGES))
-    monkeypatch.setattr(settle, "GRACE_S", 0.0)
+    monkeypatch.setattr(gate, "GRACE_S", 0.0)
     host.world.agent.reconcile("later")
     host.allowed("prepare", "begin", domain(str(uuid4()), inside=ANY_PAGES))
 

@@ -14,7 +14,7 @@ from kits.tracker import request
 
 from agent.claims.claim import ClaimState
 from agent.clock import HostClock
-from agent.gate import settle
+from agent.gate import gate
 from agent.gate.decision import HookCall
 from agent.placement.transport import Reply
 from agent.status.overview import HostState
@@ -37,7 +37,7 @@ def test_a_defined_guest_keeps_its_claim_until_it_is_undefined(
     assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
     host.starts(vm, domain(vm.uuid))
     host.ends(vm, domain(vm.uuid), defined=True)
-    monkeypatch.setattr(settle, "GRACE_S", 0.0)
+    monkeypatch.setattr(gate, "GRACE_S", 0.0)
     host.world.agent.reconcile("its interval")
     assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
     host.driver.remove_guest(vm.uuid)
@@ -50,7 +50,7 @@ def test_who_did_not_come_is_released_after_a_while(host: GatedHost, monkeypatch
     host.allowed("prepare", "begin", domain(uuid))
     host.world.agent.reconcile("its interval")
     assert claim_of(host, uuid) is ClaimState.CLAIMED
-    monkeypatch.setattr(settle, "GRACE_S", 0.0)
+    monkeypatch.setattr(gate, "GRACE_S", 0.0)
     host.world.agent.reconcile("its interval, later")
     assert claim_of(host, uuid) is None
 
@@ -64,7 +64,7 @@ def test_the_grace_period_is_by_the_clock_of_the_host(tmp_path: Path) -> None:
         uuid = str(uuid4())
         now[0] += 100
         world.operations.gate(HookCall("prepare", "begin", domain(uuid)))
-        for waited_s, expected in ((settle.GRACE_S, True), (1.5, False)):
+        for waited_s, expected in ((gate.GRACE_S, True), (1.5, False)):
             now[0] += waited_s
             world.agent.reconcile("its interval")
             assert (uuid in world.agent._tracker.claims()) is expected
@@ -82,7 +82,7 @@ def test_once_placement_asks_to_be_left_alone_what_is_over_waits_for_the_next_lo
     busy = Reply(503, None, {"retry-after": "120"})
     world.wire.answer = lambda sent: None if sent.method == "GET" else busy
     asked = world.wire.requests
-    monkeypatch.setattr(settle, "GRACE_S", 0.0)
+    monkeypatch.setattr(gate, "GRACE_S", 0.0)
     for _ in range(3):
         world.agent.reconcile("its interval")
         world.agent.deliver()
@@ -103,9 +103,9 @@ def test_who_came_after_a_look_had_begun_keeps_the_claim_that_let_it_in(host: Ga
     host.driver.remove_guest(vm.uuid)
     at = time.time()
     host.allowed("prepare", "begin", domain(vm.uuid))
-    host.world.agent._gate.settle((), at + settle.GRACE_S)
+    host.world.agent._gate.settle((), at + gate.GRACE_S)
     assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
-    host.world.agent._gate.settle((), time.time() + settle.GRACE_S + 1)
+    host.world.agent._gate.settle((), time.time() + gate.GRACE_S + 1)
     assert claim_of(host, vm.uuid) is None
 
 
@@ -123,7 +123,7 @@ def test_held_is_never_followed_by_a_release(host: GatedHost, monkeypatch: pytes
         return release(consumer, **how)
 
     monkeypatch.setattr(tracker, "release", release_late)
-    host.world.agent._gate.settle((), time.time() + settle.GRACE_S + 1)
+    host.world.agent._gate.settle((), time.time() + gate.GRACE_S + 1)
     assert outcomes == [ClaimState.CLAIMED] and claim_of(host, vm.uuid) is ClaimState.CLAIMED
     assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
 
@@ -142,7 +142,7 @@ def test_a_guest_that_starts_while_its_claim_is_released_is_claimed_for(
         time.sleep(0.3)
 
     host.world.wire.once("PUT /allocations", starts)
-    host.world.agent._gate.settle((), time.time() + settle.GRACE_S + 1)
+    host.world.agent._gate.settle((), time.time() + gate.GRACE_S + 1)
     start.join()
     assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
     assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from agent.gate.expected_guests import ExpectedGuests
+from agent.gate.gate import ExpectedGuests
 from agent.tracker.tracker import ResourceTracker
 
 
