@@ -7,8 +7,8 @@ which this host, the destination, begins; the hook of the source decides nothing
 What a guest that the gate let in takes of pages and memory counts as used before the driver reports it. What
 the driver reports afterwards ends the gate's claims and moves: a claim that the gate made lives as long as
 its guest is on this host, running or defined, and a move that this host began as the destination is confirmed
-or reverted by what the host then sees of the guest. Guests that started while the gate did not decide, because
-the agent was away or claims were closed, get their claims then.
+or reverted by what the host then sees of the guest. Guests that started while the gate did not decide,
+because the agent was away or claims were closed, get their claims then.
 Source: https://libvirt.org/hooks.html#etc-libvirt-hooks-qemu
 """
 
