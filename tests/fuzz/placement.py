@@ -18,9 +18,8 @@ from placement.schemas import (
     usage,
 )
 
-from agent.placement.embedded.core import Core
+from agent.placement.embedded.core import ROUTES, Core
 from agent.placement.embedded.http.wsgi import WsgiApplication
-from agent.placement.embedded.routes import ROUTES
 
 LATEST = 39
 PROVIDERS_MAX = 60

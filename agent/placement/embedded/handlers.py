@@ -1,4 +1,4 @@
-"""The handlers: a function for each route and method, in the order of the table in routes.py.
+"""The handlers: a function for each route and method, in the order of the table in core.py.
 
 Each reads the request, runs a rule or reads the model, and builds the response.
 """

@@ -3,20 +3,27 @@
     with Server(core, ["unix:/run/plimsoll/placement.sock", "127.0.0.1:8778"]) as server:
         ...
 
-or, until a signal ends it, `serve(state_dir, ["127.0.0.1:8778"])`.
+or, until a signal ends it, `serve(state_dir, ["127.0.0.1:8778"])`. The addresses:
+
+    127.0.0.1:8778      noauth, as on any loopback address
+    unix:/run/x.sock    noauth; the file's mode (0660) limits who can connect
+    [2001:db8::7]:8778  anything else needs tokens and TLS
 """
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import logging
 import signal
+import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
+from typing import NamedTuple
 
 from agent.durable.files import check_accepts_files
 from agent.errors import MORE_DESCRIPTORS
@@ -26,12 +33,12 @@ from agent.http.fair_threads import share_the_interpreter
 from agent.http.listener import Listener, stop_all
 from agent.http.server import BoundedServer, Limits
 from agent.placement.embedded.core import Core
-from agent.placement.embedded.http.auth import Authenticator, ServeError, Tokens, noauth
-from agent.placement.embedded.http.bind import Bind, tls_context
+from agent.placement.embedded.http.auth import ServeError, Tokens, noauth
 from agent.placement.embedded.http.wsgi import BODY_BYTES_MAX, CoreService, WsgiApplication
 
 LOG = logging.getLogger(__name__)
 
+PORT_MAX = 65535
 THREADS = 16
 LIMITS = Limits(
     threads=THREADS,
@@ -44,6 +51,69 @@ LIMITS = Limits(
     idle_check_interval_s=0.5,
 )
 SIGNAL_POLL_S = 1.0
+
+
+class Bind(NamedTuple):
+    """One address: a socket file (`path`), or `host` (an IP address) and `port`."""
+
+    text: str
+    path: Path | None = None
+    host: str = ""
+    port: int = 0
+
+    @property
+    def is_loopback(self) -> bool:
+        """True for a TCP address that only this machine can reach."""
+        return self.path is None and ipaddress.ip_address(self.host.partition("%")[0]).is_loopback
+
+    @property
+    def is_local(self) -> bool:
+        """True if only this machine can reach it."""
+        return self.path is not None or self.is_loopback
+
+    @classmethod
+    def parse(cls, text: str) -> Bind:
+        """From `unix:PATH`, `HOST:PORT` or `[IPV6]:PORT`; a host name is looked up now, once.
+
+        Raises ServeError where the text is none of these.
+        """
+        if text.startswith("unix:"):
+            path = Path(text.removeprefix("unix:"))
+            if not path.is_absolute():
+                raise ServeError(
+                    f"Cannot listen at {text}: give the socket's absolute path, as unix:/run/NAME.sock."
+                )
+            return cls(text, path=path)
+        host, colon, port_text = text.rpartition(":")
+        if not colon or not (port_text.isascii() and port_text.isdigit()) or int(port_text) > PORT_MAX:
+            raise ServeError(f"Cannot listen at {text!r}: an address is HOST:PORT, [IPV6]:PORT or unix:PATH.")
+        host = host.removeprefix("[").removesuffix("]")
+        try:
+            found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        except (OSError, UnicodeError) as error:
+            raise ServeError(
+                f"Cannot listen at {text}: the host {host!r} cannot be looked up ({error})."
+            ) from error
+        return cls(text, host=str(found[0][4][0]), port=int(port_text))
+
+
+def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """TLS 1.2 or newer, with a PEM certificate (and its chain) and its key. Raises ServeError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key, password=_no_password)
+    except (OSError, ValueError) as error:  # SSLError is an OSError
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise ServeError(
+            f"The TLS files {certificate} and {key} cannot be used ({reason}); give a PEM certificate and "
+            "its key without a passphrase, readable by this user."
+        ) from error
+    return context
+
+
+def _no_password() -> str:
+    raise ValueError("the key has a passphrase")
 
 
 class Server:
@@ -70,12 +140,35 @@ class Server:
             raise ServeError("Nothing to listen at: give at least one address, HOST:PORT or unix:PATH.")
         if (tls_cert is None) != (tls_key is None):
             raise ServeError("TLS needs both files, the certificate and its key.")
+        lacking = [
+            what
+            for what, given in (
+                ("a token file, which identifies callers", tokens_file),
+                ("a TLS certificate and key, which keep tokens secret on the network", tls_cert),
+            )
+            if given is None
+        ]
         for bind in parsed:
-            _check_guarded(bind, tokens_file, tls_cert)
+            if lacking and not bind.is_local:
+                raise ServeError(
+                    f"Refusing to listen at {bind.text}: other machines can reach it, and it lacks "
+                    f"{' and '.join(lacking)}. Configure that, or listen at 127.0.0.1 or at unix:PATH."
+                )
         authenticate = noauth if tokens_file is None else Tokens.read(tokens_file)
         context = None if tls_cert is None or tls_key is None else tls_context(tls_cert, tls_key)
         self._binds = parsed
-        self._listeners = [_listener(core, bind, authenticate, context, threads) for bind in parsed]
+        self._listeners = []
+        for bind in parsed:
+            is_tcp = bind.path is None
+            server = BoundedServer(
+                bind.path or (bind.host, bind.port),
+                WsgiApplication(core, authenticate if is_tcp else noauth),
+                replace(LIMITS, threads=threads),
+                name="placement",
+                json_errors=False,
+                tls=context if is_tcp else None,
+            )
+            self._listeners.append(Listener(server, f"placement at {bind.text}"))
 
     def check_places(self, to_be_made: Path | None = None) -> None:
         """Check that the socket files can be made, without making any. Raises ServeError.
@@ -102,7 +195,10 @@ class Server:
         """
         try:
             for listener, bind in zip(self._listeners, self._binds, strict=True):
-                _start(listener, bind)
+                try:
+                    listener.start()
+                except ListenError as error:
+                    raise _not_there(bind, error) from error
         except BaseException:
             self.stop()
             raise
@@ -154,16 +250,11 @@ def serve(
             LOG.info("Serving Placement from %s at %s.", state_dir, ", ".join(server.addresses))
             if on_ready is not None:
                 on_ready(server.addresses)
-            _wait(ended)
+            while True:  # the wait is bounded: a signal just before `get` does not interrupt it
+                with contextlib.suppress(Empty):
+                    ended.get(timeout=SIGNAL_POLL_S)
+                    break
             LOG.info("Stopping.")
-
-
-def _wait(ended: SimpleQueue[int]) -> None:
-    """Wait for a signal. The wait is bounded: a signal just before `get` does not interrupt it."""
-    while True:
-        with contextlib.suppress(Empty):
-            ended.get(timeout=SIGNAL_POLL_S)
-            return
 
 
 @contextlib.contextmanager
@@ -178,50 +269,6 @@ def _on_signals(ended: SimpleQueue[int]) -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _check_guarded(bind: Bind, tokens_file: Path | None, tls_cert: Path | None) -> None:
-    if bind.is_local:
-        return
-    lacking = [
-        what
-        for what, given in (
-            ("a token file, which identifies callers", tokens_file),
-            ("a TLS certificate and key, which keep tokens secret on the network", tls_cert),
-        )
-        if given is None
-    ]
-    if lacking:
-        raise ServeError(
-            f"Refusing to listen at {bind.text}: other machines can reach it, and it lacks "
-            f"{' and '.join(lacking)}. Configure that, or listen at 127.0.0.1 or at unix:PATH."
-        )
-
-
-def _listener(
-    core: CoreService,
-    bind: Bind,
-    authenticate: Authenticator,
-    context: ssl.SSLContext | None,
-    threads: int,
-) -> Listener:
-    is_tcp = bind.path is None
-    server = BoundedServer(
-        bind.path or (bind.host, bind.port),
-        WsgiApplication(core, authenticate if is_tcp else noauth),
-        replace(LIMITS, threads=threads),
-        name="placement",
-        json_errors=False,
-        tls=context if is_tcp else None,
-    )
-    return Listener(server, f"placement at {bind.text}")
-
-
-def _start(listener: Listener, bind: Bind) -> None:
-    try:
-        listener.start()
-    except ListenError as error:
-        raise _not_there(bind, error) from error
 
 
 def _not_there(bind: Bind, error: ListenError) -> ServeError:

@@ -14,7 +14,7 @@ from kits.embedded_api import Api, claim
 from kits.examples import examples
 
 from agent.placement.embedded import Core
-from agent.placement.embedded.routes import ROUTES
+from agent.placement.embedded.core import ROUTES
 
 HOST = "00000001-0000-0000-0000-000000000000"
 CONSUMER = "00000001-1111-1111-1111-111111111111"

@@ -16,7 +16,7 @@ from agent.placement.embedded.http.auth import (
     noauth,
     permits,
 )
-from agent.placement.embedded.http.bind import Bind
+from agent.placement.embedded.http.serve import Bind
 
 TOKEN = "0123456789abcdef"
 OTHER = "fedcba9876543210"

@@ -6,7 +6,7 @@ import pytest
 from kits.served_core_client import make_certificate
 
 from agent.placement.embedded.http.auth import ServeError
-from agent.placement.embedded.http.bind import Bind, tls_context
+from agent.placement.embedded.http.serve import Bind, tls_context
 
 
 @pytest.mark.parametrize(
