@@ -99,14 +99,29 @@ def parse_query(parameters: Query, minor: int) -> CandidateQuery:
     Raises RequestRefused (400) for all errors but unknown traits and classes, which only the model knows.
     """
     _check_keys(parameters, minor)
-    whole = _request_wide(parameters, minor)
-    groups = tuple(_group(suffix, parameters, minor) for suffix in _suffixes(parameters))
-    _check_groups(groups, whole.same_subtrees, minor)
-    if len([group for group in groups if group.suffix]) > 1 and "group_policy" not in parameters:
+    # Of a repeated parameter of the request as a whole the first value counts.
+    limits, policies = parameters.all("limit"), parameters.all("group_policy")
+    limit = _limit(limits[0]) if limits else None
+    roots = parameters.all("root_required")
+    if len(roots) > 1:
+        raise RequestRefused(DUPLICATE_KEY, "root_required may be given once only.")
+    root = parse_required(roots, mv.ANY_TRAITS - 1)  # the groups alone accept alternatives (in:A,B)
+    if both := frozenset().union(*root.required) & root.forbidden:
+        raise RequestRefused(BAD_VALUE, f"root_required both demands and forbids {sorted(both)}.")
+    subtrees = tuple(
+        frozenset(part.strip() for part in value.split(",")) for value in parameters.all("same_subtree")
+    )
+    if any("" in suffixes for suffixes in subtrees):
+        raise RequestRefused(BAD_VALUE, "same_subtree names suffixed groups only.")
+    split = (_split_key(key) for key, _ in parameters.pairs)
+    suffixes = dict.fromkeys(suffix for base, suffix in split if base in _GROUP_KEYS)
+    groups = tuple(_group(suffix, parameters, minor) for suffix in suffixes)
+    _check_groups(groups, subtrees, minor)
+    if len([group for group in groups if group.suffix]) > 1 and not policies:
         raise RequestRefused(
             BAD_REQUEST, "More than one suffixed group needs a group_policy: none or isolate."
         )
-    return whole._replace(groups=groups)
+    return CandidateQuery(groups, minor, limit, policies[:1] == ["isolate"], root, subtrees)
 
 
 def _check_keys(parameters: Query, minor: int) -> None:
@@ -114,7 +129,9 @@ def _check_keys(parameters: Query, minor: int) -> None:
     last = parameters.as_dict()
     for key in last:
         base, suffix = _split_key(key)
-        if minor < _FIRST_MICROVERSION.get(base, minor + 1) or not _suffix_allowed(suffix, minor):
+        pattern = _STRING_SUFFIX if minor >= mv.STRING_SUFFIXES else _NUMBER_SUFFIX
+        may_have_suffix = minor >= mv.GRANULAR_GROUPS and pattern.fullmatch(suffix) is not None
+        if minor < _FIRST_MICROVERSION.get(base, minor + 1) or (suffix and not may_have_suffix):
             raise RequestRefused(BAD_REQUEST, f"Unknown query parameter {key!r} at microversion 1.{minor}.")
     if minor < mv.GRANULAR_GROUPS and "resources" not in last:
         raise RequestRefused(BAD_REQUEST, "The query parameter 'resources' is required.")
@@ -131,31 +148,6 @@ def _split_key(key: str) -> tuple[str, str]:
     return key, ""
 
 
-def _suffix_allowed(suffix: str, minor: int) -> bool:
-    if not suffix:
-        return True
-    pattern = _STRING_SUFFIX if minor >= mv.STRING_SUFFIXES else _NUMBER_SUFFIX
-    return minor >= mv.GRANULAR_GROUPS and pattern.fullmatch(suffix) is not None
-
-
-def _suffixes(parameters: Query) -> list[str]:
-    split = (_split_key(key) for key, _ in parameters.pairs)
-    return list(dict.fromkeys(suffix for base, suffix in split if base in _GROUP_KEYS))
-
-
-def _request_wide(parameters: Query, minor: int) -> CandidateQuery:
-    """The parameters of the request as a whole. Of a repeated one the first value counts."""
-    limits, policies = parameters.all("limit"), parameters.all("group_policy")
-    return CandidateQuery(
-        (),
-        minor,
-        limit=_limit(limits[0]) if limits else None,
-        isolate=policies[:1] == ["isolate"],
-        root_traits=_root_traits(parameters.all("root_required")),
-        same_subtrees=tuple(_subtree(value) for value in parameters.all("same_subtree")),
-    )
-
-
 def _limit(value: str) -> int:
     if not _LIMIT.fullmatch(value):
         raise RequestRefused(BAD_REQUEST, f"limit is a positive number, not {value!r}.")
@@ -163,27 +155,13 @@ def _limit(value: str) -> int:
     return min(int(value[:20]), sys.maxsize)
 
 
-def _root_traits(values: list[str]) -> TraitFilter:
-    if len(values) > 1:
-        raise RequestRefused(DUPLICATE_KEY, "root_required may be given once only.")
-    # The groups alone accept alternatives (in:A,B).
-    root = parse_required(values, mv.ANY_TRAITS - 1)
-    if both := frozenset().union(*root.required) & root.forbidden:
-        raise RequestRefused(BAD_VALUE, f"root_required both demands and forbids {sorted(both)}.")
-    return root
-
-
-def _subtree(value: str) -> frozenset[str]:
-    suffixes = frozenset(part.strip() for part in value.split(","))
-    if "" in suffixes:
-        raise RequestRefused(BAD_VALUE, "same_subtree names suffixed groups only.")
-    return suffixes
-
-
 def _group(suffix: str, parameters: Query, minor: int) -> CandidateGroup:
     # Of a repeated parameter the last value counts, but an invalid value before it is refused too.
     demands = [parse_resources(value) for value in parameters.all("resources" + suffix)]
-    trees = [_in_tree(value) for value in parameters.all("in_tree" + suffix)]
+    trees = [value.strip() for value in parameters.all("in_tree" + suffix)]  # unchanged but for blanks
+    for tree in trees:
+        if not is_loose_uuid(tree):
+            raise RequestRefused(BAD_REQUEST, f"in_tree needs a UUID, not {tree!r}.")
     return CandidateGroup(
         suffix,
         demands[-1] if demands else {},
@@ -213,14 +191,6 @@ def _check_groups(groups: Sequence[CandidateGroup], subtrees: Sequence[frozenset
     for group in groups:
         if any(any_of <= group.traits.forbidden for any_of in group.traits.required):
             raise RequestRefused(BAD_REQUEST, f"required{group.suffix} both demands and forbids a trait.")
-
-
-def _in_tree(value: str) -> str:
-    """The uuid of a provider, unchanged; only its form is checked."""
-    value = value.strip()
-    if not is_loose_uuid(value):
-        raise RequestRefused(BAD_REQUEST, f"in_tree needs a UUID, not {value!r}.")
-    return value
 
 
 class TreeView:
@@ -269,11 +239,14 @@ class ProviderReach:
                 return None
             reachable = model.tree(root)
             providers = {provider.uuid: provider for provider in reachable}
-            if self._sharing:
-                for provider in self._sharing_with(reachable):
-                    if provider.uuid not in providers:
-                        reachable.append(provider)
-                        self._add_with_ancestors(providers, provider)
+            for provider in self._sharing_with(reachable) if self._sharing else ():
+                if provider.uuid in providers:
+                    continue
+                reachable.append(provider)
+                above: ProviderRecord | None = provider
+                while above is not None:
+                    providers.setdefault(above.uuid, above)
+                    above = None if above.parent_uuid is None else model.providers[above.parent_uuid]
             for uuid in self._named:
                 if uuid in model.providers:
                     providers.setdefault(uuid, model.providers[uuid])
@@ -287,12 +260,6 @@ class ProviderReach:
                 provider = self._model.providers.get(uuid)
                 if provider is not None and provider.is_sharing and aggregate in provider.aggregates:
                     yield provider
-
-    def _add_with_ancestors(self, providers: dict[str, ProviderRecord], provider: ProviderRecord) -> None:
-        above: ProviderRecord | None = provider
-        while above is not None:
-            providers.setdefault(above.uuid, above)
-            above = None if above.parent_uuid is None else self._model.providers[above.parent_uuid]
 
     def roots(self, uuid: str) -> list[str]:
         """The roots of the trees that the provider can serve; none if it is gone. Takes `model.lock`."""
@@ -361,13 +328,13 @@ def _might_fit(view: TreeView, query: CandidateQuery, slots: list[CandidateSlot]
         for name in slot.resources:
             options.setdefault(name, {}).update((provider.uuid, provider) for provider in slot.options)
     return all(
-        amount <= sum(_free(view, provider, name) for provider in options[name].values())
+        amount
+        <= sum(
+            provider.inventories[name].capacity - view.used(uuid, name)
+            for uuid, provider in options[name].items()
+        )
         for name, amount in demands.items()
     )
-
-
-def _free(view: TreeView, provider: ProviderRecord, name: str) -> float:
-    return provider.inventories[name].capacity - view.used(provider.uuid, name)
 
 
 def _can_be_isolated(slots: list[CandidateSlot]) -> bool:
@@ -581,7 +548,8 @@ def find_candidates(model: Model, query: CandidateQuery) -> Iterator[FoundCandid
     with model.lock.reading():
         reach = ProviderReach(model, (group.in_tree for group in query.groups if group.in_tree is not None))
         demands = SlotDemands(query)
-        starts = tuple(_rarest(model, query))
+        rarest: Mapping[str, None] = min(_needs(model, query), key=len)
+        starts = tuple(rarest)
     values = _SharedValues()
     for root in anchors(starts, reach):
         view = reach.view(root)
@@ -639,10 +607,6 @@ def anchors(starts: Iterable[str], reach: ProviderReach) -> Iterator[str]:
             if root not in seen:
                 seen.add(root)
                 yield root
-
-
-def _rarest(model: Model, query: CandidateQuery) -> Mapping[str, None]:
-    return min(_needs(model, query), key=len)
 
 
 def _needs(model: Model, query: CandidateQuery) -> Iterator[Mapping[str, None]]:

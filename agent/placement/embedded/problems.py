@@ -61,7 +61,7 @@ UNKNOWN_OUTCOME = ProblemType(504)
 class RequestRefused(Exception):
     """The request is refused, and nothing has changed.
 
-    `reasons` is the machine-readable part of a capacity refusal (see rules/allocations.py); `headers` are
+    `reasons` is the machine-readable part of a capacity refusal (see rules.py); `headers` are
     added to those of the response.
     """
 
