@@ -241,7 +241,9 @@ class DomainNeeds:
     are pinned to one CPU, of this host or of another one. `isolate_emulator`: the emulator's threads need a
     host CPU of their own; `emulator` is that CPU, None where any will do. `cells` are the guest's, by id.
     `page_kib` and `host_cell` are those of a domain without cells. `amounts` {class: amount} are needed
-    beside CPUs, memory, disks and devices.
+    beside CPUs, memory, disks and devices. `vcpu_ids` are the `vcpus` that the guest starts with, and
+    `memory` is what it would use if it started as it is. `scattered`: memory devices have other pages, or are
+    on other cells of the host, than the guest's cells that they belong to.
     """
 
     uuid: str = ""
@@ -258,6 +260,9 @@ class DomainNeeds:
     host_cell: int | None = None
     devices: tuple[NeededDevice, ...] = ()
     amounts: Mapping[str, int] = field(default_factory=dict)
+    vcpu_ids: frozenset[int] = frozenset()
+    memory: tuple[UsedMemory, ...] = ()
+    scattered: bool = False
 
     def without_places(self) -> "DomainNeeds":
         """The same needs on any host: without the devices, CPUs and cells that it names.
@@ -271,6 +276,8 @@ class DomainNeeds:
             cells=tuple(replace(cell, host_cell=None) for cell in self.cells),
             host_cell=None,
             devices=tuple(replace(device, unit="") for device in self.devices),
+            vcpu_ids=frozenset(),
+            memory=(),
         )
 
 

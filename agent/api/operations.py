@@ -304,7 +304,8 @@ class Operations:
         with self.identified(named, needs.name or asked.name) as identified:
             aliases = self._supervisor.settings.pci_aliases
             host, offered = self._tracker.host_and_units()
-            demand = demand_of_domain(needs, identified, HostDevices(host, offered, aliases))
+            _, cells = self._tracker.host_and_cells()
+            demand = demand_of_domain(needs, identified, HostDevices(host, offered, aliases, cells))
             yield replace(demand, request=self._complete(demand.request))
 
     @contextmanager

@@ -42,7 +42,9 @@ from agent.driver import (
     GivenDevice,
     GivenResources,
     Guest,
+    NeededCell,
     NeededDevice,
+    UsedMemory,
     UsedUnit,
 )
 from agent.errors import UsageError, counted
@@ -73,11 +75,12 @@ class DomainDemand:
 
 @dataclass(frozen=True, slots=True)
 class HostDevices:
-    """The devices of this host: its providers, all their exact units, and the configured PCI aliases."""
+    """This host: its providers, all their exact units, the configured PCI aliases, and its NUMA cells."""
 
     host: ProviderIndex
     offered: Units
     aliases: Aliases = field(default_factory=dict)
+    cells: HostCells = field(default_factory=HostCells)
 
 
 def demand_of_domain(needs: DomainNeeds, asked: ClaimRequest, devices: HostDevices) -> DomainDemand:
@@ -88,7 +91,12 @@ def demand_of_domain(needs: DomainNeeds, asked: ClaimRequest, devices: HostDevic
     """
     named = replace(asked, name=asked.name or needs.name)
     faults: list[str] = []
-    amounts, topology = _cpus_and_memory(needs, named, faults)
+    as_it_is = _as_it_is(needs, named, devices)
+    amounts: Mapping[str, int]
+    if as_it_is is None:
+        amounts, topology = _cpus_and_memory(needs, named, faults)
+    else:
+        amounts, topology = as_it_is.amounts, named.topology
     for name, amount in needs.amounts.items():
         if named.resources.get(name, amount) != amount:
             faults.append(f"the domain needs {amount} {name}, and {named.resources[name]} are asked for")
@@ -111,16 +119,17 @@ def demand_of_domain(needs: DomainNeeds, asked: ClaimRequest, devices: HostDevic
     if needs.disk_gb:
         kept.setdefault(_DISK, needs.disk_gb)
     suffixed = tuple(group for group in named.groups if group.suffix)
-    amounts |= needs.amounts
+    placed = as_it_is.groups if as_it_is is not None else ()
+    amounts = {**amounts, **needs.amounts}
     rest = {
-        name: amount - sum(group.resources.get(name, 0) for group in suffixed)
+        name: amount - sum(group.resources.get(name, 0) for group in (*suffixed, *placed))
         for name, amount in amounts.items()
     }
     kept |= {name: amount for name, amount in rest.items() if amount > 0}
     groups = (
-        replace(unsuffixed, resources=kept),
+        *((replace(unsuffixed, resources=kept),) if kept or not placed else ()),
         *suffixed,
-        *sorted(search.groups, key=lambda group: group.suffix),
+        *sorted((*search.groups, *placed), key=lambda group: group.suffix),
     )
     several = sum(1 for group in groups if group.suffix) > 1
     request = replace(
@@ -130,10 +139,101 @@ def demand_of_domain(needs: DomainNeeds, asked: ClaimRequest, devices: HostDevic
         topology=topology,
         pci=search.pci,
     )
-    return DomainDemand(check_request(request), _restriction(needs, request, search, devices))
+    restriction = (
+        _restriction(needs, request, search, devices)
+        if as_it_is is None
+        else Restriction(
+            {**search.units, **as_it_is.units},
+            frozenset(name for classes in search.units.values() for name in classes),
+            {**search.bound, **as_it_is.bound},
+            {**search.dealt, **as_it_is.dealt},
+        )
+    )
+    return DomainDemand(check_request(request), restriction)
 
 
 # CPUs, memory and cells
+
+
+@dataclass(frozen=True, slots=True)
+class _AsItIs:
+    """What a domain uses of CPUs and memory where it names the places itself: its claim has no cells.
+
+    `groups` are for what is on one provider each, as `bound`, `units` and `dealt` of a `Restriction` say.
+    """
+
+    amounts: Mapping[str, int]
+    groups: tuple[RequestGroup, ...]
+    bound: Mapping[str, str]
+    units: Units
+
+    @property
+    def dealt(self) -> dict[str, Mapping[str, tuple[str, ...]]]:
+        return {suffix: self.units[uuid] for suffix, uuid in self.bound.items() if uuid in self.units}
+
+
+def _as_it_is(needs: DomainNeeds, asked: ClaimRequest, devices: HostDevices) -> _AsItIs | None:
+    """None where a claim with cells can be the domain's, or where the domain leaves a place open.
+
+    libvirt starts such a domain all the same, and the gate asks for what it names.
+    """
+    if (
+        needs.memory_mb is None
+        or None in needs.dedicated.values()
+        or asked.topology != TopologyRequest()
+        or not _has_other_places(needs, devices.cells)
+    ):
+        return None
+    cpus = {pin for pin in needs.dedicated.values() if pin is not None}
+    if needs.emulator is not None:
+        cpus.add(needs.emulator)
+    amounts = {
+        "VCPU": len(needs.vcpu_ids) - len(needs.dedicated),
+        "PCPU": len(cpus),
+        _MEMORY: needs.memory_mb,
+    }
+    if any(asked.resources.get(name, amount) != amount for name, amount in amounts.items()):
+        return None
+    units = {
+        uuid: {"PCPU": named}
+        for uuid, classes in devices.offered.items()
+        if (named := tuple(str(cpu) for cpu in sorted(cpus) if str(cpu) in classes.get("PCPU", ())))
+    }
+    cells = {cell.id: cell.provider for cell in devices.cells.cells}
+    memory = _bound_memory(needs.memory, needs.memory_mb, devices.host, cells)
+    bound = {f"_place{number}": uuid for number, uuid in enumerate(sorted({*units, *memory}), start=1)}
+    groups = []
+    for suffix, uuid in bound.items():
+        of_provider = {"PCPU": len(units.get(uuid, {}).get("PCPU", ())), _MEMORY: memory.get(uuid, 0)}
+        groups.append(RequestGroup(suffix, {name: amount for name, amount in of_provider.items() if amount}))
+    return _AsItIs({name: amount for name, amount in amounts.items() if amount}, tuple(groups), bound, units)
+
+
+def _has_other_places(needs: DomainNeeds, host: HostCells) -> bool:
+    """Whether the domain's CPUs and memory cannot be where a claim with cells would have them.
+
+    A claim has vCPUs without gaps, each on a CPU of its own, and guest cells that have vCPUs, each on another
+    cell of the host with all its CPUs and its memory; the emulator's CPU is on the first one. All pages have
+    one size.
+    """
+    pins = needs.dedicated
+    if not needs.vcpu_ids or not pins.keys() <= needs.vcpu_ids:
+        return False
+    if needs.vcpu_ids != frozenset(range(len(needs.vcpu_ids))) or len(set(pins.values())) < len(pins):
+        return True
+    home = {cpu: cell.id for cell in host.cells for cpu in cell.dedicated}
+    cells = needs.cells or (NeededCell(needs.vcpu_ids, 0, needs.host_cell, needs.page_kib),)
+    taken: set[int] = set()
+    for number, cell in enumerate(cells):
+        named = {pin for cpu, pin in pins.items() if cpu in cell.cpus}
+        if not number:
+            named.add(needs.emulator)
+        places = {home[cpu] for cpu in named if cpu in home}
+        places |= {place for place in (cell.host_cell, needs.host_cell) if place is not None}
+        if not cell.cpus or len(places) > 1 or places & taken:
+            return True
+        taken |= places
+    return needs.scattered or len({cell.page_kib for cell in cells}) > 1
 
 
 def _cpus_and_memory(
@@ -512,7 +612,7 @@ def request_for_domain(
     and bound memory get a request group for each provider; the rest is in the unsuffixed group.
     """
     named, unmanaged = _named_units(guest, host, devices)
-    memory = _bound_memory(guest, host, cells)
+    memory = _bound_memory(guest.memory, guest.resources.get(MEMORY, 0), host, cells)
     amounts: dict[str, dict[str, int]] = {
         uuid: {name: len(units) for name, units in sorted(classes.items())} for uuid, classes in named.items()
     }
@@ -550,16 +650,17 @@ def _named_units(
     return named, tuple(unmanaged)
 
 
-def _bound_memory(guest: Guest, host: ProviderIndex, cells: Mapping[int, str]) -> dict[str, int]:
-    """{provider uuid: MiB}; empty unless all memory is bound, each part to a cell that has a provider."""
+def _bound_memory(
+    parts: Iterable[UsedMemory], memory_mb: int, host: ProviderIndex, cells: Mapping[int, str]
+) -> dict[str, int]:
+    """{provider uuid: MiB} of the parts that are bound to one cell that has a provider."""
     bound: dict[str, int] = {}
-    for part in guest.memory:
+    for part in parts:
         provider = host.tree.get(cells.get(part.cell, "")) if part.cell is not None else None
         reported = provider is not None and provider.parent is not None and MEMORY in provider.inventories
-        if not reported or provider is None or part.guest_cell is None:
-            return {}
-        bound[provider.uuid] = bound.get(provider.uuid, 0) + part.memory_mb
-    return bound if sum(bound.values()) == guest.resources.get(MEMORY) else {}
+        if reported and provider is not None and part.guest_cell is not None:
+            bound[provider.uuid] = bound.get(provider.uuid, 0) + part.memory_mb
+    return bound if sum(bound.values()) <= memory_mb else {}
 
 
 def _rest(guest: Guest, named: Units, memory: Mapping[str, int]) -> dict[str, int]:
@@ -568,8 +669,7 @@ def _rest(guest: Guest, named: Units, memory: Mapping[str, int]) -> dict[str, in
     for classes in named.values():
         for name, units in classes.items():
             rest[name] = rest.get(name, len(units)) - len(units)
-    if memory:
-        rest.pop(MEMORY, None)
+    rest[MEMORY] = rest.get(MEMORY, 0) - sum(memory.values())
     return {name: amount for name, amount in sorted(rest.items()) if amount > 0}
 
 

@@ -10,6 +10,7 @@ Source: https://libvirt.org/formatdomain.html
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace as changed
 
 from lxml import etree
 
@@ -164,6 +165,8 @@ def write_domain(text: str, given: GivenResources, *, replace: bool = False) -> 
     Raises UsageError with each contradiction in `contradictions`, DriverDataError for malformed XML.
     """
     document = DomainDocument(text, f"the domain of {given.name or given.uuid}")
+    claimed_cpus = frozenset(given.pinned.values())
+    given = _with_own_pins(document.root, given)
     contradictions = list(_contradictions(document.root, given, replace))
     devices = _device_elements(document.root, given.devices, replace)
     if not replace:
@@ -174,7 +177,7 @@ def write_domain(text: str, given: GivenResources, *, replace: bool = False) -> 
             contradictions=contradictions,
         )
     _write_identity(document.root, given)
-    _write_processors(document.root, given, replace=replace)
+    _write_processors(document.root, given, claimed_cpus, replace=replace)
     _write_cells(document.root, given.cells)
     names = device_aliases(device.label for device in given.devices)
     aliases = dict(zip(given.devices, names, strict=True))
@@ -184,6 +187,24 @@ def write_domain(text: str, given: GivenResources, *, replace: bool = False) -> 
     }
     _write_localities(document.root, given, written)
     return document.text
+
+
+def _with_own_pins(root: Element, given: GivenResources) -> GivenResources:
+    """What the claim gave, with the claim's CPUs where the domain has them, if it names exactly these.
+
+    A claim without cells does not say which vCPU has which; two vCPUs may be on one, and the emulator on
+    another.
+    """
+    xml, claimed = DomainXml(root, "the domain"), frozenset(given.pinned.values())  # type: ignore[arg-type]
+    pins = {cpu: min(cpus) for cpu, cpus in xml.pins.items() if len(cpus) == 1 and cpus <= claimed}
+    emulator = xml.cpu_set(root.find("cputune/emulatorpin"))  # type: ignore[arg-type]
+    others = emulator if len(emulator) == 1 else frozenset[int]()
+    floating = len(xml.vcpus) - len(pins)
+    if given.cells or not claimed or not claimed <= others.union(pins.values()):
+        return given
+    if floating + len(claimed) != given.vcpus:
+        return given
+    return changed(given, vcpus=len(xml.vcpus), pinned=pins)
 
 
 # Contradictions
@@ -408,7 +429,9 @@ def _write_identity(root: Element, given: GivenResources) -> None:
         memory.text = str(given.memory_mb)
 
 
-def _write_processors(root: Element, given: GivenResources, *, replace: bool) -> None:
+def _write_processors(
+    root: Element, given: GivenResources, claimed: frozenset[int], *, replace: bool
+) -> None:
     vcpu = root.find("vcpu")
     if vcpu is None:
         attributes = {"placement": "static"}
@@ -425,7 +448,7 @@ def _write_processors(root: Element, given: GivenResources, *, replace: bool) ->
         if replace or not _cpus_of(pin) or not _cpus_of(pin) <= cpus:
             pin.set("cpuset", format_cpu_set(cpus))
     own = frozenset[int]().union(*(cell.emulator for cell in given.cells))
-    allowed = own or frozenset().union(*pins.values())
+    allowed = own or claimed.union(*pins.values())
     emulator = tune.find("emulatorpin")
     if emulator is None:
         emulator = add_child(tune, "emulatorpin", {}, after=("vcpupin",))

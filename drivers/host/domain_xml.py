@@ -489,6 +489,7 @@ def read_needs(
         if len(cpus) < 2:  # one that is pinned to several floats over them; None: none is named yet
             pins[vcpu] = min(cpus, default=None)
     emulator = xml.cpu_set(root.find("cputune/emulatorpin"))
+    cells, scattered = _needed_cells(xml, huge_page_kib)
     isolate = len(emulator) == 1 and emulator <= dedicated and not emulator.intersection(pins.values())
     return DomainNeeds(
         uuid=uuid,
@@ -500,14 +501,18 @@ def read_needs(
         pinned=frozenset(pins),
         isolate_emulator=isolate,
         emulator=min(emulator) if isolate else None,
-        cells=tuple(_needed_cells(xml, huge_page_kib)),
+        cells=cells,
         page_kib=xml.page_kib_of(0, huge_page_kib),
         host_cell=nodes[0] if len(nodes) == 1 else None,
         devices=tuple(_needed_devices(xml)),
+        vcpu_ids=frozenset() if root.find("vcpu") is None else xml.vcpus,
+        memory=tuple(xml.used_memory(huge_page_kib)),
+        scattered=scattered,
     )
 
 
-def _needed_cells(xml: DomainXml, huge_page_kib: int) -> Iterator[NeededCell]:
+def _needed_cells(xml: DomainXml, huge_page_kib: int) -> tuple[tuple[NeededCell, ...], bool]:
+    """(the cells, whether memory devices have other pages or nodes than their cells)"""
     elements = xml.root.findall("cpu/numa/cell")
     cpus = {
         number(element.get("id", str(index)), f"{xml.what}: <cell>", VCPUS_MAX): xml.cpu_set(element, "cpus")
@@ -515,18 +520,22 @@ def _needed_cells(xml: DomainXml, huge_page_kib: int) -> Iterator[NeededCell]:
     }
     if sorted(cpus) != list(range(len(elements))):
         raise DriverDataError(f"{xml.what}: the ids of its NUMA cells are not 0 to {len(elements) - 1}")
-    sizes_mb = dict(xml.guest_cells)
+    sizes_mb, scattered = dict(xml.guest_cells), False
     for cell, memory_mb, device in xml.memory_devices:
         # A claim has one place and one page size for all memory of a cell.
         nodes, page_kib = xml.own_nodes(device), xml.own_page_kib(device)
         is_alike = page_kib in (None, xml.page_kib_of(cell, huge_page_kib))
         if cell in sizes_mb and is_alike and (not nodes or nodes == xml.nodes_of(cell)):
             sizes_mb[cell] += memory_mb
+        else:
+            scattered = True
+    cells = []
     for cell in sorted(cpus):
         bound = sorted(xml.nodes_of(cell))
         node = bound[0] if len(bound) == 1 else None
         present = cpus[cell] - xml.later_vcpus
-        yield NeededCell(present, sizes_mb[cell], node, xml.page_kib_of(cell, huge_page_kib))
+        cells.append(NeededCell(present, sizes_mb[cell], node, xml.page_kib_of(cell, huge_page_kib)))
+    return tuple(cells), scattered
 
 
 def _needed_devices(xml: DomainXml) -> Iterator[NeededDevice]:

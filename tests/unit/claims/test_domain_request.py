@@ -82,7 +82,8 @@ def test_a_unit_that_no_provider_has_is_unmanaged() -> None:
     assert wanted.unmanaged == (lost, other) and groups(wanted) == {"": {"VCPU": 1}}
 
 
-def test_bound_memory_comes_from_its_cells_and_memory_that_is_partly_bound_from_any() -> None:
+def test_bound_memory_comes_from_its_cells_and_the_rest_from_any() -> None:
+    """The audit sees it used on these cells, however much else is bound to none."""
     bound = (UsedMemory(0, 256, 4, 0), UsedMemory(1, 768, 4, 1))
     wanted = requested(a_guest(memory=bound, VCPU=1, MEMORY_MB=1024))
     assert wanted.memory == {uuid_of("cell0"): 256, uuid_of("cell1"): 768}
@@ -93,7 +94,8 @@ def test_bound_memory_comes_from_its_cells_and_memory_that_is_partly_bound_from_
         (*bound[:1], UsedMemory(7, 768, 4, 1)),
     ):
         loose = requested(a_guest(memory=memory, VCPU=1, MEMORY_MB=1024))
-        assert loose.memory == {} and groups(loose) == {"": {"VCPU": 1, "MEMORY_MB": 1024}}
+        assert loose.memory == {uuid_of("cell0"): 256}
+        assert groups(loose) == {"": {"VCPU": 1, "MEMORY_MB": 768}, "cell0": {"MEMORY_MB": 256}}
 
 
 def test_disk_sizes_that_are_not_known_here_are_those_of_the_allocation() -> None:
