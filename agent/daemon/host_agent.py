@@ -27,8 +27,7 @@ from agent.gate.gate import Gate, MissedGuests
 from agent.reconcile.pass_report import PassReport
 from agent.reconcile.reconciler import Reconciler
 from agent.state.identity import Identity
-from agent.status.health import PASS_STUCK_S
-from agent.status.host_status import AgentStatus
+from agent.status.host_status import PASS_STUCK_S, AgentStatus
 from agent.status.overview import OWN, PLACEMENT, STARTING, Condition, Fault, HostState
 from agent.status.recorder import Recorder
 from agent.tracker.tracker import ResourceTracker

@@ -10,9 +10,8 @@ from agent.backoff import Backoff
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.clock import HostClock
 from agent.config.settings import Settings, load
-from agent.daemon.assemble import assemble
+from agent.daemon.assemble import BootNeeds, CpuNeeds, assemble
 from agent.daemon.host_agent import HostAgent
-from agent.daemon.kept_needs import BootNeeds, CpuNeeds
 from agent.driver import Driver
 from agent.gate.effect import GatePaths
 from agent.placement.connect import open_transport

@@ -27,8 +27,7 @@ from agent.state.journal import Event
 from agent.state.pause import Pause, PauseRequest
 from agent.status.consumers import consumers_of, find_consumer
 from agent.status.explain import ExplainSources, explain
-from agent.status.health import HealthInputs, judge_health
-from agent.status.host_status import Explanation, pause_view
+from agent.status.host_status import Explanation, HealthInputs, judge_health, pause_view
 from agent.status.metrics import Metrics
 from agent.status.overview import Health, HostState, Overview
 from agent.tree import Inventory, Provider, ProviderTree

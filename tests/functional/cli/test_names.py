@@ -21,7 +21,7 @@ from agent.cli.parser import build
 from agent.config.settings import Settings, load
 from agent.driver import Guest, GuestState
 from agent.errors import ExitCode
-from agent.status.page import render_page
+from agent.status.web import render_page
 
 WANTED = ("--resources", "VCPU=1,MEMORY_MB=512")
 WEB = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"

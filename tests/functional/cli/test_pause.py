@@ -16,7 +16,7 @@ from kits.status import Sight, fill, uuid_of
 from agent.config.settings import load
 from agent.driver import Guest, GuestState
 from agent.errors import ExitCode
-from agent.status.page import render_page
+from agent.status.web import render_page
 
 WANTED = ("--resources", "VCPU=1,MEMORY_MB=512")
 DISABLED = "COMPUTE_STATUS_DISABLED"

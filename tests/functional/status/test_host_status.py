@@ -410,7 +410,7 @@ def test_a_scrape_while_the_hypervisor_hangs(fresh: Sight) -> None:
 def test_what_is_stuck_keeps_nobody_who_looks_waiting(fresh: Sight, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tracker's lock is never free again: the health checks answer, and tell; the others give up."""
     monkeypatch.setattr("agent.tracker.register.SNAPSHOT_WAIT_S", 0.2)
-    monkeypatch.setattr("agent.status.health.LOOP_LATE_S", 0.1)
+    monkeypatch.setattr("agent.status.host_status.LOOP_LATE_S", 0.1)
     with listening(fresh.host_status) as url, fresh.world.agent._tracker._register._lock:
         for _ in range(6):  # more than there are threads
             assert fetch(url + "/metrics")[0] == 500

@@ -13,7 +13,7 @@ from agent.backoff import BUSY_MAX_S, Backoff
 from agent.carving.files import PLAN_NAME, read_plan_file
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.request import ClaimRequest
-from agent.daemon.kept_needs import BootNeeds
+from agent.daemon.assemble import BootNeeds
 from agent.driver import CarvedUnit, Guest, GuestState, UsedUnit
 from agent.errors import DriverUnavailable
 

@@ -16,7 +16,7 @@ from agent.carving.files import CPUS_NAME, read_cpu_file
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.request import ClaimRequest
 from agent.claims.rows import Row
-from agent.daemon.kept_needs import CpuNeeds
+from agent.daemon.assemble import CpuNeeds
 from agent.driver import Guest, HostSettings
 
 WEB = str(UUID(int=1))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.status.health import LOOP_LATE_S, PASS_STUCK_S, HealthInputs, judge_health
+from agent.status.host_status import LOOP_LATE_S, PASS_STUCK_S, HealthInputs, judge_health
 from agent.status.overview import Fault, HostState
 
 WELL = HealthInputs(HostState.READY, None, None, True, 1.0, 0.0, True, "/var/lib/plimsoll")

@@ -15,8 +15,7 @@ from agent.audit.finding import Finding
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState
 from agent.status.overview import HealthCheck, Overview
-from agent.status.page import View, render_page
-from agent.status.web import Web
+from agent.status.web import View, Web, render_page
 
 HOSTILE = "a\u202eb\x1b[2Jc\x9bd\u2066e\u200bf\ng\U000e0041h<i>"
 SPELT = "a\\u202eb\\x1b[2Jc\\x9bd\\u2066e\\u200bf\\ng\\U000e0041h&lt;i&gt;"
