@@ -1,9 +1,9 @@
 """The status page, the health checks and the metrics: a WSGI application, and the listener that serves it.
 
 The page is one HTML document, rendered from the overview. It loads nothing. The template escapes every name
-of a guest, a claim or a provider, and spells characters that a browser would not show or that turn the order
-of the others (U+202E). Links and a form choose the guests, no script. The widths of the bars are SVG attributes,
-because the content security policy allows no inline style except the one sheet, by its hash.
+of a guest, a claim or a provider, and spells characters that a browser would not show or that turn the
+order of the others (U+202E). Links and a form choose the guests, no script. The widths of the bars are SVG
+attributes, because the content security policy allows no inline style except the one sheet, by its hash.
 
 The listener answers GET and HEAD of a few paths, over TCP, for every client that can connect. An address
 off loopback has no status page: the page names guests, and TCP does not tell who reads it. At a loopback
