@@ -465,28 +465,22 @@ def get_allocations(request: Request) -> CoreResponse:
     """GET /allocations/{consumer_uuid}"""
     with request.store.reading() as model:
         consumer = model.consumer(request.args["consumer_uuid"])
-        if consumer is not None and not consumer.allocations:
-            consumer = None
-        body = {"allocations": {}} if consumer is None else _show_consumer(model, consumer, request.minor)
-    modified = request.store.clock() if consumer is None else consumer.updated_at
-    return json_response(request, body, modified)
-
-
-def _show_consumer(model: Model, consumer: ConsumerRecord, minor: int) -> dict[str, Any]:
-    shown: dict[str, Any] = {
-        "allocations": {
-            uuid: {"resources": dict(resources), "generation": model.providers[uuid].generation}
-            for uuid, resources in consumer.allocations.items()
+        if consumer is None or not consumer.allocations:
+            return json_response(request, {"allocations": {}}, request.store.clock())
+        shown: dict[str, Any] = {
+            "allocations": {
+                uuid: {"resources": dict(resources), "generation": model.providers[uuid].generation}
+                for uuid, resources in consumer.allocations.items()
+            }
         }
-    }
-    if minor >= mv.ALLOCATIONS_BY_PROVIDER:
+    if request.minor >= mv.ALLOCATIONS_BY_PROVIDER:
         shown["project_id"] = consumer.project_id
         shown["user_id"] = consumer.user_id
-    if minor >= mv.CONSUMER_GENERATION:
+    if request.minor >= mv.CONSUMER_GENERATION:
         shown["consumer_generation"] = consumer.generation
-    if minor >= mv.CONSUMER_TYPES:
+    if request.minor >= mv.CONSUMER_TYPES:
         shown["consumer_type"] = consumer.consumer_type or UNKNOWN_TYPE
-    return shown
+    return json_response(request, shown, consumer.updated_at)
 
 
 def get_provider_allocations(request: Request) -> CoreResponse:
@@ -590,20 +584,16 @@ def get_usages(request: Request) -> CoreResponse:
             and user_id in (None, consumer.user_id)
         ]
     if request.minor < mv.CONSUMER_TYPES:
-        usages: dict[str, int] | dict[str, dict[str, int]] = _sums(owned)
-    else:
-        usages = _by_type(owned, parameters.get("consumer_type"))
-    return json_response(request, {"usages": usages}, request.store.clock())
-
-
-def _by_type(consumers: list[ConsumerRecord], wanted: str | None) -> dict[str, dict[str, int]]:
-    """{type: {class: sum, ..., "consumer_count": n}}; `wanted` "all" puts all consumers under that name."""
+        return json_response(request, {"usages": _sums(owned)}, request.store.clock())
+    # {type: {class: sum, ..., "consumer_count": n}}; "all" puts all consumers under that name
+    wanted = parameters.get("consumer_type")
     groups: dict[str, list[ConsumerRecord]] = {}
-    for consumer in consumers:
+    for consumer in owned:
         name = ALL_TYPES if wanted == ALL_TYPES else consumer.consumer_type or UNKNOWN_TYPE
         if wanted in (None, name):
             groups.setdefault(name, []).append(consumer)
-    return {name: {**_sums(group), "consumer_count": len(group)} for name, group in groups.items()}
+    usages = {name: {**_sums(group), "consumer_count": len(group)} for name, group in groups.items()}
+    return json_response(request, {"usages": usages}, request.store.clock())
 
 
 def _sums(consumers: Iterable[ConsumerRecord]) -> dict[str, int]:
