@@ -12,9 +12,18 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from agent.carving.carving import NeededUnit, join, on_mixed_cards
+from agent.carving.carving import (
+    NeededUnit,
+    Plan,
+    Step,
+    StepKind,
+    join,
+    on_mixed_cards,
+    plan,
+    read_step,
+    undo,
+)
 from agent.carving.kernel import Kernel
-from agent.carving.plan import Plan, Step, StepKind, plan, read_step, undo
 from agent.driver import DeclaredCarving
 from agent.durable.files import make_directory, write_atomically
 from agent.errors import StateError, UsageError

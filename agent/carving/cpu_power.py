@@ -28,8 +28,10 @@ class CpuKernel:
 
     def states(self, cpus: Iterable[int], *, governors: bool) -> dict[int, str]:
         """{CPU: its state} for those whose state the kernel can change; `governors`: the state is one."""
-        found = {cpu: self._state(cpu, governors=governors) for cpu in cpus}
-        return {cpu: state for cpu, state in found.items() if state is not None}
+        texts = {cpu: read_text(self._file(cpu, governors=governors)) or "" for cpu in cpus}
+        if governors:
+            return {cpu: text for cpu, text in texts.items() if text}
+        return {cpu: _STATES[text] for cpu, text in texts.items() if text in _STATES}
 
     def guests_may_start(self) -> bool:
         """Whether libvirt runs, or guests do that it started: another one may start at any time."""
@@ -41,10 +43,6 @@ class CpuKernel:
         """Take the step. Raises OSError where the kernel refuses it."""
         governors = step.state not in _VALUES
         write_text(self._file(step.cpu, governors=governors), _VALUES.get(step.state, step.state))
-
-    def _state(self, cpu: int, *, governors: bool) -> str | None:
-        text = read_text(self._file(cpu, governors=governors)) or ""
-        return text or None if governors else _STATES.get(text)
 
     def _file(self, cpu: int, *, governors: bool) -> Path:
         name = "cpufreq/scaling_governor" if governors else "online"
@@ -77,7 +75,8 @@ class CpuPower:
         holds = self._holds()
         for _ in range(ROUNDS_MAX):
             for step in self._steps(holds):
-                if step in tried or (self._is_down(step) and self.kernel.guests_may_start()):
+                is_down = step.state == state_of_down(self.settings)
+                if step in tried or (is_down and self.kernel.guests_may_start()):
                     continue
                 on_step(step)
                 tried[step] = None
@@ -92,9 +91,6 @@ class CpuPower:
 
     def _holds(self) -> CpuHolds | None:
         return None if self.folder is None or not self.folder.is_dir() else read_cpu_file(self.folder)
-
-    def _is_down(self, step: CpuStep) -> bool:
-        return step.state == state_of_down(self.settings)
 
     def _steps(self, holds: CpuHolds | None) -> tuple[CpuStep, ...]:
         governors = self.settings.cpu_power_management_strategy == "governor"

@@ -16,6 +16,12 @@ from agent.carving.cpus import CpuHold, CpuHolds, holds_to_json, read_holds
 from agent.durable.files import write_atomically
 from agent.errors import StateError, UsageError
 
+T = TypeVar("T")
+
+SIZE_MAX = 2**20
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_REMEDY = "Remove the file; the agent writes it anew."
+
 
 def check_owners(paths: Iterable[Path]) -> None:
     """Raises StateError where another user can write one of the files, or can put another in its place."""
@@ -25,25 +31,14 @@ def check_owners(paths: Iterable[Path]) -> None:
                 found = place.stat()
             except OSError as error:
                 raise StateError(f"{place} cannot be read: {error.strerror}.") from error
-            others = stat.S_IWGRP | stat.S_IWOTH
-            if found.st_uid not in (0, os.geteuid()) or (found.st_mode & others and not _is_sticky(found)):
+            # In a sticky folder, as /tmp is, the kernel lets each user replace only files of their own.
+            is_sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
+            if found.st_uid not in (0, os.geteuid()) or (found.st_mode & _OTHERS_WRITE and not is_sticky):
                 raise StateError(
                     f"{place} can be written by others than root, and says what is done to devices as root: "
                     f"run `chown root {place}; chmod go-w {place}`, or move [devices] and [mdev_...] into a "
                     "file of root, such as /etc/plimsoll/conf.d/devices.conf."
                 )
-
-
-def _is_sticky(found: os.stat_result) -> bool:
-    """Whether the kernel lets each user replace only files of their own there, as in /tmp."""
-    return stat.S_ISDIR(found.st_mode) and bool(found.st_mode & stat.S_ISVTX)
-
-
-T = TypeVar("T")
-
-SIZE_MAX = 2**20
-_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_REMEDY = "Remove the file; the agent writes it anew."
 
 
 def write_kept(path: Path, content: Any, loss: str) -> None:

@@ -20,8 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from agent.carving.carving import NAME, NUMBER, UUID, Mdev, Seen, SeenFunction
-from agent.carving.plan import Sight, Step, StepKind
+from agent.carving.carving import NAME, NUMBER, UUID, Mdev, Seen, SeenFunction, Sight, Step, StepKind
 from agent.device_names import PCI_ADDRESS, vgpu_gib
 from agent.errors import UsageError, counted
 
@@ -150,7 +149,9 @@ class Kernel:
         device = self._device(step.function)
         match step.kind:
             case StepKind.AWAIT:
-                self._await(step)
+                if not self._becomes(lambda: self._shows(step), self._wait_s):
+                    waited = f"{self._wait_s:g} s were not enough to {step.text}"
+                    raise TimeoutError(errno.ETIMEDOUT, waited, step.function)
             case StepKind.AUTOPROBE:
                 write_text(device / "sriov_drivers_autoprobe", _part(NUMBER, step.value))
             case StepKind.VFS:
@@ -205,12 +206,6 @@ class Kernel:
                 yield entry.name, Mdev(entry.resolve().parent.name, read_link(entry / "mdev_type"))
 
     # Writing
-
-    def _await(self, step: Step) -> None:
-        if not self._becomes(lambda: self._shows(step), self._wait_s):
-            raise TimeoutError(
-                errno.ETIMEDOUT, f"{self._wait_s:g} s were not enough to {step.text}", step.function
-            )
 
     def _becomes(self, is_so: Callable[[], bool], within_s: float) -> bool:
         end = time.monotonic() + within_s

@@ -20,9 +20,9 @@ from agent.errors import ExitCode, UsageError, plain
 if TYPE_CHECKING:
     from agent.api.shapes.providers import CordonShape, DevicesShape
     from agent.carving.carver import Carver, CarvingJournal
+    from agent.carving.carving import Plan, Step
     from agent.carving.cpu_power import CpuPower
     from agent.carving.cpus import CpuStep
-    from agent.carving.plan import Plan, Step
     from agent.cli.grammar import CommandAdder
 
 ROOT = Path("/")

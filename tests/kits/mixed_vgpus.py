@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 
+from agent.carving.carving import Step, StepKind
 from agent.carving.kernel import Kernel
-from agent.carving.plan import Step, StepKind
 
 A100 = "0000:84:00.0"
 A100_TYPES: Mapping[str, tuple[str, int, tuple[int, ...]]] = {

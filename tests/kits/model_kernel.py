@@ -9,8 +9,7 @@ from __future__ import annotations
 import errno
 from dataclasses import dataclass, field, replace
 
-from agent.carving.carving import Mdev, Seen, SeenFunction
-from agent.carving.plan import Sight, Step, StepKind
+from agent.carving.carving import Mdev, Seen, SeenFunction, Sight, Step, StepKind
 
 
 @dataclass

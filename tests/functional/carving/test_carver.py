@@ -10,9 +10,8 @@ import pytest
 from kits.carved_sysfs import CarvedSysfs, SysfsCard
 
 from agent.carving.carver import Carver, CarvingJournal
-from agent.carving.carving import NeededUnit
+from agent.carving.carving import NeededUnit, Plan, Step, StepKind
 from agent.carving.kernel import Kernel
-from agent.carving.plan import Plan, Step, StepKind
 from agent.driver import CarvedUnit, DeclaredCarving
 from agent.errors import StateError, UsageError
 

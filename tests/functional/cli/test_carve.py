@@ -16,10 +16,9 @@ from kits.carved_sysfs import CarvedSysfs, SysfsCard
 from kits.cli_process import one_line, plimsoll
 
 from agent.carving.carver import FILE, CarvingJournal
-from agent.carving.carving import NeededUnit
+from agent.carving.carving import NeededUnit, Step, StepKind
 from agent.carving.files import PLAN_NAME, write_plan_file
 from agent.carving.kernel import Kernel
-from agent.carving.plan import Step, StepKind
 from agent.cli.parser import build, defaults
 from agent.driver import CarvedUnit
 from agent.errors import ExitCode

@@ -11,8 +11,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kits.model_kernel import ModelCard, ModelKernel
 
-from agent.carving.carving import Carving, Mdev, Seen, SeenFunction, VgpuType
-from agent.carving.plan import Plan, Sight, Step, StepKind, plan, read_step, undo
+from agent.carving.carving import (
+    Carving,
+    Mdev,
+    Plan,
+    Seen,
+    SeenFunction,
+    Sight,
+    Step,
+    StepKind,
+    VgpuType,
+    plan,
+    read_step,
+    undo,
+)
 from agent.errors import UsageError
 
 TEXTS = st.text(max_size=20)
