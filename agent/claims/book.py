@@ -434,31 +434,6 @@ class Book:
         """What Placement holds for the consumer on the providers that serve this host."""
         return self._held.get(consumer, {})
 
-    def witnesses(self) -> frozenset[str]:
-        """As few providers as may be on which every consumer that holds something here holds some of it.
-
-        Who deletes a consumer deletes all that it holds, so one look at each of these shows it.
-        """
-        unseen = {consumer: set(held) for consumer, held in self._held.items()}
-        chosen: set[str] = set()
-        while unseen:
-            counts: dict[str, int] = {}
-            for uuids in unseen.values():
-                for uuid in uuids:
-                    counts[uuid] = counts.get(uuid, 0) + 1
-            most = max(sorted(counts), key=lambda uuid: counts[uuid])
-            chosen.add(most)
-            unseen = {consumer: uuids for consumer, uuids in unseen.items() if most not in uuids}
-        return frozenset(chosen)
-
-    def held_otherwise(self, holders: Held) -> frozenset[str]:
-        """The providers of the consumers that hold something else on these providers than the book has."""
-        column, changed = self.held(), set[str]()
-        for uuid, consumers in holders.items():
-            before = column.get(uuid, {})
-            changed |= {who for who in {*before, *consumers} if before.get(who) != consumers.get(who)}
-        return frozenset(uuid for consumer in changed for uuid in self._held.get(consumer, {}))
-
     def other_allocations(self, consumer: str) -> Allocations:
         """The known allocations of a consumer without a claim."""
         return {} if consumer in self.claims else self.held_by(consumer)

@@ -132,6 +132,7 @@ READS_MAX = 3
 T = TypeVar("T")
 _CONSUMER_TYPES = "1.38"
 _REPARENTING = "1.37"
+_CANDIDATES_IN_TREE = "1.31"
 BARRED_TYPE = "BARRED"
 _UNTYPED = "unknown"
 """The type that Placement shows for a consumer that was last written before microversion 1.38."""
@@ -486,6 +487,25 @@ class PlacementClient:
         action = f"show the usages of provider {provider}"
         reply = self._get_part(f"{_path('resource_providers', provider)}/usages", action)
         return dict(body_member(reply, action, "usages", kind=dict))
+
+    def tree_usages(self, root: str, resource_class: str, amount: int) -> Mapping[str, Amounts] | None:
+        """{provider uuid: {class: amount in use}} of the whole tree that contains `root`, in one request.
+
+        Placement shows that beside a place for the `amount` of the class in this tree. None: it has no such
+        place, or speaks less than microversion 1.31.
+        """
+        if not self.speaks(_CANDIDATES_IN_TREE):
+            return None
+        action = f"show the usages of the tree of provider {root}"
+        asked = f"resources={quote(resource_class)}:{amount}&in_tree={root}&limit=1"
+        reply = self._call("GET", f"/allocation_candidates?{asked}", action)
+        summaries = body_member(reply, action, "provider_summaries", kind=dict)
+        if not summaries:
+            return None
+        return {
+            uuid: {name: each["used"] for name, each in summary["resources"].items()}
+            for uuid, summary in summaries.items()
+        }
 
     def reshape(
         self, inventories: Mapping[str, tuple[int, Mapping[str, Inventory]]], *writes: ConsumerAllocations

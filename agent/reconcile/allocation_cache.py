@@ -1,12 +1,13 @@
 """What the passes remember of Placement: the allocations on providers, and the sharing providers."""
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 from typing import NamedTuple
 
 from agent.placement.client import PlacementClient
 from agent.reconcile.one_writer import is_writer_mark
-from agent.shapes import Held, Holders
+from agent.shapes import Held, Holders, Usages
 from agent.tree import Provider, ProviderTree
 
 
@@ -61,6 +62,31 @@ class AllocationCache:
         self._saved = {}
         return FreshAllocations({uuid: holders for uuid, holders in held.items() if holders}, frozenset(kept))
 
+    @property
+    def is_saved(self) -> bool:
+        """Whether what is known is of an earlier run of the agent, and nothing has been read since."""
+        return bool(self._saved)
+
+    def used_otherwise(self, root: str, tree: ProviderTree, held: Held) -> frozenset[str]:
+        """The providers of this host's tree on which not as much is in use as `held` says, in one request.
+
+        What is known of an earlier run counts instead, as long as nothing was read. Another client may have
+        deleted an allocation, or taken a provider out of one: that raises no generation there. All providers,
+        where Placement cannot tell that at once. Raises PlacementError.
+        """
+        in_use = {provider.uuid: Counter[str]() for provider in tree if provider.inventories}
+        held = self._saved or held
+        for uuid in in_use.keys() & held.keys():
+            for amounts in held[uuid].values():
+                in_use[uuid].update(amounts)
+        if not any(in_use.values()):
+            return frozenset()
+        asked = _roomiest(tree, in_use)
+        used = self._client.tree_usages(root, *asked) if asked is not None else None
+        if used is None:
+            return frozenset(in_use)
+        return frozenset(uuid for uuid, amounts in in_use.items() if amounts != Counter(used.get(uuid, {})))
+
     def forget(self) -> None:
         """Read all anew the next time: what was read last was not entered."""
         self._known, self._saved = {}, {}
@@ -98,3 +124,16 @@ class SharingProvidersCache:
     def around(self, tree: ProviderTree) -> ProviderTree:
         """The tree with the sharing providers as they are known; no request is made."""
         return ProviderTree((*tree, *(provider for provider in self._known if provider.uuid not in tree)))
+
+
+def _roomiest(tree: ProviderTree, in_use: Usages) -> tuple[str, int] | None:
+    """(class, the least amount of it that a consumer can have) with the most room on one provider, if any."""
+    room: dict[tuple[str, int], int] = {}
+    for provider in tree:
+        for name, inventory in provider.inventories.items():
+            least = -(-inventory.min_unit // inventory.step_size) * inventory.step_size
+            left = inventory.capacity - in_use[provider.uuid].get(name, 0)
+            if least <= inventory.max_unit:
+                room[name, least] = max(room.get((name, least), 0), left // least)
+    most = max(room, key=lambda asked: room[asked], default=None)
+    return most if most is not None and room[most] > 0 else None

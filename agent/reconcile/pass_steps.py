@@ -223,19 +223,21 @@ class PassSteps:
     def read_held(self, seen: HostView, current: ProviderTree, *, reread: bool, in_full: bool) -> None:
         """Enter into the book what Placement holds on `current`, as far as that may have changed.
 
-        An allocation that another client deletes raises no generation. So with `reread`, providers on which
-        every holder shows are read whatever their generations are, and with `in_full` all. `reread` reads
-        the sharing providers again, too. Raises PlacementError.
+        An allocation that another client deletes raises no generation. So with `reread`, and at the start,
+        providers on which another amount is in use than the book has are read whatever their generations are,
+        and with `in_full` all. `reread` reads the sharing providers again, too. Raises PlacementError.
         """
         whole = self._sharing.add_to(current, reread=reread)
         known = {provider.uuid for provider in whole if provider.inventories}
         with self._tracker.reading() as reading:
             suspects = seen.doubted | self._tracker.doubtful()
-            suspects |= known if in_full else self._tracker.witnesses() if reread else frozenset()
+            if in_full:
+                suspects |= known
+            elif reread or self._allocations.is_saved:
+                held = self._tracker.held()
+                suspects |= self._allocations.used_otherwise(self._root_uuid, current, held)
             fresh = self._allocations.read(whole, suspects)
             holders = {uuid: fresh.held.get(uuid, {}) for uuid in known - fresh.kept}
-            for uuid in (self._tracker.held_otherwise(holders) & known) - holders.keys():
-                holders[uuid] = self._client.provider_allocations(uuid).consumers
             self._tracker.observe(holders, reading)
         self._tracker.find_departed()
 

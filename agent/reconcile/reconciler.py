@@ -266,7 +266,7 @@ class Reconciler:
     def verify(self, why: str, *, in_full: bool = False) -> PassReport:
         """Run a pass that also compares Placement with what the agent wrote there. Does not raise.
 
-        It costs one request, one for each of a few providers on which all holders show, and four for each
+        It costs one request, one more for what is in use if anyone has resources here, and four for each
         provider that a client has written to since. `in_full`: who holds something is read on every provider.
         """
         return self._run_pass(why, reread=True, in_full=in_full)

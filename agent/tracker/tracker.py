@@ -221,14 +221,6 @@ class ResourceTracker:
         """{instance: row of the book}, at one moment."""
         return self._register.under_lock(lambda book: book.rows())
 
-    def witnesses(self) -> frozenset[str]:
-        """The fewest providers on which all show that hold something here; see `Book.witnesses`."""
-        return self._register.under_lock(lambda book: book.witnesses())
-
-    def held_otherwise(self, holders: Held) -> frozenset[str]:
-        """Where else those hold something whose holdings on these providers have changed."""
-        return self._register.under_lock(lambda book: book.held_otherwise(holders))
-
     def observe(self, held: Held, reading: Reading) -> None:
         """Enter the allocations on some providers, read since `reading` began."""
         self._register.observe(held, reading)

@@ -38,6 +38,7 @@ class Disk:
 
     `stalls` and `fails` are the faults of the next commits: seconds that one takes, and how many fail.
     `fails_after` are numbers of commits after which one more fails. `has_failed`: whether one ever did.
+    `lags`: the running agent was not told of a commit, so what it knows may not all be on the disk.
     """
 
     def __init__(self) -> None:
@@ -47,6 +48,7 @@ class Disk:
         self.fails = 0
         self.fails_after: list[int] = []
         self.has_failed = False
+        self.lags = False
 
     def empty(self) -> None:
         """Somebody put an empty state directory in its place."""
@@ -107,6 +109,7 @@ class _Ticket:
             self.waiting.remove(task)
             if not self.answered and scheduler.now >= end:
                 self.cancelled = not self.begun
+                self.file.disk.lags = True
                 raise DatabaseTimeout(self.file.path, timeout_s, begun=self.begun)
         if self.error is not None:
             raise self.error
@@ -119,6 +122,7 @@ class SimulatedFile:
     def __init__(self, disk: Disk, scheduler: Scheduler, process: Process) -> None:
         self.path = Path(f"/{process.name}/agent.db")
         self.disk = disk
+        disk.lags = False
         self.scheduler = scheduler
         self.process = process
         self.committed: Callable[[float], None] = lambda seconds: None
@@ -200,6 +204,7 @@ class SimulatedFile:
             connection.execute("ROLLBACK" if fails else "COMMIT")
             if fails:
                 self.disk.has_failed = True
+                self.disk.lags = True
                 for ticket in group:
                     ticket.error = DatabaseUnwritable(self.path, "Input/output error")
         if wrote:

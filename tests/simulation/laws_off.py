@@ -24,6 +24,8 @@ from agent.errors import StateError
 from agent.moves.states import Move, MoveState
 from agent.placement.client import PlacementClient
 from agent.placement.replies import WriteRefused, WriteUnknown
+from agent.providers.unclaimed import UnheldUse
+from agent.reconcile.allocation_cache import AllocationCache
 from agent.reconcile.one_writer import Writer
 from agent.reshape import relocate
 from agent.state.journal import Journal, PendingWrite
@@ -213,6 +215,10 @@ def _reserved() -> Patches:
     return [patch.object(Row, "unheld", property(lambda row: row.unclaimed))]
 
 
+def _offered() -> Patches:
+    return [patch.object(UnheldUse, "reserve", lambda self, tree, owned: tree)]
+
+
 def _held_for_guest() -> Patches:
     return [
         patch.object(Book, "note_departed", lambda self, departed: None),
@@ -221,9 +227,9 @@ def _held_for_guest() -> Patches:
     ]
 
 
-def _witnesses() -> Patches:
+def _deletions() -> Patches:
     return [
-        patch.object(Book, "witnesses", lambda self: frozenset()),
+        patch.object(AllocationCache, "used_otherwise", lambda self, root, tree, held: frozenset()),
         patch.object(ResourceTracker, "observe", lambda self, held, reading: None),
     ]
 
@@ -245,16 +251,17 @@ LAWS_OFF = {
     "unknown": LawOff("an unknown write is not a refused one", _unknown, 17),
     "fences": LawOff("a doubt ends by a fence", _fences, 81),
     "durable-doubts": LawOff("a doubt survives a restart", _durable_doubts, 126),
-    "delivery": LawOff("doubts are followed up without a request", _recovery, 256),
+    "delivery": LawOff("doubts are followed up without a request", _recovery, 18),
     "same-generation": LawOff("a write ends the doubts of its own generation", _same_generation, 42),
     "taken-back": LawOff("a step that the disk refused is taken back", _taken_back, 110),
     "finished-begins": LawOff("an interrupted begin is finished before the end", _finished_begins, 200),
     "stalls": LawOff("a commit that stalls is unknown", _stalls, 79),
     "turns": LawOff("one operation at a time for each consumer", _turns, 13),
     "ages": LawOff("no age is by the wall clock", _ages, 30),
+    "offered": LawOff("nothing claimed or used is on offer", _offered, 13),
     "reserved": LawOff("what is claimed or used, and not held, is reserved", _reserved, 30),
     "held-for-guest": LawOff("a migration holds for its guest while that is here", _held_for_guest, 11),
-    "witnesses": LawOff("a deletion that raises no generation is noticed", _witnesses, 62),
+    "deletions": LawOff("a deletion that raises no generation is noticed", _deletions, 29),
     "one-writer": LawOff("one agent writes for a host", _one_writer, 150),
     "release": LawOff("a release gives back what is held", _release, 449),
 }

@@ -457,13 +457,15 @@ class Host:
         return replace(self._hardware, guests=guests)
 
     def _show(self) -> None:
-        driver = self._starting[1]
-        if not self.process.dead:
+        driver, shown = self._starting[1], None
+        # Another task may show something newer while this one waits for the driver's lock.
+        while not self.process.dead and shown != self._shown():
+            shown = self._shown()
             driver.change(
-                guests=self._shown().guests,
-                nics=self._hardware.nics,
-                flat_devices=self._hardware.flat_devices,
-                report_numa=self._hardware.report_numa,
+                guests=shown.guests,
+                nics=shown.nics,
+                flat_devices=shown.flat_devices,
+                report_numa=shown.report_numa,
             )
 
 

@@ -449,6 +449,7 @@ class Oracle:
             self._one_owner(host, rows, self.scheduler.now)
             self._promises_are_kept(host, rows)
             self._rows_agree(host, rows)
+            self._nothing_is_in_doubt(host)
             self._nothing_leaked(host, rows)
             self._nothing_needed_is_offered(host, rows)
         self._pool_is_claimed()
@@ -476,6 +477,19 @@ class Oracle:
                 raise Violation(
                     "nothing is lost",
                     f"{who} claims {lacking} on host {host.name}, and Placement holds {dict(there)}",
+                )
+
+    def _nothing_is_in_doubt(self, host: Host) -> None:
+        """Each write without an answer is known to be done, or made impossible: else it counts for ever."""
+        if host.disk.lags:
+            return  # it may show what the agent has ended since; the next start ends that once more
+        for (text,) in host.disk.rows("SELECT doubt FROM doubts ORDER BY since, id"):
+            doubt = json.loads(text)
+            if doubt["state"] == "open":
+                who = ", ".join(self.name(write["consumer"]) for write in doubt["writes"])
+                raise Violation(
+                    "all comes to rest",
+                    f"the outcome of the {doubt['kind']} of {who} on host {host.name} is not known",
                 )
 
     def _is_one_of_several_alike(self, row: Row, rows: Mapping[str, Row]) -> bool:

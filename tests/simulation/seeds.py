@@ -40,6 +40,8 @@ many have moves that are ended right after an interrupted begin, as many have cl
 write for them is in doubt that cannot be written again, and as many have reshapes after a unit got free."""
 FOREIGN = 0.15
 """So many of the histories have moves of a control plane, and as many lose allocations to others."""
+HEALED = 0.08
+"""So many of the histories have repairs whose answers are lost."""
 CLONED = 0.08
 """So many of the histories have a host whose disk is copied into another machine."""
 GROWTH: tuple[dict[str, int], ...] = (
@@ -104,6 +106,8 @@ class Narrator:
             self.plots += ["slow_start"] * 2
         if Random(f"taken {seed}").random() < FOREIGN:
             self.mishaps.append("taken")
+        if Random(f"healed {seed}").random() < HEALED:
+            self.plots += ["healed"] * 2
         if Random(f"cloned {seed}").random() < CLONED:
             self.mishaps += ["clone"] * 2
         self.fast = dice.random() < 0.5
@@ -293,6 +297,21 @@ class Narrator:
         ]
         return steps + self._end(host, consumer)
 
+    def _healed(self, consumer: str) -> list[Step]:
+        """Another client takes the allocation of a guest away, and the answer to its repair is lost.
+
+        Nobody asks for anything of the guest again.
+        """
+        host = self._near()
+        return [
+            Step("claims", (host, consumer), self._amounts()),
+            Step("guest_starts", (host, consumer)),
+            Step("deletes_allocation", (consumer,)),
+            Step("looks", (host,)),
+            Step("next_write", (host, self.dice.choice((*DONE, Fate.PROXY_LATE)), 50.0)),
+            Step("audits", (host,)),
+        ]
+
     def _takeover(self, consumer: str) -> list[Step]:
         host, amounts = self._near(), self._amounts()
         steps = [Step("schedules", (host, consumer), amounts)]
@@ -423,7 +442,7 @@ class Narrator:
     def _taken(self) -> list[Step]:
         """Another client takes the allocation of whoever that is."""
         consumer = self.dice.choice(CONSUMERS)
-        verb = self.dice.choice(("deletes_allocation", "empties_allocation"))
+        verb = self.dice.choice(("deletes_allocation", "empties_allocation", "narrows_allocation"))
         healed = [Step("audits", (self._near(),))] if self.dice.random() < 0.3 else []
         return [Step(verb, (consumer,)), *healed]
 

@@ -73,6 +73,7 @@ SENTENCES = {
     "deletes_allocation": "an admin deletes the allocations of {0}",
     "empties_allocation": "an admin writes that {0} holds nothing",
     "rewrites_allocation": "an admin writes {1} times that {0} holds what it holds",
+    "narrows_allocation": "an admin takes a provider out of the allocations of {0}",
     "control_plane_moves": "a control plane moves {1}, whose guest is on host {0}, to host {2} as {3}",
     "begins_move": "host {0} is asked to begin a {3} of {1} as {2}, with {amounts}",
     "confirms": "host {0} is asked to confirm {1}",
@@ -507,6 +508,14 @@ class Story:
             if held:
                 body = self._body(uuid, {at: {"resources": dict(each)} for at, each in held.items()})
                 self._do("PUT", f"/allocations/{uuid}", body)
+
+    def narrows_allocation(self, consumer: str) -> None:
+        """No generation of the provider that is left out shows it."""
+        record = self.network.model.consumers.get(uuid_of(consumer))
+        if record is not None and len(record.allocations) > 1:
+            _, *rest = sorted(record.allocations)
+            left = {at: {"resources": dict(record.allocations[at])} for at in rest}
+            self._do("PUT", f"/allocations/{uuid_of(consumer)}", self._body(uuid_of(consumer), left))
 
     def control_plane_moves(self, host: str, consumer: str, target: str, migration: str) -> None:
         """Of an instance without a claim, as nova does: the migration gets what it had on this host."""

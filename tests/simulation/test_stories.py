@@ -759,3 +759,35 @@ def test_two_machines_with_one_disk_heal_nothing_of_each_other_and_adopt_ends_it
         assert not a.claims("web4", VCPU=1).granted and not a.clone_claims("web4", VCPU=1).granted
         story.comes_to_rest()
         assert a.claims("web4", VCPU=1).granted
+
+
+@pytest.mark.parametrize("fate", [Fate.RESET_AFTER, Fate.LATE, Fate.PROXY_LATE])
+def test_a_repair_whose_answer_is_lost_is_followed_up_though_nobody_asks_again(fate: Fate) -> None:
+    with Story("a") as story:
+        a = story.host("a")
+        assert a.claims("web1", **WEB).granted
+        a.guest_starts("web1")
+        story.deletes_allocation("web1")
+        a.looks()
+        story.next_write("a", fate)
+        a.audits()
+        story.comes_to_rest()
+        assert a.audits().granted and story.held("web1") == WEB
+
+
+def test_a_claim_in_doubt_for_its_guest_does_not_let_an_audit_delete_what_a_migration_holds_for_it() -> None:
+    """An admin deleted the instance; the claim of the first audit does not fit beside its migration."""
+    alone = {"VCPU": 1, "PGPU": 1}
+    with Story() as story:
+        a = story.host("a")
+        story.schedules("a", "web1", **alone)
+        a.stranger_starts("web1", **alone)
+        story.control_plane_moves("a", "web1", "b", "foreign1")
+        story.deletes_allocation("web1")
+        with story.meanwhile():
+            story.next_write("a", Fate.RESET_AFTER)
+            a.audits()
+            story.answers_come()
+            a.audits()
+        story.comes_to_rest()
+        assert story.held("foreign1") == alone
