@@ -10,7 +10,7 @@ from agent.audit.cases import ConsumerCase, MoveCase, RowCase
 from agent.audit.finding import Finding
 from agent.audit.findings import judge_consumer, judge_move, judge_row
 from agent.audit.observation import Observation
-from agent.claims.claim import Claim
+from agent.claims.claim import Claim, ClaimState
 from agent.claims.fit import ProviderIndex
 from agent.driver import Guest
 from agent.errors import ClaimConflict, PlacementError
@@ -181,8 +181,8 @@ class AuditReader:
     ) -> Mapping[str, ConsumerAllocations]:
         """The guests whose place here the consumer may hold, as a migration that a control plane made.
 
-        They have neither a claim nor an allocation here. Read after the consumer: then its migration is over
-        if its instance is back. Raises PlacementError.
+        They have no allocation here, and no claim but one that is not granted yet. Read after the consumer:
+        then its migration is over if its instance is back. Raises PlacementError.
         """
         consumer = placed.consumer
         if consumer in claims or consumer in observation.guests:
@@ -190,10 +190,11 @@ class AuditReader:
         here = {name for amounts in observation.own_part(placed.allocations).values() for name in amounts}
         if not here or not may_be_migration(placed.consumer_type):
             return {}
+        granted = {uuid for uuid, claim in claims.items() if claim.state is not ClaimState.CLAIMING}
         return {
             uuid: self._client.allocations_of(uuid)
             for uuid, guest in observation.guests.items()
-            if uuid not in claims and uuid not in observation.consumers and here & guest.resources.keys()
+            if uuid not in granted and uuid not in observation.consumers and here & guest.resources.keys()
         }
 
     def judge_move(self, observation: Observation, move: Move) -> Finding | None:
