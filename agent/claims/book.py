@@ -31,7 +31,7 @@ from agent.driver import Guest
 from agent.providers.device_health import Cordoned, idle_cordoned
 from agent.providers.divided_cards import Card, CardStock
 from agent.providers.exclusive import room
-from agent.shapes import Allocations, Held, Holders, Units, UnitsToMake, Usages, beyond
+from agent.shapes import Allocations, Held, Holders, Units, UnitsToMake, Usages, beyond, largest
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -52,7 +52,7 @@ class Survey(NamedTuple):
 
     `unheld` {instance: {provider: {class: amount}}} is what must be reserved; `claimed` and `unclaimed` are
     its two parts, with a claim and used without one. `names` are of the instances in it, for people.
-    `found`: see `Place`.
+    `found`: see `Place`. The instances that are `departed` live on other hosts.
     """
 
     used: Usages
@@ -61,6 +61,7 @@ class Survey(NamedTuple):
     unclaimed: Mapping[str, Usages]
     names: Mapping[str, str]
     found: frozenset[str]
+    departed: frozenset[str]
 
 
 class Book:
@@ -136,21 +137,17 @@ class Book:
         """
         unheld: dict[str, Usages] = {}
         spent: set[str] = set()
-        for instance, amounts in sorted(self._unheld.items()):
+        for instance in sorted(self._unheld):
             row = self._rows[instance]
-            rest = row.unclaimed if self._growing & row.claimed.keys() else amounts
             if instance in self._departed:
                 if row.guest is None:
                     continue  # the instance is on another host, and so is its guest
                 for consumer in self._departed[instance]:
-                    held = self._held.get(consumer, {})
-                    if (
-                        consumer not in spent
-                        and consumer not in self._instances
-                        and rest != (left := beyond(rest, held))
-                    ):
-                        rest = left
+                    whole = self._with_place(row, consumer)
+                    if consumer not in spent | self._instances.keys() and whole.unheld != row.unheld:
+                        row = whole
                         spent.add(consumer)
+            rest = row.unclaimed if self._growing & row.claimed.keys() else row.unheld
             if rest:
                 unheld[instance] = rest
         return unheld
@@ -172,9 +169,16 @@ class Book:
             if any(self.host.is_own(uuid) for uuid in unheld)
         }
 
-    def unheld_by_row(self) -> Mapping[str, Usages]:
-        """As `unheld`, whoever else may hold it for the row."""
-        return dict(self._unheld)
+    def holds_place(self, consumer: str, instance: str) -> bool:
+        """Whether the consumer holds here just what the instance does not, in whichever cell its guest is."""
+        row = self._with_place(self.row(instance), consumer)
+        has, needed = self.held_by(consumer), largest((row.claimed_amounts, row.used.amounts))
+        return not (self._in_own_tree(row.unheld) or beyond(self._in_own_tree(has), needed))
+
+    def _with_place(self, row: Row, consumer: str) -> Row:
+        """The row with what the consumer holds, as its migration. That says where its guest is."""
+        whole = row.with_held({**row.held, consumer: self.held_by(consumer)})
+        return whole if row.guest is None else replace(whole, used=use_of(whole, self._place))
 
     def note_departed(self, departed: Mapping[str, Collection[str]]) -> None:
         """These instances live on other hosts: {instance: consumers that may hold its place here}."""
@@ -357,7 +361,8 @@ class Book:
             if (part := beyond(amounts, claimed.get(instance, {})))
         }
         names = {instance: _name_of(self._rows[instance]) for instance in unheld}
-        return Survey(book.used, unheld, claimed, unclaimed, names, self._place.found)
+        departed = frozenset(self._departed)
+        return Survey(book.used, unheld, claimed, unclaimed, names, self._place.found, departed)
 
     # Held: what Placement was read to hold, and what the agent wrote
 

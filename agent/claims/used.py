@@ -73,10 +73,10 @@ class _Attribution:
         self._rest = {name: amount for name, amount in guest.resources.items() if amount > 0}
 
     def use(self) -> Use:
-        units, stray = self._units()
+        has = self._has()
+        units, stray = self._units(has)
         if self._guest.state in IDLE and self._guest.uuid not in self._place.found:
             return Use({}, units, stray)
-        has = self._has()
         for uuid, classes in units.items():
             for name, exact in classes.items():
                 self._add_units(uuid, name, len(exact), has)
@@ -106,10 +106,13 @@ class _Attribution:
             if uuid in held or tree.get(uuid) is not None
         }
 
-    def _units(self) -> tuple[dict[str, dict[str, tuple[str, ...]]], tuple[UsedUnit, ...]]:
+    def _units(self, has: Usages) -> tuple[dict[str, dict[str, tuple[str, ...]]], tuple[UsedUnit, ...]]:
         """({provider: {class: units}}, units that are nowhere on this host)"""
         claimed = {
-            (name, unit): uuid for claim in self._row.claimed.values() for uuid, name, unit in claim.exact
+            (name, unit): uuid
+            for claim in self._row.claimed.values()
+            for uuid, name, unit in claim.exact
+            if uuid in has
         }
         units: dict[str, dict[str, tuple[str, ...]]] = {}
         stray = []

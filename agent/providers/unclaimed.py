@@ -21,7 +21,8 @@ class UnheldUse:
     """{instance: {provider: {class: amount}}} that is claimed or used beyond what Placement holds for it.
 
     `claimed` and `unclaimed` are the two parts of that: with a claim, and used without one. `names` are the
-    instances', for people. `found` are guests that were here before the state directory was.
+    instances', for people. `found` are guests that were here before the state directory was, and the
+    instances that are `departed` live on other hosts, whatever is claimed for them here.
     """
 
     by_instance: Mapping[str, Usages] = field(default_factory=dict)
@@ -29,6 +30,7 @@ class UnheldUse:
     unclaimed: Mapping[str, Usages] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
     found: frozenset[str] = frozenset()
+    departed: frozenset[str] = frozenset()
 
     def reserve(self, tree: ProviderTree, owned: OwnedProviders) -> ProviderTree:
         """The tree with these amounts reserved, as far as the agent writes the inventories itself."""
@@ -76,7 +78,7 @@ class UnheldUse:
                 "grow`), or take it away from the guest."
             )
         claimed = self.claimed.get(instance, {})
-        if claimed:
+        if claimed and instance not in self.departed:
             yield (
                 f"{name} has a claim of {_text(claimed, tree)} that Placement does not hold: another client "
                 "deleted or changed its allocation, or the agent's records or Placement were restored from a "

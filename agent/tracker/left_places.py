@@ -8,6 +8,7 @@ looked for wherever the reshapes of this host may have led it.
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain
 
 from agent.claims.book import Book
@@ -159,16 +160,16 @@ class Departures:
         self._places = LeftPlaces(context)
 
     def find(self) -> None:
-        """Ask Placement, where another consumer may hold the place, or no guest is here.
+        """Ask Placement, where a claim's place is not held, or another consumer may hold it for its guest.
 
-        A consumer without a type counts as the migration only where it holds just the place. Without such a
-        suspicion that costs nothing. Raises PlacementError.
+        Where all hold their places, and beside guests that have none, that costs nothing. A consumer without
+        a type counts as the migration only where it holds just the place. Raises PlacementError.
         """
         register, client = self._context.register, self._context.client
-        beside, unheld = register.under_lock(lambda book: (book.strangers_beside(), book.unheld_by_row()))
+        beside, claimed = register.under_lock(lambda book: (book.strangers_beside(), frozenset(book.claims)))
         departed: dict[str, list[str]] = {}
         for instance, strangers in beside.items():
-            if not strangers and instance in self._context.guests:
+            if not strangers and instance not in claimed and instance in self._context.guests:
                 continue
             held = client.allocations_of(instance)
             if not self._places.has_left(held):
@@ -176,7 +177,7 @@ class Departures:
             departed[instance] = []
             for stranger in strangers:
                 other = client.allocations_of(stranger)
-                alike = self._places.own_part(other.allocations) == unheld[instance]
-                if (is_migration if not alike else resembles_migration)(holder(other), holder(held)):
+                alike = register.under_lock(partial(Book.holds_place, consumer=stranger, instance=instance))
+                if (resembles_migration if alike else is_migration)(holder(other), holder(held)):
                     departed[instance].append(stranger)
         register.under_lock(lambda book: book.note_departed(departed))

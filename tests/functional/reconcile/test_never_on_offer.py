@@ -14,7 +14,7 @@ from kits.reshape import ROOT, World
 from agent.claims.claim import Claim
 from agent.claims.parse_request import ClaimRequest, RequestGroup
 from agent.driver import DescribedInventory, DescribedProvider, Guest, GuestState, UsedUnit
-from agent.placement.client import ConsumerAllocations
+from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.shapes import Allocations
 from agent.tree import Inventory, Provider
 
@@ -170,3 +170,55 @@ def test_a_verification_has_the_rest_of_a_claim_reserved(world: World) -> None:
         world.tracker.release(has.consumer)
         world.again()
         assert offered(world, slots) == free(world, slots, beside)
+
+
+CELLS = tuple(
+    DescribedProvider(
+        f"cell{n}",
+        "node1",
+        {"VCPU": DescribedInventory(16), "MEMORY_MB": DescribedInventory(16384)},
+        device=f"numa:{n}",
+    )
+    for n in range(2)
+)
+
+
+@pytest.mark.parametrize("typed", [True, False], ids=["MIGRATION", "no types"])
+@pytest.mark.parametrize("claimed", [False, True], ids=["unclaimed", "claimed"])
+def test_the_place_of_a_guest_that_a_control_plane_moves_is_held_once(
+    world: World, typed: bool, claimed: bool
+) -> None:
+    """Of two cells, where nothing but the migration's allocation says in which the guest is.
+
+    With it nothing is reserved a second time, in either cell; without it, all that the guest uses.
+    """
+    world.see(DescribedProvider("node1", None, {}), *CELLS, *CARDS)
+    client = world.raw if typed else PlacementClient(world.tap.inner, microversion="1.36")
+    slots = [(world.uuid(cell), name) for cell in ("cell0", "cell1") for name in ("VCPU", "MEMORY_MB")]
+    place = {world.uuid("cell1"): {"VCPU": 2, "MEMORY_MB": 4096}, world.uuid("gpu0"): {"PGPU": 1}}
+    used = {"VCPU": 2, "MEMORY_MB": 4096, "PGPU": 1}
+    consumer, migration = str(uuid4()), str(uuid4())
+    client.write_allocations(ConsumerAllocations(consumer, place))
+    if claimed:
+        assert world.tracker.claim(ClaimRequest(consumer, (RequestGroup("", used),))).claim.adopted
+    world.driver.domains = (
+        Guest(consumer, "web1", GuestState.RUNNING, used, (UsedUnit("PGPU", "0000:80:00.0", "pci:"),)),
+    )
+    assert world.again().problems == ()
+    base = offered(world, [*slots, (world.uuid("gpu0"), "PGPU")])
+    held = client.allocations_of(consumer)
+    client.write_allocations(
+        ConsumerAllocations(migration, place, consumer_type="MIGRATION"),
+        replace(held, allocations={ELSEWHERE: used}),
+    )
+    for _ in range(2):
+        world.again()
+        assert offered(world, base) == base
+    world.raw.delete_allocations(migration)
+    world.again()
+    after = offered(world, base)
+    for name in ("VCPU", "MEMORY_MB"):
+        assert sum(after[slot] for slot in slots if slot[1] == name) == sum(
+            base[slot] for slot in slots if slot[1] == name
+        )
+    assert after[world.uuid("gpu0"), "PGPU"] == 0

@@ -14,6 +14,7 @@ from agent.driver import DescribedInventory, DescribedProvider, Guest, GuestStat
 from agent.errors import DoesNotFit, PlacementFull
 from agent.placement.client import ConsumerAllocations
 from agent.tracker.replace_claim import replace_claim
+from agent.tree import Inventory, Provider
 
 MEMORY, VCPU, VF = "MEMORY_MB", "VCPU", "SRIOV_NET_VF"
 VFS = ("0000:41:02.0", "0000:41:02.1", "0000:41:02.2", "0000:41:02.3")
@@ -181,7 +182,7 @@ def test_no_scheduler_comes_between_the_end_of_a_reservation_and_the_claim(world
 def test_a_claim_whose_allocation_another_client_took_away_is_reserved_until_one_heal(
     world: World, how: str, state: GuestState | None
 ) -> None:
-    """A claimed guest runs, is shut off, or is yet to start."""
+    """Scenario N1: a claimed guest runs, is shut off, or is yet to start."""
     world.see(*TREE)
     claim = world.tracker.claim(ask(VCPU=8, MEMORY_MB=30000, PGPU=1)).claim
     if state is not None:
@@ -349,6 +350,27 @@ def test_what_a_guest_that_was_left_behind_uses_is_reserved_until_it_is_gone(wor
     world.raw.write_allocations(replace(world.raw.allocations_of(claim.consumer), allocations={}))
     world.again()
     assert offered(world, MEMORY) == 2256
+    world.driver.domains = ()
+    world.again()
+    assert offered(world, MEMORY) == 32256
+
+
+def test_a_guest_that_came_back_after_an_evacuation_is_not_said_to_have_lost_its_allocation(
+    world: World,
+) -> None:
+    """It is on another host by now, from the first look on: nothing is to be healed here."""
+    world.see(*TREE)
+    claim = world.tracker.claim(ask(VCPU=2, MEMORY_MB=30000)).claim
+    world.raw.create_provider(Provider(elsewhere := str(uuid4()), "node2", None))
+    world.raw.put_inventories(elsewhere, 0, {VCPU: Inventory(8), MEMORY: Inventory(30000)})
+    left = replace(
+        world.raw.allocations_of(claim.consumer), allocations={elsewhere: {VCPU: 2, MEMORY: 30000}}
+    )
+    world.raw.write_allocations(left)
+    world.driver.domains = (guest(claim.consumer, 2, 30000),)
+    for _ in range(2):
+        assert world.again().problems == ()
+        assert offered(world, MEMORY) == 2256
     world.driver.domains = ()
     world.again()
     assert offered(world, MEMORY) == 32256

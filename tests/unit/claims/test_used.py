@@ -179,3 +179,19 @@ def test_a_claimed_unit_that_is_nowhere_is_gone_and_one_that_moved_is_not() -> N
     gone = Row(GUEST, claimed={GUEST: claim({"nic0": {"SRIOV_NET_VF": 1}}, nic0="vf9")})
     assert list(gone_units(FLAT, [here])) == []
     assert list(gone_units(FLAT, [gone])) == [("nic0", "SRIOV_NET_VF", "vf9", GUEST)]
+
+
+def test_a_unit_whose_claim_names_a_provider_that_is_gone_is_used_where_it_is_offered_now() -> None:
+    """Another client deleted the allocation before the reshape, which so left the claim as it was."""
+    row = Row(
+        GUEST,
+        {},
+        {GUEST: claim({"gone": {"SRIOV_NET_VF": 1}}, gone="vf2")},
+        guest({}, units=(vf("vf2"),)),
+    )
+    use = use_of(row, FLAT)
+    assert (use.amounts, use.units, use.stray) == (
+        {"nic1": {"SRIOV_NET_VF": 1}},
+        {"nic1": {"SRIOV_NET_VF": ("vf2",)}},
+        (),
+    )
