@@ -43,7 +43,8 @@ class Observation:
     `leads` are the driver's move instructions: to where a reshape may have moved what a claim has, of which
     the agent's restored journal does not know.
     `lost`: the consumers whose claims a restored database of Placement does not have.
-    `settling`: the consumers of which the agent itself is finding out what became of a write.
+    `found`: the guests that were here before the state directory, see `Place`. `settling`: the consumers of
+    which the agent itself is finding out what became of a write.
     """
 
     host: ProviderIndex
@@ -65,6 +66,7 @@ class Observation:
     unhealthy: Mapping[str, DeviceHealth] = field(default_factory=dict)
     whereabouts: Mapping[str, Collection[Allocations]] = field(default_factory=dict)
     leads: Sequence[Instruction] = ()
+    found: frozenset[str] = frozenset()
     settling: frozenset[str] = frozenset()
     lost: frozenset[str] = frozenset()
 
@@ -130,7 +132,7 @@ class Observation:
     @property
     def place(self) -> Place:
         """The host as the book sees it."""
-        return Place(self.host, self.offered, self.cells)
+        return Place(self.host, self.offered, self.cells, self.found)
 
     @property
     def instances(self) -> Mapping[str, str]:

@@ -89,6 +89,7 @@ class AuditReader:
             },
             ages={consumer: self._tracker.age_s(claim.since) for consumer, claim in known.claims.items()},
             unhealthy=self._tracker.cordons.unhealthy(),
+            found=self._tracker.found_guests(),
         )
         observation = replace(observation, elsewhere=self._elsewhere(observation))
         return replace(observation, types=self._types(observation))

@@ -29,7 +29,8 @@ class UnclaimedInstance(FindingKind):
     name = "unclaimed instance"
     rows = (
         TableRow(
-            "A guest that is not shut off has neither a claim nor an allocation.",
+            "A guest has neither a claim nor an allocation. A guest that is shut off only if it was here "
+            "before the state directory: what was claimed for it is not known.",
             "A claim of what the guest uses, with the devices that it has. If that does not fit, the finding "
             "lists the shortfalls and has no repair.",
             "no",
@@ -46,7 +47,7 @@ class UnclaimedInstance(FindingKind):
         if case.claim is not None or case.guest is None:
             return None
         if not case.placed.allocations:
-            if case.guest.state in IDLE:
+            if case.guest.state in IDLE and case.consumer not in case.observation.found:
                 return None  # it uses nothing
             return self._without_allocation(case, case.guest)
         if not case.parts.here or (case.placed.project_id, case.placed.user_id) != AGENT_IDENTITY:

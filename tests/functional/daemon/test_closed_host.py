@@ -90,7 +90,7 @@ def make(placement: Placement, tmp_path: Path) -> Iterator[Make]:
 
 
 def test_schedulers_pass_over_a_host_whose_driver_is_away_until_it_is_back(make: Make) -> None:
-    """Own claims are refused, schedulers are not sent here; both come back with the driver."""
+    """Scenario N3: own claims are refused, schedulers are not sent here; both come back with the driver."""
     host = make()
     held = host.world.operations.claim(request(VCPU=1, DISK_GB=1))
     before, inventories = host.traits, host.raw.provider_inventories(host.root.uuid)[1]

@@ -141,11 +141,13 @@ def test_a_guest_that_was_off_before_the_state_directory_was_there_is_claimed_wh
     reasons = world.operations.status()["reasons"]
     assert any(each.startswith(NEW_DIRECTORY) and "1 of the guests was here" in each for each in reasons)
     assert not claims(world)
+    world.retries.clear()
     with serving(world.operations, tmp_path / "s"):
         world.retries.clear()
         done = plimsoll(tmp_path / "s", "gate", "claim-running")
         assert (done.returncode, done.stderr) == (ExitCode.DONE, "") and "web1" in done.stdout
         assert world.retries == [AT_ONCE_S], "the pass that takes the reasons back"
     assert claims(world) == {UUID}
+    assert world.retries, "a pass is requested at once, which has status say so"
     world.agent.reconcile("its claim")
     assert not any(each.startswith(NEW_DIRECTORY) for each in world.operations.status()["reasons"])
