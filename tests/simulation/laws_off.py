@@ -263,7 +263,7 @@ LAWS_OFF = {
     "held-for-guest": LawOff("a migration holds for its guest while that is here", _held_for_guest, 11),
     "deletions": LawOff("a deletion that raises no generation is noticed", _deletions, 29),
     "one-writer": LawOff("one agent writes for a host", _one_writer, 150),
-    "release": LawOff("a release gives back what is held", _release, 449),
+    "release": LawOff("a release gives back what is held", _release, 120),
 }
 
 

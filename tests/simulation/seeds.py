@@ -125,7 +125,13 @@ class Narrator:
         steps: list[Step] = []
         while plots:
             plot = dice.choice(plots)
-            steps += [plot.pop(0), *self._pause()]
+            step = plot.pop(0)
+            follows = (step.verb, plot[0].verb if plot else "")
+            steps.append(step)
+            if follows == ("looks", "gate_sees_end"):
+                steps.append(Step("lets", (dice.randint(1, 60),)))  # the guest ends in the midst of the look
+            elif follows != ("next_write", "looks"):
+                steps += self._pause()
             if trouble and dice.random() < 0.4:
                 for step in trouble.pop():
                     at_once = step.verb in AT_ONCE and dice.random() < 0.7
@@ -214,7 +220,8 @@ class Narrator:
         host = self._near()
         steps = [Step("gate_lets_in", (host, consumer), tuple(WITH_DISK.items())), Step("answers_come")]
         if self.dice.random() < 0.7:
-            steps.append(Step("next_write", (host, self.dice.choice(DONE), 1.0)))
+            # A host that meets a reset connection reads at once what became of its write.
+            steps.append(Step("next_write", (host, self.dice.choice((*DONE, *[Fate.LATE] * 6)), 1.0)))
         steps.append(Step("looks", (host,)))
         if self.dice.random() < 0.5:  # its domain does not name the disk: another claim replaces this one
             steps.append(Step("gate_sees_end", (host, consumer)))
