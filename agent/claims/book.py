@@ -31,7 +31,7 @@ from agent.driver import Guest
 from agent.providers.device_health import Cordoned, idle_cordoned
 from agent.providers.divided_cards import Card, CardStock
 from agent.providers.exclusive import room
-from agent.shapes import Allocations, Held, Holders, Units, UnitsToMake, Usages, beyond, largest
+from agent.shapes import Allocations, Held, Holders, Units, UnitsToMake, Usages, beyond, largest, total
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -151,6 +151,11 @@ class Book:
             if rest:
                 unheld[instance] = rest
         return unheld
+
+    def unheld_of_others(self, consumer: str) -> Usages:
+        """{provider: {class: amount}} of `unheld` of all rows but the consumer's."""
+        instance = self._instances.get(consumer, consumer)
+        return total(amounts for each, amounts in self.unheld().items() if each != instance)
 
     def strangers_beside(self) -> Mapping[str, Collection[str]]:
         """{instance with something unheld: the consumers without a claim or guest that have such amounts}"""

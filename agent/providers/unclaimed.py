@@ -121,7 +121,7 @@ def without_reservations(
 def released(inventory: Inventory, amount: int, least: int) -> Inventory:
     """The inventory with the reservation of that amount taken back, and not less than `least` reserved."""
     lower = inventory.reserved - _units_for(inventory, amount)
-    return replace(inventory, reserved=min(inventory.reserved, max(least, lower)))
+    return replace(inventory, reserved=min(inventory.total, max(least, lower)))
 
 
 def _lowered(inventory: Inventory, base: Inventory | None) -> Inventory:

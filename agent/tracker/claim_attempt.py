@@ -179,6 +179,7 @@ class ClaimAttempt:
         writer, client = self._context.writer, self._context.client
         write = allocations_for(intent, self._generation)
         outcome = self._context.send_in_reserved(
+            self._consumer,
             self._unheld,
             lambda inventories: writer.send_and_read(
                 DoubtKind.CLAIM,

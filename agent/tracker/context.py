@@ -18,7 +18,7 @@ from agent.errors import (
 )
 from agent.placement.client import PlacementClient
 from agent.placement.replies import WriteOutcome, WriteRefused
-from agent.providers.unclaimed import released
+from agent.providers.unclaimed import released, with_reserved
 from agent.shapes import Allocations, Usages
 from agent.state.pause import Pause
 from agent.tracker.guarded_write import GuardedWriter, Inventories
@@ -189,9 +189,9 @@ class TrackerContext:
         return tuple(host.tree[uuid].name if uuid in host.tree else uuid for uuid in missing)
 
     def send_in_reserved(
-        self, unheld: Usages, send: Callable[[Inventories | None], WriteOutcome]
+        self, consumer: str, unheld: Usages, send: Callable[[Inventories | None], WriteOutcome]
     ) -> WriteOutcome:
-        """Send a write for a row together with the end of what passes reserved for it, `unheld`.
+        """Send a write for a row together with the end of what passes reserved for it, at most `unheld`.
 
         One transaction of Placement does both, so that no scheduler comes in between. `send` takes the
         inventories to write. Where Placement forbids the agent to reshape, the reservation ends just before
@@ -199,7 +199,7 @@ class TrackerContext:
         """
         outcome: WriteOutcome | None = None
         for attempt in range(CONFLICTS_MAX):
-            lowered = self._without_reserved(unheld)
+            lowered = self._without_reserved(consumer, unheld)
             if not lowered:
                 break
             self.placement.report_taken_back()
@@ -217,21 +217,23 @@ class TrackerContext:
                 return outcome
         return send(None)
 
-    def _without_reserved(self, unheld: Usages) -> Inventories:
+    def _without_reserved(self, consumer: str, unheld: Usages) -> Inventories:
         """The inventories of this host's own providers without these reservations, where that changes them.
 
-        Raises PlacementError.
+        What other rows need stays reserved, or becomes so: less than `unheld` may have been reserved for this
+        row, as what may be its migration holds its place. Raises PlacementError.
         """
-        host = self.register.host
+        host, owned = self.register.host, self.register.owned()
         lowered: dict[str, tuple[int, Mapping[str, Inventory]]] = {}
         for uuid, amounts in unheld.items():
             if not host.is_own(uuid):
                 continue
-            least = host.tree[uuid].inventories
             generation, now = self.client.provider_inventories(uuid)
+            others = self.register.under_lock(lambda book: book.unheld_of_others(consumer))
+            least = with_reserved(host.tree, {uuid: others.get(uuid, {})})[uuid].inventories
             lower = {
                 name: released(inventory, amounts[name], least[name].reserved)
-                if name in amounts and name in least
+                if name in owned.get(uuid).classes & amounts.keys() & least.keys()
                 else inventory
                 for name, inventory in now.items()
             }

@@ -62,7 +62,9 @@ def _write_grown(
         if held.allocations != after.allocations:  # an earlier attempt may have been done
             write = replace(held, allocations=after.allocations)
             outcome = context.send_in_reserved(
-                unheld, lambda inventories: context.writer.send_over_bar(kind, write, inventories)
+                held.consumer,
+                unheld,
+                lambda inventories: context.writer.send_over_bar(kind, write, inventories),
             )
             try:
                 checked(outcome, subject, while_unknown)

@@ -17,6 +17,7 @@ from agent.driver import Guest
 from agent.errors import PlimsollError, StateError, StateUnknown
 from agent.moves.states import MOVE_TRANSITIONS, Move, MoveKind, MoveState, MoveStep, claims_of
 from agent.providers.caps import Caps
+from agent.providers.resolve import OwnedProviders
 from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.laws import Relocation
 from agent.reshape.receipt import Receipt
@@ -119,6 +120,10 @@ class Register:
         """The providers that serve this host; empty before the first inventory."""
         with self._lock:
             return self._book.host
+
+    def owned(self) -> OwnedProviders:
+        """What the agent has written in Placement, as of the last pass. Raises StateError."""
+        return self._journal.owned()
 
     def claims(self) -> dict[str, Claim]:
         """{consumer: claim}"""

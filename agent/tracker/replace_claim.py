@@ -94,6 +94,7 @@ def _replace_once(context: TrackerContext, request: ClaimRequest, choose_new: _C
         if held.allocations != after.allocations:
             write = allocations_for(after, held.generation)
             outcome = context.send_in_reserved(
+                consumer,
                 unheld,
                 lambda inventories: context.writer.send_over_bar(DoubtKind.REPLACE, write, inventories),
             )

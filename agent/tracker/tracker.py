@@ -424,6 +424,7 @@ class ResourceTracker:
         secured, writer = self._secured(write), self._context.writer
         unheld = self._register.under_lock(lambda book: book.row(write.consumer).unheld)
         outcome = self._context.send_in_reserved(
+            write.consumer,
             unheld if write.allocations else {},
             lambda inventories: writer.send_over_bar(DoubtKind.HEAL, secured, inventories),
         )

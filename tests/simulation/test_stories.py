@@ -791,3 +791,34 @@ def test_a_claim_in_doubt_for_its_guest_does_not_let_an_audit_delete_what_a_migr
             a.audits()
         story.comes_to_rest()
         assert story.held("foreign1") == alone
+
+
+def test_what_is_reserved_for_one_guest_is_not_taken_back_for_the_claim_of_another() -> None:
+    """A control plane's migration holds web1's place, so only what web2 uses is reserved beside it."""
+    alone = {"PCPU": 2, "MEMORY_MB": 1024}
+    with Story() as story:
+        a = story.host("a")
+        story.schedules("a", "web1", **alone)
+        a.stranger_starts("web1", **alone)
+        story.control_plane_moves("a", "web1", "b", "foreign1")
+        a.stranger_starts("web2", **alone)
+        a.looks()
+        story.deletes_allocation("web1")
+        assert not a.claims("web1", **alone).granted, "its migration and web2 have all 4 CPUs"
+        story.comes_to_rest()
+
+
+def test_a_claim_reserves_what_a_guest_uses_of_which_no_pass_has_told_placement() -> None:
+    alone = {"PCPU": 2, "MEMORY_MB": 1024}
+    with Story() as story:
+        a = story.host("a")
+        story.schedules("a", "web1", **alone)
+        a.stranger_starts("web1", **alone)
+        story.control_plane_moves("a", "web1", "b", "foreign1")
+        a.looks()
+        with story.meanwhile():
+            a.stranger_starts("web2", **alone)
+            story.deletes_allocation("web1")
+            a.claims("web1", **alone)
+            story.answers_come()
+        story.comes_to_rest()

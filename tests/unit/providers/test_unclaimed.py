@@ -28,3 +28,22 @@ def test_the_capacity_is_smaller_by_what_is_used(total: int, reserved: int, rati
     assert without_reservations(reserving, base) == base
     assert without_reservations(reserving, base, {("host", "VCPU")}) == reserving
     assert released(after, used, before.reserved).reserved >= before.reserved
+
+
+@given(
+    total=st.integers(1, 50),
+    reserved=st.integers(0, 50),
+    ratio=st.sampled_from([0.5, 1.0, 1.5, 4.0, 16.0]),
+    mine=st.integers(0, 100),
+    others=st.integers(0, 100),
+    told=st.booleans(),
+)
+def test_what_is_taken_back_for_one_guest_leaves_what_the_others_need(
+    total: int, reserved: int, ratio: float, mine: int, others: int, *, told: bool
+) -> None:
+    """Also where each amount alone is rounded up, and where Placement was not told of the others yet."""
+    base = tree(Inventory(total, min(total, reserved), allocation_ratio=ratio))
+    rest = {"web2": {"host": {"VCPU": others}}}
+    now = UnheldUse({"web1": {"host": {"VCPU": mine}}, **(rest if told else {})}).reserve(base, OWNED)
+    least = UnheldUse(rest).reserve(base, OWNED)["host"].inventories["VCPU"]
+    assert released(now["host"].inventories["VCPU"], mine, least.reserved) == least
