@@ -66,9 +66,8 @@ class MoveFinisher:
         )
 
     def _finish(self, move: Move) -> Move:
-        if self.waits_for_guest(move):
-            return move
-        if move.state is MoveState.LEAVING and self._guest_is_here(move):
+        if self.waits_for_guest(move) or (move.state is MoveState.LEAVING and self._guest_is_here(move)):
+            self._context.writer.secure(move.instance, move.migration)  # the guest may stay for long
             return move
         if move.kind is MoveKind.REBUILD and move.state in _REBUILT:
             return self._step(_REBUILT[move.state], move)  # a rebuild writes nothing to Placement

@@ -822,3 +822,16 @@ def test_a_claim_reserves_what_a_guest_uses_of_which_no_pass_has_told_placement(
             a.claims("web1", **alone)
             story.answers_come()
         story.comes_to_rest()
+
+
+def test_a_revert_whose_answer_is_lost_is_followed_up_though_its_guest_stays() -> None:
+    alone = {"VCPU": 1, "PGPU": 1}
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert a.claims("web1", **alone).granted
+        a.guest_starts("web1")
+        assert b.begins_move("web1", "move1", "evacuate", **alone).granted
+        a.guest_moves("web1", "b")
+        story.next_write("b", Fate.PROXY_LATE, 20.0)
+        b.reverts("move1")
+        story.comes_to_rest()
