@@ -231,7 +231,12 @@ class Oracle:
                 capacity = self._capacity(host, provider.name, name, inventory)
                 claimed = [who for who in grown if self._claims(rows, who, uuid, name)]
                 claimed = [who for who in claimed if host.gone_at.get(who, NEVER) < known_at]
-                if claimed and sum(need.values()) > capacity and host.changed_at <= known_at:
+                if (
+                    claimed
+                    and sum(need.values()) > capacity
+                    and host.changed_at <= known_at
+                    and not self._is_held_for_another(host, rows, (uuid, name), capacity, submitted_at)
+                ):
                     parts = ", ".join(f"{self.name(who)} {amount}" for who, amount in sorted(need.items()))
                     raise Violation(
                         "free is what no column needs",
@@ -239,6 +244,29 @@ class Oracle:
                         f"({parts}), "
                         f"after a claim for {', '.join(map(self.name, claimed))}",
                     )
+
+    def _is_held_for_another(
+        self, host: Host, rows: Mapping[str, Row], slot: tuple[str, str], capacity: float, known_at: float
+    ) -> bool:
+        """Whether all fits if a control plane's migration is that of another guest whose instance left.
+
+        It has just what that guest uses, so no agent can know which of the two it is, and one of them it is.
+        """
+        held = {consumer: _own(allocations) for consumer, allocations in self.network.holdings().items()}
+        here = {uuid for uuid, each in self.network.model.providers.items() if each.root_uuid == host.uuid}
+        for migration, instance in tuple(self.party_of.items()):
+            if migration in (instance, *rows) or not held.get(migration, {}).keys() & here:
+                continue
+            for uuid, guest in host.guests.items():
+                left = held.get(uuid) and not held[uuid].keys() & here
+                if not left or _sum(held[migration]) != Counter(guest.resources):
+                    continue
+                self.party_of[migration] = uuid
+                need = self._needs(host, rows, here, known_at).get(slot, {})
+                self.party_of[migration] = instance
+                if sum(need.values()) <= capacity:
+                    return True
+        return False
 
     @staticmethod
     def _with_reserved(host: Host, rows: Mapping[str, Row]) -> dict[str, Row]:
