@@ -508,17 +508,31 @@ class Oracle:
                 )
 
     def _nothing_is_in_doubt(self, host: Host) -> None:
-        """Each write without an answer is known to be done, or made impossible: else it counts for ever."""
+        """Each write without an answer is known to be done, or made impossible: else it counts for ever.
+
+        Where devices of its consumer have vanished, Placement takes neither that write nor one of what the
+        consumer holds already. The agent ends the doubt when they are back, or when the claim is released.
+        """
         if host.disk.lags:
             return  # it may show what the agent has ended since; the next start ends that once more
         for (text,) in host.disk.rows("SELECT doubt FROM doubts ORDER BY since, id"):
             doubt = json.loads(text)
-            if doubt["state"] == "open":
+            if doubt["state"] == "open" and not any(map(self._asks_for_vanished, doubt["writes"])):
                 who = ", ".join(self.name(write["consumer"]) for write in doubt["writes"])
                 raise Violation(
                     "all comes to rest",
                     f"the outcome of the {doubt['kind']} of {who} on host {host.name} is not known",
                 )
+
+    def _asks_for_vanished(self, write: Mapping[str, Any]) -> bool:
+        """Whether Placement rejects the write, whatever others hold."""
+        providers = self.network.model.providers
+        return any(
+            name not in providers[uuid].inventories or amount > providers[uuid].inventories[name].max_unit
+            for uuid, amounts in write["allocations"].items()
+            if uuid in providers
+            for name, amount in amounts.items()
+        )
 
     def _is_one_of_several_alike(self, row: Row, rows: Mapping[str, Row]) -> bool:
         """Whether a migration holds just this place, and more than one instance that left may be its own.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from agent.errors import AnotherWriter
@@ -835,3 +837,24 @@ def test_a_revert_whose_answer_is_lost_is_followed_up_though_its_guest_stays() -
         story.next_write("b", Fate.PROXY_LATE, 20.0)
         b.reverts("move1")
         story.comes_to_rest()
+
+
+@pytest.mark.parametrize("back", [True, False])
+def test_an_extension_in_doubt_is_ended_when_the_vanished_devices_are_back_or_given_up(*, back: bool) -> None:
+    """Until then Placement takes neither the late extension nor what the claim has."""
+    with Story("a") as story:
+        a = story.host("a")
+        assert a.claims("web1", VCPU=2, MEMORY_MB=2048, SRIOV_NET_VF=2).granted
+        a.guest_starts("web1")
+        a.guest_grows("web1", MEMORY_MB=8000)
+        a.loses_functions()
+        story.next_write("a", Fate.LOST)
+        a.audits()
+        if back:
+            a.regains_functions()
+        else:
+            a.guest_stops("web1")
+            assert a.releases("web1").granted
+        story.comes_to_rest()
+        doubts = story.hosts["a"].disk.rows("SELECT doubt FROM doubts")
+        assert not [doubt for (doubt,) in doubts if json.loads(doubt)["state"] == "open"]
