@@ -129,7 +129,12 @@ class HostAgent:
         self._follow_use()
 
     def verify(self) -> None:
-        """Run a pass that compares Placement with what the agent wrote; then follow the host's moves."""
+        """Run a pass that compares Placement with what the agent wrote; then follow the host's moves.
+
+        On a closed host, where no pass may get as far as Placement, the root's traits are read anew then.
+        """
+        if self._tracker.closed_reason is not None:
+            self._reconciler.doubt_traits()
         if not self.is_placement_paused() and self._reads_back():
             self._verify("verification")
 

@@ -92,6 +92,7 @@ class Reconciler:
         tree, held = tree_cache.load() if tree_cache is not None else (None, {})
         self._tree = tree
         self._root_traits: frozenset[str] = frozenset()
+        self._traits_doubted = False
         self._in_sync = False
         self._seen: HostView | None = None
         self._last: Pass | None = None
@@ -308,8 +309,12 @@ class Reconciler:
         return tuple(receipt for receipt in undone.receipts() if receipt.id not in known)
 
     def owes_schedulers(self, *, closed: bool) -> bool:
-        """Whether the traits of the root do not say yet that the host is closed for long, or open again."""
-        return closed_traits(self._root_traits, closed=closed, paused=False) != self._root_traits
+        """Whether the traits of the root may not say yet that the host is closed for long, or open again."""
+        return self._traits_doubted or closed_traits(self._root_traits, closed=closed, paused=False) != self._root_traits
+
+    def doubt_traits(self) -> None:
+        """Another client may have changed the root's traits: they are read before they are relied on again."""
+        self._traits_doubted = True
 
     def tell_schedulers(self, *, closed: bool) -> bool:
         """Have the traits of the root say so; returns whether Placement was told anything.
@@ -329,10 +334,10 @@ class Reconciler:
     def _put_root_traits(self, *, closed: bool) -> bool:
         root = self._client.find_provider(uuid=self._root_uuid)
         if root is None:
-            self._root_traits = frozenset()
+            self._root_traits, self._traits_doubted = frozenset(), False
             return False
         root = self._client.read_provider(root)
-        traits = root.traits
+        traits, self._traits_doubted = root.traits, False
         if self._owner_trait is not None:
             check_owner(root, self._owner_trait)
         if not self._home_checked:
@@ -434,7 +439,7 @@ class Reconciler:
         return Plan(this.written)
 
     def _keep_tree(self, tree: ProviderTree) -> None:
-        self._tree = tree
+        self._tree, self._traits_doubted = tree, False
         self._root_traits = tree[self._root_uuid].traits if self._root_uuid in tree else frozenset()
 
     def _describe(self) -> HostView:

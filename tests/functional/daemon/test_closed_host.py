@@ -137,6 +137,26 @@ def test_a_restart_in_between_neither_forgets_the_trait_nor_takes_it_early(make:
     assert host.traits == before
 
 
+def test_the_trait_that_another_client_takes_away_is_written_again_at_the_next_verification(
+    make: Make,
+) -> None:
+    """While the driver is away no pass reads Placement."""
+    host = make()
+    host.close()
+    host.wait(LIMIT_S)
+    host.put(host.traits - {DISABLED})
+    host.wait(600)
+    assert DISABLED not in host.traits, "nothing is asked between the verifications"
+    host.agent.verify()
+    host.wait(1)
+    assert DISABLED in host.traits
+    asked = host.requests()
+    host.wait(600)
+    assert host.requests() == asked
+    host.open()
+    assert DISABLED not in host.traits
+
+
 def test_a_first_pass_that_never_was_is_no_hindrance(make: Make) -> None:
     host = make()
     host.restart(away=True)
