@@ -309,11 +309,12 @@ class Reconciler:
         return tuple(receipt for receipt in undone.receipts() if receipt.id not in known)
 
     def owes_schedulers(self, *, closed: bool) -> bool:
-        """Whether the traits of the root may not say yet that the host is closed for long, or open again."""
-        return self._traits_doubted or closed_traits(self._root_traits, closed=closed, paused=False) != self._root_traits
+        """Whether the root's traits may not say yet that the host is closed for long, or open again."""
+        known = self._root_traits
+        return self._traits_doubted or closed_traits(known, closed=closed, paused=False) != known
 
     def doubt_traits(self) -> None:
-        """Another client may have changed the root's traits: they are read before they are relied on again."""
+        """Another client may have changed the root's traits: read them before relying on them."""
         self._traits_doubted = True
 
     def tell_schedulers(self, *, closed: bool) -> bool:

@@ -223,6 +223,8 @@ class TrackerContext:
         What other rows need stays reserved, or becomes so: less than `unheld` may have been reserved for this
         row, as what may be its migration holds its place. Raises PlacementError.
         """
+        if not unheld:
+            return {}
         host, owned = self.register.host, self.register.owned()
         lowered: dict[str, tuple[int, Mapping[str, Inventory]]] = {}
         for uuid, amounts in unheld.items():

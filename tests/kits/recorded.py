@@ -159,7 +159,7 @@ class Stage:
         """As if Placement had held it before the guest ran: what is reserved for it goes back first."""
         context = self.world.tracker._context
         reserved = self.world.tracker.unheld().get(consumer, {})
-        for uuid, (generation, inventories) in context._without_reserved(reserved).items():
+        for uuid, (generation, inventories) in context._without_reserved(consumer, reserved).items():
             self.world.raw.put_inventories(uuid, generation, inventories)
             context.placement.report_taken_back()
         allocations = {self.world.uuid(name): amounts for name, amounts in placed.items()}
