@@ -361,17 +361,26 @@ class Fit:
     group_units: GroupUnits = field(default_factory=dict)
 
 
-def claim_of_fit(request: ClaimRequest, fit: Fit) -> Claim:
-    """The claim that the request would become by the fit; it is in no journal."""
+def claim_of_fit(
+    request: ClaimRequest,
+    fit: Fit,
+    state: ClaimState = ClaimState.CLAIMING,
+    since: float = 0.0,
+    *,
+    adopted: bool = False,
+) -> Claim:
+    """The claim that the request becomes by the fit; it is in no journal."""
     return Claim(
         request.consumer,
-        ClaimState.CLAIMING,
+        state,
         request,
         fit.allocations,
         fit.units,
-        cells=fit.cells,
-        makings=fit.makings,
-        group_units=fit.group_units,
+        since,
+        adopted,
+        fit.cells,
+        fit.makings,
+        fit.group_units,
     )
 
 

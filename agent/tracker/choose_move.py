@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from agent.claims.book import Book
-from agent.claims.claim import Claim, ClaimState, Fit
+from agent.claims.claim import Claim, ClaimState, Fit, claim_of_fit
 from agent.claims.refusal import amounts_text, does_not_fit, label, not_covered_conflict
 from agent.claims.request import ClaimRequest
 from agent.errors import ClaimConflict, UnknownConsumer
@@ -181,17 +181,7 @@ class MoveChoice:
         if kind is MoveKind.LIVE_MIGRATE:
             check_live_migratable(self.request, fit.allocations, self.book.host, self.book.offered)
             check_chosen_mdevs(self.request, fit.allocations, self.mdev_types, self.book.host)
-        new = Claim(
-            self.request.consumer,
-            ClaimState.CLAIMED,
-            self.request,
-            fit.allocations,
-            fit.units,
-            self.now,
-            cells=fit.cells,
-            makings=fit.makings,
-            group_units=fit.group_units,
-        )
+        new = claim_of_fit(self.request, fit, ClaimState.CLAIMED, self.now)
         part = migration_share(old.allocations, fit.allocations, self.book.host.is_own)
         if not part:
             raise ClaimConflict(

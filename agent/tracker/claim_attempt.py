@@ -8,7 +8,7 @@ from collections.abc import Collection
 
 from agent.backoff import CONFLICTS_MAX, pause
 from agent.claims.book import Book
-from agent.claims.claim import Claim, ClaimState, ClaimStep, Fit
+from agent.claims.claim import Claim, ClaimState, ClaimStep, Fit, claim_of_fit
 from agent.claims.doubt import DoubtKind
 from agent.claims.fit import ProviderIndex
 from agent.claims.refusal import does_not_fit, label, not_covered_conflict
@@ -156,18 +156,7 @@ class ClaimAttempt:
         return self._claim(ClaimState.CLAIMING, fit)
 
     def _claim(self, state: ClaimState, fit: Fit, *, adopted: bool = False) -> Claim:
-        return Claim(
-            self._consumer,
-            state,
-            self._request,
-            fit.allocations,
-            fit.units,
-            self._context.clock(),
-            adopted=adopted,
-            cells=fit.cells,
-            makings=fit.makings,
-            group_units=fit.group_units,
-        )
+        return claim_of_fit(self._request, fit, state, self._context.clock(), adopted=adopted)
 
     def _read_again(self, providers: Collection[str]) -> None:
         """Read who holds what on these providers; the consumer itself is known to hold nothing."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from agent.backoff import CONFLICTS_MAX, pause
 from agent.claims.book import Book
-from agent.claims.claim import Claim, ClaimState, ClaimStep, Shortfall
+from agent.claims.claim import Claim, ClaimState, ClaimStep, Shortfall, claim_of_fit
 from agent.claims.doubt import DoubtKind
 from agent.claims.refusal import does_not_fit, label
 from agent.claims.request import ClaimRequest
@@ -111,17 +111,7 @@ def _choose(book: Book, request: ClaimRequest, now: float) -> Claim:
     fit = book.fit(request)
     if not fit.fits:
         raise does_not_fit(request, fit.shortfalls)
-    return Claim(
-        request.consumer,
-        ClaimState.CLAIMED,
-        request,
-        fit.allocations,
-        fit.units,
-        now,
-        cells=fit.cells,
-        makings=fit.makings,
-        group_units=fit.group_units,
-    )
+    return claim_of_fit(request, fit, ClaimState.CLAIMED, now)
 
 
 def _check_unchanged(held: ConsumerAllocations, before: Claim, after: Claim) -> None:
