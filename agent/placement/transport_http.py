@@ -6,6 +6,7 @@ answer is lost, the caller reads whether it took effect. Source: https://docs.op
 
 import logging
 import ssl
+import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -13,7 +14,10 @@ from urllib.parse import urlsplit
 import requests
 import urllib3
 from keystoneauth1 import exceptions, loading
+from keystoneauth1.access import AccessInfo
+from keystoneauth1.access.access import STALE_TOKEN_DURATION
 from keystoneauth1.adapter import Adapter
+from keystoneauth1.identity.base import BaseIdentityPlugin
 from keystoneauth1.plugin import BaseAuthPlugin
 from keystoneauth1.session import Session, TCPKeepAliveAdapter
 
@@ -194,7 +198,8 @@ def _auth_plugin(options: Mapping[str, Any]) -> BaseAuthPlugin:
         if any(name in options for name in _OTHER_SCOPES):
             # A token is for one of these or for a project, which has a default.
             known -= {name for name in known if name.startswith("project_")}
-        return loader.load_from_options(**{name: value for name, value in values.items() if name in known})
+        auth = loader.load_from_options(**{name: value for name, value in values.items() if name in known})
+        return _with_steady_expiry(auth) if isinstance(auth, BaseIdentityPlugin) else auth
     except exceptions.NoMatchingPlugin as error:
         names = ", ".join(sorted(loading.get_available_plugin_names()))
         raise SettingsError(
@@ -209,6 +214,40 @@ def _auth_plugin(options: Mapping[str, Any]) -> BaseAuthPlugin:
             group="placement",
             option=missing[0],
         ) from error
+
+
+def _with_steady_expiry(auth: BaseIdentityPlugin) -> BaseIdentityPlugin:
+    """Have each token last as long as Keystone gave it, whatever time the host's wall clock is set to.
+
+    keystoneauth compares the token's end with the wall clock: on a host whose clock is ahead, it would fetch
+    a token for each request. A token that ended early is refused with a 401, upon which keystoneauth fetches
+    another at once.
+    """
+    fetch = auth.get_auth_ref
+
+    def get_auth_ref(session: Session, **options: Any) -> AccessInfo:
+        fetched_at = _boot_time()
+        access: AccessInfo = fetch(session, **options)
+        try:
+            expires, issued = access.expires, access.issued
+        except KeyError:  # a token of the old API may have no issued_at
+            return access
+        if expires is not None and issued is not None:
+            lasts_s = (expires - issued).total_seconds()
+
+            def will_expire_soon(stale_duration: int = STALE_TOKEN_DURATION) -> bool:
+                return _boot_time() - fetched_at > lasts_s - stale_duration
+
+            access.will_expire_soon = will_expire_soon  # type: ignore[method-assign]
+        return access
+
+    auth.get_auth_ref = get_auth_ref  # type: ignore[method-assign]
+    return auth
+
+
+def _boot_time() -> float:
+    """A monotonic clock that goes on while the host is suspended, as Keystone's does."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def _broke_after_connecting(error: exceptions.ConnectFailure) -> bool:

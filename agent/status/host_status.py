@@ -178,7 +178,7 @@ class AgentStatus:
         self._metrics = metrics
         self._clock = clock
         self._timer = timer
-        self._heartbeat_at = timer()
+        self._heartbeat_at = self._pass_ended = timer()
         self._audited_at: float | None = None
         self._last_pass: PassReport | None = None
         self._problems: tuple[str, ...] = ()
@@ -194,7 +194,7 @@ class AgentStatus:
 
     def record_pass(self, report: PassReport) -> None:
         """A pass ended."""
-        self._last_pass = report
+        self._last_pass, self._pass_ended = report, self._timer()
         self._remember_names()
 
     def _remember_names(self) -> None:
@@ -328,6 +328,7 @@ class AgentStatus:
             since=self._condition.since,
             fault=self._condition.fault,
             passed_at=last.at if last else None,
+            pass_age_s=self._timer() - self._pass_ended,
             audited_at=self._audited_at,
             next_try_at=self._next_try_at(),
             tree=snapshot.host.tree,

@@ -192,6 +192,11 @@ def _agent(overview: Overview) -> Iterator[GaugeMetricFamily]:
             checks.add_metric((probe, check.name), check.ok)
     yield checks
     yield _gauge("last_pass_timestamp_seconds", "When the last pass began.", overview.passed_at)
+    yield _gauge(
+        "last_pass_age_seconds",
+        "How long ago the last pass ended, or the agent started; whatever time the wall clock was set to.",
+        overview.pass_age_s,
+    )
     yield _gauge("last_audit_timestamp_seconds", "When the last audit ended.", overview.audited_at)
 
 

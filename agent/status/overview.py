@@ -149,7 +149,8 @@ class Overview:
     the writes that wait for Placement or for a guest to leave. `reshape_pending` is the reason why a due
     reshape was not done. `next_try_at` is when the agent tries again after a fault. `since` is the time of
     the agent's last change of state. `seen` is what the host sees beside the records of its moves.
-    `unhealthy` {address: health} are the devices that are not well.
+    `unhealthy` {address: health} are the devices that are not well. `pass_age_s` is how long ago the last
+    pass ended, or the agent started.
     """
 
     at: float
@@ -158,6 +159,7 @@ class Overview:
     since: float
     fault: Fault | None = None
     passed_at: float | None = None
+    pass_age_s: float = 0.0
     audited_at: float | None = None
     next_try_at: float | None = None
     tree: ProviderTree = field(default_factory=ProviderTree)

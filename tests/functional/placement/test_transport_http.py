@@ -5,6 +5,7 @@ import json
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import asdict, replace
@@ -224,14 +225,16 @@ VERSION = {
 }
 
 
-def speak_keystone(wire: responses.RequestsMock) -> None:
+def speak_keystone(
+    wire: responses.RequestsMock, issued: str = "2020-01-01T00:00:00", expires: str = "2999-01-01T00:00:00"
+) -> None:
     endpoints = [
         {"id": name, "interface": name, "region": "north", "region_id": "north", "url": url}
         for name, url in (("internal", PLACEMENT), ("public", "http://public.test"))
     ]
     token = {
-        "expires_at": "2999-01-01T00:00:00.000000Z",
-        "issued_at": "2020-01-01T00:00:00.000000Z",
+        "expires_at": f"{expires}.000000Z",
+        "issued_at": f"{issued}.000000Z",
         "methods": ["password"],
         "user": {"id": "u", "name": "plimsoll", "domain": {"id": "default", "name": "Default"}},
         "catalog": [{"id": "p", "name": "placement", "type": "placement", "endpoints": endpoints}],
@@ -276,7 +279,26 @@ def test_a_token_that_ran_out_is_fetched_again(wire: responses.RequestsMock, rem
     wire.put(f"{PLACEMENT}/traits/CUSTOM_X", status=201)
     remote.ensure_trait("CUSTOM_X")
     assert refused.call_count == 1
-    assert sum(call.request.url.endswith("/auth/tokens") for call in wire.calls) == 2
+    assert tokens_fetched(wire) == 2
+
+
+def tokens_fetched(wire: responses.RequestsMock) -> int:
+    return sum(str(call.request.url).endswith("/auth/tokens") for call in wire.calls)
+
+
+@pytest.mark.parametrize("hour", ["2001-01-01", "2099-01-01"], ids=["ahead", "behind"])
+def test_a_token_lasts_as_long_as_keystone_says_whatever_the_wall_clock(
+    wire: responses.RequestsMock, remote: PlacementClient, monkeypatch: pytest.MonkeyPatch, hour: str
+) -> None:
+    """The host's clock is years ahead of Keystone's, or behind it: a token an hour, and not one a request."""
+    began = time.clock_gettime(time.CLOCK_BOOTTIME)
+    now_s = 0.0
+    monkeypatch.setattr("agent.placement.transport_http._boot_time", lambda: began + now_s)
+    speak_keystone(wire, f"{hour}T00:00:00", f"{hour}T01:00:00")
+    wire.put(f"{PLACEMENT}/traits/CUSTOM_X", status=201)
+    for now_s, fetched in ((0.0, 1), (1.0, 1), (3400.0, 1), (3590.0, 2), (3600.0, 2)):
+        remote.ensure_trait("CUSTOM_X")
+        assert tokens_fetched(wire) == fetched, now_s
 
 
 @pytest.mark.parametrize(

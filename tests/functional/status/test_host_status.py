@@ -312,6 +312,20 @@ def test_addresses() -> None:
 # Metrics
 
 
+def test_the_age_of_the_last_pass_follows_no_step_of_the_wall_clock(
+    fresh: Sight, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An alert on a stamp of the wall clock is raised by a step forward, and never after one back."""
+    clocks = {"steady": 1000.0, "wall": 2000.0}
+    monkeypatch.setattr(fresh.host_status, "_timer", lambda: clocks["steady"])
+    monkeypatch.setattr(fresh.host_status, "_clock", lambda: clocks["wall"])
+    fresh.world.agent.reconcile("a pass")
+    for steady_s, wall_s, age_s in ((1000.0, 9e9, 0), (1060.0, 9e9, 60), (2000.0, 10.0, 1000)):
+        clocks |= {"steady": steady_s, "wall": wall_s}
+        found = samples(fresh.host_status.metrics())
+        assert found["plimsoll_last_pass_age_seconds", ()] == age_s
+
+
 def samples(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     return {
         (each.name, tuple(sorted(each.labels.items()))): each.value
