@@ -27,8 +27,7 @@ from agent.claims.image import TRAIT_PROPERTIES, ImageProperty
 from agent.cli.output import Style, table_lines
 from agent.cli.parser import build as build_parser
 from agent.cli.tree import tree_lines
-from agent.config.nova_names import NOVA_NAMES
-from agent.config.options import all_options, allowed, driver_classes, is_pattern
+from agent.config.options import NOVA_NAMES, all_options, allowed, driver_classes, is_pattern
 from agent.config.settings import sample
 from drivers.fake.host import HOST_SCHEMA, key_rows
 

@@ -23,7 +23,7 @@ from agent import log
 from agent.api.operations import Operations
 from agent.api.routes import ROUTES, ApiResponse, ApiRoute, Call
 from agent.config.access import Access, ApiRole
-from agent.config.places import check_api_socket, unusable_socket_directory
+from agent.config.check import check_api_socket, unusable_socket_directory
 from agent.errors import (
     MORE_DESCRIPTORS,
     NO_DESCRIPTORS,

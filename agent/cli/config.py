@@ -170,8 +170,7 @@ def init(args: Namespace) -> ExitCode:
 def _proposed(args: Namespace) -> tuple[str, TreeShape]:
     """The text of the file, and the tree that the agent would report with it. Raises SettingsError."""
     from agent.config.options import AGENT_OPTIONS
-    from agent.config.proposal import own_suggestions, propose
-    from agent.config.settings import read_only_driver
+    from agent.config.settings import own_suggestions, propose, read_only_driver
 
     (named,) = (option for option in AGENT_OPTIONS["DEFAULT"] if option.dest == "host")
     host = args.host or named.default

@@ -214,12 +214,10 @@ def _open_url(args: Namespace) -> Transport:
 
 
 def _open_configured(args: Namespace) -> Transport:
-    from dataclasses import asdict
-
     from agent.config.settings import load
 
     settings = load(tuple(Path(name) for name in args.config_file), ())
-    options = {**asdict(settings.placement), "serve": ()}  # only the agent serves
+    options = {**settings.placement.options, "serve": ()}  # only the agent serves
     return _open(settings.placement.kind, state_dir=settings.state_path, options=options)
 
 

@@ -1,8 +1,8 @@
-"""Reads configuration files to checked values, each with its origin.
+"""Reads configuration files to checked values, each with its origin, and the files that options name.
 
 oslo.config ignores a misspelt option, and finds a bad value only when a program reads it. So each reading
-makes a new ConfigOpts, reads every option once, and rejects unknown ones.
-Source: https://docs.openstack.org/oslo.config/latest/reference/
+makes a new ConfigOpts, reads every option once, and rejects unknown ones. Source:
+https://docs.openstack.org/oslo.config/latest/reference/
 """
 
 import difflib
@@ -16,8 +16,16 @@ from typing import Any, NoReturn
 
 from oslo_config import cfg
 
+from agent.claims.device_profiles import DeviceProfiles, parse_device_profiles
 from agent.config.options import Options, allowed, names_of, options_of, why_refused, with_groups
 from agent.errors import SettingsError, counted
+from agent.providers.provider_config import (
+    ProviderConfig,
+    ProviderEntry,
+    merge_entries,
+    parse_provider_file,
+)
+from agent.strict_text import FILE_BYTES_MAX
 
 MASK = "***"
 STORES = (
@@ -27,7 +35,7 @@ STORES = (
     Path("/usr/lib/credstore"),
 )
 """The directories of the service's credentials: of the running service, and for its next start."""
-
+FILES_MAX = 64
 Sections = Mapping[str, Mapping[str, list[str]]]
 
 
@@ -163,18 +171,16 @@ def _check_known(path: Path, sections: Sections, options: Options) -> None:
 
 
 def _refuse_unknown(path: Path, group: str, name: str, options: Options) -> NoReturn:
-    raise SettingsError(
-        f"{path}: [{group}] {_unknown(group, name, options)}.", file=str(path), group=group, option=name
-    )
-
-
-def _unknown(group: str, name: str, options: Options) -> str:
-    """What is wrong with an option that the group does not have."""
+    """Raises SettingsError with what is wrong with an option that the group does not have."""
     why = why_refused(group, name)
     if why:
-        return f"{name} is of no use here: {why}"
-    hint = _nearest(name, [option.dest for option in options_of(group, options) or ()])
-    return f"has no option {name!r}{_elsewhere(name, options) or hint}"
+        fault = f"{name} is of no use here: {why}"
+    else:
+        others = (other for other, declared in options.items() if name in {each.dest for each in declared})
+        belongs = next(others, None)
+        near = _nearest(name, [option.dest for option in options_of(group, options) or ()])
+        fault = f"has no option {name!r}{near if belongs is None else f'; it belongs to [{belongs}]'}"
+    raise SettingsError(f"{path}: [{group}] {fault}.", file=str(path), group=group, option=name)
 
 
 def _check_environment(options: Options) -> None:
@@ -200,11 +206,6 @@ def _check_environment(options: Options) -> None:
 def _nearest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"; the nearest one is {close[0]!r}" if close else ""
-
-
-def _elsewhere(name: str, options: Options) -> str:
-    groups = [group for group, declared in options.items() if name in {option.dest for option in declared}]
-    return f"; it belongs to [{groups[0]}]" if groups else ""
 
 
 def _value(conf: Any, group: str, option: Any, parsed: Sequence[tuple[Path, Sections]]) -> Configured:
@@ -314,3 +315,55 @@ def _frozen(value: Any) -> Any:
     if isinstance(value, dict):
         return MappingProxyType({key: _frozen(item) for key, item in value.items()})
     return value
+
+
+def load_provider_config(directory: Path, *, required: bool) -> ProviderConfig:
+    """The entries of the directory's *.yaml files, in the order of the file names, as nova reads them.
+
+    Hidden files, which editors leave, are skipped. Without `required`, a missing directory counts as empty.
+    Raises SettingsError with file and key.
+    """
+    try:
+        files = sorted(path for path in directory.iterdir() if path.match("[!.]*.yaml"))
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not required:
+            return ProviderConfig()
+        raise SettingsError(
+            f"[compute] provider_config_location = {directory} cannot be read: {error.strerror}; create "
+            "it, readable for the agent, or remove the option.",
+            file=str(directory),
+            group="compute",
+            option="provider_config_location",
+        ) from error
+    if len(files) > FILES_MAX:
+        raise SettingsError(
+            f"{directory} has {len(files)} provider config files; at most {FILES_MAX} are allowed.",
+            file=str(directory),
+        )
+    entries: list[ProviderEntry] = []
+    for path in files:
+        try:
+            with path.open("rb") as file:
+                content = file.read(FILE_BYTES_MAX + 1)
+        except OSError as error:
+            raise SettingsError(
+                f"The provider config file {path} cannot be read: {error.strerror}.", file=str(path)
+            ) from error
+        entries.extend(parse_provider_file(content, str(path)))
+    return merge_entries(entries)
+
+
+def load_device_profiles(path: Path) -> DeviceProfiles:
+    """The profiles of the file. Raises SettingsError where it cannot be read or is invalid."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise SettingsError(
+            f"[claims] device_profiles = {path} cannot be read: {error.strerror}; create the file, readable "
+            "for the agent, or remove the option.",
+            file=str(path),
+            group="claims",
+            option="device_profiles",
+        ) from error
+    return parse_device_profiles(text, str(path))

@@ -1,6 +1,11 @@
 """The options of the configuration file, with nova's name and meaning where nova has the option.
 
 The drivers add their own options; they are found by entry point (`agent.driver.ENTRY_POINT_GROUP`).
+
+An operator who copies groups of nova's file finds each of their words taken, or refused with the reason.
+Refused are nova's options by which nova-compute decides what it puts into Placement, or nova-scheduler what
+it asks for, all others of groups that the agent has, too (source: nova 34, nova/conf), and the names of
+keystoneauth that [placement] does not have; a test compares these with what keystoneauth registers.
 """
 
 import importlib.metadata
@@ -11,8 +16,6 @@ from typing import Any
 
 from oslo_config import cfg, types
 
-from agent.config.keystone_names import REFUSED_NAMES
-from agent.config.nova_names import why_not_of_nova
 from agent.cpuset import format_cpu_set, parse_cpu_set
 from agent.driver import ENTRY_POINT_GROUP, Driver
 from agent.errors import SettingsError
@@ -20,7 +23,6 @@ from agent.providers.owner import OWNER_TRAIT
 
 Options = Mapping[str, tuple[Any, ...]]
 """{group: (oslo.config options, ...)}"""
-
 RATIO_MIN = 0.01
 RATIO_MAX = 1_000_000
 """As in provider config files; a higher one is a slip, such as 10^20."""
@@ -116,7 +118,6 @@ _DEFAULT = (
     _ratio("initial_ram_allocation_ratio", "Overcommit of MEMORY_MB where Placement has no value yet.", 1.0),
     _ratio("initial_disk_allocation_ratio", "Overcommit of DISK_GB where Placement has no value yet.", 1.0),
 )
-
 _COMPUTE = (
     cfg.Opt(
         "cpu_shared_set",
@@ -176,7 +177,6 @@ _COMPUTE = (
         "inventories and traits for the host's providers. Empty: the agent reads none.",
     ),
 )
-
 _PCI = (
     cfg.MultiStrOpt(
         "alias",
@@ -186,7 +186,6 @@ _PCI = (
         "(required, preferred, legacy, socket), traits, live_migratable. Repeat the option for each alias.",
     ),
 )
-
 _PLACEMENT = (
     cfg.StrOpt(
         "kind",
@@ -333,7 +332,6 @@ _PLACEMENT = (
         help="The secret for auth_type v3applicationcredential; protect it like password.",
     ),
 )
-
 _API = (
     cfg.StrOpt("socket", default="/run/plimsoll/plimsoll.sock", help="The Unix socket of the local API."),
     cfg.ListOpt(
@@ -348,7 +346,6 @@ _API = (
         help="Users, or groups as @group, that may use every command, as root and the agent's user may.",
     ),
 )
-
 _HTTP = (
     cfg.ListOpt(
         "listen",
@@ -358,7 +355,6 @@ _HTTP = (
         "loopback have no page. None: only the local API's socket serves them.",
     ),
 )
-
 _CLAIMS = (
     cfg.StrOpt(
         "follow",
@@ -385,7 +381,6 @@ _CLAIMS = (
         "name and groups, as Cyborg answers. Empty: the agent knows none, and refuses such a flavor.",
     ),
 )
-
 _GATE = (
     cfg.BoolOpt(
         "claim_missed",
@@ -394,7 +389,6 @@ _GATE = (
         "the gate did not decide. One that does not fit goes on running, and the audit reports it.",
     ),
 )
-
 _AUDIT = (
     cfg.IntOpt(
         "interval",
@@ -413,7 +407,6 @@ _AUDIT = (
         help="What the scheduled audit heals, after two consecutive audits agree on the finding.",
     ),
 )
-
 _LOG = (
     cfg.StrOpt(
         "level",
@@ -434,7 +427,6 @@ _LOG = (
         help="The format of the log on standard error.",
     ),
 )
-
 AGENT_OPTIONS: Options = {
     "DEFAULT": _DEFAULT,
     "compute": _COMPUTE,
@@ -447,13 +439,6 @@ AGENT_OPTIONS: Options = {
     "audit": _AUDIT,
     "log": _LOG,
 }
-
-
-def why_refused(group: str, name: str) -> str | None:
-    """Why the agent does not have an option of nova or keystoneauth, and what to do; None: of neither."""
-    return REFUSED_NAMES.get(name) if group == "placement" else why_not_of_nova(group, name)
-
-
 NEED_RESTART: Mapping[str, frozenset[str]] = {
     "DEFAULT": frozenset(("host", "state_path", "compute_driver")),
     "placement": frozenset(option.dest for option in _PLACEMENT),
@@ -461,6 +446,130 @@ NEED_RESTART: Mapping[str, frozenset[str]] = {
     "http": frozenset(option.dest for option in _HTTP),
 }
 """{group: options that only a restart changes}."""
+_ALWAYS = "PCI devices are always in Placement, and claims always ask for them there; remove the option"
+_NOT_HERE = "it steers nova's own compute service, and no claim depends on it; remove the option"
+_SCHEDULER = "it steers nova's scheduler, which runs elsewhere; remove the option"
+_DISK = (
+    "the agent reads the file system of images_path, or the pools of storage_pools (LVM, RBD), and need not "
+    "know how disks are made in them"
+)
+_NEUTRON = (
+    "the agent does not ask Neutron: physical_network of [pci] device_spec names a device's network, and a "
+    "guest's cells are its flavor's"
+)
+_CYBORG = "the agent does not ask Cyborg: [claims] device_profiles names a file with the profiles"
+_LOGGED = "the agent logs to the journal or to standard error; [log] level and format say what and how"
+_MARK = (
+    "the services of the control plane know whether they have it: a provider config file can list the traits"
+)
+NOVA_NAMES: Mapping[str, Mapping[str, str]] = {
+    "DEFAULT": {
+        "vcpu_pin_set": "write [compute] cpu_dedicated_set and cpu_shared_set",
+        "instances_path": "write [libvirt] images_path",
+        "compute_monitors": _NOT_HERE,
+        "max_concurrent_builds": _NOT_HERE,
+        "resume_guests_state_on_host_boot": "libvirt starts guests again that are marked with autostart, and "
+        "plimsoll-devices.service makes their devices again; remove the option",
+        "debug": "write [log] level = debug",
+        **dict.fromkeys(("log_dir", "log_file", "use_journal", "use_syslog", "use_stderr"), _LOGGED),
+    },
+    "compute": {
+        "packing_host_numa_cells_allocation_strategy": "write [claims] strategy = pack or spread",
+        "image_type_exclude_list": _MARK,
+        "vmdk_allowed_types": _NOT_HERE,
+        "sharing_providers_max_uuids_per_request": "the agent reads sharing providers by their aggregates; "
+        "remove the option",
+        **dict.fromkeys(
+            (
+                *("consecutive_build_service_disable_threshold", "live_migration_wait_for_vif_plug"),
+                *("max_concurrent_disk_ops", "max_disk_devices_to_attach", "shutdown_retry_interval"),
+                "update_resources_max_workers",
+            ),
+            _NOT_HERE,
+        ),
+    },
+    "pci": {"report_in_placement": _ALWAYS, "passthrough_whitelist": "write device_spec"},
+    "devices": {"enabled_vgpu_types": "write enabled_mdev_types"},
+    "libvirt": {
+        **dict.fromkeys(
+            ("swtpm_enabled", "swtpm_user", "swtpm_group"),
+            "the agent reports the TPMs that libvirt says guests can have; remove the option",
+        ),
+        "num_memory_encrypted_guests": "nova has it no more, and the number is the processor's; remove it",
+        **dict.fromkeys(
+            (
+                *("images_type", "images_volume_group", "images_rbd_pool", "images_rbd_ceph_conf"),
+                *("rbd_user", "rbd_secret_uuid", "sparse_logical_volumes", "snapshots_directory"),
+            ),
+            _DISK,
+        ),
+        "hw_machine_type": "the agent reads what guests of pc and of q35 can have, and reports both; remove "
+        "the option",
+        "num_pcie_ports": _NOT_HERE,
+        "max_queues": _NOT_HERE,
+    },
+    "filter_scheduler": {"pci_in_placement": _ALWAYS, "*": _SCHEDULER},
+    "scheduler": {
+        "image_metadata_prefilter": "the properties of an image always ask for their traits, each by itself; "
+        "remove the option",
+        "query_placement_for_image_type_support": f"no claim asks for COMPUTE_IMAGE_TYPE_*; {_MARK}",
+        "*": _SCHEDULER,
+    },
+    "workarounds": {
+        "reserve_disk_resource_for_image_cache": "write [libvirt] image_cache_path, the cache's directory",
+        "*": _NOT_HERE,
+    },
+    "neutron": {"*": _NEUTRON},
+    "cyborg": {"*": _CYBORG},
+    "image_cache": {
+        "*": "the agent has no cache of images; [libvirt] image_cache_path names that of another"
+    },
+}
+"""{group: {nova's option, or * for any: why the agent does not have it, and what to write instead}}"""
+_VERSION = "the agent asks for the versions of Placement's API that it needs; remove the option"
+_ENDPOINT = "write endpoint_override, which every auth_type takes"
+_PLUGIN = (
+    "it belongs to a plug-in of keystoneauth for which the agent has no options; use the auth_type password, "
+    "v3applicationcredential, token, admin_token, http_basic or none"
+)
+REFUSED_NAMES: Mapping[str, str] = {
+    "auth_section": "the agent reads its credentials from [placement] alone; write them there",
+    "collect_timing": "keystoneauth would keep the time of each request in memory, and nothing reads it; "
+    "plimsoll_placement_request_duration_seconds is the metric; remove the option",
+    "interface": "write valid_interfaces",
+    **dict.fromkeys(("version", "min_version", "max_version"), _VERSION),
+    **dict.fromkeys(("endpoint", "url"), _ENDPOINT),
+    **dict.fromkeys(
+        (
+            *("access_key", "access_secret", "access_token", "access_token_endpoint", "access_token_type"),
+            *("auth_methods", "authorization_code", "client_id", "client_secret", "code"),
+            *("code_challenge_method", "consumer_key", "consumer_secret", "device_authorization_endpoint"),
+            *("discovery_endpoint", "identity_provider", "identity_provider_url", "idp_otp_key"),
+            *(
+                "login_timeout",
+                "mutual_auth",
+                "oauth2_client_id",
+                "oauth2_client_secret",
+                "oauth2_endpoint",
+                "passcode",
+            ),
+            *("protocol", "redirect_host", "redirect_port", "redirect_uri", "scope"),
+            *("service_provider_endpoint", "service_provider_entity_id"),
+        ),
+        _PLUGIN,
+    ),
+}
+"""{name: why the agent does not have it, and what to write instead}"""
+
+
+def why_refused(group: str, name: str) -> str | None:
+    """Why the agent does not have an option of nova or keystoneauth, and what to do; None: of neither."""
+    if group == "placement":
+        return REFUSED_NAMES.get(name)
+    if group.startswith("neutron_physnet_"):
+        return _NEUTRON
+    names = NOVA_NAMES.get(group, {})
+    return names.get(name) or names.get("*")
 
 
 def driver_classes() -> tuple[dict[str, type[Driver]], dict[str, str]]:

@@ -1,23 +1,35 @@
-"""The agent's settings: read and checked as a whole, and frozen. A failed reload leaves the running ones."""
+"""The agent's settings: read and checked as a whole, and frozen. A failed reload leaves the running ones.
+
+They are shown with the origin of each value, and written: a sample of every option, or a proposal for a new
+host, with the options that it needs, each with the reason.
+"""
 
 import grp
+import re
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from agent.claims.choice import Strategy
 from agent.claims.device_profiles import DeviceProfiles
 from agent.claims.near_names import unknown_class, unknown_trait
 from agent.claims.pci_alias import Aliases, parse_aliases
-from agent.config import device_profile_file
-from agent.config import provider_config_files as provider_config_files
-from agent.config.access import Access
-from agent.config.address import Address
-from agent.config.files import MASK, Configured, Table, expand, read, unreadable
+from agent.config.access import Access, Address
+from agent.config.files import (
+    MASK,
+    Configured,
+    Table,
+    expand,
+    load_device_profiles,
+    load_provider_config,
+    read,
+    unreadable,
+)
 from agent.config.options import (
     NEED_RESTART,
     PROVIDER_CONFIG_LOCATION,
@@ -29,77 +41,51 @@ from agent.config.options import (
     is_pattern,
     with_groups,
 )
-from agent.config.reserved_pages import parse_reserved_pages
 from agent.cpuset import format_cpu_set
-from agent.driver import Driver, DriverSettings, HostSettings
+from agent.driver import Driver, DriverSettings, HostSettings, ReservedPages, Suggestion, Topology
 from agent.durable.files import is_there
 from agent.errors import SettingsError
 from agent.providers.caps import Caps, parse_caps
-from agent.providers.owner import OWNER_TRAIT
 from agent.providers.provider_config import ProviderConfig
 
 DEFAULT_FILE = Path("/etc/plimsoll/plimsoll.conf")
 DEFAULT_DIRECTORY = Path("/etc/plimsoll/conf.d")
 READERS_GROUP = "plimsoll"
-
 HOST_NAME_CHARS_MAX = 200
 SOCKET_PATH_BYTES_MAX = 107
 SAMPLE_WIDTH = 100
+MEMORY_SHARE = 32
+MEMORY_MIN_MB = 512
+MEMORY_MAX_MB = 8192
+PROPOSAL_HEAD = """# Proposed by `plimsoll init` for this host. `plimsoll config sample` shows every option;
+# `plimsoll config validate` checks this file.
+"""
+_KIB_PER = {"": 1, "k": 1, "m": 1 << 10, "g": 1 << 20}
+_SIZE = re.compile(r"([0-9]{1,9})\s*([kmg]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementSettings:
-    """The group [placement].
+    """The group [placement]: the options by which the agent itself decides, and all of them by name.
 
     The `serve` options are for the embedded kind. All others except `kind` are for the remote kind, as in
     keystoneauth; `timeout` and the delays are seconds. `owner_trait` is for both.
     """
 
-    kind: str = "embedded"
-    owner_trait: str = OWNER_TRAIT
-    serve: tuple[str, ...] = ()
-    serve_tokens: str | None = None
-    serve_tls_cert: str | None = None
-    serve_tls_key: str | None = None
-    auth_type: str = "password"
-    auth_url: str | None = None
-    endpoint_override: str | None = None
-    region_name: str | None = None
-    service_type: str = "placement"
-    service_name: str | None = None
-    valid_interfaces: tuple[str, ...] = ("internal", "public")
-    timeout: int = 15
-    cafile: str | None = None
-    insecure: bool = False
-    tls_ciphers: str | None = None
-    tls_min_version: str | None = None
-    certfile: str | None = None
-    keyfile: str | None = None
-    connect_retries: int = 0
-    connect_retry_delay: float | None = None
-    status_code_retries: int = 0
-    status_code_retry_delay: float | None = None
-    retriable_status_codes: tuple[int, ...] = (503,)
-    split_loggers: bool = False
-    username: str | None = None
-    user_id: str | None = None
-    password: str | None = field(default=None, repr=False)
-    user_domain_name: str | None = "Default"
-    user_domain_id: str | None = None
-    project_name: str | None = "service"
-    project_id: str | None = None
-    project_domain_name: str | None = "Default"
-    project_domain_id: str | None = None
-    default_domain_id: str | None = None
-    default_domain_name: str | None = None
-    domain_id: str | None = None
-    domain_name: str | None = None
-    trust_id: str | None = None
-    system_scope: str | None = None
-    token: str | None = field(default=None, repr=False)
-    application_credential_id: str | None = None
-    application_credential_name: str | None = None
-    application_credential_secret: str | None = field(default=None, repr=False)
+    kind: str
+    owner_trait: str
+    serve: tuple[str, ...]
+    auth_type: str
+    auth_url: str | None
+    endpoint_override: str | None
+    region_name: str | None
+    options: Mapping[str, Any] = field(repr=False)
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """From the values of all options of the group."""
+        own = {each.name: options[each.name] for each in fields(cls) if each.name != "options"}
+        return cls(**own, options=options)
 
     @property
     def shared_owner_trait(self) -> str | None:
@@ -119,15 +105,15 @@ class ApiSettings:
 class HttpSettings:
     """The group [http]."""
 
-    listen: tuple[Address, ...] = ()
+    listen: tuple[Address, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
     """The group [log]."""
 
-    level: str = "info"
-    format: str = "auto"
+    level: str
+    format: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +137,11 @@ class Settings:
     api: ApiSettings
     http: HttpSettings
     log: LogSettings
-    pci_aliases: Aliases = field(default_factory=dict)
-    device_profiles: DeviceProfiles = field(default_factory=dict)
-    provider_config: ProviderConfig = field(default_factory=ProviderConfig)
-    files: tuple[Path, ...] = ()
-    table: Table = field(default_factory=dict, repr=False)
+    pci_aliases: Aliases
+    device_profiles: DeviceProfiles
+    provider_config: ProviderConfig
+    files: tuple[Path, ...]
+    table: Table = field(repr=False)
 
     @property
     def secrets(self) -> frozenset[str]:
@@ -217,7 +203,8 @@ def _read(config_files: Sequence[Path], config_dirs: Sequence[Path]) -> tuple[Ta
 
 def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
     """Settings from values that are valid each. Raises SettingsError where two contradict each other."""
-    default, compute = _values(table, "DEFAULT"), _values(table, "compute")
+    default, compute, claims = (_values(table, group) for group in ("DEFAULT", "compute", "claims"))
+    profiles = claims["device_profiles"]
     settings = Settings(
         host=_host(default["host"]),
         state_path=_absolute("state_path", default["state_path"]),
@@ -227,19 +214,20 @@ def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
         closed_disable_after_s=compute["closed_disable_after"],
         audit_interval_s=table["audit"]["interval"].value,
         audit_heal_own=table["audit"]["heal"].value == "own",
-        claims_grow=table["claims"]["follow"].value == "grow",
-        claims_strategy=_strategy(table["claims"]["strategy"].value),
+        claims_grow=claims["follow"] == "grow",
+        claims_strategy=_strategy(claims["strategy"]),
         claim_missed=table["gate"]["claim_missed"].value,
         driver=_driver_settings(table),
-        placement=PlacementSettings(**_values(table, "placement")),
+        placement=PlacementSettings.of(_values(table, "placement")),
         api=_api(_values(table, "api")),
         http=HttpSettings(tuple(map(Address.parse, table["http"]["listen"].value))),
         log=LogSettings(**_values(table, "log")),
         pci_aliases=parse_aliases(table["pci"]["alias"].value),
-        device_profiles=_device_profiles(table["claims"]["device_profiles"].value),
+        device_profiles=load_device_profiles(_absolute("[claims] device_profiles", profiles))
+        if profiles
+        else {},
         provider_config=replace(
-            _provider_config(table["compute"]["provider_config_location"].value),
-            caps=parse_caps(table["DEFAULT"]["cap"].value),
+            _provider_config(compute["provider_config_location"]), caps=parse_caps(default["cap"])
         ),
         files=files,
         table=table,
@@ -266,6 +254,26 @@ def _driver_settings(table: Table) -> DriverSettings:
     )
 
 
+def parse_reserved_pages(texts: Iterable[str]) -> tuple[ReservedPages, ...]:
+    """The pages of the option's texts; blank ones are ignored. Raises SettingsError."""
+    return tuple(_reserved(text) for text in texts if text.strip())
+
+
+def _reserved(text: str) -> ReservedPages:
+    parts = dict(part.strip().split(":", 1) for part in text.split(",") if ":" in part)
+    size = _SIZE.fullmatch(parts.get("size", "").strip())
+    node, count = (parts.get(key, "").strip() for key in ("node", "count"))
+    is_whole = all(re.fullmatch("[0-9]{1,9}", number) for number in (node, count))
+    if parts.keys() != {"node", "size", "count"} or size is None or not is_whole:
+        raise SettingsError(
+            f"[DEFAULT] reserved_huge_pages = {text} is not node:N,size:SIZE,count:N, such as "
+            "node:0,size:2048,count:64 (the size in KiB, or as 1GB).",
+            group="DEFAULT",
+            option="reserved_huge_pages",
+        )
+    return ReservedPages(int(node), int(size[1]) * _KIB_PER[size[2].lower()], int(count))
+
+
 def values_of(table: Table, groups: Options) -> dict[str, dict[str, Any]]:
     """{group: {option: value}} of these groups' options."""
     return {
@@ -283,11 +291,7 @@ def _provider_config(location: str) -> ProviderConfig:
     if not location:
         return ProviderConfig()
     directory = _absolute("[compute] provider_config_location", location)
-    return provider_config_files.load(directory, required=location != PROVIDER_CONFIG_LOCATION)
-
-
-def _device_profiles(location: str) -> DeviceProfiles:
-    return device_profile_file.load(_absolute("[claims] device_profiles", location)) if location else {}
+    return load_provider_config(directory, required=location != PROVIDER_CONFIG_LOCATION)
 
 
 def _host(name: str) -> str:
@@ -341,16 +345,11 @@ def _api(values: Mapping[str, Any]) -> ApiSettings:
         )
     readers = values["readers"]
     if readers is None:
-        readers = (f"@{READERS_GROUP}",) if _group_exists(READERS_GROUP) else ()
+        readers = ()
+        with suppress(KeyError):  # there is no such group
+            grp.getgrnam(READERS_GROUP)
+            readers = (f"@{READERS_GROUP}",)
     return ApiSettings(socket, Access.parse(readers, values["claimers"], values["admins"]))
-
-
-def _group_exists(name: str) -> bool:
-    try:
-        grp.getgrnam(name)
-    except KeyError:
-        return False
-    return True
 
 
 def _check_cpus(host: HostSettings) -> None:
@@ -436,7 +435,7 @@ def _check_placement(placement: PlacementSettings) -> None:
         "admin_token": ("endpoint_override", "token"),
         "none": ("endpoint_override",),
     }.get(placement.auth_type, ())
-    missing = [name for name in needed if not getattr(placement, name)]
+    missing = [name for name in needed if not placement.options[name]]
     if missing:
         raise SettingsError(
             f"[placement] kind = remote, auth_type = {placement.auth_type} needs {' and '.join(missing)}; "
@@ -445,15 +444,8 @@ def _check_placement(placement: PlacementSettings) -> None:
             option=missing[0],
         )
     for name in ("auth_url", "endpoint_override"):
-        if _has_password(getattr(placement, name)):
-            raise SettingsError(
-                f"[placement] {name} contains a password, which error messages would show: remove it, "
-                "and use username and password.",
-                group="placement",
-                option=name,
-            )
-        _check_url(name, getattr(placement, name))
-    if bool(placement.certfile) != bool(placement.keyfile):
+        _check_url(name, placement.options[name])
+    if bool(placement.options["certfile"]) != bool(placement.options["keyfile"]):
         raise SettingsError(
             "[placement] certfile and keyfile belong together; set both or neither.",
             group="placement",
@@ -462,14 +454,21 @@ def _check_placement(placement: PlacementSettings) -> None:
 
 
 def _check_url(option: str, url: str | None) -> None:
-    """Raises SettingsError where the value cannot be a URL of an HTTP service."""
+    """Raises SettingsError where the value cannot be a URL of an HTTP service, or has a password."""
     if not url:
         return
-    try:
+    has_password = is_good = False
+    with suppress(ValueError):  # a port that is none, brackets
         parts = urlsplit(url)
+        has_password = parts.password is not None
         is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is none, brackets
-        is_good = False
+    if has_password:
+        raise SettingsError(
+            f"[placement] {option} contains a password, which error messages would show: remove it, "
+            "and use username and password.",
+            group="placement",
+            option=option,
+        )
     if not is_good:
         shown = MASK if "@" in url else url
         raise SettingsError(
@@ -479,13 +478,6 @@ def _check_url(option: str, url: str | None) -> None:
             option=option,
             value=shown,
         )
-
-
-def _has_password(url: str | None) -> bool:
-    try:
-        return urlsplit(url or "").password is not None
-    except ValueError:
-        return False  # not a URL, which its user reports
 
 
 def describe(settings: Settings) -> dict[str, dict[str, dict[str, Any]]]:
@@ -572,12 +564,47 @@ def _sample_option(option: Any) -> str:
     elif allowed(option) != "text":
         lines.append(f"# Allowed: {allowed(option)}.")
     default = option.sample_default if option.sample_default is not None else option.default
-    return "\n".join(("", *lines, f"#{option.dest} = {_sample_default(default)}".rstrip(), ""))
-
-
-def _sample_default(default: Any) -> str:
-    if default is None:
-        return ""
     if isinstance(default, list):
-        return ",".join(default)
-    return str(default).lower() if isinstance(default, bool) else str(default)
+        default = ",".join(default)
+    elif isinstance(default, bool):
+        default = str(default).lower()
+    return "\n".join(("", *lines, f"#{option.dest} = {'' if default is None else default}".rstrip(), ""))
+
+
+def own_suggestions(host: str, driver: str, topology: Topology) -> tuple[Suggestion, ...]:
+    """The options that a host needs with any driver."""
+    memory_mb = sum(cell.memory_mb for cell in topology.cells)
+    reserved_mb = min(max(memory_mb // MEMORY_SHARE, MEMORY_MIN_MB), MEMORY_MAX_MB)
+    return (
+        Suggestion(
+            "DEFAULT", "host", host, "The name of the host's root provider. It should not change later."
+        ),
+        Suggestion("DEFAULT", "compute_driver", driver, "The virt driver."),
+        Suggestion(
+            "DEFAULT",
+            "reserved_host_memory_mb",
+            str(reserved_mb),
+            f"Of {memory_mb} MiB, for the host itself and for QEMU's own memory besides that of the guests.",
+        ),
+        Suggestion(
+            "placement", "kind", "embedded", "This agent keeps the claims; `remote` joins an OpenStack cloud."
+        ),
+    )
+
+
+def propose(suggestions: Iterable[Suggestion]) -> str:
+    """The text of a configuration file, with groups in the order of their first suggestion."""
+    groups: dict[str, list[Suggestion]] = {}
+    for suggestion in suggestions:
+        groups.setdefault(suggestion.group, []).append(suggestion)
+    blocks = [PROPOSAL_HEAD]
+    for group, members in groups.items():
+        blocks.append(f"\n[{group}]\n")
+        blocks.extend(_proposed_option(suggestion) for suggestion in members)
+    return "".join(blocks)
+
+
+def _proposed_option(suggestion: Suggestion) -> str:
+    why = textwrap.wrap(suggestion.why, SAMPLE_WIDTH, initial_indent="# ", subsequent_indent="# ")
+    mark = "" if suggestion.certain else "#"
+    return "\n".join((*why, f"{mark}{suggestion.option} = {suggestion.value}", ""))

@@ -23,7 +23,7 @@ from agent.carving.files import read_cpu_file, read_plan_file, write_cpu_file, w
 from agent.claims.claim import Claim
 from agent.claims.rows import Row
 from agent.clock import HostClock
-from agent.config.places import check_running_state_path
+from agent.config.check import check_running_state_path
 from agent.config.settings import Settings
 from agent.daemon.host_agent import HostAgent
 from agent.driver import CarvedUnit, Driver, Guest, HostSettings

@@ -7,7 +7,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -99,7 +99,7 @@ def _reconciler(settings: Settings, runs_in: Path) -> Iterator[Reconciler]:
         if journal.host_uuid() is None:
             journal.remember_host(identity.uuid)
         driver = stack.enter_context(closing(driver_class(settings.compute_driver).create(settings.driver)))
-        unserved = asdict(settings.placement) | {"serve": ()}
+        unserved = {**settings.placement.options, "serve": ()}
         transport = open_transport(settings.placement.kind, state_dir=settings.state_path, options=unserved)
         client = stack.enter_context(closing(PlacementClient(transport)))
         tracker = ResourceTracker(journal, client)

@@ -10,7 +10,6 @@ import queue
 import signal
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict
 from pathlib import Path
 from random import SystemRandom
 from types import FrameType
@@ -19,8 +18,8 @@ from agent import log
 from agent.api.server import ApiServer, prepare_place
 from agent.clock import HostClock
 from agent.config import settings
+from agent.config.check import check_state_path, unusable_state_path
 from agent.config.options import driver_class
-from agent.config.places import check_state_path, unusable_state_path
 from agent.config.settings import Settings
 from agent.daemon.assemble import assemble
 from agent.daemon.descriptors import take_all_descriptors
@@ -163,7 +162,7 @@ class Service:
         metrics = Metrics()
         journal.observe_commits(metrics.commit_seconds.observe)
         transport = open_transport(
-            current.placement.kind, state_dir=current.state_path, options=asdict(current.placement)
+            current.placement.kind, state_dir=current.state_path, options=current.placement.options
         )
         self._stack.callback(transport.close)
         self._recorder = Recorder(metrics, journal.record_event)

@@ -21,7 +21,7 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -408,7 +408,7 @@ def check_placement(settings: Settings) -> Iterator[DoctorCheck]:
         yield good("placement", "Placement is embedded; its database is in the state directory.")
         return
     try:
-        transport = open_transport("remote", options=asdict(settings.placement))
+        transport = open_transport("remote", options=settings.placement.options)
         try:
             report = ping(transport, "the remote Placement")
         finally:

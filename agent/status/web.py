@@ -29,7 +29,7 @@ from markupsafe import Markup, escape
 from werkzeug.wrappers import Request, Response
 
 from agent import log
-from agent.config.address import Address
+from agent.config.access import Address
 from agent.errors import MORE_DESCRIPTORS, PlimsollError, UsageError, plain
 from agent.http.errors import ListenError, OutOfDescriptors
 from agent.http.listener import Listener, stop_all

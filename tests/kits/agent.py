@@ -1,6 +1,6 @@
 """The agent of one host as the service puts it together, but without its process and with its own clock."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 from uuid import uuid4
@@ -85,7 +85,7 @@ def opened(
     identity = establish_identity(settings.state_path, settings.host, journal.host_uuid())
     journal.remember_host(identity.uuid)
     told = settings.placement
-    own = over or open_transport(told.kind, state_dir=settings.state_path, options=asdict(told))
+    own = over or open_transport(told.kind, state_dir=settings.state_path, options=told.options)
     wire = Wire(own, shared=over is not None)
     metrics = Metrics()
     journal.observe_commits(metrics.commit_seconds.observe)

@@ -10,7 +10,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from agent.claims.request import ClaimRequest, RequestGroup
-from agent.config.address import Address
+from agent.config.access import Address
 from agent.config.settings import load
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.gate.effect import GatePaths

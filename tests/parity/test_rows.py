@@ -12,7 +12,7 @@ from nova.virt import driver as virt_driver
 from nova_rows import row_of
 
 from agent.claims import extra_specs, image
-from agent.config.nova_names import NOVA_NAMES, why_not_of_nova
+from agent.config.options import NOVA_NAMES, why_refused
 from parity.nova_query import CONF
 
 NOT_ABOUT_THE_GUEST = {
@@ -114,4 +114,4 @@ OWN = {
 def test_each_option_of_these_groups_is_taken_or_refused_with_the_reason() -> None:
     for group, own in OWN.items():
         assert own <= options_of(group)
-        assert [name for name in options_of(group) - own if why_not_of_nova(group, name) is None] == []
+        assert [name for name in options_of(group) - own if why_refused(group, name) is None] == []

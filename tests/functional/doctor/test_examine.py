@@ -27,7 +27,7 @@ from kits.pci_tree import PciTree
 from kits.placements import Embedded
 
 from agent.cli.main import main
-from agent.config.places import unusable_state_path
+from agent.config.check import unusable_state_path
 from agent.config.settings import load
 from agent.doctor.check import CheckVerdict, DoctorCheck, good
 from agent.doctor.examine import (

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,7 +19,7 @@ import responses
 from kits.placements import OpenStack
 from kits.served_core_client import make_certificate
 
-from agent.config.settings import PlacementSettings
+from agent.config.options import AGENT_OPTIONS
 from agent.errors import (
     IdentityError,
     PlacementConflict,
@@ -211,8 +211,9 @@ def test_a_wrong_token_is_refused_with_a_sentence(openstack: OpenStack) -> None:
 
 
 def keystone_options(**changes: Any) -> Mapping[str, Any]:
-    known = PlacementSettings(kind="remote", auth_url=KEYSTONE, username="plimsoll", password="secret")
-    return {**asdict(known), "region_name": "north", **changes}
+    defaults = {option.dest: option.default for option in AGENT_OPTIONS["placement"]}
+    known = {"kind": "remote", "auth_url": KEYSTONE, "username": "plimsoll", "password": "secret"}
+    return {**defaults, **known, "region_name": "north", **changes}
 
 
 VERSION = {

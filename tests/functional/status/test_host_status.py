@@ -27,7 +27,7 @@ from kits.status import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.config.address import Address
+from agent.config.access import Address
 from agent.driver import GuestState
 from agent.errors import DoesNotFit, DriverError, DriverUnavailable, SettingsError
 

@@ -1,11 +1,12 @@
 """Common options stand before or after the command, and wrong arguments are an error like any other."""
 
 import argparse
+from pathlib import Path
 
 import pytest
 
 from agent.cli.client import Client
-from agent.cli.grammar import CommandAdder, Parser, common_options
+from agent.cli.grammar import CommandAdder, Parser, add_settings_options, common_options, settings_paths
 from agent.cli.parser import build, defaults
 from agent.errors import ExitCode, UsageError
 
@@ -64,3 +65,11 @@ def test_another_libvirt_is_for_a_domain() -> None:
     args = build().parse_args(["claim", "--resources", "VCPU=1", "--connect", "xen:///"], defaults())
     with pytest.raises(UsageError, match="--connect needs --domain"):
         args.run(args)
+
+
+def test_files_and_directories_may_be_repeated_and_may_be_missing() -> None:
+    parser = argparse.ArgumentParser()
+    add_settings_options(parser)
+    words = ["--config-file", "a.conf", "--config-dir", "d", "--config-file", "b.conf"]
+    assert settings_paths(parser.parse_args(words)) == ((Path("a.conf"), Path("b.conf")), (Path("d"),))
+    assert settings_paths(parser.parse_args([])) == ((), ())

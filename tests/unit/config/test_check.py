@@ -1,12 +1,15 @@
-"""What `plimsoll config validate` says of settings with which an agent starts, and does not work as meant."""
+"""What keeps an agent with these settings from starting, and what of them does not work as meant."""
 
+import os
 from pathlib import Path
 
 import pytest
 
-from agent.config.check import check_start
+from agent.api.server import prepare_place
+from agent.config.check import check_api_socket, check_start, check_state_path
 from agent.config.settings import load
-from agent.errors import SettingsError
+from agent.durable.files import check_accepts_files
+from agent.errors import SettingsError, StateError
 
 
 @pytest.fixture
@@ -100,3 +103,121 @@ def test_an_absurd_ratio_is_refused_as_in_a_provider_file(file: Path, name: str)
 def test_the_json_of_pci_is_checked_with_any_driver(file: Path, text: str, said: str) -> None:
     with pytest.raises(SettingsError, match=said):
         checked(file, f"[pci]\n{text}")
+
+
+REMOTE = "[placement]\nkind = remote\nauth_type = none\n"
+
+
+def notes_of(folder: Path, default: str = "", more: str = "", api: str = "") -> tuple[str, ...]:
+    """What `config validate` notes of settings in `folder`; {0} stands for the folder."""
+    file = folder / "plimsoll.conf"
+    state = "" if "state_path" in default else "state_path = {0}/state\n"
+    text = (
+        f"[DEFAULT]\ncompute_driver = fake\nhost = node1\n{state}{default}[api]\n{api or 'socket = {0}/s'}\n"
+    )
+    file.write_text((text + more).format(folder))
+    return check_start(load([file]))
+
+
+def test_places_that_are_good_are_not_made(tmp_path: Path) -> None:
+    more = "[placement]\nserve = unix:{0}/run/x.sock,127.0.0.1:8778\n[http]\nlisten = 127.0.0.1:9464\n"
+    assert notes_of(tmp_path, more=more, api="socket = {0}/run/s") == ()
+    assert [path.name for path in tmp_path.iterdir()] == ["plimsoll.conf"]
+
+
+@pytest.mark.parametrize(
+    ("api", "complaint"),
+    [
+        ("socket = {0}/plain", "is no socket"),
+        ("socket = {0}/folder", "is no socket"),
+        ("socket = /proc/s.sock", "/proc cannot be used"),
+        ("socket = {0}/open/s.sock", "Every user may write"),
+        ("socket = {0}/none/none/s.sock", "No such file"),
+        ("socket = {0}/plain/s.sock", "Not a directory"),
+    ],
+)
+def test_a_socket_that_cannot_be_made(tmp_path: Path, api: str, complaint: str) -> None:
+    (tmp_path / "plain").touch()
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(SettingsError, match=complaint) as validated:
+        notes_of(tmp_path, api=api)
+    with pytest.raises(SettingsError) as started:
+        prepare_place(Path(api.removeprefix("socket = ").format(tmp_path)))
+    assert started.value.message == validated.value.message
+
+
+@pytest.mark.parametrize("path", ["{0}/plain", "{0}/plain/state", "/proc/st", "{0}/none/none", "{0}/open"])
+def test_a_state_directory_that_cannot_be_used(tmp_path: Path, path: str) -> None:
+    (tmp_path / "plain").touch()
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    with pytest.raises(SettingsError) as validated:
+        notes_of(tmp_path, f"state_path = {path}\n")
+    with pytest.raises(StateError) as started:
+        check_state_path(Path(path.format(tmp_path)))
+    assert started.value.message == validated.value.message
+
+
+@pytest.mark.parametrize(
+    ("more", "complaint"),
+    [
+        ("[placement]\nserve = unix:{0}/s\n", "serve and .* socket are both"),
+        ("[placement]\nserve = 127.0.0.1:8778,127.0.0.1:8778\n", "names 127.0.0.1:8778 twice"),
+        ("[http]\nlisten = 127.0.0.1:9464,localhost:9464\n", "names 127.0.0.1:9464 twice"),
+        (
+            "[placement]\nserve = localhost:8778\n[http]\nlisten = 127.0.0.1:8778\n",
+            "serve and .* listen are both 127.0.0.1:8778",
+        ),
+        (f"{REMOTE}endpoint_override = 127.0.0.1:8778\n", "is no URL"),
+        (f"{REMOTE}endpoint_override = http://127.0.0.1:99999\n", "is no URL"),
+        (f"{REMOTE}endpoint_override = http:/placement\n", "is no URL"),
+    ],
+)
+def test_an_address_that_can_never_work(tmp_path: Path, more: str, complaint: str) -> None:
+    with pytest.raises(SettingsError, match=complaint):
+        notes_of(tmp_path, more=more)
+
+
+def test_a_password_in_what_is_no_url_is_not_shown(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="is no URL") as caught:
+        notes_of(tmp_path, more=f"{REMOTE}endpoint_override = me:canary@placement\n")
+    assert "canary" not in caught.value.message
+
+
+def test_a_file_that_is_missing_and_cpus_that_are_not_there_are_noted(tmp_path: Path) -> None:
+    more = f"{REMOTE}endpoint_override = https://[::1]:8778/x\ncafile = {{0}}/none.pem\n"
+    (note,) = notes_of(tmp_path, more=more)
+    assert "cafile" in note and "No such file" in note
+    (note,) = notes_of(tmp_path, more="[compute]\ncpu_shared_set = 0-5000\n")
+    assert "not online" in note and "5000" in note
+
+
+def test_a_misspelt_variable_of_the_default_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OS_DEFAULT__HOTS", "node2")
+    with pytest.raises(SettingsError, match=r"OS_DEFAULT__HOTS.*'host'"):
+        notes_of(tmp_path)
+
+
+def test_a_full_disk_does_not_keep_the_agent_from_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "open", full)
+    check_accepts_files(tmp_path)
+    check_api_socket(tmp_path / "s")
+
+
+def test_what_only_the_agents_user_may_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(directory: Path) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("agent.config.check.check_accepts_files", denied)
+    assert [note.partition(": ")[0] for note in notes_of(tmp_path)] == [
+        "checked only as far as this user may"
+    ] * 2
+    with pytest.raises(SettingsError, match="Permission denied"):
+        prepare_place(tmp_path / "s")

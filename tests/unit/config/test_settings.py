@@ -1,15 +1,23 @@
 """Settings: everything wrong is refused with a sentence, everything right says where it came from."""
 
+from __future__ import annotations
+
 import errno
+import tempfile
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kits.examples import examples
 from kits.paths import CHECKOUT
 
 from agent.config import files
 from agent.config.check import check_start
-from agent.config.settings import describe, load, reload, sample
+from agent.config.options import all_options, driver_classes
+from agent.config.settings import Settings, describe, load, parse_reserved_pages, reload, sample
+from agent.driver import ReservedPages
 from agent.errors import SettingsError
 
 
@@ -211,7 +219,7 @@ REMOTE = (
 def test_secrets_are_never_shown(file: Path) -> None:
     written(file, "[DEFAULT]\ncompute_driver = fake\n" + REMOTE)
     settings = load([file])
-    assert settings.placement.password == "canary-$1"
+    assert settings.placement.options["password"] == "canary-$1"
     assert settings.secrets == frozenset(("canary-$1",))
     assert describe(settings)["placement"]["password"]["value"] == "***"
     assert "canary" not in repr(settings) + str(describe(settings)) + repr(settings.table)
@@ -261,7 +269,7 @@ def test_a_secret_comes_by_credential(file: Path, tmp_path: Path, monkeypatch: p
     written(tmp_path / "placement.password", "canary\n")
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
     settings = load([file])
-    assert settings.placement.password == "canary"
+    assert settings.placement.options["password"] == "canary"
     assert describe(settings)["placement"]["password"]["origin"] == "credential placement.password"
 
 
@@ -278,7 +286,7 @@ def test_a_command_run_by_hand_finds_the_credential_of_the_service(
         directory.mkdir()
         stored = written(directory / "placement.password", f"{secret}\n")
         settings = load([file])
-        assert settings.placement.password == secret
+        assert settings.placement.options["password"] == secret
         assert describe(settings)["placement"]["password"]["origin"] == f"credential {stored}"
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
     with pytest.raises(SettingsError, match="needs password"):
@@ -372,3 +380,66 @@ def test_groups_of_a_pattern_are_checked_as_all_are(file: Path, text: str, messa
     written(file, "[DEFAULT]\ncompute_driver = libvirt\nhost = node1\n" + MDEVS + text)
     with pytest.raises(SettingsError, match=message):
         check_start(load([file]))
+
+
+OPTIONS = [
+    (group.replace("<type>", "nvidia-11"), option.dest)
+    for group, options in all_options(driver_classes()[0]).items()
+    for option in options
+]
+VALUES = (
+    st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\r\n\x00"), max_size=20)
+    | st.sampled_from(
+        ["", "0", "-1", "1e400", "nan", "true", "0-3,^2", "$host", "${nothing}", "/x", "a,b", "{}", "@"]
+    )
+    | st.integers(-(2**70), 2**70).map(str)
+)
+LINES = st.tuples(st.sampled_from(OPTIONS), VALUES)
+
+
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(LINES, max_size=4), st.sampled_from(["fake", "libvirt"]))
+def test_known_options_with_any_value(lines: list[tuple[tuple[str, str], str]], driver: str) -> None:
+    text = f"[DEFAULT]\ncompute_driver = {driver}\n"
+    check(text + "".join(f"[{group}]\n{option} = {value}\n" for (group, option), value in lines))
+
+
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass"))
+)
+def test_any_bytes_at_all(content: bytes) -> None:
+    check(content)
+
+
+def check(content: str | bytes) -> None:
+    with tempfile.NamedTemporaryFile(suffix=".conf") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        try:
+            found = load((Path(file.name),))
+        except SettingsError as error:
+            assert error.message
+            return
+        assert isinstance(found, Settings)
+        assert describe(found)
+
+
+def test_the_pages_of_each_node_and_size() -> None:
+    texts = ["node:0,size:2048,count:64", " node:1, size:1GB, count:1", ""]
+    assert parse_reserved_pages(texts) == (ReservedPages(0, 2048, 64), ReservedPages(1, 1 << 20, 1))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "64",
+        "node:0,size:2048",
+        "node:0,size:big,count:1",
+        "node:a,size:4,count:1",
+        "node:0,size:4,count:1,x:2",
+    ],
+)
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="is not node:N,size:SIZE,count:N"):
+        parse_reserved_pages([text])

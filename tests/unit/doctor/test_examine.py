@@ -1,4 +1,4 @@
-"""libvirt's memory against the kernel's, in `plimsoll doctor`."""
+"""Two checks of `plimsoll doctor` by themselves: the memory that libvirt counts, and the power of CPUs."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.claims.parse_request import parse_claim
-from agent.cli.claim_request import claim_body
+from agent.cli.claim_request import CHARS_MAX, STANDARD_INPUT, claim_body, parse_amounts, read_text_file
 from agent.cli.parser import build, defaults
 from agent.errors import UsageError
 
@@ -178,3 +178,62 @@ def test_an_error_names_no_other_command(command: tuple[str, ...]) -> None:
     with pytest.raises(UsageError) as caught:
         claim_body(build().parse_args([*command], defaults()))
     assert caught.value.message.startswith("give the resources by --file")
+
+
+@pytest.mark.parametrize(
+    ("text", "amounts"),
+    [
+        ("vcpus=2,memory_mb=2048,disk_gb=20", {"vcpus": 2, "memory_mb": 2048, "disk_gb": 20}),
+        ("memory_mb=8GiB", {"memory_mb": 8192}),
+        ("memory_mb=512M", {"memory_mb": 512}),
+        ("memory_mb=1.5g", {"memory_mb": 1536}),
+        ("memory_mb=2048KiB", {"memory_mb": 2}),
+        ("disk_gb=1T", {"disk_gb": 1024}),
+        ("disk_gb=2048MiB", {"disk_gb": 2}),
+        ("MEMORY_MB=8GiB,DISK_GB=1TiB,VCPU=4", {"MEMORY_MB": 8192, "DISK_GB": 1024, "VCPU": 4}),
+        ("NET_BW_EGR_KILOBIT_PER_SEC=5Gbit", {"NET_BW_EGR_KILOBIT_PER_SEC": 5_000_000}),
+        ("NET_BW_IGR_KILOBIT_PER_SEC=10Mbit", {"NET_BW_IGR_KILOBIT_PER_SEC": 10_000}),
+    ],
+)
+def test_what_people_write(text: str, amounts: dict[str, int]) -> None:
+    assert parse_amounts("--resources", text) == amounts
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("memory_mb=8GB", "powers of 1000 or of 1024; write GiB"),
+        ("memory_mb=8Gbit", "is no unit of memory_mb"),
+        ("memory_mb=1K", "1K is not a whole number of them"),
+        ("disk_gb=512M", "counted in whole GiB"),
+        ("VCPU=1.5", "not a whole number"),
+        ("VCPU=2G", "VCPU is a count"),
+        ("VCPU=-1", "VCPU cannot be negative"),
+        ("VCPU", "'VCPU' has no whole number"),
+        ("", "'' has no whole number"),
+        ("VCPU=1,VCPU=2", "names VCPU twice"),
+        ("memory_mb=1e3", "has no whole number"),
+        ("memory_mb=\u0662", "has no whole number"),
+    ],
+)
+def test_an_unclear_amount_is_refused(text: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said.replace("(", r"\(")):
+        parse_amounts("--resources", text)
+
+
+def test_a_file_and_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "web.xml"
+    file.write_bytes(b"<domain>\r\n</domain>")
+    assert read_text_file("domain", str(file)) == "<domain>\r\n</domain>", "byte for byte"
+    monkeypatch.setattr("sys.stdin", io.StringIO("text"))
+    assert read_text_file("domain", STANDARD_INPUT) == "text"
+
+
+def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "web.xml"
+    for content, said in ((b"\xff", "not UTF-8"), (b"x" * (CHARS_MAX + 1), "longer than")):
+        file.write_bytes(content)
+        with pytest.raises(UsageError, match=said):
+            read_text_file("domain", str(file))
+    with pytest.raises(UsageError, match=r"claim: .* cannot be read"):
+        read_text_file("claim", str(tmp_path))

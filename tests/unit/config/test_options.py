@@ -1,4 +1,4 @@
-"""Each option name that keystoneauth registers is one of [placement], a former name of one, or refused."""
+"""An operator who copies options of nova or keystoneauth finds each taken, or refused with the reason."""
 
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -6,10 +6,56 @@ from pathlib import Path
 import pytest
 from keystoneauth1 import loading
 
-from agent.config.keystone_names import REFUSED_NAMES
-from agent.config.options import AGENT_OPTIONS, names_of
+from agent.config.options import (
+    AGENT_OPTIONS,
+    NOVA_NAMES,
+    REFUSED_NAMES,
+    all_options,
+    driver_classes,
+    names_of,
+    why_refused,
+)
 from agent.config.settings import load
 from agent.errors import SettingsError
+
+NAMED = [(group, name) for group, names in NOVA_NAMES.items() for name in names if name != "*"]
+
+
+def refusal(tmp_path: Path, group: str, text: str) -> SettingsError:
+    path = tmp_path / "plimsoll.conf"
+    path.touch(mode=0o600)
+    path.write_text(f"[DEFAULT]\ncompute_driver = fake\n[{group}]\n{text}\n", encoding="utf-8")
+    with pytest.raises(SettingsError) as caught:
+        load([path])
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("group", "name"), [*NAMED, ("neutron", "physnets"), ("neutron_physnet_a", "numa_nodes")]
+)
+def test_an_option_of_nova_without_use_here_is_refused_with_the_reason(
+    tmp_path: Path, group: str, name: str
+) -> None:
+    error = refusal(tmp_path, group, f"{name} = 1")
+    assert f"[{group}] {name} is of no use here: {why_refused(group, name)}" in error.message
+    assert error.details["option"] == name
+
+
+def test_no_option_of_the_agent_is_refused() -> None:
+    for group, options in all_options(driver_classes()[0]).items():
+        assert not [option.dest for option in options if why_refused(group, option.dest)]
+
+
+def test_an_option_that_another_group_has_is_named_with_it(tmp_path: Path) -> None:
+    """nova has the power of CPUs in [libvirt]."""
+    error = refusal(tmp_path, "libvirt", "cpu_power_management = true")
+    assert "has no option 'cpu_power_management'; it belongs to [compute]" in error.message
+
+
+def test_what_is_not_novas_has_no_reason(tmp_path: Path) -> None:
+    assert why_refused("compute", "magic") is why_refused("magic", "x") is None
+    assert "there is no group [magic]" in refusal(tmp_path, "magic", "x = 1").message
+
 
 HEAD = "[DEFAULT]\ncompute_driver = fake\n[placement]\n"
 PASSWORD = "kind = remote\nauth_url = http://keystone/v3\npassword = x\n"
@@ -54,10 +100,11 @@ def test_a_name_without_use_here_is_refused_with_the_reason(tmp_path: Path, name
 def test_former_names_are_taken_as_keystoneauth_takes_them(tmp_path: Path) -> None:
     file = written(tmp_path, PASSWORD + "user_name = u\ntenant_name = t\nauth_plugin = v3password\n")
     settings = load([file])
-    placement = settings.placement
-    assert (placement.username, placement.project_name, placement.auth_type) == ("u", "t", "v3password")
+    options = settings.placement.options
+    assert (options["username"], options["project_name"], options["auth_type"]) == ("u", "t", "v3password")
     assert settings.table["placement"]["username"].origin == str(file)
-    assert load([written(tmp_path, PASSWORD + "username = u\ntenant_id = t\n")]).placement.project_id == "t"
+    by_id = load([written(tmp_path, PASSWORD + "username = u\ntenant_id = t\n")])
+    assert by_id.placement.options["project_id"] == "t"
 
 
 def test_an_option_under_both_names_is_refused(tmp_path: Path) -> None:
