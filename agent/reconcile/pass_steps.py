@@ -49,7 +49,7 @@ from agent.reconcile.undone_reshapes import UndoneReshapes
 from agent.reshape.claimed_units import ExactUnits, HostRecords, name_claimed_cells
 from agent.reshape.laws import Instruction, Relocation
 from agent.reshape.plan import moving_slots, staged_tree
-from agent.reshape.relocate import follow_placement, leads_of
+from agent.reshape.relocate import Passage, follow_placement, leads_of
 from agent.shapes import Allocations, Held, Usages
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
@@ -269,6 +269,7 @@ class PassSteps:
             return follow_placement(records, held, this.leads, this.current)
 
         rows = self._tracker.rows().values()
+        self._tracker.note_led(self._led(this, rows))
         consumers = {each.consumer for each in relocations(dict(chain(*(row.held.items() for row in rows))))}
         if not consumers:
             return False
@@ -296,6 +297,40 @@ class PassSteps:
                 ", ".join(sorted(followed)),
             )
         return bool(followed)
+
+    def _led(self, this: Pass, rows: Collection[Row]) -> Mapping[str, Collection[Passage]]:
+        """{consumer with a claim and nothing here: where a reshape may have led what another one holds}
+
+        For a journal from before the reshape, and from before a move that gave the place to a migration.
+        """
+        if not this.leads:
+            return {}
+        pools = self._sharing.around(this.current)
+        holds = {
+            who: held for row in rows for who, held in row.held.items() if any(map(this.current.get, held))
+        }
+        strangers = [
+            {uuid: amounts for uuid, amounts in holds[row.instance].items() if uuid in this.current}
+            for row in rows
+            if row.instance in holds and not row.claimed and row.guest is None
+        ]
+        records = HostRecords(self._tracker.claims(), self._tracker.moves(), this.exact_units)
+        led: dict[str, list[Passage]] = {}
+        for consumer, claim in records.claims.items() if strangers else ():
+            if consumer in holds:
+                continue
+            shared = {
+                uuid: amounts
+                for uuid, amounts in claim.allocations.items()
+                if uuid in pools and uuid not in this.current
+            }
+            for stranger in strangers:
+                place = {**stranger, **shared}
+                found = follow_placement(records, {consumer: place}, this.leads, this.current)
+                if found:
+                    relocations = tuple(each._replace(consumer="") for each in found)
+                    led.setdefault(consumer, []).append(Passage(relocations, place))
+        return led
 
     def find_desired(self, this: Pass, undone: tuple[str, ...] | None = None) -> Pass:
         """Find the moves that are due, with the receipts `undone` left undone; None: those in the journal.

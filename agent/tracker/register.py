@@ -93,6 +93,7 @@ class Register:
         self._book = Book(journal.claims().values())
         self._moves = journal.moves()
         self._passages = passages(journal.reshapes(done=True).values())
+        self._led: Mapping[str, Collection[Passage]] = {}
         self._on_step = on_step
         self._lost = journal.lost_claims()
         self._found_on_disk = journal.found_guests()
@@ -566,7 +567,13 @@ class Register:
         with self._lock:
             guests = [row.guest for row in self._book.rows().values() if row.guest is not None]
             exact = ExactUnits(self._book.offered, guests)
-            return whereabouts(place, self._passages, self._book.claims, exact)
+            known = (*self._passages, *self._led.get(place.consumer, ()))
+            return whereabouts(place, known, self._book.claims, exact)
+
+    def note_led(self, led: Mapping[str, Collection[Passage]]) -> None:
+        """Also look for the places of these consumers where the move instructions lead: {consumer: how}."""
+        with self._lock:
+            self._led = led
 
 
 def _detail(claim: Claim) -> str:

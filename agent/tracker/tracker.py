@@ -36,6 +36,7 @@ from agent.providers.divided_cards import Card
 from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.laws import Relocation
 from agent.reshape.receipt import Receipt
+from agent.reshape.relocate import Passage
 from agent.shapes import Allocations, Held, Units, Usages
 from agent.state.journal import Journal
 from agent.state.pause import Pause
@@ -617,6 +618,10 @@ class ResourceTracker:
         changed.
         """
         self._register.relocate(receipt, exact)
+
+    def note_led(self, led: Mapping[str, Collection[Passage]]) -> None:
+        """Where a reshape that the journal does not have may have led the places of consumers with claims."""
+        self._register.note_led(led)
 
     def follow_placement(self, relocations: Collection[Relocation], exact: ExactUnits) -> None:
         """Put claims and moves where a reshape put them that a restored journal does not have.

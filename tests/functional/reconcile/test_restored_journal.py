@@ -154,6 +154,43 @@ def test_a_move_of_before_a_reshape_follows_it_and_ends(world: Restored, kind: M
 
 
 @pytest.mark.first_variant
+@pytest.mark.parametrize("end", ["confirm", "revert"])
+@pytest.mark.parametrize("twin", [False, True], ids=["alone", "beside another one"])
+def test_a_move_of_after_a_reshape_is_known_to_a_journal_from_before_both(
+    world: Restored, end: str, twin: bool
+) -> None:
+    """The claim is on providers that are gone; a migration has its place where the reshape led it."""
+    a, b, place = world.a, world.hosts.b, PLACES[0]
+    before = a.claim(WEB, **place)
+    moving = {WEB: MIGRATION, **({OTHER: uuid_of("other moves")} if twin else {})}
+    if twin:
+        a.claim(OTHER, **PLACES[1])
+    world.save()
+    reshape(world)
+    for who, migration in moving.items():
+        b.tracker.begin_move(asks(who, **AMOUNTS), MoveKind.COLD_MIGRATE, migration)
+    world.restore()
+    a.look()
+    assert {move.migration: move.instance for move in a.tracker.moves().values()} == {
+        migration: who for who, migration in moving.items()
+    }
+    assert world.findings() == []
+    a.check()
+    for migration in moving.values():
+        getattr(b.tracker, f"{end}_move")(migration)
+    world.hosts.settle()
+    for host in (a, b):
+        host.check()
+    now = a.tracker.claim_of(WEB)
+    if end == "revert":
+        assert now is not None
+        assert {unit for *_, unit in now.exact} == {unit for *_, unit in before.exact}
+    else:
+        assert now is None
+    assert world.findings() == []
+
+
+@pytest.mark.first_variant
 def test_a_claim_can_be_resized_and_moved_away_afterwards(world: Restored) -> None:
     a, b = world.a, world.hosts.b
     a.claim(WEB, **PLACES[0])
