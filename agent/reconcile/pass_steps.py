@@ -314,9 +314,11 @@ class PassSteps:
             for row in rows
             if row.instance in holds and not row.claimed and row.guest is None
         ]
+        if not strangers:
+            return {}
         records = HostRecords(self._tracker.claims(), self._tracker.moves(), this.exact_units)
         led: dict[str, list[Passage]] = {}
-        for consumer, claim in records.claims.items() if strangers else ():
+        for consumer, claim in records.claims.items():
             if consumer in holds:
                 continue
             shared = {

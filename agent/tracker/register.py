@@ -572,8 +572,9 @@ class Register:
 
     def note_led(self, led: Mapping[str, Collection[Passage]]) -> None:
         """Also look for the places of these consumers where the move instructions lead: {consumer: how}."""
-        with self._lock:
-            self._led = led
+        if led != self._led:
+            with self._lock:
+                self._led = led
 
 
 def _detail(claim: Claim) -> str:
