@@ -21,6 +21,16 @@ _READ_WITHIN_S = 0.05
 _READS_MAX = 20
 
 
+def suspended_s() -> float:
+    """For how long the host has been suspended since its boot: the monotonic clock stood still meanwhile."""
+    for _ in range(_READS_MAX):
+        before = time.monotonic()
+        since_boot = time.clock_gettime(time.CLOCK_BOOTTIME)
+        if time.monotonic() - before < _READ_WITHIN_S:
+            break
+    return since_boot - before
+
+
 class _Span(NamedTuple):
     """From `begin` to `end` (of the monotonic clock) the wall clock led by `least` to `most` seconds."""
 

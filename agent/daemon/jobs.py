@@ -1,7 +1,8 @@
 """Runs one job per concern: each at intervals, at most once at a time, or earlier on request.
 
 APScheduler plans by the wall clock, which may be set to any time. So its scheduler looks at least once a
-second whether that happened, and then moves its plan along: all intervals are of the monotonic clock.
+second whether that happened, and then moves its plan along: all intervals are of the monotonic clock, and
+the time for which the host was suspended is a part of them. What was due meanwhile runs at the resume.
 
 Source: https://apscheduler.readthedocs.io/en/3.x/userguide.html
 """
@@ -20,7 +21,7 @@ from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
-from agent.clock import HostClock
+from agent.clock import STEP_S, HostClock, suspended_s
 
 THREADS = 6
 JITTER_PART = 10
@@ -39,9 +40,18 @@ class _Interval(IntervalTrigger):  # type: ignore[misc]
 
 
 class _Scheduler(BackgroundScheduler):  # type: ignore[misc]
-    """Moves its plan along where the wall clock was set; `on_step` gets by how many seconds."""
+    """Moves its plan along where the wall clock was set; `on_step` gets by how many seconds.
 
-    def __init__(self, clock: HostClock, on_step: Callable[[float], None]) -> None:
+    `on_resume` gets for how many seconds the host was suspended.
+    """
+
+    def __init__(
+        self,
+        clock: HostClock,
+        on_step: Callable[[float], None],
+        on_resume: Callable[[float], None],
+        suspended: Callable[[], float],
+    ) -> None:
         super().__init__(
             timezone=UTC,
             executors={"default": ThreadPoolExecutor(THREADS)},
@@ -49,6 +59,9 @@ class _Scheduler(BackgroundScheduler):  # type: ignore[misc]
         )
         self._clock = clock
         self._on_step = on_step
+        self._on_resume = on_resume
+        self._suspended = suspended
+        self._suspended_s = suspended()
         self._ahead_s = clock.ahead_s()
         self._plan_lock = threading.RLock()
 
@@ -73,11 +86,20 @@ class _Scheduler(BackgroundScheduler):  # type: ignore[misc]
 
     def _process_jobs(self) -> float:
         with self._plan_lock:
-            step_s = self._clock.ahead_s() - self._ahead_s
-            self._ahead_s += step_s
+            slept_s = self._suspended() - self._suspended_s
+            if slept_s < STEP_S:  # two clocks are read one after the other
+                slept_s = 0.0
+            self._suspended_s += slept_s
+            lead_s = self._clock.ahead_s() - self._ahead_s
+            self._ahead_s += lead_s
+            step_s = lead_s - slept_s
+            if abs(step_s) < STEP_S:
+                step_s = 0.0
             for job in self.get_jobs() if step_s else ():
                 job.modify(next_run_time=job.next_run_time + timedelta(seconds=step_s))
             due_s = super()._process_jobs()
+        if slept_s:
+            self._on_resume(slept_s)
         if step_s:
             self._on_step(step_s)
         return CLOCK_LOOK_S if due_s is None else min(due_s, CLOCK_LOOK_S)
@@ -87,7 +109,7 @@ class Jobs:
     """The agent's jobs.
 
     `on_error(job's name, exception)` is called after an exception in a job, `on_step(seconds)` after the wall
-    clock was set forward or (negative) back.
+    clock was set forward or (negative) back, `on_resume(seconds)` after the host was suspended.
     """
 
     def __init__(
@@ -95,8 +117,10 @@ class Jobs:
         on_error: Callable[[str, BaseException], None],
         on_step: Callable[[float], None] = lambda step_s: None,
         clock: HostClock | None = None,
+        on_resume: Callable[[float], None] = lambda slept_s: None,
+        suspended: Callable[[], float] = suspended_s,
     ) -> None:
-        self._scheduler = _Scheduler(clock or HostClock(), on_step)
+        self._scheduler = _Scheduler(clock or HostClock(), on_step, on_resume, suspended)
         self._scheduler.add_listener(partial(_report_error, on_error), EVENT_JOB_ERROR)
         self._lock = threading.Lock()
         self._running: set[str] = set()

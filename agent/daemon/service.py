@@ -105,7 +105,7 @@ class Service:
         self._reload = False
         self._stack = ExitStack()
         self._clock = HostClock()
-        self._jobs = Jobs(self._broken, self._report_step, self._clock)
+        self._jobs = Jobs(self._broken, self._report_step, self._clock, self._go_on)
         self._why = "its interval"
 
     def __enter__(self) -> "Service":
@@ -262,6 +262,13 @@ class Service:
         )
         LOG.warning("%s", sentence, fields={"event": "clock_set"})
         self._recorder.record_clock(sentence)
+
+    def _go_on(self, slept_s: float) -> None:
+        """After a suspension: what the agent knows of guests and Placement may have changed meanwhile."""
+        sentence = f"This host was suspended for {slept_s:.1f} s; the agent looks at it anew."
+        LOG.warning("%s", sentence, fields={"event": "resumed"})
+        self._recorder.record_resume(sentence)
+        self._agent.request_pass()
 
     def _report_state(self, state: HostState, sentence: str) -> None:
         self._notifier.status(f"{state}: {sentence}")

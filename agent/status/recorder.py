@@ -114,6 +114,10 @@ class Recorder:
         """Record that the wall clock of the host was set."""
         self._write("", "clock_set", sentence)
 
+    def record_resume(self, sentence: str) -> None:
+        """Record that the host was suspended, and works again."""
+        self._write("", "resumed", sentence)
+
     def record_schedulers(self, sentence: str, *, closed: bool) -> None:
         """Record that schedulers were told that the host is closed, or open again."""
         self._write("", "schedulers_stopped" if closed else "schedulers_back", sentence)

@@ -1,5 +1,5 @@
-/* Sets the wall clock of one process alone: preloaded, it adds the seconds in the file $CLOCK_FILE to it.
- * The monotonic clocks stay as they are. */
+/* Sets the wall clock of one process alone: preloaded, it adds the seconds in the file $CLOCK_FILE to it, and
+ * those in $SUSPENDED_FILE to the clock since the boot. The monotonic clock stays as it is. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -8,9 +8,9 @@
 #include <time.h>
 #include <unistd.h>
 
-static long ahead_s(void) {
+static long seconds_in(const char *name) {
     char text[32] = "";
-    const char *path = getenv("CLOCK_FILE");
+    const char *path = getenv(name);
     int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     if (file < 0) return 0;
     if (read(file, text, sizeof text - 1) < 0) text[0] = 0;
@@ -22,7 +22,9 @@ int clock_gettime(clockid_t clock, struct timespec *now) {
     static int (*real)(clockid_t, struct timespec *);
     if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
     int result = real(clock, now);
-    if (!result && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) now->tv_sec += ahead_s();
+    if (!result && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE))
+        now->tv_sec += seconds_in("CLOCK_FILE");
+    if (!result && clock == CLOCK_BOOTTIME) now->tv_sec += seconds_in("SUSPENDED_FILE");
     return result;
 }
 

@@ -60,7 +60,7 @@ def test_every_check_is_in_the_table() -> None:
 def test_every_event_of_the_history_is_in_the_table() -> None:
     told = {name for row in rows("| event |") for name in re.findall(r"\w+", row[0])}
     others = {RESHAPE_EVENT, WAIT_EVENT, "pass", "refused", "move_refused", "gate_refused", "healed"}
-    others |= {"clock_set", "schedulers_stopped", "schedulers_back"}
+    others |= {"clock_set", "resumed", "schedulers_stopped", "schedulers_back"}
     assert told == {*ClaimStep, *MoveStep, *others, HostState.READY, HostState.DEGRADED}
 
 

@@ -176,3 +176,27 @@ def test_a_job_that_is_removed_while_the_clock_is_set_ends_no_other(monkeypatch:
         assert ran.acquire(timeout=5) and scheduler.get_job("verify") is None
     finally:
         jobs.stop()
+
+
+def test_what_was_due_while_the_host_was_suspended_runs_at_once() -> None:
+    """The wall clock and the clock since the boot go on meanwhile; the monotonic one stands still."""
+    hour_s = 3600.0
+    ahead, slept = [-8 * hour_s], [0.0]  # and then what APScheduler reads
+    stepped, resumed, ran = SimpleQueue[float](), SimpleQueue[float](), threading.Semaphore(0)
+    host = HostClock(lambda: time.time() + ahead[0])
+    jobs = Jobs(lambda name, error: None, stepped.put, host, resumed.put, lambda: slept[0])
+    jobs.every("look", ran.release, hour_s)
+    jobs.every("audit", lambda: None, 10 * hour_s)
+    jobs.start()
+    try:
+        began = time.monotonic()
+        slept[0], ahead[0] = 8 * hour_s, 0.0
+        assert resumed.get(timeout=5) == pytest.approx(8 * hour_s, abs=0.5)
+        assert ran.acquire(timeout=5) and time.monotonic() - began < 2.5
+        left = jobs._scheduler.get_job("audit").next_run_time - jobs._scheduler.in_s(0)
+        assert left.total_seconds() == pytest.approx(2 * hour_s, abs=5)
+        ahead[0] -= hour_s  # and then somebody sets the clock
+        assert stepped.get(timeout=5) == pytest.approx(-hour_s, abs=0.5)
+        assert resumed.empty()
+    finally:
+        jobs.stop()
