@@ -1,13 +1,16 @@
-"""`plimsoll claim` as a process against a served host: what it shows, and its exit codes."""
+"""`plimsoll claim` and `plimsoll release`: what they show, what they refuse, and their exit codes."""
 
 import json
 import re
 from pathlib import Path
 
+import pytest
 from kits.api_host import SmallHost
 from kits.cli_process import one_line, output_of, plimsoll
+from kits.served_agent import ServedAgent
 from kits.status import Sight
 
+from agent.driver import Guest, GuestState
 from agent.errors import ExitCode
 
 CONSUMER = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
@@ -123,3 +126,116 @@ def test_a_missing_trait_is_a_row_of_its_own_kind(fresh: tuple[Sight, Path]) -> 
     assert {tuple(short["traits"]) for short in body["error"]["details"]["shortfalls"]} == {
         ("HW_CPU_X86_AVX512F",)
     }
+
+
+def test_claim_then_instances_then_release(path: Path) -> None:
+    done = plimsoll(path, "claim", CONSUMER, *WANTED, "--name", "web1")
+    assert (done.returncode, done.stderr) == (ExitCode.DONE, "")
+    assert done.stdout == (
+        f"claimed for {CONSUMER} (web1)\n"
+        "PROVIDER                RESOURCE CLASS  AMOUNT  UNITS\n"
+        "host1                   VCPU                 2  -\n"
+        "host1_pci_0000:84:00.0  VGPU                 1  mdev7\n"
+    )
+    assert f"{CONSUMER}  web1 " in plimsoll(path, "instances").stdout
+    gone = plimsoll(path, "release", CONSUMER)
+    assert (gone.returncode, gone.stdout) == (ExitCode.DONE, f"released {CONSUMER}\n")
+    again = plimsoll(path, "release", CONSUMER)
+    assert again.returncode == ExitCode.FAILED
+    assert CONSUMER in one_line(again)
+
+
+def test_an_instance_is_released_by_its_name_or_by_the_beginning_of_its_uuid(path: Path) -> None:
+    plimsoll(path, "claim", CONSUMER, *WANTED, "--name", "web1")
+    assert plimsoll(path, "release", "web1").stdout == f"released {CONSUMER}\n"
+    plimsoll(path, "claim", CONSUMER, *WANTED, "--name", "web1")
+    assert plimsoll(path, "release", CONSUMER[:6].upper()).stdout == f"released {CONSUMER}\n"
+
+
+def test_two_instances_of_one_name_are_told_apart_in_the_error(path: Path) -> None:
+    other = "7b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
+    for consumer in (CONSUMER, other):
+        plimsoll(path, "claim", consumer, "--resources", "VCPU=1", "--name", "web1")
+    refused = plimsoll(path, "release", "web1")
+    assert refused.returncode == ExitCode.USAGE
+    assert "names 2 instances" in one_line(refused)
+    assert CONSUMER in refused.stderr and other in refused.stderr
+
+
+def test_a_name_that_nobody_has_is_answered_with_the_nearest(path: Path) -> None:
+    plimsoll(path, "claim", CONSUMER, *WANTED, "--name", "database")
+    refused = plimsoll(path, "release", "databse")
+    assert refused.returncode == ExitCode.FAILED
+    assert "did you mean database?" in one_line(refused)
+    assert f"{CONSUMER}  database" in plimsoll(path, "instances").stdout
+
+
+def test_a_release_that_waits_for_placement_says_so(host: SmallHost, path: Path) -> None:
+    plimsoll(path, "claim", CONSUMER, *WANTED)
+    host.placement_away = True
+    assert (
+        "journaled: the agent delivers it when it may write to Placement"
+        in plimsoll(path, "release", CONSUMER).stdout
+    )
+
+
+UUID = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
+HELD_BY_GUEST = "VCPU=2,MEMORY_MB=1024,DISK_GB=20"
+USED = {"VCPU": 2, "MEMORY_MB": 1024}
+
+
+def claimed(agent: ServedAgent, state: GuestState) -> None:
+    assert agent("claim", UUID, "--resources", HELD_BY_GUEST, "--name", "web1").returncode == ExitCode.DONE
+    agent.world.driver.add_guest(Guest(UUID, "web1", state, USED))
+    agent.world.agent.reconcile("an event")
+
+
+def test_the_claim_of_a_running_guest_is_not_released_without_force(agent: ServedAgent) -> None:
+    claimed(agent, GuestState.RUNNING)
+    refused = agent("release", "web1")
+    assert (refused.returncode, refused.stdout) == (ExitCode.REFUSED, "")
+    (line,) = refused.stderr.splitlines()
+    assert "web1" in line and "running" in line and "--force" in line
+    assert "20 DISK_GB would be offered to others" in line
+    assert "without it, 20 DISK_GB" in line and "2 VCPU would stay reserved only while the guest runs" in line
+    assert UUID in agent("instances").stdout and "claimed" in agent("instances").stdout
+
+
+def test_with_force_it_is_released_and_what_the_guest_uses_stays_reserved(agent: ServedAgent) -> None:
+    claimed(agent, GuestState.RUNNING)
+    done = agent("release", "web1", "--force")
+    assert (done.returncode, done.stdout) == (ExitCode.DONE, f"released {UUID}\n")
+    assert "UNCLAIMED" in agent("instances").stdout
+    agent.world.agent.reconcile("the release")
+    (root, *_) = json.loads(agent("tree", "-o", "json").stdout)["resource_providers"]
+    assert root["inventories"]["MEMORY_MB"]["reserved"] == 512 + 1024
+    assert root["usages"]["VCPU"] == 0 and root["usages"]["DISK_GB"] == 0
+
+
+def test_a_guest_that_has_stopped_since_the_last_pass_is_released(agent: ServedAgent) -> None:
+    claimed(agent, GuestState.RUNNING)
+    agent.world.driver.remove_guest(UUID)
+    assert agent("release", "web1").returncode == ExitCode.DONE
+
+
+def test_a_guest_that_is_shut_off_needs_no_force(agent: ServedAgent) -> None:
+    claimed(agent, GuestState.SHUTOFF)
+    assert agent("release", "web1").returncode == ExitCode.DONE
+
+
+@pytest.mark.parametrize("memory_mb", [512, 4096])
+def test_the_repair_that_the_audit_offers_works_also_for_a_large_guest(
+    agent: ServedAgent, memory_mb: int
+) -> None:
+    """What the guest uses is reserved: that is not counted against the guest itself."""
+    (root, *_) = json.loads(agent("tree", "-o", "json").stdout)["resource_providers"]
+    capacity = root["inventories"]["MEMORY_MB"]["capacity"]
+    used = {"VCPU": 1, "MEMORY_MB": capacity if memory_mb == 4096 else memory_mb}
+    agent.world.driver.add_guest(Guest(UUID, "web1", GuestState.RUNNING, used))
+    found = agent("look")
+    assert found.returncode == ExitCode.DRIFT_FOUND
+    assert f"repair: claim what the guest {UUID} uses" in found.stdout
+    healed = agent("audit", "--heal")
+    assert (healed.returncode, healed.stderr) == (ExitCode.DRIFT_HEALED, "")
+    assert agent("look").returncode == ExitCode.DONE
+    assert "claimed" in agent("instances").stdout
