@@ -77,10 +77,11 @@ def add_gate_command(add: CommandAdder) -> None:
 
 def enable(args: Namespace) -> ExitCode:
     """Install the hook."""
+    from agent.gate import effect
     from agent.gate.effect import RUN, GatePaths, read_effect
 
     before = install.hook_state()
-    install.enable()
+    effect.enable(GatePaths(install.HOOK, install.CONFIG, RUN))
     answer = {"hook": str(install.HOOK), "state": install.hook_state().value, "before": before.value}
     lacking = read_effect(GatePaths(install.HOOK, install.CONFIG, RUN), None).lacking
     lines = [f"the gate is enabled: {install.HOOK}", *(f"NOT IN EFFECT yet: {why}" for why in lacking)]

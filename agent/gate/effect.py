@@ -1,7 +1,10 @@
 """Whether the gate is in effect: the hook is there, libvirtd runs it, and the agent answers it.
 
-libvirtd looks for hooks when it starts. Its pid file is as old as its process; a process that ends takes the
-file away, and one that was killed leaves it without a process.
+libvirtd looks for hooks when it starts. So a daemon that ran already when the gate was enabled does not run
+the hook: `enable` keeps which these are, by their pids and when they started, in ticks since the boot. Where
+that is not known (another program put the hook there), the times of the files decide, which a step of the
+wall clock makes wrong. A pid file is as old as its process; a process that ends takes the file away, and one
+that was killed leaves it without a process.
 """
 
 import os
@@ -10,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
+from agent.durable.files import write_atomically
 from agent.errors import StateError
 from agent.gate import install
 from agent.gate.hook import ALLOW, HookConfig
@@ -18,6 +22,10 @@ from agent.gate.install import HookState
 RUN = Path("/run")
 DAEMONS = ("libvirtd", "virtqemud")
 """The daemons of libvirt that run the hook; each has a pid file."""
+
+
+BEFORE_HOOK = "plimsoll-gate.before"
+"""In the folder of the pid files, which a boot empties: the daemons that ran before the hook was there."""
 
 
 class GatePaths(NamedTuple):
@@ -63,6 +71,17 @@ def is_enabled(paths: GatePaths) -> bool:
         return False
 
 
+def enable(paths: GatePaths) -> None:
+    """Write the hook, and keep which daemons have run without it. Raises as `install.enable` does."""
+    is_new = not is_enabled(paths)
+    install.enable(paths.hook)
+    if is_new:
+        running = [identity for daemon in DAEMONS if (identity := _identity(paths.run / f"{daemon}.pid"))]
+        with suppress(OSError):  # then the times of the files decide
+            write_atomically(paths.run / BEFORE_HOOK, "".join(f"{identity}\n" for identity in running))
+            (paths.run / BEFORE_HOOK).chmod(0o644)
+
+
 def read_effect(paths: GatePaths, undecided: str | None, socket: Path | None = None) -> GateEffect:
     """Look at the hook and at libvirt's daemons.
 
@@ -104,11 +123,19 @@ def _hook_problem(hook: Path, state: HookState) -> list[str]:
 def _daemon_problems(paths: GatePaths) -> list[str]:
     """A sentence for each daemon that has not looked for hooks since the hook is there."""
     problems = []
+    try:
+        before = (paths.run / BEFORE_HOOK).read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError):
+        before = None
     with suppress(OSError):  # the hook was removed just now
         installed = paths.hook.stat().st_mtime
         for daemon in DAEMONS:
-            started = _started(paths.run / f"{daemon}.pid")
-            if started is not None and started < installed:
+            pid_file = paths.run / f"{daemon}.pid"
+            started, identity = _started(pid_file), _identity(pid_file)
+            if started is None:
+                continue
+            is_known = before is not None and identity is not None
+            if identity in (before or ()) if is_known else started < installed:
                 problems.append(
                     f"{daemon} has run since {_local(started)}, the hook has been there since "
                     f"{_local(installed)}, and {daemon} looks for hooks when it starts: systemctl restart "
@@ -126,6 +153,16 @@ def _started(pid_file: Path) -> float | None:
     except (OSError, ValueError, OverflowError):
         return None
     return started
+
+
+def _identity(pid_file: Path) -> str | None:
+    """The daemon's pid and when it started, in ticks since the boot; None if that cannot be told."""
+    try:
+        pid = int(pid_file.read_text(encoding="ascii"))
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
+        return f"{pid} {fields.split()[19]}"
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def _local(seconds: float) -> str:

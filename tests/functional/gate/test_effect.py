@@ -17,7 +17,7 @@ from kits.placements import usual_placement
 from kits.status import fetch, listening
 
 from agent.errors import ExitCode
-from agent.gate import install
+from agent.gate import effect, install
 from agent.gate.effect import GatePaths
 
 HOOK_TIME, BEFORE, AFTER = 1_790_000_000, 1_789_999_000, 1_790_001_000
@@ -264,3 +264,24 @@ def test_enabling_it_once_more_keeps_it_in_effect(node: Node) -> None:
     for _ in range(2):
         install.enable(node.paths.hook)
         assert node.paths.hook.stat().st_mtime == HOOK_TIME
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may enable the gate")
+@pytest.mark.parametrize("daemon_time", [BEFORE, AFTER])
+def test_a_daemon_that_ran_before_the_hook_does_not_run_it_whatever_the_clock_was_set_to(
+    node: Node, daemon_time: float
+) -> None:
+    """The clock was set back between the start of libvirtd and that of the gate, or forward."""
+    with subprocess.Popen(["sleep", "60"]) as old, subprocess.Popen(["sleep", "60"]) as new:
+        try:
+            node.start_libvirtd(daemon_time, old.pid)
+            effect.enable(node.paths)
+            os.utime(node.paths.hook, (HOOK_TIME, HOOK_TIME))
+            assert effect.read_effect(node.paths, None).in_effect is False
+            effect.enable(node.paths)  # once more, as an upgrade does
+            assert effect.read_effect(node.paths, None).in_effect is False
+            node.start_libvirtd(daemon_time, new.pid)
+            assert effect.read_effect(node.paths, None).in_effect is True
+        finally:
+            old.kill()
+            new.kill()
