@@ -43,6 +43,9 @@ class Observation:
     `leads` are the driver's move instructions: to where a reshape may have moved what a claim has, of which
     the agent's restored journal does not know.
     `lost`: the consumers whose claims a restored database of Placement does not have.
+    `left` {instance on another host: the consumers that may hold its place here}, as of the last pass.
+    `migrations`: how many the owner of the consumer to be judged has in Placement, where it may be an
+    instance that a control plane moves to this host.
     `found`: the guests that were here before the state directory, see `Place`. `settling`: the consumers of
     which the agent itself is finding out what became of a write.
     """
@@ -67,6 +70,8 @@ class Observation:
     whereabouts: Mapping[str, Collection[Allocations]] = field(default_factory=dict)
     leads: Sequence[Instruction] = ()
     found: frozenset[str] = frozenset()
+    left: Mapping[str, Collection[str]] = field(default_factory=dict)
+    migrations: int = 0
     settling: frozenset[str] = frozenset()
     lost: frozenset[str] = frozenset()
 

@@ -15,11 +15,12 @@ from agent.claims.fit import ProviderIndex
 from agent.driver import Guest
 from agent.errors import ClaimConflict, PlacementError
 from agent.moves.ownership import may_be_migration
-from agent.moves.states import Move
+from agent.moves.states import MIGRATION_TYPE, Move
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.providers.unclaimed import without_reservations
 from agent.reshape.laws import Instruction
 from agent.shapes import Allocations
+from agent.tracker.register import HostSnapshot
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
 
@@ -90,6 +91,7 @@ class AuditReader:
             ages={consumer: self._tracker.age_s(claim.since) for consumer, claim in known.claims.items()},
             unhealthy=self._tracker.cordons.unhealthy(),
             found=self._tracker.found_guests(),
+            left=self._tracker.departed(),
         )
         observation = replace(observation, elsewhere=self._elsewhere(observation))
         return replace(observation, types=self._types(observation))
@@ -173,6 +175,7 @@ class AuditReader:
             moves=known.moves,
             settling=self._tracker.settling(),
             departed=departed,
+            migrations=self._migrations(observation, placed, known),
         )
         ended = observation.claims.keys() - known.claims.keys()
         return judge_consumer(ConsumerCase.of(present.without(ended), placed))
@@ -197,6 +200,17 @@ class AuditReader:
             for uuid, guest in observation.guests.items()
             if uuid not in granted and uuid not in observation.consumers and here & guest.resources.keys()
         }
+
+    def _migrations(self, observation: Observation, placed: ConsumerAllocations, known: HostSnapshot) -> int:
+        """How many migrations the owner of a consumer has that only Placement knows. Raises PlacementError.
+
+        Which of them is of which instance Placement does not say.
+        """
+        here = known.claims.keys() | observation.guests.keys() | observation.consumers_in_moves
+        is_migration = placed.consumer_type == MIGRATION_TYPE
+        if placed.consumer in here or is_migration or not observation.own_part(placed.allocations):
+            return 0
+        return self._client.count_consumers(MIGRATION_TYPE, placed.project_id, placed.user_id)
 
     def judge_move(self, observation: Observation, move: Move) -> Finding | None:
         """Judge the move; None also while an operation on it is under way.

@@ -185,6 +185,10 @@ class Book:
         whole = row.with_held({**row.held, consumer: self.held_by(consumer)})
         return whole if row.guest is None else replace(whole, used=use_of(whole, self._place))
 
+    def departed(self) -> Mapping[str, Collection[str]]:
+        """{instance that lives on another host: the consumers that may hold its place here}"""
+        return self._departed
+
     def note_departed(self, departed: Mapping[str, Collection[str]]) -> None:
         """These instances live on other hosts: {instance: consumers that may hold its place here}."""
         self._departed = departed

@@ -488,6 +488,15 @@ class PlacementClient:
         reply = self._get_part(f"{_path('resource_providers', provider)}/usages", action)
         return dict(body_member(reply, action, "usages", kind=dict))
 
+    def count_consumers(self, consumer_type: str, project: str, user: str) -> int:
+        """How many consumers of that type this owner has, on any host; 0 below microversion 1.38."""
+        if not self.speaks(_CONSUMER_TYPES):
+            return 0
+        action = f"show the usages of project {project}"
+        query = f"project_id={quote(project)}&user_id={quote(user)}&consumer_type={quote(consumer_type)}"
+        usages = body_member(self._call("GET", f"/usages?{query}", action), action, "usages", kind=dict)
+        return int(usages.get(consumer_type, {}).get("consumer_count", 0))
+
     def tree_usages(self, root: str, resource_class: str, amount: int) -> Mapping[str, Amounts] | None:
         """{provider uuid: {class: amount in use}} of the whole tree that contains `root`, in one request.
 

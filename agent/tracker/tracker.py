@@ -254,6 +254,10 @@ class ResourceTracker:
         """
         self._departures.find()
 
+    def departed(self) -> Mapping[str, Collection[str]]:
+        """{instance on another host: the consumers that may hold its place here}; see `find_departed`."""
+        return self._register.under_lock(lambda book: book.departed())
+
     def see_guests(self, guests: Collection[Guest]) -> None:
         """Enter the guests on this host: the exact units that they use go to no other consumer."""
         self._context.guests.replace(guests)

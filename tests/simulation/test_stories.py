@@ -858,3 +858,20 @@ def test_an_extension_in_doubt_is_ended_when_the_vanished_devices_are_back_or_gi
         story.comes_to_rest()
         doubts = story.hosts["a"].disk.rows("SELECT doubt FROM doubts")
         assert not [doubt for (doubt,) in doubts if json.loads(doubt)["state"] == "open"]
+
+
+def test_a_control_planes_move_is_left_alone_by_the_audits_of_both_hosts_until_it_is_over() -> None:
+    alone = {"VCPU": 2, "MEMORY_MB": 1024}
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        story.schedules("a", "web1", **alone)
+        a.stranger_starts("web1", **alone)
+        story.control_plane_moves("a", "web1", "b", "foreign1")
+        a.looks()
+        for host in (b, a, b):
+            report = host.audits()
+            assert "moved away" not in {finding.kind for finding in report.value.findings}
+            assert story.held("web1") == alone and story.held("foreign1") == alone
+        story.deletes_allocation("foreign1")
+        b.audits()
+        assert story.held("web1") == {}, "no move is under way any more, and b has no such guest"

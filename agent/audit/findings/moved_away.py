@@ -19,7 +19,8 @@ class MovedAway(FindingKind):
             "no",
         ),
         TableRow(
-            "A guest runs here without a claim, and its allocation is on another host.",
+            "A guest runs here without a claim, its allocation is on another host, and no migration holds "
+            "its place here.",
             "None: move the guest, or its allocation.",
             "no",
         ),
@@ -45,6 +46,8 @@ class MovedAway(FindingKind):
                 f"The guest {case.consumer} is still defined on this host, but by Placement it has moved "
                 "away: remove the definition."
             )
+        elif case.claim is None and case.observation.left.get(case.consumer):
+            return None  # a control plane moves it
         elif case.claim is None:
             reason = (
                 f"The guest {case.consumer} is on this host, but its allocation is elsewhere: move the "

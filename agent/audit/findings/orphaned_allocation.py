@@ -5,6 +5,7 @@ from dataclasses import replace
 from agent.audit.cases import ConsumerCase
 from agent.audit.finding import Finding, FindingKind, TableRow
 from agent.audit.repair import WriteAllocations
+from agent.errors import counted
 
 
 class OrphanedAllocation(FindingKind):
@@ -24,6 +25,12 @@ class OrphanedAllocation(FindingKind):
             "None: find out in the control plane which consumer it is.",
             "no",
         ),
+        TableRow(
+            "The same, where migrations of the consumer's project and user have resources in Placement: a "
+            "control plane may be moving the instance to this host.",
+            "None until these moves are over: find out in the control plane whether one is the consumer's.",
+            "no",
+        ),
     )
 
     def judge_consumer(self, case: ConsumerCase) -> Finding | None:
@@ -34,13 +41,22 @@ class OrphanedAllocation(FindingKind):
             self.name,
             case.consumer,
             f"{case.consumer} has an allocation on this host, but neither a guest nor a claim here. "
-            f"{_doubt(case.possible_origins)}",
+            f"{_doubt(case.possible_origins, case.observation.migrations)}",
             case.evidence,
-            repair=() if case.possible_origins else (_without_this_host(case),),
+            repair=()
+            if case.possible_origins or case.observation.migrations
+            else (_without_this_host(case),),
         )
 
 
-def _doubt(possible_origins: tuple[str, ...]) -> str:
+def _doubt(possible_origins: tuple[str, ...], migrations: int) -> str:
+    if not possible_origins and migrations:
+        return (
+            "A control plane may be moving the instance to this host: "
+            f"{counted(migrations, 'migration')} of its project and user "
+            f"{'has' if migrations == 1 else 'have'} resources in Placement. Find out in the control plane "
+            "whether one is its own. The agent repairs nothing on a guess."
+        )
     if not possible_origins:
         return "An instance that is about to start looks the same."
     return (

@@ -374,6 +374,13 @@ def test_its_part_on_this_host_is_deleted() -> None:
         assert "move" not in finding.reason and "guess" not in finding.reason, "nothing points at a move"
 
 
+def test_an_instance_that_a_control_plane_may_be_moving_here_is_left_alone() -> None:
+    for migrations, told in ((1, "1 migration of its project and user has"), (2, "2 migrations of")):
+        observation = replace(observe(), migrations=migrations)
+        finding = judge_orphan(consumer_case(observation, ONE_CPU_HERE))
+        assert finding is not None and not finding.repair and told in finding.reason
+
+
 def test_guests_claims_and_migrations_are_other_findings() -> None:
     for observation in (observe(guests=(running(CONSUMER),)), observe(claimed({"VCPU": 1}))):
         assert judge_orphan(consumer_case(observation, ONE_CPU_HERE)) is None
