@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from agent.audit.observation import Observation
-from agent.audit.older_records import follow_together, is_older, is_undecided
+from agent.audit.older_records import follow_together, is_older, is_undecided, used_by_others
 from agent.audit.repair import FollowGuests
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.rows import Row
@@ -121,6 +121,13 @@ class ConsumerCase:
     def is_undecided(self) -> bool:
         """Whether nothing tells which is newer, the claim or what Placement has; see `is_undecided`."""
         return self.claim is not None and is_undecided(self.observation, self.claim, self._placed_here)
+
+    @property
+    def used_by_others(self) -> tuple[tuple[str, str], ...]:
+        """(unit, instance whose guest uses it) of the claim. None while it moves."""
+        if self.claim is None or self.is_moving:
+            return ()
+        return used_by_others(self.observation, self.claim)
 
     @property
     def follows(self) -> tuple[FollowGuests, ...]:

@@ -11,7 +11,7 @@ from agent.audit.repair import FollowGuests
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.rows import Row
 from agent.claims.use_difference import use_difference
-from agent.claims.used import use_of
+from agent.claims.used import IDLE, use_of
 from agent.moves.states import request_for_allocations
 from agent.shapes import Allocations, beyond, by_class
 
@@ -45,6 +45,17 @@ def is_undecided(observation: Observation, claim: Claim, held: Allocations) -> b
         return False
     by_placement, by_claim = _differences(observation, claim, held)
     return by_claim != 0 or by_placement == 0
+
+
+def used_by_others(observation: Observation, claim: Claim) -> tuple[tuple[str, str], ...]:
+    """(unit, instance whose guest uses it) of the claim's units: others got them since it was recorded."""
+    users = {
+        (used.resource_class, used.unit): guest.uuid
+        for guest in observation.guests.values()
+        for used in guest.units
+        if guest.uuid != claim.consumer and guest.state not in IDLE
+    }
+    return tuple((unit, users[name, unit]) for _, name, unit in claim.exact if (name, unit) in users)
 
 
 def _differences(observation: Observation, claim: Claim, held: Allocations) -> tuple[int | None, int | None]:

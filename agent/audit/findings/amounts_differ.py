@@ -36,6 +36,19 @@ def undecided(kind: str, case: ConsumerCase) -> Finding:
     )
 
 
+def contradicted(kind: str, case: ConsumerCase) -> Finding:
+    """The finding of this kind where guests of others use units of the claim: Placement is newer."""
+    used = ", ".join(f"{unit} by {instance}" for unit, instance in case.used_by_others)
+    return Finding(
+        kind,
+        case.consumer,
+        f"Placement has something else for {case.consumer} than its claim, of which other guests use units "
+        f"({used}): the claim's record is older, as in a state directory that was restored from a copy. "
+        "Release it, and claim for the instance again.",
+        case.evidence,
+    )
+
+
 class AmountsDiffer(FindingKind):
     """The claimed providers, with other amounts; or no allocation while the guest is here."""
 
@@ -71,6 +84,8 @@ class AmountsDiffer(FindingKind):
             return outdated_record(self.name, case)
         if case.is_undecided:
             return undecided(self.name, case)
+        if case.used_by_others:
+            return contradicted(self.name, case)
         return Finding(
             self.name,
             case.consumer,

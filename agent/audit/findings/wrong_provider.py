@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from agent.audit.cases import ConsumerCase
 from agent.audit.finding import Finding, FindingKind, TableRow
-from agent.audit.findings.amounts_differ import outdated_record, undecided
+from agent.audit.findings.amounts_differ import contradicted, outdated_record, undecided
 from agent.audit.repair import FollowReshape, WriteAllocations
 
 
@@ -31,6 +31,12 @@ class WrongProvider(FindingKind):
             "None: write to Placement what the claim has, or release it and claim again.",
             "no",
         ),
+        TableRow(
+            "Other providers or amounts, and guests of other instances use units of the claim: its record is "
+            "older.",
+            "None: release it, and claim again.",
+            "no",
+        ),
     )
 
     def judge_consumer(self, case: ConsumerCase) -> Finding | None:
@@ -55,6 +61,8 @@ class WrongProvider(FindingKind):
             return outdated_record(self.name, case)
         if case.is_undecided:
             return undecided(self.name, case)
+        if case.used_by_others:
+            return contradicted(self.name, case)
         return Finding(
             self.name,
             case.consumer,

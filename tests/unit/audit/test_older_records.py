@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kits.audit import CONSUMER, claimed, observe, running
+from kits.audit import CONSUMER, claimed, consumer_case, observe, running
 from kits.tracker import VFS, uuid_of
 
+from agent.audit.findings import judge_consumer
 from agent.audit.older_records import as_used, follow_together, held_of, is_older, is_undecided
-from agent.audit.repair import FollowGuests
+from agent.audit.repair import FollowGuests, WriteAllocations
 from agent.driver import Guest, UsedUnit
 
 NIC = uuid_of("nic0")
@@ -44,6 +45,18 @@ def test_claims_follow_together_where_both_guests_tell() -> None:
     }
     (step,) = follow_together(observe(claims, guests=guests[:1]), CLAIM, CLAIM.allocations)
     assert [before.consumer for before, _ in step.records] == [CONSUMER], "which is refused when executed"
+
+
+def test_a_claim_whose_unit_another_guest_uses_is_not_written_again() -> None:
+    """Its record is from before it was given to the other one, so Placement is newer."""
+    other = uuid_of("other")
+    guests = [user(other, OWN)]
+    placed = {uuid_of("host"): {"VCPU": 2}}
+    finding = judge_consumer(consumer_case(observe({CONSUMER: CLAIM}, guests=guests), placed))
+    assert finding is not None and finding.kind == "wrong provider" and not finding.repair
+    assert other in finding.reason and "is older" in finding.reason
+    free = judge_consumer(consumer_case(observe({CONSUMER: CLAIM}, guests=[user(other, FREE)]), placed))
+    assert free is not None and [type(step) for step in free.repair] == [WriteAllocations]
 
 
 def test_only_amounts_without_units_and_without_a_telling_guest_are_undecided() -> None:
