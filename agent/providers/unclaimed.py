@@ -54,8 +54,11 @@ class UnheldUse:
             }
         )
 
-    def notices(self, tree: ProviderTree, unnamed: Collection[str]) -> tuple[str, ...]:
-        """A sentence for each instance but those in `unnamed`, of which others tell."""
+    def notices(self, tree: ProviderTree, owned: OwnedProviders, unnamed: Collection[str]) -> tuple[str, ...]:
+        """A sentence for each instance but those in `unnamed`, of which others tell.
+
+        It names what is in inventories that the agent does not write: that it cannot reserve.
+        """
         named = sorted(self.by_instance.keys() - unnamed)
         found = len(self.found.intersection(named))
         lost = (
@@ -64,25 +67,27 @@ class UnheldUse:
             "reserves what they need, running or not. If they have no other state directory, claim for them: "
             "`plimsoll gate claim-running`.",
         )
-        notices = (sentence for instance in named for sentence in self._notices_of(instance, tree))
+        notices = (sentence for instance in named for sentence in self._notices_of(instance, tree, owned))
         return (*(lost if found else ()), *notices)
 
-    def _notices_of(self, instance: str, tree: ProviderTree) -> Iterator[str]:
+    def _notices_of(self, instance: str, tree: ProviderTree, owned: OwnedProviders) -> Iterator[str]:
         name = f"{self.names.get(instance, instance)} ({instance})"
         unclaimed = self.unclaimed.get(instance, {})
         if unclaimed:
+            reserves = _reserves(unclaimed, tree, owned, "other guest gets it")
             yield (
                 f"The guest {name} uses {_text(unclaimed, tree)} beyond what is claimed for it or "
-                "held for it in Placement: the agent reserves it, so that no other guest gets it. Claim it "
+                f"held for it in Placement: the agent {reserves}. Claim it "
                 "(`plimsoll gate claim-running`; with a claim, `plimsoll audit --heal` or `[claims] follow = "
                 "grow`), or take it away from the guest."
             )
         claimed = self.claimed.get(instance, {})
         if claimed and instance not in self.departed:
+            reserves = _reserves(claimed, tree, owned, "scheduler is offered it")
             yield (
                 f"{name} has a claim of {_text(claimed, tree)} that Placement does not hold: another client "
                 "deleted or changed its allocation, or the agent's records or Placement were restored from a "
-                "copy. The agent reserves it, so that no scheduler is offered it. `plimsoll audit` shows "
+                f"copy. The agent {reserves}. `plimsoll audit` shows "
                 "what differs, and what `plimsoll audit --heal` does about it."
             )
 
@@ -144,6 +149,17 @@ def _reserve(provider: Provider, amounts: Mapping[str, int]) -> Provider:
 def _units_for(inventory: Inventory, amount: int) -> int:
     """How much must be reserved so that consumers can have `amount` less."""
     return ceil(amount / inventory.allocation_ratio)
+
+
+def _reserves(amounts_of: Usages, tree: ProviderTree, owned: OwnedProviders, what: str) -> str:
+    others = {
+        uuid: rest
+        for uuid, amounts in amounts_of.items()
+        if (rest := {name: n for name, n in amounts.items() if name not in owned.get(uuid).classes})
+    }
+    if not others:
+        return f"reserves it, so that no {what}"
+    return f"cannot reserve {_text(others, tree)}, as it does not write that inventory"
 
 
 def _text(amounts_of: Usages, tree: ProviderTree) -> str:

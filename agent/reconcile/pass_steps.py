@@ -129,6 +129,7 @@ class Pass:
             *self.resolved.problems,
             *self.unheld.notices(
                 self.resolved.tree,
+                self.desired.owned,
                 self.seen.left_behind
                 | {guest.uuid for guest in self.seen.guests if guest.problem is not None},
             ),

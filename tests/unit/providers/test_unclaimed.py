@@ -47,3 +47,17 @@ def test_what_is_taken_back_for_one_guest_leaves_what_the_others_need(
     now = UnheldUse({"web1": {"host": {"VCPU": mine}}, **(rest if told else {})}).reserve(base, OWNED)
     least = UnheldUse(rest).reserve(base, OWNED)["host"].inventories["VCPU"]
     assert released(now["host"].inventories["VCPU"], mine, least.reserved) == least
+
+
+def test_a_notice_does_not_say_that_the_agent_reserves_what_others_write() -> None:
+    host = tree(Inventory(8))
+    own, foreign, pool = {"VCPU": 2}, {"VCPU": 2, "FOREIGN": 1}, {"DISK_GB": 5}
+    for amounts, told in (
+        ({"host": own}, "agent reserves it, so that no "),
+        ({"host": foreign}, "agent cannot reserve 1 FOREIGN on host, as it does not write"),
+        ({"pool": pool}, "agent cannot reserve 5 DISK_GB on provider pool, as it does not write"),
+    ):
+        for column in ("claimed", "unclaimed"):
+            use = UnheldUse({"web1": amounts}, **{column: {"web1": amounts}})
+            (notice,) = use.notices(host, OWNED, ())
+            assert told in notice and ("reserves it" in notice) is ("reserves it" in told)
