@@ -27,7 +27,7 @@ from agent.cli.client import (
     read_providers,
 )
 from agent.cli.domain import CONNECTION_DEFAULT, Libvirt, add_libvirt_options
-from agent.cli.grammar import complete_instances
+from agent.cli.grammar import CommandAdder, complete_instances
 from agent.cli.output import NOTHING, Style, show, table_lines, titled_lines
 from agent.errors import (
     ClaimConflict,
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
         ShortfallShape,
     )
     from agent.api.shapes.providers import ResourceProviderShape
-    from agent.cli.grammar import CommandAdder
 
 
 def add_claim_command(add: CommandAdder) -> None:

@@ -9,14 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.cli.client import client_of
-from agent.cli.grammar import add_settings_options, add_verbs, load_settings, not_empty
+from agent.cli.grammar import CommandAdder, add_settings_options, add_verbs, load_settings, not_empty
 from agent.cli.output import show, table_lines, waiting
 from agent.cli.tree import tree_lines
 from agent.errors import DriverError, ExitCode, SettingsError, StateError, UsageError, plain
 
 if TYPE_CHECKING:
     from agent.api.shapes.providers import TreeShape
-    from agent.cli.grammar import CommandAdder
 
 FILE_DEFAULT = "/etc/plimsoll/plimsoll.conf"
 AGENT_GROUP = "plimsoll"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent.cli.client import client_of
-from agent.cli.grammar import add_column_option, add_settings_options, add_verbs, settings_paths
+from agent.cli.grammar import CommandAdder, add_column_option, add_settings_options, add_verbs, settings_paths
 from agent.cli.output import show, show_table
 from agent.errors import ExitCode, UsageError, plain
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from agent.carving.carving import Plan, Step
     from agent.carving.cpu_power import CpuPower
     from agent.carving.cpus import CpuStep
-    from agent.cli.grammar import CommandAdder
 
 ROOT = Path("/")
 ROUNDS_MAX = 10

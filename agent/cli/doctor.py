@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from agent.cli.client import SOCKET_DEFAULT, Client
-from agent.cli.grammar import add_settings_options, not_empty, settings_paths
+from agent.cli.grammar import CommandAdder, add_settings_options, not_empty, settings_paths
 from agent.cli.output import Style, show, waiting
 from agent.errors import ExitCode, counted, plain
-
-if TYPE_CHECKING:
-    from agent.cli.grammar import CommandAdder
 
 VERDICT_COLOURS = {"good": "green", "warning": "yellow", "bad": "red"}
 

@@ -15,7 +15,7 @@ from xml.sax.saxutils import quoteattr
 
 from agent.cli.claim_request import read_text_file
 from agent.cli.client import INSTANCE_HELP, Client, claim_path, client_of, find_instance
-from agent.cli.grammar import complete_instances, not_empty
+from agent.cli.grammar import CommandAdder, complete_instances, not_empty
 from agent.cli.output import show
 from agent.errors import ExitCode, PlimsollError, UsageError, plain
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser
 
     from agent.api.shapes.claims import DomainShape, MakingShape
-    from agent.cli.grammar import CommandAdder
 
 
 CONNECTION_DEFAULT = "qemu:///system"

@@ -11,14 +11,13 @@ from urllib.parse import quote
 from agent.cli.claim import holding_lines, shortfall_lines
 from agent.cli.claim_request import add_claim_options, claim_body, show_notes
 from agent.cli.client import client_of, read_names
-from agent.cli.grammar import complete_instances
+from agent.cli.grammar import CommandAdder, complete_instances
 from agent.cli.output import Style, show, table_lines
 from agent.errors import ExitCode, UsageError, counted, plain
 
 if TYPE_CHECKING:
     from agent.api.shapes.claims import CapacityShape, DefragMoveShape, DefragShape
     from agent.api.shapes.host import ExplainedShape, FoundShape
-    from agent.cli.grammar import CommandAdder
 
 
 def add_explain_command(add: CommandAdder) -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from argparse import Namespace
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from agent.cli.client import Client, client_of, is_denied
-from agent.cli.grammar import add_verbs
+from agent.cli.grammar import CommandAdder, add_verbs
 from agent.cli.output import Style, show, waiting
 from agent.errors import (
     ClaimsClosed,
@@ -25,7 +25,6 @@ from agent.gate.hook import HookConfig
 if TYPE_CHECKING:
     from agent.api.shapes.host import StatusShape
     from agent.api.shapes.instances import ClaimedRunningShape
-    from agent.cli.grammar import CommandAdder
     from agent.gate.effect import GateEffect
 
 PAUSE_S = 1.0
@@ -109,7 +108,21 @@ def status(args: Namespace) -> ExitCode:
         "unanswered": config.unanswered,
         "problems": config.problems,
     }
-    show(args, answer, lambda style: _status_lines(answer, style))
+
+    def lines(style: Style) -> Iterator[str]:
+        if effect.in_effect is None:
+            state = "disabled: guests start without a claim; `plimsoll gate enable`"
+        else:
+            state = (
+                style.paint("green", "in effect") if effect.in_effect else style.paint("red", "NOT IN EFFECT")
+            )
+        yield f"{'gate':<10}  {state}"
+        for reason in effect.reasons:
+            yield f"{'':10}  {plain(reason)}"
+        for key in ("hook", "state", "socket", "deadline", "unanswered"):
+            yield f"{key:<10}  {plain(str(answer[key]))}"
+
+    show(args, answer, lines)
     if effect.state is None:
         raise StateError(f"{install.HOOK} cannot be read; run this as root.")
     return ExitCode.DRIFT_FOUND if effect.reasons else ExitCode.DONE
@@ -140,20 +153,6 @@ def _undecided(config: HookConfig) -> str | None:
         return error.message.rstrip(".")
     paused = agent["pause"] is not None and agent["state"] == "ready"  # then the gate refuses guests
     return None if agent["claims"]["open"] or paused else f"claims are closed: {agent['claims']['reason']}"
-
-
-def _status_lines(answer: dict[str, Any], style: Style) -> Iterator[str]:
-    if answer["in_effect"] is None:
-        effect = "disabled: guests start without a claim; `plimsoll gate enable`"
-    elif answer["in_effect"]:
-        effect = style.paint("green", "in effect")
-    else:
-        effect = style.paint("red", "NOT IN EFFECT")
-    yield f"{'gate':<10}  {effect}"
-    for reason in answer["reasons"]:
-        yield f"{'':10}  {plain(reason)}"
-    for key in ("hook", "state", "socket", "deadline", "unanswered"):
-        yield f"{key:<10}  {plain(str(answer[key]))}"
 
 
 def claim_running(args: Namespace) -> ExitCode:

@@ -11,13 +11,18 @@ from agent.cli.claim import claim_lines, holding_lines
 from agent.cli.claim_request import add_claim_options, addition_body, claim_body, read_text_file, show_notes
 from agent.cli.client import INSTANCE_HELP, MIGRATION_HELP, client_of, find_instance, find_migration
 from agent.cli.domain import complete_domain
-from agent.cli.grammar import add_column_option, add_verbs, complete_instances, complete_migrations
+from agent.cli.grammar import (
+    CommandAdder,
+    add_column_option,
+    add_verbs,
+    complete_instances,
+    complete_migrations,
+)
 from agent.cli.output import Style, show, show_table
 from agent.errors import DaemonUnreachable, ExitCode, UnknownConsumer, plain
 
 if TYPE_CHECKING:
     from agent.api.shapes.instances import MoveShape, MovesShape
-    from agent.cli.grammar import CommandAdder
 
 PATH = "/v1/moves"
 KINDS = ("cold-migrate", "resize", "same-host-resize", "live-migrate", "rebuild", "evacuate")

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from agent.cli.client import Client, client_of
-from agent.cli.grammar import parse_seconds
+from agent.cli.grammar import CommandAdder, parse_seconds
 from agent.cli.output import Style, show, table_lines
 from agent.errors import ExitCode, UsageError, counted, plain
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from agent.api.shapes.host import ClaimsStatusShape, PauseShape
     from agent.api.shapes.instances import InstanceShape
-    from agent.cli.grammar import CommandAdder
 
 POLL_S = 2.0
 WAIT_MAX_S = 86400 * 100.0
@@ -118,8 +117,12 @@ def drain(args: Namespace) -> ExitCode:
     while left and (args.follow or time.monotonic() < end):
         time.sleep(POLL_S if args.follow else min(POLL_S, wait_s))
         before, left = left, _left(client, look=True)
-        if args.output == "table":
-            _say_who_left(before, left)
+        here = {instance["uuid"] for instance in left}
+        for instance in before:
+            if instance["uuid"] not in here and args.output == "table":
+                what = "the migration of " if instance["migration_of"] else ""
+                name = f" ({plain(instance['name'])})" if instance["name"] else ""
+                print(f"left: {what}{instance['uuid']}{name}; {len(left)} to go", flush=True)
     shown: dict[str, Any] = {"pause": answer, "left": left}
     show(args, shown, lambda style: _lines(left, style))
     return ExitCode.DRIFT_FOUND if left else ExitCode.DONE
@@ -130,15 +133,6 @@ def _pause(client: Client, args: Namespace, *, drain: bool | None = None) -> Pau
     body = {name: value for name, value in asked.items() if value is not None}
     answer: PauseShape = client.request("POST", "/v1/pause", body)
     return answer
-
-
-def _say_who_left(before: Sequence[InstanceShape], left: Sequence[InstanceShape]) -> None:
-    here = {instance["uuid"] for instance in left}
-    for instance in before:
-        if instance["uuid"] not in here:
-            what = "the migration of " if instance["migration_of"] else ""
-            name = f" ({plain(instance['name'])})" if instance["name"] else ""
-            print(f"left: {what}{instance['uuid']}{name}; {len(left)} to go", flush=True)
 
 
 def _left(client: Client, *, look: bool = False) -> list[InstanceShape]:

@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from agent.cli.grammar import add_verbs
+from agent.cli.grammar import CommandAdder, add_verbs
 from agent.cli.output import Style, show, waiting
 from agent.errors import (
     ExitCode,
@@ -28,7 +28,6 @@ from agent.errors import (
 )
 
 if TYPE_CHECKING:
-    from agent.cli.grammar import CommandAdder
     from agent.placement.transfer.invariants import ServiceEvidence
     from agent.placement.transfer.snapshot import PlacementSnapshot
     from agent.placement.transport import Reply, Transport

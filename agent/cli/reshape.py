@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlencode
 
 from agent.cli.client import client_of
-from agent.cli.grammar import add_settings_options, load_settings
+from agent.cli.grammar import CommandAdder, add_settings_options, load_settings
 from agent.cli.output import Style, show, table_lines, waiting
 from agent.cli.tree import tree_lines
 from agent.errors import ExitCode, plain
 
 if TYPE_CHECKING:
-    from agent.api.shapes.providers import PreviewShape, ReshapedShape
-    from agent.cli.grammar import CommandAdder
+    from agent.api.shapes.providers import PreviewShape
 
 
 def add_reshape_command(add: CommandAdder) -> None:
@@ -43,48 +42,44 @@ def add_reshape_command(add: CommandAdder) -> None:
 
 def reshape(args: Namespace) -> ExitCode:
     """Do, undo or preview a reshape."""
-    from agent.api.shapes.providers import RECEIPT_COLUMNS
-
     if args.dry_run:
-        preview = _preview(args)
-        show(args, preview, lambda style: preview_lines(preview, style))
-        if preview["refused"]:
-            return ExitCode.REFUSED
-        return ExitCode.DRIFT_FOUND if preview["due"] else ExitCode.DONE
-    answer = _reshape(args)
-    receipts = answer["receipts"]
-    show(
-        args,
-        answer,
-        lambda style: (
-            ["done", *table_lines(RECEIPT_COLUMNS, receipts, style)] if receipts else ["nothing to move"]
-        ),
-    )
-    return ExitCode.DONE
-
-
-def _preview(args: Namespace) -> PreviewShape:
-    if args.offline:
-        from agent.api.views import preview_view
-        from agent.daemon import offline_reshape
-
-        with waiting("looking at the host and at Placement"):
-            return preview_view(offline_reshape.preview_reshape(load_settings(args), args.undo))
-    query = f"?{urlencode({'undo': args.undo})}" if args.undo is not None else ""
-    preview: PreviewShape = client_of(args).get(f"/v1/reshape{query}")
-    return preview
-
-
-def _reshape(args: Namespace) -> ReshapedShape:
+        return _preview(args)
     if args.offline:
         from agent.api.views import reshaped_view
         from agent.daemon import offline_reshape
 
         with waiting("looking at the host, and reshaping"):
-            return reshaped_view(offline_reshape.reshape(load_settings(args), args.undo))
-    body = {} if args.undo is None else {"undo": args.undo}
-    answer: ReshapedShape = client_of(args).request("POST", "/v1/reshape", body)
-    return answer
+            answer = reshaped_view(offline_reshape.reshape(load_settings(args), args.undo))
+    else:
+        body = {} if args.undo is None else {"undo": args.undo}
+        answer = client_of(args).request("POST", "/v1/reshape", body)
+    receipts = answer["receipts"]
+
+    def lines(style: Style) -> Iterator[str]:
+        from agent.api.shapes.providers import RECEIPT_COLUMNS
+
+        yield "done" if receipts else "nothing to move"
+        if receipts:
+            yield from table_lines(RECEIPT_COLUMNS, receipts, style)
+
+    show(args, answer, lines)
+    return ExitCode.DONE
+
+
+def _preview(args: Namespace) -> ExitCode:
+    if args.offline:
+        from agent.api.views import preview_view
+        from agent.daemon import offline_reshape
+
+        with waiting("looking at the host and at Placement"):
+            preview = preview_view(offline_reshape.preview_reshape(load_settings(args), args.undo))
+    else:
+        query = f"?{urlencode({'undo': args.undo})}" if args.undo is not None else ""
+        preview = client_of(args).get(f"/v1/reshape{query}")
+    show(args, preview, lambda style: preview_lines(preview, style))
+    if preview["refused"]:
+        return ExitCode.REFUSED
+    return ExitCode.DRIFT_FOUND if preview["due"] else ExitCode.DONE
 
 
 def preview_lines(preview: PreviewShape, style: Style) -> Iterator[str]:

@@ -10,14 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from agent.cli.grammar import add_settings_options, load_settings, settings_paths
+from agent.cli.grammar import CommandAdder, add_settings_options, load_settings, settings_paths
 from agent.cli.output import show
 from agent.errors import ExitCode, StateError, UsageError
 
 if TYPE_CHECKING:
     import subprocess
 
-    from agent.cli.grammar import CommandAdder
 
 COMMAND_TIMEOUT_S = 120.0
 SYSTEMD_RUNS = Path("run/systemd/system")

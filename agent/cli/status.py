@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from agent.cli.client import check_is_known, client_of, find_audit_subject, is_denied, read_names
-from agent.cli.grammar import add_column_option, complete_instances
+from agent.cli.grammar import CommandAdder, add_column_option, complete_instances
 from agent.cli.output import Style, show, show_table, waiting
 from agent.errors import DaemonUnreachable, ExitCode, UsageError, counted, plain
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
         AuditShape,
         DriverStatusShape,
         FindingShape,
-        GateStatusShape,
         HistoryShape,
         LastPassShape,
         LookShape,
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
         StatusShape,
     )
     from agent.api.shapes.providers import PlanShape
-    from agent.cli.grammar import CommandAdder
 
 STATE_COLOURS = {"ready": "green", "degraded": "yellow"}
 """Any other state is red."""
@@ -109,8 +107,15 @@ def status_lines(status: StatusShape, style: Style) -> Iterator[str]:
         what = style.paint("yellow", "drained" if pause["drains"] else "paused")
         reason = f": {plain(pause['reason'])}" if pause["reason"] else ""
         fields.append(("", f"{what} since {local_time(pause['since'])} by uid {pause['uid']}{told}{reason}"))
+    gate, effect = status.get("gate"), "disabled"
+    if gate and gate["in_effect"] is not None:
+        effect = (
+            style.paint("green", "in effect") if gate["in_effect"] else style.paint("red", "NOT IN EFFECT")
+        )
+    elif gate and gate["hook"] == "unknown":
+        effect = "unknown: `plimsoll gate status` tells"
     fields += [
-        ("gate", _gate(status.get("gate"), style)),
+        ("gate", effect),
         ("findings", _findings(status, style)),
         ("last pass", _last_pass(status["last_pass"], reasons)),
     ]
@@ -132,12 +137,6 @@ def _because(sentence: str, reasons: Sequence[str]) -> str:
     """The reason after a state; nothing where the lines above have said it."""
     said = {reason.rstrip(".") for reason in reasons}
     return f": {plain(sentence)}" if sentence and sentence.rstrip(".") not in said else ""
-
-
-def _gate(gate: GateStatusShape | None, style: Style) -> str:
-    if gate is None or gate["in_effect"] is None:
-        return "unknown: `plimsoll gate status` tells" if gate and gate["hook"] == "unknown" else "disabled"
-    return style.paint("green", "in effect") if gate["in_effect"] else style.paint("red", "NOT IN EFFECT")
 
 
 def _findings(status: StatusShape, style: Style) -> str:

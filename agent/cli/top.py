@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from agent.cli.client import Client, client_of
 from agent.cli.explain import explain_lines
-from agent.cli.grammar import parse_seconds
+from agent.cli.grammar import CommandAdder, parse_seconds
 from agent.cli.output import WIDTH_DEFAULT, Style, show, style_of, table_lines
 from agent.cli.status import STATE_COLOURS
 from agent.cli.tree import tree_lines
@@ -30,7 +30,6 @@ from agent.errors import DaemonUnreachable, ExitCode, PlimsollError, counted, pl
 if TYPE_CHECKING:
     from agent.api.shapes.host import EventShape, OverviewShape
     from agent.api.shapes.instances import InstanceShape
-    from agent.cli.grammar import CommandAdder
 
 INTERVAL_DEFAULT_S = 2.0
 INTERVAL_MIN_S = 0.5

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from agent.cli.client import client_of
-from agent.cli.grammar import add_column_option
+from agent.cli.grammar import CommandAdder, add_column_option
 from agent.cli.output import Style, show, show_table
 from agent.errors import ExitCode, plain
 
 if TYPE_CHECKING:
     from agent.api.shapes.instances import InstancesShape
     from agent.api.shapes.providers import InventoryShape, ResourceProviderShape, TreeShape
-    from agent.cli.grammar import CommandAdder
 
 BAR_CELLS = 20
 NEARLY_FULL = 0.75

@@ -209,8 +209,7 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 
 
 def _value(conf: Any, group: str, option: Any, parsed: Sequence[tuple[Path, Sections]]) -> Configured:
-    origin = _origin(group, option, parsed)
-    text = _text(group, option, origin, parsed)
+    origin, text = _source(group, option, parsed)
     try:
         value = conf[option.dest] if group == "DEFAULT" else conf[group][option.dest]
     except ValueError as error:
@@ -228,27 +227,17 @@ def _value(conf: Any, group: str, option: Any, parsed: Sequence[tuple[Path, Sect
     return Configured(_frozen(value), origin, bool(option.secret))
 
 
-def _origin(group: str, option: Any, parsed: Sequence[tuple[Path, Sections]]) -> str:
+def _source(group: str, option: Any, parsed: Sequence[tuple[Path, Sections]]) -> tuple[str, str]:
+    """The origin of the value, and the text that it has there."""
     variable = f"OS_{group.upper()}__{option.dest.upper()}"
     if variable in os.environ:
-        return f"environment {variable}"
+        return f"environment {variable}", os.environ[variable]
     for path, sections in reversed(parsed):
-        if not sections.get(group, {}).keys().isdisjoint(names_of(option)):
-            return str(path)
-    return "default"
-
-
-def _text(group: str, option: Any, origin: str, parsed: Sequence[tuple[Path, Sections]]) -> str:
-    if origin.startswith("environment "):
-        return os.environ[origin.removeprefix("environment ")]
-    texts = [
-        sections[group][name][-1]
-        for path, sections in parsed
-        if str(path) == origin
-        for name in names_of(option)
-        if name in sections[group]
-    ]
-    return texts[-1] if texts else str(option.default)
+        assignments = sections.get(group, {})
+        texts = [assignments[name][-1] for name in names_of(option) if name in assignments]
+        if texts:
+            return str(path), texts[-1]
+    return "default", str(option.default)
 
 
 def _refuse(group: str, option: Any, origin: str, text: str, why: str, hint: str = "") -> NoReturn:
