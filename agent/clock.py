@@ -7,7 +7,7 @@ wall clock says later.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
 from typing import NamedTuple
 
@@ -67,8 +67,19 @@ class HostClock:
         self._look()
         return self._spans[-1].most
 
-    def age_s(self, stamp: float) -> float:
-        """How long ago the stamp was made, in seconds, never negative.
+    def ages_s(self, stamps: Iterable[float]) -> Iterator[float]:
+        """How long ago each of the stamps was made, the newest first.
+
+        Their order says more than each alone: where the wall clock said the same time twice, one that was
+        made before another is not younger than it.
+        """
+        least_s = 0.0
+        for stamp in stamps:
+            least_s = self.age_s(stamp, least_s)
+            yield least_s
+
+    def age_s(self, stamp: float, least_s: float = 0.0) -> float:
+        """How long ago the stamp was made, in seconds: at least `least_s`, and never negative.
 
         At most STEP_S more than it is, for a stamp that `now` made: where the wall clock said the same time
         twice, the later one counts, so that nothing is over too early. A stamp of an earlier run is as old as
@@ -81,9 +92,10 @@ class HostClock:
             if span.begin - _SLACK_S <= stamp - span.least
             and stamp - span.most <= min(span.end, now) + _SLACK_S
         ]
-        if made:
-            return now - max(made)
-        return now - self._began + max(0.0, self._began + self._began_ahead - stamp)
+        known = [now - at for at in made if now - at >= least_s - _SLACK_S]
+        if known:
+            return max(least_s, min(known))
+        return max(least_s, now - self._began + max(0.0, self._began + self._began_ahead - stamp))
 
     def _look(self) -> tuple[float, float]:
         """Read the clocks, and keep a step that happened since the last look."""

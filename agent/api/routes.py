@@ -300,6 +300,7 @@ def overview(call: Call) -> OverviewShape:
 
 LIMIT_DEFAULT = 100
 LIMIT_MAX = 10_000
+WITHIN_MAX_S = 10**9
 
 
 @route(
@@ -315,6 +316,11 @@ LIMIT_MAX = 10_000
     ),
     Parameter("since", Moment, "only events at this moment or later"),
     Parameter(
+        "within",
+        Annotated[int, Schema(minimum=1, maximum=WITHIN_MAX_S)],
+        "only events of the last so many seconds, whatever time the host's clock was set to since",
+    ),
+    Parameter(
         "limit",
         Annotated[int, Schema(minimum=1, maximum=LIMIT_MAX, default=LIMIT_DEFAULT)],
         "at most so many events, 100 without it",
@@ -322,14 +328,17 @@ LIMIT_MAX = 10_000
 )
 def history(call: Call) -> HistoryShape:
     """What the agent did, the newest first."""
-    since, limit = parse_history(call.query)
+    since, limit, within_s = parse_history(call.query)
     host_status = call.operations.host_status
     subject = host_status.find_event_subject(call.query["consumer"]) if "consumer" in call.query else None
-    return history_view(host_status.history(subject, since, limit), host_status.overview())
+    return history_view(host_status.history(subject, since, limit, within_s), host_status.overview())
 
 
-def parse_history(query: Mapping[str, str]) -> tuple[float, int]:
-    """(seconds since 1970, limit) of a query. Raises UsageError where one of them is malformed."""
+def parse_history(query: Mapping[str, str]) -> tuple[float, int, int | None]:
+    """(seconds since 1970, limit, within how many seconds) of a query.
+
+    Raises UsageError where one of them is malformed.
+    """
     seconds, limit = 0.0, query.get("limit", str(LIMIT_DEFAULT))
     if "since" in query:
         try:
@@ -343,10 +352,15 @@ def parse_history(query: Mapping[str, str]) -> tuple[float, int]:
                 f"2026-11-21T10:00:00Z, not {query['since']!r}",
                 parameter="since",
             ) from None
-    if limit.isascii() and limit.isdigit() and len(limit) < 9 and 1 <= int(limit) <= LIMIT_MAX:
-        return seconds, int(limit)
+    within = _whole_number("within", query["within"], WITHIN_MAX_S) if "within" in query else None
+    return seconds, _whole_number("limit", limit, LIMIT_MAX), within
+
+
+def _whole_number(name: str, text: str, most: int) -> int:
+    if text.isascii() and text.isdigit() and len(text) <= len(str(most)) and 1 <= int(text) <= most:
+        return int(text)
     raise UsageError(
-        f"The query parameter limit is a whole number from 1 to {LIMIT_MAX}, not {limit!r}", parameter="limit"
+        f"The query parameter {name} is a whole number from 1 to {most}, not {text!r}", parameter=name
     )
 
 

@@ -32,6 +32,7 @@ STATE_COLOURS = {"ready": "green", "degraded": "yellow"}
 
 LIMIT_DEFAULT = 50
 LIMIT_MAX = 10_000
+WITHIN_MAX_S = 10**9
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _AGO = re.compile(r"(\d{1,6})([smhd])")
 
@@ -352,22 +353,24 @@ def history(args: Namespace) -> ExitCode:
     if args.consumer is not None:
         query["consumer"] = args.consumer
     if args.since:
-        query["since"] = _since(args.since)
+        query |= _since(args.since)
     answer: HistoryShape = client.get(f"/v1/history?{urlencode(query)}")
     show_table(args, answer, EVENT_COLUMNS, answer["events"][::-1], "nothing happened")
     return ExitCode.DONE
 
 
-def _since(word: str) -> str:
-    """A moment, RFC 3339. Raises UsageError where the word is neither a moment nor a duration."""
-    from datetime import datetime, timedelta
+def _since(word: str) -> dict[str, str]:
+    """The query for a moment, or for a duration, which the agent measures: the clock may have been set since.
+
+    Raises UsageError where the word is neither.
+    """
+    from datetime import datetime
 
     ago = _AGO.fullmatch(word)
     if ago:
-        seconds = int(ago[1]) * SECONDS[ago[2]]
-        return (datetime.now().astimezone() - timedelta(seconds=seconds)).isoformat()
+        return {"within": str(max(1, min(int(ago[1]) * SECONDS[ago[2]], WITHIN_MAX_S)))}
     try:
-        return datetime.fromisoformat(word).astimezone().isoformat()
+        return {"since": datetime.fromisoformat(word).astimezone().isoformat()}
     except (ValueError, OverflowError):
         raise UsageError(
             f"--since {word!r} is no time; give how long ago, such as 30m, 2h or 7d, or a moment, such as "

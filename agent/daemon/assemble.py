@@ -283,6 +283,7 @@ def assemble(
         condition,
         auditor,
         recorder.metrics,
+        ages_s=clock.ages_s,
         gate_effect=lambda undecided: (
             GateEffect() if gate_paths is None else read_effect(gate_paths, undecided, settings.api.socket)
         ),

@@ -5,9 +5,10 @@ Each check of the health has a name. An agent that is not alive needs a restart.
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 from uuid import UUID
@@ -127,8 +128,17 @@ class HostStatus(Protocol):
     def metrics(self) -> bytes:
         """The metrics in Prometheus's text format."""
 
-    def history(self, consumer: str | None = None, since: float = 0.0, limit: int = 100) -> tuple[Event, ...]:
-        """The agent's events since `since` (seconds since 1970), newest first. Raises StateError."""
+    def history(
+        self,
+        consumer: str | None = None,
+        since: float = 0.0,
+        limit: int = 100,
+        within_s: float | None = None,
+    ) -> tuple[Event, ...]:
+        """The agent's events since `since` (seconds since 1970), newest first. Raises StateError.
+
+        `within_s`: those of the last so many seconds, whatever time the wall clock was set to since.
+        """
 
     def find_event_subject(self, text: str) -> str:
         """The uuid of the instance or migration that a text names: a uuid, a unique beginning, or a name.
@@ -147,7 +157,7 @@ class HostStatus(Protocol):
 class AgentStatus:
     """Implements `HostStatus`. `gate_effect(why the agent decides about no guest)` looks at the gate's hook.
 
-    `clock` gives seconds since 1970, `timer` seconds of a steady clock.
+    `clock` gives seconds since 1970, `timer` seconds of a steady clock. `ages_s` is that of `HostClock`.
     """
 
     def __init__(
@@ -161,6 +171,7 @@ class AgentStatus:
         auditor: Auditor,
         metrics: Metrics,
         *,
+        ages_s: Callable[[Iterable[float]], Iterator[float]],
         gate_effect: Callable[[str | None], GateEffect] = lambda undecided: GateEffect(),
         clock: Callable[[], float] = time.time,
         timer: Callable[[], float] = time.monotonic,
@@ -177,6 +188,7 @@ class AgentStatus:
         self._auditor = auditor
         self._metrics = metrics
         self._clock = clock
+        self._ages_s = ages_s
         self._timer = timer
         self._heartbeat_at = self._pass_ended = timer()
         self._audited_at: float | None = None
@@ -350,9 +362,19 @@ class AgentStatus:
         """The metrics in Prometheus's text format."""
         return self._metrics.text()
 
-    def history(self, consumer: str | None = None, since: float = 0.0, limit: int = 100) -> tuple[Event, ...]:
+    def history(
+        self,
+        consumer: str | None = None,
+        since: float = 0.0,
+        limit: int = 100,
+        within_s: float | None = None,
+    ) -> tuple[Event, ...]:
         """The agent's events."""
-        return self._journal.history(consumer, limit, since)
+        events = self._journal.history(consumer, limit, since)
+        if within_s is None:
+            return events
+        young = takewhile(lambda age_s: age_s <= within_s, self._ages_s(event.at for event in events))
+        return events[: sum(1 for _ in young)]
 
     def find_event_subject(self, text: str) -> str:
         """The consumer that a text names."""

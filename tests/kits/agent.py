@@ -28,8 +28,8 @@ from kits.wire import Wire
 class _Clock(HostClock):
     """Tests look at a host from a time that is still to come."""
 
-    def age_s(self, stamp: float) -> float:
-        return self.now() - stamp
+    def age_s(self, stamp: float, least_s: float = 0.0) -> float:
+        return max(least_s, self.now() - stamp)
 
 
 @dataclass

@@ -88,7 +88,13 @@ class SmallHostStatus:
     def metrics(self) -> bytes:
         return self._metrics.text()
 
-    def history(self, consumer: str | None = None, since: float = 0.0, limit: int = 100) -> tuple[Event, ...]:
+    def history(
+        self,
+        consumer: str | None = None,
+        since: float = 0.0,
+        limit: int = 100,
+        within_s: float | None = None,
+    ) -> tuple[Event, ...]:
         self._host.fault()
         events = (
             Event(SINCE, consumer or LONER, "grant", "loner: 1 VCPU"),

@@ -27,9 +27,11 @@ from kits.status import (
 )
 from prometheus_client.parser import text_string_to_metric_families
 
+from agent.clock import HostClock
 from agent.config.access import Address
 from agent.driver import GuestState
 from agent.errors import DoesNotFit, DriverError, DriverUnavailable, SettingsError
+from agent.state.journal import Event
 
 HOSTILE = '<script>alert("1")</script>&amp;\x1b[31m\'"><img src=x onerror=alert(2)>'
 
@@ -324,6 +326,30 @@ def test_the_age_of_the_last_pass_follows_no_step_of_the_wall_clock(
         clocks |= {"steady": steady_s, "wall": wall_s}
         found = samples(fresh.host_status.metrics())
         assert found["plimsoll_last_pass_age_seconds", ()] == age_s
+
+
+@pytest.mark.parametrize("step_s", [-3600.0, 3600.0, -3e7, 1e8])
+def test_the_history_of_the_last_hour_is_that_hour_whatever_the_clock_was_set_to(
+    fresh: Sight, monkeypatch: pytest.MonkeyPatch, step_s: float
+) -> None:
+    clocks = {"steady": 1000.0, "ahead": 1e9}
+    clock = HostClock(lambda: clocks["steady"] + clocks["ahead"], lambda: clocks["steady"])
+    events: list[Event] = []
+
+    def pass_by(seconds: float) -> None:
+        events.insert(0, Event(clock.now(), "", "reshape", str(len(events)), None, None))
+        clocks["steady"] += seconds
+
+    for _ in range(3):
+        pass_by(3000)
+    clocks["ahead"] += step_s
+    for _ in range(2):
+        pass_by(1000)  # 11 000, 8000, 5000, 2000 and 1000 s ago
+    monkeypatch.setattr(fresh.journal, "history", lambda *_: tuple(events))
+    monkeypatch.setattr(fresh.host_status, "_ages_s", clock.ages_s)
+    for within_s, count in ((500, 0), (1500, 1), (3600, 2), (6000, 3), (20_000, 5)):
+        found = fresh.host_status.history(within_s=within_s)
+        assert [event.detail for event in found] == [event.detail for event in events[:count]]
 
 
 def samples(text: bytes) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
