@@ -76,7 +76,7 @@ class _Attribution:
         has = self._has()
         units, stray = self._units(has)
         if self._guest.state in IDLE and self._guest.uuid not in self._place.found:
-            return Use({}, units, stray)
+            return Use(self._claimed_elsewhere(units, has), units, stray)
         for uuid, classes in units.items():
             for name, exact in classes.items():
                 self._add_units(uuid, name, len(exact), has)
@@ -93,6 +93,24 @@ class _Attribution:
             self._add_where_it_has(name, has)
             self._spread(name)
         return Use(self._amounts, units, stray)
+
+    def _claimed_elsewhere(self, units: Units, has: Usages) -> dict[str, dict[str, int]]:
+        """{provider: {class: units}} that the guest keeps although its claim names a provider that is gone.
+
+        A guest that is shut off uses nothing, and needs what is claimed for it: here, by units that it names.
+        """
+        gone = {
+            (name, unit)
+            for claim in self._row.claimed.values()
+            for uuid, name, unit in claim.exact
+            if uuid not in has
+        }
+        amounts: dict[str, dict[str, int]] = {}
+        for uuid, classes in units.items():
+            for name, exact in classes.items():
+                if kept := sum((name, unit) in gone for unit in exact):
+                    amounts.setdefault(uuid, {})[name] = kept
+        return amounts
 
     def _has(self) -> Usages:
         """What is held and claimed, without claims on providers that are gone and of which nothing is held.

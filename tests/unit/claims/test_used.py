@@ -195,3 +195,12 @@ def test_a_unit_whose_claim_names_a_provider_that_is_gone_is_used_where_it_is_of
         {"nic1": {"SRIOV_NET_VF": ("vf2",)}},
         (),
     )
+
+
+def test_a_guest_that_is_shut_off_keeps_its_unit_where_it_is_now_if_its_claim_names_a_gone_provider() -> None:
+    """What is claimed on the gone provider is on offer nowhere; the unit itself would be."""
+    off = guest({}, units=(vf("vf2"), vf("vf3")), state=GuestState.SHUTOFF)
+    row = Row(GUEST, {}, {GUEST: claim({"gone": {"SRIOV_NET_VF": 1}}, gone="vf2")}, off)
+    assert use_of(row, FLAT).amounts == {"nic1": {"SRIOV_NET_VF": 1}}, "vf3 is claimed by no one"
+    here = Row(GUEST, {}, {GUEST: claim({"nic1": {"SRIOV_NET_VF": 1}}, nic1="vf2")}, off)
+    assert use_of(here, FLAT).amounts == {}
