@@ -3,7 +3,8 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from kits.examples import examples
 from kits.fit import uuid_of
 from kits.host_cells import host_cells, provider_tree, topology
-from kits.libvirt_model import ANY_VF
+from kits.libvirt_model import ANY_VF, FACTS, HOST
 from kits.libvirt_model import DEVICES as DEVICES_OF_HOST
 from kits.libvirt_model import model as recorded_model
 from kits.paths import DATA
@@ -25,19 +26,33 @@ from agent.claims.request import ClaimRequest
 from agent.claims.rows import Row
 from agent.claims.use_difference import use_difference
 from agent.claims.used import Place
-from agent.driver import DescribedProvider, DeviceKind, GuestState, NeededDevice
+from agent.driver import (
+    DescribedProvider,
+    DeviceKind,
+    DomainNeeds,
+    GivenResources,
+    Guest,
+    GuestState,
+    HostSettings,
+    NeededDevice,
+)
 from agent.errors import UsageError
 from agent.tree import Inventory, Provider, ProviderTree
 from drivers.host.domain_writer import write_domain
 from drivers.host.domain_xml import guest_of, parse_domain, read_needs
 from drivers.host.providers import UnitLocation, locate_units
+from drivers.host.sysfs import PmemNamespace
 from drivers.libvirt.describe.cards import parse_device_specs
+from drivers.libvirt.describe.devices import vdpa_functions, with_functions
+from drivers.libvirt.describe.memory import parse_pmem_namespaces
 from drivers.libvirt.describe.model import (
     HostModel,
     ModelSettings,
+    build_model,
     with_devices_of_domain,
     with_other_devices,
 )
+from drivers.libvirt.driver import LibvirtDriver
 
 UUID = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
 DEDICATED = frozenset({4, 5, 6, 7})
@@ -149,11 +164,21 @@ class _Host:
     locations: Mapping[str, UnitLocation]
     of_device: Mapping[str, str]
 
+    def needs_of(self, xml: str) -> DomainNeeds:
+        return read_needs(xml, self.dedicated)
+
+    def guest_of(self, xml: str) -> Guest:
+        guest = guest_of(parse_domain(xml), GuestState.STARTING, 0, self.dedicated)
+        return locate_units(guest, self.locations)
+
+    def write(self, xml: str, given: GivenResources) -> str:
+        return write_domain(xml, given)
+
     def check(self, xml: str) -> Claim:
         """Claim for the domain, and have the gate and the audit read the domain that it returned."""
         place = self.place
         devices = HostDevices(place.host, place.offered, cells=place.cells)
-        demand = demand_of_domain(read_needs(xml, self.dedicated), ClaimRequest(UUID, ()), devices)
+        demand = demand_of_domain(self.needs_of(xml), ClaimRequest(UUID, ()), devices)
         book = Book()
         book.refresh(place.host, {}, place.offered, place.cells)
         book.restrict(UUID, demand.restriction)
@@ -161,9 +186,9 @@ class _Host:
         assert fit.fits, fit.shortfalls
         claim = replace(claim_of_fit(demand.request, fit), state=ClaimState.CLAIMED)
 
-        written = write_domain(xml, given_resources(claim, place.host.tree, place.cells))
-        guest = guest_of(parse_domain(written), GuestState.STARTING, 0, self.dedicated)
-        guest = locate_units(guest, self.locations)
+        given = given_resources(claim, place.host.tree, place.cells)
+        written = self.write(xml, given)
+        guest = self.guest_of(written)
         cells = {cell.id: cell.provider for cell in place.cells.cells}
         asked = request_for_domain(guest, place.host, self.of_device, cells)
         assert asked.request.resources == claim.request.resources, written
@@ -185,7 +210,7 @@ class _Host:
         row = Row(UUID, claimed={UUID: claim}, guest=replace(guest, state=GuestState.RUNNING))
         difference = use_difference(row, place)
         assert difference is not None and not difference.size, difference
-        assert write_domain(written, given_resources(claim, place.host.tree, place.cells)) == written
+        assert self.write(written, given) == written
         return claim
 
 
@@ -333,7 +358,10 @@ def test_a_recorded_domain_uses_what_is_claimed_for_it(name: str, moment: str, n
 def _recorded_host(moment: str, *xml: str, numa: bool) -> _Host:
     gpu = parse_device_specs(('{"vendor_id": "10de", "product_id": "1eb8"}',))
     devices = replace(DEVICES_OF_HOST, specs=(*ANY_VF, *gpu))
-    model = recorded_model(moment, *xml, numa=numa, devices=devices)
+    return _host_of(recorded_model(moment, *xml, numa=numa, devices=devices), _Host)
+
+
+def _host_of(model: HostModel, kind: type[_Host]) -> Any:
     tree = ProviderTree(
         Provider(
             each.name,
@@ -347,7 +375,7 @@ def _recorded_host(moment: str, *xml: str, numa: bool) -> _Host:
     offered = {each.name: each.units for each in model.description.providers if each.units}
     host = ProviderIndex.of(tree, "node1")
     of_device = {each.device: each.name for each in model.description.providers}
-    return _Host(Place(host, offered, HostCells()), frozenset(), model.locations, of_device)
+    return kind(Place(host, offered, HostCells()), frozenset(), model.locations, of_device)
 
 
 RECORDED_HOST = _recorded_host("vfs", numa=False)
@@ -397,3 +425,62 @@ def test_a_guest_with_devices_uses_what_was_claimed_for_it(wanted: list[tuple[st
         f"<devices>{elements}</devices></domain>"
     )
     assert claim.request.resources == amounts
+
+
+NIC = next(card for card in FACTS["vfs"].cards if len(card.vfs) > 2)
+VDPA = {card.address: f"/dev/vhost-vdpa-{number}" for number, card in enumerate(NIC.vfs[:3])}
+NAMESPACES = tuple(PmemNamespace(f"ns{n}", f"/dev/dax{n}.0", 2**30, 2**21) for n in range(3))
+MORE = ModelSettings(
+    "node1", HostSettings(), DEVICES_OF_HOST, pmem=parse_pmem_namespaces(["6GB:ns0|ns1", "BIG:ns2"])
+)
+CARDS = tuple(replace(card, vdpa=VDPA) if card is NIC else card for card in FACTS["vfs"].cards)
+MODEL = build_model(
+    replace(HOST, pmem=NAMESPACES), replace(FACTS["vfs"], cards=CARDS), (), {}, "boot-1", MORE
+)
+
+
+class _HostWithMore(_Host):
+    """A host with functions over vDPA and namespaces of memory, which only the libvirt driver knows."""
+
+    def needs_of(self, xml: str) -> DomainNeeds:
+        return with_other_devices(super().needs_of(xml), xml, MODEL, MORE)
+
+    def guest_of(self, xml: str) -> Guest:
+        domain = parse_domain(xml)
+        functions = vdpa_functions(MODEL.devices.cards)
+        guest = guest_of(with_functions(domain, functions), GuestState.STARTING, 0, self.dedicated)
+        return with_devices_of_domain(locate_units(guest, self.locations), domain, (), MODEL.pmem, MORE)
+
+    def write(self, xml: str, given: GivenResources) -> str:
+        driver = SimpleNamespace(_model=MODEL, _model_settings=MORE)
+        return LibvirtDriver.write_domain(cast(LibvirtDriver, driver), xml, given)
+
+
+@settings(max_examples=examples(60))
+@given(
+    st.sets(st.sampled_from(sorted(VDPA.values()))),
+    st.sets(st.sampled_from([0, 1, 2])),
+    st.sampled_from(["nvdimm", "virtio-pmem"]),
+)
+def test_a_guest_with_vdpa_and_namespaces_uses_what_was_claimed_for_it(
+    functions: set[str], namespaces: set[int], model: str
+) -> None:
+    claim = _host_of(MODEL, _HostWithMore).check(
+        f"<domain type='kvm'><name>web</name><uuid>{UUID}</uuid><vcpu>1</vcpu>"
+        f"<memory unit='MiB'>{64 + 1024 * len(namespaces)}</memory><devices>"
+        + "".join(f"<interface type='vdpa'><source dev='{path}'/></interface>" for path in sorted(functions))
+        + "".join(
+            f"<memory model='{model}'><source><path>/dev/dax{number}.0</path></source>"
+            "<target><size unit='GiB'>1</size></target></memory>"
+            for number in sorted(namespaces)
+        )
+        + "</devices></domain>"
+    )
+    amounts = {
+        "VCPU": 1,
+        "MEMORY_MB": 64,
+        "CUSTOM_VDPA": len(functions),
+        "CUSTOM_PMEM_NAMESPACE_6GB": len(namespaces & {0, 1}),
+        "CUSTOM_PMEM_NAMESPACE_BIG": len(namespaces & {2}),
+    }
+    assert claim.request.resources == {name: amount for name, amount in amounts.items() if amount}
