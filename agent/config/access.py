@@ -15,6 +15,8 @@ from typing import NamedTuple, Self
 
 from agent.errors import SettingsError
 
+PORT_MAX = 65535
+
 
 class ApiRole(IntEnum):
     """A role includes those with lower numbers."""
@@ -37,12 +39,24 @@ class Principals:
         """From user names or uids, and "@group" names or "@gid". Raises SettingsError for an unknown name."""
         uids: set[int] = set()
         gids: set[int] = set()
-        for name in names:
-            word = name.strip()
-            if word.startswith("@"):
-                gids.add(_gid(option, word[1:]))
-            else:
-                uids.add(_uid(option, word))
+        for word in map(str.strip, names):
+            is_group = word.startswith("@")
+            name = word[1:] if is_group else word
+            try:
+                if name.isascii() and name.isdigit():
+                    number = int(name)
+                else:
+                    number = grp.getgrnam(name).gr_gid if is_group else pwd.getpwnam(name).pw_uid
+            except (KeyError, ValueError):
+                what, remedy = "user", "create the user, give a numeric uid, or write @NAME for a group"
+                if is_group:
+                    what, remedy = "group", "create the group or give a numeric gid"
+                raise SettingsError(
+                    f"[api] {option} names the {what} {word!r}, which this system does not know; {remedy}",
+                    option=option,
+                    value=word,
+                ) from None
+            (gids if is_group else uids).add(number)
         return cls(frozenset(uids), frozenset(gids))
 
     def has(self, uid: int, gids: frozenset[int]) -> bool:
@@ -89,37 +103,6 @@ class Access:
         except KeyError:
             return frozenset((gid,))
         return frozenset((gid, *os.getgrouplist(user.pw_name, user.pw_gid)))
-
-
-def _uid(option: str, word: str) -> int:
-    if word.isascii() and word.isdigit():
-        return int(word)
-    try:
-        return pwd.getpwnam(word).pw_uid
-    except (KeyError, ValueError):
-        raise SettingsError(
-            f"[api] {option} names the user {word!r}, which this system does not know; "
-            "create the user, give a numeric uid, or write @NAME for a group",
-            option=option,
-            value=word,
-        ) from None
-
-
-def _gid(option: str, word: str) -> int:
-    if word.isascii() and word.isdigit():
-        return int(word)
-    try:
-        return grp.getgrnam(word).gr_gid
-    except (KeyError, ValueError):
-        raise SettingsError(
-            f"[api] {option} names the group {'@' + word!r}, which this system does not know; "
-            "create the group or give a numeric gid",
-            option=option,
-            value="@" + word,
-        ) from None
-
-
-PORT_MAX = 65535
 
 
 class Address(NamedTuple):

@@ -6,7 +6,7 @@ https://libvirt.org/formatdomain.html#host-device-assignment
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, Self
 
@@ -33,12 +33,7 @@ class DoctorCheck:
 
     def to_json(self) -> dict[str, Any]:
         """JSON-ready {name, verdict, sentence, remedy}."""
-        return {
-            "name": self.name,
-            "verdict": self.verdict.value,
-            "sentence": self.sentence,
-            "remedy": self.remedy,
-        }
+        return {**asdict(self), "verdict": self.verdict.value}
 
     @classmethod
     def from_json(cls, told: Mapping[str, str]) -> Self:
