@@ -73,9 +73,14 @@ def go_on_without(state_path: Path) -> None:
 
 
 def _check_known(client: PlacementClient, home: str, granted: Sequence[Claim]) -> None:
-    """A provider with allocations cannot be deleted, so one that is gone went with the whole database."""
+    """A provider with allocations cannot be deleted, so one that is gone went with the whole database.
+
+    Unless a reshape that this agent does not know of moved them: then their consumers still hold something.
+    """
     in_use = next((provider for claim in granted for provider in claim.allocations), None)
-    if in_use is not None and client.find_provider(uuid=in_use) is None:
+    if in_use is None or client.find_provider(uuid=in_use) is not None:
+        return
+    if not any(client.allocations_of(claim.consumer).allocations for claim in granted):
         raise ApplyError(
             f"This host has {counted(len(granted), 'claim')} ({_named(granted)}), but {home} no longer "
             "knows its providers: its database was lost or replaced. Nothing was written. Restore the "

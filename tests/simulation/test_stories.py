@@ -875,3 +875,19 @@ def test_a_control_planes_move_is_left_alone_by_the_audits_of_both_hosts_until_i
         story.deletes_allocation("foreign1")
         b.audits()
         assert story.held("web1") == {}, "no move is under way any more, and b has no such guest"
+
+
+def test_a_database_is_not_called_lost_where_a_copy_of_the_host_has_reshaped_its_claims_away() -> None:
+    """Seed 20988: the copy describes no cells, takes them down again, and is noticed after that."""
+    alone = {"PCPU": 2, "MEMORY_MB": 1024}
+    with Story("a") as story:
+        a = story.host("a")
+        a.reshapes("by cell")
+        story.waits(20)
+        assert a.claims("web1", **alone).granted
+        with story.meanwhile():
+            a.is_cloned()
+            story.waits(20)
+            story.answers_come()
+        story.comes_to_rest()
+        assert a.claims("web2", VCPU=1).granted and story.held("web1") == alone
