@@ -548,8 +548,9 @@ class Story:
         record = self.network.model.consumers.get(uuid)
         return {
             "allocations": allocations,
-            "project_id": "plimsoll",
-            "user_id": "plimsoll",
+            # Another owner would make it an allocation of somebody else, which no agent may take away.
+            "project_id": record.project_id if record is not None else "plimsoll",
+            "user_id": record.user_id if record is not None else "plimsoll",
             "consumer_generation": record.generation if record is not None else None,
             "consumer_type": "MIGRATION" if uuid in self.oracle.foreign_migrations else "INSTANCE",
         }

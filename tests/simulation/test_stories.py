@@ -223,6 +223,18 @@ def test_a_claim_whose_answer_is_lost_before_a_restart_leaves_no_orphan(fate: Fa
         story.comes_to_rest()
 
 
+@pytest.mark.parametrize("places", [30, 36, 42, 48])
+def test_a_claim_of_the_gate_in_which_the_agent_dies_leaves_no_orphan(places: int) -> None:
+    """Also where an admin writes again what it holds, for the owner that it has."""
+    with Story() as story:
+        story.host("a").claims("web2", **BOTH)
+        story.waits(70)
+        story.will_die("a", places)
+        story.gate_lets_in("a", "web1", **WEB)
+        story.rewrites_allocation("web1", 20)
+        story.comes_to_rest()
+
+
 @pytest.mark.parametrize(("fate", "later_s"), DOUBTS)
 def test_a_begin_whose_answer_is_lost_leaves_no_double_place(fate: Fate, later_s: float) -> None:
     with Story() as story:
