@@ -19,7 +19,7 @@ from typing import (
     is_typeddict,
 )
 
-from agent.api.routes import ROUTES, ApiRoute, Parameter, Result
+from agent.api.routes import ROUTES, ApiRoute
 from agent.api.shapes.schema import ErrorShape, Named, Schema, Values
 
 Json = dict[str, Any]
@@ -108,17 +108,14 @@ class Components:
 
 def _union(schemas: list[Json]) -> Json:
     """One schema with several types where all are scalars, else `oneOf`."""
-    if all(isinstance(schema.get("type"), str) and not _is_container(schema) for schema in schemas):
+    kinds = [schema.get("type") for schema in schemas]
+    if all(isinstance(kind, str) and kind not in ("array", "object") for kind in kinds):
         union: Json = {key: value for schema in schemas for key, value in schema.items()}
-        union["type"] = [schema["type"] for schema in schemas]
+        union["type"] = kinds
         if "enum" in union:
             union["enum"] = [*union["enum"], None]
         return union
     return {"oneOf": schemas}
-
-
-def _is_container(schema: Json) -> bool:
-    return schema["type"] in ("array", "object")
 
 
 def generate_document() -> Json:
@@ -151,34 +148,25 @@ def _operation(route: ApiRoute, components: Components) -> Json:
         "summary": route.summary,
         "x-plimsoll-role": route.role.name.lower(),
     }
-    if route.parameters:
-        operation["parameters"] = [_parameter(parameter, components) for parameter in route.parameters]
+    for name, form, description, required, place in route.parameters:
+        described: Json = {"name": name, "in": place, "description": description}
+        described |= {"required": True} if required else {}
+        operation.setdefault("parameters", []).append(described | {"schema": components.schema(form)})
     if route.body is not None:
         content = {"application/json": {"schema": components.schema(route.body)}}
         operation["requestBody"] = {"required": True, "content": content}
-    operation["responses"] = {
-        str(status): _response(result, components) for status, result in route.results.items()
-    }
+    operation["responses"] = {}
+    for status, result in route.results.items():
+        response: Json = {
+            "description": result.description,
+            "content": {result.media_type: {"schema": components.schema(result.form)}},
+        }
+        if result.location:
+            header = {"schema": {"type": "string"}, "description": "the path of what was made"}
+            response["headers"] = {"Location": header}
+        operation["responses"][str(status)] = response
     operation["responses"]["default"] = {"$ref": "#/components/responses/Error"}
     return operation
-
-
-def _parameter(parameter: Parameter, components: Components) -> Json:
-    described: Json = {"name": parameter.name, "in": parameter.place, "description": parameter.description}
-    if parameter.required:
-        described["required"] = True
-    return described | {"schema": components.schema(parameter.form)}
-
-
-def _response(result: Result, components: Components) -> Json:
-    response: Json = {
-        "description": result.description,
-        "content": {result.media_type: {"schema": components.schema(result.form)}},
-    }
-    if result.location:
-        description = "the path of what was made"
-        response["headers"] = {"Location": {"schema": {"type": "string"}, "description": description}}
-    return response
 
 
 def document_text() -> str:

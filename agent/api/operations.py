@@ -34,7 +34,6 @@ from agent.errors import (
 )
 from agent.gate.decision import GateOutcome, GateVerdict, HookCall
 from agent.gate.gate import Gate
-from agent.moves.circumstances import Circumstances
 from agent.moves.states import Move, MoveKind
 from agent.placement.client import PlacementClient
 from agent.providers.disk_space import DISK, disk_warning
@@ -432,10 +431,6 @@ class Operations:
                 self._supervisor.request_pass()
 
     # Moves
-
-    def circumstances(self) -> Circumstances:
-        """What this host sees beside the records of its moves."""
-        return self._tracker.circumstances()
 
     def moves(self) -> tuple[Move, ...]:
         """The host's moves that are under way or ended recently, oldest first."""

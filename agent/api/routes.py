@@ -75,6 +75,7 @@ from agent.api.views import (
     history_view,
     instances_view,
     move_view,
+    moves_view,
     overview_view,
     preview_view,
     providers_of,
@@ -403,14 +404,7 @@ def tree(call: Call) -> TreeShape:
 @route("GET", "/v1/instances", READER, "by uuid; either the guest or the claim may be missing")
 def instances(call: Call) -> InstancesShape:
     """Guests and claims side by side."""
-    operations = call.operations
-    return instances_view(
-        operations.instances(),
-        operations.circumstances(),
-        operations.moves(),
-        operations.host_status.overview().name_of,
-        operations.providers(),
-    )
+    return {"instances": instances_view(call.operations.host_status.overview())}
 
 
 @route("GET", "/v1/devices", READER, "by provider and class; CPUs are left out")
@@ -584,7 +578,7 @@ def capacity(call: Call, body: ClaimBodyShape) -> CapacityShape:
     """How many guests that ask for this fit one after the other, and what is stranded by which guests."""
     request = parse_claim(body, call.operations.device_profiles())
     found = call.operations.capacity(request)
-    claims = {claim.consumer: claim for _, claim in call.operations.instances() if claim is not None}
+    claims = call.operations.host_status.overview().claims
     return _noted(capacity_view(request, found, claims), body)
 
 
@@ -754,10 +748,7 @@ def moves(call: Call) -> MovesShape:
     if call.flag("look"):
         call.operations.look_for_moves()
     overview = call.operations.host_status.overview()
-    names = {provider.uuid: provider.name for provider in overview.tree}
-    seen = call.operations.circumstances()
-    known = call.operations.moves()
-    return {"moves": [move_view(move, seen, overview.name_of, overview.tree, names) for move in known]}
+    return {"moves": moves_view(overview.moves, overview)}
 
 
 @route(
@@ -806,13 +797,8 @@ def show_move(call: Call) -> MoveShape:
 
 
 def _move_view(call: Call, move: Move) -> MoveShape:
-    return move_view(
-        move,
-        call.operations.circumstances(),
-        call.operations.host_status.overview().name_of,
-        call.operations.providers(),
-        call.operations.provider_names(providers_of(move)),
-    )
+    overview = call.operations.host_status.overview()
+    return move_view(move, overview, call.operations.provider_names(providers_of(move)))
 
 
 END_RESULTS = {

@@ -3,7 +3,6 @@ memory. Pure.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import cast
@@ -38,7 +37,6 @@ from agent.api.shapes.instances import (
     GuestShape,
     GuestVerdictShape,
     InstanceShape,
-    InstancesShape,
     MoveShape,
     UsedUnitShape,
     VerdictShape,
@@ -62,10 +60,10 @@ from agent.claims.guest_cells import PlacedCell
 from agent.claims.parse_request import request_to_json
 from agent.claims.request import ClaimRequest
 from agent.codec import encode
-from agent.driver import Guest
+from agent.driver import Guest, UsedUnit
 from agent.errors import Refused
 from agent.gate.decision import GateVerdict
-from agent.moves.circumstances import Circumstances, moved_away_advice, next_actor
+from agent.moves.circumstances import moved_away_advice, next_actor
 from agent.moves.states import Move, MoveKind
 from agent.providers.device_health import DeviceHealth, HealthState, Symptom
 from agent.providers.unclaimed import with_reserved
@@ -122,45 +120,33 @@ def tree_view(
     return {"resource_providers": providers, "warnings": list(warnings)}
 
 
-def instances_view(
-    pairs: Iterable[tuple[Guest | None, Claim | None]],
-    seen: Circumstances,
-    moves: Iterable[Move],
-    name_of: Callable[[str], str],
-    tree: ProviderTree,
-) -> InstancesShape:
-    """Guests and claims side by side; one of a pair may be None.
-
-    `moves` and the providers in `tree` are the host's, `name_of` returns a consumer's name, "" where it has
-    none.
-    """
-    migrations = {move.migration: move.instance for move in moves if not move.ended}
+def instances_view(overview: Overview) -> list[InstanceShape]:
+    """Guests and claims side by side; one of the two may be missing."""
+    migrations = {move.migration: move.instance for move in overview.under_way}
     moving = {instance: migration for migration, instance in migrations.items()}
     instances: list[InstanceShape] = []
-    for guest, claim in pairs:
+    for guest, claim in overview.instances:
         uuid = guest.uuid if guest else claim.consumer if claim else ""
-        moved_away = guest is not None and guest.uuid in seen.moved_away
+        name = guest.name if guest else (claim.request.name if claim else "") or overview.name_of(uuid)
+        shown: GuestShape | None = None
+        if guest:
+            units = cast(list[UsedUnitShape], encode(tuple[UsedUnit, ...], guest.units))
+            resources = dict(sorted(guest.resources.items()))
+            shown = {"state": guest.state.value, "resources": resources, "units": units}
+        moved_away = guest is not None and uuid in overview.seen.moved_away
         instances.append(
             {
                 "uuid": uuid,
-                "name": guest.name if guest else (claim.request.name if claim else "") or name_of(uuid),
-                "guest": _guest(guest) if guest else None,
+                "name": name,
+                "guest": shown,
                 "moved_away": moved_away,
-                "advice": moved_away_advice(guest.name, uuid) if guest and moved_away else None,
+                "advice": moved_away_advice(name, uuid) if moved_away else None,
                 "migration_of": migrations.get(uuid),
                 "migration": moving.get(uuid),
-                "claim": claim_view(claim, tree) if claim else None,
+                "claim": claim_view(claim, overview.tree) if claim else None,
             }
         )
-    return {"instances": instances}
-
-
-def _guest(guest: Guest) -> GuestShape:
-    return {
-        "state": guest.state.value,
-        "resources": dict(sorted(guest.resources.items())),
-        "units": [cast(UsedUnitShape, asdict(used)) for used in guest.units],
-    }
+    return instances
 
 
 def claim_view(claim: Claim, tree: ProviderTree) -> ClaimShape:
@@ -406,13 +392,7 @@ def devices_view(devices: Iterable[OfferedDevice], name_of: Callable[[str], str]
 
 def verdict_view(verdict: GateVerdict) -> VerdictShape:
     """The verdict on the guest that the hook asked about."""
-    order = verdict.cpu_power
-    return {
-        "outcome": verdict.outcome.value,
-        "consumer": verdict.consumer,
-        "sentence": verdict.sentence,
-        "cpu_power": None if order is None else {"cpus": list(order.cpus), "state": order.state},
-    }
+    return cast(VerdictShape, encode(GateVerdict, verdict))
 
 
 def running_view(verdicts: tuple[tuple[Guest, GateVerdict | Refused], ...]) -> ClaimedRunningShape:
@@ -427,27 +407,27 @@ def running_view(verdicts: tuple[tuple[Guest, GateVerdict | Refused], ...]) -> C
     return {"claimed": claimed, "refused": refused}
 
 
-def move_view(
-    move: Move,
-    seen: Circumstances,
-    name_of: Callable[[str], str],
-    tree: ProviderTree,
-    providers: Mapping[str, str],
-) -> MoveShape:
+def moves_view(moves: Iterable[Move], overview: Overview) -> list[MoveShape]:
+    """Moves of this host, with the names of its own providers."""
+    names = {provider.uuid: provider.name for provider in overview.tree}
+    return [move_view(move, overview, names) for move in moves]
+
+
+def move_view(move: Move, overview: Overview, providers: Mapping[str, str]) -> MoveShape:
     """A move, with the claims before and after it, and who acts next in what this host sees.
 
-    `name_of` returns a consumer's name, "" where it has none; `tree` are the host's providers, `providers` is
-    {uuid: name} of those of any host whose names are known.
+    `providers` is {uuid: name} of the providers of any host whose names are known.
     """
-    old = claim_view(move.old, tree)
+    old = claim_view(move.old, overview.tree)
+    name = overview.name_of(move.instance) or (move.new or move.old).request.name or move.old.request.name
     return {
         "migration": move.migration,
         "instance": move.instance,
-        "name": name_of(move.instance) or (move.new or move.old).request.name or move.old.request.name,
+        "name": name,
         "kind": move.kind.value,
         "role": move.role.value,
         "state": move.state.value,
-        "next": next_actor(move, seen),
+        "next": next_actor(move, overview.seen),
         "ended": move.ended,
         "adopted": move.adopted,
         "since": moment(move.since),
@@ -457,7 +437,7 @@ def move_view(
             "cells": old["cells"],
         },
         "old": old,
-        "new": claim_view(move.new, tree) if move.new else None,
+        "new": claim_view(move.new, overview.tree) if move.new else None,
         "providers": {uuid: providers[uuid] for uuid in sorted(providers_of(move)) if uuid in providers},
     }
 
@@ -472,19 +452,13 @@ def overview_view(overview: Overview) -> OverviewShape:
     health = overview.health
     tree = with_reserved(overview.tree, overview.unclaimed)  # as Placement has it
     usages = beyond(overview.used, overview.unclaimed)
-    names = {provider.uuid: provider.name for provider in overview.tree}
     return {
         "at": moment(overview.at),
         "status": cast(StatusShape, dict(overview.status)),
         "health": cast(HealthShape, health_view(health, (*health.live, *health.ready))),
         "resource_providers": tree_view(tree, usages, overview.unclaimed)["resource_providers"],
-        "instances": instances_view(
-            overview.instances, overview.seen, overview.under_way, overview.name_of, overview.tree
-        )["instances"],
-        "moves": [
-            move_view(move, overview.seen, overview.name_of, overview.tree, names)
-            for move in overview.under_way
-        ],
+        "instances": instances_view(overview),
+        "moves": moves_view(overview.under_way, overview),
         "findings": [finding_view(finding) for finding in overview.findings],
         "pending": overview.pending,
         "reshape_pending": overview.reshape_pending,

@@ -83,6 +83,8 @@ class SmallHostStatus:
             guests=tuple(guest for guest, _ in pairs if guest),
             claims={claim.consumer: claim for _, claim in pairs if claim},
             findings=self._host.findings,
+            moves=self._host.moves(),
+            seen=self._host.circumstances(),
         )
 
     def metrics(self) -> bytes:
@@ -264,6 +266,7 @@ class SmallHost:
         )
 
     def circumstances(self) -> Circumstances:
+        """What the overview has beside the moves."""
         return Circumstances()
 
     def moves(self) -> tuple[Move, ...]:

@@ -20,8 +20,8 @@ from agent.claims.claim import Claim
 from agent.claims.request import RequestGroup
 from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
 from agent.errors import ClaimConflict, DoesNotFit, UsageError
-from agent.moves.circumstances import Circumstances
 from agent.moves.states import MoveKind, MoveState
+from agent.status.overview import Health, HostState, Overview
 from drivers.fake import cell
 
 PAGES, GIB_PAGES = "CUSTOM_HUGEPAGES_2048KIB", "CUSTOM_HUGEPAGES_1048576KIB"
@@ -305,9 +305,7 @@ def test_cells_are_shown_as_the_document_of_the_api_says(host: NumaHost) -> None
         "Explanation": explanation_view(mixed, host.tracker.explain(mixed), None),
         "Move": move_view(
             host.tracker.begin_move(resized, MoveKind.RESIZE, MIGRATION).move,
-            Circumstances(),
-            str,
-            host.tracker.host().tree,
+            Overview(0.0, {}, Health(HostState.READY, (), ()), since=0.0, tree=host.tracker.host().tree),
             {},
         ),
     }
