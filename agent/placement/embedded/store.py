@@ -65,14 +65,11 @@ class KeyedWrites:
             ticket = submit()
             self._entries[key] = _Entry(what, ticket)
             if len(self._entries) > self._kept_max:
-                self._forget_oldest()
+                # A write that has not ended stays, as its outcome is to be told.
+                oldest = next((key for key, entry in self._entries.items() if entry.ticket.answered), None)
+                if oldest is not None:
+                    del self._entries[oldest]
             return ticket
-
-    def _forget_oldest(self) -> None:
-        """Forget the oldest write that has ended; one that has not stays, as its outcome is to be told."""
-        oldest = next((key for key, entry in self._entries.items() if entry.ticket.answered), None)
-        if oldest is not None:
-            del self._entries[oldest]
 
 
 APPLICATION_ID = 0x504C5043
@@ -126,7 +123,24 @@ _dump = json.JSONEncoder(separators=(",", ":")).encode
 
 def write_draft(transaction: Transaction, draft: Draft, before: Model) -> None:
     """Write the changes of the draft over the state `before`."""
-    _write_providers(transaction, draft, before)
+    raised, put, gone_providers = [], [], []
+    for uuid, provider in draft.providers.items():
+        old = before.providers.get(uuid)
+        if provider is None:
+            gone_providers.append((uuid,))
+        elif old is not None and provider.shares_contents(old):
+            raised.append((provider.generation, provider.updated_at, uuid))
+        else:
+            inventories, traits, aggregates = provider.inventories, provider.traits, provider.aggregates
+            parts = (inventories, sorted(traits), sorted(aggregates))
+            put.append((*provider[:5], *map(_dump, parts), provider.updated_at))
+    for statement, rows in (
+        (_RAISE_GENERATION, raised),
+        (_PUT_PROVIDER, put),
+        ("DELETE FROM resource_providers WHERE uuid = ?", gone_providers),
+    ):
+        if rows:
+            transaction.executemany(statement, rows)
     if draft.consumers:
         gone = [(uuid,) for uuid, consumer in draft.consumers.items() if consumer is None]
         if gone:
@@ -148,63 +162,35 @@ def _write_names(transaction: Transaction, table: str, names: Mapping[str, float
             transaction.execute(f"INSERT INTO {table} VALUES (?, ?)", (name, created_at))  # noqa: S608
 
 
-def _write_providers(transaction: Transaction, draft: Draft, before: Model) -> None:
-    raised, put, gone = [], [], []
-    for uuid, provider in draft.providers.items():
-        old = before.providers.get(uuid)
-        if provider is None:
-            gone.append((uuid,))
-        elif old is not None and provider.shares_contents(old):
-            raised.append((provider.generation, provider.updated_at, uuid))
-        else:
-            put.append(_row_of(provider))
-    if raised:
-        transaction.executemany(_RAISE_GENERATION, raised)
-    if put:
-        transaction.executemany(_PUT_PROVIDER, put)
-    if gone:
-        transaction.executemany("DELETE FROM resource_providers WHERE uuid = ?", gone)
-
-
-def _row_of(provider: ProviderRecord) -> tuple[Any, ...]:
-    return (
-        *provider[:5],
-        _dump(provider.inventories),
-        _dump(sorted(provider.traits)),
-        _dump(sorted(provider.aggregates)),
-        provider.updated_at,
-    )
-
-
 def load_model(file: SqliteFile) -> Model:
     """The model of the file's contents. The standard names are as old as the file.
 
     Raises DatabaseDamaged where a row does not have the expected form, although SQLite finds the file intact.
     """
     try:
-        return _load(file)
+        created_at: float = file.read("SELECT created_at FROM meta")[0][0]
+        model = Model(
+            traits=dict.fromkeys(os_traits.get_traits(), created_at),
+            resource_classes=dict.fromkeys(os_resource_classes.STANDARDS, created_at),
+        )
+        for table, names in (("traits", model.traits), ("resource_classes", model.resource_classes)):
+            names.update(file.read(f"SELECT name, created_at FROM {table} ORDER BY rowid"))  # noqa: S608 - constants
+        providers = file.read(
+            "SELECT uuid, name, generation, parent_provider_uuid, root_provider_uuid, inventories, traits,"
+            " aggregates, updated_at FROM resource_providers ORDER BY id"
+        )
+        consumers = file.read(
+            "SELECT uuid, project_id, user_id, consumer_type, generation, allocations, updated_at"
+            " FROM consumers"
+        )
+        model.load(
+            map(_provider_of, providers),
+            (ConsumerRecord._make((*row[:5], json.loads(row[5]), row[6])) for row in consumers),
+        )
+        _keep_standard(model.traits, model.providers_by_trait, created_at)
+        _keep_standard(model.resource_classes, model.providers_by_class, created_at)
     except (ValueError, TypeError, LookupError, AttributeError) as error:
         raise DatabaseDamaged(file.path, f"a row cannot be read: {error!r}") from error
-
-
-def _load(file: SqliteFile) -> Model:
-    created_at: float = file.read("SELECT created_at FROM meta")[0][0]
-    model = Model(
-        traits=dict.fromkeys(os_traits.get_traits(), created_at),
-        resource_classes=dict.fromkeys(os_resource_classes.STANDARDS, created_at),
-    )
-    for table, names in (("traits", model.traits), ("resource_classes", model.resource_classes)):
-        names.update(file.read(f"SELECT name, created_at FROM {table} ORDER BY rowid"))  # noqa: S608 - constants
-    providers = file.read(
-        "SELECT uuid, name, generation, parent_provider_uuid, root_provider_uuid, inventories, traits,"
-        " aggregates, updated_at FROM resource_providers ORDER BY id"
-    )
-    consumers = file.read(
-        "SELECT uuid, project_id, user_id, consumer_type, generation, allocations, updated_at FROM consumers"
-    )
-    model.load(_providers(providers), _consumers(consumers))
-    _keep_standard(model.traits, model.providers_by_trait, created_at)
-    _keep_standard(model.resource_classes, model.providers_by_class, created_at)
     return model
 
 
@@ -215,16 +201,10 @@ def _keep_standard(known: dict[str, float], used: Iterable[str], created_at: flo
             known.setdefault(name, created_at)
 
 
-def _providers(rows: list[tuple[Any, ...]]) -> Iterator[ProviderRecord]:
-    for row in rows:
-        offered = {name: InventoryRecord(*numbers) for name, numbers in json.loads(row[5]).items()}
-        traits, aggregates = frozenset(json.loads(row[6])), frozenset(json.loads(row[7]))
-        yield ProviderRecord._make((*row[:5], offered, traits, aggregates, row[8]))
-
-
-def _consumers(rows: list[tuple[Any, ...]]) -> Iterator[ConsumerRecord]:
-    for row in rows:
-        yield ConsumerRecord._make((*row[:5], json.loads(row[5]), row[6]))
+def _provider_of(row: tuple[Any, ...]) -> ProviderRecord:
+    offered = {name: InventoryRecord(*numbers) for name, numbers in json.loads(row[5]).items()}
+    traits, aggregates = frozenset(json.loads(row[6])), frozenset(json.loads(row[7]))
+    return ProviderRecord._make((*row[:5], offered, traits, aggregates, row[8]))
 
 
 Rule = Callable[[Draft], T]

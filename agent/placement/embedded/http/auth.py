@@ -15,7 +15,7 @@ import hmac
 import os
 import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
@@ -96,7 +96,37 @@ class Tokens:
 
         Raises ServeError where the file cannot be read, is readable by others, or is malformed.
         """
-        return cls(dict(_parse_line(path, number, line) for number, line in _lines(path)))
+        try:
+            with path.open("rb") as file:
+                mode = os.fstat(file.fileno()).st_mode
+                content = file.read(FILE_BYTES_MAX + 1)
+        except OSError as error:
+            raise ServeError(f"The token file {path} cannot be read: {error.strerror}.") from error
+        # Of a systemd credential (LoadCredential=) the group bits of the mode show an access list.
+        directory = os.environ.get("CREDENTIALS_DIRECTORY")
+        is_credential = directory and path.absolute().is_relative_to(Path(directory).absolute())
+        if mode & (stat.S_IRWXG | stat.S_IRWXO) and not is_credential:
+            raise ServeError(
+                f"The token file {path} is open to others (mode {stat.S_IMODE(mode):04o}); chmod it to 0600."
+            )
+        if len(content) > FILE_BYTES_MAX:
+            raise ServeError(
+                f"The token file {path} has more than {FILE_BYTES_MAX} bytes; is it the right file?"
+            )
+        try:
+            lines = content.decode("ascii").splitlines()
+        except UnicodeDecodeError as error:
+            raise ServeError(f"The token file {path} holds something other than ASCII text.") from error
+        callers = dict(
+            _parse_line(f"Line {number} of the token file {path}", line)
+            for number, line in enumerate(map(str.strip, lines), start=1)
+            if line and not line.startswith("#")
+        )
+        if not callers:
+            raise ServeError(
+                f"The token file {path} holds no token; write lines of NAME ROLE[,ROLE][@PROJECT] TOKEN."
+            )
+        return cls(callers)
 
 
 def permits(caller: TokenUser, method: str, path: str, query: str) -> bool:
@@ -109,7 +139,9 @@ def permits(caller: TokenUser, method: str, path: str, query: str) -> bool:
         return True
     if "reader" not in caller.roles or method != "GET":
         return False
-    return caller.project_id is None or (path == "/usages" and caller.project_id == _project(query))
+    if caller.project_id is None:
+        return True
+    return path == "/usages" and dict(parse_qsl(query)).get("project_id") == caller.project_id
 
 
 def authorize(caller: TokenUser, method: str, path: str, query: str) -> None:
@@ -119,50 +151,11 @@ def authorize(caller: TokenUser, method: str, path: str, query: str) -> None:
         raise RequestRefused(FORBIDDEN, f"The roles of {caller.name} ({roles}) do not allow {method} {path}.")
 
 
-def _project(query: str) -> str | None:
-    return dict(parse_qsl(query)).get("project_id")
-
-
 def _words(text: str) -> set[str]:
     return {word.strip().lower() for word in text.split(",") if word.strip()}
 
 
-def _lines(path: Path) -> Sequence[tuple[int, str]]:
-    try:
-        with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            content = file.read(FILE_BYTES_MAX + 1)
-    except OSError as error:
-        raise ServeError(f"The token file {path} cannot be read: {error.strerror}.") from error
-    if mode & (stat.S_IRWXG | stat.S_IRWXO) and not _is_credential(path):
-        raise ServeError(
-            f"The token file {path} is open to others (mode {stat.S_IMODE(mode):04o}); chmod it to 0600."
-        )
-    if len(content) > FILE_BYTES_MAX:
-        raise ServeError(f"The token file {path} has more than {FILE_BYTES_MAX} bytes; is it the right file?")
-    try:
-        lines = content.decode("ascii").splitlines()
-    except UnicodeDecodeError as error:
-        raise ServeError(f"The token file {path} holds something other than ASCII text.") from error
-    numbered = [(number, line.strip()) for number, line in enumerate(lines, start=1)]
-    wanted = [(number, line) for number, line in numbered if line and not line.startswith("#")]
-    if not wanted:
-        raise ServeError(
-            f"The token file {path} holds no token; write lines of NAME ROLE[,ROLE][@PROJECT] TOKEN."
-        )
-    return wanted
-
-
-def _is_credential(path: Path) -> bool:
-    """Whether systemd provides the file (LoadCredential=): then the group bits of its mode show an access
-    list.
-    """
-    directory = os.environ.get("CREDENTIALS_DIRECTORY")
-    return bool(directory) and path.absolute().is_relative_to(Path(directory or "/").absolute())
-
-
-def _parse_line(path: Path, number: int, line: str) -> tuple[bytes, TokenUser]:
-    where = f"Line {number} of the token file {path}"
+def _parse_line(where: str, line: str) -> tuple[bytes, TokenUser]:
     words = line.split()
     if len(words) != 3:
         raise ServeError(f"{where} must be NAME ROLE[,ROLE][@PROJECT] TOKEN.")
@@ -174,16 +167,14 @@ def _parse_line(path: Path, number: int, line: str) -> tuple[bytes, TokenUser]:
         raise ServeError(
             f"{where} must grant some of {', '.join(ROLES)} (and @PROJECT, if any), not {grant!r}."
         )
-    return _digest(where, token), TokenUser(name, project or None, frozenset(roles))
-
-
-def _digest(where: str, token: str) -> bytes:
     if token.startswith("sha256:"):
         if not re.fullmatch(r"sha256:[0-9a-fA-F]{64}", token):
             raise ServeError(f"{where} must hold 64 hexadecimal digits after sha256:.")
-        return bytes.fromhex(token.removeprefix("sha256:"))
-    if len(token) < TOKEN_CHARACTERS_MIN:
+        digest = bytes.fromhex(token.removeprefix("sha256:"))
+    elif len(token) < TOKEN_CHARACTERS_MIN:
         raise ServeError(
             f"{where} holds a token of fewer than {TOKEN_CHARACTERS_MIN} characters; make a longer one."
         )
-    return hashlib.sha256(token.encode("ascii")).digest()
+    else:
+        digest = hashlib.sha256(token.encode("ascii")).digest()
+    return digest, TokenUser(name, project or None, frozenset(roles))

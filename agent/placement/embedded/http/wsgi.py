@@ -104,7 +104,10 @@ class WsgiApplication:
             with without_collection() if environ["PATH_INFO"] == LONG_ANSWERS else nullcontext():
                 response = self._response(environ)
         except Unauthenticated as error:
-            response = _unauthorized(str(error))
+            # In the form of OpenStack Placement's authentication middleware, which answers it there.
+            body = {"message": str(error), "code": "401 Unauthorized", "title": TITLES[401]}
+            sent = [("content-type", JSON), ("www-authenticate", "Bearer"), (REQUEST_ID, new_request_id())]
+            response = 401, sent, json.dumps(body).encode()
         if response[0] >= 400:
             response = _in_accepted_form(environ, response)
         status, headers, payload = response
@@ -133,10 +136,11 @@ class WsgiApplication:
             method, f"{target}?{query}" if query else target, body, headers=sent, admit=admit
         )
         _log(method, target, answer, caller)
-        headers = [
-            (name, _absolute(environ, value) if name == "location" else value)
-            for name, value in answer.headers.items()
-        ]
+        headers = list(answer.headers.items())
+        if "location" in answer.headers:
+            host = environ.get("HTTP_HOST") or f"{environ['SERVER_NAME']}:{environ['SERVER_PORT']}"
+            origin = f"{environ['wsgi.url_scheme']}://{host}{environ.get('SCRIPT_NAME', '')}"
+            headers = [(name, f"{origin}{value}" if name == "location" else value) for name, value in headers]
         if answer.body is None:
             return answer.status, headers, b""
         return answer.status, headers, in_pieces(answer.body).encode()
@@ -210,18 +214,6 @@ def _read(environ: Environ) -> bytes:
     if len(text) < length:
         raise RequestRefused(BAD_REQUEST, f"The body ended after {len(text)} of {length} bytes.")
     return text
-
-
-def _absolute(environ: Environ, path: str) -> str:
-    host = environ.get("HTTP_HOST") or f"{environ['SERVER_NAME']}:{environ['SERVER_PORT']}"
-    return f"{environ['wsgi.url_scheme']}://{host}{environ.get('SCRIPT_NAME', '')}{path}"
-
-
-def _unauthorized(sentence: str) -> Response:
-    """In the form of OpenStack Placement's authentication middleware, which answers it there."""
-    body = {"message": sentence, "code": "401 Unauthorized", "title": TITLES[401]}
-    headers = [("content-type", JSON), ("www-authenticate", "Bearer"), (REQUEST_ID, new_request_id())]
-    return 401, headers, json.dumps(body).encode()
 
 
 def _in_accepted_form(environ: Environ, response: Response) -> Response:
