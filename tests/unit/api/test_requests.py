@@ -44,11 +44,11 @@ def test_the_extra_argument_may_be_missing_and_must_be_a_word() -> None:
 
 
 def test_a_query_without_parameters_asks_for_the_newest_events() -> None:
-    assert parse_history({}) == (0.0, LIMIT_DEFAULT)
+    assert parse_history({}) == (0.0, LIMIT_DEFAULT, None)
 
 
 def test_a_moment_needs_its_offset() -> None:
-    assert parse_history({"since": "1970-01-01T01:00:00+01:00", "limit": "7"}) == (0.0, 7)
+    assert parse_history({"since": "1970-01-01T01:00:00+01:00", "limit": "7"}) == (0.0, 7, None)
     with pytest.raises(UsageError, match="a moment with its offset"):
         parse_history({"since": "1970-01-01T01:00:00"})
 
