@@ -20,7 +20,6 @@ from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.providers.unclaimed import without_reservations
 from agent.reshape.laws import Instruction
 from agent.shapes import Allocations
-from agent.tracker.register import HostSnapshot
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
 
@@ -175,7 +174,7 @@ class AuditReader:
             moves=known.moves,
             settling=self._tracker.settling(),
             departed=departed,
-            migrations=self._migrations(observation, placed, known),
+            migrations=self._migrations(observation, placed, known.claims),
         )
         ended = observation.claims.keys() - known.claims.keys()
         return judge_consumer(ConsumerCase.of(present.without(ended), placed))
@@ -201,12 +200,14 @@ class AuditReader:
             if uuid not in granted and uuid not in observation.consumers and here & guest.resources.keys()
         }
 
-    def _migrations(self, observation: Observation, placed: ConsumerAllocations, known: HostSnapshot) -> int:
+    def _migrations(
+        self, observation: Observation, placed: ConsumerAllocations, claims: Mapping[str, Claim]
+    ) -> int:
         """How many migrations the owner of a consumer has that only Placement knows. Raises PlacementError.
 
         Which of them is of which instance Placement does not say.
         """
-        here = known.claims.keys() | observation.guests.keys() | observation.consumers_in_moves
+        here = claims.keys() | observation.guests.keys() | observation.consumers_in_moves
         is_migration = placed.consumer_type == MIGRATION_TYPE
         if placed.consumer in here or is_migration or not observation.own_part(placed.allocations):
             return 0
