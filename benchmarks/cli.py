@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from agent.api.server import ApiServer
@@ -25,6 +26,8 @@ READY = "ready"
 
 class Host:
     """As much of the agent as status and tree ask for."""
+
+    host_status = SimpleNamespace(overview=lambda: SimpleNamespace(unclaimed={}))
 
     def __init__(self) -> None:
         root = Provider("0", "host", inventories={"VCPU": Inventory(64), "MEMORY_MB": Inventory(65536)})
@@ -49,6 +52,9 @@ class Host:
 
     def tree(self) -> tuple[ProviderTree, dict[str, dict[str, int]]]:
         return self._tree, {}
+
+    def tree_warnings(self, tree: ProviderTree, usages: object) -> tuple[str, ...]:
+        return ()
 
 
 def serve(path: str) -> None:
