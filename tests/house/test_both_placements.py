@@ -12,10 +12,9 @@ FIXTURE = re.compile(r"\b(placement|any_placement|openstack): (Placement|OpenSta
 MADE_OVER_ONE = re.compile(r"^def (\w+)\(.*\bplacement: Placement\b", re.M)
 NOT_ON_BOTH = {
     "daemon/test_adopt.py": "the host's uuid and the journal; placement is not asked",
-    "api/test_app.py": "the socket and its routes, over a host without a placement",
+    "api/test_server.py": "the socket and its routes, over a host without a placement",
     "api/test_roles.py": "who may ask, over a host without a placement",
     "api/test_openapi.py": "documents, over a host without a placement",
-    "api/test_shapes.py": "documents, over a host without a placement",
     "cli/test_tree.py": "what the command prints, over a host without a placement",
     "cli/test_claim.py": "what the commands print; audit/test_repairer.py has the repair on both",
     "cli/test_domain.py": "what is written of a claim, and two agents on one core; as tracker/test_moves.py",

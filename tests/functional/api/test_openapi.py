@@ -1,4 +1,4 @@
-"""The OpenAPI document and the routes say the same, and no body makes the agent stumble."""
+"""The OpenAPI document, the routes and the shapes say the same, and no body makes the agent stumble."""
 
 import tempfile
 from collections.abc import Iterator
@@ -12,7 +12,9 @@ from jsonschema import Draft202012Validator
 from kits.api_client import ask, check, resolve, serving, validate
 from kits.api_host import ROOT, SmallHost
 from kits.examples import examples
+from samples import INSTANCES, TREE
 
+from agent.api import shapes
 from agent.api.routes import ROUTES, document
 
 METHODS = ("get", "put", "post", "delete", "patch", "head", "options", "trace")
@@ -153,3 +155,22 @@ def test_any_url_gets_an_answer_of_the_one_shape(path: Path, method: str, url: s
     assert reply.status < 500
     if reply.status >= 400 and method != "head":
         validate({"$ref": "#/components/schemas/Error"}, reply.body)
+
+
+@pytest.mark.parametrize(
+    ("component", "sample"),
+    [("Instances", INSTANCES), ("Tree", TREE)],
+    ids=("instances", "tree"),
+)
+def test_a_sample_is_valid(component: str, sample: object) -> None:
+    validate({"$ref": f"#/components/schemas/{component}"}, sample)
+
+
+def test_a_shape_that_no_route_uses_does_not_exist() -> None:
+    classes = {
+        line.removeprefix("class ").partition("Shape(")[0]
+        for file in Path(shapes.__file__).parent.glob("*.py")
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if line.startswith("class ") and "Shape(" in line
+    }
+    assert classes == classes & set(document()["components"]["schemas"])
