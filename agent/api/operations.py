@@ -133,6 +133,8 @@ class Operations:
         """{name: consumer} of the claims by name that are under way, under the lock `_naming`."""
         self._claims_by_name: Counter[str] = Counter()
 
+    # What the host has
+
     @property
     def host_status(self) -> HostStatus:
         """The agent's status, from memory alone."""
@@ -152,10 +154,6 @@ class Operations:
             self._identity.uuid, self._reconciler.tree, self._client.provider_usages
         )
 
-    def providers(self) -> ProviderTree:
-        """The providers that serve this host, from memory; empty before the first inventory."""
-        return self._tracker.host().tree
-
     def tree_warnings(self, tree: ProviderTree, usages: Usages) -> tuple[str, ...]:
         """Sentences on what the tree offers and the host does not have. Never raises."""
         root = tree.get(self._identity.uuid)
@@ -169,11 +167,19 @@ class Operations:
         warning = disk_warning(root.inventories.get(DISK), used_gb, free_gb)
         return () if warning is None else (warning,)
 
+    def providers(self) -> ProviderTree:
+        """The providers that serve this host, from memory; empty before the first inventory."""
+        return self._tracker.host().tree
+
     def instances(self) -> tuple[tuple[Guest | None, Claim | None], ...]:
         """Guests and their claims, in the order of uuids; one of the two may be None."""
         guests = {guest.uuid: guest for guest in self._reconciler.guests or ()}
         claims = self._tracker.claims()
         return tuple((guests.get(uuid), claims.get(uuid)) for uuid in sorted({*guests, *claims}))
+
+    def devices(self) -> tuple[OfferedDevice, ...]:
+        """The devices that the host offers, with who has them and which are withheld."""
+        return self._tracker.cordons.devices()
 
     # Claims
 
@@ -196,9 +202,24 @@ class Operations:
         self._supervisor.end_pass(self._reconciler.reconcile("a claim that did not fit"))
         return claim()
 
-    def device_profiles(self) -> DeviceProfiles:
-        """The device profiles that a flavor may name."""
-        return self._supervisor.settings.device_profiles
+    def _complete(self, request: ClaimRequest) -> ClaimRequest:
+        return self._tracker.expand_aliases(request, self._supervisor.settings.pci_aliases)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Around a write of allocations or of the journal: report its faults, and request the pass that
+        follows from it."""
+        try:
+            yield
+        except PlacementUnavailable as error:
+            self._supervisor.report_silence(error)
+            raise
+        except StateError as error:
+            self._supervisor.report_fault(error)
+            raise
+        finally:
+            if self._reconciler.needs_pass:
+                self._supervisor.request_pass()
 
     def explain(self, request: ClaimRequest) -> Fit:
         """What `claim` would do, without doing it; also while claims are closed."""
@@ -216,45 +237,79 @@ class Operations:
         """The fewest moves of guests that make room for this one; nothing is moved."""
         return self._tracker.defrag(self._complete(request))
 
-    def pause(self, asked: PauseRequest) -> Pause:
-        """Take no new claims until `resume`; the pause from now on. Raises StateError."""
-        pause = asked.after(self._tracker.pause)
-        self._set_pause(pause)
-        return pause
+    def device_profiles(self) -> DeviceProfiles:
+        """The device profiles that a flavor may name."""
+        return self._supervisor.settings.device_profiles
 
-    def resume(self) -> None:
-        """End the pause, if there is one. Raises StateError."""
-        self._set_pause(None)
+    @contextmanager
+    def identified(self, request: ClaimRequest, name: str | None = None) -> Iterator[ClaimRequest]:
+        """The request; without a consumer, for the instance of this host with its name, else for a new one.
 
-    def _set_pause(self, pause: Pause | None) -> None:
-        before = self._tracker.pause
-        if pause == before:
+        `name` is the instance's, without it the request's. While claims of one name are under way, all of
+        them have the same consumer. Raises UsageError where several instances have the name.
+        """
+        name = request.name if name is None else name
+        if request.consumer or not name:
+            yield replace(request, consumer=request.consumer or str(uuid4()))
             return
+        with self._naming:
+            # Who claims for the same name meanwhile gets the same answer as this claim.
+            consumer = self._instance_named(name) or self._new_names.get(name, str(uuid4()))
+            self._new_names[name] = consumer
+            self._claims_by_name[name] += 1
+        try:
+            yield replace(request, consumer=consumer)
+        finally:
+            with self._naming:
+                self._claims_by_name[name] -= 1
+                if not self._claims_by_name[name]:
+                    del self._claims_by_name[name], self._new_names[name]
+
+    def _instance_named(self, name: str) -> str | None:
+        """The instance with that name: the guest, as libvirt has one domain a name, else that of a claim."""
+        guests = {guest.uuid for guest in self._reconciler.guests or () if guest.name == name}
+        migrations = {move.migration for move in self._tracker.moves().values()}
+        claims = {claim.consumer for claim in self._tracker.claims().values() if claim.request.name == name}
+        named = sorted(guests or claims - migrations)
+        if len(named) > 1:
+            raise UsageError(
+                f"{name!r} names {counted(len(named), 'instance')}, give the uuid of one: {', '.join(named)}",
+                name=name,
+                instances=named,
+            )
+        return named[0] if named else None
+
+    def check_release(self, consumer: str) -> None:
+        """Raises GuestRuns where the consumer's guest runs on this host."""
+        row = self._tracker.rows().get(consumer)
+        if row is None or row.guest is None or row.guest.state in IDLE or not row.claimed:
+            return
+        try:
+            guests = self._reconciler.read_guests()  # it may have stopped since the last pass
+        except DriverError:
+            guests = (row.guest,)
+        if any(guest.uuid == consumer and guest.state not in IDLE for guest in guests):
+            raise guest_runs(row.guest, row)
+
+    def release(self, consumer: str) -> bool:
+        """Release a claim. Returns True if Placement has executed it, False if it is journaled for later.
+
+        Raises UnknownConsumer.
+        """
+        if self._reconciler.needs_pass:  # else a device for one-time use would be offered again
+            self._reconciler.reconcile("a device came into use")
         with self._writing():
-            self._tracker.set_pause(pause)
-        if (before is not None and before.schedulers) != (pause is not None and pause.schedulers):
+            released = self._tracker.release(consumer, now=self._writes_now())
+        if not released:
             self._reconciler.invalidate()
-            self._supervisor.request_pass()
+            self._supervisor.request_pass(after_backoff=True)
+        return released
 
-    def devices(self) -> tuple[OfferedDevice, ...]:
-        """The devices that the host offers, with who has them and which are withheld."""
-        return self._tracker.cordons.devices()
+    def _writes_now(self) -> bool:
+        """Whether an end is sent at once, and not only journaled."""
+        return not (self._supervisor.is_placement_paused() or self._reconciler.is_contested)
 
-    def cordon(self, cordon: Cordon) -> None:
-        """Give the device to no guest that does not have it. Raises UsageError, StateError."""
-        with self._writing():
-            self._tracker.cordons.put(cordon)
-        self._write_cordons()
-
-    def clear_cordon(self, address: str) -> None:
-        """Give the device to guests again. Raises UsageError where it is not withheld, StateError."""
-        with self._writing():
-            self._tracker.cordons.clear(address)
-        self._write_cordons()
-
-    def _write_cordons(self) -> None:
-        self._reconciler.invalidate()
-        self._supervisor.request_pass()
+    # Domains, and the gate
 
     def claim_domain(self, xml: str, asked: ClaimRequest) -> WrittenDomain:
         """Claim what the domain's XML asks for, and what is `asked` for beside it; and complete the domain.
@@ -307,44 +362,6 @@ class Operations:
             demand = demand_of_domain(needs, identified, HostDevices(host, offered, aliases, cells))
             yield replace(demand, request=self._complete(demand.request))
 
-    @contextmanager
-    def identified(self, request: ClaimRequest, name: str | None = None) -> Iterator[ClaimRequest]:
-        """The request; without a consumer, for the instance of this host with its name, else for a new one.
-
-        `name` is the instance's, without it the request's. While claims of one name are under way, all of
-        them have the same consumer. Raises UsageError where several instances have the name.
-        """
-        name = request.name if name is None else name
-        if request.consumer or not name:
-            yield replace(request, consumer=request.consumer or str(uuid4()))
-            return
-        with self._naming:
-            # Who claims for the same name meanwhile gets the same answer as this claim.
-            consumer = self._instance_named(name) or self._new_names.get(name, str(uuid4()))
-            self._new_names[name] = consumer
-            self._claims_by_name[name] += 1
-        try:
-            yield replace(request, consumer=consumer)
-        finally:
-            with self._naming:
-                self._claims_by_name[name] -= 1
-                if not self._claims_by_name[name]:
-                    del self._claims_by_name[name], self._new_names[name]
-
-    def _instance_named(self, name: str) -> str | None:
-        """The instance with that name: the guest, as libvirt has one domain a name, else that of a claim."""
-        guests = {guest.uuid for guest in self._reconciler.guests or () if guest.name == name}
-        migrations = {move.migration for move in self._tracker.moves().values()}
-        claims = {claim.consumer for claim in self._tracker.claims().values() if claim.request.name == name}
-        named = sorted(guests or claims - migrations)
-        if len(named) > 1:
-            raise UsageError(
-                f"{name!r} names {counted(len(named), 'instance')}, give the uuid of one: {', '.join(named)}",
-                name=name,
-                instances=named,
-            )
-        return named[0] if named else None
-
     def write_domain(self, consumer: str, xml: str, *, replace: bool) -> WrittenDomain:
         """The domain's XML with everything that the consumer's claim on this host gave; writes nothing.
 
@@ -362,36 +379,6 @@ class Operations:
     def _complete_domain(self, xml: str, claim: Claim, *, replace: bool = False) -> str:
         host, cells = self._tracker.host_and_cells()
         return self._reconciler.write_domain(xml, given_resources(claim, host.tree, cells), replace=replace)
-
-    def check_release(self, consumer: str) -> None:
-        """Raises GuestRuns where the consumer's guest runs on this host."""
-        row = self._tracker.rows().get(consumer)
-        if row is None or row.guest is None or row.guest.state in IDLE or not row.claimed:
-            return
-        try:
-            guests = self._reconciler.read_guests()  # it may have stopped since the last pass
-        except DriverError:
-            guests = (row.guest,)
-        if any(guest.uuid == consumer and guest.state not in IDLE for guest in guests):
-            raise guest_runs(row.guest, row)
-
-    def release(self, consumer: str) -> bool:
-        """Release a claim. Returns True if Placement has executed it, False if it is journaled for later.
-
-        Raises UnknownConsumer.
-        """
-        if self._reconciler.needs_pass:  # else a device for one-time use would be offered again
-            self._reconciler.reconcile("a device came into use")
-        with self._writing():
-            released = self._tracker.release(consumer, now=self._writes_now())
-        if not released:
-            self._reconciler.invalidate()
-            self._supervisor.request_pass(after_backoff=True)
-        return released
-
-    def _writes_now(self) -> bool:
-        """Whether an end is sent at once, and not only journaled."""
-        return not (self._supervisor.is_placement_paused() or self._reconciler.is_contested)
 
     def gate(self, call: HookCall) -> GateVerdict:
         """Decide whether a guest may start or go on.
@@ -411,24 +398,43 @@ class Operations:
         with self._writing():
             return self._gate.claim_running(self._reconciler.read_guests())
 
-    def _complete(self, request: ClaimRequest) -> ClaimRequest:
-        return self._tracker.expand_aliases(request, self._supervisor.settings.pci_aliases)
+    # What an operator closes
 
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        """Around a write of allocations or of the journal: report its faults, and request the pass that
-        follows from it."""
-        try:
-            yield
-        except PlacementUnavailable as error:
-            self._supervisor.report_silence(error)
-            raise
-        except StateError as error:
-            self._supervisor.report_fault(error)
-            raise
-        finally:
-            if self._reconciler.needs_pass:
-                self._supervisor.request_pass()
+    def pause(self, asked: PauseRequest) -> Pause:
+        """Take no new claims until `resume`; the pause from now on. Raises StateError."""
+        pause = asked.after(self._tracker.pause)
+        self._set_pause(pause)
+        return pause
+
+    def resume(self) -> None:
+        """End the pause, if there is one. Raises StateError."""
+        self._set_pause(None)
+
+    def _set_pause(self, pause: Pause | None) -> None:
+        before = self._tracker.pause
+        if pause == before:
+            return
+        with self._writing():
+            self._tracker.set_pause(pause)
+        if (before is not None and before.schedulers) != (pause is not None and pause.schedulers):
+            self._reconciler.invalidate()
+            self._supervisor.request_pass()
+
+    def cordon(self, cordon: Cordon) -> None:
+        """Give the device to no guest that does not have it. Raises UsageError, StateError."""
+        with self._writing():
+            self._tracker.cordons.put(cordon)
+        self._write_cordons()
+
+    def clear_cordon(self, address: str) -> None:
+        """Give the device to guests again. Raises UsageError where it is not withheld, StateError."""
+        with self._writing():
+            self._tracker.cordons.clear(address)
+        self._write_cordons()
+
+    def _write_cordons(self) -> None:
+        self._reconciler.invalidate()
+        self._supervisor.request_pass()
 
     # Moves
 
