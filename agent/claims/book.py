@@ -133,24 +133,42 @@ class Book:
         """{instance: {provider: {class: amount}}} that is claimed or used, and that Placement does not hold.
 
         Placement is told to offer nothing of it. What may be a departed instance's migration holds the place
-        for it, each such consumer for one instance. A claim that grows is counted once that is written.
+        for it. A claim that grows is counted once that is written.
         """
         unheld: dict[str, Usages] = {}
-        spent: set[str] = set()
+        migrations = self._migrations()
         for instance in sorted(self._unheld):
             row = self._rows[instance]
-            if instance in self._departed:
-                if row.guest is None:
-                    continue  # the instance is on another host, and so is its guest
-                for consumer in self._departed[instance]:
-                    whole = self._with_place(row, consumer)
-                    if consumer not in spent | self._instances.keys() and whole.unheld != row.unheld:
-                        row = whole
-                        spent.add(consumer)
+            if instance in self._departed and row.guest is None:
+                continue  # the instance is on another host, and so is its guest
+            if instance in migrations:
+                row = self._with_place(row, migrations[instance])
             rest = row.unclaimed if self._growing & row.claimed.keys() else row.unheld
             if rest:
                 unheld[instance] = rest
         return unheld
+
+    def _migrations(self) -> Mapping[str, str]:
+        """{departed instance: the consumer that is taken for its migration}
+
+        An instance has one migration, and each is that of one instance. One that holds just the place comes
+        first, also of an instance whose guest has gone: else the place would count as another guest's.
+        """
+        found: dict[str, str] = {}
+        for is_exact in (True, False):
+            for instance in sorted(self._unheld.keys() & self._departed.keys() - found.keys()):
+                row = self._rows[instance]
+                for consumer in self._departed[instance]:
+                    if consumer in self._instances or consumer in found.values():
+                        continue
+                    if is_exact:
+                        holds = self.holds_place(consumer, instance)
+                    else:
+                        holds = row.guest is not None and self._with_place(row, consumer).unheld != row.unheld
+                    if holds:
+                        found[instance] = consumer
+                        break
+        return found
 
     def unheld_of_others(self, consumer: str) -> Usages:
         """{provider: {class: amount}} of `unheld` of all rows but the consumer's."""

@@ -537,7 +537,8 @@ class Oracle:
     def _is_one_of_several_alike(self, row: Row, rows: Mapping[str, Row]) -> bool:
         """Whether a migration holds just this place, and more than one instance that left may be its own.
 
-        The source cannot know which, so it keeps the places of all until an operator names it. What is in the
+        Or more than one migration holds just this: another one may be that of a guest without a claim. The
+        source cannot know which, so it keeps the places of all until an operator names it. What is in the
         pool stays with the instance.
         """
         held = {consumer: _own(allocations) for consumer, allocations in self.network.holdings().items()}
@@ -552,7 +553,7 @@ class Oracle:
             if other.allocations == row.allocations
             and not held.get(consumer, {}).keys() & row.allocations.keys()
         ]
-        return bool(migrations) and row in left and len(left) > 1
+        return bool(migrations) and row in left and max(len(left), len(migrations)) > 1
 
     def _is_handed_onward(self, host: Host, row: Row, rows: Mapping[str, Row]) -> bool:
         """Whether a second move took the instance onward before the move to this host was ended.

@@ -169,6 +169,23 @@ def test_what_a_stranger_uses_is_not_claimed_by_another() -> None:
         story.comes_to_rest()
 
 
+def test_each_migration_holds_the_place_of_one_guest_whose_instance_left() -> None:
+    """The third guest is twice as large, so both migrations together would be a place for it."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        story.schedules("b", "web1", **WEB)
+        story.stranger_starts("b", "web1", **WEB)
+        assert b.claims("web3", **WEB).granted
+        b.guest_starts("web3")
+        story.control_plane_moves("b", "web1", "a", "foreign1")
+        assert a.begins_move("web3", "move1", "cold_migrate", **WEB).granted
+        a.guest_moves("web3", "a")
+        b.guest_goes("web3")
+        story.schedules("a", "web2", **WEB)
+        story.stranger_starts("b", "web2", **BOTH)
+        story.comes_to_rest()
+
+
 def test_an_empty_state_directory_beside_a_large_guest_does_not_offer_its_memory_again() -> None:
     with Story("a") as story:
         a = story.host("a")
