@@ -1,6 +1,8 @@
-"""The kinds of findings that the audit reports: one class in one file each, and the registry of all of them.
+"""The kinds of findings that the audit reports: one class each, and the registry of all of them.
 
-CONTRIBUTING.md has the recipe for a new one.
+Those that are judged on the same ground stand together: `claims` (a consumer's claim and its allocations),
+`guests` (a guest and what it has), `moves` (an instance that is on another host) and `host` (the devices and
+the providers, whoever uses them). CONTRIBUTING.md has the recipe for a new one.
 
 Which judgement: `judge_row` compares what one instance has with what its guest uses, and may return several
 findings. `judge_consumer` and `judge_move` compare with all that Placement has for one consumer, or for the
@@ -18,25 +20,24 @@ from itertools import chain
 
 from agent.audit.cases import ConsumerCase, MoveCase, RowCase
 from agent.audit.finding import Finding, FindingKind
-from agent.audit.findings.absent_guest import AbsentGuest
-from agent.audit.findings.amounts_differ import AmountsDiffer
-from agent.audit.findings.another_unit import AnotherUnit
-from agent.audit.findings.doubled import Doubled
-from agent.audit.findings.leaked_claim import LeakedClaim
-from agent.audit.findings.moved_away import MovedAway
-from agent.audit.findings.orphaned_allocation import OrphanedAllocation
-from agent.audit.findings.shared_unit import SharedUnit
-from agent.audit.findings.shrunk_inventory import ShrunkInventory
-from agent.audit.findings.stale_migration import StaleMigration
-from agent.audit.findings.stuck_consumer import StuckConsumer
-from agent.audit.findings.unclaimed_instance import UnclaimedInstance
-from agent.audit.findings.unhealthy_device import UnhealthyDevice
-from agent.audit.findings.unknown_device import UnknownDevice
-from agent.audit.findings.unlinked_move import UnlinkedMove
-from agent.audit.findings.uses_less import UsesLess
-from agent.audit.findings.uses_more import UsesMore
-from agent.audit.findings.vanished_unit import VanishedUnit
-from agent.audit.findings.wrong_provider import WrongProvider
+from agent.audit.findings.claims import (
+    AmountsDiffer,
+    Doubled,
+    LeakedClaim,
+    OrphanedAllocation,
+    StuckConsumer,
+    WrongProvider,
+)
+from agent.audit.findings.guests import (
+    AbsentGuest,
+    AnotherUnit,
+    UnclaimedInstance,
+    UsesLess,
+    UsesMore,
+    VanishedUnit,
+)
+from agent.audit.findings.host import SharedUnit, ShrunkInventory, UnhealthyDevice, UnknownDevice
+from agent.audit.findings.moves import MovedAway, StaleMigration, UnlinkedMove
 from agent.audit.observation import Observation
 
 FINDING_KINDS: tuple[FindingKind, ...] = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 from dataclasses import replace
+from importlib import import_module
 from uuid import UUID
 
 import pytest
@@ -27,27 +28,26 @@ from kits.tracker import HOST, POOL, UNITS, VFS, uuid_of
 
 from agent.audit import findings
 from agent.audit.cases import RowCase
-from agent.audit.finding import Finding
+from agent.audit.finding import Finding, FindingKind
 from agent.audit.findings import FINDING_KINDS, KIND_NAMES, judge_consumer, judge_host, judge_move, judge_row
-from agent.audit.findings.absent_guest import AbsentGuest
-from agent.audit.findings.amounts_differ import AmountsDiffer
-from agent.audit.findings.another_unit import AnotherUnit
-from agent.audit.findings.doubled import Doubled
-from agent.audit.findings.leaked_claim import LeakedClaim
-from agent.audit.findings.moved_away import MovedAway
-from agent.audit.findings.orphaned_allocation import OrphanedAllocation
-from agent.audit.findings.shared_unit import SharedUnit
-from agent.audit.findings.shrunk_inventory import ShrunkInventory
-from agent.audit.findings.stale_migration import StaleMigration
-from agent.audit.findings.stuck_consumer import StuckConsumer
-from agent.audit.findings.unclaimed_instance import UnclaimedInstance
-from agent.audit.findings.unhealthy_device import UnhealthyDevice
-from agent.audit.findings.unknown_device import UnknownDevice
-from agent.audit.findings.unlinked_move import UnlinkedMove
-from agent.audit.findings.uses_less import UsesLess
-from agent.audit.findings.uses_more import UsesMore
-from agent.audit.findings.vanished_unit import VanishedUnit
-from agent.audit.findings.wrong_provider import WrongProvider
+from agent.audit.findings.claims import (
+    AmountsDiffer,
+    Doubled,
+    LeakedClaim,
+    OrphanedAllocation,
+    StuckConsumer,
+    WrongProvider,
+)
+from agent.audit.findings.guests import (
+    AbsentGuest,
+    AnotherUnit,
+    UnclaimedInstance,
+    UsesLess,
+    UsesMore,
+    VanishedUnit,
+)
+from agent.audit.findings.host import SharedUnit, ShrunkInventory, UnhealthyDevice, UnknownDevice
+from agent.audit.findings.moves import MovedAway, StaleMigration, UnlinkedMove
 from agent.audit.observation import Observation
 from agent.audit.repair import (
     ClaimUse,
@@ -87,10 +87,20 @@ WANTED = st.fixed_dictionaries(
 ).filter(bool)
 
 
-def test_each_module_holds_one_kind_that_is_registered_under_its_name() -> None:
-    modules = {module.name for module in pkgutil.iter_modules(findings.__path__)}
-    assert modules == {kind.__module__.rpartition(".")[2] for kind in FINDING_KINDS}
-    assert modules == {name.replace(" ", "_") for name in KIND_NAMES}
+def test_each_kind_that_a_module_defines_is_registered_once_and_has_the_name_of_its_class() -> None:
+    modules = [
+        import_module(f"{findings.__name__}.{each.name}") for each in pkgutil.iter_modules(findings.__path__)
+    ]
+    defined = [
+        name
+        for module in modules
+        for name, value in vars(module).items()
+        if isinstance(value, type) and issubclass(value, FindingKind) and value is not FindingKind
+    ]
+    assert sorted(defined) == sorted(type(kind).__name__ for kind in FINDING_KINDS)
+    assert [type(kind).__name__ for kind in FINDING_KINDS] == [
+        name.title().replace(" ", "") for name in KIND_NAMES
+    ]
     assert all(kind.rows for kind in FINDING_KINDS)
 
 
@@ -146,7 +156,7 @@ def test_a_move_under_way_is_no_finding() -> None:
     assert judge_consumer(consumer_case(observation, move.handed, MIGRATION)) is None
 
 
-# agent.audit.findings.absent_guest: a claim whose guest has not come for an hour
+# absent guest: a claim whose guest has not come for an hour
 
 
 CLAIMS = claimed({"VCPU": 2})
@@ -170,7 +180,7 @@ def test_a_guest_a_move_or_an_operation_under_way_explains_it() -> None:
         assert row_findings(AbsentGuest(), replace(observation, ages=AFTER_AN_HOUR)) == []
 
 
-# agent.audit.findings.amounts_differ: the claimed providers with other amounts, or no allocation
+# amounts differ: the claimed providers with other amounts, or no allocation
 
 
 HERE = CLAIMS[CONSUMER].allocations
@@ -211,7 +221,7 @@ def test_it_is_another_finding_or_none_elsewhere() -> None:
     assert judge_amounts(consumer_case(observe(), HERE)) is None
 
 
-# agent.audit.findings.another_unit: other units than its claim's, and a claim that contradicts itself
+# another unit: other units than its claim's, and a claim that contradicts itself
 
 
 ONE_VF = claimed({"SRIOV_NET_VF": 1})
@@ -255,7 +265,7 @@ def test_a_claims_cpus_and_cells_must_agree() -> None:
     assert (finding.evidence["units"], finding.evidence["cells"]) == (sorted(claimed_cpus), sorted(others))
 
 
-# agent.audit.findings.doubled: allocations on this host and on another one
+# doubled: allocations on this host and on another one
 
 
 THERE = {ELSEWHERE: {"VCPU": 2}}
@@ -274,7 +284,7 @@ def test_a_shared_provider_is_not_another_host() -> None:
     assert Doubled().judge_consumer(consumer_case(observe(CLAIMS), {**HERE, **shared})) is None
 
 
-# agent.audit.findings.leaked_claim: neither a guest nor an allocation
+# leaked claim: neither a guest nor an allocation
 
 
 ONE_CPU = claimed({"VCPU": 1})
@@ -295,7 +305,7 @@ def test_a_guest_or_an_allocation_keeps_it() -> None:
     assert LeakedClaim().judge_consumer(consumer_case(observe(), {})) is None
 
 
-# agent.audit.findings.moved_away: a guest on this host whose instance is on another one
+# moved away: a guest on this host whose instance is on another one
 
 
 judge_moved_away = MovedAway().judge_consumer
@@ -353,7 +363,7 @@ def test_a_guest_that_stays_after_its_move_is_reported_without_a_repair() -> Non
     assert finding.repair == () and "remove the guest" in finding.reason
 
 
-# agent.audit.findings.orphaned_allocation: a consumer that only Placement knows
+# orphaned allocation: a consumer that only Placement knows
 
 
 OTHER_CONSUMER = str(UUID(int=2))
@@ -401,7 +411,7 @@ def test_what_an_instance_may_have_left_in_a_move_is_listed_and_left_alone() -> 
     assert nowhere is not None and nowhere.repair
 
 
-# agent.audit.findings.shared_unit: an exact unit with two owners
+# shared unit: an exact unit with two owners
 
 
 SECOND, THIRD = str(UUID(int=2)), str(UUID(int=3))
@@ -432,7 +442,7 @@ def test_definitions_of_guests_that_are_all_shut_off_are_not_reported() -> None:
     assert len(judge_shared({}, with_vf(SECOND), with_vf(THIRD, off))) == 1
 
 
-# agent.audit.findings.shrunk_inventory: more is allocated than there is
+# shrunk inventory: more is allocated than there is
 
 
 NIC = uuid_of("nic0")
@@ -477,7 +487,7 @@ def test_what_is_reserved_for_the_unclaimed_use_of_guests_makes_no_inventory_sma
     assert [*ShrunkInventory().judge_host(replace(reserved, unreserved=unreserved))] == []
 
 
-# agent.audit.findings.stale_migration: what an ended move left, and a move that does not go on
+# stale migration: what an ended move left, and a move that does not go on
 
 
 HANDED = a_move(MoveState.BEGUN).handed
@@ -523,7 +533,7 @@ def test_a_migration_that_may_be_of_an_instance_that_left_is_listed_and_left_alo
     assert "confirm" not in finding.reason
 
 
-# agent.audit.findings.stuck_consumer: a claim or a release in doubt
+# stuck consumer: a claim or a release in doubt
 
 
 def test_a_claim_that_is_not_final_is_delivered() -> None:
@@ -538,7 +548,7 @@ def test_a_claim_that_is_not_final_is_delivered() -> None:
             assert str(state) in finding.reason
 
 
-# agent.audit.findings.unclaimed_instance: what a guest without a claim gets, and when that is not possible
+# unclaimed instance: what a guest without a claim gets, and when that is not possible
 
 
 def judge_unclaimed(guest: Guest) -> Finding:
@@ -583,7 +593,7 @@ def test_a_guest_that_is_merely_defined_needs_no_allocation() -> None:
     assert with_allocation is not None and with_allocation.own
 
 
-# agent.audit.findings.unhealthy_device: a device that is withheld because it is not well
+# unhealthy device: a device that is withheld because it is not well
 
 
 ILL = DeviceHealth(VFS[0], HealthState.UNHEALTHY, causes=frozenset({Symptom.NO_ANSWER}), since=7.0)
@@ -614,7 +624,7 @@ def test_who_has_a_part_of_a_card_has_the_card() -> None:
     assert finding.evidence["consumers"] == [CONSUMER]
 
 
-# agent.audit.findings.unknown_device: a guest uses what this host does not offer
+# unknown device: a guest uses what this host does not offer
 
 
 LOST = "0000:99:00.1"
@@ -638,7 +648,7 @@ def test_a_guest_that_could_not_be_read_or_is_shut_off_is_not_compared() -> None
         assert [*UnknownDevice().judge_host(observe(guests=(unclear,)))] == []
 
 
-# agent.audit.findings.unlinked_move: a move from this host whose migration the agent cannot name
+# unlinked move: a move from this host whose migration the agent cannot name
 
 
 MOVED = {uuid_of("gpu0"): {"VCPU": 2}}
@@ -698,7 +708,7 @@ def test_an_instance_that_is_here_or_nowhere_has_not_left() -> None:
         assert UnlinkedMove().judge_consumer(consumer_case(observation, placed)) is None
 
 
-# agent.audit.findings.uses_less: a guest without something that it has claimed
+# uses less: a guest without something that it has claimed
 
 
 WITH_A_DISK = claimed({"VCPU": 2, "SRIOV_NET_VF": 1, "DISK_GB": 10})
@@ -745,7 +755,7 @@ def test_during_a_move_the_claim_of_the_migration_counts() -> None:
     assert finding.evidence["missing"] == {"VCPU": 1}
 
 
-# agent.audit.findings.uses_more: a guest that grew past what it has
+# uses more: a guest that grew past what it has
 
 
 ROOT = uuid_of("host")
@@ -795,7 +805,7 @@ def test_during_a_resize_a_guest_may_have_the_old_or_the_new_size(cpus: int, mor
     assert not any(finding.repair for finding in found)
 
 
-# agent.audit.findings.vanished_unit: a claimed unit that the host does not have any more
+# vanished unit: a claimed unit that the host does not have any more
 
 
 TWO_VFS = claimed({"SRIOV_NET_VF": 2})
@@ -819,7 +829,7 @@ def test_a_unit_that_is_still_to_be_made_has_not_vanished() -> None:
     assert row_findings(VanishedUnit(), observation) == []
 
 
-# agent.audit.findings.wrong_provider: an allocation on other providers than the claim
+# wrong provider: an allocation on other providers than the claim
 
 
 A_VGPU = claimed({"VGPU": 1})

@@ -1,0 +1,382 @@
+"""Findings about guests on this host: a guest against the claim or the allocation that it has. Pure.
+
+The first is about a guest that has no claim, and is judged as a consumer. The others are judged row by row:
+a claim with its allocation and no guest for a long time, a guest that uses more or less than it has, a
+guest that uses other exact units than those of its claim, and a claimed unit that this host does not have
+any more.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+from agent.audit.cases import ConsumerCase, RowCase
+from agent.audit.finding import Finding, FindingKind, TableRow
+from agent.audit.observation import Observation
+from agent.audit.older_records import follow_together, held_of, is_older
+from agent.audit.repair import ClaimUse, FollowGuests, RecordUse, TakeClaim
+from agent.claims.claim import Claim, ClaimState, Restriction
+from agent.claims.domain_demand import request_for_domain
+from agent.claims.refusal import amounts_text, provider_label
+from agent.claims.request import ClaimRequest, RequestGroup
+from agent.claims.rows import Row
+from agent.claims.use_difference import UseDifference
+from agent.claims.used import IDLE, gone_units, use_of
+from agent.driver import Guest
+from agent.moves.states import request_for_allocations
+from agent.providers.retained import way_back, with_name
+from agent.shapes import Allocations, Units, by_class, total
+
+AGENT = "plimsoll"
+AGENT_IDENTITY = (AGENT, AGENT)
+"""The project and the user of the agent's claims where the request names no others."""
+
+
+ABSENT_S = 3600.0
+"""A claim is made before its guest; a guest that is not there after so many seconds will not come."""
+
+CPUS = "PCPU"
+
+
+class UnclaimedInstance(FindingKind):
+    """A guest without allocation and claim, or with an allocation whose claim the agent has lost.
+
+    An allocation that another program wrote needs no claim.
+    """
+
+    name = "unclaimed instance"
+    rows = (
+        TableRow(
+            "A guest has neither a claim nor an allocation. A guest that is shut off only if it was here "
+            "before the state directory: what was claimed for it is not known.",
+            "A claim of what the guest uses, with the devices that it has. If that does not fit, the finding "
+            "lists the shortfalls and has no repair.",
+            "no",
+        ),
+        TableRow(
+            "A guest has an allocation that this agent wrote, but no claim: the agent's record is lost.",
+            "A claim is recorded for the allocation.",
+            "yes",
+        ),
+    )
+
+    def judge_consumer(self, case: ConsumerCase) -> Finding | None:
+        """A guest without a claim, with an allocation of the agent's here or with none at all."""
+        if case.claim is not None or case.guest is None:
+            return None
+        if not case.placed.allocations:
+            if case.guest.state in IDLE and case.consumer not in case.observation.found:
+                return None  # it uses nothing
+            return self._without_allocation(case, case.guest)
+        if not case.parts.here or (case.placed.project_id, case.placed.user_id) != AGENT_IDENTITY:
+            return None
+        return Finding(
+            self.name,
+            case.consumer,
+            f"The guest {case.consumer} ({case.guest.name}) has an allocation that this agent wrote, but no "
+            "claim.",
+            case.evidence,
+            own=True,
+            repair=(TakeClaim(_request_for(case, case.guest), _units_of(case, case.guest)),),
+        )
+
+    def _without_allocation(self, case: ConsumerCase, guest: Guest) -> Finding:
+        reason = f"The guest {guest.uuid} ({guest.name}) is on this host, and has no claim"
+        observation = case.observation
+        problem = _problem(observation, guest)
+        if problem:
+            return Finding(self.name, guest.uuid, f"{reason}; {problem}.", case.evidence)
+        cells = {cell.id: cell.provider for cell in observation.cells.cells}
+        wanted = request_for_domain(guest, observation.host, observation.devices, cells, user_id=AGENT)
+        claim = ClaimUse(wanted.request, Restriction(_offered(observation, wanted.named), bound=wanted.bound))
+        return Finding(self.name, guest.uuid, f"{reason}.", case.evidence, repair=(claim,))
+
+
+def _offered(observation: Observation, units: Units) -> Units:
+    """The units of the classes of which the driver offers all of them; it may not name those of a class."""
+    return {
+        uuid: {
+            name: exact
+            for name, exact in classes.items()
+            if set(exact) <= set(observation.offered.get(uuid, {}).get(name, ()))
+        }
+        for uuid, classes in units.items()
+    }
+
+
+def _request_for(case: ConsumerCase, guest: Guest) -> ClaimRequest:
+    """A request that the guest's allocation covers, also where two providers have amounts of one class."""
+    groups = tuple(
+        RequestGroup(f"_{number}", dict(amounts))
+        for number, (_, amounts) in enumerate(sorted(case.placed.allocations.items()), start=1)
+    )
+    return ClaimRequest(
+        case.consumer,
+        groups,
+        group_policy="none" if len(groups) > 1 else None,
+        name=guest.name,
+        project_id=AGENT,
+        user_id=AGENT,
+    )
+
+
+def _units_of(case: ConsumerCase, guest: Guest) -> Restriction:
+    """The units that the guest uses, and others only of classes of which it has more."""
+    held = case.placed.allocations
+    row = Row(case.consumer, {case.consumer: held}, {}, guest)
+    units = _offered(case.observation, use_of(row, case.observation.place).units)
+    used = Counter(name for classes in units.values() for name, exact in classes.items() for _ in exact)
+    has = by_class(held.values())
+    return Restriction(units, frozenset(name for name in used if used[name] < has.get(name, 0)))
+
+
+def _problem(observation: Observation, guest: Guest) -> str:
+    """Why what the guest uses cannot be claimed, as a clause; empty if it can."""
+    rest = dict(guest.resources)
+    for used in guest.units:
+        provider = observation.devices.get(used.device)
+        on_it = observation.host.tree.get(provider) if provider else None
+        if on_it is None or used.resource_class not in on_it.inventories:
+            return f"its {used.resource_class} {used.unit} is on no provider of this host"
+        rest[used.resource_class] = rest.get(used.resource_class, 1) - 1
+    rest = {name: amount for name, amount in rest.items() if amount > 0}
+    if rest:
+        request = ClaimRequest(guest.uuid, (RequestGroup("", rest),))
+        result = observation.fit(request)
+        if not result.fits:
+            why = "; ".join(f"{short.resource_class}: {short.reason}" for short in result.shortfalls)
+            return f"it does not fit ({why})"
+    return "" if rest or guest.units else "the resources that it uses are not known"
+
+
+class AbsentGuest(FindingKind):
+    """A row without a guest: the program that claimed stopped before it started the guest, or forgot it."""
+
+    name = "absent guest"
+    rows = (
+        TableRow(
+            "A claim that is older than an hour has its allocation, but no guest on this host.",
+            "None: release the claim if its instance was deleted or did not start.",
+            "no",
+        ),
+    )
+
+    def judge_row(self, case: RowCase) -> Iterator[Finding]:
+        """A claim that no move and no guest explains."""
+        claim = case.row.claimed.get(case.instance)
+        if claim is None or case.is_moving or case.row.guest is not None:
+            return
+        if claim.state is not ClaimState.CLAIMED or not case.row.held:
+            return
+        if case.observation.ages.get(case.instance, 0.0) <= ABSENT_S:
+            return
+        yield Finding(
+            self.name,
+            case.instance,
+            f"{case.instance} has a claim and an allocation, but no guest on this host. If the instance was "
+            "deleted or did not start, release the claim.",
+            case.evidence,
+        )
+
+
+class UsesMore(FindingKind):
+    """A guest that runs with more than its claim, or, without a claim, its allocation has."""
+
+    name = "uses more"
+    rows = (
+        TableRow(
+            "A guest runs with more than it has: CPUs, memory, a virtual function, a GPU. The agent offers "
+            "nothing of that to others.",
+            "With a claim, and in no move: the claim gets what the guest uses, and Placement is written "
+            "accordingly. Otherwise none: take it from the guest, or resize the instance.",
+            "no",
+        ),
+    )
+
+    def judge_row(self, case: RowCase) -> Iterator[Finding]:
+        """The amounts by provider, and the units where they are known."""
+        use = case.use
+        if use is None or not use.more:
+            return
+        clauses = [
+            f"{amounts_text(amounts, _extra_of(uuid, case, use))} on "
+            f"{provider_label(uuid, case.observation.host.tree)}"
+            for uuid, amounts in sorted(use.more.items())
+        ]
+        source = "its claim" if use.claim else "its allocation"
+        grown = _grown(case, use)
+        yield Finding(
+            self.name,
+            case.instance,
+            f"The guest {case.instance} uses more than {source} has: {'; '.join(clauses)}.",
+            {**case.evidence, "more": {uuid: dict(amounts) for uuid, amounts in use.more.items()}},
+            repair=(RecordUse(use.claim, grown),) if use.claim and grown else (),
+        )
+
+
+def _extra_of(provider: str, case: RowCase, use: UseDifference) -> dict[str, list[str]]:
+    """{class: the units of the provider that the guest uses beyond what it has}"""
+    return {
+        name: [unit for unit in units if unit in use.extra.get(name, ())]
+        for name, units in case.row.used.units.get(provider, {}).items()
+    }
+
+
+def _grown(case: RowCase, use: UseDifference) -> Claim | None:
+    """The claim with what the guest uses beyond it; None where it has a place of its own to come from.
+
+    A claim with NUMA cells, and one that is moving, do not grow: their places were chosen together.
+    """
+    claim = use.claim
+    if claim is None or case.is_moving or claim.cells or use.swapped:
+        return None
+    allocations: Allocations = total((claim.allocations, use.more))
+    units = {uuid: dict(classes) for uuid, classes in claim.units.items()}
+    for uuid, classes in case.row.used.units.items():
+        for name, names in classes.items():
+            more = tuple(unit for unit in names if unit in use.extra.get(name, ()))
+            if more:
+                here = units.setdefault(uuid, {})
+                here[name] = (*here.get(name, ()), *more)
+    request = claim.request
+    grown = request_for_allocations(
+        claim.consumer,
+        allocations,
+        name=request.name,
+        project_id=request.project_id,
+        user_id=request.user_id,
+        consumer_type=request.consumer_type,
+    )
+    return replace(claim, request=grown, allocations=allocations, units=units)
+
+
+class UsesLess(FindingKind):
+    """A guest that runs with less than its claim, or, without a claim, its allocation."""
+
+    name = "uses less"
+    rows = (
+        TableRow(
+            "A guest runs without something that it has: a GPU, a virtual function, CPUs or memory. Disks "
+            "do not count, because a driver does not see all of them.",
+            "None: give the guest what it has, or resize the instance.",
+            "no",
+        ),
+    )
+
+    def judge_row(self, case: RowCase) -> Iterator[Finding]:
+        """The amounts, and the units where they are known."""
+        use = case.use
+        if use is None or not use.less:
+            return
+        units = [unit for names in use.missing.values() for unit in names]
+        source = "its claim" if use.claim else "its allocation"
+        yield Finding(
+            self.name,
+            case.instance,
+            f"The guest {case.instance} uses less than {source} has: {amounts_text(use.less, use.missing)} "
+            "are missing. Give the guest what it has, or resize the instance.",
+            {**case.evidence, "missing": dict(use.less), "units": units},
+        )
+
+
+class AnotherUnit(FindingKind):
+    """As many units as claimed, but others; or a claim whose CPUs are not those of its NUMA cells."""
+
+    name = "another unit"
+    rows = (
+        TableRow(
+            "A guest uses another exact unit (a device, a virtual function, a dedicated CPU) than its claim "
+            "has, while it runs.",
+            "The claim gets the units that the guest uses, together with the claims whose units these are, "
+            "if their guests use others as well. Else none: give the guest the units of its claim.",
+            "no",
+        ),
+        TableRow(
+            "The dedicated CPUs of a claim are not those of its NUMA cells.",
+            "None: release the claim, and claim for the instance again.",
+            "no",
+        ),
+    )
+
+    def judge_row(self, case: RowCase) -> Iterator[Finding]:
+        """The guest against its claim, and each claim against itself."""
+        use = case.use
+        if use is not None and use.swapped:
+            clauses = [
+                f"the {name} {', '.join(used)} instead of {', '.join(claimed)}"
+                for name, (claimed, used) in sorted(use.swapped.items())
+            ]
+            repair = _follows(case)
+            yield Finding(
+                self.name,
+                case.instance,
+                f"The guest {case.instance} uses other units than its claim has: {'; '.join(clauses)}. "
+                + ("The claim may follow the guest." if repair else "Give it those of its claim."),
+                {
+                    **case.evidence,
+                    "units": {
+                        name: {"claimed": list(claimed), "used": list(used)}
+                        for name, (claimed, used) in sorted(use.swapped.items())
+                    },
+                },
+                repair=repair,
+            )
+        for claim in case.row.claimed.values():
+            cpus = {int(unit) for _, name, unit in claim.exact if name == CPUS and unit.isdecimal()}
+            pinned = {cpu for cell in claim.cells for cpu in cell.pinning.values()}
+            if cpus and pinned and not pinned <= cpus:
+                yield Finding(
+                    self.name,
+                    claim.consumer,
+                    f"The claim of {claim.consumer} has the CPUs {_text(cpus)}, but its NUMA cells pin the "
+                    f"guest to {_text(pinned)}. Release it, and claim again.",
+                    {**case.evidence, "units": sorted(cpus), "cells": sorted(pinned)},
+                )
+
+
+def _follows(case: RowCase) -> tuple[FollowGuests, ...]:
+    """The claim follows its guest where Placement has the same as before, and not while units are made."""
+    claim, observation = case.row.claimed.get(case.instance), case.observation
+    if claim is None or claim.makings or case.is_moving:
+        return ()
+    held = held_of(observation, claim)
+    if held != claim.allocations or not is_older(observation, claim, held):
+        return ()
+    return follow_together(observation, claim, held)
+
+
+def _text(cpus: Collection[int]) -> str:
+    return ", ".join(map(str, sorted(cpus)))
+
+
+class VanishedUnit(FindingKind):
+    """A device that was taken out, a virtual function that was not created again, a CPU that went offline."""
+
+    name = "vanished unit"
+    rows = (
+        TableRow(
+            "A claim has an exact unit that is nowhere on this host any more.",
+            "None: bring the device back (virtual functions must be created again after each boot, a CPU "
+            "must be online), or release the claim.",
+            "no",
+        ),
+    )
+
+    def judge_row(self, case: RowCase) -> Iterator[Finding]:
+        """One finding for all such units of a claim."""
+        gone: dict[str, list[tuple[str, str, str]]] = {}
+        for uuid, name, unit, consumer in gone_units(case.place, [case.row]):
+            gone.setdefault(consumer, []).append((uuid, name, unit))
+        tree = case.observation.host.tree
+        for consumer, units in sorted(gone.items()):
+            ways = dict.fromkeys(way_back(tree.get(uuid), name) for uuid, name, _ in units)
+            missing = ", ".join(f"{name} {unit}" for _, name, unit in units)
+            name = case.row.guest.name if case.row.guest else case.row.claimed[consumer].request.name
+            who = with_name(consumer, {consumer: name})
+            yield Finding(
+                self.name,
+                consumer,
+                f"{who} has claimed what this host does not have any more: "
+                f"{missing}. {'. '.join(ways)}, or release the claim.",
+                {**case.evidence, "units": [unit for _, _, unit in units]},
+            )
