@@ -247,7 +247,9 @@ def assemble(
         tracker,
         journal,
         identity.uuid,
-        check_home=lambda: check_home(settings.state_path, client, home, tracker.claims().values()),
+        check_home=lambda: check_home(
+            settings.state_path, client, home, identity.uuid, tracker.claims().values()
+        ),
         tree_cache=TreeCache(settings.state_path, home),
         provider_config=settings.provider_config,
         owner_trait=settings.placement.shared_owner_trait,

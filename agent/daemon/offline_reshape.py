@@ -121,6 +121,10 @@ def _reconciler(settings: Settings, runs_in: Path) -> Iterator[Reconciler]:
                 network_cards(),
             ),
             check_home=lambda: check_home(
-                settings.state_path, client, home_name(settings.placement), tracker.claims().values()
+                settings.state_path,
+                client,
+                home_name(settings.placement),
+                identity.uuid,
+                tracker.claims().values(),
             ),
         )

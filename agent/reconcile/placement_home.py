@@ -32,13 +32,15 @@ def home_name(settings: PlacementSettings) -> str:
     return f"the remote placement {where}"
 
 
-def check_home(state_path: Path, client: PlacementClient, home: str, claims: Iterable[Claim]) -> bool:
+def check_home(
+    state_path: Path, client: PlacementClient, home: str, root: str, claims: Iterable[Claim]
+) -> bool:
     """Check that the Placement named `home` has all of the host's claims, and remember it as the host's.
 
-    If the host's claims were there before, one request shows whether it still knows them. Returns whether the
-    operator said to go on, whatever it has lost. Raises ApplyError
-    where claims are missing, StateError and PlacementError where the agent cannot find out; the agent must
-    then write nothing.
+    If the host's claims were there before, one request shows whether it still knows them; `root` is the uuid
+    of the host's root provider. Returns whether the operator said to go on, whatever it has lost. Raises
+    ApplyError where claims are missing, StateError and PlacementError where the agent cannot find out; then
+    the agent must write nothing.
     """
     before = _read(state_path / HOME_FILE)
     if before is not None and before.startswith(GO_ON):
@@ -48,7 +50,7 @@ def check_home(state_path: Path, client: PlacementClient, home: str, claims: Ite
             return True
     granted = [claim for claim in claims if claim.state is ClaimState.CLAIMED]
     if before == home:
-        _check_known(client, home, granted)
+        _check_known(client, home, root, granted)
         return False
     missing = [] if before is None else [claim for claim in granted if not _is_held(client, claim)]
     if missing:
@@ -72,13 +74,14 @@ def go_on_without(state_path: Path) -> None:
         _write(state_path / HOME_FILE, f"{GO_ON}{before}")
 
 
-def _check_known(client: PlacementClient, home: str, granted: Sequence[Claim]) -> None:
+def _check_known(client: PlacementClient, home: str, root: str, granted: Sequence[Claim]) -> None:
     """A provider with allocations cannot be deleted, so one that is gone went with the whole database.
 
-    Unless a reshape that this agent does not know of moved them: then their consumers still hold something.
+    Unless a reshape that this agent does not know of moved them: then the host's root is still there, or
+    their consumers still hold something.
     """
     in_use = next((provider for claim in granted for provider in claim.allocations), None)
-    if in_use is None or client.find_provider(uuid=in_use) is not None:
+    if in_use is None or any(client.find_provider(uuid=each) is not None for each in (in_use, root)):
         return
     if not any(client.allocations_of(claim.consumer).allocations for claim in granted):
         raise ApplyError(

@@ -920,3 +920,22 @@ def test_a_database_is_not_called_lost_where_a_copy_of_the_host_has_reshaped_its
             story.answers_come()
         story.comes_to_rest()
         assert a.claims("web2", VCPU=1).granted and story.held("web1") == alone
+
+
+def test_a_database_is_not_called_lost_where_the_host_is_still_in_it() -> None:
+    """As before, and the instance was moved to another host and released there: it holds nothing."""
+    alone = {"PCPU": 2, "MEMORY_MB": 1024}
+    with Story("ab") as story:
+        a, b = story.host("a"), story.host("b")
+        a.reshapes("by cell")
+        story.waits(20)
+        assert a.claims("web2", **alone).granted
+        with story.meanwhile():
+            a.is_cloned()
+            story.waits(20)
+            b.begins_move("web2", "move3", "live_migrate", **alone)
+            story.answers_come()
+            b.releases("web2")
+            story.answers_come()
+        story.comes_to_rest()
+        assert a.claims("web1", VCPU=1).granted
