@@ -2,22 +2,44 @@
 
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 from agent import log
-from agent.audit.cases import RowCase
-from agent.audit.finding import Finding
-from agent.audit.findings import judge_host, judge_row
-from agent.audit.observation import Observation
-from agent.audit.reader import AuditReader
-from agent.audit.repair import Deliver, DropClaim, EndMove, Repair, WriteAllocations
-from agent.audit.repairer import Repairer
-from agent.audit.suspects import suspect_moves, suspects
+from agent.audit.cases import ConsumerCase, MoveCase, RowCase
+from agent.audit.finding import (
+    ClaimUse,
+    Deliver,
+    DropClaim,
+    EndMove,
+    Finding,
+    FollowGuests,
+    FollowReshape,
+    RecordUse,
+    Repair,
+    TakeClaim,
+    WriteAllocations,
+)
+from agent.audit.findings import judge_consumer, judge_host, judge_move, judge_row
+from agent.audit.observation import Observation, suspect_moves, suspects
+from agent.claims.claim import Claim, ClaimState
+from agent.claims.fit import ProviderIndex
 from agent.driver import Guest
-from agent.errors import AnotherWriter, DriverError, PlacementConflict, PlacementError, Refused, StateError
-from agent.placement.client import PlacementClient
+from agent.errors import (
+    AnotherWriter,
+    ClaimConflict,
+    DriverError,
+    PlacementConflict,
+    PlacementError,
+    Refused,
+    StateError,
+)
+from agent.moves.ownership import may_be_migration
+from agent.moves.states import MIGRATION_TYPE, Move
+from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.providers.unclaimed import without_reservations
 from agent.reshape.laws import Instruction
+from agent.shapes import Allocations
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
 
@@ -32,6 +54,301 @@ TAKING = WriteAllocations | DropClaim | Deliver | EndMove
 
 _ORDER: Sequence[type] = get_args(Repair)
 """The steps of repairs, in the order in which they are executed."""
+
+
+class AuditReader:
+    """Reads what the audit compares: the driver, the agent's claims and moves, and Placement.
+
+    It judges one consumer or one move while nothing else changes it. No request is made under the tracker's
+    lock.
+
+    `root` is the uuid of the host's root provider. `guests` asks the driver. `devices` returns {provider
+    uuid: device}. `known_tree` returns the tree as it was read last, which makes reading it again cheaper.
+    `leads` returns the driver's move instructions.
+    """
+
+    def __init__(
+        self,
+        tracker: ResourceTracker,
+        client: PlacementClient,
+        root: str,
+        guests: Callable[[], tuple[Guest, ...]],
+        devices: Callable[[], Mapping[str, str]],
+        known_tree: Callable[[], ProviderTree | None],
+        leads: Callable[[], Sequence[Instruction]] = tuple,
+    ) -> None:
+        self._tracker = tracker
+        self._client = client
+        self._root = root
+        self._guests = guests
+        self._devices = devices
+        self._known_tree = known_tree
+        self._leads = leads
+
+    def observe(self) -> Observation:
+        """Read the host once. Raises DriverError, PlacementError, StateError."""
+        guests = self._guests()
+        with self._tracker.reading() as reading:
+            tree, allocations = self._client.read_tree_with(
+                self._root, self._known_tree(), self._client.provider_allocations
+            )
+            if self._root not in tree and self._tracker.claims():
+                raise PlacementError(
+                    f"Placement has no provider of this host ({self._root}), and the agent has claims: its "
+                    "database was lost or replaced. Nothing was compared; `plimsoll status` has the remedy."
+                )
+            holders = {uuid: each.consumers for uuid, each in allocations.items()}
+            self._tracker.observe(holders, reading)  # what somebody deleted raised no generation
+        known = self._tracker.snapshot()
+        _, cells = self._tracker.host_and_cells()
+        shared = [provider for provider in known.host.tree if not known.host.is_own(provider.uuid)]
+        with_shared = ProviderTree([*tree, *(provider for provider in shared if provider.uuid not in tree)])
+        observation = Observation(
+            host=replace(ProviderIndex.of(with_shared, self._root), caps=known.host.caps),
+            unreserved=ProviderIndex.of(without_reservations(with_shared, known.host.tree), self._root),
+            unclaimed=self._tracker.unclaimed(),
+            moved_away=self._tracker.circumstances().moved_away,
+            guests={guest.uuid: guest for guest in guests},
+            claims=known.claims,
+            moves=known.moves,
+            whereabouts=self._tracker.whereabouts(),
+            leads=self._leads(),
+            lost=self._tracker.note_lost(),
+            holders=holders,
+            devices={device: uuid for uuid, device in self._devices().items()},
+            offered=known.offered,
+            cells=cells,
+            shared={
+                consumer: {uuid: amounts for uuid, amounts in held.items() if not known.host.is_own(uuid)}
+                for consumer, held in known.others.items()
+            },
+            ages={consumer: self._tracker.age_s(claim.since) for consumer, claim in known.claims.items()},
+            unhealthy=self._tracker.cordons.unhealthy(),
+            found=self._tracker.found_guests(),
+            left=self._tracker.departed(),
+        )
+        observation = replace(observation, elsewhere=self._elsewhere(observation))
+        return replace(observation, types=self._types(observation))
+
+    def _elsewhere(self, observation: Observation) -> Mapping[str, Allocations]:
+        """Read what the instances have whose claims have no allocation here, if another consumer may have it.
+
+        Raises PlacementError.
+        """
+        known = observation.claims.keys() | observation.guests.keys() | observation.consumers_in_moves
+        if observation.consumers <= known:
+            return {}
+        instances = observation.instances
+        lost = {instances.get(claim.consumer, claim.consumer) for claim in observation.lost_claims()}
+        held = {instance: self._client.allocations_of(instance).allocations for instance in sorted(lost)}
+        return {
+            instance: allocations
+            for instance, allocations in held.items()
+            if allocations and not any(map(observation.host.is_own, allocations))
+        }
+
+    def _types(self, observation: Observation) -> Mapping[str, str]:
+        """Read the types of the consumers that may hold the place of an instance that is elsewhere.
+
+        Raises PlacementError.
+        """
+        if not observation.elsewhere:
+            return {}
+        known = observation.claims.keys() | observation.guests.keys() | observation.consumers_in_moves
+        return {
+            consumer: self._client.allocations_of(consumer).consumer_type
+            for consumer in sorted(observation.consumers - known)
+        }
+
+    def guests_now(self) -> frozenset[str]:
+        """The uuids of the guests that the driver has now. Raises DriverError."""
+        return frozenset(guest.uuid for guest in self._guests())
+
+    def judge_row(self, observation: Observation, instance: str) -> tuple[Finding, ...]:
+        """Judge the instance's row; none while an operation on one of its consumers is under way.
+
+        Raises StateError.
+        """
+        moving = {move.instance: move.migration for move in observation.moves if not move.ended}
+        turns = (
+            self._tracker.turns(instance, moving[instance])
+            if instance in moving
+            else self._tracker.turn(instance)
+        )
+        try:
+            with turns:
+                return self.judge_row_alone(observation, instance)
+        except ClaimConflict:
+            return ()
+
+    def judge_row_alone(self, observation: Observation, instance: str) -> tuple[Finding, ...]:
+        """The same for a caller that has the turns of the row's consumers. Raises StateError."""
+        known = self._tracker.snapshot()
+        present = replace(observation, claims=known.claims, moves=known.moves)
+        return tuple(judge_row(RowCase.of(present, instance)))
+
+    def judge_consumer(self, observation: Observation, consumer: str) -> Finding | None:
+        """Judge the consumer; None also while an operation on it is under way.
+
+        Raises PlacementError, StateError.
+        """
+        try:
+            with self._tracker.turn(consumer):
+                return self.judge_consumer_alone(observation, consumer)
+        except ClaimConflict:
+            return None
+
+    def judge_consumer_alone(self, observation: Observation, consumer: str) -> Finding | None:
+        """The same for a caller that has the consumer's turn. Raises PlacementError, StateError."""
+        known = self._tracker.snapshot()
+        placed = self._client.allocations_of(consumer)
+        departed = self._departed(observation, placed, known.claims)
+        present = replace(
+            observation,
+            claims=known.claims,
+            moves=known.moves,
+            settling=self._tracker.settling(),
+            departed=departed,
+            migrations=self._migrations(observation, placed, known.claims),
+        )
+        ended = observation.claims.keys() - known.claims.keys()
+        return judge_consumer(ConsumerCase.of(present.without(ended), placed))
+
+    def _departed(
+        self, observation: Observation, placed: ConsumerAllocations, claims: Mapping[str, Claim]
+    ) -> Mapping[str, ConsumerAllocations]:
+        """The guests whose place here the consumer may hold, as a migration that a control plane made.
+
+        They have no allocation here, and no claim but one that is not granted yet. Read after the consumer:
+        then its migration is over if its instance is back. Raises PlacementError.
+        """
+        consumer = placed.consumer
+        if consumer in claims or consumer in observation.guests:
+            return {}
+        here = {name for amounts in observation.own_part(placed.allocations).values() for name in amounts}
+        if not here or not may_be_migration(placed.consumer_type):
+            return {}
+        granted = {uuid for uuid, claim in claims.items() if claim.state is not ClaimState.CLAIMING}
+        return {
+            uuid: self._client.allocations_of(uuid)
+            for uuid, guest in observation.guests.items()
+            if uuid not in granted and uuid not in observation.consumers and here & guest.resources.keys()
+        }
+
+    def _migrations(
+        self, observation: Observation, placed: ConsumerAllocations, claims: Mapping[str, Claim]
+    ) -> int:
+        """How many migrations the owner of a consumer has that only Placement knows. Raises PlacementError.
+
+        Which of them is of which instance Placement does not say.
+        """
+        here = claims.keys() | observation.guests.keys() | observation.consumers_in_moves
+        is_migration = placed.consumer_type == MIGRATION_TYPE
+        if placed.consumer in here or is_migration or not observation.own_part(placed.allocations):
+            return 0
+        return self._client.count_consumers(MIGRATION_TYPE, placed.project_id, placed.user_id)
+
+    def judge_move(self, observation: Observation, move: Move) -> Finding | None:
+        """Judge the move; None also while an operation on it is under way.
+
+        Raises PlacementError, StateError.
+        """
+        try:
+            with self._tracker.turns(move.instance, move.migration):
+                present = self._tracker.moves().get(move.migration)
+                if present is None or present.instance != move.instance:
+                    return None
+                instance = self._client.allocations_of(move.instance)
+                migration = self._client.allocations_of(move.migration)
+                return judge_move(MoveCase(observation, present, instance, migration))
+        except ClaimConflict:
+            return None
+
+
+class Repairer:
+    """Executes the repairs of findings, one at a time; the caller has the audit's lock.
+
+    Each write is guarded by the consumer's generation in Placement, and the finding is judged again right
+    before.
+    """
+
+    def __init__(self, tracker: ResourceTracker, reader: AuditReader) -> None:
+        self._tracker = tracker
+        self._reader = reader
+
+    def repair(self, observation: Observation, finding: Finding) -> None:
+        """Execute every step of the finding's repair, in order.
+
+        Raises PlacementConflict where the finding has changed; PlacementError, Refused, StateError.
+        """
+        for step in finding.repair:
+            self._execute(observation, finding, step)
+
+    def _execute(self, observation: Observation, finding: Finding, step: Repair) -> None:
+        tracker = self._tracker
+        match step:
+            case WriteAllocations(write):
+                with tracker.turn(finding.subject):
+                    self._check_unchanged(observation, finding)
+                    tracker.heal(write)
+            case DropClaim(consumer):
+                with tracker.turn(consumer):
+                    self._check_unchanged(observation, finding)
+                    tracker.drop_claim(consumer, "audit: leaked claim")
+            case TakeClaim(request, restriction):
+                tracker.claim(request, restriction)
+            case ClaimUse(request, restriction):
+                with tracker.turn(finding.subject):
+                    self._check_unchanged(observation, finding)
+                # The claim's intent is journaled first, so no allocation is left without a claim.
+                tracker.claim(request, restriction)
+            case RecordUse(before, after):
+                with tracker.turn(after.consumer):
+                    self._check_found(observation, finding)
+                    tracker.record_use(before, after)
+            case FollowGuests(records):
+                with tracker.turns_on((), {after.consumer for _, after in records}):
+                    self._check_found(observation, finding)
+                    tracker.follow_records(records)
+            case FollowReshape(_, relocations):
+                moves = (move for move in tracker.moves().values() if not move.ended)
+                pairs = [{move.instance, move.migration} for move in moves]
+                consumers = {finding.subject}.union(*(pair for pair in pairs if finding.subject in pair))
+                with tracker.turns_on((), consumers):
+                    self._check_unchanged(observation, finding)
+                    tracker.follow_placement(relocations, observation.exact_units)
+            case EndMove(migration):
+                present = tracker.moves().get(migration)
+                if present is None or self._reader.judge_move(observation, present) != finding:
+                    raise _changed(finding)
+                tracker.confirm_move(migration)
+            case Deliver(consumer):
+                tracker.deliver()
+                if self._reader.judge_consumer(observation, consumer) is not None:
+                    raise PlacementConflict(
+                        f"The pending operation of {consumer} is not done yet. The agent tries it again."
+                    )
+
+    def _check_found(self, observation: Observation, finding: Finding) -> None:
+        """Of a finding about a row or a consumer; the caller has the turn. Raises PlacementConflict."""
+        if finding not in (
+            *self._reader.judge_row_alone(observation, finding.subject),
+            self._reader.judge_consumer_alone(observation, finding.subject),
+        ):
+            raise _changed(finding)
+
+    def _check_unchanged(self, observation: Observation, finding: Finding) -> None:
+        """The caller has the consumer's turn. Raises PlacementConflict."""
+        present = self._reader.judge_consumer_alone(observation, finding.subject)
+        was_here = finding.subject in observation.guests
+        if present != finding or (finding.subject in self._reader.guests_now()) != was_here:
+            raise _changed(finding)
+
+
+def _changed(finding: Finding) -> PlacementConflict:
+    return PlacementConflict(
+        f"{finding.subject} has changed since the audit read it. Nothing was written; audit again."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +387,7 @@ class Auditor:
         may_not_heal: Callable[[ProviderTree, bool], str | None] = lambda tree, taking: None,
     ) -> None:
         self._reader = AuditReader(tracker, client, root, guests, devices, known_tree, leads)
-        self._repairer = Repairer(tracker, client, self._reader)
+        self._repairer = Repairer(tracker, self._reader)
         self._check_writer = check_writer
         self._may_not_heal = may_not_heal
         self._lock = threading.Lock()
@@ -112,7 +429,11 @@ class Auditor:
                 self._has_read = True
                 confirmed = {key: finding for key, finding in findings.items() if key in self._previous}
                 self._previous = findings
-            self._log_new(confirmed)
+            for key in confirmed.keys() - self._logged:
+                finding = confirmed[key]
+                fields = {"event": "finding", "subject": finding.subject}
+                LOG.warning("Audit: %s: %s", finding.kind, finding.reason, fields=fields)
+            self._logged = frozenset(confirmed)
             report = AuditReport(tuple(confirmed.values()))
             if observation is not None and (heal_own or heal_all):
                 report = self._heal(observation, report, heal_all)
@@ -125,7 +446,9 @@ class Auditor:
         to_judge = suspects(observation) | self._in_turn(observation, in_full)
         judged = [self._reader.judge_consumer(observation, consumer) for consumer in sorted(to_judge)]
         about_moves = [self._reader.judge_move(observation, move) for move in suspect_moves(observation)]
-        about_rows = self._judge_rows(observation)
+        # Rows with a finding are judged again, as the only operation on them.
+        suspicious = [case.instance for case in RowCase.all_of(observation) if any(judge_row(case))]
+        about_rows = [each for row in suspicious for each in self._reader.judge_row(observation, row)]
         guests = self._reader.guests_now()
         about_consumers = [
             finding
@@ -134,13 +457,6 @@ class Auditor:
         ]
         findings = (*about_consumers, *about_moves, *judge_host(observation))
         return observation, {_key(finding): finding for finding in findings if finding is not None}
-
-    def _judge_rows(self, observation: Observation) -> list[Finding]:
-        """The findings about rows; those with one are judged again, as the only operation on them."""
-        suspicious = [case.instance for case in RowCase.all_of(observation) if any(judge_row(case))]
-        return [
-            finding for instance in suspicious for finding in self._reader.judge_row(observation, instance)
-        ]
 
     def _in_turn(self, observation: Observation, in_full: bool) -> frozenset[str]:
         """The inconspicuous consumers to read: all, or those of the last findings and IN_TURN more, in turn.
@@ -156,13 +472,6 @@ class Auditor:
         self._last_in_turn = turn[-1] if turn else ""
         return frozenset({*turn, *with_finding})
 
-    def _log_new(self, confirmed: Mapping[Key, Finding]) -> None:
-        for key in confirmed.keys() - self._logged:
-            finding = confirmed[key]
-            fields = {"event": "finding", "subject": finding.subject}
-            LOG.warning("Audit: %s: %s", finding.kind, finding.reason, fields=fields)
-        self._logged = frozenset(confirmed)
-
     def _heal(self, observation: Observation, report: AuditReport, heal_all: bool) -> AuditReport:
         healed: set[int] = set()
         overtaken: set[int] = set()
@@ -176,9 +485,7 @@ class Auditor:
         wanted.sort(key=lambda pair: min(_ORDER.index(type(step)) for step in pair[1].repair))
         tree = observation.host.tree
         for index, finding in wanted:
-            taking = any(
-                isinstance(step, WriteAllocations | DropClaim | Deliver | EndMove) for step in finding.repair
-            )
+            taking = any(isinstance(step, TAKING) for step in finding.repair)
             why_not = self._may_not_heal(tree, taking)
             if why_not is not None:
                 failed[index] = why_not

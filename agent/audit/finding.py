@@ -1,12 +1,143 @@
-"""A finding of the audit, and the base class of the kinds of findings. Pure."""
+"""A finding of the audit, and the steps that its repair is made of. Pure.
 
-from collections.abc import Iterable, Mapping
+Each step is a value; `str` describes it to the operator.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
-from agent.audit.cases import ConsumerCase, MoveCase, RowCase
-from agent.audit.observation import Observation
-from agent.audit.repair import Repair
+from agent.claims.claim import Claim, Restriction
+from agent.claims.refusal import amounts_text
+from agent.claims.request import ClaimRequest
+from agent.placement.client import ConsumerAllocations
+from agent.reshape.laws import Relocation
+from agent.shapes import Allocations
+
+
+@dataclass(frozen=True, slots=True)
+class WriteAllocations:
+    """Replace the consumer's allocations in Placement, which refuses if the generation has changed."""
+
+    write: ConsumerAllocations
+
+    def __str__(self) -> str:
+        generation = self.write.generation
+        guard = "if it has none" if generation is None else f"if its generation is still {generation}"
+        if not self.write.allocations:
+            return f"delete the allocations of {self.write.consumer} ({guard})"
+        return f"write the allocations of {self.write.consumer} ({guard}): {_text(self.write.allocations)}"
+
+
+@dataclass(frozen=True, slots=True)
+class TakeClaim:
+    """Record a claim for the guest, of what its allocation holds, with the units that the guest uses."""
+
+    request: ClaimRequest
+    restriction: Restriction
+
+    def __str__(self) -> str:
+        return f"record a claim for the allocation of {self.request.consumer}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimUse:
+    """Claim what a guest without a claim uses, with the units that it has."""
+
+    request: ClaimRequest
+    restriction: Restriction
+
+    def __str__(self) -> str:
+        return f"claim what the guest {self.request.consumer} uses: {amounts_text(self.request.resources)}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordUse:
+    """Give the claim `before` what its guest uses beyond it, and write that to Placement."""
+
+    before: Claim
+    after: Claim
+
+    def __str__(self) -> str:
+        return f"claim what the guest {self.after.consumer} uses: {_text(self.after.allocations)}"
+
+
+@dataclass(frozen=True, slots=True)
+class FollowGuests:
+    """Give each claim, the first of a pair, what Placement has for it and its guest uses, the second.
+
+    All at once, because they may exchange units; Placement is not written.
+    """
+
+    records: tuple[tuple[Claim, Claim], ...]
+
+    def __str__(self) -> str:
+        return ", and ".join(
+            f"claim what the guest {after.consumer} uses: {_text(after.allocations)}"
+            + "".join(f", the {name} {unit}" for _, name, unit in after.exact)
+            for _, after in self.records
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DropClaim:
+    """Release the consumer's claim."""
+
+    consumer: str
+
+    def __str__(self) -> str:
+        return f"release the claim of {self.consumer}"
+
+
+@dataclass(frozen=True, slots=True)
+class Deliver:
+    """Finish or undo the consumer's pending operation, as the agent does by itself."""
+
+    consumer: str
+
+    def __str__(self) -> str:
+        return f"finish or undo the pending operation of {self.consumer}"
+
+
+@dataclass(frozen=True, slots=True)
+class FollowReshape:
+    """Have the consumer's claim follow these relocations of a reshape; Placement is not written."""
+
+    consumer: str
+    relocations: tuple[Relocation, ...]
+
+    def __str__(self) -> str:
+        return f"record the providers to which a reshape moved the claim of {self.consumer}"
+
+
+@dataclass(frozen=True, slots=True)
+class EndMove:
+    """Confirm the move."""
+
+    migration: str
+
+    def __str__(self) -> str:
+        return f"confirm the migration {self.migration}"
+
+
+Repair = (
+    DropClaim
+    | Deliver
+    | EndMove
+    | FollowReshape
+    | FollowGuests
+    | WriteAllocations
+    | RecordUse
+    | TakeClaim
+    | ClaimUse
+)
+
+
+def _text(allocations: Allocations) -> str:
+    return "; ".join(
+        f"{uuid}: {', '.join(f'{name}={amount}' for name, amount in sorted(amounts.items()))}"
+        for uuid, amounts in sorted(allocations.items())
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,46 +155,3 @@ class Finding:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     own: bool = False
     repair: tuple[Repair, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class TableRow:
-    """A row of the table of findings in docs/audit.md.
-
-    `meaning` says when the finding is reported, and `repair` what its repair does. Without a repair, `repair`
-    is what the operator does instead ("None: move the guest."). `automatic` says when the agent repairs it by
-    itself with `heal = own`: "yes", "no", or a condition; without a repair it is "no".
-    """
-
-    meaning: str
-    repair: str
-    automatic: str
-
-
-class FindingKind:
-    """One kind of finding. A subclass overrides one or more of the judgements, which are pure.
-
-    Each judgement returns findings whose `kind` is the class's `name`.
-    """
-
-    name: ClassVar[str]
-    rows: ClassVar[tuple[TableRow, ...]]
-
-    judges_moves: ClassVar[bool] = False
-    """Whether `judge_consumer` also judges the consumers of a move under way, each by its claim."""
-
-    def judge_row(self, case: RowCase) -> Iterable[Finding]:
-        """The findings about what one instance has and uses; they stand beside every other finding."""
-        return ()
-
-    def judge_consumer(self, case: ConsumerCase) -> Finding | None:
-        """The finding about one comparable consumer, by all that Placement has for it."""
-        return None
-
-    def judge_move(self, case: MoveCase) -> Finding | None:
-        """The finding about one move that may not end by itself."""
-        return None
-
-    def judge_host(self, observation: Observation) -> Iterable[Finding]:
-        """The findings about the host's providers and devices."""
-        return ()

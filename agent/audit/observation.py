@@ -2,19 +2,23 @@
 
 The audit compares these three sources, as the columns of the book's rows: used, claimed and held. A
 difference between them is a finding (`agent.audit.findings`).
+
+The suspects are the consumers and the moves that the audit reads in full, because one observation makes
+them suspicious. To read everything that a consumer holds costs a request for each consumer. A healthy host
+has no suspects.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from agent.claims.claim import Claim, Fit
+from agent.claims.claim import Claim, ClaimState, Fit
 from agent.claims.fit import ProviderIndex, fit
 from agent.claims.host_cells import HostCells
 from agent.claims.request import ClaimRequest
 from agent.claims.rows import Row
 from agent.claims.used import Place, use_of
 from agent.driver import Guest
-from agent.moves.states import Move
+from agent.moves.states import Move, MoveRole, MoveState
 from agent.placement.client import ConsumerAllocations
 from agent.providers.device_health import CELL, DeviceHealth
 from agent.reshape.claimed_units import ExactUnits
@@ -189,3 +193,39 @@ class Observation:
                 for name, amount in amounts.items():
                     total[name] = total.get(name, 0) + amount
         return used
+
+
+def suspects(observation: Observation) -> frozenset[str]:
+    """The consumers whose guest, claim and allocation here do not agree.
+
+    Of those in moves: the ones that have an allocation here, and another one than their claim.
+    """
+    moving = observation.consumers_in_moves
+    found = set()
+    for consumer in observation.consumers | observation.claims.keys() | observation.guests.keys():
+        claim, here = observation.claims.get(consumer), observation.allocations_here(consumer)
+        differs = claim is not None and observation.own_part(claim.allocations) != here
+        if consumer in moving:
+            is_suspect = differs and bool(here)
+        elif claim is None:
+            is_suspect = consumer not in observation.guests or not here
+        else:
+            is_suspect = differs or claim.state is not ClaimState.CLAIMED
+        if is_suspect:
+            found.add(consumer)
+    return frozenset(found)
+
+
+def suspect_moves(observation: Observation) -> Iterator[Move]:
+    """The moves that may not end by themselves: another program may have ended or abandoned them."""
+    return (move for move in observation.moves if _is_suspect_move(observation, move))
+
+
+def _is_suspect_move(observation: Observation, move: Move) -> bool:
+    if move.state is MoveState.LEAVING:
+        return move.instance in observation.guests
+    if move.state is not MoveState.BEGUN:
+        return False
+    if move.role is MoveRole.BOTH:
+        return bool(move.handed) and not observation.allocations_here(move.migration)
+    return move.role is MoveRole.SOURCE or (move.adopted and not observation.allocations_here(move.instance))

@@ -16,7 +16,7 @@ NOT_ON_BOTH = {
     "api/test_roles.py": "who may ask, over a host without a placement",
     "api/test_openapi.py": "documents, over a host without a placement",
     "cli/test_tree.py": "what the command prints, over a host without a placement",
-    "cli/test_claim.py": "what the commands print; audit/test_repairer.py has the repair on both",
+    "cli/test_claim.py": "what the commands print; audit/test_auditor.py has the repair on both",
     "cli/test_domain.py": "what is written of a claim, and two agents on one core; as tracker/test_moves.py",
     "carving/test_carver.py": "sysfs and files alone",
     "cli/test_devices.py": "sysfs, and a record of the agent; a reservation is written as all are",

@@ -7,8 +7,8 @@ from dataclasses import replace
 from uuid import UUID
 
 from agent.audit.auditor import Auditor, AuditReport
-from agent.audit.cases import ConsumerCase, MoveCase, RowCase
-from agent.audit.finding import Finding, FindingKind
+from agent.audit.cases import ConsumerCase, FindingKind, MoveCase, RowCase
+from agent.audit.finding import Finding
 from agent.audit.observation import Observation
 from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState

@@ -9,17 +9,17 @@ findings. `judge_consumer` and `judge_move` compare with all that Placement has 
 two of a move; only the first kind that returns a finding counts, because each repair writes all of it.
 `judge_host` is for providers and devices.
 
-`plimsoll audit` judges every row and every consumer. The audit on its schedule judges every row, the suspects
-(`agent.audit.suspects`) and, in turn, IN_TURN other consumers. Extend the suspects only for what is rare:
-each costs a request in each audit. A repair that no step can express needs a new step in
-`agent.audit.repair`, and its execution in `agent.audit.repairer`.
+`plimsoll audit` judges every row and every consumer. The audit on its schedule judges every row, the
+suspects (`suspects` of `agent.audit.observation`) and, in turn, IN_TURN other consumers. Extend the
+suspects only for what is rare: each costs a request in each audit. A repair that no step can express needs
+a new step in `agent.audit.finding`, and its execution in `agent.audit.auditor`.
 """
 
 from collections.abc import Iterable
 from itertools import chain
 
-from agent.audit.cases import ConsumerCase, MoveCase, RowCase
-from agent.audit.finding import Finding, FindingKind
+from agent.audit.cases import ConsumerCase, FindingKind, MoveCase, RowCase
+from agent.audit.finding import Finding
 from agent.audit.findings.claims import (
     AmountsDiffer,
     Doubled,

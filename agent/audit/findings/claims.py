@@ -10,9 +10,8 @@ The claim is written to Placement again only where nothing says that Placement i
 
 from dataclasses import replace
 
-from agent.audit.cases import ConsumerCase
-from agent.audit.finding import Finding, FindingKind, TableRow
-from agent.audit.repair import Deliver, DropClaim, FollowGuests, FollowReshape, WriteAllocations
+from agent.audit.cases import ConsumerCase, FindingKind, TableRow
+from agent.audit.finding import Deliver, DropClaim, Finding, FollowGuests, FollowReshape, WriteAllocations
 from agent.claims.claim import ClaimState
 from agent.errors import counted
 from agent.moves.ownership import reduce_allocations

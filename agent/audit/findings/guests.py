@@ -10,11 +10,9 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from agent.audit.cases import ConsumerCase, RowCase
-from agent.audit.finding import Finding, FindingKind, TableRow
+from agent.audit.cases import ConsumerCase, FindingKind, RowCase, TableRow, follow_together, held_of, is_older
+from agent.audit.finding import ClaimUse, Finding, FollowGuests, RecordUse, TakeClaim
 from agent.audit.observation import Observation
-from agent.audit.older_records import follow_together, held_of, is_older
-from agent.audit.repair import ClaimUse, FollowGuests, RecordUse, TakeClaim
 from agent.claims.claim import Claim, ClaimState, Restriction
 from agent.claims.domain_demand import request_for_domain
 from agent.claims.refusal import amounts_text, provider_label

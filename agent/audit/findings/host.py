@@ -7,7 +7,8 @@ wrote past its capacity.
 
 from collections.abc import Iterator
 
-from agent.audit.finding import Finding, FindingKind, TableRow
+from agent.audit.cases import FindingKind, TableRow
+from agent.audit.finding import Finding
 from agent.audit.observation import Observation
 from agent.claims.used import IDLE
 from agent.errors import counted

@@ -8,9 +8,8 @@ on.
 
 from dataclasses import replace
 
-from agent.audit.cases import ConsumerCase, MoveCase
-from agent.audit.finding import Finding, FindingKind, TableRow
-from agent.audit.repair import EndMove, WriteAllocations
+from agent.audit.cases import ConsumerCase, FindingKind, MoveCase, TableRow
+from agent.audit.finding import EndMove, Finding, WriteAllocations
 from agent.claims.claim import ClaimState
 from agent.claims.use_difference import NOT_HERE
 from agent.moves.ownership import undecided_reason

@@ -18,8 +18,7 @@ from kits.served_agent import ServedAgent
 from kits.status import FORGOTTEN, Sight, asks, guest, uuid_of
 
 from agent.api.operations import Operations
-from agent.audit.finding import Finding
-from agent.audit.repair import DropClaim
+from agent.audit.finding import DropClaim, Finding
 from agent.driver import Guest, GuestState
 from agent.errors import ClaimsClosed, DoesNotFit, DriverUnavailable, ExitCode
 from agent.status.recorder import REPEATED_S

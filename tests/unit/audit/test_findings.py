@@ -27,8 +27,19 @@ from kits.audit import (
 from kits.tracker import HOST, POOL, UNITS, VFS, uuid_of
 
 from agent.audit import findings
-from agent.audit.cases import RowCase
-from agent.audit.finding import Finding, FindingKind
+from agent.audit.cases import FindingKind, RowCase
+from agent.audit.finding import (
+    ClaimUse,
+    Deliver,
+    DropClaim,
+    EndMove,
+    Finding,
+    FollowGuests,
+    FollowReshape,
+    RecordUse,
+    TakeClaim,
+    WriteAllocations,
+)
 from agent.audit.findings import FINDING_KINDS, KIND_NAMES, judge_consumer, judge_host, judge_move, judge_row
 from agent.audit.findings.claims import (
     AmountsDiffer,
@@ -48,19 +59,7 @@ from agent.audit.findings.guests import (
 )
 from agent.audit.findings.host import SharedUnit, ShrunkInventory, UnhealthyDevice, UnknownDevice
 from agent.audit.findings.moves import MovedAway, StaleMigration, UnlinkedMove
-from agent.audit.observation import Observation
-from agent.audit.repair import (
-    ClaimUse,
-    Deliver,
-    DropClaim,
-    EndMove,
-    FollowGuests,
-    FollowReshape,
-    RecordUse,
-    TakeClaim,
-    WriteAllocations,
-)
-from agent.audit.suspects import suspects
+from agent.audit.observation import Observation, suspects
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.fit import ProviderIndex
 from agent.claims.guest_cells import PlacedCell
