@@ -38,9 +38,8 @@ from agent.moves.states import Move, MoveKind
 from agent.placement.client import PlacementClient
 from agent.providers.disk_space import DISK, disk_warning
 from agent.providers.plan import Plan
-from agent.reconcile.pass_report import PassReport
+from agent.reconcile.pass_report import PassReport, Preview
 from agent.reconcile.reconciler import Reconciler
-from agent.reconcile.reshape_preview import Preview
 from agent.reshape.receipt import Receipt
 from agent.shapes import Usages
 from agent.state.cordon import Cordon

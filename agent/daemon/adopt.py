@@ -5,7 +5,7 @@ from contextlib import closing
 from agent.config.settings import Settings
 from agent.errors import IdentityError, counted
 from agent.providers.resolve import OwnedProviders
-from agent.reconcile.placement_home import go_on_without
+from agent.reconcile.placement_memory import go_on_without
 from agent.state import identity
 from agent.state.identity import Identity, WriterRecord
 from agent.state.journal import Journal

@@ -34,9 +34,8 @@ from agent.moves.states import MoveKind
 from agent.placement.client import PlacementClient
 from agent.placement.transport import Transport
 from agent.reconcile.one_writer import writer_of
-from agent.reconcile.placement_home import check_home, home_name
+from agent.reconcile.placement_memory import TreeCache, check_home, home_name
 from agent.reconcile.reconciler import Reconciler
-from agent.reconcile.tree_cache import TreeCache
 from agent.state.identity import Identity
 from agent.state.journal import Journal
 from agent.status.host_status import AgentStatus

@@ -18,9 +18,9 @@ from agent.errors import StateError
 from agent.placement.client import PlacementClient
 from agent.placement.connect import open_transport
 from agent.reconcile.one_writer import writer_of
-from agent.reconcile.placement_home import check_home, home_name
+from agent.reconcile.pass_report import Preview
+from agent.reconcile.placement_memory import check_home, home_name
 from agent.reconcile.reconciler import Reconciler
-from agent.reconcile.reshape_preview import Preview
 from agent.reshape.receipt import Receipt
 from agent.state.identity import ID_FILE, establish_identity, network_cards, place_of
 from agent.state.journal import FILE_NAME, Journal

@@ -1,11 +1,19 @@
-"""The tree that a pass is to reach, and the move instructions that a reshape must carry out for it."""
+"""The tree that a pass is to reach, and the move instructions that a reshape must carry out for it.
 
-from collections.abc import Iterable
+Two things change what the driver describes: the provider config files in force, which each pass adds to the
+description and a reload replaces, and the reshapes that operators have undone, as the journal lists them.
+"""
+
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from agent import log
 from agent.driver import Description, MoveInstruction
+from agent.errors import SettingsError, UsageError
 from agent.placement.client import PlacementClient
-from agent.providers.resolve import OwnedProviders, ResolvedDescription
+from agent.providers.caps import Caps
+from agent.providers.provider_config import OverlayResult, ProviderConfig, overlay
+from agent.providers.resolve import OwnedProviders, ResolvedDescription, uuids_of
 from agent.reshape.claimed_units import (
     HostRecords,
     locate_units,
@@ -22,10 +30,130 @@ from agent.reshape.due_instructions import (
 )
 from agent.reshape.laws import Instruction
 from agent.reshape.plan import without_sources
-from agent.reshape.receipt import UndoneReceipts
+from agent.reshape.receipt import Receipt, UndoneReceipts
 from agent.reshape.relocate import places_of_claims
 from agent.shapes import Amounts, Held, Holders
+from agent.state.journal import Journal
 from agent.tree import ProviderTree
+
+LOG = log.get(__name__)
+
+
+class ActiveProviderConfig:
+    """The provider config files in force on the host whose root provider is `root_uuid`."""
+
+    def __init__(self, root_uuid: str, config: ProviderConfig | None = None) -> None:
+        self._root_uuid = root_uuid
+        self._config = config or ProviderConfig()
+        self._logged: frozenset[str] = frozenset()
+
+    def overlay(self, description: Description, current: ProviderTree) -> OverlayResult:
+        """Return the driver's description with the configured entries added.
+
+        An entry for a provider that this host does not have is logged once, and is no error: operators
+        share one file among many hosts.
+        """
+        overlaid = self._overlay(self._config, description, current)
+        for entry in overlaid.unmatched:
+            if entry.where not in self._logged:
+                LOG.info("%s: this host's driver describes no provider %s.", entry.where, entry.provider)
+        self._logged = frozenset(entry.where for entry in overlaid.unmatched)
+        return overlaid
+
+    @property
+    def caps(self) -> Caps:
+        """The caps of the settings in force."""
+        return self._config.caps
+
+    def replace(
+        self, config: ProviderConfig, description: Description | None, current: ProviderTree | None
+    ) -> bool:
+        """Use another configuration from now on. Returns whether it differs from the present one.
+
+        `description` is the driver's latest, None if there is none to check against. Raises SettingsError,
+        and changes nothing, where the configuration contradicts the description.
+        """
+        if config == self._config:
+            return False
+        if description is not None:
+            conflicts = self._overlay(config, description, current or ProviderTree()).conflicts
+            if conflicts:
+                raise SettingsError(" ".join(conflicts))
+        self._config = config
+        return True
+
+    def _overlay(
+        self, config: ProviderConfig, description: Description, current: ProviderTree
+    ) -> OverlayResult:
+        if not config.entries:
+            return OverlayResult(description)
+        return overlay(config, description, uuids_of(description, current, self._root_uuid))
+
+
+class UndoneReshapes:
+    """The journal's list of undone reshapes. Each method raises StateError."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def ids(self) -> tuple[str, ...]:
+        """The ids of the receipts that are undone."""
+        return self._journal.undone_reshapes()
+
+    def with_ids(self, ids: Sequence[str]) -> UndoneReceipts:
+        """The receipts with these ids; one that the journal no longer has is left out."""
+        if not ids:
+            return UndoneReceipts()
+        done = self._journal.reshapes(done=True)
+        return UndoneReceipts(tuple(done[receipt_id] for receipt_id in ids if receipt_id in done))
+
+    def set_ids(self, ids: Sequence[str]) -> None:
+        """Have exactly these reshapes undone."""
+        if tuple(ids) != self._journal.undone_reshapes():
+            self._journal.remember_undone_reshapes(ids)
+
+    def receipts(self) -> tuple[Receipt, ...]:
+        """The receipts of all executed reshapes, the oldest first."""
+        return tuple(self._journal.reshapes(done=True).values())
+
+    def ids_after(self, undo: str | None) -> tuple[str, ...]:
+        """The ids of the undone reshapes once the receipt `undo` is undone, too; None: once all are redone.
+
+        To undo the undoing of a reshape is to redo it. Raises UsageError where the receipt cannot be undone.
+        """
+        if undo is None:
+            return ()
+        done, undone = self._journal.reshapes(done=True), self._journal.undone_reshapes()
+        receipt = done.get(undo)
+        if receipt is None:
+            raise UsageError(
+                f"There is no receipt {undo!r}: `plimsoll reshape --dry-run` lists the receipts."
+            )
+        if receipt.undoes is not None:
+            if receipt.undoes not in undone:
+                raise UsageError(
+                    f"The reshape {undo} undid {receipt.undoes}, which has been done again since: there is "
+                    "nothing to undo."
+                )
+            return tuple(receipt_id for receipt_id in undone if receipt_id != receipt.undoes)
+        if undo in undone:
+            raise UsageError(f"The reshape {undo} is already undone; `plimsoll reshape` does it again.")
+        _check_latest(receipt, list(done.values()), undone)
+        return (*undone, undo)
+
+
+def _check_latest(receipt: Receipt, done: Sequence[Receipt], undone: Sequence[str]) -> None:
+    """Raises UsageError where a later reshape moved the same inventory."""
+    slots = receipt.source_slots | receipt.target_slots
+    ineffective = {other.undoes for other in done if other.undoes} | set(undone)
+    for later in done[done.index(receipt) + 1 :]:
+        if later.undoes is not None or later.id in ineffective:
+            continue
+        if slots & (later.source_slots | later.target_slots):
+            raise UsageError(
+                f"The reshape {later.id} has moved what {receipt.id} had moved: undo {later.id} first.",
+                later=later.id,
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,13 +39,11 @@ from agent.providers.reserved import reserve_used
 from agent.providers.resolve import OwnedProviders, ResolvedDescription, recognize_owned, resolve
 from agent.providers.retained import RetainedTree, count_gone, find_overuse, removed_classes, retain_held
 from agent.providers.unclaimed import UnheldUse, without_reservations
-from agent.reconcile.active_provider_config import ActiveProviderConfig
-from agent.reconcile.allocation_cache import AllocationCache, SharingProvidersCache
-from agent.reconcile.desired import Desired, desired_state
+from agent.reconcile.desired import ActiveProviderConfig, Desired, UndoneReshapes, desired_state
 from agent.reconcile.one_writer import Writer
-from agent.reconcile.reshape_preview import Preview, usages_after
+from agent.reconcile.pass_report import Preview, usages_after
+from agent.reconcile.placement_memory import AllocationCache, SharingProvidersCache
 from agent.reconcile.reshape_runner import ReshapeRunner
-from agent.reconcile.undone_reshapes import UndoneReshapes
 from agent.reshape.claimed_units import ExactUnits, HostRecords, name_claimed_cells
 from agent.reshape.laws import Instruction, Relocation
 from agent.reshape.plan import moving_slots, staged_tree
@@ -475,7 +473,14 @@ class PassSteps:
         if not operations.empty:
             if owned_meanwhile != owned:
                 self._journal.remember_owned(owned_meanwhile)
-            tree = self._apply(this.current, operations)
+            foreign: set[str] = set()
+            try:
+                tree = apply(operations, self._client, this.current, read_again=foreign.add)
+            except ApplyError as error:
+                if isinstance(error.__cause__, PlacementUnavailable):
+                    raise error.__cause__ from error  # report an outage as an outage
+                raise
+            self._allocations.follow_writes(this.current, tree, foreign)
         owned_now = (
             this.desired.owned
             if retained.tree is this.desired.tree
@@ -487,17 +492,6 @@ class PassSteps:
             self._journal.remember_devices(this.resolved.devices)
         written = (*this.written, *operations.operations)
         return replace(this, current=tree, written=written, retained=retained.sentences)
-
-    def _apply(self, current: ProviderTree, operations: Plan) -> ProviderTree:
-        foreign: set[str] = set()
-        try:
-            tree = apply(operations, self._client, current, read_again=foreign.add)
-        except ApplyError as error:
-            if isinstance(error.__cause__, PlacementUnavailable):
-                raise error.__cause__ from error  # report an outage as an outage
-            raise
-        self._allocations.follow_writes(current, tree, foreign)
-        return tree
 
     def _owned(self, current: ProviderTree) -> OwnedProviders:
         owned = self._journal.owned()

@@ -26,15 +26,12 @@ from agent.providers.owner import check_owner
 from agent.providers.plan import Plan
 from agent.providers.provider_config import STATUS_DISABLED, ProviderConfig, closed_traits
 from agent.providers.reserved import ReservedUsages
-from agent.reconcile.active_provider_config import ActiveProviderConfig
-from agent.reconcile.allocation_cache import AllocationCache
+from agent.reconcile.desired import ActiveProviderConfig, UndoneReshapes
 from agent.reconcile.one_writer import Writer
-from agent.reconcile.pass_report import PassReport, pass_sentence
+from agent.reconcile.pass_report import PassReport, Preview, pass_sentence
 from agent.reconcile.pass_steps import HostView, Pass, PassSteps
-from agent.reconcile.reshape_preview import Preview
+from agent.reconcile.placement_memory import AllocationCache, TreeCache
 from agent.reconcile.reshape_runner import ReshapeRunner
-from agent.reconcile.tree_cache import TreeCache
-from agent.reconcile.undone_reshapes import UndoneReshapes
 from agent.reshape.laws import Instruction
 from agent.reshape.receipt import Receipt
 from agent.shapes import Usages

@@ -42,7 +42,6 @@ from agent.placement.client import ANYWHERE, ConsumerAllocations, PlacementClien
 from agent.placement.replies import WriteDone, WriteRefused, WriteUnknown
 from agent.providers.plan import same_inventories
 from agent.reconcile.desired import Desired
-from agent.reconcile.reshape_outcome import fence_and_check, was_executed
 from agent.reshape.claimed_units import (
     ExactUnits,
     HostRecords,
@@ -51,7 +50,7 @@ from agent.reshape.claimed_units import (
     without_claimed,
 )
 from agent.reshape.due_instructions import still_held, with_stand_ins
-from agent.reshape.laws import Instruction, Reshape, Slot, inventory_at, new_custom_classes
+from agent.reshape.laws import Instruction, Reshape, Slot, inventory_at, new_custom_classes, total_at
 from agent.reshape.plan import moving_slots, plan_reshape, staged_tree, touched_providers
 from agent.reshape.receipt import Receipt, make_receipt, read_slots, slots_to_json
 from agent.reshape.relocate import places_of_claims
@@ -69,6 +68,8 @@ TURN_ATTEMPTS_MAX = 4
 PAUSE_MAX_S = 0.05
 REREAD_EVERY = 4
 """After so many conflicts, all moving consumers are read again."""
+FENCE_ATTEMPTS_MAX = 8
+CONSUMERS_READ_MAX = 64
 
 MIGRATION_TYPES = frozenset({MIGRATION_TYPE, "unknown", ""})
 
@@ -553,6 +554,45 @@ class ReshapeRunner:
         if was_executed(self._client, self._root_uuid, receipt):
             return True
         return fence_and_check(self._client, self._root_uuid, receipt)
+
+
+def was_executed(client: PlacementClient, root_uuid: str, receipt: Receipt) -> bool:
+    """Whether Placement shows the reshape as executed. Raises PlacementError.
+
+    Generations that are unchanged show that it was not; then the totals of the slots that exchange units
+    decide, and where those are ambiguous the allocations of some consumers.
+    """
+    tree = client.read_tree(root_uuid)
+    if any(
+        uuid in tree and tree[uuid].generation == generation
+        for uuid, generation in receipt.generations.items()
+    ):
+        return False
+    now = [total_at(tree, slot) for slot in receipt.before]
+    before = [inventory.total if inventory else 0 for inventory in receipt.before.values()]
+    after = [inventory.total if inventory else 0 for inventory in receipt.after.values()]
+    if before != after and now in (before, after):
+        return now == after
+    sample = list(receipt.allocations.items())[:CONSUMERS_READ_MAX]
+    return any(client.allocations_of(consumer).allocations == held for consumer, held in sample)
+
+
+def fence_and_check(client: PlacementClient, root_uuid: str, receipt: Receipt) -> bool:
+    """Whether the reshape was executed; if not, Placement can no longer execute it.
+
+    A request that Placement still has names the generations of its time. The fence raises one of them, by
+    writing a provider's inventories as they are. Raises PlacementError where the outcome stays unknown.
+    """
+    touched = sorted(receipt.generations.keys() & client.generations(root_uuid).keys())
+    for attempt in range(FENCE_ATTEMPTS_MAX if touched else 0):
+        generation, inventories = client.provider_inventories(touched[0])
+        try:
+            client.put_inventories(touched[0], generation, inventories)
+            break
+        except PlacementConflict:
+            if attempt == FENCE_ATTEMPTS_MAX - 1:
+                raise
+    return was_executed(client, root_uuid, receipt)
 
 
 def _is_sealed(stage: ProviderTree, slot: Slot) -> bool:

@@ -20,7 +20,7 @@ from agent.gate.decision import GateOutcome, GateVerdict, HookCall
 from agent.moves.circumstances import Circumstances
 from agent.moves.states import Move, MoveKind
 from agent.providers.plan import Plan, PutTraits
-from agent.reconcile.reshape_preview import Preview
+from agent.reconcile.pass_report import Preview
 from agent.reshape.receipt import Receipt
 from agent.shapes import Usages
 from agent.state.journal import Event

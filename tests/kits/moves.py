@@ -16,7 +16,7 @@ from agent.driver import Guest, GuestState
 from agent.moves.states import Move, MoveState
 from agent.placement.client import DEFAULT_MICROVERSION, ConsumerAllocations, PlacementClient
 from agent.placement.transport import Transport
-from agent.reconcile.allocation_cache import SharingProvidersCache
+from agent.reconcile.placement_memory import SharingProvidersCache
 from agent.shapes import Units
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import Provider, ProviderTree

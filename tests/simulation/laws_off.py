@@ -25,8 +25,8 @@ from agent.moves.states import Move, MoveState
 from agent.placement.client import PlacementClient
 from agent.placement.replies import WriteRefused, WriteUnknown
 from agent.providers.unclaimed import UnheldUse
-from agent.reconcile.allocation_cache import AllocationCache
 from agent.reconcile.one_writer import Writer
+from agent.reconcile.placement_memory import AllocationCache
 from agent.reshape import relocate
 from agent.state.journal import Journal, PendingWrite
 from agent.tracker import withdraw

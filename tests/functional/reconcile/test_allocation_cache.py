@@ -4,7 +4,7 @@ import pytest
 from kits.reshape import ROOT, World, host, provider
 
 from agent.placement.client import PlacementClient
-from agent.reconcile.allocation_cache import AllocationCache
+from agent.reconcile.placement_memory import AllocationCache
 
 
 @pytest.fixture

@@ -4,11 +4,10 @@ import pytest
 from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
 
 from agent.driver import Description, MoveInstruction
-from agent.reconcile.active_provider_config import ActiveProviderConfig
-from agent.reconcile.allocation_cache import AllocationCache
+from agent.reconcile.desired import ActiveProviderConfig, UndoneReshapes
 from agent.reconcile.pass_steps import HostView, Pass, PassSteps
+from agent.reconcile.placement_memory import AllocationCache
 from agent.reconcile.reshape_runner import ReshapeRunner
-from agent.reconcile.undone_reshapes import UndoneReshapes
 
 NESTED = Description(
     (host(), provider("gpu0", VGPU=4)),

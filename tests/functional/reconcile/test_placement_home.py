@@ -15,7 +15,7 @@ from agent.daemon.adopt import adopt
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import PlimsollError
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.reconcile.tree_cache import CACHE_FILE
+from agent.reconcile.placement_memory import CACHE_FILE
 from agent.status.overview import HostState
 from drivers.fake.host import Nic
 

@@ -1,4 +1,7 @@
-"""Reshapes in the pass, on each placement: all or nothing, exactly once, and back again."""
+"""Reshapes in the pass, on each placement: all or nothing, exactly once, and back again.
+
+Whether Placement executed one that it did not answer, is read from what it holds.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,11 @@ from kits.reshape_load import Load, loaded, reshaped
 from kits.tracker import Crash, Death, fast_directory, request
 
 from agent.driver import Description, MoveInstruction
-from agent.errors import DoesNotFit, PlacementFull, PlacementUnavailable, ReshapeRefused
+from agent.errors import DoesNotFit, PlacementConflict, PlacementFull, PlacementUnavailable, ReshapeRefused
 from agent.placement.client import ConsumerAllocations
 from agent.reconcile import reshape_runner
+from agent.reconcile.reshape_runner import fence_and_check, was_executed
+from agent.reshape.receipt import Receipt
 
 FLAT = (host(VGPU=8),)
 NESTED = (host(), provider("gpu0", VGPU=4), provider("gpu1", VGPU=4))
@@ -480,3 +485,39 @@ def test_a_thousand_consumers_get_through_twenty_claims_a_second(tmp_path: Path)
             while load.done < 3:
                 time.sleep(0.01)
             assert reshaped(world, 1000).asked < 24
+
+
+TO_GPU = MoveInstruction(HOST, {"VGPU": 4}, "gpu0", {uuid_of("a"): {"VGPU": 1}})
+
+
+@pytest.fixture
+def used(world: World) -> World:
+    world.see(host(VGPU=4))
+    world.hold("a", node1={"VGPU": 1})
+    return world
+
+
+def unanswered(world: World, *, executed: bool) -> Receipt:
+    """The intent of a reshape whose request got no answer, `executed` or not."""
+    with world.tap.gone_from("POST /reshaper", after=executed):
+        report = world.see(host(), provider("gpu0", VGPU=4), moves=(TO_GPU,))
+    assert isinstance(report.error, PlacementUnavailable)
+    (receipt,) = world.journal.reshapes(done=False).values()
+    return receipt
+
+
+@pytest.mark.parametrize("executed", [True, False])
+def test_the_outcome_is_read_from_placement(used: World, executed: bool) -> None:
+    receipt = unanswered(used, executed=executed)
+    assert was_executed(used.client, ROOT, receipt) is executed
+    assert fence_and_check(used.client, ROOT, receipt) is executed
+
+
+def test_after_the_fence_a_late_request_is_rejected(used: World) -> None:
+    receipt = unanswered(used, executed=False)
+    assert fence_and_check(used.client, ROOT, receipt) is False
+    inventories = {
+        uuid: (generation, used.tree()[uuid].inventories) for uuid, generation in receipt.generations.items()
+    }
+    with pytest.raises(PlacementConflict):
+        used.client.reshape(inventories)

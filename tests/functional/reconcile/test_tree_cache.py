@@ -10,7 +10,7 @@ from kits.placements import Placement
 
 from agent.config.settings import Settings
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.reconcile.tree_cache import CACHE_FILE
+from agent.reconcile.placement_memory import CACHE_FILE
 from agent.status.overview import HostState
 from agent.tree import Inventory, Provider
 
