@@ -32,14 +32,13 @@ from agent.errors import (
 )
 from agent.moves.states import Move, moving_conflict
 from agent.placement.client import ConsumerAllocations
-from agent.tracker.claim_attempt import ClaimAttempt
+from agent.tracker.claim_attempt import ClaimAttempt, withdraw
 from agent.tracker.context import TrackerContext
 from agent.tracker.follow_guest import extend_claim
 from agent.tracker.follow_moves import MigrationLinker
 from agent.tracker.guarded_write import checked
 from agent.tracker.guest_demand import GuestDemand, reserved_for, restrict, restricted
 from agent.tracker.replace_claim import replace_claim
-from agent.tracker.withdraw import withdraw
 
 LOG = log.get(__name__)
 

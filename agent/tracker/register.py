@@ -16,6 +16,7 @@ from agent.claims.rows import Row
 from agent.driver import Guest
 from agent.errors import PlimsollError, StateError, StateUnknown
 from agent.moves.states import MOVE_TRANSITIONS, Move, MoveKind, MoveState, MoveStep, claims_of
+from agent.placement.client import AllocationObserver, ConsumerAllocations
 from agent.providers.caps import Caps
 from agent.providers.resolve import OwnedProviders
 from agent.reshape.claimed_units import ExactUnits
@@ -581,3 +582,28 @@ def _detail(claim: Claim) -> str:
     """The claim's name and amounts for the journal's history, which outlives the claim."""
     amounts = ", ".join(f"{amount} {name}" for name, amount in sorted(claim.request.resources.items()))
     return f"{claim.request.name}: {amounts}" if claim.request.name else amounts
+
+
+class HeldColumn(AllocationObserver):
+    """Enters into the register what one client reads and writes. Any thread may call.
+
+    So the book's held column follows all that the agent's client reads and writes of consumers' allocations.
+    """
+
+    def __init__(self, register: Register) -> None:
+        self._register = register
+
+    def read(self, consumer: str, ask: Callable[[], ConsumerAllocations]) -> ConsumerAllocations:
+        """Enter what Placement says, unless the agent wrote the consumer while Placement answered."""
+        with self._register.reading() as reading:
+            held = ask()
+            self._register.enter_held(consumer, held.allocations, reading)
+        return held
+
+    def wrote(self, writes: Iterable[ConsumerAllocations]) -> None:
+        """Enter what Placement holds from now on."""
+        self._register.enter_written({write.consumer: write.allocations for write in writes})
+
+    def waited(self, consumers: Iterable[str], why: str) -> None:
+        """Enter it into the history: who looks for the reason of a late answer finds it there."""
+        self._register.note_wait(consumers, why)

@@ -51,10 +51,9 @@ from agent.tracker.follow_use import UseFollower
 from agent.tracker.guarded_write import GuardedWriter, checked
 from agent.tracker.guest_demand import GuestDemand
 from agent.tracker.handles import ClaimHandle, MoveHandle
-from agent.tracker.held_column import HeldColumn
 from agent.tracker.left_places import Departures
 from agent.tracker.moves import MoveOperations
-from agent.tracker.register import ClaimAndMove, HostSnapshot, Register, StepObserver
+from agent.tracker.register import ClaimAndMove, HeldColumn, HostSnapshot, Register, StepObserver
 from agent.tracker.turns import Turns
 from agent.tree import ProviderTree
 

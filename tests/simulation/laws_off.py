@@ -29,7 +29,7 @@ from agent.reconcile.one_writer import Writer
 from agent.reconcile.placement_memory import AllocationCache
 from agent.reshape import relocate
 from agent.state.journal import Journal, PendingWrite
-from agent.tracker import withdraw
+from agent.tracker import claim_attempt
 from agent.tracker.doubts import Doubts
 from agent.tracker.end_move import MoveFinisher
 from agent.tracker.guarded_write import GuardedWriter
@@ -160,7 +160,7 @@ def _release() -> Patches:
             )
         }
 
-    return [patch.object(withdraw, "_remainder", remembered)]
+    return [patch.object(claim_attempt, "_remainder", remembered)]
 
 
 def _recovery() -> Patches:

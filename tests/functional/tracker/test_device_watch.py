@@ -1,4 +1,4 @@
-"""The agent offers no device that is not well: agent.tracker.device_watch, and the modules that use it."""
+"""The agent offers no device that is not well: agent.tracker.cordons, and the modules that use it."""
 
 from __future__ import annotations
 

@@ -373,7 +373,7 @@ def test_a_begin_that_was_not_answered_in_time_moves_nothing_when_it_is_done(
     assert agent.tracker.begin_move(asked, kind, MIGRATION).move.state is MoveState.BEGUN
 
 
-# agent.tracker.choose_move: what a begin makes of allocations that other clients wrote
+# agent.tracker.begin_move: what a begin makes of allocations that other clients wrote
 
 
 def test_a_move_that_a_control_plane_began_is_adopted(claimed: World) -> None:

@@ -630,7 +630,7 @@ def test_a_unit_of_another_consumer_is_refused_with_its_name(kit: Kit) -> None:
     assert kit.tracker.fit(request(str(uuid4()), SRIOV_NET_VF=1)).fits
 
 
-# agent.tracker.withdraw: what is taken out of Placement, and what stays
+# agent.tracker.claim_attempt: what is taken out of Placement, and what stays
 
 
 def test_a_release_is_one_read_and_one_write(kit: Kit) -> None:

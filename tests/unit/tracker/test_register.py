@@ -1,4 +1,6 @@
-"""The register: its steps are those of the tables, and memory is what the disk is."""
+"""The register: its steps are those of the tables, and memory is what the disk is. The held column follows
+what the client reads and writes.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,10 @@ from agent.claims.claim import CLAIM_TRANSITIONS, Claim, ClaimState, ClaimStep
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.errors import StateError
 from agent.moves.states import MOVE_TRANSITIONS, Move, MoveKind, MoveRole, MoveState, MoveStep
+from agent.placement.client import ConsumerAllocations
 from agent.state.journal import Journal, PendingWrite
 from agent.tracker import register as register_module
-from agent.tracker.register import Register
+from agent.tracker.register import HeldColumn, Register
 
 CONSUMER, OTHER, MIGRATION, HOST = (str(uuid5(UUID(int=4), name)) for name in ("a", "b", "move", "host"))
 
@@ -158,3 +161,19 @@ def test_each_step_is_reported_to_the_observer(journal: Journal) -> None:
     register.step_claim(ClaimStep.BEGIN, OTHER, claim_of(OTHER))
     register.step_move(MoveStep.BEGIN, move_of())
     assert steps == [(ClaimStep.BEGIN, None), (MoveStep.BEGIN, MoveKind.RESIZE)]
+
+
+def test_a_read_that_began_before_a_write_does_not_undo_it(tmp_path: Path) -> None:
+    with closing(Journal.open(tmp_path)) as journal:
+        register = Register(journal)
+        column = HeldColumn(register)
+        old, new = (ConsumerAllocations("web1", {"host": {"VCPU": amount}}) for amount in (1, 2))
+
+        def ask() -> ConsumerAllocations:
+            column.wrote([new])
+            return old
+
+        assert column.read("web1", ask) == old
+        assert register.under_lock(lambda book: book.held_by("web1")) == new.allocations
+        assert column.read("web1", lambda: old) == old
+        assert register.under_lock(lambda book: book.held_by("web1")) == old.allocations
