@@ -139,10 +139,10 @@ class Book:
         migrations = self._migrations()
         for instance in sorted(self._unheld):
             row = self._rows[instance]
-            if instance in self._departed and row.guest is None:
-                continue  # the instance is on another host, and so is its guest
             if instance in migrations:
                 row = self._with_place(row, migrations[instance])
+            elif instance in self._departed and row.guest is None:
+                continue  # the instance is on another host, and so is its guest
             rest = row.unclaimed if self._growing & row.claimed.keys() else row.unheld
             if rest:
                 unheld[instance] = rest
@@ -163,8 +163,11 @@ class Book:
                         continue
                     if is_exact:
                         holds = self.holds_place(consumer, instance)
+                    elif row.guest is None:
+                        has = self._in_own_tree(self.held_by(consumer))
+                        holds = bool(has) and not beyond(has, row.claimed_amounts)
                     else:
-                        holds = row.guest is not None and self._with_place(row, consumer).unheld != row.unheld
+                        holds = self._with_place(row, consumer).unheld != row.unheld
                     if holds:
                         found[instance] = consumer
                         break

@@ -24,6 +24,7 @@ from agent.claims.doubt import BARRED, Doubt, DoubtfulWrite, DoubtKind, DoubtSta
 from agent.errors import PlacementConflict, PlacementError, PlacementFull, PlacementUnavailable
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.replies import WriteDone, WriteOutcome, WriteRefused, WriteUnknown
+from agent.shapes import Allocations
 from agent.tracker.doubts import Doubts
 from agent.tree import Inventory
 
@@ -50,6 +51,11 @@ class GuardedWriter:
     def __init__(self, client: PlacementClient, doubts: Doubts) -> None:
         self._client = client
         self._doubts = doubts
+
+    def given_in_doubt(self, consumer: str) -> tuple[Allocations, ...]:
+        """What the writes of unknown outcome, fenced or not, give the consumer; not those that give nothing."""
+        doubts = self._doubts.of([consumer])
+        return tuple(given for doubt in doubts if (given := doubt.gives(consumer)))
 
     def send(
         self, kind: DoubtKind, *writes: ConsumerAllocations, inventories: Inventories | None = None

@@ -8,6 +8,7 @@ looked for wherever the reshapes of this host may have led it.
 """
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 
@@ -45,7 +46,16 @@ class LeftPlaces:
 
     def whereabouts(self, place: Claim) -> list[Allocations]:
         """The own parts of the allocations that the place may have now; see `Register.whereabouts`."""
-        return [self.own_part(each.allocations) for each in self._context.register.whereabouts(place)]
+        return [self.own_part(each.allocations) for each in self._wherever(place)]
+
+    def _wherever(self, place: Claim) -> list[Claim]:
+        """The place as it is recorded, as writes of unknown outcome give it, and where reshapes led these.
+
+        The source of a move may have extended the place without an answer, and the migration has it so.
+        """
+        written = self._context.writer.given_in_doubt(place.consumer)
+        places = [place, *(replace(place, allocations=given) for given in written)]
+        return list(chain.from_iterable(map(self._context.register.whereabouts, places)))
 
     def read_holders(self, places: Iterable[Claim]) -> None:
         """Read who holds what on the own providers of these places. Read their instances before."""
@@ -76,7 +86,7 @@ class LeftPlaces:
         return next(
             (
                 each
-                for each in self._context.register.whereabouts(place)
+                for each in self._wherever(place)
                 if has_taken_over(each.allocations, holder(instance), holder(other), is_own)
             ),
             None,
@@ -90,11 +100,7 @@ class LeftPlaces:
         if instance.allocations == place.allocations:
             return None
         return next(
-            (
-                each
-                for each in self._context.register.whereabouts(place)
-                if each.allocations == instance.allocations
-            ),
+            (each for each in self._wherever(place) if each.allocations == instance.allocations),
             None,
         )
 
@@ -138,7 +144,7 @@ class LeftPlaces:
 
     def _holders(self, place: Claim, ask: Callable[[Book, Claim], Iterable[str]]) -> list[str]:
         """What `ask` says of the place wherever it may be now, each consumer once."""
-        places = self._context.register.whereabouts(place)
+        places = self._wherever(place)
         found = self._context.register.under_lock(lambda book: [ask(book, each) for each in places])
         return list(dict.fromkeys(chain.from_iterable(found)))
 

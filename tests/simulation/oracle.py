@@ -231,6 +231,7 @@ class Oracle:
                 capacity = self._capacity(host, provider.name, name, inventory)
                 claimed = [who for who in grown if self._claims(rows, who, uuid, name)]
                 claimed = [who for who in claimed if host.gone_at.get(who, NEVER) < known_at]
+                claimed = [who for who in claimed if not self._uses(host, who, name, need[who])]
                 if (
                     claimed
                     and sum(need.values()) > capacity
@@ -302,6 +303,14 @@ class Oracle:
             parties = {party for column in columns for party in column}
             needs[key] = {party: max(column[party] for column in columns) for party in parties}
         return needs
+
+    def _uses(self, host: Host, consumer: str, name: str, amount: int) -> bool:
+        """Whether its guest uses so many units of the class, also of a device that has vanished since.
+
+        A claim of just these takes nothing from others that they could have had.
+        """
+        guest = host.guests.get(consumer)
+        return guest is not None and guest.runs and [each for each, _ in guest.units].count(name) >= amount
 
     def _columns(
         self,

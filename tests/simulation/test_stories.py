@@ -169,6 +169,21 @@ def test_what_a_stranger_uses_is_not_claimed_by_another() -> None:
         story.comes_to_rest()
 
 
+def test_a_migration_is_found_that_has_what_a_late_write_gave_the_claim() -> None:
+    """Seed 70255: the source learned the size of the disk, and extended the claim without an answer."""
+    with Story(pooled=True) as story:
+        a, b = story.host("a"), story.host("b")
+        story.gate_lets_in("a", "web1", VCPU=1, MEMORY_MB=1024, DISK_GB=40)
+        story.answers_come()
+        with story.meanwhile():
+            story.next_write("a", Fate.LATE, 1.0)
+            story.looks("a")
+            story.waits(1)
+            b.begins_move("web1", "move1", "live_migrate", **LARGE)
+            story.answers_come()
+        story.comes_to_rest()
+
+
 def test_each_migration_holds_the_place_of_one_guest_whose_instance_left() -> None:
     """The third guest is twice as large, so both migrations together would be a place for it."""
     with Story() as story:

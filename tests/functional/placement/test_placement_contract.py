@@ -113,6 +113,13 @@ STORY = (
         reads=True,
     ),
     Ask("provider_usages", lambda c: c.provider_usages(GPU), {"VGPU": 1}, reads=True),
+    Ask("count_consumers", lambda c: c.count_consumers("MIGRATION", "demo", "admin"), 1, reads=True),
+    Ask(
+        "tree_usages",
+        lambda c: c.tree_usages(HOST, "VCPU", 1),
+        {HOST: {"VCPU": 4}, GPU: {"VGPU": 1}},
+        reads=True,
+    ),
     Ask("reshape", reshape, reads=True, claims=True),
     Ask("read_provider", lambda c: c.read_provider(CARD).inventories, {"VGPU": Inventory(4)}, reads=True),
     Ask("delete_allocations", lambda c: c.delete_allocations(MIGRATION), True),

@@ -222,3 +222,26 @@ def test_the_place_of_a_guest_that_a_control_plane_moves_is_held_once(
             base[slot] for slot in slots if slot[1] == name
         )
     assert after[world.uuid("gpu0"), "PGPU"] == 0
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["running", "no guest"])
+def test_a_part_of_a_claim_that_a_migration_does_not_hold_is_reserved(world: World, runs: bool) -> None:
+    """Another client takes the card out of the allocation; then a control plane moves what is left."""
+    slots, has = capacity(world), claim(world, VCPU=1, MEMORY_MB=1000, PGPU=1)
+    used = {"VCPU": 1, "MEMORY_MB": 1000, "PGPU": 1}
+    (unit,) = has.units[card_of(has)]["PGPU"]
+    guest = Guest(has.consumer, "web1", GuestState.RUNNING, used, (UsedUnit("PGPU", unit, "pci:"),))
+    world.driver.domains = (guest,) if runs else ()
+    drops_the_card(world, has)
+    world.again()
+    check(world, slots, has)
+    held = world.raw.allocations_of(has.consumer)
+    world.raw.write_allocations(
+        ConsumerAllocations(str(uuid4()), held.allocations, consumer_type="MIGRATION"),
+        replace(held, allocations={ELSEWHERE: used}),
+    )
+    for _ in range(2):
+        world.again()
+        offers = offered(world, slots)
+        assert offers[card_of(has), "PGPU"] == 0
+        assert offers[ROOT, "MEMORY_MB"] == slots[ROOT, "MEMORY_MB"] - 1000
