@@ -53,7 +53,7 @@ class GuardedWriter:
         self._doubts = doubts
 
     def given_in_doubt(self, consumer: str) -> tuple[Allocations, ...]:
-        """What the writes of unknown outcome, fenced or not, give the consumer; not those that give nothing."""
+        """What the writes of unknown outcome, fenced or not, give the consumer; none that gives nothing."""
         doubts = self._doubts.of([consumer])
         return tuple(given for doubt in doubts if (given := doubt.gives(consumer)))
 

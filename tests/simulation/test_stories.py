@@ -172,7 +172,7 @@ def test_what_a_stranger_uses_is_not_claimed_by_another() -> None:
 def test_a_migration_is_found_that_has_what_a_late_write_gave_the_claim() -> None:
     """Seed 70255: the source learned the size of the disk, and extended the claim without an answer."""
     with Story(pooled=True) as story:
-        a, b = story.host("a"), story.host("b")
+        b = story.host("b")
         story.gate_lets_in("a", "web1", VCPU=1, MEMORY_MB=1024, DISK_GB=40)
         story.answers_come()
         with story.meanwhile():
