@@ -242,8 +242,10 @@ class DomainNeeds:
     host CPU of their own; `emulator` is that CPU, None where any will do. `cells` are the guest's, by id.
     `page_kib` and `host_cell` are those of a domain without cells. `amounts` {class: amount} are needed
     beside CPUs, memory, disks and devices. `vcpu_ids` are the `vcpus` that the guest starts with, and
-    `memory` is what it would use if it started as it is. `scattered`: memory devices have other pages, or are
-    on other cells of the host, than the guest's cells that they belong to.
+    `memory` is what it would use if it started as it is. `floating` {guest CPU: host CPUs} are those that
+    share the host CPUs that they are pinned to. `scattered`: memory is bound otherwise than strictly, or a
+    guest's cell to several cells of the host, or memory devices have other pages, or are on other cells of
+    the host, than the guest's cells that they belong to.
     """
 
     uuid: str = ""
@@ -262,6 +264,7 @@ class DomainNeeds:
     amounts: Mapping[str, int] = field(default_factory=dict)
     vcpu_ids: frozenset[int] = frozenset()
     memory: tuple[UsedMemory, ...] = ()
+    floating: Mapping[int, frozenset[int]] = field(default_factory=dict)
     scattered: bool = False
 
     def without_places(self) -> "DomainNeeds":

@@ -212,9 +212,9 @@ def _as_it_is(needs: DomainNeeds, asked: ClaimRequest, devices: HostDevices) -> 
 def _has_other_places(needs: DomainNeeds, host: HostCells) -> bool:
     """Whether the domain's CPUs and memory cannot be where a claim with cells would have them.
 
-    A claim has vCPUs without gaps, each on a CPU of its own, and guest cells that have vCPUs, each on another
-    cell of the host with all its CPUs and its memory; the emulator's CPU is on the first one. All pages have
-    one size.
+    A claim has vCPUs without gaps, each on a CPU of its own or on shared CPUs of its cell, and guest cells
+    that have vCPUs, each on another cell of the host with all its CPUs and its memory; the emulator's CPU is
+    on the first one. All pages have one size.
     """
     pins = needs.dedicated
     if not needs.vcpu_ids or not pins.keys() <= needs.vcpu_ids:
@@ -231,6 +231,10 @@ def _has_other_places(needs: DomainNeeds, host: HostCells) -> bool:
         places = {home[cpu] for cpu in named if cpu in home}
         places |= {place for place in (cell.host_cell, needs.host_cell) if place is not None}
         if not cell.cpus or len(places) > 1 or places & taken:
+            return True
+        shared = [each.shared for each in host.cells if each.shared and (not places or each.id in places)]
+        over = [cpus for cpu, cpus in needs.floating.items() if cpu in cell.cpus]
+        if not all(cpus <= of_cell for cpus in over for of_cell in shared):
             return True
         taken |= places
     return needs.scattered or len({cell.page_kib for cell in cells}) > 1

@@ -4,9 +4,11 @@ The driver reports a guest's amounts without providers. An exact unit is on the 
 bound memory on the provider of its cell; but what the row has where the class is no longer stays there, until
 a reshape has moved it. Of the rest, a provider on which the row holds or claims the class has as much as is
 held or claimed there; what exceeds that is spread over the providers with that class, first those of the
-cells that the guest's memory is on, and the host's own before those that it shares.
+cells that the guest's memory is on, and the host's own before those that it shares. So is it with memory that
+may be on any of several cells: which of them has it, no driver can say.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -88,7 +90,7 @@ class _Attribution:
                 if self._rest.get(name, 0) > 0 and not self._has_class(uuid, name):
                     left = amount - self._amounts.get(uuid, {}).get(name, 0)
                     self._add(uuid, name, min(left, self._rest[name]))
-        self._add_bound_memory()
+        self._add_bound_memory(has)
         for name in [name for name, amount in self._rest.items() if amount > 0]:
             self._add_where_it_has(name, has)
             self._spread(name)
@@ -153,19 +155,42 @@ class _Attribution:
                 count -= moved
         self._add(uuid, name, count)
 
-    def _add_bound_memory(self) -> None:
+    def _add_bound_memory(self, has: Usages) -> None:
         cells = {cell.id: cell for cell in self._place.cells.cells}
+        on_several: dict[str, int] = {}
         for memory in self._guest.memory:
             cell = cells.get(memory.cell) if memory.cell is not None else None
             if cell is None:
                 continue
             if self._has_class(cell.provider, _MEMORY):
-                self._add(cell.provider, _MEMORY, min(memory.memory_mb, max(0, self._rest.get(_MEMORY, 0))))
+                if memory.guest_cell is None:
+                    on_several[cell.provider] = on_several.get(cell.provider, 0) + memory.memory_mb
+                else:
+                    self._add(cell.provider, _MEMORY, min(memory.memory_mb, self._left(_MEMORY)))
             if memory.page_kib is not None:
                 name, uuid = page_class(memory.page_kib), cell.page_providers.get(memory.page_kib, "")
                 if self._has_class(uuid, name):
                     pages = -(-memory.memory_mb * KIB_PER_MIB // memory.page_kib)
                     self._add(uuid, name, pages)
+        self._add_on_several(on_several, has)
+
+    def _add_on_several(self, shares: Mapping[str, int], has: Usages) -> None:
+        """Add the memory of these shares {provider: MiB} where the row has it, and the rest as shared."""
+        left = min(sum(shares.values()), self._left(_MEMORY))
+        parts: Counter[str] = Counter()
+        for uuid in shares:
+            more = has.get(uuid, {}).get(_MEMORY, 0) - self._amounts.get(uuid, {}).get(_MEMORY, 0)
+            parts[uuid] = min(left, max(0, more))
+            left -= parts[uuid]
+        for uuid, share in shares.items():
+            more = min(left, max(0, share - parts[uuid]))
+            parts[uuid] += more
+            left -= more
+        for uuid, part in parts.items():
+            self._add(uuid, _MEMORY, part)
+
+    def _left(self, name: str) -> int:
+        return max(0, self._rest.get(name, 0))
 
     def _add_where_it_has(self, name: str, has: Usages) -> None:
         for uuid, amounts in has.items():

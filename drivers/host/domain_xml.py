@@ -245,6 +245,14 @@ class DomainXml:
             for element in self.root.findall("numatune/memnode")
         }
 
+    @property
+    def is_loosely_bound(self) -> bool:
+        """Whether nodes are named otherwise than strictly, or several for one guest cell."""
+        bindings = self.root.findall("numatune/memory") + self.root.findall("numatune/memnode")
+        return any(each.get("mode", "strict") != "strict" for each in bindings) or any(
+            len(nodes) > 1 for nodes in self._cell_nodes.values()
+        )
+
     def _bound_nodes(self, element: Element | None) -> frozenset[int]:
         if element is None or element.get("mode", "strict") != "strict":
             return frozenset()
@@ -479,6 +487,7 @@ def read_needs(
     nodes = sorted(xml.memory_nodes)
     common = xml.cpu_set(root.find("vcpu"))
     pins: dict[int, int | None] = {}
+    floating: dict[int, frozenset[int]] = {}
     if len(common) == 1 and common <= dedicated:
         pins.update(dict.fromkeys(xml.vcpus, min(common)))
     for element in root.findall("cputune/vcpupin"):
@@ -486,8 +495,11 @@ def read_needs(
         if vcpu in xml.later_vcpus:
             continue
         pins.pop(vcpu, None)
+        floating.pop(vcpu, None)
         if len(cpus) < 2:  # one that is pinned to several floats over them; None: none is named yet
             pins[vcpu] = min(cpus, default=None)
+        if cpus and (len(cpus) > 1 or not cpus <= dedicated):
+            floating[vcpu] = cpus
     emulator = xml.cpu_set(root.find("cputune/emulatorpin"))
     cells, scattered = _needed_cells(xml, huge_page_kib)
     isolate = len(emulator) == 1 and emulator <= dedicated and not emulator.intersection(pins.values())
@@ -507,7 +519,8 @@ def read_needs(
         devices=tuple(_needed_devices(xml)),
         vcpu_ids=frozenset() if root.find("vcpu") is None else xml.vcpus,
         memory=tuple(xml.used_memory(huge_page_kib)),
-        scattered=scattered,
+        floating=floating,
+        scattered=scattered or xml.is_loosely_bound,
     )
 
 

@@ -125,6 +125,27 @@ def test_bound_memory_is_on_its_cell_and_the_cpus_beside_it() -> None:
     assert use.amounts == {"cell1": {"VCPU": 3, "MEMORY_MB": 1500}}
 
 
+def test_memory_that_may_be_on_several_cells_is_where_it_is_held_and_the_rest_on_each_evenly() -> None:
+    memory = (UsedMemory(0, 500), UsedMemory(1, 500))
+    uses = guest({"MEMORY_MB": 1000}, memory=memory)
+    for held, used in (
+        ({}, {"cell0": 500, "cell1": 500}),
+        ({"cell1": 1000}, {"cell1": 1000}),
+        ({"cell0": 700, "cell1": 300}, {"cell0": 700, "cell1": 300}),
+        ({"cell0": 100}, {"cell0": 500, "cell1": 500}),
+        ({"cell0": 600}, {"cell0": 600, "cell1": 400}),
+    ):
+        row = Row(GUEST, {GUEST: {uuid: {"MEMORY_MB": amount} for uuid, amount in held.items()}}, guest=uses)
+        assert use_of(row, NESTED).amounts == {uuid: {"MEMORY_MB": amount} for uuid, amount in used.items()}
+
+
+def test_memory_on_one_cell_is_there_before_memory_that_may_be_on_several() -> None:
+    memory = (UsedMemory(0, 200), UsedMemory(1, 200), UsedMemory(1, 600, None, 0))
+    uses = guest({"MEMORY_MB": 1000}, memory=memory)
+    for held in ({"cell1": {"MEMORY_MB": 1000}}, {"cell0": {"MEMORY_MB": 400}, "cell1": {"MEMORY_MB": 600}}):
+        assert use_of(Row(GUEST, {GUEST: held}, guest=uses), NESTED).amounts == held
+
+
 def test_until_a_reshape_moves_it_all_is_used_where_it_is_held_or_claimed() -> None:
     """The driver has the units and the memory on other providers already."""
     held = {"host": {"VCPU": 2, "MEMORY_MB": 1500, "SRIOV_NET_VF": 1}}

@@ -342,6 +342,66 @@ def test_a_domain_that_names_its_places_is_claimed_there(
     assert claim.request.resources == {name: amount for name, amount in amounts.items() if amount}
 
 
+DEDICATED_OF_TWO = frozenset((*range(4, 8), *range(12, 16)))
+WIDE = ("0", "8", "0-3", "0-3,8-11", "5,13", "4-7,12-15", "0-15")
+WHOLE = ("mode='strict' nodeset='{}'", "mode='preferred' nodeset='1'", "mode='interleave' nodeset='0-1'")
+
+
+def _alone(cpus: str | None) -> set[str]:
+    return {cpus} if cpus is not None and cpus.isdecimal() and int(cpus) in DEDICATED_OF_TWO else set()
+
+
+@settings(max_examples=examples(200))
+@given(
+    st.lists(st.sampled_from([None, "5", "13", "14", *WIDE]), min_size=1, max_size=3),
+    st.sampled_from([None, "6", "14", "8", "5,13"]),
+    st.lists(
+        st.sampled_from(
+            ["", *(f"mode='strict' nodeset='{nodes}'" for nodes in ("0", "1", "0-1"))]
+            + [f"mode='{mode}' nodeset='1'" for mode in ("preferred", "restrictive", "interleave")]
+        ),
+        max_size=2,
+    ),
+    st.lists(
+        st.tuples(st.sampled_from(["dimm", "virtio-mem"]), st.sampled_from(["", "1", "0-1"])), max_size=2
+    ),
+    st.sampled_from(["", *(WHOLE[0].format(nodes) for nodes in ("0", "1", "0-1")), *WHOLE[1:]]),
+)
+def test_a_domain_that_names_several_places_for_one_thing_is_claimed_as_it_is(
+    pins: list[str | None], emulator: str | None, cells: list[str], plugged: list[tuple[str, str]], whole: str
+) -> None:
+    """A vCPU that floats over some CPUs, and memory that may be on several cells of the host."""
+    cells = cells[: len(pins)]
+    plugged = plugged if cells else []
+    memory_mb = 512 * len(cells or [""]) + 128 * len(plugged)
+    claim = TWO_CELLS.check(
+        f"<domain type='kvm'><name>web</name><uuid>{UUID}</uuid><memory unit='MiB'>{memory_mb}</memory>"
+        f"<maxMemory slots='8' unit='GiB'>16</maxMemory><vcpu>{len(pins)}</vcpu><cputune>"
+        + "".join(f"<vcpupin vcpu='{cpu}' cpuset='{pin}'/>" for cpu, pin in enumerate(pins) if pin)
+        + (f"<emulatorpin cpuset='{emulator}'/>" if emulator else "")
+        + "</cputune><numatune>"
+        + (f"<memory {whole}/>" if whole else "")
+        + "".join(f"<memnode cellid='{cell}' {bound}/>" for cell, bound in enumerate(cells) if bound)
+        + "</numatune><cpu><numa>"
+        + "".join(
+            f"<cell id='{cell}' cpus='{cell}{f'-{len(pins) - 1}' if cell == len(cells) - 1 else ''}' "
+            "memory='512' unit='MiB'/>"
+            for cell in range(len(cells))
+        )
+        + "</numa></cpu><devices>"
+        + "".join(
+            f"<memory model='{model}'>"
+            + (f"<source><nodemask>{own}</nodemask></source>" if own else "")
+            + "<target><size unit='MiB'>128</size><node>0</node></target></memory>"
+            for model, own in plugged
+        )
+        + "</devices></domain>"
+    )
+    alone = set().union(_alone(emulator), *map(_alone, pins))
+    amounts = {"VCPU": sum(not _alone(pin) for pin in pins), "PCPU": len(alone), "MEMORY_MB": memory_mb}
+    assert claim.request.resources == {name: amount for name, amount in amounts.items() if amount}
+
+
 RECORDED = ["vm-mdev", "vm-vf", "vm-gpu", "vm-both", "vm-vf-inactive", "vm-off", "vm-vendor"]
 
 
