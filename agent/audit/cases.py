@@ -6,7 +6,7 @@ class of the kinds, which judge.
 The first functions are about claims whose records are older than Placement and the guests, as in a restored
 state directory. Such a claim follows what its guest uses, where Placement holds just that. The unit that it
 gets may be that of another claim, which is as old and follows its own guest: then the claims follow
-together.
+together. Where a claim that does not follow has such a unit, no repair is offered, since it would be refused.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ from agent.claims.claim import Claim, ClaimState
 from agent.claims.rows import Row
 from agent.claims.use_difference import UseDifference, use_difference
 from agent.claims.used import IDLE, Place, use_of
-from agent.driver import Guest
+from agent.driver import Guest, GuestState
 from agent.moves.ownership import (
     MoveConsumer,
     SplitAllocations,
@@ -50,11 +50,18 @@ def held_of(observation: Observation, claim: Claim) -> Allocations:
 def is_older(observation: Observation, claim: Claim, held: Allocations) -> bool:
     """Whether the claim's guest runs with just what Placement has, and not with what the claim has.
 
-    `held` is what Placement has.
+    `held` is what Placement has. A definition may be older than the claim. So a guest that is shut off tells
+    only by exact units that its definition names, and only where Placement says that the claim has others.
     """
     if claim.consumer in observation.consumers_in_moves:
         return False
-    by_placement, by_claim = _differences(observation, claim, held)
+    guest = observation.guests.get(claim.consumer)
+    if guest is not None and guest.state in IDLE:
+        now = as_used(observation, claim, held) if held != claim.allocations else None
+        if now is None or set(now.exact) <= set(claim.exact):
+            return False
+        guest = replace(guest, state=GuestState.RUNNING)
+    by_placement, by_claim = _differences(observation, claim, held, guest)
     return by_placement == 0 and bool(by_claim)
 
 
@@ -66,7 +73,8 @@ def is_undecided(observation: Observation, claim: Claim, held: Allocations) -> b
     more = {name for amounts in beyond(held, claim.allocations).values() for name in amounts}
     if by_class(held.values()) != by_class(claim.allocations.values()) or more & _exact(observation, claim):
         return False
-    by_placement, by_claim = _differences(observation, claim, held)
+    guest = observation.guests.get(claim.consumer)
+    by_placement, by_claim = _differences(observation, claim, held, guest)
     return by_claim != 0 or by_placement == 0
 
 
@@ -81,10 +89,11 @@ def used_by_others(observation: Observation, claim: Claim) -> tuple[tuple[str, s
     return tuple((unit, users[name, unit]) for _, name, unit in claim.exact if (name, unit) in users)
 
 
-def _differences(observation: Observation, claim: Claim, held: Allocations) -> tuple[int | None, int | None]:
+def _differences(
+    observation: Observation, claim: Claim, held: Allocations, guest: Guest | None
+) -> tuple[int | None, int | None]:
     """By how much the guest's use differs from what Placement has, and from the claim; None: unknown."""
     consumer, place = claim.consumer, observation.place
-    guest = observation.guests.get(consumer)
     row = Row(consumer, {consumer: held}, {}, guest)
     by_placement = use_difference(row, place)
     by_claim = use_difference(Row(consumer, {}, {consumer: claim}, guest), place)
@@ -129,14 +138,16 @@ def as_used(observation: Observation, claim: Claim, held: Allocations) -> Claim 
     return replace(claim, request=request, allocations=held, units=units, makings={}, group_units={})
 
 
-def follow_together(observation: Observation, claim: Claim, held: Allocations) -> tuple[FollowGuests, ...]:
+def follow_together(
+    observation: Observation, claim: Claim, held: Allocations
+) -> tuple[tuple[FollowGuests, ...], str]:
     """The step that has the claim follow its guest, and with it the claims whose units it gets; () if none.
 
-    Where such a claim cannot follow as well, the step fails, and names it.
+    Also what stands in its way, as a sentence with the remedy: then the step would be refused, and is none.
     """
     now = as_used(observation, claim, held)
     if now is None:
-        return ()
+        return (), ""
     owners = {
         (name, unit): consumer
         for consumer, each in observation.claims.items()
@@ -153,7 +164,51 @@ def follow_together(observation: Observation, claim: Claim, held: Allocations) -
                 if other_now is not None:
                     found[owner] = other, other_now
                     to_look_at.append(other_now)
-    return (FollowGuests(tuple(pair for _, pair in sorted(found.items()))),)
+    obstacle = _obstacle(observation, {consumer: after for consumer, (_, after) in found.items()}, owners)
+    return (() if obstacle else (FollowGuests(tuple(pair for _, pair in sorted(found.items()))),)), obstacle
+
+
+def _obstacle(
+    observation: Observation, follow: Mapping[str, Claim], owners: Mapping[tuple[str, str], str]
+) -> str:
+    """Why these claims cannot follow their guests, as a sentence; empty if they can.
+
+    `owners` {(class, unit): consumer that claims it}. A claim that ends by itself, or by its own repair, is
+    no obstacle.
+    """
+    users: dict[tuple[str, str], set[str]] = {}
+    for consumer, after in follow.items():
+        for _, name, unit in after.exact:
+            users.setdefault((name, unit), set()).add(consumer)
+    for guest in observation.guests.values():
+        for used in guest.units:
+            if guest.state not in IDLE and (used.resource_class, used.unit) in users:
+                users[used.resource_class, used.unit].add(guest.uuid)
+    for (name, unit), consumers in sorted(users.items()):
+        if len(consumers) > 1:
+            return (
+                f"Nothing is repaired while the guests {' and '.join(sorted(consumers))} have the same "
+                f"{name} {unit}: take it from one of them."
+            )
+    for (name, unit), consumers in sorted(users.items()):
+        owner = owners.get((name, unit))
+        if owner is not None and owner not in follow and _stays(observation, owner):
+            return (
+                f"Nothing is repaired while the claim of {owner} has the {name} {unit}, which is the guest "
+                f"{', '.join(consumers)}'s: release it (`plimsoll release --force` where its guest runs), "
+                "repair again, and claim for it after that."
+            )
+    return ""
+
+
+def _stays(observation: Observation, consumer: str) -> bool:
+    """Whether neither a move, nor an operation, nor the repair of a leaked claim may end this claim."""
+    if consumer in observation.consumers_in_moves:
+        return False
+    if observation.claims[consumer].state is not ClaimState.CLAIMED:
+        return False
+    known = (observation.guests, observation.consumers, observation.lost, observation.elsewhere)
+    return any(consumer in each for each in known)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +286,7 @@ class ConsumerCase:
 
     @property
     def is_outdated(self) -> bool:
-        """Whether the guest runs with just what Placement has here, and not with what the claim has.
+        """Whether the guest has just what Placement has here, and not what the claim has; see `is_older`.
 
         Then the claim's record is the oldest of the three, as in a restored journal.
         """
@@ -252,9 +307,12 @@ class ConsumerCase:
         return used_by_others(self.observation, self.claim)
 
     @property
-    def follows(self) -> tuple[FollowGuests, ...]:
-        """The repair of a claim that is outdated; empty where what Placement has does not say all of it."""
-        return follow_together(self.observation, self.claim, self._placed_here) if self.claim else ()
+    def follows(self) -> tuple[tuple[FollowGuests, ...], str]:
+        """The repair of a claim that is outdated, and what stands in its way; see `follow_together`.
+
+        Both are empty where what Placement has does not say all of it.
+        """
+        return follow_together(self.observation, self.claim, self._placed_here) if self.claim else ((), "")
 
     @property
     def is_on_other_providers(self) -> bool:

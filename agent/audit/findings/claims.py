@@ -13,6 +13,7 @@ from dataclasses import replace
 from agent.audit.cases import ConsumerCase, FindingKind, TableRow
 from agent.audit.finding import Deliver, DropClaim, Finding, FollowGuests, FollowReshape, WriteAllocations
 from agent.claims.claim import ClaimState
+from agent.claims.used import IDLE
 from agent.errors import counted
 from agent.moves.ownership import reduce_allocations
 from agent.placement.client import ConsumerAllocations
@@ -110,10 +111,12 @@ class AmountsDiffer(FindingKind):
             "no",
         ),
         TableRow(
-            "The same, or other providers, and the guest runs with just what Placement has: the claim's "
-            "record is older, as in a state directory that was restored from a copy.",
+            "The same, or other providers, and the guest runs with just what Placement has, or is shut off "
+            "and its definition names the exact units that Placement has: the claim's record is older, as in "
+            "a state directory that was restored from a copy.",
             "The claim gets what the guest uses, together with those whose units it gets. None for a claim "
-            "with NUMA cells: release it, and claim again.",
+            "with NUMA cells: release it, and claim again. None while another claim that does not follow has "
+            "one of the units: release that one, repair again, and claim for it after that.",
             "no",
         ),
     )
@@ -220,12 +223,15 @@ def _which_is_newer(kind: str, case: ConsumerCase) -> Finding | None:
     """
     repair: tuple[FollowGuests, ...] = ()
     if case.is_outdated:
-        repair = case.follows
+        repair, obstacle = case.follows
+        has = "is defined with" if case.guest is not None and case.guest.state in IDLE else "uses"
         reason = (
-            f"The guest {case.consumer} uses what Placement has for it, and its claim has something else: "
+            f"The guest {case.consumer} {has} what Placement has for it, and its claim has something else: "
             "the claim's record is older, as in a state directory that was restored from a copy."
         )
-        if not repair:
+        if obstacle:
+            reason += f" {obstacle}"
+        elif not repair:
             reason += " Release it (`plimsoll release --force`), and claim for the instance again."
     elif case.is_undecided:
         reason = (

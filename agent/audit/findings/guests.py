@@ -286,7 +286,8 @@ class AnotherUnit(FindingKind):
             "A guest uses another exact unit (a device, a virtual function, a dedicated CPU) than its claim "
             "has, while it runs.",
             "The claim gets the units that the guest uses, together with the claims whose units these are, "
-            "if their guests use others as well. Else none: give the guest the units of its claim.",
+            "if their guests use others as well. Else none: give the guest the units of its claim, or "
+            "release the claim that has them.",
             "no",
         ),
         TableRow(
@@ -304,12 +305,18 @@ class AnotherUnit(FindingKind):
                 f"the {name} {', '.join(used)} instead of {', '.join(claimed)}"
                 for name, (claimed, used) in sorted(use.swapped.items())
             ]
-            repair = _follows(case)
+            repair, obstacle = _follows(case)
+            if repair:
+                remedy = "The claim may follow the guest."
+            elif obstacle:
+                remedy = f"{obstacle} Or give the guest {case.instance} the units of its claim."
+            else:
+                remedy = "Give it those of its claim."
             yield Finding(
                 self.name,
                 case.instance,
                 f"The guest {case.instance} uses other units than its claim has: {'; '.join(clauses)}. "
-                + ("The claim may follow the guest." if repair else "Give it those of its claim."),
+                + remedy,
                 {
                     **case.evidence,
                     "units": {
@@ -332,14 +339,17 @@ class AnotherUnit(FindingKind):
                 )
 
 
-def _follows(case: RowCase) -> tuple[FollowGuests, ...]:
-    """The claim follows its guest where Placement has the same as before, and not while units are made."""
+def _follows(case: RowCase) -> tuple[tuple[FollowGuests, ...], str]:
+    """The repair, and what stands in its way; see `follow_together`.
+
+    The claim follows its guest where Placement has the same as before, and not while units are made.
+    """
     claim, observation = case.row.claimed.get(case.instance), case.observation
     if claim is None or claim.makings or case.is_moving:
-        return ()
+        return (), ""
     held = held_of(observation, claim)
     if held != claim.allocations or not is_older(observation, claim, held):
-        return ()
+        return (), ""
     return follow_together(observation, claim, held)
 
 

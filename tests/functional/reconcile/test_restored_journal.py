@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from kits.reshape_hosts import VF, Hosts, asks, guest_of
 
 from agent.audit.auditor import Auditor, AuditReport
 from agent.claims.claim import Claim
+from agent.driver import GuestState
 from agent.moves.states import MoveKind, MoveState
 from agent.placement.client import PlacementClient
 from agent.reconcile.pass_steps import PassSteps
+from agent.shapes import Allocations
 
 WEB, OTHER, NEXT, MIGRATION = (uuid_of(name) for name in ("web", "other", "next", "web moves"))
 AMOUNTS = {"VCPU": 1, "MEMORY_MB": 512}
@@ -208,6 +211,7 @@ def test_a_claim_can_be_resized_and_moved_away_afterwards(world: Restored) -> No
 
 
 WITH_CARD, WITH_VF, BOTH = {"VCPU": 1, "VGPU": 1}, {"VCPU": 1, VF: 1}, {"VGPU": 2, VF: 1, "VCPU": 3}
+CARD_AND_VF = {"VCPU": 1, "VGPU": 2, VF: 1}
 
 
 @pytest.mark.first_variant
@@ -232,6 +236,58 @@ def test_claims_of_before_they_were_released_and_made_anew_follow_the_guests_in_
     since: Mapping[str, Mapping[str, int]],
     runs: tuple[str, ...],
 ) -> None:
+    now, held = restore_from_before(world, then, since, runs)
+    report = world.heal()
+    assert not report.failed and not report.left
+    check_follows(world, now, held)
+
+
+@pytest.mark.first_variant
+def test_a_claim_whose_guest_is_shut_off_follows_its_definition_where_placement_has_just_that(
+    world: Restored,
+) -> None:
+    """Two guests have each other's card and function, and one of them does not run.
+
+    Placement tells that by the card's provider, or, where all units are on one provider, by other amounts.
+    """
+    then = {WEB: CARD_AND_VF, OTHER: CARD_AND_VF}
+    place = {**CARD_AND_VF, "VCPU": 2} if world.a.driver.describe().providers[0].units else CARD_AND_VF
+    now, held = restore_from_before(world, then, {OTHER: place, WEB: place}, (WEB,), off=(OTHER,))
+    report = world.heal()
+    assert not report.failed and not report.left
+    check_follows(world, now, held)
+
+
+@pytest.mark.first_variant
+def test_no_repair_is_offered_that_a_claim_which_does_not_follow_would_refuse(world: Restored) -> None:
+    """Placement tells functions of one card not apart, so a definition alone does not say who has which."""
+    since = {NEXT: WITH_VF, OTHER: WITH_VF, WEB: WITH_VF}
+    then = {OTHER: WITH_VF, WEB: WITH_VF, NEXT: WITH_VF}
+    now, held = restore_from_before(world, then, since, (WEB, NEXT), off=(OTHER,))
+    a = world.a
+    assert {who: claim.allocations for who, claim in a.tracker.claims().items()} == held
+    report = world.heal()
+    assert not report.failed and not report.healed
+    told = {finding.subject: finding for finding in report.left if finding.kind == "another unit"}
+    assert told.keys() == {WEB, NEXT}
+    for finding in told.values():
+        assert not finding.repair
+        assert f"Nothing is repaired while the claim of {OTHER} has the {VF}" in finding.reason
+        assert "plimsoll release" in finding.reason
+    assert a.tracker.release(OTHER)
+    assert not world.heal().failed
+    a.claim(OTHER, **WITH_VF)
+    check_follows(world, now, held)
+
+
+def restore_from_before(
+    world: Restored,
+    then: Mapping[str, Mapping[str, int]],
+    since: Mapping[str, Mapping[str, int]],
+    runs: tuple[str, ...],
+    off: tuple[str, ...] = (),
+) -> tuple[dict[str, Claim], dict[str, Allocations]]:
+    """A journal of when `then` was claimed, beside guests of `since`; the claims and allocations of now."""
     a = world.a
     for who, place in then.items():
         a.claim(who, **place)
@@ -241,19 +297,22 @@ def test_claims_of_before_they_were_released_and_made_anew_follow_the_guests_in_
         a.tracker.release(who)
     for who, place in since.items():
         a.claim(who, **place)
-    now = a.tracker.claims()
-    a.guests(*(guest_of(now[who]) for who in runs))
+    now = dict(a.tracker.claims())
+    idle = (replace(guest_of(now[who]), state=GuestState.SHUTOFF) for who in off)
+    a.guests(*(guest_of(now[who]) for who in runs), *idle)
     held = {who: world.hosts.raw.allocations_of(who).allocations for who in since}
     world.restore()
-    report = world.heal()
-    assert not report.failed and not report.left
-    assert {who: world.hosts.raw.allocations_of(who).allocations for who in since} == held
-    claims = a.tracker.claims()
+    return now, held
+
+
+def check_follows(world: Restored, now: Mapping[str, Claim], held: Mapping[str, Allocations]) -> None:
+    assert {who: world.hosts.raw.allocations_of(who).allocations for who in held} == held
+    claims = world.a.tracker.claims()
     assert {who: (claim.allocations, sorted(claim.exact)) for who, claim in claims.items()} == {
         who: (claim.allocations, sorted(claim.exact)) for who, claim in now.items()
     }
-    a.look()
-    a.check()
+    world.a.look()
+    world.a.check()
     assert world.findings() == []
 
 

@@ -15,6 +15,7 @@ from kits.audit import (
     a_move,
     claimed,
     consumer_case,
+    in_state,
     move_case,
     observe,
     row_findings,
@@ -26,7 +27,7 @@ from agent.audit.cases import FindingKind, RowCase, as_used, follow_together, he
 from agent.audit.finding import FollowGuests, WriteAllocations
 from agent.audit.findings import judge_consumer
 from agent.claims.claim import ClaimState
-from agent.driver import Guest, UsedUnit
+from agent.driver import Guest, GuestState, UsedUnit
 from agent.moves.states import MoveRole, MoveState, claims_of
 from agent.shapes import Allocations
 
@@ -164,14 +165,63 @@ def test_a_guest_with_another_unit_of_what_placement_has_is_newer_than_its_claim
 def test_claims_follow_together_where_both_guests_tell() -> None:
     claims = {CONSUMER: CLAIM, SECOND.consumer: SECOND}
     guests = [user(CONSUMER, FREE), user(SECOND.consumer, OWN)]
-    (step,) = follow_together(observe(claims, guests=guests), CLAIM, CLAIM.allocations)
-    assert isinstance(step, FollowGuests)
+    (step,), obstacle = follow_together(observe(claims, guests=guests), CLAIM, CLAIM.allocations)
+    assert isinstance(step, FollowGuests) and not obstacle
     assert {after.consumer: [unit for *_, unit in after.exact] for _, after in step.records} == {
         CONSUMER: [FREE],
         SECOND.consumer: [OWN],
     }
-    (step,) = follow_together(observe(claims, guests=guests[:1]), CLAIM, CLAIM.allocations)
-    assert [before.consumer for before, _ in step.records] == [CONSUMER], "which is refused when executed"
+
+
+@pytest.mark.parametrize(
+    ("second", "told"),
+    [
+        ((), f"while the claim of {SECOND.consumer} has the SRIOV_NET_VF {FREE}"),
+        ((in_state(GuestState.SHUTOFF, user(SECOND.consumer, OWN)),), f"the claim of {SECOND.consumer} has"),
+        ((user(SECOND.consumer, FREE),), f"have the same SRIOV_NET_VF {FREE}: take it from one of them"),
+        ((user(uuid_of("other"), FREE), user(SECOND.consumer, OWN)), "have the same SRIOV_NET_VF"),
+    ],
+    ids=["no guest", "shut off, and Placement tells nothing", "uses it too", "a third one uses it"],
+)
+def test_claims_do_not_follow_where_one_of_their_units_stays_with_another(
+    second: tuple[Guest, ...], told: str
+) -> None:
+    """The step would be refused, so it is not offered; what stands in its way is named with a remedy."""
+    observation = observe({CONSUMER: CLAIM, SECOND.consumer: SECOND}, guests=[user(CONSUMER, FREE), *second])
+    steps, obstacle = follow_together(observation, CLAIM, CLAIM.allocations)
+    assert steps == () and obstacle.startswith("Nothing is repaired") and told in obstacle
+
+
+def test_a_claim_that_ends_by_itself_does_not_stand_in_the_way() -> None:
+    guests = [user(CONSUMER, FREE)]
+    claims = {CONSUMER: CLAIM, SECOND.consumer: SECOND}
+    leaked = observe(claims, guests=guests, placed={CONSUMER: CLAIM.allocations})
+    released = observe(
+        {**claims, SECOND.consumer: replace(SECOND, state=ClaimState.RELEASING)}, guests=guests
+    )
+    for observation in (leaked, released):
+        (step,), obstacle = follow_together(observation, CLAIM, CLAIM.allocations)
+        assert [before.consumer for before, _ in step.records] == [CONSUMER] and not obstacle
+    lost = replace(leaked, lost=frozenset({SECOND.consumer}))
+    assert not follow_together(lost, CLAIM, CLAIM.allocations)[0], "it is kept, and written again"
+
+
+def test_a_guest_that_is_shut_off_tells_only_with_placement_and_by_a_unit() -> None:
+    """Its definition may be from before the claim; it is believed where Placement says just the same."""
+    host, nic = uuid_of("host"), {"SRIOV_NET_VF": 1}
+    more = {host: {"VCPU": 2}, NIC: nic}
+    one = CLAIM.allocations
+    told = in_state(GuestState.SHUTOFF, user(CONSUMER, FREE, 2))
+
+    def tells(held: Allocations, guest: Guest) -> bool:
+        return is_older(observe({CONSUMER: CLAIM}, guests=[guest], placed={CONSUMER: held}), CLAIM, held)
+
+    assert tells(more, told)
+    assert not tells(one, replace(told, resources={**told.resources, "VCPU": 1})), "as claimed: a guess"
+    assert not tells(one, told), "Placement has as many CPUs as the claim"
+    assert not tells(more, in_state(GuestState.SHUTOFF, user(CONSUMER, OWN, 2))), "it has the claim's unit"
+    assert not tells(more, replace(told, units=())), "no unit tells"
+    assert not tells(more, replace(told, problem="odd XML"))
 
 
 def test_a_claim_whose_unit_another_guest_uses_is_not_written_again() -> None:
