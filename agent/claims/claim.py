@@ -394,14 +394,14 @@ class Restriction:
     """What the consumer's later fits must give it.
 
     `units` are exact units that it must get; of their classes it gets no others, but of those in `others`.
-    `bound` {group suffix: provider uuid} restricts its groups to one provider each, and `dealt` says which of
+    `bound` {group suffix: provider uuids} restricts its groups to these providers, and `dealt` says which of
     the `units` each group gets. `pins` {guest CPU: host CPU}, `emulator` (a host CPU) and `cells`
     {guest cell: host cell} say where its CPUs, its emulator's threads and its cells must be.
     """
 
     units: Units = field(default_factory=dict)
     others: frozenset[str] = frozenset()
-    bound: Mapping[str, str] = field(default_factory=dict)
+    bound: Mapping[str, frozenset[str]] = field(default_factory=dict)
     dealt: GroupUnits = field(default_factory=dict)
     pins: Mapping[int, int] = field(default_factory=dict)
     cells: Mapping[int, int] = field(default_factory=dict)

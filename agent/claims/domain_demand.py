@@ -157,19 +157,16 @@ def demand_of_domain(needs: DomainNeeds, asked: ClaimRequest, devices: HostDevic
 
 @dataclass(frozen=True, slots=True)
 class _AsItIs:
-    """What a domain uses of CPUs and memory where it names the places itself: its claim has no cells.
+    """What a domain uses of CPUs and memory where it names the places: its claim has no cells.
 
-    `groups` are for what is on one provider each, as `bound`, `units` and `dealt` of a `Restriction` say.
+    `groups` are for what must be on certain providers, as `bound`, `units` and `dealt` of a Restriction say.
     """
 
     amounts: Mapping[str, int]
     groups: tuple[RequestGroup, ...]
-    bound: Mapping[str, str]
+    bound: Mapping[str, frozenset[str]]
     units: Units
-
-    @property
-    def dealt(self) -> dict[str, Mapping[str, tuple[str, ...]]]:
-        return {suffix: self.units[uuid] for suffix, uuid in self.bound.items() if uuid in self.units}
+    dealt: Mapping[str, Mapping[str, tuple[str, ...]]]
 
 
 def _as_it_is(needs: DomainNeeds, asked: ClaimRequest, devices: HostDevices) -> _AsItIs | None:
@@ -179,10 +176,16 @@ def _as_it_is(needs: DomainNeeds, asked: ClaimRequest, devices: HostDevices) -> 
     """
     if (
         needs.memory_mb is None
+        or not needs.vcpu_ids
+        or not needs.dedicated.keys() <= needs.vcpu_ids
         or None in needs.dedicated.values()
         or asked.topology != TopologyRequest()
-        or not _has_other_places(needs, devices.cells)
     ):
+        return None
+    cells = {cell.id: cell.provider for cell in devices.cells.cells}
+    memory = _bound_memory(needs.memory, needs.memory_mb, devices.host, cells)
+    several, several_mb = _memory_on_several(needs.memory, needs.memory_mb, devices.host, cells)
+    if not several and not _has_other_places(needs, devices.cells):
         return None
     cpus = {pin for pin in needs.dedicated.values() if pin is not None}
     if needs.emulator is not None:
@@ -199,14 +202,22 @@ def _as_it_is(needs: DomainNeeds, asked: ClaimRequest, devices: HostDevices) -> 
         for uuid, classes in devices.offered.items()
         if (named := tuple(str(cpu) for cpu in sorted(cpus) if str(cpu) in classes.get("PCPU", ())))
     }
-    cells = {cell.id: cell.provider for cell in devices.cells.cells}
-    memory = _bound_memory(needs.memory, needs.memory_mb, devices.host, cells)
-    bound = {f"_place{number}": uuid for number, uuid in enumerate(sorted({*units, *memory}), start=1)}
+    places = {f"_place{number}": uuid for number, uuid in enumerate(sorted({*units, *memory}), start=1)}
     groups = []
-    for suffix, uuid in bound.items():
+    for suffix, uuid in places.items():
         of_provider = {"PCPU": len(units.get(uuid, {}).get("PCPU", ())), _MEMORY: memory.get(uuid, 0)}
         groups.append(RequestGroup(suffix, {name: amount for name, amount in of_provider.items() if amount}))
-    return _AsItIs({name: amount for name, amount in amounts.items() if amount}, tuple(groups), bound, units)
+    bound = {suffix: frozenset({uuid}) for suffix, uuid in places.items()}
+    if several:
+        groups.append(RequestGroup("_places", {_MEMORY: several_mb}))
+        bound["_places"] = several
+    return _AsItIs(
+        {name: amount for name, amount in amounts.items() if amount},
+        tuple(groups),
+        bound,
+        units,
+        {suffix: units[uuid] for suffix, uuid in places.items() if uuid in units},
+    )
 
 
 def _has_other_places(needs: DomainNeeds, host: HostCells) -> bool:
@@ -217,11 +228,9 @@ def _has_other_places(needs: DomainNeeds, host: HostCells) -> bool:
     on the first one. All pages have one size.
     """
     pins = needs.dedicated
-    if not needs.vcpu_ids or not pins.keys() <= needs.vcpu_ids:
-        return False
     if needs.vcpu_ids != frozenset(range(len(needs.vcpu_ids))) or len(set(pins.values())) < len(pins):
         return True
-    home = {cpu: cell.id for cell in host.cells for cpu in cell.dedicated}
+    home = _home(host)
     cells = needs.cells or (NeededCell(needs.vcpu_ids, 0, needs.host_cell, needs.page_kib),)
     taken: set[int] = set()
     for number, cell in enumerate(cells):
@@ -238,6 +247,11 @@ def _has_other_places(needs: DomainNeeds, host: HostCells) -> bool:
             return True
         taken |= places
     return needs.scattered or len({cell.page_kib for cell in cells}) > 1
+
+
+def _home(host: HostCells) -> dict[int, int]:
+    """{dedicated CPU: its cell}"""
+    return {cpu: cell.id for cell in host.cells for cpu in cell.dedicated}
 
 
 def _cpus_and_memory(
@@ -349,6 +363,14 @@ def _restriction(
     cells = {number: cell.host_cell for number, cell in enumerate(needs.cells) if cell.host_cell is not None}
     if not needs.cells and needs.host_cell is not None:
         cells = {0: needs.host_cell}
+    home = _home(devices.cells)
+    for number, cell in enumerate(needs.cells):
+        named = {pin for cpu, pin in pins.items() if cpu in cell.cpus}
+        if not number and emulator is not None:
+            named.add(emulator)
+        places = {home[pin] for pin in named if pin in home}
+        if len(places) == 1:
+            cells.setdefault(number, places.pop())
     return Restriction(
         units,
         frozenset(name for classes in search.units.values() for name in classes),
@@ -392,7 +414,7 @@ class _DeviceSearch:
         self.pci = asked.pci
         self.groups: list[RequestGroup] = []
         self.units: dict[str, dict[str, tuple[str, ...]]] = {}
-        self.bound: dict[str, str] = {}
+        self.bound: dict[str, frozenset[str]] = {}
         self.dealt: dict[str, dict[str, tuple[str, ...]]] = {}
 
     def take(self, device: NeededDevice, number: int) -> str | None:
@@ -466,7 +488,7 @@ class _DeviceSearch:
             return f"is {device.unit}, which another element names, too"
         of_provider[name] = (*of_provider.get(name, ()), device.unit)
         if suffix:
-            if self.bound.setdefault(suffix, uuid) != uuid:
+            if self.bound.setdefault(suffix, frozenset({uuid})) != {uuid}:
                 return f"is {device.unit}, which is not on the provider of the other devices of its group"
             of_group = self.dealt.setdefault(suffix, {})
             of_group[name] = (*of_group.get(name, ()), device.unit)
@@ -592,14 +614,14 @@ class DomainRequest:
 
     `named` are the units that the claim must have. `unmanaged` are the units that no provider of this host
     has. `memory` {provider uuid: MiB} is where its MEMORY_MB must be; empty: anywhere. `bound` {suffix:
-    provider uuid} are the request groups for units and memory, each with its provider.
+    provider uuids} are the request groups for units and memory, each with its providers.
     """
 
     request: ClaimRequest
     named: Units
     unmanaged: tuple[UsedUnit, ...] = ()
     memory: Mapping[str, int] = field(default_factory=dict)
-    bound: Mapping[str, str] = field(default_factory=dict)
+    bound: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 def request_for_domain(
@@ -616,21 +638,28 @@ def request_for_domain(
     and bound memory get a request group for each provider; the rest is in the unsuffixed group.
     """
     named, unmanaged = _named_units(guest, host, devices)
-    memory = _bound_memory(guest.memory, guest.resources.get(MEMORY, 0), host, cells)
+    memory_mb = guest.resources.get(MEMORY, 0)
+    memory = _bound_memory(guest.memory, memory_mb, host, cells)
+    several, several_mb = _memory_on_several(guest.memory, memory_mb, host, cells)
     amounts: dict[str, dict[str, int]] = {
         uuid: {name: len(units) for name, units in sorted(classes.items())} for uuid, classes in named.items()
     }
-    for uuid, memory_mb in memory.items():
-        amounts.setdefault(uuid, {})[MEMORY] = memory_mb
-    bound = {f"_{number}": uuid for number, uuid in enumerate(sorted(amounts), start=1)}
-    groups = [RequestGroup(suffix, amounts[uuid]) for suffix, uuid in bound.items()]
-    rest = _rest(guest, named, memory)
+    for uuid, bound_mb in memory.items():
+        amounts.setdefault(uuid, {})[MEMORY] = bound_mb
+    places = {f"_{number}": uuid for number, uuid in enumerate(sorted(amounts), start=1)}
+    groups = [RequestGroup(suffix, amounts[uuid]) for suffix, uuid in places.items()]
+    bound = {suffix: frozenset({uuid}) for suffix, uuid in places.items()}
+    if several:
+        suffix = f"_{len(groups) + 1}"
+        groups.append(RequestGroup(suffix, {MEMORY: several_mb}))
+        bound[suffix] = several
+    rest = _rest(guest, named, sum(memory.values()) + several_mb)
     if rest:
         groups.insert(0, RequestGroup("", rest))
     request = ClaimRequest(
         guest.uuid,
         tuple(groups),
-        group_policy="none" if len(amounts) > 1 else None,
+        group_policy="none" if len(bound) > 1 else None,
         name=guest.name,
         user_id=user_id,
     )
@@ -660,20 +689,42 @@ def _bound_memory(
     """{provider uuid: MiB} of the parts that are bound to one cell that has a provider."""
     bound: dict[str, int] = {}
     for part in parts:
-        provider = host.tree.get(cells.get(part.cell, "")) if part.cell is not None else None
-        reported = provider is not None and provider.parent is not None and MEMORY in provider.inventories
-        if reported and provider is not None and part.guest_cell is not None:
-            bound[provider.uuid] = bound.get(provider.uuid, 0) + part.memory_mb
+        uuid = _memory_provider(part.cell, host, cells)
+        if uuid is not None and part.guest_cell is not None:
+            bound[uuid] = bound.get(uuid, 0) + part.memory_mb
     return bound if sum(bound.values()) <= memory_mb else {}
 
 
-def _rest(guest: Guest, named: Units, memory: Mapping[str, int]) -> dict[str, int]:
-    """{class: amount} that may come from any provider."""
+def _memory_on_several(
+    parts: Iterable[UsedMemory], memory_mb: int, host: ProviderIndex, cells: Mapping[int, str]
+) -> tuple[frozenset[str], int]:
+    """(uuids of several providers, the MiB that may be on any of them); none where all of the host's are."""
+    split = [part for part in parts if part.cell is not None and part.guest_cell is None]
+    found = {_memory_provider(part.cell, host, cells) for part in split}
+    uuids = frozenset(uuid for uuid in found if uuid is not None)
+    bound_mb = sum(part.memory_mb for part in parts if part.cell is not None)
+    if len(uuids) < 2 or bound_mb > memory_mb:
+        return frozenset(), 0
+    if uuids >= {_memory_provider(cell, host, cells) for cell in cells} - {None}:
+        return frozenset(), 0
+    return uuids, sum(part.memory_mb for part in split)
+
+
+def _memory_provider(cell: int | None, host: ProviderIndex, cells: Mapping[int, str]) -> str | None:
+    """The provider below the root that has the memory of the host's cell; None if it has none."""
+    provider = host.tree.get(cells.get(cell, "")) if cell is not None else None
+    if provider is None or provider.parent is None or MEMORY not in provider.inventories:
+        return None
+    return provider.uuid
+
+
+def _rest(guest: Guest, named: Units, placed_mb: int) -> dict[str, int]:
+    """{class: amount} that may come from any provider; `placed_mb` of the memory may not."""
     rest = {name: amount for name, amount in guest.resources.items() if amount > 0}
     for classes in named.values():
         for name, units in classes.items():
             rest[name] = rest.get(name, len(units)) - len(units)
-    rest[MEMORY] = rest.get(MEMORY, 0) - sum(memory.values())
+    rest[MEMORY] = rest.get(MEMORY, 0) - placed_mb
     return {name: amount for name, amount in sorted(rest.items()) if amount > 0}
 
 

@@ -37,7 +37,7 @@ class ProviderIndex:
     """The providers that can serve this host: those of its tree, and the sharing ones of its aggregates.
 
     `providers` and `by_class` {class: providers with inventory of it} are in the order of choice. `ways` are
-    the classes that exclude each other on a provider. `bound` is {group suffix: uuid of the only provider
+    the classes that exclude each other on a provider. `bound` is {group suffix: uuids of the only providers
     that may serve the group}, `cordoned` {provider uuid: {class: number}} are the idle units that are
     withheld: cordoned by an operator, or unhealthy. `cards` {provider uuid: what is left} are cards whose
     classes share their room, `caps` {class: most} hold for the whole host. The index is made once for each
@@ -49,7 +49,7 @@ class ProviderIndex:
     providers: tuple[Provider, ...]
     by_class: Mapping[str, tuple[Provider, ...]]
     ways: WaysOf = field(default_factory=dict)
-    bound: Mapping[str, str] = field(default_factory=dict)
+    bound: Mapping[str, frozenset[str]] = field(default_factory=dict)
     cordoned: Usages = field(default_factory=dict)
     cards: Mapping[str, CardStock] = field(default_factory=dict)
     caps: Caps = field(default_factory=dict)
@@ -154,7 +154,7 @@ class HostStock:
             reason = self._short(provider, name, amount)
             if reason:
                 yield name, reason
-        if self.host.bound.get(group.suffix, provider.uuid) != provider.uuid:
+        if provider.uuid not in self.host.bound.get(group.suffix, (provider.uuid,)):
             yield first, "the guest is bound to another one"
         for clause in self.trait_obstacles(group, provider):
             yield first, clause

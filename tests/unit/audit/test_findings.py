@@ -562,7 +562,7 @@ def test_a_guest_claims_what_it_uses_where_its_devices_are() -> None:
     assert isinstance(claim, ClaimUse)
     assert claim.request.resources == {"VGPU": 1, "VCPU": 2}
     (vgpu,) = (group for group in claim.request.groups if group.suffix)
-    assert vgpu.resources == {"VGPU": 1} and claim.restriction.bound == {vgpu.suffix: uuid_of("gpu1")}
+    assert vgpu.resources == {"VGPU": 1} and claim.restriction.bound == {vgpu.suffix: {uuid_of("gpu1")}}
 
 
 def test_without_a_place_it_is_reported_with_the_reason() -> None:

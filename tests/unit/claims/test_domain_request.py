@@ -23,6 +23,7 @@ TREE = ProviderTree(
         provider("host", VCPU=8, PCPU=4),
         provider("cell0", "host", MEMORY_MB=2048),
         provider("cell1", "host", MEMORY_MB=2048),
+        provider("cell2", "host", MEMORY_MB=2048),
         provider("nic0", "cell1", SRIOV_NET_VF=2),
     ]
 )
@@ -31,8 +32,8 @@ DEVICES = {"nic0": uuid_of("nic0"), "host": uuid_of("host")}
 CELLS = {0: uuid_of("cell0"), 1: uuid_of("cell1")}
 
 
-def requested(guest: Guest) -> DomainRequest:
-    return request_for_domain(guest, HOST, DEVICES, CELLS)
+def requested(guest: Guest, cells: Mapping[int, str] = CELLS) -> DomainRequest:
+    return request_for_domain(guest, HOST, DEVICES, cells)
 
 
 def a_guest(
@@ -45,7 +46,7 @@ def groups(wanted: DomainRequest) -> dict[str, Mapping[str, int]]:
     """{name of the provider, "" for any: {class: amount}}"""
     names = {each.uuid: each.name for each in TREE}
     return {
-        names[wanted.bound[group.suffix]] if group.suffix else "": group.resources
+        " or ".join(sorted(names[uuid] for uuid in wanted.bound.get(group.suffix, ()))): group.resources
         for group in wanted.request.groups
     }
 
@@ -96,6 +97,19 @@ def test_bound_memory_comes_from_its_cells_and_the_rest_from_any() -> None:
         loose = requested(a_guest(memory=memory, VCPU=1, MEMORY_MB=1024))
         assert loose.memory == {uuid_of("cell0"): 256}
         assert groups(loose) == {"": {"VCPU": 1, "MEMORY_MB": 768}, "cell0": {"MEMORY_MB": 256}}
+
+
+def test_memory_that_may_be_on_some_of_the_cells_comes_from_one_of_them() -> None:
+    memory = (UsedMemory(0, 256), UsedMemory(1, 256), UsedMemory(1, 128, None, 0))
+    guest = a_guest(memory=memory, VCPU=1, MEMORY_MB=1024)
+    wanted = requested(guest, {**CELLS, 2: uuid_of("cell2")})
+    assert wanted.memory == {uuid_of("cell1"): 128} and wanted.request.group_policy == "none"
+    assert groups(wanted) == {
+        "": {"VCPU": 1, "MEMORY_MB": 384},
+        "cell1": {"MEMORY_MB": 128},
+        "cell0 or cell1": {"MEMORY_MB": 512},
+    }
+    assert groups(requested(guest)) == {"": {"VCPU": 1, "MEMORY_MB": 896}, "cell1": {"MEMORY_MB": 128}}
 
 
 def test_disk_sizes_that_are_not_known_here_are_those_of_the_allocation() -> None:

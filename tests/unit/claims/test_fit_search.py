@@ -79,7 +79,7 @@ def test_own_providers_come_from_the_root_down_and_sharing_ones_last() -> None:
     ("wanted", "bound", "obstacle"),
     [
         (group("1", VGPU=1), {}, None),
-        (group("1", VGPU=1), {"1": "other"}, ("VGPU", "the guest is bound to another one")),
+        (group("1", VGPU=1), {"1": frozenset({"other"})}, ("VGPU", "the guest is bound to another one")),
         (group("1", VGPU=5), {}, ("VGPU", "only 3 of 4 are free")),
         (group("1", VCPU=1), {}, ("VCPU", "has no VCPU")),
         (group("1", "CUSTOM_M60", VGPU=1), {}, ("VGPU", "lacks trait CUSTOM_M60")),
@@ -87,7 +87,7 @@ def test_own_providers_come_from_the_root_down_and_sharing_ones_last() -> None:
     ],
 )
 def test_an_obstacle_names_the_class_and_the_reason(
-    wanted: RequestGroup, bound: dict[str, str], obstacle: tuple[str, str] | None
+    wanted: RequestGroup, bound: dict[str, frozenset[str]], obstacle: tuple[str, str] | None
 ) -> None:
     gpu = provider("gpu0", traits=("CUSTOM_T4",), VGPU=Inventory(4, max_unit=9))
     index = ProviderIndex.of(ProviderTree([gpu]))

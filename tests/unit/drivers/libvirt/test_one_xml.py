@@ -204,6 +204,10 @@ class _Host:
         unbound_mb = asked.request.resources["MEMORY_MB"] - sum(asked.memory.values())
         for uuid, memory_mb in asked.memory.items():
             assert memory_mb <= claim.allocations[uuid]["MEMORY_MB"] <= memory_mb + unbound_mb
+        for suffix, uuids in asked.bound.items():
+            (group,) = (group for group in asked.request.groups if group.suffix == suffix)
+            for name, amount in group.resources.items():
+                assert amount <= sum(claim.allocations.get(uuid, {}).get(name, 0) for uuid in uuids)
         if claim.cells:
             assert asked.memory, "the guest's memory is bound to the cells of its claim"
 
@@ -214,9 +218,9 @@ class _Host:
         return claim
 
 
-def _two_cells() -> _Host:
-    """Two cells with 4 shared and 4 dedicated CPUs each; the dedicated ones are 4 to 7 and 12 to 15."""
-    layout = topology(2, shared=4)
+def _cells(count: int) -> _Host:
+    """Cells with 4 shared and 4 dedicated CPUs each; the dedicated ones are 4 to 7, 12 to 15, 20 to 23."""
+    layout = topology(count, shared=4)
     tree = provider_tree(layout)
     cells, stock = host_cells(layout, tree)
     locations = {
@@ -229,7 +233,7 @@ def _two_cells() -> _Host:
     return _Host(place, layout.dedicated_cpus, locations, of_device)
 
 
-TWO_CELLS = _two_cells()
+TWO_CELLS, THREE_CELLS = _cells(2), _cells(3)
 
 
 @settings(max_examples=examples(100))
@@ -342,6 +346,25 @@ def test_a_domain_that_names_its_places_is_claimed_there(
     assert claim.request.resources == {name: amount for name, amount in amounts.items() if amount}
 
 
+@pytest.mark.parametrize(
+    ("pins", "emulator"), [((13, 5), None), ((5, 13), None), ((None, 5), 13), ((13, 5), 5)]
+)
+def test_a_guest_cell_is_on_the_cell_of_the_cpus_that_it_names(
+    pins: tuple[int | None, int], emulator: int | None
+) -> None:
+    """No <memnode> says it; each cell needs as many CPUs as the other."""
+    claim = TWO_CELLS.check(
+        f"<domain type='kvm'><name>web</name><uuid>{UUID}</uuid><memory unit='MiB'>1024</memory>"
+        "<vcpu>2</vcpu><cputune>"
+        + "".join(f"<vcpupin vcpu='{cpu}' cpuset='{pin}'/>" for cpu, pin in enumerate(pins) if pin)
+        + (f"<emulatorpin cpuset='{emulator}'/>" if emulator else "")
+        + "</cputune><cpu><numa><cell id='0' cpus='0' memory='512' unit='MiB'/>"
+        "<cell id='1' cpus='1' memory='512' unit='MiB'/></numa></cpu></domain>"
+    )
+    first = pins[0] or emulator
+    assert [cell.host_cell for cell in claim.cells] == ([1, 0] if first == 13 else [0, 1])
+
+
 DEDICATED_OF_TWO = frozenset((*range(4, 8), *range(12, 16)))
 WIDE = ("0", "8", "0-3", "0-3,8-11", "5,13", "4-7,12-15", "0-15")
 WHOLE = ("mode='strict' nodeset='{}'", "mode='preferred' nodeset='1'", "mode='interleave' nodeset='0-1'")
@@ -353,6 +376,7 @@ def _alone(cpus: str | None) -> set[str]:
 
 @settings(max_examples=examples(200))
 @given(
+    st.sampled_from([(TWO_CELLS, "0-1"), *((THREE_CELLS, nodes) for nodes in ("0-1", "1-2", "0-2"))]),
     st.lists(st.sampled_from([None, "5", "13", "14", *WIDE]), min_size=1, max_size=3),
     st.sampled_from([None, "6", "14", "8", "5,13"]),
     st.lists(
@@ -368,13 +392,18 @@ def _alone(cpus: str | None) -> set[str]:
     st.sampled_from(["", *(WHOLE[0].format(nodes) for nodes in ("0", "1", "0-1")), *WHOLE[1:]]),
 )
 def test_a_domain_that_names_several_places_for_one_thing_is_claimed_as_it_is(
-    pins: list[str | None], emulator: str | None, cells: list[str], plugged: list[tuple[str, str]], whole: str
+    host: tuple[_Host, str],
+    pins: list[str | None],
+    emulator: str | None,
+    cells: list[str],
+    plugged: list[tuple[str, str]],
+    whole: str,
 ) -> None:
     """A vCPU that floats over some CPUs, and memory that may be on several cells of the host."""
     cells = cells[: len(pins)]
     plugged = plugged if cells else []
     memory_mb = 512 * len(cells or [""]) + 128 * len(plugged)
-    claim = TWO_CELLS.check(
+    xml = (
         f"<domain type='kvm'><name>web</name><uuid>{UUID}</uuid><memory unit='MiB'>{memory_mb}</memory>"
         f"<maxMemory slots='8' unit='GiB'>16</maxMemory><vcpu>{len(pins)}</vcpu><cputune>"
         + "".join(f"<vcpupin vcpu='{cpu}' cpuset='{pin}'/>" for cpu, pin in enumerate(pins) if pin)
@@ -397,6 +426,8 @@ def test_a_domain_that_names_several_places_for_one_thing_is_claimed_as_it_is(
         )
         + "</devices></domain>"
     )
+    on_host, several = host
+    claim = on_host.check(re.sub("(nodeset='|<nodemask>)0-1", rf"\g<1>{several}", xml))
     alone = set().union(_alone(emulator), *map(_alone, pins))
     amounts = {"VCPU": sum(not _alone(pin) for pin in pins), "PCPU": len(alone), "MEMORY_MB": memory_mb}
     assert claim.request.resources == {name: amount for name, amount in amounts.items() if amount}
