@@ -148,11 +148,7 @@ def follow_together(
     now = as_used(observation, claim, held)
     if now is None:
         return (), ""
-    owners = {
-        (name, unit): consumer
-        for consumer, each in observation.claims.items()
-        for _, name, unit in each.exact
-    }
+    owners = _owners(observation)
     found, to_look_at = {claim.consumer: (claim, now)}, [now]
     while to_look_at:
         for _, name, unit in to_look_at.pop().exact:
@@ -164,48 +160,58 @@ def follow_together(
                 if other_now is not None:
                     found[owner] = other, other_now
                     to_look_at.append(other_now)
-    obstacle = _obstacle(observation, {consumer: after for consumer, (_, after) in found.items()}, owners)
-    return (() if obstacle else (FollowGuests(tuple(pair for _, pair in sorted(found.items()))),)), obstacle
+    in_the_way = obstacle(observation, [after for _, after in found.values()])
+    step = FollowGuests(tuple(pair for _, pair in sorted(found.items())))
+    return (() if in_the_way else (step,)), in_the_way
 
 
-def _obstacle(
-    observation: Observation, follow: Mapping[str, Claim], owners: Mapping[tuple[str, str], str]
-) -> str:
-    """Why these claims cannot follow their guests, as a sentence; empty if they can.
+def _owners(observation: Observation) -> Mapping[tuple[str, str], str]:
+    """{(class, exact unit): consumer that claims it}"""
+    return {
+        (name, unit): consumer
+        for consumer, claim in observation.claims.items()
+        for _, name, unit in claim.exact
+    }
 
-    `owners` {(class, unit): consumer that claims it}. A claim that ends by itself, or by its own repair, is
-    no obstacle.
+
+def obstacle(observation: Observation, follow: Collection[Claim]) -> str:
+    """Why claims cannot become these, which have what their guests use, as a sentence; empty if they can.
+
+    A claim that ends, or gives up the unit, by itself or by its own repair is no obstacle.
     """
+    owners, consumers = _owners(observation), {after.consumer for after in follow}
     users: dict[tuple[str, str], set[str]] = {}
-    for consumer, after in follow.items():
-        for _, name, unit in after.exact:
-            users.setdefault((name, unit), set()).add(consumer)
     for guest in observation.guests.values():
-        for used in guest.units:
-            if guest.state not in IDLE and (used.resource_class, used.unit) in users:
-                users[used.resource_class, used.unit].add(guest.uuid)
-    for (name, unit), consumers in sorted(users.items()):
-        if len(consumers) > 1:
-            return (
-                f"Nothing is repaired while the guests {' and '.join(sorted(consumers))} have the same "
-                f"{name} {unit}: take it from one of them."
-            )
-    for (name, unit), consumers in sorted(users.items()):
+        for used in guest.units if guest.state not in IDLE else ():
+            users.setdefault((used.resource_class, used.unit), set()).add(guest.uuid)
+    wanted: dict[tuple[str, str], set[str]] = {}
+    for after in follow:
+        for _, name, unit in after.exact:
+            wanted.setdefault((name, unit), set()).add(after.consumer)
+    for (name, unit), who in sorted(wanted.items()):
         owner = owners.get((name, unit))
-        if owner is not None and owner not in follow and _stays(observation, owner):
+        if len(who) > 1 or (owner not in consumers and users.get((name, unit), who) - who):
+            guests = sorted(who | users.get((name, unit), who))
+            return (
+                f"Nothing is repaired while the guests {' and '.join(guests)} have the same {name} {unit}: "
+                "take it from one of them."
+            )
+        if owner is not None and owner not in consumers and _stays(observation, owner):
             return (
                 f"Nothing is repaired while the claim of {owner} has the {name} {unit}, which is the guest "
-                f"{', '.join(consumers)}'s: release it (`plimsoll release --force` where its guest runs), "
-                "repair again, and claim for it after that."
+                f"{', '.join(who)}'s: release it (`plimsoll release --force` where its guest runs), repair "
+                "again, and claim for it after that."
             )
     return ""
 
 
 def _stays(observation: Observation, consumer: str) -> bool:
-    """Whether neither a move, nor an operation, nor the repair of a leaked claim may end this claim."""
-    if consumer in observation.consumers_in_moves:
+    """Whether this claim keeps its units: no move, operation or repair of its own ends or changes it."""
+    claim = observation.claims[consumer]
+    if consumer in observation.consumers_in_moves or claim.state is not ClaimState.CLAIMED:
         return False
-    if observation.claims[consumer].state is not ClaimState.CLAIMED:
+    held = held_of(observation, claim)
+    if is_older(observation, claim, held) and follow_together(observation, claim, held)[0]:
         return False
     known = (observation.guests, observation.consumers, observation.lost, observation.elsewhere)
     return any(consumer in each for each in known)

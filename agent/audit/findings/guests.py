@@ -10,7 +10,16 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
-from agent.audit.cases import ConsumerCase, FindingKind, RowCase, TableRow, follow_together, held_of, is_older
+from agent.audit.cases import (
+    ConsumerCase,
+    FindingKind,
+    RowCase,
+    TableRow,
+    follow_together,
+    held_of,
+    is_older,
+    obstacle,
+)
 from agent.audit.finding import ClaimUse, Finding, FollowGuests, RecordUse, TakeClaim
 from agent.audit.observation import Observation
 from agent.claims.claim import Claim, ClaimState, Restriction
@@ -185,8 +194,9 @@ class UsesMore(FindingKind):
         TableRow(
             "A guest runs with more than it has: CPUs, memory, a virtual function, a GPU. The agent offers "
             "nothing of that to others.",
-            "With a claim, and in no move: the claim gets what the guest uses, and Placement is written "
-            "accordingly. Otherwise none: take it from the guest, or resize the instance.",
+            "With a claim, in no move, and where no other instance keeps one of the units: the claim gets "
+            "what the guest uses, and Placement is written accordingly. Otherwise none: take it from the "
+            "guest, or resize the instance.",
             "no",
         ),
     )
@@ -203,12 +213,14 @@ class UsesMore(FindingKind):
         ]
         source = "its claim" if use.claim else "its allocation"
         grown = _grown(case, use)
+        in_the_way = obstacle(case.observation, [grown]) if grown else ""
         yield Finding(
             self.name,
             case.instance,
-            f"The guest {case.instance} uses more than {source} has: {'; '.join(clauses)}.",
+            f"The guest {case.instance} uses more than {source} has: {'; '.join(clauses)}."
+            + (f" {in_the_way} Or take from the guest what it has too much." if in_the_way else ""),
             {**case.evidence, "more": {uuid: dict(amounts) for uuid, amounts in use.more.items()}},
-            repair=(RecordUse(use.claim, grown),) if use.claim and grown else (),
+            repair=(RecordUse(use.claim, grown),) if use.claim and grown and not in_the_way else (),
         )
 
 
@@ -305,11 +317,11 @@ class AnotherUnit(FindingKind):
                 f"the {name} {', '.join(used)} instead of {', '.join(claimed)}"
                 for name, (claimed, used) in sorted(use.swapped.items())
             ]
-            repair, obstacle = _follows(case)
+            repair, in_the_way = _follows(case)
             if repair:
                 remedy = "The claim may follow the guest."
-            elif obstacle:
-                remedy = f"{obstacle} Or give the guest {case.instance} the units of its claim."
+            elif in_the_way:
+                remedy = f"{in_the_way} Or give the guest {case.instance} the units of its claim."
             else:
                 remedy = "Give it those of its claim."
             yield Finding(

@@ -21,9 +21,18 @@ from kits.audit import (
     row_findings,
     running,
 )
-from kits.tracker import VFS, uuid_of
+from kits.tracker import UNITS, VFS, uuid_of
 
-from agent.audit.cases import FindingKind, RowCase, as_used, follow_together, held_of, is_older, is_undecided
+from agent.audit.cases import (
+    FindingKind,
+    RowCase,
+    as_used,
+    follow_together,
+    held_of,
+    is_older,
+    is_undecided,
+    obstacle,
+)
 from agent.audit.finding import FollowGuests, WriteAllocations
 from agent.audit.findings import judge_consumer
 from agent.claims.claim import ClaimState
@@ -165,8 +174,8 @@ def test_a_guest_with_another_unit_of_what_placement_has_is_newer_than_its_claim
 def test_claims_follow_together_where_both_guests_tell() -> None:
     claims = {CONSUMER: CLAIM, SECOND.consumer: SECOND}
     guests = [user(CONSUMER, FREE), user(SECOND.consumer, OWN)]
-    (step,), obstacle = follow_together(observe(claims, guests=guests), CLAIM, CLAIM.allocations)
-    assert isinstance(step, FollowGuests) and not obstacle
+    (step,), told_why = follow_together(observe(claims, guests=guests), CLAIM, CLAIM.allocations)
+    assert isinstance(step, FollowGuests) and not told_why
     assert {after.consumer: [unit for *_, unit in after.exact] for _, after in step.records} == {
         CONSUMER: [FREE],
         SECOND.consumer: [OWN],
@@ -179,17 +188,22 @@ def test_claims_follow_together_where_both_guests_tell() -> None:
         ((), f"while the claim of {SECOND.consumer} has the SRIOV_NET_VF {FREE}"),
         ((in_state(GuestState.SHUTOFF, user(SECOND.consumer, OWN)),), f"the claim of {SECOND.consumer} has"),
         ((user(SECOND.consumer, FREE),), f"have the same SRIOV_NET_VF {FREE}: take it from one of them"),
-        ((user(uuid_of("other"), FREE), user(SECOND.consumer, OWN)), "have the same SRIOV_NET_VF"),
     ],
-    ids=["no guest", "shut off, and Placement tells nothing", "uses it too", "a third one uses it"],
+    ids=["no guest", "shut off, and Placement tells nothing", "uses it too"],
 )
 def test_claims_do_not_follow_where_one_of_their_units_stays_with_another(
     second: tuple[Guest, ...], told: str
 ) -> None:
     """The step would be refused, so it is not offered; what stands in its way is named with a remedy."""
     observation = observe({CONSUMER: CLAIM, SECOND.consumer: SECOND}, guests=[user(CONSUMER, FREE), *second])
-    steps, obstacle = follow_together(observation, CLAIM, CLAIM.allocations)
-    assert steps == () and obstacle.startswith("Nothing is repaired") and told in obstacle
+    steps, told_why = follow_together(observation, CLAIM, CLAIM.allocations)
+    assert steps == () and told_why.startswith("Nothing is repaired") and told in told_why
+
+
+def test_a_claim_does_not_follow_to_a_unit_that_an_unclaimed_guest_uses_too() -> None:
+    guests = [user(CONSUMER, FREE), user(uuid_of("other"), FREE)]
+    steps, told_why = follow_together(observe({CONSUMER: CLAIM}, guests=guests), CLAIM, CLAIM.allocations)
+    assert steps == () and "have the same" in told_why and uuid_of("other") in told_why
 
 
 def test_a_claim_that_ends_by_itself_does_not_stand_in_the_way() -> None:
@@ -200,10 +214,22 @@ def test_a_claim_that_ends_by_itself_does_not_stand_in_the_way() -> None:
         {**claims, SECOND.consumer: replace(SECOND, state=ClaimState.RELEASING)}, guests=guests
     )
     for observation in (leaked, released):
-        (step,), obstacle = follow_together(observation, CLAIM, CLAIM.allocations)
-        assert [before.consumer for before, _ in step.records] == [CONSUMER] and not obstacle
+        (step,), told_why = follow_together(observation, CLAIM, CLAIM.allocations)
+        assert [before.consumer for before, _ in step.records] == [CONSUMER] and not told_why
     lost = replace(leaked, lost=frozenset({SECOND.consumer}))
     assert not follow_together(lost, CLAIM, CLAIM.allocations)[0], "it is kept, and written again"
+
+
+def test_a_claim_that_follows_its_guest_away_from_a_unit_does_not_stand_in_the_way() -> None:
+    """Its repair comes before that of the guest which uses more, and by now has the unit."""
+    ((consumer, second),) = claimed({"PCPU": 1}).items()
+    ((host, name, cpu),) = second.exact
+    other = next(each for each in UNITS[host][name] if each != cpu)
+    grown = replace(SECOND, units={host: {name: (cpu,)}})
+    for used, is_free in ((other, True), (cpu, False)):
+        guest = running(consumer, UsedUnit(name, used, "host"), PCPU=1)
+        observation = observe({consumer: second, SECOND.consumer: SECOND}, guests=[guest])
+        assert (obstacle(observation, [grown]) == "") == is_free
 
 
 def test_a_guest_that_is_shut_off_tells_only_with_placement_and_by_a_unit() -> None:
