@@ -184,6 +184,17 @@ def test_a_migration_is_found_that_has_what_a_late_write_gave_the_claim() -> Non
         story.comes_to_rest()
 
 
+def test_a_migration_is_kept_for_a_guest_that_uses_other_classes_than_it_was_allocated() -> None:
+    """Seed 2445: the audit took what the guest uses for what its allocation would be."""
+    with Story() as story:
+        story.schedules("a", "web1", **WEB)
+        story.stranger_starts("a", "web1", PCPU=1)
+        story.control_plane_moves("a", "web1", "b", "foreign1")
+        story.audits("a")
+        story.comes_to_rest()
+        assert story.held("foreign1")
+
+
 def test_each_migration_holds_the_place_of_one_guest_whose_instance_left() -> None:
     """The third guest is twice as large, so both migrations together would be a place for it."""
     with Story() as story:
