@@ -155,23 +155,22 @@ class Book:
         first, also of an instance whose guest has gone: else the place would count as another guest's.
         """
         found: dict[str, str] = {}
-        for is_exact in (True, False):
+        for may_hold in (self.holds_place, self._holds_part):
             for instance in sorted(self._unheld.keys() & self._departed.keys() - found.keys()):
-                row = self._rows[instance]
-                for consumer in self._departed[instance]:
-                    if consumer in self._instances or consumer in found.values():
-                        continue
-                    if is_exact:
-                        holds = self.holds_place(consumer, instance)
-                    elif row.guest is None:
-                        has = self._in_own_tree(self.held_by(consumer))
-                        holds = bool(has) and not beyond(has, row.claimed_amounts)
-                    else:
-                        holds = self._with_place(row, consumer).unheld != row.unheld
-                    if holds:
-                        found[instance] = consumer
-                        break
+                taken = {*self._instances, *found.values()}
+                free = (consumer for consumer in self._departed[instance] if consumer not in taken)
+                migration = next((consumer for consumer in free if may_hold(consumer, instance)), None)
+                if migration is not None:
+                    found[instance] = migration
         return found
+
+    def _holds_part(self, consumer: str, instance: str) -> bool:
+        """Whether the consumer may hold some of the place: of a claim without a guest, nothing else."""
+        row = self._rows[instance]
+        if row.guest is not None:
+            return self._with_place(row, consumer).unheld != row.unheld
+        has = self._in_own_tree(self.held_by(consumer))
+        return bool(has) and not beyond(has, row.claimed_amounts)
 
     def unheld_of_others(self, consumer: str) -> Usages:
         """{provider: {class: amount}} of `unheld` of all rows but the consumer's."""
@@ -196,7 +195,7 @@ class Book:
         }
 
     def holds_place(self, consumer: str, instance: str) -> bool:
-        """Whether the consumer holds here just what the instance does not, in whichever cell its guest is."""
+        """Whether the consumer holds here just what the instance does not; its guest may be in any cell."""
         row = self._with_place(self.row(instance), consumer)
         has, needed = self.held_by(consumer), largest((row.claimed_amounts, row.used.amounts))
         return not (self._in_own_tree(row.unheld) or beyond(self._in_own_tree(has), needed))
