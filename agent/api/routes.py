@@ -319,7 +319,7 @@ WITHIN_MAX_S = 10**9
     Parameter(
         "within",
         Annotated[int, Schema(minimum=1, maximum=WITHIN_MAX_S)],
-        "only events of the last so many seconds, whatever time the host's clock was set to since",
+        "only events of the last so many seconds, which the agent counts by its monotonic clock",
     ),
     Parameter(
         "limit",

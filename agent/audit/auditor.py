@@ -98,7 +98,7 @@ class AuditReader:
                     "database was lost or replaced. Nothing was compared; `plimsoll status` has the remedy."
                 )
             holders = {uuid: each.consumers for uuid, each in allocations.items()}
-            self._tracker.observe(holders, reading)  # what somebody deleted raised no generation
+            self._tracker.observe(holders, reading)  # another client's DELETE raises no generation
         known = self._tracker.snapshot()
         _, cells = self._tracker.host_and_cells()
         shared = [provider for provider in known.host.tree if not known.host.is_own(provider.uuid)]

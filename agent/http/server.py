@@ -546,7 +546,7 @@ class _Waiting(queue.Queue[Any]):
 
 
 class _Threads(ThreadPool):
-    """The threads that answer, and the queue before them, at which nobody waits for a place."""
+    """The threads that answer, and the queue before them. A full queue refuses a request at once."""
 
     def __init__(self, server: "BoundedServer", limits: Limits) -> None:
         super().__init__(server, min=limits.threads, max=limits.threads)

@@ -137,7 +137,7 @@ class HostStatus(Protocol):
     ) -> tuple[Event, ...]:
         """The agent's events since `since` (seconds since 1970), newest first. Raises StateError.
 
-        `within_s`: those of the last so many seconds, whatever time the wall clock was set to since.
+        `within_s`: those of the last so many seconds by the monotonic clock.
         """
 
     def find_event_subject(self, text: str) -> str:

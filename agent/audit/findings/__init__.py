@@ -2,7 +2,7 @@
 
 Those that are judged on the same ground stand together: `claims` (a consumer's claim and its allocations),
 `guests` (a guest and what it has), `moves` (an instance that is on another host) and `host` (the devices and
-the providers, whoever uses them). CONTRIBUTING.md has the recipe for a new one.
+the providers). CONTRIBUTING.md has the recipe for a new one.
 
 Which judgement: `judge_row` compares what one instance has with what its guest uses, and may return several
 findings. `judge_consumer` and `judge_move` compare with all that Placement has for one consumer, or for the

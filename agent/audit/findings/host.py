@@ -1,4 +1,4 @@
-"""Findings about the host's devices and providers, whoever uses them. Pure.
+"""Findings about the host's devices and providers. Pure.
 
 An exact unit that two instances have, a unit that a guest uses and this host does not offer, a device that
 is not well, and an inventory of which more is allocated than there is: it has shrunk, or another program
