@@ -569,7 +569,9 @@ class _Threads(ThreadPool):
     def take_ahead(self) -> _Connection | None:
         """Take one back that sent ahead of its answers; None where none waits."""
         with self._queue.mutex:
-            return self._queue.ahead.pop() if self._queue.ahead else None
+            ahead = self._queue.ahead
+            # At the end, cheroot's requests that threads end wait there as well.
+            return ahead.pop() if ahead and isinstance(ahead[-1], _Connection) else None
 
 
 class BoundedServer(wsgi.Server):

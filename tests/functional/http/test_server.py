@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
+from cheroot.workers.threadpool import _SHUTDOWNREQUEST
 from kits.daemon_process import eventually
 from kits.served_core_client import make_certificate
 
@@ -356,6 +357,14 @@ def test_who_finds_the_queue_full_is_told_so_at_once(tmp_path: Path, with_tls: b
         assert all(reply.startswith(b"HTTP/1.1 503 ") for reply in replies)
         goes_on.set()
         assert all(exchange(each, b"").startswith(b"HTTP/1.1 200 ") for each in (first, second))
+
+
+def test_what_ends_a_thread_makes_no_place_as_a_greedy_client_does(tmp_path: Path) -> None:
+    """cheroot queues it among the connections; a thread that did not get it would never end."""
+    requests = BoundedServer(tmp_path / "s", echo, LIMITS).requests
+    requests.put(_SHUTDOWNREQUEST)
+    assert requests.take_ahead() is None
+    assert requests.waiting == 1
 
 
 def test_a_greedy_client_makes_place_before_one_that_waits(
