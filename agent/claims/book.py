@@ -155,22 +155,23 @@ class Book:
         first, also of an instance whose guest has gone: else the place would count as another guest's.
         """
         found: dict[str, str] = {}
-        for may_hold in (self.holds_place, self._holds_part):
+        for is_exact in (True, False):
             for instance in sorted(self._unheld.keys() & self._departed.keys() - found.keys()):
-                taken = {*self._instances, *found.values()}
-                free = (consumer for consumer in self._departed[instance] if consumer not in taken)
-                migration = next((consumer for consumer in free if may_hold(consumer, instance)), None)
-                if migration is not None:
-                    found[instance] = migration
+                row = self._rows[instance]
+                for consumer in self._departed[instance]:
+                    if consumer in self._instances or consumer in found.values():
+                        continue
+                    if is_exact:
+                        holds = self.holds_place(consumer, instance)
+                    elif row.guest is None:
+                        has = self._in_own_tree(self.held_by(consumer))
+                        holds = bool(has) and not beyond(has, row.claimed_amounts)
+                    else:
+                        holds = self._with_place(row, consumer).unheld != row.unheld
+                    if holds:
+                        found[instance] = consumer
+                        break
         return found
-
-    def _holds_part(self, consumer: str, instance: str) -> bool:
-        """Whether the consumer may hold some of the place: of a claim without a guest, nothing else."""
-        row = self._rows[instance]
-        if row.guest is not None:
-            return self._with_place(row, consumer).unheld != row.unheld
-        has = self._in_own_tree(self.held_by(consumer))
-        return bool(has) and not beyond(has, row.claimed_amounts)
 
     def unheld_of_others(self, consumer: str) -> Usages:
         """{provider: {class: amount}} of `unheld` of all rows but the consumer's."""
