@@ -138,12 +138,14 @@ class Book:
         unheld: dict[str, Usages] = {}
         migrations = self._migrations()
         for instance in sorted(self._unheld):
-            row = self._rows[instance]
+            row, rest = self._rows[instance], self._unheld[instance]
             if instance in migrations:
                 row = self._with_place(row, migrations[instance])
+                rest = row.unheld
             elif instance in self._departed and row.guest is None:
                 continue  # the instance is on another host, and so is its guest
-            rest = row.unclaimed if self._growing & row.claimed.keys() else row.unheld
+            if self._growing & row.claimed.keys():
+                rest = row.unclaimed
             if rest:
                 unheld[instance] = rest
         return unheld
