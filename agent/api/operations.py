@@ -10,13 +10,13 @@ from uuid import uuid4
 
 from agent import log
 from agent.audit.auditor import Auditor, AuditReport
+from agent.claims.attribution import IDLE
 from agent.claims.capacity import Capacity, Defrag
 from agent.claims.claim import Claim, ClaimState, Fit, claim_of_fit
 from agent.claims.device_profiles import DeviceProfiles
 from agent.claims.domain_demand import DomainDemand, HostDevices, demand_of_domain, given_resources
 from agent.claims.refusal import guest_runs
 from agent.claims.request import ClaimRequest
-from agent.claims.used import IDLE
 from agent.config.settings import Settings, describe
 from agent.driver import DomainNeeds, Guest
 from agent.errors import (

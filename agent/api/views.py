@@ -66,7 +66,7 @@ from agent.gate.decision import GateVerdict
 from agent.moves.circumstances import moved_away_advice, next_actor
 from agent.moves.states import Move, MoveKind
 from agent.providers.device_health import DeviceHealth, HealthState, Symptom
-from agent.providers.unclaimed import with_reserved
+from agent.providers.reservations import with_reserved
 from agent.reconcile.pass_report import Preview
 from agent.reshape.laws import name_of
 from agent.reshape.receipt import Receipt

@@ -37,7 +37,7 @@ from agent.errors import (
 from agent.moves.ownership import may_be_migration
 from agent.moves.states import MIGRATION_TYPE, Move
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.providers.unclaimed import without_reservations
+from agent.providers.reservations import without_reservations
 from agent.reshape.laws import Instruction
 from agent.shapes import Allocations
 from agent.tracker.tracker import ResourceTracker

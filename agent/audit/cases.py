@@ -16,10 +16,10 @@ from typing import Any, ClassVar
 
 from agent.audit.finding import Finding, FollowGuests
 from agent.audit.observation import Observation
+from agent.claims.attribution import IDLE, Place, use_of
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.rows import Row
 from agent.claims.use_difference import UseDifference, use_difference
-from agent.claims.used import IDLE, Place, use_of
 from agent.driver import Guest, GuestState
 from agent.moves.ownership import (
     MoveConsumer,

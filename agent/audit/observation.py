@@ -11,12 +11,12 @@ has no suspects.
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from agent.claims.attribution import Place, use_of
 from agent.claims.claim import Claim, ClaimState, Fit
 from agent.claims.fit import ProviderIndex, fit
 from agent.claims.host_cells import HostCells
 from agent.claims.request import ClaimRequest
 from agent.claims.rows import Row
-from agent.claims.used import Place, use_of
 from agent.driver import Guest
 from agent.moves.states import Move, MoveRole, MoveState
 from agent.placement.client import ConsumerAllocations

@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
+from agent.claims.attribution import IDLE, Place, use_of
 from agent.claims.choice import Choice, Strategy
 from agent.claims.claim import (
     UNRESTRICTED,
@@ -26,11 +27,10 @@ from agent.claims.guest_cells import wants_cells
 from agent.claims.host_cells import CellStock, CellUsage, HostCells, beside_devices, memory_shortfalls
 from agent.claims.request import ClaimRequest
 from agent.claims.rows import NOT_USED, Doubted, Row
-from agent.claims.used import IDLE, Place, use_of
 from agent.driver import Guest
 from agent.providers.device_health import Cordoned, idle_cordoned
 from agent.providers.divided_cards import Card, CardStock
-from agent.providers.exclusive import room
+from agent.providers.reservations import room
 from agent.shapes import Allocations, Held, Holders, Units, UnitsToMake, Usages, beyond, largest, total
 
 Key = TypeVar("Key")

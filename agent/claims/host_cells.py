@@ -26,7 +26,7 @@ from agent.device_names import is_page_class, page_class
 from agent.driver import Cell, Guest, GuestState, Topology, UsedMemory
 from agent.errors import counted
 from agent.providers.divided_cards import Card
-from agent.providers.exclusive import WaysOf
+from agent.providers.reservations import WaysOf
 from agent.shapes import Allocations, UnitsToMake, Usages
 from agent.tree import Inventory, Provider, ProviderTree
 

@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from agent.claims.attribution import IDLE, Place, use_of
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.guest_cells import wants_cells
 from agent.claims.request import (
@@ -24,7 +25,6 @@ from agent.claims.request import (
     is_device_group,
 )
 from agent.claims.rows import Row
-from agent.claims.used import IDLE, Place, use_of
 from agent.device_names import is_page_class
 from agent.driver import Guest, GuestState
 from agent.errors import UsageError

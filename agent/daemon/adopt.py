@@ -15,9 +15,9 @@ def adopt(settings: Settings, host_uuid: str) -> Identity:
     """Make `host_uuid` the uuid of this host under its current name.
 
     Repairs a lost uuid file, a changed host name, a name that another provider has, or the mark of another
-    agent: at its next start the agent writes for the host again, whoever wrote before. Raises IdentityError
-    where the text is no uuid, or where the journal has claims of another host; StateError while the agent is
-    running.
+    agent: at its next start the agent writes for the host again, even if another agent wrote last. Raises
+    IdentityError where the text is no uuid, or where the journal has claims of another host; StateError while
+    the agent is running.
     """
     wanted = identity.canonical_uuid(host_uuid)
     with closing(Journal.open(settings.state_path)) as journal:

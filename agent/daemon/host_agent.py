@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 from agent import log
 from agent.audit.auditor import Auditor, AuditReport
 from agent.backoff import Backoff
-from agent.claims.used import IDLE
+from agent.claims.attribution import IDLE
 from agent.config.settings import Settings
 from agent.driver import Driver
 from agent.errors import (

@@ -467,7 +467,7 @@ class _Connections(connections.ConnectionManager):
         return bool(listening.poll(0))
 
     def _tell_lack(self) -> None:
-        """Say once in TELL_INTERVAL_S, whatever the number of clients, that descriptors lack."""
+        """Log once in TELL_INTERVAL_S, for all clients together, that the process runs out of descriptors."""
         now = time.monotonic()
         if now < self._tells_again_at:
             return

@@ -217,7 +217,7 @@ def _auth_plugin(options: Mapping[str, Any]) -> BaseAuthPlugin:
 
 
 def _with_steady_expiry(auth: BaseIdentityPlugin) -> BaseIdentityPlugin:
-    """Use each token for as long as Keystone gave it, by a clock that nobody sets.
+    """Use each token for as long as Keystone gave it, by the clock since boot, which no operator sets.
 
     keystoneauth compares the token's end with the wall clock: on a host whose clock is ahead, it would fetch
     a token for each request. A token that ended early is refused with a 401, upon which keystoneauth fetches

@@ -15,8 +15,8 @@ from agent.codec import FORGOTTEN
 from agent.device_names import address_of
 from agent.driver import DeviceSigns
 from agent.errors import counted
+from agent.providers.reservations import with_reserved
 from agent.providers.resolve import ResolvedDescription
-from agent.providers.unclaimed import with_reserved
 from agent.shapes import Units, Usages, by_class
 from agent.tree import ProviderTree
 

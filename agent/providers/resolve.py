@@ -78,7 +78,7 @@ class ResolvedDescription:
     `cells` {uuid: id of the NUMA cell that the provider is on}, `ways` {uuid: sets of classes that exclude
     each other} and `to_make` {uuid: units that do not exist yet}; see `DescribedProvider`. `problems` are
     sentences on what was left out of the description, and `notices` those that are no fault. `gone` {uuid:
-    classes} has claimed units that exist no more in its totals (`agent.providers.retained`), `cordoned`
+    classes} has claimed units that exist no more in its totals (`agent.providers.retention`), `cordoned`
     {uuid: classes} units that an operator has cordoned. `cards` {uuid: card} share room among classes.
     """
 

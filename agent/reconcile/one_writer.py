@@ -6,8 +6,8 @@ directory. A copy runs elsewhere, so its mark differs; a restarted agent finds i
 mark that was written last, so that an agent recognizes its own after a reboot. An agent that finds another
 mark alone takes that away: an agent that runs puts its mark there again, and one that is no more does not.
 
-A copy of the disk that is started while the first machine is down finds its own mark, and nobody answers. The
-journal has the network cards of the machine as well: where none of them is here, this is another machine.
+A copy of the disk that is started while the first machine is down finds its own mark, and no agent answers.
+The journal has the network cards of the machine as well: where none of them is here, this is another machine.
 See docs/decisions/0016-one-writer-a-host.md.
 """
 

@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 
 from agent import log
+from agent.claims.attribution import IDLE, Place, gone_units
 from agent.claims.fit import ProviderIndex
 from agent.claims.host_cells import HostCells, HostLayout
 from agent.claims.refusal import label
 from agent.claims.rows import Row
-from agent.claims.used import IDLE, Place, gone_units
 from agent.driver import Description, Guest, Topology
 from agent.errors import (
     ApplyError,
@@ -35,11 +35,10 @@ from agent.providers.divided_cards import reserve_places
 from agent.providers.owner import check_owner, with_owner
 from agent.providers.plan import Operation, Plan, plan
 from agent.providers.provider_config import with_status_disabled
-from agent.providers.reserved import reserve_used
+from agent.providers.reservations import UnheldUse, reserve_used, without_reservations
 from agent.providers.resolve import OwnedProviders, ResolvedDescription, recognize_owned, resolve
-from agent.providers.retained import RetainedTree, count_gone, find_overuse, removed_classes, retain_held
-from agent.providers.unclaimed import UnheldUse, without_reservations
-from agent.reconcile.desired import ActiveProviderConfig, Desired, UndoneReshapes, desired_state
+from agent.providers.retention import RetainedTree, count_gone, find_overuse, removed_classes, retain_held
+from agent.reconcile.desired_state import ActiveProviderConfig, Desired, UndoneReshapes, desired_state
 from agent.reconcile.one_writer import Writer
 from agent.reconcile.pass_report import Preview, usages_after
 from agent.reconcile.placement_memory import AllocationCache, SharingProvidersCache
@@ -223,8 +222,10 @@ class PassSteps:
         """Enter into the book what Placement holds on `current`, as far as that may have changed.
 
         An allocation that another client deletes raises no generation. So with `reread`, and at the start,
-        providers on which another amount is in use than the book has are read whatever their generations are,
-        and with `in_full` all. `reread` reads the sharing providers again, too. Raises PlacementError.
+        providers on which another amount is in use than the book has are read even if their generations are
+        the same, and with `in_full` all. `reread` reads the sharing providers again, too.
+
+        Raises PlacementError.
         """
         whole = self._sharing.add_to(current, reread=reread)
         known = {provider.uuid for provider in whole if provider.inventories}

@@ -59,7 +59,7 @@ def check_home(
     """Check that the Placement named `home` has all of the host's claims, and remember it as the host's.
 
     If the host's claims were there before, one request shows whether it still knows them; `root` is the uuid
-    of the host's root provider. Returns whether the operator said to go on, whatever it has lost. Raises
+    of the host's root provider. Returns whether the operator said to go on, even if it lost claims. Raises
     ApplyError where claims are missing, StateError and PlacementError where the agent cannot find out; then
     the agent must write nothing.
     """

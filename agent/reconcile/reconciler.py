@@ -25,8 +25,8 @@ from agent.placement.client import PlacementClient
 from agent.providers.owner import check_owner
 from agent.providers.plan import Plan
 from agent.providers.provider_config import STATUS_DISABLED, ProviderConfig, closed_traits
-from agent.providers.reserved import ReservedUsages
-from agent.reconcile.desired import ActiveProviderConfig, UndoneReshapes
+from agent.providers.reservations import ReservedUsages
+from agent.reconcile.desired_state import ActiveProviderConfig, UndoneReshapes
 from agent.reconcile.one_writer import Writer
 from agent.reconcile.pass_report import PassReport, Preview, pass_sentence
 from agent.reconcile.pass_steps import HostView, Pass, PassSteps
@@ -127,7 +127,7 @@ class Reconciler:
 
     @property
     def is_disabled(self) -> bool:
-        """Whether Placement tells schedulers to pass the host over, whoever set that, as far as is known."""
+        """Whether Placement, as last read, tells schedulers to pass the host over; operators set it, too."""
         return STATUS_DISABLED in self._root_traits
 
     @property

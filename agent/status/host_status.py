@@ -15,7 +15,7 @@ from uuid import UUID
 
 from agent import __version__, log
 from agent.audit.auditor import Auditor
-from agent.claims.used import IDLE
+from agent.claims.attribution import IDLE
 from agent.config.settings import Settings
 from agent.durable.files import check_accepts_files
 from agent.errors import StateError, UnknownConsumer

@@ -24,8 +24,8 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from agent.audit.findings import KIND_NAMES
+from agent.claims.attribution import IDLE
 from agent.claims.claim import ClaimState, ClaimStep
-from agent.claims.used import IDLE
 from agent.driver import GuestState
 from agent.errors import PlacementUnavailable
 from agent.moves.states import MoveKind

@@ -18,7 +18,7 @@ from agent.errors import (
 )
 from agent.placement.client import PlacementClient
 from agent.placement.replies import WriteOutcome, WriteRefused
-from agent.providers.unclaimed import released, with_reserved
+from agent.providers.reservations import released, with_reserved
 from agent.shapes import Allocations, Usages
 from agent.state.pause import Pause
 from agent.tracker.guarded_write import GuardedWriter, Inventories

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from agent import log
+from agent.claims.attribution import Place
 from agent.claims.claim import Claim
 from agent.claims.refusal import amounts_text, label
 from agent.claims.rows import Row
 from agent.claims.use_difference import NOT_HERE, Had, UseDifference, followed, use_difference
-from agent.claims.used import Place
 from agent.driver import Guest
 from agent.errors import PlacementConflict, PlacementError, PlacementUnavailable, Refused
 from agent.shapes import Allocations

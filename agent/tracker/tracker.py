@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 
 from agent.backoff import Backoff
+from agent.claims.attribution import Place
 from agent.claims.book import Reading, Survey
 from agent.claims.capacity import Capacity, Defrag, capacity, defrag
 from agent.claims.choice import Strategy
@@ -25,7 +26,6 @@ from agent.claims.host_cells import HostCells, HostLayout
 from agent.claims.pci_alias import Aliases, with_device_groups, without_device_groups
 from agent.claims.request import ClaimRequest
 from agent.claims.rows import Row
-from agent.claims.used import Place
 from agent.driver import Guest
 from agent.errors import PlacementConflict, PlacementUnavailable
 from agent.moves.circumstances import Circumstances
@@ -111,7 +111,7 @@ class ResourceTracker:
         )
 
     def age_s(self, stamp: float) -> float:
-        """How long ago a claim or a move with this stamp was made, whatever the wall clock says by now."""
+        """How long ago a claim or a move with this stamp was made, even if the wall clock was set since."""
         return self._context.age_s(stamp)
 
     # Whether Placement may be asked, and whether claims are open
@@ -482,7 +482,7 @@ class ResourceTracker:
         """Let a guest start on its claim, on a new one, or on one that replaces it in one write.
 
         `decide` is called as the only operation on the consumer, so that the claim that is returned has what
-        the guest of this call needs, whatever an earlier call was about. Until the driver reports the guest,
+        the guest of this call needs, even if an earlier call was about another. Until the driver reports it,
         or until `expect_no_more`, its pages and its cells' memory count as used. Raises what `decide` raises,
         ClaimsClosed, DoesNotFit, ClaimConflict, PlacementError, StateError: then the guest may not start.
         """

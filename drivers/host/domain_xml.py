@@ -562,7 +562,7 @@ def _needed_devices(xml: DomainXml) -> Iterator[NeededDevice]:
         elif address is not None and kind is not DeviceKind.MEDIATED and address.get("bus"):
             unit = pci_address(address, xml.what)
         alias = alias_of(element)
-        # A disk is none of the host's other PCI devices, of whatever class: only its name says which.
+        # A disk is none of the host's other PCI devices, even of their class: only its name says which.
         yield NeededDevice(kind, alias, unit, shown_tag(element), element.tag == "disk")
 
 

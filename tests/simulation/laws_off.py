@@ -24,7 +24,7 @@ from agent.errors import StateError
 from agent.moves.states import Move, MoveState
 from agent.placement.client import PlacementClient
 from agent.placement.replies import WriteRefused, WriteUnknown
-from agent.providers.unclaimed import UnheldUse
+from agent.providers.reservations import UnheldUse
 from agent.reconcile.one_writer import Writer
 from agent.reconcile.placement_memory import AllocationCache
 from agent.reshape import relocate

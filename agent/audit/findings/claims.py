@@ -12,8 +12,8 @@ from dataclasses import replace
 
 from agent.audit.cases import ConsumerCase, FindingKind, TableRow
 from agent.audit.finding import Deliver, DropClaim, Finding, FollowGuests, FollowReshape, WriteAllocations
+from agent.claims.attribution import IDLE
 from agent.claims.claim import ClaimState
-from agent.claims.used import IDLE
 from agent.errors import counted
 from agent.moves.ownership import reduce_allocations
 from agent.placement.client import ConsumerAllocations

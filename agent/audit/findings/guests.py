@@ -22,16 +22,16 @@ from agent.audit.cases import (
 )
 from agent.audit.finding import ClaimUse, Finding, FollowGuests, RecordUse, TakeClaim
 from agent.audit.observation import Observation
+from agent.claims.attribution import IDLE, gone_units, use_of
 from agent.claims.claim import Claim, ClaimState, Restriction
 from agent.claims.domain_demand import request_for_domain
 from agent.claims.refusal import amounts_text, provider_label
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.claims.rows import Row
 from agent.claims.use_difference import UseDifference
-from agent.claims.used import IDLE, gone_units, use_of
 from agent.driver import Guest
 from agent.moves.states import request_for_allocations
-from agent.providers.retained import way_back, with_name
+from agent.providers.retention import way_back, with_name
 from agent.shapes import Allocations, Units, by_class, total
 
 AGENT = "plimsoll"

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from agent.audit.cases import FindingKind, TableRow
 from agent.audit.finding import Finding
 from agent.audit.observation import Observation
-from agent.claims.used import IDLE
+from agent.claims.attribution import IDLE
 from agent.errors import counted
 from agent.providers.caps import beyond_caps
 

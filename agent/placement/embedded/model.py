@@ -158,7 +158,7 @@ class Draft:
     """Changes over `below`, which is the model or another draft.
 
     `now`, in seconds since 1970, is the time of the changes; `age_s` tells how long ago such a time was,
-    whatever the wall clock was set to since.
+    also after an operator set the wall clock.
     """
 
     def __init__(self, below: CoreState, now: float, age_s: Callable[[float], float] | None = None) -> None:

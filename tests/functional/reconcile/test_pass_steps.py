@@ -4,7 +4,7 @@ import pytest
 from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
 
 from agent.driver import Description, MoveInstruction
-from agent.reconcile.desired import ActiveProviderConfig, UndoneReshapes
+from agent.reconcile.desired_state import ActiveProviderConfig, UndoneReshapes
 from agent.reconcile.pass_steps import HostView, Pass, PassSteps
 from agent.reconcile.placement_memory import AllocationCache
 from agent.reconcile.reshape_runner import ReshapeRunner

@@ -9,12 +9,12 @@ from uuid import UUID, uuid5
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.claims.attribution import Place
 from agent.claims.book import Book, Reading
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.fit import ProviderIndex
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.claims.rows import Row
-from agent.claims.used import Place
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.tree import Inventory, Provider, ProviderTree
 

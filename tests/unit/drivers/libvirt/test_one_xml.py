@@ -17,6 +17,7 @@ from kits.libvirt_model import DEVICES as DEVICES_OF_HOST
 from kits.libvirt_model import model as recorded_model
 from kits.paths import DATA
 
+from agent.claims.attribution import Place
 from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, claim_of_fit
 from agent.claims.domain_demand import HostDevices, demand_of_domain, given_resources, request_for_domain
@@ -25,7 +26,6 @@ from agent.claims.host_cells import HostCells
 from agent.claims.request import ClaimRequest
 from agent.claims.rows import Row
 from agent.claims.use_difference import use_difference
-from agent.claims.used import Place
 from agent.driver import (
     DescribedProvider,
     DeviceKind,

@@ -1,4 +1,6 @@
-"""Classes of one device that exclude each other."""
+"""What the agent reserves: classes that exclude each other, devices for one-time use, guests beyond what is
+held.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +13,32 @@ from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, Restriction
 from agent.claims.fit import ProviderIndex, fit
 from agent.claims.request import ClaimRequest, RequestGroup
-from agent.driver import Guest, GuestState, UsedUnit
-from agent.providers.exclusive import excluding_class, reserve_excluded, room
+from agent.device_names import ONE_TIME_USE
+from agent.driver import Guest, GuestState, MoveInstruction, UsedUnit
+from agent.providers.reservations import (
+    ReservedUsages,
+    UnheldUse,
+    excluding_class,
+    released,
+    reserve_excluded,
+    reserve_used,
+    room,
+    without_reservations,
+)
+from agent.providers.resolve import OwnedProvider, OwnedProviders, ResolvedDescription
 from agent.shapes import Usages
 from agent.tree import Inventory, Provider, ProviderTree
 
 WHOLE_OR_PARTS = (frozenset({"PF"}), frozenset({"VF"}))
 TYPES = (frozenset({"SMALL", "ALSO_SMALL"}), frozenset({"BIG"}))
-CARD = {"PF": 1, "VF": 8}
+PORT = {"PF": 1, "VF": 8}
 GPU = {"SMALL": 16, "ALSO_SMALL": 16, "BIG": 4}
 
 
 def test_a_card_is_given_whole_or_in_parts() -> None:
-    assert room(WHOLE_OR_PARTS, CARD, {}) == {"PF": 1, "VF": 8}
-    assert room(WHOLE_OR_PARTS, CARD, {"PF": 1}) == {"PF": 0, "VF": 0}
-    assert room(WHOLE_OR_PARTS, CARD, {"VF": 3}) == {"PF": 0, "VF": 5}
+    assert room(WHOLE_OR_PARTS, PORT, {}) == {"PF": 1, "VF": 8}
+    assert room(WHOLE_OR_PARTS, PORT, {"PF": 1}) == {"PF": 0, "VF": 0}
+    assert room(WHOLE_OR_PARTS, PORT, {"VF": 3}) == {"PF": 0, "VF": 5}
     assert excluding_class(WHOLE_OR_PARTS, "VF", {"PF": 1}) == "PF"
     assert excluding_class(WHOLE_OR_PARTS, "VF", {"VF": 1}) is None
     assert excluding_class(WHOLE_OR_PARTS, "BANDWIDTH", {"PF": 1}) is None, "which is in no way"
@@ -69,7 +82,7 @@ def asked(*wanted: tuple[str, int]) -> ClaimRequest:
 
 def test_one_request_is_not_given_what_excludes_itself() -> None:
     def card(name: str) -> Provider:
-        return Provider(name, name, "host", {each: Inventory(n) for each, n in CARD.items()})
+        return Provider(name, name, "host", {each: Inventory(n) for each, n in PORT.items()})
 
     def fits(request: ClaimRequest, used: Usages, *cards: str) -> bool:
         tree = ProviderTree([Provider("host", "host"), *map(card, cards)])
@@ -93,7 +106,7 @@ WAYS = {"nic": WHOLE_OR_PARTS, "gpu": TYPES}
 TREE = ProviderTree(
     [
         Provider("host", "host"),
-        Provider("nic", "nic", "host", {name: Inventory(total) for name, total in CARD.items()}),
+        Provider("nic", "nic", "host", {name: Inventory(total) for name, total in PORT.items()}),
         Provider("gpu", "gpu", "host", {name: Inventory(total) for name, total in GPU.items()}),
     ]
 )
@@ -101,7 +114,7 @@ TREE = ProviderTree(
 
 @given(
     steps=st.lists(
-        st.tuples(st.integers(0, 5), st.sampled_from([*CARD, *GPU]), st.integers(0, 5)), max_size=30
+        st.tuples(st.integers(0, 5), st.sampled_from([*PORT, *GPU]), st.integers(0, 5)), max_size=30
     ),
     guest=st.sampled_from([None, ("PF", "pf"), ("VF", "vf3"), ("BIG", "slot1"), ("SMALL", "slot9")]),
 )
@@ -190,3 +203,110 @@ def test_a_guest_that_moves_away_counts_once() -> None:
     book.observe_guests([Guest(request.consumer, "guest", GuestState.RUNNING, {}, used)])
     book.follow_moves({request.consumer: "migration"})
     assert book.fit(other).fits
+
+
+CARD = "7e1c1d3c-94d8-4e4b-9a57-4a8d3b1f0c00"
+
+
+def resolved(
+    total: int, *, once: bool = True, device: str = "pci:0000:41:00.0", name: str = "CUSTOM_A"
+) -> ResolvedDescription:
+    traits = frozenset({ONE_TIME_USE} if once else ())
+    tree = ProviderTree([Provider(CARD, "card", None, {name: Inventory(total, max_unit=total)}, traits)])
+    units = {CARD: {name: tuple(map(str, range(total)))}}
+    return ResolvedDescription(tree, OwnedProviders(), {CARD: device}, units)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=8), st.booleans())
+def test_a_device_for_one_time_use_stays_reserved_from_its_first_use_on(uses: list[bool], once: bool) -> None:
+    """A pass for each element: whether the device is in use then. The last pass's tree is Placement's."""
+    description, current = resolved(1, once=once), ProviderTree()
+    for number, in_use in enumerate(uses):
+        used = {CARD: {"CUSTOM_A": 1}} if in_use else {}
+        result = reserve_used(description, current, used)
+        current = result.tree
+        was_used = any(uses[: number + 1])
+        assert current[CARD].inventories["CUSTOM_A"].reserved == (1 if once and was_used else 0)
+        assert bool(result.problems) is (once and was_used and not in_use)
+
+
+def test_an_operator_releases_a_device_for_one_time_use() -> None:
+    description = resolved(1)
+    current = reserve_used(description, ProviderTree(), {CARD: {"CUSTOM_A": 1}}).tree
+    released = current.with_provider(resolved(1).tree[CARD])
+    assert reserve_used(description, released, {}).tree[CARD].inventories["CUSTOM_A"].reserved == 0
+
+
+def test_a_device_in_use_under_a_former_class_offers_nothing_of_its_new_one() -> None:
+    description = resolved(4, once=False, name="CUSTOM_B")
+    used = {CARD: {"CUSTOM_A": 1}}
+    inventory = reserve_used(description, ProviderTree(), used).tree[CARD].inventories["CUSTOM_B"]
+    assert inventory.capacity == 0
+    moved = [MoveInstruction("card", {"CUSTOM_A": 1}, "card", becomes={"CUSTOM_A": "CUSTOM_B"})]
+    assert reserve_used(description, ProviderTree(), used, moved).tree == description.tree
+    assert reserve_used(description, ProviderTree(), {}).tree == description.tree
+    host = resolved(4, once=False, name="CUSTOM_B", device="host")
+    assert reserve_used(host, ProviderTree(), used).tree == host.tree
+
+
+def test_only_usages_that_decide_a_reservation_call_for_another_pass() -> None:
+    basis = ReservedUsages.of(resolved(1), {CARD: {"CUSTOM_A": 1, "VCPU": 2}})
+    assert not basis.differs({CARD: {"CUSTOM_A": 1, "VCPU": 5}, "other": {"CUSTOM_A": 1}})
+    assert basis.differs({CARD: {"CUSTOM_A": 0}}) and basis.differs({})
+    assert not ReservedUsages.of(resolved(1, once=False), {}).differs({CARD: {"CUSTOM_A": 1}})
+
+
+OWNED = OwnedProviders({"host": OwnedProvider(frozenset({"VCPU"}))})
+
+
+def tree(inventory: Inventory) -> ProviderTree:
+    return ProviderTree([Provider("host", "host", None, {"VCPU": inventory, "FOREIGN": Inventory(9)})])
+
+
+@given(
+    st.integers(1, 50), st.integers(0, 50), st.sampled_from([0.5, 1.0, 1.5, 4.0, 16.0]), st.integers(0, 200)
+)
+def test_the_capacity_is_smaller_by_what_is_used(total: int, reserved: int, ratio: float, used: int) -> None:
+    base = tree(Inventory(total, min(total, reserved), allocation_ratio=ratio))
+    use = UnheldUse({"web1": {"host": {"VCPU": used, "FOREIGN": 1}}, "web2": {"elsewhere": {"VCPU": 1}}})
+    reserving = use.reserve(base, OWNED)
+    before, after = base["host"].inventories["VCPU"], reserving["host"].inventories["VCPU"]
+    assert after.capacity <= max(0, before.capacity - used) and after.reserved <= total
+    assert after.capacity >= before.capacity - used - ratio - 1
+    assert reserving["host"].inventories["FOREIGN"] == Inventory(9), "the agent does not write it"
+    assert without_reservations(reserving, base) == base
+    assert without_reservations(reserving, base, {("host", "VCPU")}) == reserving
+    assert released(after, used, before.reserved).reserved >= before.reserved
+
+
+@given(
+    total=st.integers(1, 50),
+    reserved=st.integers(0, 50),
+    ratio=st.sampled_from([0.5, 1.0, 1.5, 4.0, 16.0]),
+    mine=st.integers(0, 100),
+    others=st.integers(0, 100),
+    told=st.booleans(),
+)
+def test_what_is_taken_back_for_one_guest_leaves_what_the_others_need(
+    total: int, reserved: int, ratio: float, mine: int, others: int, *, told: bool
+) -> None:
+    """Also where each amount alone is rounded up, and where Placement was not told of the others yet."""
+    base = tree(Inventory(total, min(total, reserved), allocation_ratio=ratio))
+    rest = {"web2": {"host": {"VCPU": others}}}
+    now = UnheldUse({"web1": {"host": {"VCPU": mine}}, **(rest if told else {})}).reserve(base, OWNED)
+    least = UnheldUse(rest).reserve(base, OWNED)["host"].inventories["VCPU"]
+    assert released(now["host"].inventories["VCPU"], mine, least.reserved) == least
+
+
+def test_a_notice_does_not_say_that_the_agent_reserves_what_others_write() -> None:
+    host = tree(Inventory(8))
+    own, foreign, pool = {"VCPU": 2}, {"VCPU": 2, "FOREIGN": 1}, {"DISK_GB": 5}
+    for amounts, told in (
+        ({"host": own}, "agent reserves it, so that no "),
+        ({"host": foreign}, "agent cannot reserve 1 FOREIGN on host, as it does not write"),
+        ({"pool": pool}, "agent cannot reserve 5 DISK_GB on provider pool, as it does not write"),
+    ):
+        for column in ("claimed", "unclaimed"):
+            use = UnheldUse({"web1": amounts}, **{column: {"web1": amounts}})
+            (notice,) = use.notices(host, OWNED, ())
+            assert told in notice and ("reserves it" in notice) is ("reserves it" in told)

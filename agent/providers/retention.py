@@ -24,7 +24,7 @@ from agent.providers.caps import Caps, beyond_caps
 from agent.providers.plan import DeleteInventories, Plan, PutInventories
 from agent.providers.resolve import ResolvedDescription
 from agent.shapes import Held, Holders
-from agent.tree import Inventory, Provider, ProviderTree
+from agent.tree import Provider, ProviderTree
 
 CONSUMERS_NAMED_MAX = 3
 
@@ -71,25 +71,26 @@ def retain_held(
                 _check_moved(current, wanted, uuid, resource_class, consumers, names)
                 used = sum(holders[who][resource_class] for who in consumers)
                 tree = _with_used(tree, current, uuid, resource_class, used)
-                sentences.append(_retained_sentence(current[uuid], resource_class, consumers, names))
+                sentences.append(
+                    f"The host has no {resource_class} on provider {current[uuid].name} any more, but "
+                    f"{_still_hold(consumers, names)}: this part stays, the rest is reserved. "
+                    f"{way_back(current[uuid], resource_class)}, or release these allocations."
+                )
     return RetainedTree(tree, tuple(sentences))
 
 
 def _with_used(
     tree: ProviderTree, current: ProviderTree, uuid: str, resource_class: str, used: int
 ) -> ProviderTree:
+    """The tree with that class on that provider, all but the used amount reserved."""
     for provider in reversed((current[uuid], *current.ancestors(uuid))):
         if provider.uuid not in tree:
             tree = tree.with_provider(replace(provider, inventories={}))
     now, provider = current[uuid].inventories[resource_class], tree[uuid]
-    inventories = {**provider.inventories, resource_class: _keep_used(now, used)}
-    return tree.with_provider(replace(provider, inventories=inventories))
-
-
-def _keep_used(now: Inventory, used: int) -> Inventory:
-    """Reserve all but the used amount; without a ratio, the capacity is that amount."""
     total = max(now.total, used)
-    return replace(now, total=total, reserved=total - used, allocation_ratio=1.0)
+    # Without a ratio, the capacity is what is used.
+    kept = replace(now, total=total, reserved=total - used, allocation_ratio=1.0)
+    return tree.with_provider(replace(provider, inventories={**provider.inventories, resource_class: kept}))
 
 
 def _check_moved(
@@ -118,16 +119,6 @@ def _total(tree: ProviderTree, uuid: str, resource_class: str) -> int:
     provider = tree.get(uuid)
     inventory = provider.inventories.get(resource_class) if provider else None
     return inventory.total if inventory else 0
-
-
-def _retained_sentence(
-    provider: Provider, resource_class: str, consumers: Sequence[str], names: Mapping[str, str]
-) -> str:
-    return (
-        f"The host has no {resource_class} on provider {provider.name} any more, but "
-        f"{_still_hold(consumers, names)}: this part stays, the rest is reserved. "
-        f"{way_back(provider, resource_class)}, or release these allocations."
-    )
 
 
 _CPU_SETS = {"PCPU": "cpu_dedicated_set", "VCPU": "cpu_shared_set"}
@@ -173,9 +164,10 @@ def count_gone(
     """`resolved` with the units in `gone` in the totals, and a sentence for each of their holders.
 
     A class of which the driver reports no unit any more is not here: its inventory is retained as a whole
-    (`agent.providers.retained`). What one of the driver's `moves` takes elsewhere is not gone. `names`
+    (`retain_held`). What one of the driver's `moves` takes elsewhere is not gone. `names`
     {consumer: name} are for the sentences.
     """
+    names = names or {}
     moving = {(move.from_resource_provider, name) for move in moves for name in move.moved_resources}
     units: dict[tuple[str, str], dict[str, str]] = {}
     for uuid, name, unit, consumer in gone:
@@ -187,31 +179,18 @@ def count_gone(
     tree, problems, classes = resolved.tree, list(resolved.problems), dict(resolved.gone)
     for (uuid, name), holders in sorted(units.items()):
         provider = tree[uuid]
-        tree = tree.with_provider(_with_more(provider, name, len(holders)))
+        now = provider.inventories[name]
+        more = replace(now, total=now.total + len(holders))
+        tree = tree.with_provider(replace(provider, inventories={**provider.inventories, name: more}))
         classes[uuid] = classes.get(uuid, frozenset()) | {name}
-        problems += (
-            _gone_sentence(
-                provider,
-                name,
-                with_name(consumer, names or {}),
-                sorted(unit for unit in holders if holders[unit] == consumer),
+        for consumer in sorted({*holders.values()}):
+            lost = sorted(unit for unit in holders if holders[unit] == consumer)
+            problems.append(
+                f"{with_name(consumer, names)} has claimed {name} {', '.join(lost)} of {provider.name}, "
+                "which this host does not have any more: the rest of the inventory can be given. "
+                f"{way_back(provider, name)}, or release the claim."
             )
-            for consumer in sorted({*holders.values()})
-        )
     return replace(resolved, tree=tree, problems=tuple(problems), gone=classes)
-
-
-def _with_more(provider: Provider, name: str, count: int) -> Provider:
-    now = provider.inventories[name]
-    more = replace(now, total=now.total + count)
-    return replace(provider, inventories={**provider.inventories, name: more})
-
-
-def _gone_sentence(provider: Provider, name: str, consumer: str, units: list[str]) -> str:
-    return (
-        f"{consumer} has claimed {name} {', '.join(units)} of {provider.name}, which this host does not have "
-        f"any more: the rest of the inventory can be given. {way_back(provider, name)}, or release the claim."
-    )
 
 
 HOLDERS_NAMED_MAX = 5
@@ -227,21 +206,15 @@ def find_overuse(tree: ProviderTree, held: Held, caps: Caps | None = None) -> di
     return {uuid: sentences for uuid, sentences in overuse.items() if sentences}
 
 
-def _limit(inventory: Inventory, *, is_beyond_cap: bool) -> int:
-    """The amount that may be in use without a report.
-
-    A completely reserved inventory, as during a reshape, only keeps new consumers out; its reservation does
-    not count against the consumers that it has. It does where a cap is below what is in use.
-    """
-    withheld = inventory.reserved >= inventory.total and not is_beyond_cap
-    return int(inventory.total * inventory.allocation_ratio) if withheld else inventory.capacity
-
-
 def _overuse_sentences(provider: Provider, consumers: Holders, beyond: Mapping[str, int]) -> Iterator[str]:
     for name, inventory in provider.inventories.items():
         holders = sorted(consumer for consumer, amounts in consumers.items() if name in amounts)
         used = sum(consumers[consumer][name] for consumer in holders)
-        if used > _limit(inventory, is_beyond_cap=name in beyond):
+        # A completely reserved inventory, as during a reshape, only keeps new consumers out; its reservation
+        # does not count against the consumers that it has. It does where a cap is below what is in use.
+        withheld = inventory.reserved >= inventory.total and name not in beyond
+        limit = int(inventory.total * inventory.allocation_ratio) if withheld else inventory.capacity
+        if used > limit:
             more = len(holders) - HOLDERS_NAMED_MAX
             yield (
                 f"Provider {provider.name} is over capacity: {used} {name} {'is' if used == 1 else 'are'} "

@@ -5,7 +5,7 @@ from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
 
 from agent.driver import Description, MoveInstruction
 from agent.providers.resolve import resolve
-from agent.reconcile.desired import Desired, desired_state
+from agent.reconcile.desired_state import Desired, desired_state
 from agent.reshape.claimed_units import HostRecords
 from agent.reshape.receipt import UndoneReceipts
 

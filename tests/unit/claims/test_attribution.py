@@ -7,12 +7,12 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.claims.attribution import Place, gone_units, use_of
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.fit import ProviderIndex
 from agent.claims.host_cells import HostCell, HostCells
 from agent.claims.request import ClaimRequest
 from agent.claims.rows import Row
-from agent.claims.used import Place, gone_units, use_of
 from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
 from agent.tree import Inventory, Provider, ProviderTree
 
