@@ -258,8 +258,9 @@ CLAIM_TRANSITIONS: Mapping[tuple[ClaimState | None, ClaimStep], ClaimState | Non
 }
 """{(state, step): next state}, all transitions there are; None stands for no claim.
 
-After a crash the agent finishes a CLAIMING claim if its guest exists, and refuses it otherwise; it delivers a
-RELEASING claim. It does the same while it runs, after Placement did not answer a request.
+After a crash the agent finishes a CLAIMING claim if its guest exists and Placement takes the claim, and
+refuses it otherwise; it delivers a RELEASING claim. It does the same while it runs, after Placement did not
+answer a request.
 """
 
 

@@ -332,7 +332,10 @@ class ClaimOperations:
         return claim.state is ClaimState.CLAIMING and claim.consumer in self._context.guests
 
     def _finish(self, intent: Claim) -> None:
-        """The guest of an interrupted claim keeps what was chosen for it."""
+        """The guest of an interrupted claim keeps what was chosen for it.
+
+        Not where Placement holds something else for it, as on another host: then what the guest uses counts.
+        """
         try:
             self._attempt(intent.request, intent)
         except Refused as error:
@@ -341,3 +344,5 @@ class ClaimOperations:
                 error.message,
                 fields={"consumer": intent.consumer},
             )
+            if self._register.claim_of(intent.consumer) == intent:
+                self._resolve(intent)

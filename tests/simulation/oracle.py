@@ -495,9 +495,7 @@ class Oracle:
         held = self.network.holdings()
         for consumer, row in rows.items():
             who = self.name(consumer)
-            waits = self.party(consumer) in host.guests and (
-                row.state == "releasing" or self._lives_elsewhere(host, consumer)
-            )
+            waits = row.state == "releasing" and self.party(consumer) in host.guests
             if row.state != "claimed" and not waits:
                 raise Violation("all comes to rest", f"the claim of {who} on host {host.name} is {row.state}")
             if self.party(consumer) in self.disturbed or row.state != "claimed":

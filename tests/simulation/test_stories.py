@@ -254,6 +254,20 @@ def test_a_claim_whose_answer_is_lost_leaves_no_orphan(fate: Fate, later_s: floa
         story.comes_to_rest()
 
 
+def test_a_claim_in_doubt_is_undone_where_its_guest_is_here_and_its_instance_elsewhere() -> None:
+    """Seed 107669: Placement takes no claim for it on this host, and nothing of the lost one can come."""
+    with Story() as story:
+        a, claimed = story.host("a"), {"PCPU": 2, "MEMORY_MB": 1024}
+        story.schedules("b", "web1", VCPU=1)
+        a.stranger_starts("web1", VCPU=1, MEMORY_MB=1024)
+        story.next_write("a", Fate.PROXY_BEFORE)
+        assert not a.claims("web1", **claimed).granted
+        story.waits(60)
+        assert story.claim_of("a", "web1") is None
+        assert a.claims("web2", **claimed).granted and a.claims("web3", **claimed).granted
+        story.comes_to_rest()
+
+
 @pytest.mark.parametrize(("fate", "later_s"), DOUBTS)
 def test_a_claim_whose_answer_is_lost_before_a_restart_leaves_no_orphan(fate: Fate, later_s: float) -> None:
     with Story("a") as story:
