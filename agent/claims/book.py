@@ -154,11 +154,18 @@ class Book:
         """{departed instance: the consumer that is taken for its migration}
 
         An instance has one migration, and each is that of one instance. One that holds just the place comes
-        first, also of an instance whose guest has gone: else the place would count as another guest's.
+        first, and an instance whose guest has gone: else the place would count as that of a guest which is
+        still here although its own move was confirmed, and what that uses would be offered.
         """
         found: dict[str, str] = {}
+        departed = sorted(
+            self._unheld.keys() & self._departed.keys(),
+            key=lambda instance: (self._rows[instance].guest is not None, instance),
+        )
         for is_exact in (True, False):
-            for instance in sorted(self._unheld.keys() & self._departed.keys() - found.keys()):
+            for instance in departed:
+                if instance in found:
+                    continue
                 row = self._rows[instance]
                 for consumer in self._departed[instance]:
                     if consumer in self._instances or consumer in found.values():

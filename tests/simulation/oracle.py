@@ -337,7 +337,12 @@ class Oracle:
         return [held, claimed, self._used(host, known_at, mine)]
 
     def _used(self, host: Host, known_at: float, mine: set[str], *, seen: bool = True) -> Column:
-        """What running guests use: exact units where they are, the rest of classes that one provider has."""
+        """What guests use: exact units where they are, the rest of classes that one provider has.
+
+        Of a guest that is shut off, the same where it was here before the state directory (issue 29, 2).
+        """
+        facts = host.disk.rows("SELECT value FROM facts WHERE name = 'found guests'")
+        found = {uuid for (text,) in facts for uuid in json.loads(text)}
         having: dict[str, list[str]] = {}
         uuid_by_name = {}
         for uuid in sorted(mine):
@@ -353,7 +358,7 @@ class Oracle:
         }
         used: Column = {}
         for uuid, guest in host.guests.items():
-            if not guest.runs or (seen and guest.since >= min(host.seen_at, known_at)):
+            if not (guest.runs or uuid in found) or (seen and guest.since >= min(host.seen_at, known_at)):
                 continue
             for name, unit in guest.units:
                 place = place_of.get((name, unit))
@@ -621,12 +626,20 @@ class Oracle:
             for who in self.foreign_migrations
         )
         held, claimed, used = self._columns(host, here, mine, self.scheduler.now, releasing=True)
+        untold = self._held_for_the_returned(mine)
+        kept: Column = {}
+        for who, row in rows.items():
+            if who not in here and self._is_one_of_several_alike(row, rows):
+                _add(kept, self.party(who), row.allocations, mine)
         for uuid, name in {*claimed, *used}:
             inventory = model.providers[uuid].inventories.get(name)
             if inventory is None:
                 continue
             columns = [column.get((uuid, name), Counter()) for column in (claimed, used)]
             beyond = (columns[0] | columns[1]) - held.get((uuid, name), Counter())
+            told = held.get((uuid, name), Counter()) - untold.get((uuid, name), Counter())
+            most = columns[0] | columns[1] | kept.get((uuid, name), Counter())
+            guessed = sum((most - told).values()) - sum(beyond.values())
             if astray and any(self._lives_elsewhere(host, who) for who in beyond):
                 continue
             hidden = sum(beyond.values())
@@ -642,12 +655,25 @@ class Oracle:
                 )
             if (
                 self._is_plain(host)
-                and offered < min(free, int(inventory.capacity)) - inventory.allocation_ratio
+                and offered < min(free, int(inventory.capacity)) - guessed - inventory.allocation_ratio
             ):
                 raise Violation(
                     "what is free is offered",
                     f"Placement offers {offered} {name} of {model.providers[uuid].name}, and {free} are free",
                 )
+
+    def _held_for_the_returned(self, mine: set[str]) -> Column:
+        """What control planes' migrations hold here for instances that another move brought back here.
+
+        Placement does not say whose migration each is: it looks like that of another guest which left. To
+        offer what it holds were a guess (truth.md, law 6), so the agent may reserve what the guest uses.
+        """
+        holdings = self.network.holdings()
+        untold: Column = {}
+        for who in self.foreign_migrations:
+            if mine & holdings.get(self.party(who), {}).keys():
+                _add(untold, self.party(who), holdings.get(who, {}), mine)
+        return untold
 
     def _is_here(self, host: Host, consumer: str, row: Row) -> bool:
         """Whether the claim needs its place here: its instance is not elsewhere, or its guest is here."""

@@ -979,3 +979,48 @@ def test_a_database_is_not_called_lost_where_the_host_is_still_in_it() -> None:
             story.answers_come()
         story.comes_to_rest()
         assert a.claims("web1", VCPU=1).granted
+
+
+def test_a_guest_that_is_shut_off_beside_an_empty_state_directory_is_offered_neither_more_nor_less() -> None:
+    """Seed 103072: it needs what its domain asks for, as a claim of the lost directory may have had it."""
+    with Story("b") as story:
+        b = story.host("b")
+        b.stranger_starts("web2", VCPU=2, MEMORY_MB=2048, SRIOV_NET_VF=2)
+        b.guest_stops("web2")
+        b.dies()
+        b.loses_disk()
+        b.starts()
+        story.comes_to_rest()
+        assert b.claims("web1", VCPU=1, MEMORY_MB=1024).granted
+        story.comes_to_rest()
+
+
+def test_what_a_migration_may_hold_for_another_guest_is_not_offered_after_a_move_back() -> None:
+    """Seeds 104052, 107204, 108554: before foreign1 is ended, another move brings its instance back."""
+    with Story() as story:
+        b = story.host("b")
+        story.schedules("b", "web4", PCPU=2, MEMORY_MB=1024)
+        b.stranger_starts("web4", PCPU=2, MEMORY_MB=1024)
+        story.control_plane_moves("b", "web4", "a", "foreign1")
+        assert b.begins_move("web4", "move2", "resize", VCPU=1, MEMORY_MB=1024, SRIOV_NET_VF=1).granted
+        story.comes_to_rest()
+        assert story.held("foreign1") == {"PCPU": 2, "MEMORY_MB": 1024}
+
+
+@pytest.mark.parametrize(("stays", "goes"), [("web1", "web3"), ("web3", "web1")])
+def test_what_a_guest_uses_after_its_move_is_not_offered_beside_the_move_of_one_alike(
+    stays: str, goes: str
+) -> None:
+    """And of the claim that may be over nothing is demanded (seed 360106): no source can know which it is."""
+    with Story("abc") as story:
+        a, b, c = story.host("a"), story.host("b"), story.host("c")
+        for consumer in (stays, goes):
+            assert a.claims(consumer, VCPU=1, MEMORY_MB=1024).granted
+            a.guest_starts(consumer)
+        assert b.begins_move(stays, "move1", "evacuate", VCPU=1, MEMORY_MB=1024).granted
+        with story.meanwhile():  # no pass comes in between
+            b.confirms("move1")
+            c.begins_move(goes, "move2", "cold_migrate", VCPU=1, MEMORY_MB=1024)
+            story.answers_come()
+            a.guest_moves(goes, "c")
+        story.comes_to_rest()
