@@ -1,6 +1,8 @@
-"""The carver: compares what the kernel shows with the carving, and takes the steps between them in turn.
+"""What processes of root do: the carver carves cards, and `CpuPower` brings dedicated CPUs up for claims,
+and down where no instance has them.
 
-Its journal has the steps that the run under way took, so that the next one knows what was cut off. It lies
+The carver compares what the kernel shows with the carving, and takes the steps between them in turn. Its
+journal has the steps that the run under way took, so that the next one knows what was cut off. It lies
 below /run: a boot takes away what it tells of. Each step is on it before it is taken.
 """
 
@@ -23,8 +25,10 @@ from agent.carving.carving import (
     read_step,
     undo,
 )
-from agent.carving.kernel import Kernel
-from agent.driver import DeclaredCarving
+from agent.carving.cpus import CpuHolds, CpuStep, cpu_steps, managed_cpus, state_of_down
+from agent.carving.files import read_cpu_file
+from agent.carving.kernel import CpuKernel, Kernel
+from agent.driver import DeclaredCarving, HostSettings
 from agent.durable.files import make_directory, write_atomically
 from agent.errors import StateError, UsageError
 from agent.json_checks import read_list
@@ -164,3 +168,52 @@ class Carver:
         carving, problems = join(declared, needed, seen)
         found = plan(carving, seen)
         return Plan((*undo(unfinished, carving, seen), *found.steps), (*problems, *found.refusals))
+
+
+ROUNDS_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class CpuPower:
+    """Compares the CPUs with the agent's file in `folder`, which may be missing, and changes them."""
+
+    kernel: CpuKernel
+    settings: HostSettings
+    folder: Path | None
+
+    def look(self) -> tuple[CpuStep, ...]:
+        """The steps that are to be taken now. Raises StateError."""
+        return self._steps(self._holds())
+
+    def apply(self, on_step: Callable[[CpuStep], None]) -> tuple[tuple[CpuStep, ...], tuple[str, ...]]:
+        """(the steps that were taken, sentences on those that failed).
+
+        Begins again where the agent changed its file meanwhile; a step that failed is not tried again.
+        `on_step` is called before each step. Raises StateError.
+        """
+        tried: dict[CpuStep, None] = {}
+        failures = []
+        holds = self._holds()
+        for _ in range(ROUNDS_MAX):
+            for step in self._steps(holds):
+                is_down = step.state == state_of_down(self.settings)
+                if step in tried or (is_down and self.kernel.guests_may_start()):
+                    continue
+                on_step(step)
+                tried[step] = None
+                try:
+                    self.kernel.do(step)
+                except OSError as error:
+                    failures.append(f"cannot {step.text}: {error.strerror or error}.")
+            before, holds = holds, self._holds()
+            if holds == before:
+                break
+        return tuple(tried), tuple(failures)
+
+    def _holds(self) -> CpuHolds | None:
+        return None if self.folder is None or not self.folder.is_dir() else read_cpu_file(self.folder)
+
+    def _steps(self, holds: CpuHolds | None) -> tuple[CpuStep, ...]:
+        governors = self.settings.cpu_power_management_strategy == "governor"
+        seen = self.kernel.states(sorted(managed_cpus(self.settings)), governors=governors)
+        return cpu_steps(self.settings, holds, seen, guests_may_start=self.kernel.guests_may_start())

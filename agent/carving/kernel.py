@@ -1,16 +1,17 @@
-"""The kernel's view of cards in sysfs, and what is written there to carve them.
+"""The kernel's view of cards and CPUs in sysfs, and what is written there to carve cards and to power CPUs.
 
 Paths are built from parts that are checked here, each as what it is, and no link of the plan file is
 followed. A file that is missing or cannot be read has no value. The agent's folders cannot use the driver's
 reader (drivers.host), which is for callers without privileges.
 
-libvirt leaves a function bound to VFIO's driver when its guest ends, so the driver alone says nothing. While
-a process has the function open, the driver keeps it enabled; `enable` in sysfs is how often, and any user may
-read it. Which process that is stands below /proc, as far as this process may see others.
+libvirt leaves a function bound to VFIO's driver when its guest ends, so the driver alone says nothing.
+While a process has the function open, the driver keeps it enabled; `enable` in sysfs is how often, and any
+user may read it. Which process that is stands below /proc, as far as this process may see others.
 
 Source: https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-bus-pci,
-https://docs.kernel.org/PCI/pci-iov-howto.html, https://docs.kernel.org/driver-api/vfio.html and
-https://docs.kernel.org/driver-api/vfio-mediated-device.html
+https://docs.kernel.org/PCI/pci-iov-howto.html, https://docs.kernel.org/driver-api/vfio.html,
+https://docs.kernel.org/driver-api/vfio-mediated-device.html,
+https://docs.kernel.org/core-api/cpu_hotplug.html and https://docs.kernel.org/admin-guide/pm/cpufreq.html
 """
 
 import errno
@@ -21,6 +22,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from agent.carving.carving import NAME, NUMBER, UUID, Mdev, Seen, SeenFunction, Sight, Step, StepKind
+from agent.carving.cpus import OFFLINE, ONLINE, CpuStep
 from agent.device_names import PCI_ADDRESS, vgpu_gib
 from agent.errors import UsageError, counted
 
@@ -350,3 +352,39 @@ def _uses(device: Path, driver: str, proc: Path) -> Iterator[str]:
         yield "it is a disk of the host"
     if read_text(device / "boot_vga") == "1":
         yield "it shows the host's console"
+
+
+CPUS = Path("sys/devices/system/cpu")
+DAEMONS = ("run/libvirtd.pid", "run/virtqemud.pid")
+GUESTS = Path("run/libvirt/qemu")
+_STATES = {"1": ONLINE, "0": OFFLINE}
+_VALUES = {state: value for value, state in _STATES.items()}
+
+
+class CpuKernel:
+    """The CPUs of the host whose root directory is `root`."""
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+
+    def states(self, cpus: Iterable[int], *, governors: bool) -> dict[int, str]:
+        """{CPU: its state} for those whose state the kernel can change; `governors`: the state is one."""
+        texts = {cpu: read_text(self._file(cpu, governors=governors)) or "" for cpu in cpus}
+        if governors:
+            return {cpu: text for cpu, text in texts.items() if text}
+        return {cpu: _STATES[text] for cpu, text in texts.items() if text in _STATES}
+
+    def guests_may_start(self) -> bool:
+        """Whether libvirt runs, or guests do that it started: another one may start at any time."""
+        return any((self._root / name).exists() for name in DAEMONS) or any(
+            (self._root / GUESTS).glob("*.xml")
+        )
+
+    def do(self, step: CpuStep) -> None:
+        """Take the step. Raises OSError where the kernel refuses it."""
+        governors = step.state not in _VALUES
+        write_text(self._file(step.cpu, governors=governors), _VALUES.get(step.state, step.state))
+
+    def _file(self, cpu: int, *, governors: bool) -> Path:
+        name = "cpufreq/scaling_governor" if governors else "online"
+        return self._root / CPUS / f"cpu{cpu}" / name

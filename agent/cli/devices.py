@@ -19,9 +19,8 @@ from agent.errors import ExitCode, UsageError, plain
 
 if TYPE_CHECKING:
     from agent.api.shapes.providers import CordonShape, DevicesShape
-    from agent.carving.carver import Carver, CarvingJournal
+    from agent.carving.carver import Carver, CarvingJournal, CpuPower
     from agent.carving.carving import Plan, Step
-    from agent.carving.cpu_power import CpuPower
     from agent.carving.cpus import CpuStep
 
 ROOT = Path("/")
@@ -299,7 +298,8 @@ def _cpu_steps(steps: Iterable[CpuStep]) -> list[dict[str, Any]]:
 
 
 def _power(args: Namespace) -> CpuPower:
-    from agent.carving.cpu_power import CpuKernel, CpuPower
+    from agent.carving.carver import CpuPower
+    from agent.carving.kernel import CpuKernel
     from agent.config.settings import load_driver
 
     choice = load_driver(*settings_paths(args))

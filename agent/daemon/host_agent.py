@@ -3,11 +3,20 @@
 import threading
 import time
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from agent import log
+from agent.api.operations import Operations
 from agent.audit.auditor import Auditor, AuditReport
 from agent.backoff import Backoff
+from agent.carving.files import (
+    BootNeeds,
+    CpuNeeds,
+)
 from agent.claims.attribution import IDLE
+from agent.clock import HostClock
+from agent.config.check import check_running_state_path
 from agent.config.settings import Settings
 from agent.driver import Driver
 from agent.errors import (
@@ -23,11 +32,19 @@ from agent.errors import (
     counted,
 )
 from agent.gate.decision import GateVerdict
+from agent.gate.effect import GatePaths, is_enabled
 from agent.gate.gate import Gate, MissedGuests
+from agent.moves.states import MoveKind
+from agent.placement.client import PlacementClient
+from agent.placement.transport import Transport
+from agent.reconcile.one_writer import writer_of
 from agent.reconcile.pass_report import PassReport
+from agent.reconcile.placement_memory import TreeCache, check_home, home_name
 from agent.reconcile.reconciler import Reconciler
 from agent.state.identity import Identity
+from agent.state.journal import Journal
 from agent.status.host_status import PASS_STUCK_S, AgentStatus
+from agent.status.metrics import MeteredTransport
 from agent.status.overview import OWN, PLACEMENT, STARTING, Condition, Fault, HostState
 from agent.status.recorder import Recorder
 from agent.tracker.tracker import ResourceTracker
@@ -41,64 +58,90 @@ IDENTITY = "identity"
 _LOGGED = ("providers", "changed", "operations", "duration_ms")
 
 
-class HostAgent:
-    """Runs one host's jobs. Any thread may call.
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the agent's process gives the agent: what wakes its jobs, where it runs, and its clocks.
 
-    Implements `agent.api.operations.Supervisor`. `wake(delay_s)` schedules a pass in so many seconds,
-    `wake_audit` the first audit; `is_gate_enabled` tells whether libvirt's hook is there;
-    `check_directory` returns what is wrong with the state directory, and raises StateError while nothing can
-    be written there; `check_state` writes, and raises StateError where that fails; `ask_placement` sends a
-    small request, and raises PlacementError where Placement does not answer it. `steady` gives seconds of a
-    steady clock.
+    `on_change(state, sentence)` is called after each change of the agent's state; `wake(delay_s)` schedules a
+    pass in so many seconds, `wake_audit` the first audit, and `wake_carving` a look at what a boot needs.
+    `gate_paths`: where to look for the gate's hook. `place`: where this agent runs, if not in the state
+    directory of this machine. `backoff` is that of failed passes. `clock` tells how old claims, moves and
+    doubts are, and `steady` for how long the host has been closed.
     """
+
+    on_change: Callable[[HostState, str], None]
+    wake: Callable[[float], None]
+    wake_audit: Callable[[], None] = lambda: None
+    wake_carving: Callable[[], None] = lambda: None
+    gate_paths: GatePaths | None = None
+    place: str | None = None
+    backoff: Backoff = field(default_factory=Backoff)
+    clock: HostClock = field(default_factory=HostClock)
+    steady: Callable[[], float] = time.monotonic
+
+
+class HostAgent:
+    """Runs one host's jobs. Any thread may call. Implements `agent.api.operations.Supervisor`."""
 
     def __init__(
         self,
         settings: Settings,
         identity: Identity,
-        reconciler: Reconciler,
+        journal: Journal,
+        client: PlacementClient,
         tracker: ResourceTracker,
-        condition: Condition,
-        host_status: AgentStatus,
+        reconciler: Reconciler,
         auditor: Auditor,
-        recorder: Recorder,
         gate: Gate,
-        *,
-        wake: Callable[[float], None],
-        wake_audit: Callable[[], None],
-        is_gate_enabled: Callable[[], bool],
-        check_directory: Callable[[], str | None],
-        check_state: Callable[[], None],
-        ask_placement: Callable[[], object],
-        backoff: Backoff | None = None,
-        steady: Callable[[], float] = time.monotonic,
+        recorder: Recorder,
+        process: Surroundings,
     ) -> None:
         self._settings = settings
         self._identity = identity
+        self._journal = journal
+        self._client = client
         self._reconciler = reconciler
         self._tracker = tracker
         self._auditor = auditor
         self._recorder = recorder
         self._gate = gate
-        self._wake = wake
-        self._wake_audit = wake_audit
-        self._is_gate_enabled = is_gate_enabled
+        self._process = process
+        self._backoff = process.backoff
         self._missed_guests = MissedGuests(gate, tracker)
-        self._check_directory = check_directory
-        self._check_state = check_state
-        self._ask_placement = ask_placement
-        self._backoff = backoff or Backoff()
+        self._boot_needs = BootNeeds(
+            settings.state_path,
+            lambda: tracker.claims().values(),
+            lambda: reconciler.guests,
+            reconciler.carved_units,
+        )
+        self._cpu_needs = CpuNeeds(
+            settings.state_path,
+            lambda: self._settings.driver.host_settings,
+            lambda: tracker.rows().values(),
+            lambda: reconciler.guests,
+        )
         self._recovered = False
         self._problems: tuple[str, ...] = ()
         self._noticed: set[str] = set()
         self._silences = 0
         self._fault_lock = threading.Lock()
-        self._steady = steady
         self._closed_at: float | None = None
         self._tell_lock = threading.Lock()
-        self._tell_backoff = Backoff(clock=steady)
-        self.condition = condition
-        self.host_status = host_status
+        self._tell_backoff = Backoff(clock=process.steady)
+        self.condition = Condition(process.on_change)
+        self.host_status = AgentStatus(
+            settings,
+            identity,
+            tracker,
+            journal,
+            reconciler,
+            self.condition,
+            auditor,
+            recorder.metrics,
+            process.gate_paths,
+            process.clock.ages_s,
+        )
+        tracker.choose_by(settings.claims_strategy)
         tracker.observe_placement(
             is_paused=self.is_placement_paused,
             on_unavailable=self.report_silence,
@@ -119,7 +162,7 @@ class HostAgent:
         While requests to Placement are held back, only schedule the next pass.
         """
         if self.is_placement_paused():
-            self._wake(self._backoff.left_s())
+            self._process.wake(self._backoff.left_s())
             return
         if not self._reads_back():
             return
@@ -244,6 +287,11 @@ class HostAgent:
                 self._reconciler.invalidate()
                 self.request_pass(after_backoff=True)
 
+    def write_needs(self) -> None:
+        """Write the files of what processes of root do for claims, where they do not say what is so now."""
+        self._boot_needs.write()
+        self._cpu_needs.write()
+
     def tell_schedulers(self, *, answers: bool = False) -> None:
         """Have schedulers pass the host over once it has been closed for long, until it is open again.
 
@@ -255,8 +303,8 @@ class HostAgent:
             if reason is None:
                 self._closed_at = None
             elif self._closed_at is None:
-                self._closed_at = self._steady()
-            is_long = self._closed_at is not None and self._steady() - self._closed_at >= after_s > 0
+                self._closed_at = self._process.steady()
+            is_long = self._closed_at is not None and self._process.steady() - self._closed_at >= after_s > 0
             if reason is not None and after_s and not is_long:
                 return  # what an earlier run has told stays until the host opens
             if not self._reconciler.owes_schedulers(closed=is_long) or not self._may_tell(answers=answers):
@@ -361,7 +409,7 @@ class HostAgent:
                 f"{self._identity.name} with {counted(report.providers, 'provider')}; {claims}."
             )
             if not self.host_status.is_audited and self._settings.audit_interval_s:
-                self._wake_audit()
+                self._process.wake_audit()
 
     def _with_guests(self, error: IdentityError) -> IdentityError:
         """The error; where guests run and the agent has no record of any, it says what became of that."""
@@ -404,11 +452,11 @@ class HostAgent:
 
     def _try_again(self, delay_s: float) -> None:
         self.host_status.record_next_try(delay_s)
-        self._wake(delay_s)
+        self._process.wake(delay_s)
 
     def request_pass(self, *, after_backoff: bool = False) -> None:
         """Schedule a pass at once, or at the end of the back-off, if one is under way."""
-        self._wake(max(AT_ONCE_S, self._backoff.left_s()) if after_backoff else AT_ONCE_S)
+        self._process.wake(max(AT_ONCE_S, self._backoff.left_s()) if after_backoff else AT_ONCE_S)
 
     def is_placement_paused(self) -> bool:
         """True while requests to Placement are held back: it failed, and its back-off has not elapsed."""
@@ -432,7 +480,7 @@ class HostAgent:
     def _answers(self) -> bool:
         """Whether Placement answers a request that reads its database."""
         try:
-            self._ask_placement()
+            self._client.generations(self._identity.uuid)
         except PlacementError as error:
             LOG.debug("Placement was asked again: %s", error.message)
             return False
@@ -448,7 +496,7 @@ class HostAgent:
     def _check_own_directory(self) -> tuple[str | None, StateError | None]:
         """What is wrong with the state directory, and the fault that this is, if it is one."""
         try:
-            return self._check_directory(), None
+            return check_running_state_path(self._settings.state_path), None
         except StateError as error:
             return None, error
 
@@ -459,7 +507,7 @@ class HostAgent:
         fault, guests = self.condition.fault, self._reconciler.guests or ()
         try:
             if fault is not None and fault.concern == OWN:
-                self._check_state()
+                self._journal.remember_host(self._identity.uuid)
             alone = not self._reconciler.waits_for_another()
             if not self._recovered and alone:
                 resolved = self._tracker.recover()  # another pass may have seen newer guests
@@ -477,7 +525,7 @@ class HostAgent:
     def _claim_missed(self) -> None:
         """Claim for guests that started while the gate did not decide, where it is enabled."""
         is_wanted = self._settings.claim_missed and self._tracker.closed_reason is None
-        if not is_wanted or not self._is_gate_enabled():
+        if not is_wanted or self._process.gate_paths is None or not is_enabled(self._process.gate_paths):
             return
         try:
             verdicts = self._missed_guests.claim(self._reconciler.guests or ())
@@ -503,3 +551,81 @@ class HostAgent:
                 LOG.warning(problem)
         self._problems = problems
         self.host_status.record_problems(problems)
+
+
+class Assembled(NamedTuple):
+    """One host's agent. `agent` runs the jobs, `operations` answer the local API; close `reconciler` at the
+    end, which closes the driver."""
+
+    agent: HostAgent
+    operations: Operations
+    reconciler: Reconciler
+
+
+def assemble(
+    settings: Settings,
+    identity: Identity,
+    journal: Journal,
+    driver: Driver,
+    transport: Transport,
+    recorder: Recorder,
+    process: Surroundings,
+) -> Assembled:
+    """Build the parts; make no request to the driver or to Placement yet, and write nothing.
+
+    Raises StateError.
+    """
+    clock = process.clock
+    client = PlacementClient(MeteredTransport(transport, recorder.metrics))
+
+    def on_step(step: str, kind: MoveKind | None) -> None:
+        recorder.metrics.count_step(step, kind)
+        process.wake_carving()
+
+    tracker = ResourceTracker(journal, client, on_step=on_step, clock=clock.now, age_s=clock.age_s)
+    home = home_name(settings.placement)
+    reconciler = Reconciler(
+        driver,
+        client,
+        tracker,
+        journal,
+        identity.uuid,
+        check_home=lambda: check_home(
+            settings.state_path, client, home, identity.uuid, tracker.claims().values()
+        ),
+        tree_cache=TreeCache(settings.state_path, home),
+        provider_config=settings.provider_config,
+        owner_trait=settings.placement.shared_owner_trait,
+        writer=writer_of(settings, journal, client, identity.uuid, process.place),
+        clock=clock.now,
+    )
+    auditor = Auditor(
+        tracker,
+        client,
+        identity.uuid,
+        reconciler.read_known_guests,
+        journal.devices,
+        lambda: reconciler.tree,
+        lambda: reconciler.leads,
+        check_writer=reconciler.check_audited,
+        may_not_heal=lambda tree, taking: reconciler.holds_back(tree, taking=taking),
+    )
+    gate = Gate(
+        tracker, client, reconciler.guest_of, journal.devices, reconciler.passed_devices, clock=clock.now
+    )
+    agent = HostAgent(
+        settings, identity, journal, client, tracker, reconciler, auditor, gate, recorder, process
+    )
+    operations = Operations(
+        agent,
+        identity,
+        tracker,
+        reconciler,
+        client,
+        auditor,
+        gate,
+        recorder,
+        agent.condition,
+        agent.host_status,
+    )
+    return Assembled(agent, operations, reconciler)

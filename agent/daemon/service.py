@@ -21,8 +21,8 @@ from agent.config import settings
 from agent.config.check import check_state_path, unusable_state_path
 from agent.config.options import driver_class
 from agent.config.settings import Settings
-from agent.daemon.assemble import assemble
 from agent.daemon.descriptors import take_all_descriptors
+from agent.daemon.host_agent import Surroundings, assemble
 from agent.daemon.jobs import Jobs
 from agent.driver import Driver
 from agent.durable.files import is_there
@@ -152,7 +152,7 @@ class Service:
         self._notifier.status("running the first pass")
         self._agent.reconcile("the start")
         self._agent.look_at_devices()
-        self._write_needs()
+        self._agent.write_needs()
         self._agent.is_alive()  # the first heartbeat
         self._open()
 
@@ -166,19 +166,21 @@ class Service:
         )
         self._stack.callback(transport.close)
         self._recorder = Recorder(metrics, journal.record_event)
-        self._agent, self._operations, reconciler, self._boot_needs, self._cpu_needs = assemble(
+        self._agent, self._operations, reconciler = assemble(
             current,
             identity,
             journal,
             driver,
             transport,
             self._recorder,
-            on_change=self._report_state,
-            wake=self._retry,
-            wake_audit=self._audit_soon,
-            wake_carving=self._carving_soon,
-            gate_paths=GatePaths(),
-            clock=self._clock,
+            Surroundings(
+                on_change=self._report_state,
+                wake=self._retry,
+                wake_audit=self._audit_soon,
+                wake_carving=self._carving_soon,
+                gate_paths=GatePaths(),
+                clock=self._clock,
+            ),
         )
         self._stack.callback(reconciler.close)
         self._watch(driver)
@@ -203,7 +205,7 @@ class Service:
         self._jobs.every(DELIVER, self._agent.deliver, DELIVER_INTERVAL_S)
         self._jobs.every(HEARTBEAT, self._heartbeat, heartbeat_s)
         self._jobs.every(DEVICES, self._agent.look_at_devices, DEVICES_INTERVAL_S)
-        self._jobs.every(CARVING, self._write_needs, CARVING_INTERVAL_S)
+        self._jobs.every(CARVING, self._agent.write_needs, CARVING_INTERVAL_S)
         self._jobs.every(SCHEDULERS, self._agent.tell_schedulers, SCHEDULERS_INTERVAL_S)
         if current.audit_interval_s:
             self._jobs.every(AUDIT, self._agent.run_audit, current.audit_interval_s, jitter=True)
@@ -238,10 +240,6 @@ class Service:
 
     def _audit_soon(self) -> None:
         self._jobs.wake(AUDIT, first_audit_s(self._settings.audit_interval_s))
-
-    def _write_needs(self) -> None:
-        self._boot_needs.write()
-        self._cpu_needs.write()
 
     def _carving_soon(self) -> None:
         self._jobs.wake(CARVING, DEBOUNCE_S)

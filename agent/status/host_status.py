@@ -19,7 +19,7 @@ from agent.claims.attribution import IDLE
 from agent.config.settings import Settings
 from agent.durable.files import check_accepts_files
 from agent.errors import StateError, UnknownConsumer
-from agent.gate.effect import GateEffect
+from agent.gate.effect import GateEffect, GatePaths, read_effect
 from agent.moves.circumstances import moved_away_advice
 from agent.reconcile.pass_report import PassReport
 from agent.reconcile.reconciler import Reconciler
@@ -155,9 +155,9 @@ class HostStatus(Protocol):
 
 
 class AgentStatus:
-    """Implements `HostStatus`. `gate_effect(why the agent decides about no guest)` looks at the gate's hook.
+    """Implements `HostStatus`. The gate's hook is looked for at `gate_paths`, None: nowhere.
 
-    `clock` gives seconds since 1970, `timer` seconds of a steady clock. `ages_s` is that of `HostClock`.
+    `ages_s` is that of `HostClock`.
     """
 
     def __init__(
@@ -170,13 +170,11 @@ class AgentStatus:
         condition: Condition,
         auditor: Auditor,
         metrics: Metrics,
-        *,
+        gate_paths: GatePaths | None,
         ages_s: Callable[[Iterable[float]], Iterator[float]],
-        gate_effect: Callable[[str | None], GateEffect] = lambda undecided: GateEffect(),
-        clock: Callable[[], float] = time.time,
-        timer: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._gate_effect = gate_effect
+        self._gate_paths = gate_paths
+        self._socket = settings.api.socket
         self._driver_name = settings.compute_driver
         self._placement_kind = settings.placement.kind
         self._state_path = str(settings.state_path)
@@ -187,10 +185,9 @@ class AgentStatus:
         self._condition = condition
         self._auditor = auditor
         self._metrics = metrics
-        self._clock = clock
+        self._clock, self._timer = time.time, time.monotonic
         self._ages_s = ages_s
-        self._timer = timer
-        self._heartbeat_at = self._pass_ended = timer()
+        self._heartbeat_at = self._pass_ended = self._timer()
         self._audited_at: float | None = None
         self._last_pass: PassReport | None = None
         self._problems: tuple[str, ...] = ()
@@ -255,7 +252,9 @@ class AgentStatus:
         closed = self._tracker.closed_reason
         pause = self._tracker.pause
         paused = pause is not None and closed == pause.clause  # the gate refuses then, which is a decision
-        effect = self._gate_effect(None if paused else closed)
+        effect = GateEffect()
+        if self._gate_paths is not None:
+            effect = read_effect(self._gate_paths, None if paused else closed, self._socket)
         return {
             "host": self._identity.name,
             "uuid": self._identity.uuid,

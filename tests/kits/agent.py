@@ -10,8 +10,7 @@ from agent.backoff import Backoff
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.clock import HostClock
 from agent.config.settings import Settings, load
-from agent.daemon.assemble import BootNeeds, CpuNeeds, assemble
-from agent.daemon.host_agent import HostAgent
+from agent.daemon.host_agent import HostAgent, Surroundings, assemble
 from agent.driver import Driver
 from agent.gate.effect import GatePaths
 from agent.placement.connect import open_transport
@@ -42,8 +41,6 @@ class World:
     retries: list[float]
     time: list[float]
     audits_requested: list[float]
-    boot_needs: BootNeeds
-    cpu_needs: CpuNeeds
     carvings_requested: list[float]
 
     def retry(self) -> None:
@@ -95,21 +92,23 @@ def opened(
     now = [0.0]
     audits_requested: list[float] = []
     carvings_requested: list[float] = []
-    agent, operations, _, boot_needs, cpu_needs = assemble(
+    agent, operations, _ = assemble(
         settings,
         identity,
         journal,
         driver,
         wire,
         recorder,
-        on_change=recorder.record_state,
-        wake=retries.append,
-        gate_paths=gate_paths,
-        wake_audit=lambda: audits_requested.append(now[0]),
-        wake_carving=lambda: carvings_requested.append(now[0]),
-        backoff=Backoff(clock=lambda: now[0], uniform=lambda _, high: high),
-        clock=clock or _Clock(),
-        steady=lambda: now[0],
+        Surroundings(
+            on_change=recorder.record_state,
+            wake=retries.append,
+            gate_paths=gate_paths,
+            wake_audit=lambda: audits_requested.append(now[0]),
+            wake_carving=lambda: carvings_requested.append(now[0]),
+            backoff=Backoff(clock=lambda: now[0], uniform=lambda _, high: high),
+            clock=clock or _Clock(),
+            steady=lambda: now[0],
+        ),
     )
     return World(
         agent,
@@ -120,7 +119,5 @@ def opened(
         retries,
         now,
         audits_requested,
-        boot_needs,
-        cpu_needs,
         carvings_requested,
     )

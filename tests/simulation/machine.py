@@ -17,7 +17,7 @@ from agent.claims.book import Book
 from agent.claims.claim import Claim
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.config.settings import Settings, load
-from agent.daemon.assemble import Assembled, assemble
+from agent.daemon.host_agent import Assembled, Surroundings, assemble
 from agent.driver import DescribedProvider, Description, Guest, GuestState, UsedUnit
 from agent.errors import PlimsollError
 from agent.reconcile.pass_report import PassReport
@@ -288,9 +288,11 @@ class Host:
                 driver,
                 SimulatedTransport(self.network, self.name),
                 recorder,
-                on_change=recorder.record_state,
-                wake=lambda delay_s: jobs.wake("look", delay_s),
-                place=self.place,
+                Surroundings(
+                    on_change=recorder.record_state,
+                    wake=lambda delay_s: jobs.wake("look", delay_s),
+                    place=self.place,
+                ),
             )
         except PlimsollError as error:
             self.trace(f"{self.name}: the agent cannot start: {error.message}")

@@ -34,7 +34,7 @@ LEFT_ALONE = (
     "agent.placement.embedded",
     "agent.systemd",
 )
-NEEDED = ("agent.daemon.assemble", "agent.placement.embedded.core", "drivers.fake.driver")
+NEEDED = ("agent.daemon.host_agent", "agent.placement.embedded.core", "drivers.fake.driver")
 
 
 def _module(real: ModuleType, **changed: Any) -> ModuleType:

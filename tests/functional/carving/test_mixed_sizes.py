@@ -97,7 +97,7 @@ class Host:
 
     def carve(self) -> Carved:
         """What the unit does with the file that the agent writes."""
-        self.world.boot_needs.write()
+        self.world.agent.write_needs()
         declared = LibvirtDriver.declared_carving(load([self.file]).driver)
         kernel = MixedKernel(self.tree.sys, self.tree.proc, self.gpu)
         journal = CarvingJournal(self.folder / "run" / "journal.json")

@@ -24,17 +24,17 @@ def test_a_claim_is_in_the_plan_file_until_it_is_released(
     world = opened(told(tmp_path, placement))
     tmp_path.chmod(0o700)
     try:
-        world.boot_needs.write()  # the guests are not known yet
+        world.agent.write_needs()  # the guests are not known yet
         assert read_plan_file(tmp_path) == ()
         world.agent.reconcile("the start")
         claimed = world.operations.claim(request(SRIOV_NET_VF=2))
         assert world.carvings_requested, "the claim wakes what writes the file"
-        world.boot_needs.write()
+        world.agent.write_needs()
         needs = read_plan_file(tmp_path)
         assert len(needs) == 2 and all(need.unit in carved for need in needs)
         assert {need.holder for need in needs} == {f"instance {claimed.consumer}"}
         world.operations.release(claimed.consumer)
-        world.boot_needs.write()
+        world.agent.write_needs()
         assert read_plan_file(tmp_path) == ()
     finally:
         world.close()

@@ -60,18 +60,18 @@ def test_a_late_end_of_a_guest_leaves_the_cpus_up_that_another_has_claimed(world
 
 def test_a_claim_asks_for_its_cpus_until_its_guest_runs(world: World, tmp_path: Path) -> None:
     """What a process of root reads: it brings up what is awaited."""
-    world.cpu_needs.write()
+    world.agent.write_needs()
     assert read_cpu_file(tmp_path) == {}
     flavor = {"vcpus": 2, "memory_mb": 512, "extra_specs": {"hw:cpu_policy": "dedicated"}}
     claimed = world.operations.claim(parse_claim({"consumer": (one := str(uuid4())), "flavor": flavor}))
     assert world.carvings_requested, "the agent writes soon"
-    world.cpu_needs.write()
+    world.agent.write_needs()
     cpus = frozenset(int(unit) for _, name, unit in claimed.exact if name == "PCPU")
     assert len(cpus) == 2 and read_cpu_file(tmp_path) == {one: CpuHold(cpus, awaited=True)}
     used = tuple(UsedUnit("PCPU", str(cpu), "node1") for cpu in sorted(cpus))
     world.driver.change(guests=(Guest(one, "vm1", GuestState.RUNNING, {"PCPU": 2, "MEMORY_MB": 512}, used),))
     world.agent.reconcile("the guest runs")
-    world.cpu_needs.write()
+    world.agent.write_needs()
     assert read_cpu_file(tmp_path) == {one: CpuHold(cpus)}
 
 

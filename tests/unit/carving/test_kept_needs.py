@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from agent.backoff import BUSY_MAX_S, Backoff
-from agent.daemon.assemble import KeptNeeds
+from agent.carving.files import KeptNeeds
 from agent.errors import StateError
 
 

@@ -10,10 +10,9 @@ from uuid import UUID
 import pytest
 
 from agent.backoff import BUSY_MAX_S, Backoff
-from agent.carving.files import PLAN_NAME, read_plan_file
+from agent.carving.files import PLAN_NAME, BootNeeds, read_plan_file
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.request import ClaimRequest
-from agent.daemon.assemble import BootNeeds
 from agent.driver import CarvedUnit, Guest, GuestState, UsedUnit
 from agent.errors import DriverUnavailable
 

@@ -8,9 +8,10 @@ from uuid import UUID
 
 import pytest
 
-from agent.carving.cpu_power import CpuKernel, CpuPower
+from agent.carving.carver import CpuPower
 from agent.carving.cpus import CpuHold
 from agent.carving.files import CPUS_NAME, read_cpu_file, write_cpu_file
+from agent.carving.kernel import CpuKernel
 from agent.cli.main import main
 from agent.driver import HostSettings
 from agent.errors import ExitCode, StateError

@@ -10,13 +10,12 @@ from uuid import UUID
 import pytest
 
 from agent.backoff import BUSY_MAX_S, Backoff
-from agent.carving.cpu_power import CpuKernel
 from agent.carving.cpus import CpuHold
-from agent.carving.files import CPUS_NAME, read_cpu_file
+from agent.carving.files import CPUS_NAME, CpuNeeds, read_cpu_file
+from agent.carving.kernel import CpuKernel
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.request import ClaimRequest
 from agent.claims.rows import Row
-from agent.daemon.assemble import CpuNeeds
 from agent.driver import Guest, HostSettings
 
 WEB = str(UUID(int=1))
