@@ -232,26 +232,49 @@ class GuardedWriter:
         """Write what the consumer holds until its generation is past those that guard the doubts.
 
         Placement rejects what does not fit any more, be it what the consumer holds already: units of it may
-        have vanished. Then a doubtful write that also makes a consumer is guarded by a bar of that one.
+        have vanished. Then `_end_without_fence` ends the doubts.
         """
         rising = [doubt for doubt in doubts if doubt.rises]
         highest = max((doubt.guard.generation or 0 for doubt in rising), default=BARRED)
         for _ in range(RAISES_MAX):
-            if held.generation is None or held.generation > highest:
+            generation = held.generation
+            if generation is None or generation > highest:
                 self._settle_open(rising, DoubtState.FENCED)
                 return held
             try:
                 self.send(DoubtKind.FENCE, held).check()
-            except PlacementFull:
-                if not all(doubt.first_made for doubt in rising):
-                    raise
-                self._bar_first_made(rising)
-                return held
-            held = replace(held, generation=held.generation + 1)
+            except PlacementFull as full:
+                if not self._end_without_fence(rising, held, full):
+                    return held
+                held = self._client.allocations_of(held.consumer)
+            else:
+                held = replace(held, generation=generation + 1)
         raise PlacementError(
             f"A write for {held.consumer} may be executed late as long as the consumer's generation is at "
             f"most {highest}, and it is {held.generation}. The agent raises it further when it tries again."
         )
+
+    def _end_without_fence(
+        self, rising: Iterable[Doubt], held: ConsumerAllocations, full: PlacementFull
+    ) -> bool:
+        """End the doubts of a consumer whose allocations Placement does not take again; `full` says why.
+
+        A late write that makes another consumer meets a bar of that one. A late fence of the present
+        generation gives what the consumer holds. Any other write of that generation is repeated to the same
+        end: of the two, Placement rejects the second. Returns whether one was repeated. Raises `full` where a
+        doubt stays; else as `secure`.
+        """
+        late = [doubt for doubt in rising if not _is_past(doubt, held)]
+        self._settle_open([doubt for doubt in rising if doubt not in late], DoubtState.FENCED)
+        self._bar_first_made([doubt for doubt in late if doubt.first_made])
+        late = [doubt for doubt in late if not doubt.first_made]
+        if not late:
+            return False
+        for doubt in late:
+            if not doubt.fenced and doubt.guard.generation == held.generation:
+                self.send(doubt.kind, *map(_whole, doubt.writes)).check()
+                return True
+        raise full
 
     def _bar_first_made(self, doubts: Sequence[Doubt]) -> None:
         """Bar the consumers that these writes make: while one has a record, Placement rejects its write."""
@@ -387,6 +410,13 @@ def _can_be_repeated(doubt: Doubt) -> bool:
     )
 
 
+def _is_past(doubt: Doubt, held: ConsumerAllocations) -> bool:
+    """Whether the write changes nothing of what the consumer that guards it holds, should it come now."""
+    guard, present = doubt.guard, held.generation or BARRED
+    gives_the_same = doubt.consumers == {held.consumer} and guard.allocations == held.allocations
+    return (guard.generation or BARRED) < present or (guard.generation == present and gives_the_same)
+
+
 def _is_result(held: ConsumerAllocations, write: DoubtfulWrite) -> bool:
     """Whether the consumer holds what its first write gives it, and was not written since."""
     return held.generation == BARRED + 1 and (held.allocations, held.project_id, held.user_id) == (
@@ -404,6 +434,17 @@ def _part(write: ConsumerAllocations) -> DoubtfulWrite:
         write.project_id,
         write.user_id,
         write.consumer_type,
+    )
+
+
+def _whole(part: DoubtfulWrite) -> ConsumerAllocations:
+    return ConsumerAllocations(
+        part.consumer,
+        part.allocations,
+        part.generation,
+        part.project_id,
+        part.user_id,
+        part.consumer_type,
     )
 
 

@@ -929,6 +929,74 @@ def test_an_extension_in_doubt_is_ended_when_the_vanished_devices_are_back_or_gi
         assert not [doubt for (doubt,) in doubts if json.loads(doubt)["state"] == "open"]
 
 
+# Doubts of consumers whose allocations Placement does not take again
+
+ONCE_OR_LATE = [(Fate.RESET_BEFORE, 0.0), (Fate.RESET_AFTER, 0.0), (Fate.PROXY_LATE, 100.0)]
+
+
+@pytest.mark.parametrize(("fate", "later_s"), ONCE_OR_LATE)
+def test_a_deletion_in_doubt_is_ended_although_devices_of_the_consumer_have_vanished(
+    fate: Fate, later_s: float
+) -> None:
+    """Seed 904: what the consumer holds cannot be written again, so the deletion is."""
+    with Story("a") as story:
+        a = story.host("a")
+        story.schedules("a", "web3", **BOTH)
+        a.loses_functions()
+        story.next_write("a", fate, later_s)
+        a.audits()
+        story.comes_to_rest()
+        assert not story.held("web3")
+
+
+@pytest.mark.parametrize(("fate", "later_s"), ONCE_OR_LATE)
+def test_the_release_of_a_moving_instance_is_ended_although_devices_have_vanished(
+    fate: Fate, later_s: float
+) -> None:
+    """Seed 2864."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert b.claims("web2", **BOTH).granted
+        assert a.begins_move("web2", "move1", "live_migrate", **BOTH).granted
+        story.next_write("a", fate, later_s)
+        a.releases("web2")
+        a.loses_functions()
+        story.comes_to_rest()
+        assert not story.held("web2") and not story.held("move1")
+
+
+@pytest.mark.parametrize(("verb", "loser"), [("confirms", "a"), ("confirms", "b"), ("reverts", "b")])
+@pytest.mark.parametrize("ender", ["a", "b"])
+def test_the_end_of_a_move_in_doubt_is_known_although_devices_have_vanished(
+    verb: str, loser: str, ender: str
+) -> None:
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert a.claims("web1", **BOTH).granted
+        assert b.begins_move("web1", "move1", "cold_migrate", **BOTH).granted
+        story.waits(130)
+        story.next_write(ender, Fate.RESET_BEFORE)
+        getattr(story, verb)(ender, "move1")
+        story.loses_functions(loser)
+        story.comes_to_rest()
+        assert not story.held("move1") and story.held("web1") == BOTH
+
+
+@pytest.mark.parametrize(("fate", "later_s"), ONCE_OR_LATE)
+def test_a_fence_in_doubt_does_not_keep_a_begin_in_doubt(fate: Fate, later_s: float) -> None:
+    """Seed 105527: neither the begin nor the fence was answered, and Placement takes neither."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert b.claims("web1", **BOTH).granted
+        b.loses_functions()
+        story.next_write("a", Fate.RESET_AFTER)
+        story.next_write("a", fate, later_s)
+        a.begins_move("web1", "move1", "cold_migrate", **BOTH)
+        story.waits(60)
+        story.comes_to_rest()
+        assert story.held("web1") == BOTH and not story.held("move1")
+
+
 def test_a_control_planes_move_is_left_alone_by_the_audits_of_both_hosts_until_it_is_over() -> None:
     alone = {"VCPU": 2, "MEMORY_MB": 1024}
     with Story() as story:

@@ -284,6 +284,14 @@ def test_a_release_while_a_grow_is_unanswered_gives_the_pools_gigabytes_back(
         assert late.execute() == CONFLICT and is_empty(kit)
 
 
+def shrink(kit: Kit) -> None:
+    """Placement takes no allocation of two VCPU any more, be it one that is there."""
+    root = kit.raw.find_provider(uuid=HOST[0].uuid)
+    assert root is not None
+    fewer = replace(HOST[0].inventories["VCPU"], max_unit=1)
+    kit.raw.put_inventories(root.uuid, root.generation or 0, {**HOST[0].inventories, "VCPU": fewer})
+
+
 @pytest.mark.parametrize("writes", [1, BAR_GENERATION_MAX + 1], ids=["written once", "written often"])
 def test_where_the_host_shrank_the_release_itself_ends_an_unanswered_grow(kit: Kit, writes: int) -> None:
     """Placement refuses to write again what the consumer holds, so nothing else ends the doubt before."""
@@ -293,13 +301,28 @@ def test_where_the_host_shrank_the_release_itself_ends_an_unanswered_grow(kit: K
         kit.raw.write_allocations(kit.raw.allocations_of(asked.consumer))
     with late_writes(kit, "timeout") as late, pytest.raises(PlacementUnavailable):
         kit.tracker.extend(claim, ClaimRequest(asked.consumer, (request(VCPU=4).groups[0],)))
-    root = kit.raw.find_provider(uuid=HOST[0].uuid)
-    assert root is not None
-    fewer = replace(HOST[0].inventories["VCPU"], max_unit=1)
-    kit.raw.put_inventories(root.uuid, root.generation or 0, {**HOST[0].inventories, "VCPU": fewer})
+    shrink(kit)
     assert kit.tracker.release(asked.consumer)
     assert is_empty(kit), "nothing of it is counted or followed up any more"
     assert late.execute() == CONFLICT and is_empty(kit)
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["", "killed"])
+def test_where_the_host_shrank_a_repair_that_was_not_answered_is_sent_again(
+    kit: Kit, *, killed: bool
+) -> None:
+    consumer = uuid_of("orphan")
+    kit.raw.write_allocations(ConsumerAllocations(consumer, {uuid_of("host"): {"VCPU": 2}}))
+    with late_writes(kit, "timeout") as late, pytest.raises(PlacementUnavailable):
+        kit.tracker.heal(replace(kit.raw.allocations_of(consumer), allocations={}))
+    shrink(kit)
+    if killed:
+        restarted(kit)
+    kit.tap.calls.clear()
+    kit.tracker.deliver()
+    fence, again, bar = 3 * ["PUT allocations"]
+    assert requests(kit) == ["GET allocations", fence, again, "GET allocations", bar]
+    assert is_empty(kit) and late.execute() == CONFLICT and is_empty(kit)
 
 
 def test_a_release_gives_back_what_is_held_here_and_not_what_the_record_remembers(kit: Kit) -> None:
