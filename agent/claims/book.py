@@ -27,11 +27,23 @@ from agent.claims.guest_cells import wants_cells
 from agent.claims.host_cells import CellStock, CellUsage, HostCells, beside_devices, memory_shortfalls
 from agent.claims.request import ClaimRequest
 from agent.claims.rows import NOT_USED, Doubted, Row
+from agent.claims.use_difference import UNSEEN
 from agent.driver import Guest
 from agent.providers.device_health import Cordoned, idle_cordoned
 from agent.providers.divided_cards import Card, CardStock
 from agent.providers.reservations import room
-from agent.shapes import Allocations, Held, Holders, Units, UnitsToMake, Usages, beyond, largest, total
+from agent.shapes import (
+    Allocations,
+    Amounts,
+    Held,
+    Holders,
+    Units,
+    UnitsToMake,
+    Usages,
+    beyond,
+    by_class,
+    total,
+)
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
@@ -154,30 +166,23 @@ class Book:
         """{departed instance: the consumer that is taken for its migration}
 
         An instance has one migration, and each is that of one instance. One that holds just the place comes
-        first, and an instance whose guest has gone: else the place would count as that of a guest which is
-        still here although its own move was confirmed, and what that uses would be offered.
+        first, then one that holds as much of each class, then one that may hold a part. An instance whose
+        guest has gone comes before others: else the place would count as that of a guest which is still here
+        although its own move was confirmed, and what that uses would be offered.
         """
         found: dict[str, str] = {}
         departed = sorted(
             self._unheld.keys() & self._departed.keys(),
             key=lambda instance: (self._rows[instance].guest is not None, instance),
         )
-        for is_exact in (True, False):
+        for holds in (self.holds_place, self._holds_as_much, self._holds_part):
             for instance in departed:
                 if instance in found:
                     continue
-                row = self._rows[instance]
                 for consumer in self._departed[instance]:
                     if consumer in self._instances or consumer in found.values():
                         continue
-                    if is_exact:
-                        holds = self.holds_place(consumer, instance)
-                    elif row.guest is None:
-                        has = self._in_own_tree(self.held_by(consumer))
-                        holds = bool(has) and not beyond(has, row.claimed_amounts)
-                    else:
-                        holds = self._with_place(row, consumer).unheld != row.unheld
-                    if holds:
+                    if holds(consumer, instance):
                         found[instance] = consumer
                         break
         return found
@@ -207,8 +212,31 @@ class Book:
     def holds_place(self, consumer: str, instance: str) -> bool:
         """Whether the consumer holds here just what the instance does not; its guest may be in any cell."""
         row = self._with_place(self.row(instance), consumer)
-        has, needed = self.held_by(consumer), largest((row.claimed_amounts, row.used.amounts))
-        return not (self._in_own_tree(row.unheld) or beyond(self._in_own_tree(has), needed))
+        has = self._in_own_tree(self.held_by(consumer))
+        return not (self._in_own_tree(row.unheld) or beyond(has, row.needed))
+
+    def _holds_as_much(self, consumer: str, instance: str) -> bool:
+        """Whether the consumer holds of each class what the instance needs, be it on other providers."""
+        return self._seen_here(self.held_by(consumer)) == self._seen_here(self._rows[instance].needed)
+
+    def _holds_part(self, consumer: str, instance: str) -> bool:
+        """Whether the consumer may hold a part of what the instance needs, as of a guest that has grown.
+
+        A guest may have lost devices. Where more CPUs or memory are held than it uses, another guest's are.
+        """
+        row, held = self._rows[instance], self._in_own_tree(self.held_by(consumer))
+        if row.guest is None:
+            return bool(held) and not beyond(held, row.claimed_amounts)
+        if self._with_place(row, consumer).unheld == row.unheld:
+            return False
+        exact = {name for classes in self.offered.values() for name in classes}
+        has, needed = self._seen_here(held), self._seen_here(row.needed)
+        return all(has.get(name, 0) <= amount for name, amount in needed.items() if name not in exact)
+
+    def _seen_here(self, allocations: Allocations) -> Amounts:
+        """The part in this host's own tree, by class, of the classes of which drivers see all."""
+        here = by_class(self._in_own_tree(allocations).values())
+        return {name: amount for name, amount in here.items() if name not in UNSEEN}
 
     def _with_place(self, row: Row, consumer: str) -> Row:
         """The row with what the consumer holds, as its migration. That says where its guest is."""

@@ -74,6 +74,11 @@ class Row:
         return total(claim.allocations for claim in self.claimed.values())
 
     @property
+    def needed(self) -> Usages:
+        """The larger of what is claimed and what the guest uses, whether Placement holds it or not."""
+        return largest((self.claimed_amounts, self.used.amounts))
+
+    @property
     def need(self) -> Usages:
         """{provider: {class: amount}} that must be given to no other row: the largest of all columns."""
         columns = [self.held_amounts, self.claimed_amounts, self.used.amounts]

@@ -653,10 +653,8 @@ class Oracle:
                     f"Placement offers {offered} {name} of {model.providers[uuid].name}, where {free} are "
                     f"free: more is claimed or used than held ({parts})",
                 )
-            if (
-                self._is_plain(host)
-                and offered < min(free, int(inventory.capacity)) - guessed - inventory.allocation_ratio
-            ):
+            least = min(free, int(inventory.capacity)) - guessed - inventory.allocation_ratio
+            if offered < least and self._is_plain(host, rows):
                 raise Violation(
                     "what is free is offered",
                     f"Placement offers {offered} {name} of {model.providers[uuid].name}, and {free} are free",
@@ -681,10 +679,30 @@ class Oracle:
             return True
         return row.state == "claimed" and not self._lives_elsewhere(host, consumer)
 
-    def _is_plain(self, host: Host) -> bool:
-        """Whether the driver always said the same, and Placement tells of each control plane's move."""
-        lost = [who for who in self.foreign_migrations if not self.network.holdings().get(self.party(who))]
-        return host.changed_at < 0 and not lost
+    def _is_plain(self, host: Host, rows: Mapping[str, Row]) -> bool:
+        """Whether the driver always said the same, and Placement tells of each control plane's move.
+
+        It does not where the migration holds more than its guest uses: it may be that of another instance,
+        and to offer what the guest uses were a guess (truth.md, law 6).
+        """
+        larger = (
+            self._holds_more_than_used(host, who)
+            for who, instance in self.party_of.items()
+            if who != instance and not {who, instance} & rows.keys()
+        )
+        return (
+            host.changed_at < 0
+            and all(self.network.holdings().get(self.party(who)) for who in self.foreign_migrations)
+            and not any(larger)
+        )
+
+    def _holds_more_than_used(self, host: Host, migration: str) -> bool:
+        """Whether it holds more CPUs or memory here than its guest uses, which may have lost devices."""
+        guest = host.guests.get(self.party(migration))
+        held = _sum(_own(self.network.holdings().get(migration, {})))
+        return guest is not None and any(
+            held[name] > guest.resources.get(name, held[name]) for name in ("VCPU", "MEMORY_MB")
+        )
 
     def _lives_elsewhere(self, host: Host, consumer: str) -> bool:
         held = self.network.holdings().get(self.party(consumer), {})

@@ -212,6 +212,31 @@ def test_each_migration_holds_the_place_of_one_guest_whose_instance_left() -> No
         story.comes_to_rest()
 
 
+@pytest.mark.parametrize(("one", "two"), [("web1", "web2"), ("web2", "web1")])
+def test_a_guest_takes_the_migration_that_holds_as_much_as_it_uses(one: str, two: str) -> None:
+    """Seed 105717: neither guest has functions of the cards of which its scheduler gave it some."""
+    with Story() as story:
+        a = story.host("a")
+        for web, amounts in ((two, BOTH), (one, WEB)):
+            a.schedules(web, **amounts)
+        for web, amounts in ((one, WEB), (two, BOTH)):
+            a.stranger_starts(web, **amounts)
+        for web in (one, two):
+            a.control_plane_moves(web, "b", f"foreign {web}")
+        story.comes_to_rest()
+
+
+def test_a_migration_that_holds_more_than_a_guest_uses_is_that_of_an_instance_without_one() -> None:
+    """Seed 1243: the other instance was placed here, and moved on before it had a claim or a guest."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        a.schedules("web2", VCPU=8, MEMORY_MB=9000, DISK_GB=40)
+        assert b.begins_move("web2", "move1", "cold_migrate", **BOTH).granted
+        assert b.claims("web1", **WEB).granted
+        a.stranger_starts("web1", **BOTH)
+        story.comes_to_rest()
+
+
 def test_an_empty_state_directory_beside_a_large_guest_does_not_offer_its_memory_again() -> None:
     with Story("a") as story:
         a = story.host("a")
