@@ -46,7 +46,7 @@ from agent.state.cordon import Cordon
 from agent.state.identity import Identity
 from agent.state.pause import Pause, PauseRequest
 from agent.status.host_status import AgentStatus, HostStatus
-from agent.status.overview import STARTING, Condition, HostState
+from agent.status.overview import STARTING, Condition, HostState, Status
 from agent.status.recorder import Recorder
 from agent.tracker.cordons import OfferedDevice
 from agent.tracker.tracker import ResourceTracker
@@ -139,8 +139,8 @@ class Operations:
         """The agent's status, from memory alone."""
         return self._host_status
 
-    def status(self) -> dict[str, Any]:
-        """The agent's state, JSON-ready as `agent.api.shapes.host.StatusShape`. Never raises."""
+    def status(self) -> Status:
+        """How the agent is. Never raises."""
         return self._host_status.status()
 
     def configuration(self) -> dict[str, Any]:

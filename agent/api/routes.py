@@ -77,10 +77,12 @@ from agent.api.views import (
     move_view,
     moves_view,
     overview_view,
+    pause_view,
     preview_view,
     providers_of,
     reshaped_view,
     running_view,
+    status_view,
     tree_view,
     verdict_view,
 )
@@ -94,7 +96,7 @@ from agent.moves.states import Move, MoveKind
 from agent.state.cordon import ADDRESS_CHARS_MAX, Cordon
 from agent.state.pause import REASON_CHARS_MAX, PauseRequest
 from agent.status import web
-from agent.status.host_status import HostStatus, pause_view
+from agent.status.host_status import HostStatus
 
 LOG = log.get("agent.api")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -390,7 +392,7 @@ def explain(call: Call) -> ExplainedShape:
 @route("GET", "/v1/status", READER, "the state, and the reasons for it")
 def status(call: Call) -> StatusShape:
     """The state of the agent: the reasons, the driver, Placement, claims, the last pass."""
-    return cast(StatusShape, call.operations.status())
+    return status_view(call.operations.status())
 
 
 @route("GET", "/v1/tree", READER, "the provider tree, with inventories and usages")
@@ -456,7 +458,7 @@ def pause(call: Call, body: PauseBodyShape) -> PauseShape:
     )
     reason = read_text(given["reason"], "reason", longest=REASON_CHARS_MAX) if "reason" in given else None
     asked = PauseRequest(call.caller.uid, time.time(), reason, schedulers, drains)
-    return cast(PauseShape, pause_view(call.operations.pause(asked)))
+    return pause_view(call.operations.pause(asked))
 
 
 @route("POST", "/v1/resume", ADMIN, "claims are taken again")

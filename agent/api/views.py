@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import cast
 
+from agent import __version__
 from agent.api.operations import WrittenDomain
 from agent.api.shapes.claims import (
     CapacityShape,
@@ -30,6 +31,7 @@ from agent.api.shapes.host import (
     HealthShape,
     HistoryShape,
     OverviewShape,
+    PauseShape,
     StatusShape,
 )
 from agent.api.shapes.instances import (
@@ -73,8 +75,9 @@ from agent.reshape.receipt import Receipt
 from agent.shapes import Allocations, Makings, Units, Usages, beyond
 from agent.state.cordon import Cordon
 from agent.state.journal import Event
+from agent.state.pause import Pause
 from agent.status.host_status import Explanation
-from agent.status.overview import Overview
+from agent.status.overview import PLACEMENT, Overview, Status, exact_moment
 from agent.status.web import health_view
 from agent.tracker.cordons import OfferedDevice
 from agent.tree import ProviderTree
@@ -447,6 +450,55 @@ def providers_of(move: Move) -> set[str]:
     return {*move.old.allocations, *move.handed, *(move.new.allocations if move.new else ())}
 
 
+def status_view(status: Status) -> StatusShape:
+    """How the agent is."""
+    driver, placement, last = status.error("driver"), status.error(PLACEMENT), status.last_pass
+    return {
+        "host": status.host,
+        "uuid": status.uuid,
+        "version": __version__,
+        "state": status.state.value,
+        "reasons": list(status.reasons),
+        "since": exact_moment(status.since),
+        "driver": {"name": status.driver, "ok": driver is None, "error": driver},
+        "placement": {"kind": status.placement, "ok": placement is None, "error": placement},
+        "claims": {
+            "open": status.closed is None,
+            "reason": status.closed,
+            "count": status.claims,
+            "schedulers": status.schedulers,
+        },
+        "gate": {
+            "hook": "unknown" if status.gate.state is None else status.gate.state.value,
+            "in_effect": status.gate.in_effect,
+            "unanswered": status.gate.unanswered,
+        },
+        "pause": pause_view(status.pause) if status.pause else None,
+        "last_pass": {
+            "at": exact_moment(last.at),
+            "sentence": last.sentence,
+            "duration_ms": last.duration_ms,
+        }
+        if last
+        else None,
+        "next_try": None if status.next_try is None else exact_moment(status.next_try),
+        "findings": status.findings,
+        "audited": None if status.audited is None else exact_moment(status.audited),
+        "pid": status.pid,
+    }
+
+
+def pause_view(pause: Pause) -> PauseShape:
+    """A pause."""
+    return {
+        "reason": pause.reason,
+        "uid": pause.uid,
+        "since": exact_moment(pause.at),
+        "schedulers": pause.schedulers,
+        "drains": pause.drains,
+    }
+
+
 def overview_view(overview: Overview) -> OverviewShape:
     """The whole host, with the moves under way and the findings of the last audit that were not healed."""
     health = overview.health
@@ -454,7 +506,7 @@ def overview_view(overview: Overview) -> OverviewShape:
     usages = beyond(overview.used, overview.unclaimed)
     return {
         "at": moment(overview.at),
-        "status": cast(StatusShape, dict(overview.status)),
+        "status": status_view(overview.status),
         "health": cast(HealthShape, health_view(health, (*health.live, *health.ready))),
         "resource_providers": tree_view(tree, usages, overview.unclaimed)["resource_providers"],
         "instances": instances_view(overview),

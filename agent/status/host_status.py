@@ -7,13 +7,12 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from uuid import UUID
 
-from agent import __version__, log
+from agent import log
 from agent.audit.auditor import Auditor
 from agent.claims.attribution import IDLE
 from agent.config.settings import Settings
@@ -27,11 +26,19 @@ from agent.reshape.receipt import Receipt
 from agent.shapes import total
 from agent.state.identity import Identity
 from agent.state.journal import Event, Journal
-from agent.state.pause import Pause
 from agent.status.consumers import NamedConsumer, consumers_of, find_consumer, is_uuid, matching
 from agent.status.explain import ExplainedItem, ExplainSources, explain
 from agent.status.metrics import Metrics, gauges
-from agent.status.overview import Condition, Fault, Health, HealthCheck, HostState, Overview
+from agent.status.overview import (
+    Condition,
+    Fault,
+    Health,
+    HealthCheck,
+    HostState,
+    Overview,
+    Status,
+    exact_moment,
+)
 from agent.tracker.tracker import ResourceTracker
 
 LOOP_LATE_S = 60.0
@@ -246,49 +253,39 @@ class AgentStatus:
 
     # What it answers
 
-    def status(self) -> dict[str, Any]:
-        """The answer to GET /v1/status; JSON-ready as `agent.api.shapes.host.StatusShape`. Never raises."""
-        fault, last = self._condition.fault, self._last_pass
-        closed = self._tracker.closed_reason
-        pause = self._tracker.pause
+    def status(self) -> Status:
+        """How the agent is. Never raises."""
+        fault, closed, pause = self._condition.fault, self._tracker.closed_reason, self._tracker.pause
         paused = pause is not None and closed == pause.clause  # the gate refuses then, which is a decision
-        effect = GateEffect()
+        gate = GateEffect()
         if self._gate_paths is not None:
-            effect = read_effect(self._gate_paths, None if paused else closed, self._socket)
-        return {
-            "host": self._identity.name,
-            "uuid": self._identity.uuid,
-            "version": __version__,
-            "state": str(self._condition.state),
-            "reasons": [
+            gate = read_effect(self._gate_paths, None if paused else closed, self._socket)
+        return Status(
+            self._identity.name,
+            self._identity.uuid,
+            self._condition.state,
+            self._condition.since,
+            self._driver_name,
+            self._placement_kind,
+            os.getpid(),
+            reasons=(
                 *([fault.sentence] if fault else []),
                 *self._problems,
                 *self._moved_away_sentences(),
                 *self._unread_sentences(),
-                *effect.reasons,
-            ],
-            "since": _timestamp(self._condition.since),
-            "driver": {"name": self._driver_name, **_concern_view("driver", fault)},
-            "placement": {"kind": self._placement_kind, **_concern_view("placement", fault)},
-            "claims": {
-                "open": closed is None,
-                "reason": closed,
-                "count": len(self._tracker.claims()),
-                "schedulers": not self._reconciler.is_disabled,
-            },
-            "gate": {
-                "hook": "unknown" if effect.state is None else effect.state.value,
-                "in_effect": effect.in_effect,
-                "unanswered": effect.unanswered,
-            },
-            "pause": pause_view(pause),
-            "last_pass": last
-            and {"at": _timestamp(last.at), "sentence": last.sentence, "duration_ms": last.duration_ms},
-            "next_try": _optional_timestamp(self._next_try_at()),
-            "findings": len(self._auditor.last.left),
-            "audited": _optional_timestamp(self._audited_at),
-            "pid": os.getpid(),
-        }
+                *gate.reasons,
+            ),
+            fault=fault,
+            closed=closed,
+            claims=len(self._tracker.claims()),
+            schedulers=not self._reconciler.is_disabled,
+            gate=gate,
+            pause=pause,
+            last_pass=self._last_pass,
+            next_try=self._next_try_at(),
+            findings=len(self._auditor.last.left),
+            audited=self._audited_at,
+        )
 
     def _moved_away_sentences(self) -> Iterator[str]:
         moved = self._tracker.circumstances().moved_away
@@ -336,12 +333,7 @@ class AgentStatus:
             self._clock(),
             self.status(),
             self.health(),
-            since=self._condition.since,
-            fault=self._condition.fault,
-            passed_at=last.at if last else None,
             pass_age_s=self._timer() - self._pass_ended,
-            audited_at=self._audited_at,
-            next_try_at=self._next_try_at(),
             tree=snapshot.host.tree,
             used=snapshot.used,
             unclaimed=total(self._tracker.unclaimed().values()),
@@ -386,7 +378,7 @@ class AgentStatus:
     def _departed(self, text: str) -> Iterator[NamedConsumer]:
         """Those that the history alone knows by this name or beginning of a uuid."""
         for event in self._journal.last_events(text.strip()) if text.strip() else ():
-            about = f"last event: {event.event} at {_timestamp(event.at)}"
+            about = f"last event: {event.event} at {exact_moment(event.at)}"
             yield NamedConsumer(event.consumer, event.name, about)
 
     def receipts(self) -> tuple[Receipt, ...]:
@@ -416,29 +408,3 @@ class AgentStatus:
             f"`plimsoll history --consumer {departed[0].uuid}` lists what the agent did for it.",
             asked=word,
         )
-
-
-def pause_view(pause: Pause | None) -> dict[str, Any] | None:
-    """The pause in the shape of the local API; None: there is none."""
-    if pause is None:
-        return None
-    return {
-        "reason": pause.reason,
-        "uid": pause.uid,
-        "since": _timestamp(pause.at),
-        "schedulers": pause.schedulers,
-        "drains": pause.drains,
-    }
-
-
-def _timestamp(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _optional_timestamp(seconds: float | None) -> str | None:
-    return None if seconds is None else _timestamp(seconds)
-
-
-def _concern_view(concern: str, fault: Fault | None) -> dict[str, Any]:
-    error = fault.sentence if fault and fault.concern == concern else None
-    return {"ok": error is None, "error": error}

@@ -23,6 +23,7 @@ from prometheus_client import (
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from agent import __version__
 from agent.audit.findings import KIND_NAMES
 from agent.claims.attribution import IDLE
 from agent.claims.claim import ClaimState, ClaimStep
@@ -32,7 +33,7 @@ from agent.moves.states import MoveKind
 from agent.placement.transport import Reply, Transport, is_certain
 from agent.providers.device_health import Symptom
 from agent.state.journal import RESHAPE_EVENT
-from agent.status.overview import HostState, Overview
+from agent.status.overview import PLACEMENT, HostState, Overview
 
 FAST_S = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 SLOW_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 10, 30, 60, 300)
@@ -154,36 +155,36 @@ def gauges(overview: Overview) -> Iterator[GaugeMetricFamily]:
 
 
 def _agent(overview: Overview) -> Iterator[GaugeMetricFamily]:
-    status, fault = overview.status, overview.fault
+    status, fault = overview.status, overview.status.fault
     yield _info(
         "build_info",
         "The agent's version.",
-        {"version": status["version"], "python_version": platform.python_version()},
+        {"version": __version__, "python_version": platform.python_version()},
     )
     yield _info(
         "host_info",
         "The host, its driver and its kind of Placement.",
         {
-            "host": status["host"],
-            "uuid": status["uuid"],
-            "driver": status["driver"]["name"],
-            "placement": status["placement"]["kind"],
+            "host": status.host,
+            "uuid": status.uuid or "",
+            "driver": status.driver,
+            "placement": status.placement,
         },
     )
-    yield _one_hot("state", "1 for the state the agent is in.", "state", HostState, {status["state"]: 1})
-    yield _gauge("state_changed_timestamp_seconds", "When the agent's state last changed.", overview.since)
+    yield _one_hot("state", "1 for the state the agent is in.", "state", HostState, {status.state: 1})
+    yield _gauge("state_changed_timestamp_seconds", "When the agent's state last changed.", status.since)
     yield _one_hot(
         "fault", "1 for the part that has a fault.", "concern", CONCERNS, {fault.concern: 1} if fault else {}
     )
-    yield _gauge("driver_up", "1 while the hypervisor answers.", status["driver"]["ok"])
-    yield _gauge("placement_up", "1 while Placement answers.", status["placement"]["ok"])
-    yield _gauge("claims_open", "1 while the agent takes claims.", status["claims"]["open"])
+    yield _gauge("driver_up", "1 while the hypervisor answers.", status.error("driver") is None)
+    yield _gauge("placement_up", "1 while Placement answers.", status.error(PLACEMENT) is None)
+    yield _gauge("claims_open", "1 while the agent takes claims.", status.closed is None)
     yield _gauge(
         "gate_in_effect",
         "1 while guests start only by the gate's word; no sample while the gate is disabled.",
-        status["gate"]["in_effect"],
+        status.gate.in_effect,
     )
-    yield _gauge("paused", "1 while an operator has paused or drained the host.", status["pause"] is not None)
+    yield _gauge("paused", "1 while an operator has paused or drained the host.", status.pause is not None)
     checks = GaugeMetricFamily(
         "plimsoll_health_check", "1 for each health check that passes.", labels=("probe", "check")
     )
@@ -191,13 +192,14 @@ def _agent(overview: Overview) -> Iterator[GaugeMetricFamily]:
         for check in health_checks:
             checks.add_metric((probe, check.name), check.ok)
     yield checks
-    yield _gauge("last_pass_timestamp_seconds", "When the last pass began.", overview.passed_at)
+    passed_at = status.last_pass.at if status.last_pass else None
+    yield _gauge("last_pass_timestamp_seconds", "When the last pass began.", passed_at)
     yield _gauge(
         "last_pass_age_seconds",
         "How long ago the last pass ended, or the agent started; whatever time the wall clock was set to.",
         overview.pass_age_s,
     )
-    yield _gauge("last_audit_timestamp_seconds", "When the last audit ended.", overview.audited_at)
+    yield _gauge("last_audit_timestamp_seconds", "When the last audit ended.", status.audited)
 
 
 def _inventory(overview: Overview) -> Iterator[GaugeMetricFamily]:

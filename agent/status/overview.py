@@ -6,9 +6,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
 
 from agent import log
 from agent.audit.finding import Finding
@@ -22,10 +22,13 @@ from agent.errors import (
     PlacementUnavailable,
     PlimsollError,
 )
+from agent.gate.effect import GateEffect
 from agent.moves.circumstances import Circumstances, consumer_names
 from agent.moves.states import Move
 from agent.providers.device_health import DeviceHealth
+from agent.reconcile.pass_report import PassReport
 from agent.shapes import Allocations, Units, Usages
+from agent.state.pause import Pause
 from agent.tree import ProviderTree
 
 LOG = log.get(__name__)
@@ -112,6 +115,11 @@ class Condition:
             return fault is not None and fault.is_new(before)
 
 
+def exact_moment(seconds: float) -> str:
+    """Seconds since 1970 as RFC 3339 to the millisecond, UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def _concern(error: PlimsollError) -> str:
     if isinstance(error, DriverError):
         return "driver"
@@ -138,30 +146,58 @@ class Health:
     ready: tuple[HealthCheck, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How the agent is. Times are seconds since 1970.
+
+    `state` was reached at `since`; `reasons` are sentences, why it is not ready or what to look at. `driver`
+    and `placement` name the kind, `fault` is what failed. `closed` is why claims are closed; `schedulers`:
+    they are offered the host. `next_try` is when the agent tries again after a fault. `findings` counts what
+    the last audit left, which ended at `audited`. `pid` is the process.
+    """
+
+    host: str
+    uuid: str | None
+    state: HostState
+    since: float
+    driver: str
+    placement: str
+    pid: int
+    reasons: tuple[str, ...] = ()
+    fault: Fault | None = None
+    closed: str | None = None
+    claims: int = 0
+    schedulers: bool = True
+    gate: GateEffect = field(default_factory=GateEffect)
+    pause: Pause | None = None
+    last_pass: PassReport | None = None
+    next_try: float | None = None
+    findings: int = 0
+    audited: float | None = None
+
+    def error(self, concern: str) -> str | None:
+        """Why this part (see `Fault`) does not work; None: it works."""
+        return self.fault.sentence if self.fault is not None and self.fault.concern == concern else None
+
+
 @dataclass(frozen=True)
 class Overview:
-    """The host as the agent knows it. Times are seconds since 1970; `status` is that of `Operations.status`.
+    """The host as the agent knows it. Times are seconds since 1970.
 
     `used` {provider uuid: {class: amount}} counts all consumers, as of the last pass and the claims since.
     `unclaimed`, of the same form, is what guests use beyond what is held and claimed for them.
     `offered` has the exact units that the driver offers. `others` is {consumer without a claim: its
     allocations}. `moves` has those under way and those that ended recently, oldest first. `pending` counts
     the writes that wait for Placement or for a guest to leave. `reshape_pending` is the reason why a due
-    reshape was not done. `next_try_at` is when the agent tries again after a fault. `since` is the time of
-    the agent's last change of state. `seen` is what the host sees beside the records of its moves.
+    reshape was not done. `seen` is what the host sees beside the records of its moves.
     `unhealthy` {address: health} are the devices that are not well. `pass_age_s` is how long ago the last
     pass ended, or the agent started.
     """
 
     at: float
-    status: Mapping[str, Any]
+    status: Status
     health: Health
-    since: float
-    fault: Fault | None = None
-    passed_at: float | None = None
     pass_age_s: float = 0.0
-    audited_at: float | None = None
-    next_try_at: float | None = None
     tree: ProviderTree = field(default_factory=ProviderTree)
     used: Usages = field(default_factory=dict)
     offered: Units = field(default_factory=dict)

@@ -28,7 +28,7 @@ from jinja2 import Environment, StrictUndefined, Template
 from markupsafe import Markup, escape
 from werkzeug.wrappers import Request, Response
 
-from agent import log
+from agent import __version__, log
 from agent.config.access import Address
 from agent.errors import MORE_DESCRIPTORS, PlimsollError, UsageError, plain
 from agent.http.errors import ListenError, OutOfDescriptors
@@ -142,11 +142,13 @@ def render_page(
     pages = max(1, -(-len(found) // GUESTS_A_PAGE))
     view = replace(view, page=min(view.page, pages))
     first = (view.page - 1) * GUESTS_A_PAGE
+    status = overview.status
     failed = [check for check in (*overview.health.live, *overview.health.ready) if not check.ok]
     said = {check.reason for check in failed}
     return _template().render(
         overview=overview,
-        status=overview.status,
+        status=status,
+        version=__version__,
         style=Markup(STYLE),  # noqa: S704 - our own file
         view=view,
         unfolded=UNFOLDED_MAX,
@@ -166,12 +168,12 @@ def render_page(
             for event in events
         ],
         at=utc_time(overview.at),
-        since=utc_time(overview.since),
-        passed=utc_time(overview.passed_at) if overview.passed_at else None,
-        next_try=utc_time(overview.next_try_at) if overview.next_try_at else None,
-        audited=utc_time(overview.audited_at) if overview.audited_at else None,
+        since=utc_time(status.since),
+        passed=utc_time(status.last_pass.at) if status.last_pass else None,
+        next_try=utc_time(status.next_try) if status.next_try else None,
+        audited=utc_time(status.audited) if status.audited else None,
         failed=failed,
-        reasons=[reason for reason in overview.status["reasons"] if reason not in said],
+        reasons=[reason for reason in status.reasons if reason not in said],
         running=sum(guest.state == "running" for guest in overview.guests),
     )
 

@@ -20,16 +20,16 @@ from agent.gate.decision import GateOutcome, GateVerdict, HookCall
 from agent.moves.circumstances import Circumstances
 from agent.moves.states import Move, MoveKind
 from agent.providers.plan import Plan, PutTraits
-from agent.reconcile.pass_report import Preview
+from agent.reconcile.pass_report import PassReport, Preview
 from agent.reshape.receipt import Receipt
 from agent.shapes import Usages
 from agent.state.journal import Event
 from agent.state.pause import Pause, PauseRequest
 from agent.status.consumers import consumers_of, find_consumer
 from agent.status.explain import ExplainSources, explain
-from agent.status.host_status import Explanation, HealthInputs, judge_health, pause_view
+from agent.status.host_status import Explanation, HealthInputs, judge_health
 from agent.status.metrics import Metrics
-from agent.status.overview import Health, HostState, Overview
+from agent.status.overview import Fault, Health, HostState, Overview, Status
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT = "11111111-1111-4111-8111-111111111111"
@@ -37,7 +37,6 @@ CELL = "22222222-2222-4222-8222-222222222222"
 GPU = "33333333-3333-4333-8333-333333333333"
 LONER = "44444444-4444-4444-8444-444444444444"
 SINCE = 1_790_000_000.0
-SINCE_TEXT = "2026-09-21T14:13:20.000Z"
 
 TREE = ProviderTree(
     [
@@ -77,7 +76,6 @@ class SmallHostStatus:
             SINCE,
             self._host.status(),
             self.health(),
-            since=SINCE,
             tree=TREE,
             used=self._host.usages(),
             guests=tuple(guest for guest, _ in pairs if guest),
@@ -130,34 +128,25 @@ class SmallHost:
         self._claims: dict[str, Claim] = {}
         self._lock = threading.Lock()
 
-    def status(self) -> dict[str, Any]:
+    def status(self) -> Status:
         self.fault()
-        reasons = [] if self.open else ["the driver has not delivered an inventory yet"]
-        return {
-            "host": "host1",
-            "uuid": ROOT,
-            "version": "0.1.0",
-            "state": "ready" if self.open else "degraded",
-            "reasons": reasons,
-            "since": SINCE_TEXT,
-            "driver": {"name": "small", "ok": self.open, "error": None if self.open else "it is asleep"},
-            "placement": {"kind": "none", "ok": True, "error": None},
-            "gate": {"hook": "disabled", "in_effect": None, "unanswered": "allow"},
-            "pause": pause_view(self.paused),
-            "claims": {
-                "open": self.open,
-                "reason": reasons[0] if reasons else None,
-                "count": len(self._claims),
-                "schedulers": True,
-            },
-            "last_pass": {"at": SINCE_TEXT, "sentence": "Nothing new.", "duration_ms": 1.25}
-            if self.open
-            else None,
-            "next_try": None,
-            "findings": 0,
-            "audited": SINCE_TEXT,
-            "pid": 4711,
-        }
+        closed = None if self.open else "the driver has not delivered an inventory yet"
+        return Status(
+            "host1",
+            ROOT,
+            HostState.READY if self.open else HostState.DEGRADED,
+            SINCE,
+            "small",
+            "none",
+            4711,
+            reasons=(closed,) if closed else (),
+            fault=None if self.open else Fault("driver", "it is asleep"),
+            closed=closed,
+            claims=len(self._claims),
+            pause=self.paused,
+            last_pass=PassReport("Nothing new.", SINCE, 1.25) if self.open else None,
+            audited=SINCE,
+        )
 
     def tree(self) -> tuple[ProviderTree, Usages]:
         self.fault()
@@ -201,7 +190,6 @@ class SmallHost:
                 request,
                 explanation.allocations,
                 explanation.units,
-                since=SINCE,
             )
             self._claims[request.consumer] = claim
             return claim

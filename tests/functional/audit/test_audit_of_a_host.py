@@ -186,5 +186,5 @@ def test_a_guest_that_a_new_state_directory_found_shut_off_is_a_finding(tmp_path
         assert (finding.kind, finding.subject) == ("unclaimed instance", OFF)
         assert world.operations.audit(heal=True).healed
         world.agent.reconcile("healed")
-        assert kinds(world) == [] and list(world.operations.status()["reasons"]) == []
+        assert kinds(world) == [] and list(world.operations.status().reasons) == []
         assert {claim.consumer for _, claim in world.operations.instances() if claim} == {OFF}

@@ -178,7 +178,7 @@ def test_the_agent_finds_and_heals_what_it_leaked(tmp_path: Path) -> None:
             world.agent.run_audit()
         assert [claim for _, claim in agent.instances() if claim] == [kept]
         assert agent.audit(heal=False).findings == ()
-        assert agent.status()["findings"] == 0
+        assert agent.status().findings == 0
     finally:
         world.close()
 

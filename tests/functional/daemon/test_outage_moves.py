@@ -95,9 +95,7 @@ def test_an_agent_whose_placement_goes_in_the_middle_of_a_resize_catches_up_in_o
     agent.wire.cut = not isinstance(placement, OpenStack)
     with pytest.raises(PlacementUnavailable):
         agent.operations.begin_move(MoveKind.RESIZE, MIGRATION, grown)
-    assert (
-        agent.operations.status()["state"] == "degraded" and not agent.operations.status()["placement"]["ok"]
-    )
+    assert agent.operations.status().state == "degraded" and agent.operations.status().error("placement")
     with pytest.raises(ClaimsClosed):
         agent.operations.begin_move(MoveKind.RESIZE, MIGRATION, grown)
     agent.wire.cut = False
@@ -109,7 +107,7 @@ def test_an_agent_whose_placement_goes_in_the_middle_of_a_resize_catches_up_in_o
     agent.wire.cut = not isinstance(placement, OpenStack)
     ending = getattr(agent.operations, f"{end}_move")(MIGRATION, None)
     assert ending.state not in (MoveState.CONFIRMED, MoveState.REVERTED), "it is journaled, and owed"
-    assert not agent.operations.status()["placement"]["ok"]
+    assert agent.operations.status().error("placement")
     with pytest.raises(ClaimsClosed):
         agent.operations.claim(request(VCPU=1))
     asked_so_far = agent.wire.requests

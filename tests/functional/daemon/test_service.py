@@ -44,16 +44,16 @@ def world(settings: Settings) -> Iterator[World]:
 
 
 def test_claims_are_closed_until_the_host_was_seen_whole(world: World) -> None:
-    assert world.operations.status()["state"] == "starting"
+    assert world.operations.status().state == "starting"
     with pytest.raises(ClaimsClosed, match="has not seen the whole host"):
         world.operations.claim(request(VCPU=1))
     world.driver.fail(1)
     world.agent.reconcile("the start")
-    assert world.operations.status()["state"] == "degraded"
+    assert world.operations.status().state == "degraded"
     with pytest.raises(ClaimsClosed, match="fake hypervisor does not answer"):
         world.operations.claim(request(VCPU=1))
     world.retry()
-    assert world.operations.status()["state"] == "ready"
+    assert world.operations.status().state == "ready"
     assert world.operations.claim(request(VCPU=1)).state == "claimed"
 
 
@@ -73,11 +73,10 @@ def test_status_says_how_everything_is(world: World, settings: Settings) -> None
     world.agent.reconcile("the start")
     world.operations.claim(request(VCPU=1))
     status = world.operations.status()
-    assert status["reasons"] == [] and status["host"] == "node1"
-    assert status["driver"] == {"name": "fake", "ok": True, "error": None}
-    assert status["placement"] == {"kind": settings.placement.kind, "ok": True, "error": None}
-    assert status["claims"] == {"open": True, "reason": None, "count": 1, "schedulers": True}
-    assert status["last_pass"]["sentence"].startswith("After the start: ")
+    assert status.reasons == () and status.host == "node1"
+    assert (status.driver, status.placement, status.fault) == ("fake", settings.placement.kind, None)
+    assert (status.closed, status.claims, status.schedulers) == (None, 1, True)
+    assert status.last_pass and status.last_pass.sentence.startswith("After the start: ")
 
 
 def test_placement_away_is_one_line_bounded_retries_and_caught_up_within_one_pass(
@@ -97,7 +96,7 @@ def test_placement_away_is_one_line_bounded_retries_and_caught_up_within_one_pas
     assert len(degraded) == 1 and degraded[0].levelno == logging.WARNING
     assert len(caplog.records) == 1
     assert world.retries == sorted(world.retries) and world.retries[-1] == MAX_S
-    assert not world.operations.status()["placement"]["ok"]
+    assert world.operations.status().error("placement")
     world.wire.cut = False
     world.retry()
     assert world.agent.condition.state is HostState.READY
@@ -393,7 +392,7 @@ def test_a_placement_that_is_lost_meanwhile_is_not_offered_what_is_held(world: W
         client.delete_provider(each.uuid)
     for _ in range(2):
         world.agent.verify()
-        assert "no longer knows its providers" in world.operations.status()["reasons"][0]
+        assert "no longer knows its providers" in world.operations.status().reasons[0]
         assert client.find_provider(name="node1") is None
         world.time[0] += world.retries[-1]
     with pytest.raises(ClaimsClosed, match="no longer knows"):
@@ -460,11 +459,10 @@ def test_a_mistake_of_ours_degrades_and_is_survived(world: World) -> None:
     world.agent.reconcile("the start")
     world.agent.report_job_failure("look", RuntimeError("a mistake"))
     assert (
-        world.operations.status()["state"] == "degraded"
-        and "a mistake" in world.operations.status()["reasons"][0]
+        world.operations.status().state == "degraded" and "a mistake" in world.operations.status().reasons[0]
     )
     world.retry()
-    assert world.operations.status()["state"] == "ready"
+    assert world.operations.status().state == "ready"
 
 
 def test_stopping_closes_claims_for_good(world: World) -> None:

@@ -56,13 +56,13 @@ def test_a_file_system_that_turned_read_only_closes_the_host_until_it_is_mended(
     kernel.error = errno.EROFS
     world.agent.reconcile("its interval")
     status = world.operations.status()
-    assert status["state"] == "degraded" and not is_ready(world)
-    assert "read-only" in status["reasons"][0] and "mount" in status["reasons"][0]
+    assert status.state == "degraded" and not is_ready(world)
+    assert "read-only" in status.reasons[0] and "mount" in status.reasons[0]
     with pytest.raises(ClaimsClosed, match="read-only"):
         world.operations.claim(request(VCPU=1))
     kernel.error = None
     world.agent.reconcile("its interval")
-    assert world.operations.status()["state"] == "ready" and is_ready(world)
+    assert world.operations.status().state == "ready" and is_ready(world)
     world.operations.claim(request(VCPU=1))
 
 
@@ -71,12 +71,12 @@ def test_a_state_directory_that_is_gone_closes_the_host(world: World, tmp_path: 
     tmp_path.rename(away)
     try:
         world.agent.reconcile("its interval")
-        assert world.operations.status()["state"] == "degraded" and not is_ready(world)
+        assert world.operations.status().state == "degraded" and not is_ready(world)
     finally:
         shutil.rmtree(tmp_path, ignore_errors=True)
         away.rename(tmp_path)
     world.agent.reconcile("its interval")
-    assert world.operations.status()["state"] == "ready"
+    assert world.operations.status().state == "ready"
 
 
 def test_a_mode_that_forbids_new_files_is_a_reason_while_the_open_ones_work(
@@ -85,8 +85,8 @@ def test_a_mode_that_forbids_new_files_is_a_reason_while_the_open_ones_work(
     kernel.error = errno.EACCES
     world.agent.reconcile("its interval")
     status = world.operations.status()
-    assert status["state"] == "ready" and not is_ready(world)
-    assert any("may not write to" in reason and "chmod" in reason for reason in status["reasons"])
+    assert status.state == "ready" and not is_ready(world)
+    assert any("may not write to" in reason and "chmod" in reason for reason in status.reasons)
     world.operations.claim(request(VCPU=1))
 
 

@@ -207,7 +207,7 @@ def test_while_claims_are_closed_it_is_not_in_effect(node: Node) -> None:
         done = node.gate_status()
     assert done.returncode == ExitCode.DRIFT_FOUND
     assert "does not answer" in done.stdout
-    assert node.world.operations.status()["gate"]["in_effect"] is False
+    assert node.world.operations.status().gate.in_effect is False
 
 
 def test_a_paused_host_refuses_guests_and_the_gate_is_in_effect(node: Node) -> None:
@@ -252,7 +252,7 @@ def test_settings_of_the_hook_that_name_another_socket_are_told(node: Node) -> N
     node.install_hook()
     node.start_libvirtd(AFTER)
     node.paths.config.write_text("socket = /run/elsewhere\n")
-    (reason,) = node.world.operations.status()["reasons"]
+    (reason,) = node.world.operations.status().reasons
     assert "/run/elsewhere" in reason
 
 

@@ -269,7 +269,7 @@ def test_a_guest_that_stayed_behind_is_shown_as_moved_away(
     assert host.world.agent._tracker.claims() == ({} if defined else before)
     shown = ask(host.socket, "GET", "/v1/instances").body["instances"]
     assert [(each["uuid"], each["moved_away"]) for each in shown] == [(vm.uuid, True)]
-    (sentence,) = host.world.operations.status()["reasons"]
+    (sentence,) = host.world.operations.status().reasons
     assert vm.uuid in sentence and "remove it here" in sentence
     assert b"plimsoll_moved_away_guests 1.0" in host.world.operations.host_status.metrics()
     told = plimsoll(host.socket, "instances").stdout
@@ -283,7 +283,7 @@ def test_a_guest_that_stayed_behind_is_shown_as_moved_away(
     for _ in range(2):
         host.world.agent.verify()
     assert "nothing differs" in plimsoll(host.socket, "audit").stdout
-    assert host.world.operations.status()["reasons"] == [] and host.world.agent._tracker.claims() == {}
+    assert host.world.operations.status().reasons == () and host.world.agent._tracker.claims() == {}
     assert b"plimsoll_moved_away_guests 0.0" in host.world.operations.host_status.metrics()
 
 
@@ -297,7 +297,7 @@ def test_a_guest_that_nothing_here_knows_and_that_is_held_elsewhere_has_moved_aw
     host.world.agent.reconcile("an event")
     host.world.agent.verify()
     host.world.agent.reconcile("later")
-    (sentence,) = host.world.operations.status()["reasons"]
+    (sentence,) = host.world.operations.status().reasons
     assert "MOVED AWAY" in sentence and "claim-running" not in sentence
     assert "MOVED AWAY" in plimsoll(host.socket, "instances").stdout
 

@@ -138,7 +138,7 @@ def test_a_guest_that_was_off_before_the_state_directory_was_there_is_claimed_wh
     world.agent.reconcile("the start")
     world.driver.add_guest(Guest(UUID.replace("5b2c", "6b2c"), "web2", GuestState.SHUTOFF, {"VCPU": 1}))
     world.agent.reconcile("another guest is defined")
-    reasons = world.operations.status()["reasons"]
+    reasons = world.operations.status().reasons
     assert any(each.startswith(NEW_DIRECTORY) and "1 of the guests was here" in each for each in reasons)
     assert not claims(world)
     world.retries.clear()
@@ -150,4 +150,4 @@ def test_a_guest_that_was_off_before_the_state_directory_was_there_is_claimed_wh
     assert claims(world) == {UUID}
     assert world.retries, "a pass is requested at once, which has status say so"
     world.agent.reconcile("its claim")
-    assert not any(each.startswith(NEW_DIRECTORY) for each in world.operations.status()["reasons"])
+    assert not any(each.startswith(NEW_DIRECTORY) for each in world.operations.status().reasons)

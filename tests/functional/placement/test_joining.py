@@ -133,7 +133,7 @@ def test_a_placement_that_was_lost_closes_claims_until_they_are_released(site: S
     for file in site.state.glob("placement.db*"):
         file.unlink()
     with closing(site.agent(site.alone, {})) as world:
-        assert "no longer knows its providers" in world.operations.status()["reasons"][0]
+        assert "no longer knows its providers" in world.operations.status().reasons[0]
         with pytest.raises(ClaimsClosed):
             world.operations.claim(request(VCPU=1))
         assert world.operations.release(consumer)

@@ -138,7 +138,7 @@ def test_a_provider_that_needs_another_parent_is_told_below_1_37_and_the_way_bac
         claim = world.operations.claim(asked)
         world.driver.change(report_numa=True)
         world.agent.reconcile("the card goes under its cell")
-        (reason,) = world.operations.status()["reasons"]
+        (reason,) = world.operations.status().reasons
         assert "under node1_numa0" in reason and "needs microversion 1.37" in reason
         world.driver.change(report_numa=False)
         world.retry()
@@ -154,8 +154,8 @@ def test_one_that_is_too_old_is_told_what_is_missing_and_nothing_is_written(
     with openstack.aged(TOO_OLD), closing(opened(told(tmp_path, openstack))) as world:
         world.agent.reconcile("the start")
         status = world.operations.status()
-        assert status["state"] == "degraded"
-        (reason,) = status["reasons"]
+        assert status.state == "degraded"
+        (reason,) = status.reasons
         assert f"speaks microversions 1.0 to {TOO_OLD}, and the agent needs 1.30" in reason
         assert "moved in one request" in reason
         with pytest.raises(ClaimsClosed, match=r"needs 1\.30"):

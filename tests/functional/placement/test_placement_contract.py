@@ -253,7 +253,7 @@ def test_an_agent_on_it_is_up_and_writes_nothing_and_goes_on_once_it_works(
             world.operations.claim(request(VCPU=1))
         world.agent.verify()
         assert world.agent.condition.state is HostState.DEGRADED
-        assert world.operations.status()["reasons"]
+        assert world.operations.status().reasons
         world.wire.answer = None
         world.retry()
         assert world.agent.condition.state is HostState.READY

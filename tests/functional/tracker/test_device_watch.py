@@ -124,7 +124,7 @@ def test_a_gpu_that_fell_off_the_bus_is_offered_to_nobody_and_comes_back_by_itse
     assert host.offered(PGPU) == 1
     assert "reads as ones" in host.withheld()[GPUS[0]]
     assert host.metric("no answer") == 1
-    assert any(GPUS[0] in reason for reason in host.world.agent.host_status.status()["reasons"])
+    assert any(GPUS[0] in reason for reason in host.world.agent.host_status.status().reasons)
     assert host.given(PGPU) == GPUS[1]
     with pytest.raises(DoesNotFit, match="1 more cordoned or unhealthy"):
         host.claim(PGPU)
@@ -133,7 +133,7 @@ def test_a_gpu_that_fell_off_the_bus_is_offered_to_nobody_and_comes_back_by_itse
     assert host.offered(PGPU) == 0, "it must answer for a while"
     host.look(1)
     assert host.offered(PGPU) == 1 and host.withheld() == {} and host.metric("no answer") == 0
-    assert not any(GPUS[0] in reason for reason in host.world.agent.host_status.status()["reasons"])
+    assert not any(GPUS[0] in reason for reason in host.world.agent.host_status.status().reasons)
     assert host.given(PGPU) == GPUS[0]
     (back, off) = (event.detail for event in host.world.journal.history() if event.event == "device health")
     assert off.startswith(f"{GPUS[0]} unhealthy: ") and back == f"{GPUS[0]} offered again"
@@ -196,7 +196,7 @@ def test_a_card_that_dies_with_its_functions_is_one_reason_and_cleared_as_one(ho
     for address in (PF, *VFS):
         host.dead(address)
     host.look(2)
-    (reason,) = host.world.agent.host_status.status()["reasons"]
+    (reason,) = host.world.agent.host_status.status().reasons
     assert reason.startswith(f"The card {PF} is unhealthy, with 2 of its 2 functions: it is not on the bus")
     assert f"{claim.consumer} has {held}" in reason or f"({claim.consumer}) has {held}" in reason
     assert host.withheld().keys() == set(VFS)

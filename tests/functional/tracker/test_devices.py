@@ -61,7 +61,7 @@ def started(directory: Path, *aliases: str, **host: Any) -> World:
     usual = {"gpus": (CARD, *GPUS), "nics": (replace(NIC, traits=pf_traits),), "guests": ()}
     found.driver.change(**{"cells": CELLS, "disk_gb": 100, **usual, **host})
     found.agent.reconcile("start")
-    assert found.operations.status()["claims"]["open"], found.operations.status()
+    assert found.operations.status().closed is None, found.operations.status()
     return found
 
 
@@ -300,7 +300,7 @@ def test_a_card_is_reconfigured_when_it_is_free(world: World) -> None:
     claim = world.operations.claim(by_class(**{WHOLE: 1}))
     world.driver.change(nics=(parts,))
     world.agent.reconcile("it is to be given by its functions")
-    assert any(claim.consumer in reason for reason in world.operations.status()["reasons"])
+    assert any(claim.consumer in reason for reason in world.operations.status().reasons)
     assert offered(world, name) == {WHOLE: 0, "SRIOV_NET_VF": 0}
     with pytest.raises(DoesNotFit):
         world.operations.claim(by_class(SRIOV_NET_VF=1))
@@ -310,7 +310,7 @@ def test_a_card_is_reconfigured_when_it_is_free(world: World) -> None:
     claim = world.operations.claim(by_class(SRIOV_NET_VF=2))
     world.driver.change(nics=(only_whole,))
     world.agent.reconcile("and whole again")
-    assert any(claim.consumer in reason for reason in world.operations.status()["reasons"])
+    assert any(claim.consumer in reason for reason in world.operations.status().reasons)
     assert offered(world, name) == {WHOLE: 0, "SRIOV_NET_VF": 0}
     with pytest.raises(DoesNotFit):
         world.operations.claim(by_class(**{WHOLE: 1}))
@@ -349,12 +349,12 @@ def test_a_configured_device_that_is_gone_is_named_and_hides_no_other(tmp_path: 
     world.close()
     world = started(tmp_path, gpus=tuple(each for each in (CARD, *GPUS) if each.address != unit))
     try:
-        reasons = world.operations.status()["reasons"]
+        reasons = world.operations.status().reasons
         assert any(unit in reason and claim.consumer in reason for reason in reasons), reasons
         assert world.operations.claim(by_class(VCPU=1, CUSTOM_SMALL=1)), "others are manageable"
         assert world.operations.release(claim.consumer)
         world.agent.reconcile("it is free")
-        assert not world.operations.status()["reasons"]
+        assert not world.operations.status().reasons
     finally:
         world.close()
 
@@ -371,7 +371,7 @@ def test_a_device_for_one_time_use_is_reserved_until_an_operator_releases_it(tmp
         with pytest.raises(DoesNotFit):
             world.operations.claim(by_class(PGPU=1))
         world.agent.reconcile(asked)
-    assert any(f"PGPU of {name} is for one-time use" in each for each in world.operations.status()["reasons"])
+    assert any(f"PGPU of {name} is for one-time use" in each for each in world.operations.status().reasons)
     world.close()
     world = started(tmp_path, gpus=once)
     try:
@@ -381,7 +381,7 @@ def test_a_device_for_one_time_use_is_reserved_until_an_operator_releases_it(tmp
         free = {"PGPU": replace(there.inventories["PGPU"], reserved=0)}
         client.put_inventories(there.uuid, there.generation or 0, free)
         world.agent.verify()
-        assert offered(world, name) == {"PGPU": 1} and not world.operations.status()["reasons"]
+        assert offered(world, name) == {"PGPU": 1} and not world.operations.status().reasons
         assert world.operations.claim(by_class(PGPU=1))
     finally:
         world.close()

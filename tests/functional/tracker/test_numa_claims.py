@@ -21,7 +21,7 @@ from agent.claims.request import RequestGroup
 from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
 from agent.errors import ClaimConflict, DoesNotFit, UsageError
 from agent.moves.states import MoveKind, MoveState
-from agent.status.overview import Health, HostState, Overview
+from agent.status.overview import Health, HostState, Overview, Status
 from drivers.fake import cell
 
 PAGES, GIB_PAGES = "CUSTOM_HUGEPAGES_2048KIB", "CUSTOM_HUGEPAGES_1048576KIB"
@@ -300,12 +300,13 @@ def test_cells_are_shown_as_the_document_of_the_api_says(host: NumaHost) -> None
     claim = host.claim(2, 1024, hw_cpu_policy="dedicated", hw_cpu_thread_policy="isolate")
     mixed = ask(3, 1024, hw_cpu_policy="mixed", hw_cpu_dedicated_mask="1")
     resized = ask(2, 1024, consumer=claim.consumer, hw_numa_nodes="2")
+    status = Status("host1", None, HostState.READY, 0.0, "fake", "embedded", 1)
     shown = {
         "Claim": claim_view(claim, host.tracker.host().tree),
         "Explanation": explanation_view(mixed, host.tracker.explain(mixed), None),
         "Move": move_view(
             host.tracker.begin_move(resized, MoveKind.RESIZE, MIGRATION).move,
-            Overview(0.0, {}, Health(HostState.READY, (), ()), since=0.0, tree=host.tracker.host().tree),
+            Overview(0.0, status, Health(HostState.READY, (), ()), tree=host.tracker.host().tree),
             {},
         ),
     }

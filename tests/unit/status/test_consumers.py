@@ -6,7 +6,7 @@ from kits.status import guest, uuid_of
 from agent.driver import Guest, GuestState
 from agent.errors import UnknownConsumer, UsageError
 from agent.status.consumers import NamedConsumer, consumers_of, find_consumer, is_uuid, matching
-from agent.status.overview import Health, Overview
+from agent.status.overview import Health, HostState, Overview, Status
 
 WEB, DB, TWIN = (f"{digit * 8}-0000-4000-8000-000000000000" for digit in "abc")
 KNOWN = [NamedConsumer(WEB, "web", "guest running"), *(NamedConsumer(uuid, "db", "") for uuid in (DB, TWIN))]
@@ -49,9 +49,8 @@ def test_consumers_of_a_host_are_its_guests_claims_and_foreign_allocations() -> 
     off = Guest(uuid_of("off"), "off", GuestState.SHUTOFF, {})
     overview = Overview(
         0.0,
-        {},
+        Status("host1", None, HostState.READY, 0.0, "fake", "embedded", 1),
         Health("ready", (), ()),
-        since=0.0,
         guests=(guest("web1"), off),
         others={uuid_of("foreign"): {}},
     )

@@ -1,5 +1,6 @@
 """The overview as gauges: a series for each value of an enumeration, and for each inventory."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,13 +10,12 @@ from kits.wire import Wire
 from agent.errors import PlacementUnavailable
 from agent.placement.transport import Reply
 from agent.status.metrics import MeteredTransport, Metrics, gauges
-from agent.status.overview import Fault, Overview
+from agent.status.overview import Fault
 
 
 def series(host: SmallHost, **changes: Any) -> dict[tuple[str, ...], float]:
     """{(name, label values): value}"""
-    seen = host.host_status.overview()
-    overview = Overview(**{**{name: getattr(seen, name) for name in seen.__dataclass_fields__}, **changes})
+    overview = replace(host.host_status.overview(), **changes)
     return {
         (sample.name.removeprefix("plimsoll_"), *sample.labels.values()): sample.value
         for family in gauges(overview)
@@ -32,7 +32,8 @@ def test_the_state_is_one_series_of_all_states() -> None:
 
 
 def test_a_fault_is_shown_at_its_part() -> None:
-    found = series(SmallHost(), fault=Fault("placement", "It does not answer."))
+    host = SmallHost()
+    found = series(host, status=replace(host.status(), fault=Fault("placement", "It does not answer.")))
     assert [key[1] for key, value in found.items() if key[0] == "fault" and value] == ["placement"]
 
 
@@ -47,7 +48,8 @@ def test_usage_without_an_inventory_is_shown_as_well() -> None:
 
 
 def test_guests_without_a_claim_are_counted() -> None:
-    found = series(SmallHost())
+    host = SmallHost()
+    found = series(host, status=replace(host.status(), audited=None))
     assert found["unclaimed_guests",] == found["guests", "running"] == 1
     assert ("last_audit_timestamp_seconds",) not in found
 

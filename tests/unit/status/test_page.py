@@ -105,7 +105,7 @@ def test_what_cannot_be_asked_is_refused(asked: str) -> None:
 
 
 def test_of_many_problems_the_first_can_be_read_at_once() -> None:
-    status = {**crowd(1).status, "reasons": [f"Problem {each} is there." for each in range(505)]}
+    status = replace(crowd(1).status, reasons=tuple(f"Problem {each} is there." for each in range(505)))
     health = replace(crowd(1).health, ready=(HealthCheck("placement", False, "Placement does not answer."),))
     text = render_page(replace(crowd(1), status=status, health=health), None, ())
     open_part = text.partition("<summary>495 more problems</summary>")[0]
