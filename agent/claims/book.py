@@ -24,7 +24,14 @@ from agent.claims.claim import (
 from agent.claims.fit import ProviderIndex, cover, fit
 from agent.claims.fit_search import HostStock
 from agent.claims.guest_cells import wants_cells
-from agent.claims.host_cells import CellStock, CellUsage, HostCells, beside_devices, memory_shortfalls
+from agent.claims.host_cells import (
+    CellStock,
+    CellUsage,
+    HostCells,
+    beside_devices,
+    in_guests_beside,
+    memory_shortfalls,
+)
 from agent.claims.request import ClaimRequest
 from agent.claims.rows import NOT_USED, Doubted, Row
 from agent.claims.use_difference import UNSEEN
@@ -106,6 +113,7 @@ class Book:
         self._doubtful: frozenset[str] = frozenset()
         self._taken: dict[tuple[str, str], str] = {}
         self._in_guests: dict[tuple[str, str], str] = {}
+        self._in_several: Mapping[tuple[str, str], frozenset[str]] = {}
         self._cordoned: Cordoned = frozenset()
         self._in_use: dict[tuple[str, str], str] = {}
         self._restrictions: dict[str, Restriction] = {}
@@ -571,10 +579,14 @@ class Book:
         otherwise = found ^ self._place.found
         if otherwise:
             self._place = replace(self._place, found=found)
+        # A guest that runs has a unit, although the definition of another one names it, too.
+        ordered = sorted(guests, key=lambda guest: guest.state not in IDLE)
         self._in_guests = {
-            (used.resource_class, used.unit): guest.uuid for guest in guests for used in guest.units
+            (used.resource_class, used.unit): guest.uuid for guest in ordered for used in guest.units
         }
-        self._cells.observe_guests(guests)
+        named = sum(len(guest.units) for guest in ordered)
+        self._in_several = _in_several(guests) if named > len(self._in_guests) else {}
+        self._cells.observe_guests(ordered, self._in_several)
         self._in_use = {
             (used.resource_class, used.unit): guest.uuid
             for guest in guests
@@ -606,14 +618,22 @@ class Book:
         """The restriction that is in force for the consumer."""
         return self._restrictions.get(consumer)
 
-    def owner(self, resource_class: str, unit: str) -> str | None:
-        """The consumer that claimed the exact unit, or whose guest uses it now."""
-        return self._taken.get((resource_class, unit)) or self._in_use.get((resource_class, unit))
+    def owner(self, resource_class: str, unit: str, beside: Collection[str] = ()) -> str | None:
+        """The consumer, none of those `beside`, that claimed the exact unit, or else whose guest uses it."""
+        key = resource_class, unit
+        if key in self._taken:
+            owners: Collection[str] = (self._taken[key],)
+        elif key in self._in_use:
+            owners = self._in_several.get(key, (self._in_use[key],))
+        else:
+            return None
+        return min((owner for owner in owners if owner not in beside), default=None)
 
     def _may_have(self, resource_class: str, unit: str, consumer: str) -> bool:
         """Whether the consumer may have a unit that its domain names."""
-        owner = self.owner(resource_class, unit)
-        return owner == consumer or (owner is None and (resource_class, unit) not in self._cordoned)
+        if self.owner(resource_class, unit, beside=(consumer,)) is not None:
+            return False
+        return (resource_class, unit) not in self._cordoned or self.owner(resource_class, unit) == consumer
 
     def owners(self) -> Mapping[tuple[str, str], str]:
         """{(class, exact unit): consumer that claimed it, or whose guest uses it now}"""
@@ -630,7 +650,9 @@ class Book:
                 used_units = [
                     unit
                     for unit in self.offered.get(uuid, {}).get(name, ())
-                    if self._in_guests.get((name, unit)) == claim.consumer and (name, unit) not in self._taken
+                    if self._in_guests.get((name, unit)) == claim.consumer
+                    and (name, unit) not in self._taken
+                    and (name, unit) not in self._in_several
                 ]
                 instead.update(zip(missing_units, used_units, strict=False))
         return instead
@@ -664,7 +686,7 @@ class Book:
         copy._moving, copy._restrictions = stays(self._moving), stays(self._restrictions)
         copy._instances = stays(self._instances)
         copy._taken, copy._in_guests = others(self._taken), others(self._in_guests)
-        copy._in_use = others(self._in_use)
+        copy._in_use, copy._in_several = others(self._in_use), self._in_several
         copy._used = {uuid: dict(amounts) for uuid, amounts in self._used.items()}
         for instance in gone & self._needs.keys():
             copy._count(self._needs[instance], -1)
@@ -965,7 +987,8 @@ class Book:
 
     def _free(self, name: str, units: Iterable[str], consumer: str) -> list[str]:
         """Those of the units that no other consumer has, by claim or by its guest, and that are offered."""
-        taken, in_guests, cordoned = self._taken, self._in_guests, self._cordoned
+        taken, cordoned = self._taken, self._cordoned
+        in_guests = in_guests_beside(consumer, self._in_guests, self._in_several, taken)
         return [
             unit
             for unit in units
@@ -1011,6 +1034,20 @@ class Book:
                     rest = free_units.get(provider.uuid, {}).get(name, ())
                     free += tuple(unit for unit in rest if unit not in units)
                 free_units.setdefault(provider.uuid, {})[name] = free[: room.get(name)]
+
+
+def _in_several(guests: Iterable[Guest]) -> Mapping[tuple[str, str], frozenset[str]]:
+    """{(class, exact unit): guests} of units that several guests use, or that only definitions name."""
+    having: dict[tuple[str, str], dict[str, Guest]] = {}
+    for guest in guests:
+        for used in guest.units:
+            having.setdefault((used.resource_class, used.unit), {})[guest.uuid] = guest
+    several = {}
+    for unit, each in having.items():
+        running = frozenset(uuid for uuid, guest in each.items() if guest.state not in IDLE)
+        if len(running) > 1 or (not running and len(each) > 1):
+            several[unit] = running or frozenset(each)
+    return several
 
 
 def _name_of(row: Row) -> str:

@@ -18,6 +18,7 @@ and large pages that are bound to no cell on all cells together.
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from agent.claims.claim import Claim, Shortfall
 from agent.claims.fit_search import HostStock, ProviderIndex
@@ -367,6 +368,31 @@ _ABSENT = frozenset({GuestState.SHUTOFF, GuestState.CRASHED})
 """Guests in these states use no memory; their CPUs stay theirs, as all exact units do."""
 
 
+NO_UNITS: Mapping[tuple[str, str], frozenset[str]] = {}
+Unit = TypeVar("Unit")
+
+
+def in_guests_beside(
+    consumer: str | None,
+    in_guests: Mapping[Unit, str],
+    in_several: Mapping[Unit, frozenset[str]],
+    claimed: Mapping[Unit, str],
+) -> Mapping[Unit, str]:
+    """{unit: guest that has it} as it counts for the consumer.
+
+    A unit that several guests have is another guest's, unless the consumer's claim has it, too.
+    """
+    if not in_several:
+        return in_guests
+    shared = {
+        unit: consumer
+        if consumer is not None and consumer in guests and claimed.get(unit) == consumer
+        else min(guests - {consumer})
+        for unit, guests in in_several.items()
+    }
+    return {**in_guests, **shared}
+
+
 class CellUsage:
     """What of the host's cells claims and guests use; `host` is what there is.
 
@@ -380,6 +406,7 @@ class CellUsage:
         self._charged: Counter[str] = Counter()
         self._owners: dict[int, str] = {}
         self._in_guests: dict[int, str] = {}
+        self._in_several: Mapping[int, frozenset[str]] = {}
         self._guests: dict[str, Guest] = {}
         self._coming: dict[str, Guest] = {}
 
@@ -390,6 +417,7 @@ class CellUsage:
         copy._claims, copy._owners = dict(self._claims), dict(self._owners)
         copy._use, copy._charged = Counter(self._use), Counter(self._charged)
         copy._in_guests = {cpu: who for cpu, who in self._in_guests.items() if who not in consumers}
+        copy._in_several = self._in_several
         copy._guests = {who: guest for who, guest in self._guests.items() if who not in consumers}
         copy._coming = {who: guest for who, guest in self._coming.items() if who not in consumers}
         for consumer in consumers:
@@ -430,14 +458,24 @@ class CellUsage:
             self._use.update(use)
             self._charged.update(charged_pages(claim.allocations, use, self.host))
 
-    def observe_guests(self, guests: Iterable[Guest]) -> None:
-        """Replace the known guests by those that the driver reports now."""
+    def observe_guests(
+        self, guests: Iterable[Guest], in_several: Mapping[tuple[str, str], frozenset[str]] = NO_UNITS
+    ) -> None:
+        """Replace the known guests by those that the driver reports now, those that run last.
+
+        `in_several` {(class, exact unit): guests} are the units that several of them have.
+        """
         known = tuple(guests)
         self._in_guests = {
             int(used.unit): guest.uuid
             for guest in known
             for used in guest.units
             if used.resource_class == CPUS and used.unit.isdecimal()
+        }
+        self._in_several = {
+            int(unit): having
+            for (name, unit), having in in_several.items()
+            if name == CPUS and unit.isdecimal()
         }
         present = {guest.uuid: guest for guest in known if guest.state not in _ABSENT}
         self._guests = {uuid: guest for uuid, guest in present.items() if guest.memory}
@@ -474,9 +512,10 @@ class CellUsage:
         counted = [guest for guest in guests.values() if self._is_counted(guest, holder, moving)]
         use.update(cell_use_of_guests(counted, self.host, use))
         held.update(self._charged_to(counted, needs))
-        cpus = frozenset(cpu for cpu, who in self._in_guests.items() if who == holder)
+        in_guests = in_guests_beside(holder, self._in_guests, self._in_several, self._owners)
+        cpus = frozenset(cpu for cpu, who in in_guests.items() if who == holder)
         busy = frozenset(
-            cpu for held in (self._owners, self._in_guests) for cpu, who in held.items() if who != holder
+            cpu for held in (self._owners, in_guests) for cpu, who in held.items() if who != holder
         )
         memory = self._guests[consumer].memory if consumer in self._guests else ()
         at = {

@@ -150,8 +150,8 @@ def follow_records(context: TrackerContext, records: Sequence[tuple[Claim, Claim
 def _check_units(book: Book, after: Claim, consumers: Collection[str]) -> None:
     """Check that the claim's units are free, or of these consumers' claims. Raises ClaimConflict."""
     for _, name, unit in after.exact:
-        owner = book.owner(name, unit)
-        if owner is not None and owner not in consumers:
+        owner = book.owner(name, unit, beside=consumers)
+        if owner is not None:
             raise ClaimConflict(
                 f"The guest of {book.label(after.consumer)} uses the {name} {unit}, which belongs to "
                 f"{book.label(owner)}: take it from one of the two.",

@@ -138,8 +138,8 @@ def _beyond_capacity(book: Book, before: Claim, after: Claim) -> Iterator[Shortf
 
 def _of_others(book: Book, after: Claim) -> Iterator[Shortfall]:
     for uuid, name, unit in after.exact:
-        owner = book.owner(name, unit)
-        if owner is not None and owner != after.consumer:
+        owner = book.owner(name, unit, beside=(after.consumer,))
+        if owner is not None:
             yield Shortfall.at(book.host.tree.get(uuid), name, 1, 0, f"{unit} belongs to {book.label(owner)}")
 
 

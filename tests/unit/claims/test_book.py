@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from uuid import UUID, uuid5
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -111,11 +112,16 @@ class Model:
         others = sum(self.need(group, slot) for group in self.groups() if beside not in group)
         return max(0, provider.inventories[slot[1]].capacity - others)
 
-    def unit_owners(self, unit: str) -> set[str]:
+    def may_have(self, unit: str, consumer: str) -> bool:
+        """Whether no other row has the unit. What two guests use stays with the one that claims it."""
         claimed = {who for who, claim in self.claims.items() if unit in claim.units.get(NIC, {}).get(VF, ())}
-        return claimed | {
-            who for who, guest in self.guests.items() if any(used.unit == unit for used in guest.units)
+        having = {
+            who: guest.state in (GuestState.SHUTOFF, GuestState.CRASHED)
+            for who, guest in self.guests.items()
+            if any(used.unit == unit for used in guest.units)
         }
+        users = {who for who, idle in having.items() if not idle} or having.keys()
+        return claimed <= {consumer} and (users <= {consumer} or consumer in claimed & users)
 
 
 class World:
@@ -198,10 +204,11 @@ class World:
         self.reading, self.seen = None, {}
 
     def see_guests(self, data: st.DataObject) -> None:
-        units = data.draw(st.permutations(VFS))
+        """Two of them may have the same unit, whatever they were told."""
         guests = []
         for consumer in data.draw(st.sets(st.sampled_from(CONSUMERS))):
-            mine = tuple(UsedUnit(VF, units.pop(), "pci:nic") for _ in range(data.draw(st.integers(0, 1))))
+            unit = data.draw(st.sampled_from((*VFS, None)))
+            mine = (UsedUnit(VF, unit, "pci:nic"),) if unit is not None else ()
             state = data.draw(st.sampled_from(GuestState))
             guests.append(Guest(consumer, "guest", state, {VCPU: data.draw(st.integers(0, 9))}, mine))
         self.model.guests = {guest.uuid: guest for guest in guests}
@@ -273,7 +280,7 @@ def test_whatever_fits_needs_nothing_that_another_row_needs(data: st.DataObject,
     own_vcpus = guest.resources[VCPU] if guest is not None and running else 0
     own_vfs = len(guest.units) if guest is not None and running else 0
     enough = vcpus <= max(own_vcpus, model.free((ROOT, VCPU), consumer))
-    free_vfs = [unit for unit in VFS if model.unit_owners(unit) <= {consumer}]
+    free_vfs = [unit for unit in VFS if model.may_have(unit, consumer)]
     enough = enough and vfs <= max(own_vfs, model.free((NIC, VF), consumer)) and vfs <= len(free_vfs)
     fit = book.fit(request)
     assert fit.fits == enough
@@ -330,6 +337,41 @@ def test_units_of_a_guest_are_its_own_first_and_go_to_no_other() -> None:
     book.observe_guests([Guest(CONSUMERS[0], "g", GuestState.RUNNING, {}, (UsedUnit(VF, "vf2", "pci:nic"),))])
     assert book.fit(ask(CONSUMERS[0], SRIOV_NET_VF=2)).units == {NIC: {VF: ("vf2", "vf0")}}
     assert book.fit(ask(CONSUMERS[1], SRIOV_NET_VF=3)).units == {NIC: {VF: ("vf0", "vf1", "vf3")}}
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_unit_that_two_guests_use_is_given_to_neither_and_stays_with_a_claim_of_it(
+    order: tuple[int, int],
+) -> None:
+    used = (UsedUnit(VF, "vf0", "pci:nic"),)
+    one, other = (CONSUMERS[number] for number in order)
+    book = Book()
+    book.refresh(HOST, {}, UNITS)
+    book.observe_guests([Guest(who, "g", GuestState.RUNNING, {}, used) for who in CONSUMERS[:2]])
+    assert book.fit(ask(one, SRIOV_NET_VF=1)).units == {NIC: {VF: ("vf1",)}}
+    assert book.owner(VF, "vf0", beside=(one,)) == other
+    book.put(claim(one, {NIC: {VF: 1}}, ("vf0",)))
+    assert book.fit(ask(one, SRIOV_NET_VF=1)).units == {NIC: {VF: ("vf0",)}}
+    assert book.fit(ask(other, SRIOV_NET_VF=1)).units == {NIC: {VF: ("vf1",)}}
+    assert book.owner(VF, "vf0", beside=(one,)) is None
+    assert book.owner(VF, "vf0", beside=(other,)) == one
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_guest_that_runs_may_have_its_unit_though_the_definition_of_another_names_it(
+    order: tuple[int, int],
+) -> None:
+    used = (UsedUnit(VF, "vf0", "pci:nic"),)
+    runs, idle = (CONSUMERS[number] for number in order)
+    guests = {
+        runs: Guest(runs, "g", GuestState.RUNNING, {}, used),
+        idle: Guest(idle, "g", GuestState.SHUTOFF, {}, used),
+    }
+    book = Book()
+    book.refresh(HOST, {}, UNITS)
+    book.observe_guests([guests[who] for who in CONSUMERS[:2]])
+    assert book.fit(ask(runs, SRIOV_NET_VF=1)).units == {NIC: {VF: ("vf0",)}}
+    assert book.fit(ask(idle, SRIOV_NET_VF=1)).units == {NIC: {VF: ("vf1",)}}
 
 
 def test_a_unit_that_is_offered_elsewhere_by_now_is_still_its_owners() -> None:

@@ -105,6 +105,15 @@ def test_a_guest_that_is_shut_off_keeps_its_cpus_and_frees_its_memory() -> None:
     assert own.busy == set() and own.favoured == {3}
 
 
+def test_a_cpu_that_two_guests_use_is_given_to_neither_and_stays_with_a_claim_of_it() -> None:
+    usage = opened()
+    shared = {("PCPU", "3"): frozenset("ab")}
+    usage.observe_guests([guest("a", 100, cpu=3), guest("b", 100, cpu=3)], shared)
+    assert usage.stock("a", {}, {}).busy == usage.stock("b", {}, {}).busy == {3}
+    usage.put(claim("a", 0, 3, 100))
+    assert usage.stock("a", {}, {}).busy == set() and usage.stock("b", {}, {}).busy == {3}
+
+
 def test_a_guest_that_will_start_counts_until_it_is_seen_or_given_up() -> None:
     usage = opened()
     whole = memory_left(usage)
