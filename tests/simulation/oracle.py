@@ -407,11 +407,31 @@ class Oracle:
                 raise Violation(
                     "what was answered stays true", f"the claim of {who} is gone from host {name}"
                 )
+            promise.units = self._with_guests_units(host, promise, units)
             if not promise.units <= units:
                 raise Violation(
                     "a unit stays the same unit",
                     f"{who} was given {_units(promise.units)} on host {name} and has {_units(units)} now",
                 )
+
+    @staticmethod
+    def _with_guests_units(
+        host: Host, promise: Promise, units: frozenset[tuple[str, str]]
+    ) -> frozenset[tuple[str, str]]:
+        """What the claim was given, with what its guest uses in place of that since it got just these.
+
+        "The claim gets the units that the guest uses" (docs/audit.md, "another unit"), and "a guest that runs
+        with other units than it was told is followed" (docs/reshape.md): as many as it lost, and no others.
+        """
+        guest = next((host.guests[who] for who in promise.party if who in host.guests), None)
+        if guest is None or not (guest.runs or guest.since >= host.seen_at):
+            return promise.units
+        lost = promise.units - units - frozenset(guest.units)
+        got = (units - promise.units) & frozenset(guest.units)
+        if Counter(name for name, _ in lost) <= Counter(name for name, _ in got):
+            # Of more than it lost, part came to the guest while it ran, and may go again.
+            return promise.units - lost | (got if len(got) == len(lost) else frozenset())
+        return promise.units
 
     def _promises_are_held(self, write: Write) -> None:
         for promise in self.promises.values():
@@ -710,9 +730,19 @@ class Oracle:
         return bool(roots) and host.uuid not in roots
 
     def _moving(self) -> set[str]:
-        """The instances of the moves that nobody has ended."""
-        moves = [move for host in self.hosts.values() for move in self.moves(host)]
-        return {str(move["instance"]) for move in moves if move["state"] == "begun"}
+        """The instances of the moves that nobody has ended, or whose end waits for the guest.
+
+        "State `reverting` at the destination, or `confirming` at the source: the guest is still there. The
+        agent goes on when the guest has left" (docs/moves.md).
+        """
+        waiting = {("destination", "reverting"), ("source", "confirming")}
+        return {
+            str(move["instance"])
+            for host in self.hosts.values()
+            for move in self.moves(host)
+            if move["state"] == "begun"
+            or ((move["role"], move["state"]) in waiting and move["instance"] in host.guests)
+        }
 
     def _by_agents(self, consumer: str) -> bool:
         return self.written_at.get(consumer, (0.0, "somebody"))[1] in self.hosts

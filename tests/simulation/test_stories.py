@@ -7,6 +7,7 @@ import json
 import pytest
 
 from agent.errors import AnotherWriter
+from simulation.machine import uuid_of
 from simulation.network import BECOMES, Fate
 from simulation.story import Story
 
@@ -1117,3 +1118,57 @@ def test_what_a_guest_uses_after_its_move_is_not_offered_beside_the_move_of_one_
             story.answers_come()
             a.guest_moves(goes, "c")
         story.comes_to_rest()
+
+
+def test_a_repair_gives_a_claim_what_its_guest_uses_and_that_stays_the_same() -> None:
+    """Seeds 100123 and 100293: the guest was started past the agent, with other units than its claim has."""
+    for amounts in (WEB, {"PCPU": 2, "MEMORY_MB": 1024}):
+        with Story("a") as story:
+            a = story.host("a")
+            assert a.claims("web1", **amounts).granted
+            a.stranger_starts("web1", **amounts)
+            uses = frozenset(story.hosts["a"].guests[uuid_of("web1")].units)
+            assert not uses & a.claim_of("web1").units
+            a.audits()
+            assert a.claim_of("web1").units == uses
+            a.reshapes("flat")
+            a.reshapes("nested")
+            story.comes_to_rest()
+            assert a.claim_of("web1").units == uses
+
+
+def test_a_function_that_two_guests_use_is_given_to_neither() -> None:
+    """Seed 107957: web1 got it before the agent saw that web4 uses it, and is released beside its guest."""
+    with Story("a") as story:
+        a = story.host("a")
+        with story.meanwhile():
+            a.stranger_starts("web4", **WEB)
+            a.claims("web1", **WEB)
+            story.answers_come()
+            a.guest_starts("web1")
+        assert a.releases("web1").granted
+        story.waits(130)
+        assert a.claims("web4", **WEB).granted and a.claims("web1", **WEB).granted
+        story.comes_to_rest()
+        given = a.claim_of("web1").units | a.claim_of("web4").units
+        assert not given & set(story.hosts["a"].guests[uuid_of("web4")].units)
+
+
+def test_a_revert_that_waits_for_its_guest_is_done_later_beside_a_move_of_the_same_size() -> None:
+    """Seed 104528: the source cannot know which migration is whose until the guest has left."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert a.claims("web3", **WEB).granted and a.claims("web1", **WEB).granted
+        a.guest_starts("web3")
+        assert b.begins_move("web3", "move3", "cold_migrate", **WEB).granted
+        a.guest_moves("web3", "b")
+        story.waits(5)
+        assert b.begins_move("web1", "move1", "evacuate", **WEB).granted
+        b.reverts("move3")
+        story.comes_to_rest()
+        assert story.unfinished_moves("b") == {"move1", "move3"}
+        b.guest_goes("web3")
+        story.comes_to_rest()
+        assert story.unfinished_moves("b") == {"move1"}
+        assert story.held("move3") == {} and story.held("web3") == WEB
+        assert a.claim_of("web3") is not None
