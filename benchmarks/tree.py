@@ -8,7 +8,7 @@ from dataclasses import replace
 from uuid import UUID, uuid5
 
 from agent.driver import DescribedInventory, DescribedProvider, Description
-from agent.providers.plan import apply_operation, plan
+from agent.providers.plan import plan
 from agent.providers.resolve import OwnedProviders, resolve
 from agent.tree import Inventory, Provider, ProviderTree
 
@@ -64,7 +64,6 @@ def main() -> None:
     read = ProviderTree(fresh)
     last = tree[str(uuid5(UUID(ROOT), description.providers[-1].name))]
     changed = tree.with_provider(replace(last, inventories={"VGPU": Inventory(8)}))
-    operation = plan(tree, changed).operations[0]
     everything = plan(ProviderTree(), tree)
     print(f"{len(tree)} providers, {len(everything.operations)} operations for a first report, medians in ms")
     for what, work in (
@@ -74,7 +73,6 @@ def main() -> None:
         ("plan, one inventory changed", lambda: plan(read, changed)),
         ("plan, a first report", lambda: plan(ProviderTree(), tree)),
         ("resolve a description", lambda: resolve(description, read, resolved.owned, ROOT)),
-        ("apply one operation in memory", lambda: apply_operation(tree, operation)),
     ):
         print(f"{median_ms(work):9.2f}  {what}")
 

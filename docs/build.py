@@ -14,10 +14,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import api_document
 from nova_rows import RESOURCE_CLASSES, TRAITS, HostRow, Reported
 from samples import INSTANCES, TREE
 
-from agent.api import openapi
 from agent.api.routes import ROUTES, ApiRoute
 from agent.api.shapes.instances import INSTANCE_COLUMNS
 from agent.audit.findings import FINDING_KINDS
@@ -264,7 +264,7 @@ def generated_files() -> dict[Path, str]:
         api: api_page(api.read_text("utf-8")),
         cli: cli_page(cli.read_text("utf-8")),
         drivers: drivers_page(drivers.read_text("utf-8")),
-        openapi.FILE: openapi.document_text(),
+        api_document.FILE: api_document.document_text(),
     }
 
 

@@ -115,33 +115,6 @@ class Misfit:
 
 
 @dataclass(frozen=True, slots=True)
-class NumaFit:
-    """`cells` in the guest's order, or none; then `misfits` has the reason for each pair."""
-
-    cells: tuple[PlacedCell, ...]
-    misfits: tuple[Misfit, ...] = ()
-
-    @property
-    def fits(self) -> bool:
-        """Whether the guest fits."""
-        return bool(self.cells)
-
-
-def fit_cells(
-    guest: Sequence[GuestCell],
-    host: Sequence[FreeCell],
-    *,
-    thread_policy: ThreadPolicy = ThreadPolicy.PREFER,
-    page_sizes_kib: Sequence[int] | None = (SMALL_PAGE_KIB,),
-    near: frozenset[int] = frozenset(),
-) -> NumaFit:
-    """Place each guest cell on its own host cell; the parameters are those of `CellPairs.of`."""
-    pairs = CellPairs.of(guest, host, thread_policy=thread_policy, page_sizes_kib=page_sizes_kib, near=near)
-    chosen = next(pairs.placements(), None)
-    return NumaFit(chosen) if chosen is not None else NumaFit((), pairs.misfits())
-
-
-@dataclass(frozen=True, slots=True)
 class CellPairs:
     """Each guest cell paired with each host cell.
 

@@ -413,19 +413,6 @@ MIG: Mapping[str, CardModel] = {
 """{card: how MIG divides it}"""
 
 
-def same_size(frame_buffer: int, sizes: Mapping[str, int], most: Mapping[str, int]) -> CardModel:
-    """A card in same-size mode: vGPUs of one size exclude those of every other.
-
-    `frame_buffer` is the card's GiB, `sizes` {shape: GiB}, `most` {shape: how many the driver allows}.
-    """
-    shapes = {name: Shape(name, counters={f"{gib} GiB": 1}, mode=f"{gib} GiB") for name, gib in sizes.items()}
-    counters = {
-        f"{gib} GiB": min(most.get(name, frame_buffer // gib), frame_buffer // gib)
-        for name, gib in sizes.items()
-    }
-    return CardModel(frame_buffer, counters, shapes)
-
-
 Unit = tuple[str, str]
 """(resource class, exact unit)"""
 

@@ -228,23 +228,6 @@ def plan(current: ProviderTree, desired: ProviderTree) -> Plan:
     return Plan((*names, *operations, *_delete(current, desired, operations)))
 
 
-def apply_operation(tree: ProviderTree, operation: Operation) -> ProviderTree:
-    """The tree after one operation. Raises KeyError or TreeError where it does not fit the tree."""
-    match operation:
-        case CreateResourceClass() | CreateTrait():
-            return tree
-        case CreateProvider():
-            return tree.with_provider(Provider(operation.provider, operation.name, operation.parent))
-        case RenameProvider():
-            return tree.with_provider(replace(tree[operation.provider], name=operation.after))
-        case MoveProvider():
-            return tree.with_provider(replace(tree[operation.provider], parent=operation.after))
-        case DeleteProvider():
-            return tree.without(operation.provider)
-        case _:
-            return tree.with_provider(with_contents(tree[operation.provider], operation))
-
-
 def with_contents(provider: Provider, operation: ContentsOperation) -> Provider:
     """The provider after an operation on its contents."""
     match operation:

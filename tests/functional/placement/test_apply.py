@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.placements import Placement
+from kits.plans import apply_operation
 from kits.tracker import fast_directory
 from kits.wire import Wire, nothing
 
@@ -28,7 +29,7 @@ from agent.placement.apply import ATTEMPTS_MAX, apply
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.connect import open_transport
 from agent.placement.transport import Reply
-from agent.providers.plan import Plan, apply_operation, plan
+from agent.providers.plan import Plan, plan
 from agent.providers.resolve import OwnedProviders, resolve
 from agent.tree import Inventory, Provider, ProviderTree
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import combinations, permutations
 
 import pytest
@@ -12,11 +13,13 @@ from hypothesis import strategies as st
 from kits.examples import examples
 
 from agent.claims.guest_cells import (
+    SMALL_PAGE_KIB,
     CellPairs,
     FreeCell,
     GuestCell,
+    Misfit,
+    PlacedCell,
     ThreadPolicy,
-    fit_cells,
     guest_cells,
     page_sizes,
     thread_policy,
@@ -24,6 +27,33 @@ from agent.claims.guest_cells import (
 )
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class NumaFit:
+    """Host cells in the guest's order, or none; then `misfits` has the reason for each pair."""
+
+    cells: tuple[PlacedCell, ...]
+    misfits: tuple[Misfit, ...] = ()
+
+    @property
+    def fits(self) -> bool:
+        """Whether the guest fits."""
+        return bool(self.cells)
+
+
+def fit_cells(
+    guest: Sequence[GuestCell],
+    host: Sequence[FreeCell],
+    *,
+    thread_policy: ThreadPolicy = ThreadPolicy.PREFER,
+    page_sizes_kib: Sequence[int] | None = (SMALL_PAGE_KIB,),
+    near: frozenset[int] = frozenset(),
+) -> NumaFit:
+    """Place each guest cell on its own host cell; the parameters are those of `CellPairs.of`."""
+    pairs = CellPairs.of(guest, host, thread_policy=thread_policy, page_sizes_kib=page_sizes_kib, near=near)
+    chosen = next(pairs.placements(), None)
+    return NumaFit(chosen) if chosen is not None else NumaFit((), pairs.misfits())
 
 
 def cell(number: int, cores: int = 4, threads: int = 2, memory_mb: int = 8192, **more: object) -> FreeCell:

@@ -22,9 +22,21 @@ from agent.providers.divided_cards import (
     Shape,
     layout_of,
     reserve_places,
-    same_size,
 )
 from agent.tree import Inventory, Provider, ProviderTree
+
+
+def same_size(frame_buffer: int, sizes: Mapping[str, int], most: Mapping[str, int]) -> CardModel:
+    """A card in same-size mode: vGPUs of one size exclude those of every other.
+
+    `frame_buffer` is the card's GiB, `sizes` {shape: GiB}, `most` {shape: how many the driver allows}.
+    """
+    shapes = {name: Shape(name, counters={f"{gib} GiB": 1}, mode=f"{gib} GiB") for name, gib in sizes.items()}
+    counters = {
+        f"{gib} GiB": min(most.get(name, frame_buffer // gib), frame_buffer // gib)
+        for name, gib in sizes.items()
+    }
+    return CardModel(frame_buffer, counters, shapes)
 
 
 def mixed(card: str, vfs: int = 16) -> CardModel:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.examples import examples
+from kits.plans import apply_operation
 
 from agent.providers.plan import (
     CreateProvider,
@@ -21,7 +22,6 @@ from agent.providers.plan import (
     PutInventories,
     PutTraits,
     RenameProvider,
-    apply_operation,
     plan,
 )
 from agent.tree import Inventory, Provider, ProviderTree

@@ -19,12 +19,13 @@ from typing import (
     is_typeddict,
 )
 
+from agent.api import routes
 from agent.api.routes import ROUTES, ApiRoute
 from agent.api.shapes.schema import ErrorShape, Named, Schema, Values
 
 Json = dict[str, Any]
 
-FILE = Path(__file__).with_name("openapi.json")
+FILE = Path(routes.__file__).with_name("openapi.json")
 SUFFIX = "Shape"
 """Of the names of shapes; the components of the document go without it."""
 

@@ -1,0 +1,32 @@
+"""What an operation of a plan does to a tree in memory, beside the executor that writes to Placement."""
+
+from dataclasses import replace
+
+from agent.providers.plan import (
+    CreateProvider,
+    CreateResourceClass,
+    CreateTrait,
+    DeleteProvider,
+    MoveProvider,
+    Operation,
+    RenameProvider,
+    with_contents,
+)
+from agent.tree import Provider, ProviderTree
+
+
+def apply_operation(tree: ProviderTree, operation: Operation) -> ProviderTree:
+    """The tree after one operation. Raises KeyError or TreeError where it does not fit the tree."""
+    match operation:
+        case CreateResourceClass() | CreateTrait():
+            return tree
+        case CreateProvider():
+            return tree.with_provider(Provider(operation.provider, operation.name, operation.parent))
+        case RenameProvider():
+            return tree.with_provider(replace(tree[operation.provider], name=operation.after))
+        case MoveProvider():
+            return tree.with_provider(replace(tree[operation.provider], parent=operation.after))
+        case DeleteProvider():
+            return tree.without(operation.provider)
+        case _:
+            return tree.with_provider(with_contents(tree[operation.provider], operation))
