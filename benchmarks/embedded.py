@@ -80,7 +80,7 @@ def clients(ask: Ask, claims: int) -> list[float]:
     """The time of each granted claim by one of 16 clients; prints the throughput."""
     target = provider(ask, "target", VCPU=10**6)
     times: list[float] = []
-    failed: list[int] = []
+    failed: list[float] = []
 
     def work() -> None:
         for _ in range(claims // CLIENTS):

@@ -109,7 +109,7 @@ def profile() -> None:
         profiles.append(mine)
         mine.runcall(plain, thread)
 
-    threading.Thread.run = profiled  # type: ignore[method-assign]
+    threading.Thread.run = profiled  # type: ignore[method-assign,assignment]
     with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".benchmark-") as directory:
         run(Path(directory), 16, CLAIMS)
     threading.Thread.run = plain  # type: ignore[method-assign]

@@ -140,6 +140,7 @@ def measure_devices(count: int) -> None:
         driver = LibvirtDriver.create(DriverSettings("node1", options=options))
         try:
             driver.topology()
+            assert driver._readers is not None
             times = []
             for _ in range(ROUNDS):
                 driver._readers.pending_reads.add_everything()
