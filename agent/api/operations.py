@@ -42,9 +42,8 @@ from agent.reconcile.pass_report import PassReport, Preview
 from agent.reconcile.reconciler import Reconciler
 from agent.reshape.receipt import Receipt
 from agent.shapes import Usages
-from agent.state.cordon import Cordon
 from agent.state.identity import Identity
-from agent.state.pause import Pause, PauseRequest
+from agent.state.operators import Cordon, Pause, PauseRequest
 from agent.status.host_status import AgentStatus, HostStatus
 from agent.status.overview import STARTING, Condition, HostState, Status
 from agent.status.recorder import Recorder

@@ -90,11 +90,10 @@ from agent.claims.parse_request import notes_of, parse_addition, parse_claim, re
 from agent.config.access import ApiRole
 from agent.errors import UnknownConsumer, UsageError
 from agent.gate.decision import GateVerdict, HookCall
-from agent.http.peer import PeerCredentials
+from agent.http.unix_socket import PeerCredentials
 from agent.json_checks import read_choice, read_object, read_text, read_truth, read_uuid
 from agent.moves.states import Move, MoveKind
-from agent.state.cordon import ADDRESS_CHARS_MAX, Cordon
-from agent.state.pause import REASON_CHARS_MAX, PauseRequest
+from agent.state.operators import ADDRESS_CHARS_MAX, REASON_CHARS_MAX, Cordon, PauseRequest
 from agent.status import web
 from agent.status.host_status import HostStatus
 

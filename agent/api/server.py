@@ -44,10 +44,9 @@ from agent.http.errors import (
     TooSlow,
     error_body,
 )
-from agent.http.listener import Listener
-from agent.http.peer import PeerCredentials, peer_credentials
-from agent.http.server import BoundedServer, Limits
-from agent.state.caller import acting_for
+from agent.http.server import BoundedServer, Limits, Listener
+from agent.http.unix_socket import PeerCredentials, peer_credentials
+from agent.state.operators import acting_for
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment

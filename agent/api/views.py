@@ -73,9 +73,8 @@ from agent.reconcile.pass_report import Preview
 from agent.reshape.laws import name_of
 from agent.reshape.receipt import Receipt
 from agent.shapes import Allocations, Makings, Units, Usages, beyond
-from agent.state.cordon import Cordon
 from agent.state.journal import Event
-from agent.state.pause import Pause
+from agent.state.operators import Cordon, Pause
 from agent.status.host_status import Explanation
 from agent.status.overview import PLACEMENT, Overview, Status, exact_moment
 from agent.status.web import health_view

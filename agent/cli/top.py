@@ -20,11 +20,10 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from agent.cli.client import Client, client_of
-from agent.cli.explain import explain_lines
 from agent.cli.grammar import CommandAdder, parse_seconds
 from agent.cli.output import WIDTH_DEFAULT, Style, show, style_of, table_lines
 from agent.cli.status import STATE_COLOURS
-from agent.cli.tree import tree_lines
+from agent.cli.tree import explain_lines, tree_lines
 from agent.errors import DaemonUnreachable, ExitCode, PlimsollError, counted, plain
 
 if TYPE_CHECKING:

@@ -1,17 +1,23 @@
-"""What the host has: `plimsoll tree` draws its providers, `plimsoll instances` lists guests and claims."""
+"""What the host has, who has it, what still fits: `plimsoll tree`, `instances`, `explain` and `defrag`."""
 
 from __future__ import annotations
 
+import shlex
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import quote
 
-from agent.cli.client import client_of
-from agent.cli.grammar import CommandAdder, add_column_option
-from agent.cli.output import Style, show, show_table
-from agent.errors import ExitCode, plain
+from agent.cli.claim import holding_lines, shortfall_lines
+from agent.cli.claim_request import add_claim_options, claim_body, show_notes
+from agent.cli.client import client_of, read_names
+from agent.cli.grammar import CommandAdder, add_column_option, complete_instances
+from agent.cli.output import Style, show, show_table, table_lines
+from agent.errors import ExitCode, UsageError, counted, plain
 
 if TYPE_CHECKING:
+    from agent.api.shapes.claims import CapacityShape, DefragMoveShape, DefragShape
+    from agent.api.shapes.host import ExplainedShape, FoundShape
     from agent.api.shapes.instances import InstancesShape
     from agent.api.shapes.providers import InventoryShape, ResourceProviderShape, TreeShape
 
@@ -213,3 +219,162 @@ def _note(line: _Class) -> str:
         if inventory["allocation_ratio"] != 1.0:
             parts.append(f"ratio {inventory['allocation_ratio']:g}")
     return f"({', '.join(parts)})" if parts else ""
+
+
+def add_explain_command(add: CommandAdder) -> None:
+    """Add `plimsoll explain`."""
+    command = add(
+        "explain",
+        explain,
+        "explain who owns a device, a unit or an allocation, and why, since when",
+        "WHAT is a consumer or provider by its uuid or name, a resource class, a device by its address, an\n"
+        "exact unit (a virtual function, a mediated device, PCPU:3), or the receipt of a reshape.\n"
+        "\n"
+        "With --capacity: how many guests of a flavor the host can still get, why not one more, and what\n"
+        "is free that none of them can have, with the guests that strand it. Say what a guest needs as for\n"
+        "`plimsoll claim`.",
+        "  plimsoll explain web1\n"
+        "  plimsoll explain 0000:84:00.0\n"
+        "  plimsoll explain VGPU\n"
+        "  plimsoll explain --capacity --flavor vcpus=8,memory_mb=16384 --spec resources:PGPU=1\n"
+        "  plimsoll explain 4b20d080-1b54-4048-85b3-a6a62d165c01",
+    )
+    what = "a uuid or its beginning, a name, a class, an address, a unit, a receipt"
+    complete_instances(command.add_argument("what", nargs="?", metavar="WHAT", help=what))
+    command.add_argument("--capacity", action="store_true", help="what guests the host can still get")
+    add_claim_options(command)
+    command.set_defaults(consumer=None)
+
+
+def explain(args: Namespace) -> ExitCode:
+    """Show everything with the given name, with its owner and its events; or the host's capacity."""
+    if args.capacity:
+        if args.what is not None:
+            raise UsageError("explain: give either WHAT or --capacity")
+        capacity: CapacityShape = client_of(args).request("POST", "/v1/capacity", claim_body(args))
+        show_notes(capacity)
+        show(args, capacity, lambda style: _capacity_lines(capacity, style))
+        return ExitCode.DONE
+    if args.what is None:
+        raise UsageError("explain: give WHAT to explain, or --capacity and what a guest needs")
+    for option in ("resources", "group", "required", "group_policy", "flavor", "spec", "image", "file"):
+        if getattr(args, option):
+            raise UsageError(f"explain: --{option.replace('_', '-')} needs --capacity")
+    answer: ExplainedShape = client_of(args).get(f"/v1/explain?what={quote(args.what, safe='')}")
+    show(args, answer, lambda style: explain_lines(answer["found"], style))
+    return ExitCode.DONE
+
+
+def _capacity_lines(answer: CapacityShape, style: Style) -> Iterator[str]:
+    """How many guests fit, why not one more, and what is stranded."""
+    from agent.api.shapes.claims import STRANDED_COLUMNS
+
+    guests = counted(answer["guests"], "guest fits", "guests fit")
+    yield f"{guests}, and maybe more" if answer["more"] else guests
+    if answer["shortfalls"]:
+        yield "why not one more"
+        yield from shortfall_lines(answer["shortfalls"], style)
+    if answer["stranded"]:
+        yield "free, and of no use to one more"
+        yield from table_lines(STRANDED_COLUMNS, answer["stranded"], style)
+
+
+def explain_lines(subjects: Sequence[FoundShape], style: Style) -> Iterator[str]:
+    """Each subject with its sentences and its latest events."""
+    from agent.api.shapes.host import asker_text
+    from agent.api.shapes.schema import local_time
+
+    for number, subject in enumerate(subjects):
+        if number:
+            yield ""
+        name = f"{plain(subject['name'])}  " if subject["name"] not in ("", subject["id"]) else ""
+        yield f"{subject['kind']} {style.paint('bold', name)}{style.paint('dim', plain(subject['id']))}"
+        for line in subject["lines"]:
+            yield f"  {plain(line)}"
+        if subject["events"]:
+            yield "  lately"
+        for event in reversed(subject["events"]):
+            detail = f"  {plain(event['detail'])}" if event["detail"] else ""
+            asker = "" if event["uid"] is None else f"  asked for by {asker_text(event)}"
+            yield f"    {local_time(event['at'])}  {plain(event['event'])}{detail}{asker}"
+
+
+def add_defrag_command(add: CommandAdder) -> None:
+    """Add `plimsoll defrag`."""
+    command = add(
+        "defrag",
+        defrag,
+        "show the fewest moves of guests that make room for another guest",
+        "Say what the guest needs as for `plimsoll claim`. Guests that find another place on this host stay\n"
+        "on it; for each of the others, the command prints what to run on its destination. Nothing is\n"
+        "moved. Exit code 5: no moves of guests make room. `plimsoll explain --capacity` shows what is\n"
+        "free, and who strands it.",
+        "  plimsoll defrag --dry-run --flavor vcpus=8,memory_mb=16384 --spec resources:PGPU=1\n"
+        "  plimsoll defrag --dry-run --resources VCPU=8,MEMORY_MB=16384 -o json | jq '.moves[].consumer'",
+    )
+    add_claim_options(command)
+    command.add_argument("--dry-run", action="store_true", help="only show the moves; it must be given")
+    command.set_defaults(consumer=None)
+
+
+def defrag(args: Namespace) -> ExitCode:
+    """Show the moves that make room."""
+    if not args.dry_run:
+        raise UsageError("defrag: the agent moves no guest by itself: give --dry-run to see what to move")
+    client = client_of(args)
+    answer: DefragShape = client.request("POST", "/v1/defrag", claim_body(args))
+    show_notes(answer)
+    show(args, answer, lambda style: _defrag_lines(answer, read_names(client), style))
+    return ExitCode.DONE if answer["possible"] else ExitCode.REFUSED
+
+
+def _defrag_lines(answer: DefragShape, names: Mapping[str, str], style: Style) -> Iterator[str]:
+    from agent.api.shapes.claims import name_of
+
+    if not answer["possible"]:
+        yield "no moves of guests make room for it"
+        yield from shortfall_lines(answer["shortfalls"], style)
+        return
+    moves = answer["moves"]
+    if not moves:
+        yield "it fits: no guest has to move"
+    else:
+        more = "" if answer["fewest"] else "; fewer may do, the search has ended"
+        yield f"{counted(len(moves), 'move makes', 'moves make')} room for it{more}"
+    for index, move in enumerate(moves, start=1):
+        yield ""
+        here = move["here"]
+        state = "while it runs" if move["kind"] == "live_migrate" else "shut off"
+        where = "to another host" if here is None else f"on this host, {state}, to"
+        yield f"{index}. {plain(name_of(move))} {where}"
+        if here is None:
+            yield f"   there: {_begin_line(move)}"
+        else:
+            yield from (f"   {line}" for line in holding_lines(here, names, style))
+    if moves and answer["place"] is not None:
+        yield ""
+        yield "then it gets"
+        yield from holding_lines(answer["place"], names, style)
+
+
+_BEYOND = {"topology", "pci", "same_subtree", "root_required"}
+_PLAIN = {"suffix", "resources"}
+
+
+def _begin_line(move: DefragMoveShape) -> str:
+    """The command that begins the move on the destination.
+
+    What groups of resources alone do not say, the domain has to: its file is one that `virsh dumpxml` wrote.
+    """
+    request: Mapping[str, Any] = move["request"]
+    groups = request["groups"]
+    words = ["plimsoll", "move", "begin", move["consumer"], "--kind", move["kind"].replace("_", "-")]
+    if request.keys() & _BEYOND or any(group.keys() - _PLAIN for group in groups):
+        return " ".join([*words, "--domain", shlex.quote(f"{move['name'] or move['consumer']}.xml")])
+    for group in groups:
+        amounts = ",".join(f"{name}={amount}" for name, amount in group["resources"].items())
+        suffix = group.get("suffix", "")
+        words += ["--group", shlex.quote(f"{suffix}:{amounts}")] if suffix else ["--resources", amounts]
+    if request.get("group_policy"):
+        words += ["--group-policy", request["group_policy"]]
+    return " ".join(words)

@@ -4,7 +4,8 @@
 
 A request gets one of the threads once all of it is here, and keeps it for its answer alone: one more thread,
 which waits for no client and for no place in the queue, does the rest. So any number of slow clients keep no
-thread. What a greedy client sends before it has its answer waits for those that have no answer yet.
+thread. What a greedy client sends before it has its answer waits for those that have no answer yet. A
+`Listener` runs a server on a thread of its own, and stops it.
 
 Source: https://cheroot.cherrypy.dev/en/latest/pkg/cheroot.server/
 """
@@ -20,8 +21,10 @@ import select
 import selectors
 import socket
 import ssl
+import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from io import DEFAULT_BUFFER_SIZE, BytesIO
@@ -579,7 +582,7 @@ class BoundedServer(wsgi.Server):
 
     `json_errors`: requests that do not reach the application are answered with the agent's JSON error, else
     with cheroot's plain text. With `peer_credentials`, the application finds the caller's ids by
-    `agent.http.peer`. With `tls`, a TCP address speaks TLS only.
+    `agent.http.unix_socket`. With `tls`, a TCP address speaks TLS only.
     """
 
     ConnectionClass = _Connection
@@ -692,3 +695,85 @@ class BoundedServer(wsgi.Server):
     def error_log(self, msg: str = "", level: int = logging.INFO, traceback: bool = False) -> None:
         """Write cheroot's messages to the agent's log."""
         LOG.log(level, "%s", msg, exc_info=traceback)
+
+
+WAKE_AFTER_S = 0.02
+
+
+class Listener:
+    """One server at one address; `name` is its thread's, and stands for it in the log."""
+
+    def __init__(self, server: BoundedServer, name: str) -> None:
+        self._server = server
+        self._name = name
+        self._thread: threading.Thread | None = None
+        self._inode: tuple[int, int] | None = None
+
+    @property
+    def address(self) -> str:
+        """The socket's path, or `127.0.0.1:9464` or `[::1]:9464`; after `start`, port 0 is the real one."""
+        if self._path is not None:
+            return str(self._path)
+        host, port = self._server.bind_addr[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def is_running(self) -> bool:
+        """True between `start` and `stop`."""
+        return self._thread is not None
+
+    @property
+    def _path(self) -> Path | None:
+        address = self._server.bind_addr
+        return Path(address) if isinstance(address, str) else None
+
+    def start(self) -> None:
+        """Listen; when this returns, requests are answered. Raises ListenError."""
+        self._server.prepare()
+        if self._path is not None:
+            self._inode = _inode(self._path)
+        self._thread = threading.Thread(target=self._server.serve, name=self._name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Finish the requests under way, close, and remove the socket file; idempotent.
+
+        Requests that take longer than twice the server's `stop_timeout_s` are abandoned.
+        """
+        if self._thread is None:
+            return
+        stopper = threading.Thread(target=self._server.stop, name=f"{self._name} stop", daemon=True)
+        stopper.start()
+        stopper.join(WAKE_AFTER_S)
+        self._wake()
+        patience_s = 2 * self._server.limits.stop_timeout_s
+        stopper.join(patience_s)
+        if stopper.is_alive():
+            LOG.warning("Requests are still under way %d s after %s was closed.", patience_s, self._name)
+        self._thread = None
+        if self._path is not None:
+            with suppress(FileNotFoundError):
+                if _inode(self._path) == self._inode:  # a successor's file stays
+                    self._path.unlink()
+
+    def _wake(self) -> None:
+        """Connect once: cheroot notices a stop when a connection arrives, or after its idle interval."""
+        with suppress(OSError):
+            if self._path is not None:
+                unix_socket.connect(self._path).close()
+            else:
+                socket.create_connection(self._server.bind_addr[:2], unix_socket.CONNECT_TIMEOUT_S).close()
+
+
+def stop_all(listeners: Sequence[Listener]) -> None:
+    """Stop all listeners at the same time; idempotent."""
+    stoppers = [threading.Thread(target=listener.stop, daemon=True) for listener in listeners]
+    for stopper in stoppers:
+        stopper.start()
+    for stopper in stoppers:
+        stopper.join()
+
+
+def _inode(path: Path) -> tuple[int, int]:
+    status = path.lstat()
+    return status.st_dev, status.st_ino

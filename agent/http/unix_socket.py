@@ -1,12 +1,16 @@
-"""Unix sockets of the agent's HTTP servers: mode 0660, and never in the place of a socket in use."""
+"""Unix sockets of the agent's HTTP servers: mode 0660, and never in the place of a socket in use.
+
+The kernel knows the process at the other end of a connection (SO_PEERCRED, unix(7)).
+"""
 
 import os
 import socket
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from glob import escape
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from agent import log
 from agent.errors import NO_DESCRIPTORS
@@ -123,3 +127,22 @@ def connect(path: Path) -> socket.socket:
         connection.close()
         raise
     return connection
+
+
+class PeerCredentials(NamedTuple):
+    """The ids of a client's process when it connected."""
+
+    uid: int
+    gid: int
+    pid: int
+
+
+def peer_credentials(environ: Mapping[str, Any]) -> PeerCredentials | None:
+    """The caller of a WSGI request, None if the kernel did not tell.
+
+    cheroot writes these variables from SO_PEERCRED; a client's header would arrive as HTTP_X_REMOTE_UID.
+    """
+    try:
+        return PeerCredentials(*(int(environ[f"X_REMOTE_{name}"]) for name in ("UID", "GID", "PID")))
+    except KeyError:
+        return None

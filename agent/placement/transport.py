@@ -1,7 +1,7 @@
 """The interface of the transports, which carry Placement API requests.
 
 `transport_http` sends them to an OpenStack Placement, `transport_socket` to a Unix socket, and
-`transport_embedded` calls the embedded core. Only the transports know which of these it is.
+`connect.EmbeddedTransport` calls the embedded core. Only the transports know which of these it is.
 """
 
 from collections.abc import Mapping

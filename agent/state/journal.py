@@ -26,10 +26,8 @@ from agent.moves.states import MIGRATION_TYPE, Move, MoveState
 from agent.providers.device_health import DeviceHealth
 from agent.providers.resolve import OwnedProvider, OwnedProviders
 from agent.reshape.receipt import Receipt, read_receipt
-from agent.state.caller import current_caller
-from agent.state.cordon import Cordon
 from agent.state.identity import WriterRecord
-from agent.state.pause import Pause
+from agent.state.operators import Cordon, Pause, current_caller
 
 APPLICATION_ID = 0x504C4147
 FILE_NAME = "agent.db"

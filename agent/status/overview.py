@@ -28,7 +28,7 @@ from agent.moves.states import Move
 from agent.providers.device_health import DeviceHealth
 from agent.reconcile.pass_report import PassReport
 from agent.shapes import Allocations, Units, Usages
-from agent.state.pause import Pause
+from agent.state.operators import Pause
 from agent.tree import ProviderTree
 
 LOG = log.get(__name__)

@@ -32,8 +32,7 @@ from agent import __version__, log
 from agent.config.access import Address
 from agent.errors import MORE_DESCRIPTORS, PlimsollError, UsageError, plain
 from agent.http.errors import ListenError, OutOfDescriptors
-from agent.http.listener import Listener, stop_all
-from agent.http.server import BoundedServer, Limits
+from agent.http.server import BoundedServer, Limits, Listener, stop_all
 from agent.moves.states import Move
 from agent.reshape.laws import name_of
 from agent.reshape.receipt import Receipt

@@ -20,7 +20,7 @@ from agent.placement.client import PlacementClient
 from agent.placement.replies import WriteOutcome, WriteRefused
 from agent.providers.reservations import released, with_reserved
 from agent.shapes import Allocations, Usages
-from agent.state.pause import Pause
+from agent.state.operators import Pause
 from agent.tracker.guarded_write import GuardedWriter, Inventories
 from agent.tracker.register import Register
 from agent.tracker.turns import Turns

@@ -17,8 +17,8 @@ from agent.providers.device_health import (
     unhealthy_sentences,
 )
 from agent.shapes import Units, Usages
-from agent.state.cordon import Cordon
 from agent.state.journal import Journal
+from agent.state.operators import Cordon
 from agent.tracker.register import Register
 from agent.tree import Provider
 

@@ -39,7 +39,7 @@ from agent.reshape.receipt import Receipt
 from agent.reshape.relocate import Passage
 from agent.shapes import Allocations, Held, Units, Usages
 from agent.state.journal import Journal
-from agent.state.pause import Pause
+from agent.state.operators import Pause
 from agent.tracker.claims import Admitted, ClaimOperations, StartDecision
 from agent.tracker.context import Admission, PlacementState, SeenGuests, TrackerContext
 from agent.tracker.cordons import Cordons

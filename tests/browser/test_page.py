@@ -7,7 +7,7 @@ import pytest
 from kits.chromium import Browser, browser, save
 from kits.status import FORGOTTEN, HOST, PGPU_CARD, Sight, asks, fill, guest, listening, sight, trouble
 
-from agent.state.pause import PauseRequest
+from agent.state.operators import PauseRequest
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 

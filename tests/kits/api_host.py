@@ -24,7 +24,7 @@ from agent.reconcile.pass_report import PassReport, Preview
 from agent.reshape.receipt import Receipt
 from agent.shapes import Usages
 from agent.state.journal import Event
-from agent.state.pause import Pause, PauseRequest
+from agent.state.operators import Pause, PauseRequest
 from agent.status.consumers import consumers_of, find_consumer
 from agent.status.explain import ExplainSources, explain
 from agent.status.host_status import Explanation, HealthInputs, judge_health

@@ -17,7 +17,7 @@ from agent.gate.effect import GatePaths
 from agent.gate.install import hook_script
 from agent.moves.states import MoveKind
 from agent.state.journal import Journal
-from agent.state.pause import PauseRequest
+from agent.state.operators import PauseRequest
 from agent.status.host_status import HostStatus
 from agent.status.web import HttpListener
 from drivers.fake import FakeHost, Gpu, Nic, cell

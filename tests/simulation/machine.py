@@ -28,7 +28,7 @@ from agent.status.metrics import Metrics
 from agent.status.recorder import Recorder
 from agent.tracker.register import Register
 from drivers.fake import FakeDriver, FakeHost, Gpu, Nic, cell
-from drivers.fake.describe import describe_host
+from drivers.fake.driver import describe_host
 from simulation.disk import Disk, SimulatedFile
 from simulation.network import Network, SimulatedTransport
 from simulation.tasks import Process, Scheduler, Task, wall_clock
@@ -167,7 +167,7 @@ class _PooledDriver(FakeDriver):
 
 
 class Jobs:
-    """As agent.daemon.jobs.Jobs: each job at intervals, at most once at a time, or earlier on request."""
+    """As agent.daemon.service.Jobs: each job at intervals, at most once at a time, or earlier on request."""
 
     def __init__(self, scheduler: Scheduler, process: Process, broken: Callable[[str, BaseException], None]):
         self._scheduler = scheduler

@@ -26,7 +26,6 @@ from simulation import tasks
 LEFT_ALONE = (
     "agent.api.server",
     "agent.cli",
-    "agent.daemon.jobs",
     "agent.daemon.service",
     "agent.doctor",
     "agent.durable",

@@ -22,7 +22,7 @@ from agent.carving.files import read_plan_file
 from agent.claims.claim import Claim
 from agent.config.settings import load
 from agent.errors import DoesNotFit
-from agent.state.cordon import Cordon
+from agent.state.operators import Cordon
 
 pytest.importorskip("libvirt")
 from drivers.libvirt import LibvirtDriver

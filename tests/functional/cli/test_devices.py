@@ -32,7 +32,7 @@ from agent.cli.parser import build, defaults
 from agent.config.settings import load
 from agent.driver import CarvedUnit
 from agent.errors import ExitCode
-from agent.state.cordon import Cordon
+from agent.state.operators import Cordon
 
 VF = "0000:41:02.0"
 WEB = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"

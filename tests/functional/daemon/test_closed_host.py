@@ -17,7 +17,7 @@ from agent.errors import ClaimsClosed, IdentityError, StateError
 from agent.placement.client import PlacementClient
 from agent.placement.transport import Reply
 from agent.reconcile.one_writer import writer_mark
-from agent.state.pause import PauseRequest
+from agent.state.operators import PauseRequest
 from drivers.fake.host import Gpu
 
 DISABLED = "COMPUTE_STATUS_DISABLED"

@@ -40,7 +40,7 @@ class Slowest:
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
     settings = told(tmp_path, Embedded(tmp_path), f"[api]\nsocket = {tmp_path / 's'}\n")
     assert settings.audit_interval_s > FIVE_MINUTES_S, "else the schedule alone would pass"
-    monkeypatch.setattr("agent.daemon.jobs._DICE", Slowest())
+    monkeypatch.setattr("agent.daemon.service._DICE", Slowest())
     return Service(settings, [tmp_path / "plimsoll.conf"], [], Notifier({}))
 
 

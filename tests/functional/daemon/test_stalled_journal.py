@@ -11,8 +11,7 @@ from kits.placements import Embedded
 from kits.stalling_disk import StallingDisk
 
 from agent.errors import ClaimsClosed, StateUnknown
-from agent.state.cordon import Cordon
-from agent.state.pause import PauseRequest
+from agent.state.operators import Cordon, PauseRequest
 from agent.status.overview import OWN, HostState
 
 

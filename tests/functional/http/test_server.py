@@ -27,9 +27,8 @@ from kits.served_core_client import make_certificate
 
 from agent.http import server, unix_socket
 from agent.http.errors import AddressInUse, ListenError
-from agent.http.listener import Listener, stop_all
-from agent.http.peer import PeerCredentials, peer_credentials
-from agent.http.server import BoundedServer, Limits
+from agent.http.server import BoundedServer, Limits, Listener, stop_all
+from agent.http.unix_socket import PeerCredentials, peer_credentials
 
 LIMITS = Limits(threads=2, backlog=8, kept_alive=4, header_bytes=4096, body_bytes=4096)
 LOOPBACK = ("127.0.0.1", 0)

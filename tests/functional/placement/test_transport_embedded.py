@@ -7,8 +7,8 @@ from kits.stalling_disk import StallingDisk
 
 from agent.durable.errors import DatabaseLocked
 from agent.errors import PlacementUnavailable
+from agent.placement.connect import EmbeddedTransport
 from agent.placement.embedded import Core
-from agent.placement.transport_embedded import EmbeddedTransport
 
 
 class Server:

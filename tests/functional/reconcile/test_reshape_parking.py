@@ -8,7 +8,7 @@ from kits.tracker import request
 
 from agent.api.views import preview_view
 from agent.cli.output import Style
-from agent.cli.reshape import preview_lines
+from agent.cli.status import preview_lines
 from agent.driver import MoveInstruction
 from agent.errors import DoesNotFit
 

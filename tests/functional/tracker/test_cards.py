@@ -17,7 +17,7 @@ from agent.claims.claim import Claim
 from agent.errors import DoesNotFit, PlimsollError
 from agent.moves.states import MoveKind
 from agent.providers.divided_cards import CardModel
-from agent.state.cordon import Cordon
+from agent.state.operators import Cordon
 from drivers.fake import DividedGpu, cell
 from drivers.fake.host import CARD_TABLES
 

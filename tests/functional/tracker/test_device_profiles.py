@@ -14,7 +14,7 @@ from kits.placements import Placement
 from agent.api.routes import Call, begin_move, claim, show_claim
 from agent.config.settings import reload
 from agent.errors import DoesNotFit, UsageError
-from agent.http.peer import PeerCredentials
+from agent.http.unix_socket import PeerCredentials
 from drivers.fake import Gpu, cell
 
 PROFILE = """

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.clock import HostClock
-from agent.daemon.jobs import Jobs
+from agent.daemon.service import Jobs
 
 LONG_S = 3600.0
 

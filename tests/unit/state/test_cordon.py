@@ -6,8 +6,8 @@ import pytest
 
 from agent.codec import decode, encode
 from agent.errors import UsageError
-from agent.state.cordon import Cordon
 from agent.state.journal import Journal
+from agent.state.operators import Cordon
 
 CORDON = Cordon("0000:83:00.0", "fell off the bus", 1000, 1_790_000_000.5)
 

@@ -7,7 +7,7 @@ import pytest
 from agent.codec import decode, encode
 from agent.errors import UsageError
 from agent.state.journal import Journal
-from agent.state.pause import Pause, PauseRequest
+from agent.state.operators import Pause, PauseRequest
 
 PAUSE = Pause("new memory", 1000, 1_790_000_000.5, schedulers=True, drains=True)
 

@@ -17,8 +17,8 @@ from kits.tracker import uuid_of
 from agent.claims.claim import ClaimState
 from agent.errors import StateError
 from agent.moves.states import MoveRole, MoveState
-from agent.state.caller import acting_for
 from agent.state.journal import FILE_NAME, MIGRATIONS, Journal
+from agent.state.operators import acting_for
 
 SAMPLES = TESTS / "data" / "journal"
 VERSIONS = (1, 2, 3, 5)

@@ -43,8 +43,7 @@ from agent.errors import MORE_DESCRIPTORS
 from agent.http import unix_socket
 from agent.http.errors import AddressInUse, ListenError, NotASocket, OutOfDescriptors
 from agent.http.fair_threads import share_the_interpreter, without_collection
-from agent.http.listener import Listener, stop_all
-from agent.http.server import BoundedServer, Limits
+from agent.http.server import BoundedServer, Limits, Listener, stop_all
 from agent.placement.embedded.core import Core
 from agent.placement.embedded.http.auth import (
     Authenticator,

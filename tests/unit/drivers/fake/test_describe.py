@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from agent.driver import DescribedProvider, Guest, GuestState, HostSettings, MoveInstruction, UsedUnit
 from drivers.fake import FakeHost, Gpu, Nic, cell, default_host
-from drivers.fake.describe import describe_host
+from drivers.fake.driver import describe_host
 
 CARD = Gpu("0000:42:00.0", total=4)
 GUEST = Guest(

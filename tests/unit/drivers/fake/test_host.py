@@ -21,7 +21,7 @@ from agent.driver import (
 )
 from agent.errors import DriverDataError
 from drivers.fake import default_host
-from drivers.fake.describe import describe_host
+from drivers.fake.driver import describe_host
 from drivers.fake.host import (
     AMOUNT,
     DEVICE_KINDS,
