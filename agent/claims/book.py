@@ -849,7 +849,9 @@ class Book:
             return None
         stock = self._cells.stock(request.consumer, self._moving, self._needs, keeps=keeps)
         restriction = self._restrictions.get(request.consumer, UNRESTRICTED)
-        return replace(stock, bound=restriction.cells) if restriction.cells else stock
+        if not restriction.cells and restriction.emulator is None:
+            return stock
+        return replace(stock, bound=restriction.cells, emulator=restriction.emulator)
 
     def _crowded(self, consumer: str, allocations: Allocations) -> tuple[Shortfall, ...]:
         """The shortfalls of what the consumer may not have, because other rows need it.

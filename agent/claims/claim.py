@@ -409,19 +409,14 @@ class Restriction:
     emulator: int | None = None
 
     def pin(self, fit: Fit) -> Fit:
-        """The fit with each guest CPU, and the emulator, on its host CPU, where its cell has that one."""
-        if not self.pins and self.emulator is None:
+        """The fit with each guest CPU on its host CPU, where its cell has that one."""
+        if not self.pins:
             return fit
         cells = []
         for cell in fit.cells:
-            pinning, emulator = cell.pinning, cell.emulator
-            if emulator and self.emulator is not None and self.emulator in pinning.values():
-                (other,) = emulator
-                pinning = {cpu: other if pin == self.emulator else pin for cpu, pin in pinning.items()}
-                emulator = frozenset({self.emulator})
-            wanted = {cpu: self.pins.get(cpu, pin) for cpu, pin in pinning.items()}
-            is_same = set(wanted.values()) == set(pinning.values())
-            cells.append(replace(cell, pinning=wanted if is_same else pinning, emulator=emulator))
+            wanted = {cpu: self.pins.get(cpu, pin) for cpu, pin in cell.pinning.items()}
+            is_same = set(wanted.values()) == set(cell.pinning.values())
+            cells.append(replace(cell, pinning=wanted) if is_same else cell)
         return replace(fit, cells=tuple(cells))
 
 

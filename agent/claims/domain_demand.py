@@ -351,11 +351,11 @@ def _restriction(
     needs: DomainNeeds, request: ClaimRequest, search: "_DeviceSearch", devices: HostDevices
 ) -> Restriction:
     pins = {cpu: pin for cpu, pin in needs.dedicated.items() if pin is not None}
-    # The named CPUs are all that the guest gets: where one is still to be chosen, so is the emulator's.
-    is_last = len(pins) + 1 == request.resources.get("PCPU", 0)
-    emulator = needs.emulator if is_last else None
+    emulator, named = needs.emulator, set(pins.values())
+    if emulator is not None and len(pins) + 1 == request.resources.get("PCPU", 0):
+        named.add(emulator)  # the guest gets no others than the named ones: not where one is to be chosen
     units = {uuid: dict(classes) for uuid, classes in search.units.items()}
-    for pin in sorted((*pins.values(), *(() if emulator is None else (emulator,)))):
+    for pin in sorted(named):
         for uuid, classes in devices.offered.items():
             if str(pin) in classes.get("PCPU", ()):
                 of_provider = units.setdefault(uuid, {})

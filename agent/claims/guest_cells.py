@@ -41,7 +41,8 @@ class FreeCell:
     """What a host cell can still give.
 
     `cores` are the cell's cores, each with the ids of all threads that guests may run on. `free_cpus` are the
-    free CPUs for dedicated use; those in `favoured` are chosen first. `shared_cpus` is the number of CPUs
+    free CPUs for dedicated use; those in `favoured` are chosen first, and `emulator` is the only one for the
+    emulator's threads (None: any). `shared_cpus` is the number of CPUs
     that floating guest CPUs share, and `floating` how many floating CPUs may still be placed on them (None:
     no limit but `shared_cpus` for each guest). `memory_mb` is the free memory in small pages (MiB), `pages`
     is {size in KiB: free count}. `loose_mb` is the free memory (MiB) for a guest that asks for no page size,
@@ -55,6 +56,7 @@ class FreeCell:
     memory_mb: int = 0
     pages: Mapping[int, int] = field(default_factory=dict)
     favoured: frozenset[int] = frozenset()
+    emulator: int | None = None
     floating: int | None = None
     loose_mb: int | None = None
     small_page_kib: int = SMALL_PAGE_KIB
@@ -291,8 +293,17 @@ def _fit_one(
     if page_kib is None:
         reason, free_mb = _memory_clause(wanted.memory_mb, cell, page_sizes_kib)
         return Misfit(wanted.id, cell.id, reason, "MEMORY_MB", wanted.memory_mb, free_mb)
-    pins = _pins(len(wanted.pinned), cell, policy)
-    emulator = None if pins is None else _emulator_cpus(wanted.emulator, pins, cell, policy)
+    emulator: frozenset[int] | None
+    if wanted.emulator and cell.emulator is not None:
+        left = replace(cell, free_cpus=cell.free_cpus - {cell.emulator})
+        pins, emulator = _pins(len(wanted.pinned), left, policy), frozenset({cell.emulator})
+        core = next((core for core in cell.cores if core & emulator), emulator)
+        if not (core if policy is ThreadPolicy.ISOLATE else emulator) <= cell.free_cpus:
+            reason = f"does not have CPU {cell.emulator} free, on which the domain has the emulator's threads"
+            return Misfit(wanted.id, cell.id, reason, "PCPU", 1, 0)
+    else:
+        pins = _pins(len(wanted.pinned), cell, policy)
+        emulator = None if pins is None else _emulator_cpus(wanted.emulator, pins, cell, policy)
     if pins is None or emulator is None:
         asked, free = len(wanted.pinned) + wanted.emulator, len(cell.free_cpus)
         own = ", one of them for the emulator's threads," if wanted.emulator else ""

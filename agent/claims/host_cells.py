@@ -296,8 +296,8 @@ class CellStock:
 
     `busy` are dedicated CPUs that other consumers have. `charged` {provider uuid: pages} are the pages that
     both Placement's usages and `use` count. `favoured` CPUs and `near` cells are chosen first, because the
-    consumer's guest is on them already; `at` {guest cell: host cell} says where each of its cells is, and
-    `bound` where a cell must be.
+    consumer's guest is on them already; `at` {guest cell: host cell} says where each of its cells is, `bound`
+    where a cell must be, and `emulator` on which CPU the emulator's threads must be.
     """
 
     host: HostCells = HostCells()
@@ -308,6 +308,7 @@ class CellStock:
     at: Mapping[int, int] = field(default_factory=dict)
     charged: Mapping[str, int] = field(default_factory=dict)
     bound: Mapping[int, int] = field(default_factory=dict)
+    emulator: int | None = None
 
     def free(self, stock: HostStock) -> tuple[FreeCell, ...]:
         """What each cell can still give, within what `stock` has left in Placement."""
@@ -344,6 +345,7 @@ class CellStock:
             memory_mb=max(0, memory_mb),
             pages={size: max(0, self._free_pages(cell, size, stock, counted)) for size in cell.pages},
             favoured=self.favoured,
+            emulator=self.emulator,
             floating=max(0, vcpus),
             loose_mb=max(0, loose_mb),
             small_page_kib=self.host.small_page_kib,

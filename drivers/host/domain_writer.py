@@ -243,6 +243,10 @@ def _pin_contradictions(root: Element, given: GivenResources) -> Iterator[str]:
                 f"<vcpupin vcpu='{cpu}'> is {format_cpu_set(cpus)}, and the claim has "
                 f"{format_cpu_set(wanted)}"
             )
+    emulator, own = root.find("cputune/emulatorpin"), [cpu for cell in given.cells for cpu in cell.emulator]
+    named = frozenset() if emulator is None else _cpus_of(emulator)
+    if own and len(named) == 1 and not named <= set(own):
+        yield f"<emulatorpin> is {format_cpu_set(named)}, and the claim has {format_cpu_set(own)}"
 
 
 def _cell_contradictions(root: Element, given: Sequence[GivenCell]) -> Iterator[str]:
@@ -438,7 +442,8 @@ def _write_processors(
         vcpu = add_child(root, "vcpu", attributes, after=("memory", "currentMemory", "memoryBacking"))
         vcpu.text = str(given.vcpus)
     pins = _pins(given)
-    if not pins:
+    own = frozenset[int]().union(*(cell.emulator for cell in given.cells))
+    if not (pins or own):
         return
     tune = child(root, "cputune", ("vcpu", "vcpus", "iothreads", "iothreadids"))
     for cpu, cpus in sorted(pins.items()):
@@ -447,13 +452,13 @@ def _write_processors(
             pin = add_child(tune, "vcpupin", {"vcpu": str(cpu)}, after=("vcpupin", *_BEFORE_PINS))
         if replace or not _cpus_of(pin) or not _cpus_of(pin) <= cpus:
             pin.set("cpuset", format_cpu_set(cpus))
-    own = frozenset[int]().union(*(cell.emulator for cell in given.cells))
     allowed = own or claimed.union(*pins.values())
     emulator = tune.find("emulatorpin")
     if emulator is None:
         emulator = add_child(tune, "emulatorpin", {}, after=("vcpupin",))
-        emulator.set("cpuset", format_cpu_set(allowed))
-    elif not _cpus_of(emulator) <= allowed:
+    named = _cpus_of(emulator)
+    # Where the claim has no CPU for the emulator alone, its threads may be on those that the domain names.
+    if not named or ((own or replace) and not named <= allowed):
         emulator.set("cpuset", format_cpu_set(allowed))
 
 

@@ -91,7 +91,7 @@ def test_what_the_domain_leaves_out_is_asked_for_beside_it() -> None:
         ({}, "mixed", {"VCPU": 4, "PCPU": 1}, 9),
         ({1: 5}, "mixed", {"VCPU": 3, "PCPU": 2}, 9),
         ({cpu: cpu + 4 for cpu in range(4)}, "dedicated", {"PCPU": 5}, 9),
-        (dict.fromkeys(range(4)), "dedicated", {"PCPU": 5}, None),  # the claim chooses them all
+        (dict.fromkeys(range(4)), "dedicated", {"PCPU": 5}, 9),  # the claim chooses the others
     ],
 )
 def test_the_emulators_own_cpu_is_one_more(

@@ -129,6 +129,31 @@ def test_the_emulators_threads_get_a_cpu_that_no_guest_cpu_has(
         assert "3 asked, one of them for the emulator's threads, with" in fit.misfits[0].reason
 
 
+@pytest.mark.parametrize(
+    ("policy", "named", "withheld"),
+    [
+        (ThreadPolicy.PREFER, 1, set()),
+        (ThreadPolicy.REQUIRE, 1, set()),
+        (ThreadPolicy.ISOLATE, 6, {2, 4, 5}),
+    ],
+)
+def test_the_emulators_threads_get_the_cpu_that_the_domain_names(
+    policy: ThreadPolicy, named: int, withheld: set[int]
+) -> None:
+    guest, free = replace(pinned(0, 2), emulator=1), frozenset({0, 4, 1, 5, 2, 6})
+    host = cell(0, free_cpus=free, emulator=named)
+    (placed,) = fit_cells([guest], [host], thread_policy=policy).cells
+    assert (placed.emulator, placed.withheld) == ({named}, withheld)
+    assert set(placed.pinning.values()) < free - {named}
+    taken = replace(host, free_cpus=free - {named})
+    fit = fit_cells([guest], [taken], thread_policy=policy)
+    assert fit.misfits[0].reason == (
+        f"does not have CPU {named} free, on which the domain has the emulator's threads"
+    )
+    sibling = replace(host, free_cpus=free - {named ^ 4})
+    assert fit_cells([guest], [sibling], thread_policy=policy).fits is (policy is not ThreadPolicy.ISOLATE)
+
+
 def test_a_guest_is_not_overcommitted_against_itself() -> None:
     guest = GuestCell(0, floating=frozenset(range(9)), memory_mb=1)
     assert "8 shared CPUs, 9 asked" in fit_cells([guest], [cell(0)]).misfits[0].reason

@@ -1,7 +1,5 @@
 """A fit gives each guest CPU the host CPU that the domain pins it to, where its cell has that one."""
 
-from dataclasses import replace
-
 from agent.claims.claim import UNRESTRICTED, Fit, Restriction
 from agent.claims.guest_cells import PlacedCell
 
@@ -10,14 +8,6 @@ FIT = Fit(True, {}, {}, (), (PlacedCell(0, 0, {0: 4, 1: 5}, frozenset(), 4, 64),
 
 def test_the_same_cpus_in_the_order_of_the_domain() -> None:
     assert Restriction(pins={0: 5, 1: 4}).pin(FIT).cells[0].pinning == {0: 5, 1: 4}
-
-
-def test_the_emulator_has_the_cpu_of_the_domain() -> None:
-    fit = replace(FIT, cells=(replace(FIT.cells[0], emulator=frozenset({6})),))
-    (cell,) = Restriction(pins={0: 6, 1: 4}, emulator=5).pin(fit).cells
-    assert (cell.pinning, cell.emulator) == ({0: 6, 1: 4}, {5})
-    assert Restriction(emulator=6).pin(fit) == fit
-    assert Restriction(emulator=9).pin(fit) == fit, "its cell has none of that number"
 
 
 def test_other_cpus_stay_as_they_were_chosen() -> None:

@@ -111,6 +111,29 @@ def test_the_emulators_threads_run_on_the_cpu_that_they_were_given(own: str) -> 
     assert parse_domain(text).emulator_pin == {11}
 
 
+@pytest.mark.parametrize("cells", [(), CELLS])
+@pytest.mark.parametrize("named", ["0", "0-1", "2,14"])
+def test_the_emulators_threads_stay_where_the_domain_has_them_beside_pinned_cpus(
+    cells: tuple[GivenCell, ...], named: str
+) -> None:
+    """The claim has no CPU for them alone; at the destination of a move these CPUs are none of the guest."""
+    given = replace(GUEST, cells=cells) if cells else replace(GUEST, pinned={0: 2, 1: 3})
+    own = f"<cputune><emulatorpin cpuset='{named}'/></cputune>"
+    text = DOMAIN.replace("</domain>", f"{own}</domain>")
+    assert f"<emulatorpin cpuset='{named}'/>" in write_domain(text, given)
+    moved = parse_domain(write_domain(text, given, replace=True))
+    assert moved.emulator_pin == ({2, 3, 8, 9} if cells else {2, 3})
+
+
+def test_an_emulator_on_another_cpu_than_the_claims_is_a_contradiction() -> None:
+    cells = (replace(CELLS[0], emulator=frozenset({11})), CELLS[1])
+    text = DOMAIN.replace("</domain>", "<cputune><emulatorpin cpuset='12'/></cputune></domain>")
+    with pytest.raises(UsageError, match="<emulatorpin> is 12, and the claim has 11"):
+        write_domain(text, replace(GUEST, cells=cells))
+    moved = write_domain(text, replace(GUEST, cells=cells), replace=True)
+    assert parse_domain(moved).emulator_pin == {11}
+
+
 def test_devices_that_the_domain_does_not_mention_are_added() -> None:
     devices = (GivenDevice("gpu", "PGPU", "0000:83:00.0", 1), GivenDevice("", "VGPU", MDEV))
     domain = parse_domain(write_domain("<domain/>", replace(GUEST, devices=devices)))

@@ -155,6 +155,11 @@ def test_a_disk_that_names_no_device_is_given_no_other_pci_device(alias: str) ->
     assert demand_of_domain(graphics, ClaimRequest(UUID, ()), DEVICES).request.resources["PGPU"] == 1
 
 
+def _emulator_pin(xml: str) -> str:
+    """The host's CPUs for the emulator's threads, as the domain names them."""
+    return "".join(re.findall("<emulatorpin cpuset='([^']*)'", xml.replace('"', "'")))
+
+
 @dataclass(frozen=True)
 class _Host:
     """A host as claim, gate and audit see it; `locations` and `of_device` are the driver's."""
@@ -188,6 +193,7 @@ class _Host:
 
         given = given_resources(claim, place.host.tree, place.cells)
         written = self.write(xml, given)
+        assert not _emulator_pin(xml) or _emulator_pin(written) == _emulator_pin(xml), written
         guest = self.guest_of(written)
         cells = {cell.id: cell.provider for cell in place.cells.cells}
         asked = request_for_domain(guest, place.host, self.of_device, cells)
