@@ -35,7 +35,7 @@ from agent.claims.host_cells import (
 from agent.claims.request import ClaimRequest
 from agent.claims.rows import NOT_USED, Doubted, Row
 from agent.claims.use_difference import UNSEEN
-from agent.driver import Guest
+from agent.driver import Guest, UsedMemory
 from agent.providers.device_health import Cordoned, idle_cordoned
 from agent.providers.divided_cards import Card, CardStock
 from agent.providers.reservations import room
@@ -791,11 +791,11 @@ class Book:
         own = self._own(consumer).get(uuid, {}).get(name, 0)
         return max(0, self._capacity(uuid, name) - self._used.get(uuid, {}).get(name, 0) + own)
 
-    def memory_shortfalls(self, guest: Guest) -> tuple[Shortfall, ...]:
-        """The shortfalls of the memory that the guest must have on certain cells or in large pages."""
-        stock = HostStock(self.host, self._without(self._own(guest.uuid)), {})
-        cells = self._cells.stock(guest.uuid, self._moving, self._needs)
-        return memory_shortfalls(guest, self.claims.get(guest.uuid), cells, stock)
+    def memory_shortfalls(self, consumer: str, memory: Collection[UsedMemory]) -> tuple[Shortfall, ...]:
+        """The shortfalls of the memory that its guest must have on certain cells or in large pages."""
+        stock = HostStock(self.host, self._without(self._own(consumer)), {})
+        cells = self._cells.stock(consumer, self._moving, self._needs)
+        return memory_shortfalls(memory, self.claims.get(consumer), cells, stock)
 
     def fit_move(self, request: ClaimRequest, migration: str, held: Allocations) -> Fit:
         """Where a moving instance's request fits, while the migration takes over what it has here.

@@ -21,6 +21,7 @@ from agent.claims.guest_cells import PlacedCell
 from agent.claims.parse_request import read_request, request_to_json
 from agent.claims.request import DEVICE_PREFIX, ClaimRequest, RequestGroup
 from agent.codec import Form
+from agent.driver import UsedMemory
 from agent.shapes import Allocations, Amounts, Makings, Units, Uuid, by_class
 from agent.tree import Provider, ProviderTree
 
@@ -397,7 +398,8 @@ class Restriction:
     `units` are exact units that it must get; of their classes it gets no others, but of those in `others`.
     `bound` {group suffix: provider uuids} restricts its groups to these providers, and `dealt` says which of
     the `units` each group gets. `pins` {guest CPU: host CPU}, `emulator` (a host CPU) and `cells`
-    {guest cell: host cell} say where its CPUs, its emulator's threads and its cells must be.
+    {guest cell: host cell} say where its CPUs, its emulator's threads and its cells must be. `memory` is what
+    a guest without cells must have in certain cells of the host or in large pages.
     """
 
     units: Units = field(default_factory=dict)
@@ -407,6 +409,7 @@ class Restriction:
     pins: Mapping[int, int] = field(default_factory=dict)
     cells: Mapping[int, int] = field(default_factory=dict)
     emulator: int | None = None
+    memory: tuple[UsedMemory, ...] = ()
 
     def pin(self, fit: Fit) -> Fit:
         """The fit with each guest CPU on its host CPU, where its cell has that one."""

@@ -147,6 +147,7 @@ def demand_of_domain(needs: DomainNeeds, asked: ClaimRequest, devices: HostDevic
             frozenset(name for classes in search.units.values() for name in classes),
             {**search.bound, **as_it_is.bound},
             {**search.dealt, **as_it_is.dealt},
+            memory=needs.memory,
         )
     )
     return DomainDemand(check_request(request), restriction)

@@ -560,18 +560,18 @@ _PAGES = "pages:"
 
 
 def memory_shortfalls(
-    guest: Guest, claim: Claim | None, cells: CellStock, stock: HostStock
+    memory: Collection[UsedMemory], claim: Claim | None, cells: CellStock, stock: HostStock
 ) -> tuple[Shortfall, ...]:
-    """The shortfalls of the guest's bound memory, against its claim's cells if it has any, else the host's.
+    """The shortfalls of a guest's bound memory, against its claim's cells if it has any, else the host's.
 
     There are none if the driver has not reported the host's cells.
     """
-    if not cells.host.cells or not guest.memory:
+    if not cells.host.cells or not memory:
         return ()
     if claim is not None and claim.cells:
         available: CellUse = cell_use(claim.cells, cells.host.small_page_kib)
-        return tuple(_compare(guest.memory, available, cells.host, stock, "its claim has"))
-    return tuple(_compare(guest.memory, _free_by_cell(cells, stock), cells.host, stock, "there are"))
+        return tuple(_compare(memory, available, cells.host, stock, "its claim has"))
+    return tuple(_compare(memory, _free_by_cell(cells, stock), cells.host, stock, "there are"))
 
 
 def _free_by_cell(cells: CellStock, stock: HostStock) -> Counter[tuple[int, str]]:

@@ -48,7 +48,7 @@ def reserved_for(register: Register, demand: GuestDemand) -> Iterator[None]:
 def restricted(register: Register, request: ClaimRequest, restriction: Restriction) -> Iterator[None]:
     """In the block, the request gets what the restriction says.
 
-    Raises DoesNotFit where another consumer has a unit that it names.
+    Raises DoesNotFit as `restrict` does.
     """
     register.under_lock(lambda book: restrict(book, request, restriction))
     try:
@@ -58,8 +58,16 @@ def restricted(register: Register, request: ClaimRequest, restriction: Restricti
 
 
 def restrict(book: Book, request: ClaimRequest, restriction: Restriction) -> None:
-    """Restrict later fits of the request. Raises DoesNotFit where another consumer has a named unit."""
-    shortfalls = tuple(_foreign_units(book, request, restriction))
+    """Restrict later fits of the request.
+
+    Raises DoesNotFit where another consumer has a named unit, or where the memory is not there, as the gate
+    does.
+    """
+    memory = () if request.consumer in book.claims else restriction.memory
+    shortfalls = (
+        *book.memory_shortfalls(request.consumer, memory),
+        *_foreign_units(book, request, restriction),
+    )
     if shortfalls:
         raise does_not_fit(request, shortfalls)
     book.restrict(request.consumer, restriction)
@@ -67,7 +75,7 @@ def restrict(book: Book, request: ClaimRequest, restriction: Restriction) -> Non
 
 def _reserve(book: Book, demand: GuestDemand) -> None:
     shortfalls = (
-        *book.memory_shortfalls(demand.guest),
+        *book.memory_shortfalls(demand.guest.uuid, demand.guest.memory),
         *_foreign_units(book, demand.request, demand.restriction),
     )
     if shortfalls:

@@ -15,8 +15,9 @@ from agent.claims.claim import Claim
 from agent.claims.flavor import claim_for_flavor, parse_flavor
 from agent.claims.request import ClaimRequest
 from agent.driver import Guest, GuestState, UsedMemory
-from agent.errors import PlacementUnavailable
+from agent.errors import DoesNotFit, PlacementUnavailable, Refused
 from agent.gate import gate
+from agent.gate.decision import HookCall
 from agent.moves.states import MoveState
 from agent.placement.transport import Reply
 from agent.status.overview import HostState
@@ -366,3 +367,48 @@ def test_a_domain_that_is_bound_to_another_cell_is_claimed_there(host: GatedHost
         host.starts(vm, xml)
         assert host.held(vm.uuid)[f"node1_numa{number}"]["MEMORY_MB"] == 1024
         host.ends(vm, xml, defined=True)
+
+
+GIB_PAGES = PAGES.format("<page size='1' unit='GiB'/>")
+CELL = "<cpu><numa><cell id='0' cpus='0-1' memory='1024' unit='MiB'/></numa></cpu>"
+PLUGGED = (
+    "<memory model='dimm'><source>{}</source>"
+    "<target><size unit='GiB'>1</size><node>0</node></target></memory>"
+)
+ONE_GIB = "<pagesize unit='GiB'>1</pagesize>"
+
+
+def test_pages_of_a_size_that_the_host_lacks_are_refused_alike_by_a_claim_and_by_the_gate(
+    host: GatedHost,
+) -> None:
+    operations = host.world.operations
+    for inside, plugged in (
+        (GIB_PAGES, ""),
+        (GIB_PAGES + STRICT.format(0), ""),
+        (GIB_PAGES + STRICT.format(0).replace("strict", "preferred"), ""),
+        (GIB_PAGES + CELL, ""),
+        (CELL, ONE_GIB),
+        (ANY_PAGES + CELL, ONE_GIB),
+        (CELL + STRICT.format(1), ONE_GIB),
+        (CELL, "<nodemask>1</nodemask><pagesize unit='MiB'>16</pagesize>"),
+    ):
+        uuid = str(uuid4())
+        devices, memory_mb = (PLUGGED.format(plugged), 2048) if plugged else ("", 1024)
+        xml = domain(uuid, memory_mb=memory_mb, devices=devices, inside=inside)
+        with pytest.raises(DoesNotFit, match="0 pages of 1"):
+            operations.claim_domain(xml, ClaimRequest("", ()))
+        assert not operations.explain_domain(xml, ClaimRequest("", ()))[1].fits
+        with pytest.raises(Refused, match="0 pages of 1"):
+            operations.gate(HookCall("prepare", "begin", xml))
+        assert not operations._tracker.claims() and not host.held(uuid)
+
+
+def test_a_claim_that_is_made_is_answered_again_whoever_has_taken_its_pages_since(host: GatedHost) -> None:
+    """A domain that is claimed as it is has no cells: its pages are looked for when it starts."""
+    operations = host.world.operations
+    inside = ANY_PAGES + STRICT.format(0).replace("strict", "preferred")
+    xml = domain(str(uuid4()), memory_mb=3072, inside=inside)
+    claim = operations.claim_domain(xml, ClaimRequest("", ())).claim
+    host.allowed("prepare", "begin", domain(str(uuid4()), memory_mb=1024, inside=ANY_PAGES))
+    assert operations.claim_domain(xml, ClaimRequest("", ())).claim == claim
+    assert "1024 pages" in host.refused("prepare", "begin", xml)

@@ -32,7 +32,7 @@ def guest(*memory: UsedMemory) -> Guest:
 
 
 def fits(cells: HostCells, used: Counter[tuple[int, str]], *memory: UsedMemory) -> bool:
-    return not memory_shortfalls(guest(*memory), None, CellStock(cells, used), STOCK)
+    return not memory_shortfalls(memory, None, CellStock(cells, used), STOCK)
 
 
 @given(st.lists(COUNTS, min_size=1, max_size=4), st.data())
