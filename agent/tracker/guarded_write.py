@@ -36,6 +36,8 @@ Inventories = Mapping[str, tuple[int, Mapping[str, Inventory]]]
 CONFLICTS_MAX = 8
 RAISES_MAX = 64
 """Bound of the writes that raise one consumer's generation: more than an instance's life has seen so far."""
+STALLED_S = 5.0
+"""How long the disk may take to note a write before it is sent; later, what it overwrites is read anew."""
 HALF_DONE_S = 60.0
 """How long Placement may be in the midst of a consumer's first write."""
 REPEATED_GENERATION_MAX = 8
@@ -75,6 +77,8 @@ class GuardedWriter:
         before: Doubt | None = None
         if not self._client.certain or self._doubts.of(_consumers(writes)):
             doubt, before = self._doubts.begin(kind, parts, durable=not self._client.certain)
+            if any(write.generation for write in writes) and self._doubts.age_s(doubt) > STALLED_S:
+                return self._not_sent(doubt, before)
         outcome: WriteOutcome | None = None
         try:
             if inventories:
@@ -91,6 +95,20 @@ class GuardedWriter:
         if isinstance(outcome, WriteDone):
             self._fence_older(writes)
         return outcome
+
+    def _not_sent(self, doubt: Doubt, before: Doubt | None) -> WriteRefused:
+        """The disk stalled: another host may have made a consumer anew, with the generation that was read."""
+        if before is None:
+            self._doubts.end(doubt)
+        else:
+            self._doubts.restore(before)
+        consumers = " and ".join(sorted(doubt.consumers))
+        return WriteRefused(
+            PlacementConflict(
+                f"The agent's journal took more than {STALLED_S:g} s, so what was read of {consumers} before "
+                "may have changed: nothing was written. The agent reads it again."
+            )
+        )
 
     def send_over_bar(
         self, kind: DoubtKind, write: ConsumerAllocations, inventories: Inventories | None = None

@@ -955,6 +955,22 @@ def test_an_extension_in_doubt_is_ended_when_the_vanished_devices_are_back_or_gi
         assert not [doubt for (doubt,) in doubts if json.loads(doubt)["state"] == "open"]
 
 
+@pytest.mark.parametrize("stalls_s", [15.0, 30.0, 55.0])
+def test_a_fence_that_waited_for_the_disk_takes_no_claim_of_another_host(stalls_s: float) -> None:
+    """Seed 346346: the late release was done meanwhile, and the new claim has the generation of the old."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert a.claims("web3", **WEB).granted
+        story.next_write("a", Fate.PROXY_LATE, 10.0)
+        a.releases("web3")
+        story.journal_stalls("a", stalls_s)
+        story.waits(10.5)
+        assert b.claims("web3", VCPU=1, PGPU=1).granted
+        story.waits(60)
+        story.comes_to_rest()
+        assert story.held("web3") == {"VCPU": 1, "PGPU": 1}
+
+
 # Doubts of consumers whose allocations Placement does not take again
 
 ONCE_OR_LATE = [(Fate.RESET_BEFORE, 0.0), (Fate.RESET_AFTER, 0.0), (Fate.PROXY_LATE, 100.0)]
