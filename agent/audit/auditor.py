@@ -160,9 +160,9 @@ class AuditReader:
             for consumer in sorted(observation.consumers - known)
         }
 
-    def guests_now(self) -> frozenset[str]:
-        """The uuids of the guests that the driver has now. Raises DriverError."""
-        return frozenset(guest.uuid for guest in self._guests())
+    def guests_now(self) -> Mapping[str, Guest]:
+        """{uuid: guest} of the guests that the driver has now. Raises DriverError."""
+        return {guest.uuid: guest for guest in self._guests()}
 
     def judge_row(self, observation: Observation, instance: str) -> tuple[Finding, ...]:
         """Judge the instance's row; none while an operation on one of its consumers is under way.
@@ -338,10 +338,16 @@ class Repairer:
             raise _changed(finding)
 
     def _check_unchanged(self, observation: Observation, finding: Finding) -> None:
-        """The caller has the consumer's turn. Raises PlacementConflict."""
+        """The caller has the consumer's turn. Raises PlacementConflict.
+
+        A guest that came since may be that of which the consumer is the migration.
+        """
         present = self._reader.judge_consumer_alone(observation, finding.subject)
-        was_here = finding.subject in observation.guests
-        if present != finding or (finding.subject in self._reader.guests_now()) != was_here:
+        guests = self._reader.guests_now()
+        if guests.keys() - observation.guests.keys():
+            observation = replace(observation, guests={**observation.guests, **guests})
+            present = self._reader.judge_consumer_alone(observation, finding.subject)
+        if present != finding or (finding.subject in guests) != (finding.subject in observation.guests):
             raise _changed(finding)
 
 

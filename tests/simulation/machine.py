@@ -231,6 +231,8 @@ class Host:
         self.lives = 0
         self.wanted = True
         self.seen_at = -1.0
+        self.listed_at = -1.0
+        """When the agent asked for its guests last, also in an audit; `seen_at`: when its last pass began."""
         self.verified_at = -1.0
         self.emptied_at = -1.0
         self.changed_at = -1.0
@@ -271,6 +273,7 @@ class Host:
         self.reserved.clear()
         process = Process(self.name)
         driver = (_PooledDriver if self._pooled else FakeDriver)(self._shown(), self.settings.driver)
+        self._watch_lists(driver)
         jobs = Jobs(self.scheduler, process, self._job_broke)
         self.scheduler.spawn(f"{self.name} starts", process, lambda: self._live(process, driver, jobs))
         self._starting = (process, driver, jobs)
@@ -308,6 +311,15 @@ class Host:
         jobs.every("deliver", agent.deliver, DELIVER_S)
         jobs.every("verify", agent.verify, VERIFY_S)
         jobs.every("audit", agent.run_audit, AUDIT_S)
+
+    def _watch_lists(self, driver: FakeDriver) -> None:
+        inner = driver.guests
+
+        def guests() -> tuple[Guest, ...]:
+            self.listed_at = self.scheduler.now
+            return inner()
+
+        driver.guests = guests  # type: ignore[method-assign]
 
     def _watch_passes(self, assembled: Assembled) -> None:
         reconciler = assembled.reconciler

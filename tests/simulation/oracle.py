@@ -122,10 +122,16 @@ class Oracle:
         self._promises_are_held(write)
 
     def _guest_is_gone(self, host: Host, migration: str) -> None:
-        """A control plane's migration holds a guest's place until that has left, or has its own again."""
+        """A control plane's migration holds a guest's place until that has left, or has its own again.
+
+        A guest that came since the agent listed the guests last is not known to it yet.
+        """
         mine = {uuid for uuid, each in self.network.model.providers.items() if each.root_uuid == host.uuid}
         instance = self.party(migration)
-        if instance in host.guests and not mine & self.network.holdings().get(instance, {}).keys():
+        guest = host.guests.get(instance)
+        if guest is None or guest.since >= host.listed_at:
+            return
+        if not mine & self.network.holdings().get(instance, {}).keys():
             raise Violation(
                 "a guess is never an action",
                 f"host {host.name} deleted what {self.name(migration)} holds for the guest "
@@ -375,9 +381,12 @@ class Oracle:
     def promise(self, promise: Promise) -> None:
         for member in promise.party:
             self.forget(promise.host, member)
+        if promise.party & self.disturbed:
+            # "Retrying a claim is idempotent" (design.md): it does not give back what others took out of it.
+            held = self._held_for(promise)
+            promise.amounts = {name: min(n, held[name]) for name, n in promise.amounts.items()}
         self.promises[promise.host, min(promise.party)] = promise
-        if not promise.party & self.disturbed:
-            self._judge(lambda: self._is_held(promise, "the answer"))
+        self._judge(lambda: self._is_held(promise, "the answer"))
 
     def is_written_by_others(self, consumer: str, since: float) -> bool:
         """Whether the last who wrote the consumer since then is no agent."""
@@ -438,7 +447,8 @@ class Oracle:
             if promise.party & write.changed.keys():
                 self._is_held(promise, f"{write.author}'s {write.request}")
 
-    def _is_held(self, promise: Promise, after: str) -> None:
+    def _held_for(self, promise: Promise) -> Counter[str]:
+        """What Placement holds on the host and in the pool, by class."""
         root = self.hosts[self.clones.get(promise.host, promise.host)].uuid
         total: Counter[str] = Counter()
         for consumer in promise.party:
@@ -446,6 +456,10 @@ class Oracle:
                 record = self.network.model.providers.get(provider)
                 if record is not None and record.root_uuid in (root, POOL):
                     total.update(amounts)
+        return total
+
+    def _is_held(self, promise: Promise, after: str) -> None:
+        total = self._held_for(promise)
         if any(total[name] < amount for name, amount in promise.amounts.items()):
             who = " or ".join(sorted(map(self.name, promise.party)))
             raise Violation(
@@ -458,9 +472,9 @@ class Oracle:
         """A release is answered: nothing of the consumer is counted any more.
 
         Not even a write for it whose outcome is unknown: Placement rejects that from now on. Where a commit
-        failed, the disk may still have what the agent has forgotten.
+        failed, or the agent was not told of it, the disk may still have what the agent has forgotten.
         """
-        if not host.disk.has_failed:
+        if not (host.disk.has_failed or host.disk.lags):
             self._judge(lambda: self._in_no_doubt(host, consumer))
 
     def _in_no_doubt(self, host: Host, consumer: str) -> None:

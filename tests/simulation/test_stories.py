@@ -1188,3 +1188,18 @@ def test_a_revert_that_waits_for_its_guest_is_done_later_beside_a_move_of_the_sa
         assert story.unfinished_moves("b") == {"move1"}
         assert story.held("move3") == {} and story.held("web3") == WEB
         assert a.claim_of("web3") is not None
+
+
+def test_a_claim_that_is_asked_for_again_does_not_give_back_what_others_took_out_of_it() -> None:
+    """Seed 321608: it is reserved, and a reshape moves what Placement holds."""
+    with Story("a") as story:
+        a = story.host("a")
+        assert a.claims("web1", **WEB).granted
+        story.narrows_allocation("web1")
+        story.waits(130)
+        with story.meanwhile():
+            a.reshapes("flat")
+            a.claims("web1", **WEB)
+            story.answers_come()
+        story.comes_to_rest()
+        assert story.held("web1").items() < WEB.items()

@@ -93,6 +93,29 @@ def test_an_ended_move_that_left_something_is_ours_and_an_unknown_one_is_not(aud
     assert audited.kinds() == [("stale migration", unknown)]
 
 
+def test_a_migration_is_not_deleted_whose_guest_has_come_since_the_audit_looked(audited: Audited) -> None:
+    """Its control plane took the move back, and starts the guest here before it ends the migration."""
+    raw, consumer, migration = audited.kit.raw, str(uuid4()), str(uuid4())
+    raw.create_provider(ELSEWHERE)
+    raw.put_inventories(ELSEWHERE.uuid, 0, ELSEWHERE.inventories)
+    audited.kit.schedule(consumer, elsewhere={"VCPU": 1})
+    held = {uuid_of("host"): {"VCPU": 1}}
+    raw.write_allocations(ConsumerAllocations(migration, held, None, "demo", "admin", "MIGRATION"))
+    asked = f"GET /allocations/{migration}"
+    assert audited.kinds() == [("stale migration", migration)]
+    reads = audited.kit.tap.calls.count(asked)
+    audited.kit.tap.calls.clear()
+
+    def starts(call: str) -> None:
+        if audited.kit.tap.calls.count(asked) > reads:
+            audited.guests = (running(consumer, VCPU=1),)
+
+    audited.kit.tap.before = starts
+    report = audited.heal(everything=True)
+    assert not report.healed and audited.guests
+    assert raw.allocations_of(migration).allocations == held
+
+
 def test_an_inventory_that_shrank_is_told_with_its_holders(audited: Audited) -> None:
     held = audited.kit.tracker.claim(request(SRIOV_NET_VF=2)).claim
     nic = audited.kit.raw.read_tree(uuid_of("host")).get(uuid_of("nic0"))
