@@ -1192,14 +1192,14 @@ def test_a_revert_that_waits_for_its_guest_is_done_later_beside_a_move_of_the_sa
 
 def test_a_claim_that_is_asked_for_again_does_not_give_back_what_others_took_out_of_it() -> None:
     """Seed 321608: it is reserved, and a reshape moves what Placement holds."""
-    with Story("a") as story:
-        a = story.host("a")
-        assert a.claims("web1", **WEB).granted
+    with Story() as story:
+        b = story.host("b")
+        assert b.claims("web1", **WEB).granted
         story.narrows_allocation("web1")
         story.waits(130)
         with story.meanwhile():
-            a.reshapes("flat")
-            a.claims("web1", **WEB)
+            b.reshapes("flat")
+            b.claims("web1", **WEB)
             story.answers_come()
         story.comes_to_rest()
         assert story.held("web1").items() < WEB.items()
