@@ -444,7 +444,12 @@ class _Planner:
             self._plan_driver(card, card, wanted.drivers[card])
         if card in wanted.vfs:
             self._plan_vfs(card, wanted.vfs[card])
-        for function, driver in sorted(self._drivers_of_vfs(card).items()):
+        general = self._carving.vf_drivers.get(card)
+        vfs = [function.address for function in self._functions.values() if function.card == card]
+        drivers = dict.fromkeys(vfs, general) if general is not None else {}
+        own = self._on(card, self._carving.drivers)
+        own.pop(card, None)
+        for function, driver in sorted((drivers | own).items()):
             self._plan_driver(card, function, driver)
         if card in wanted.mixed:
             for address in sorted(self._functions):
@@ -459,14 +464,6 @@ class _Planner:
 
     def _on(self, card: str, wanted: Mapping[str, _T]) -> dict[str, _T]:
         return {function: value for function, value in wanted.items() if self._seen.card_of(function) == card}
-
-    def _drivers_of_vfs(self, card: str) -> dict[str, str]:
-        general = self._carving.vf_drivers.get(card)
-        vfs = [function.address for function in self._functions.values() if function.card == card]
-        drivers = dict.fromkeys(vfs, general) if general is not None else {}
-        own = self._on(card, self._carving.drivers)
-        own.pop(card, None)
-        return drivers | own
 
     def _add(self, kind: StepKind, card: str, function: str, value: str, unit: str = "") -> None:
         self.steps.append(Step(kind, card, function, value, unit))

@@ -152,7 +152,12 @@ class KeptNeeds(Generic[T]):
         cannot be written is told in the log once, and tried again at the next call.
         """
         with self._lock:
-            former = self._former()
+            if self._written is None:
+                try:
+                    self._written = self._read()
+                except StateError as error:
+                    self._warn(error.message)
+            former = self._written
             found = look(former)
             if found is None:
                 return
@@ -165,14 +170,6 @@ class KeptNeeds(Generic[T]):
                 self._warn(error.message)
             else:
                 self._written, self._warned = needs, ""
-
-    def _former(self) -> T | None:
-        if self._written is None:
-            try:
-                self._written = self._read()
-            except StateError as error:
-                self._warn(error.message)
-        return self._written
 
     def _is_to_ask_again(self, is_there: Callable[[], bool]) -> bool:
         if is_there():

@@ -169,7 +169,9 @@ class Kernel:
             case StepKind.CREATE_MDEV:
                 self._create_mdev(step)
             case StepKind.REMOVE_MDEV:
-                self._remove_mdev(step)
+                if self._is_mdev(step):
+                    write_text(self._mdevs / _part(UUID, step.unit) / "remove", "1")
+                    self._confirm(lambda: not self._is_mdev(step), "the kernel does not remove the device")
 
     # Reading
 
@@ -288,11 +290,6 @@ class Kernel:
             if not self._is_mdev(step):  # else mdevctl was faster
                 raise
         self._confirm(lambda: self._is_mdev(step), "the kernel does not show the device")
-
-    def _remove_mdev(self, step: Step) -> None:
-        if self._is_mdev(step):
-            write_text(self._mdevs / _part(UUID, step.unit) / "remove", "1")
-            self._confirm(lambda: not self._is_mdev(step), "the kernel does not remove the device")
 
     def _is_mdev(self, step: Step) -> bool:
         return dict(self._existing_mdevs()).get(step.unit) == Mdev(step.function, step.value)

@@ -112,7 +112,15 @@ def _resources(args: Namespace, *, required: bool = True) -> Json:
         if value and not present:
             raise UsageError(f"{option} needs {companion}")
     if args.file is not None:
-        return _from_file(args.file)
+        where = "standard input" if args.file == STANDARD_INPUT else args.file
+        text = read_text_file("claim", args.file)
+        try:
+            body = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"{where} is not JSON: {error}") from error
+        if not isinstance(body, dict):
+            raise UsageError(f"{where} must hold a JSON object, the body of POST /v1/claims")
+        return body
     if args.flavor is not None:
         return _from_flavor(args)
     return _groups(args) if given else {}
@@ -126,17 +134,6 @@ def _consumer(given: str | None) -> str:
     from uuid import uuid4
 
     return str(uuid4())
-
-
-def _from_file(name: str) -> Json:
-    where, text = "standard input" if name == STANDARD_INPUT else name, read_text_file("claim", name)
-    try:
-        body = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(f"{where} is not JSON: {error}") from error
-    if not isinstance(body, dict):
-        raise UsageError(f"{where} must hold a JSON object, the body of POST /v1/claims")
-    return body
 
 
 def _from_flavor(args: Namespace) -> Json:

@@ -65,29 +65,26 @@ class Client:
         """
         activity = f"waiting for the agent: {method} {path.partition('?')[0]}"
         with nullcontext() if self._quiet else waiting(activity):
-            return self._request(method, path, body)
-
-    def _request(self, method: str, path: str, body: Any) -> Any:
-        connection = UnixConnection(self._path, self._timeout_s)
-        headers = {"Connection": "close"}
-        payload = None
-        if body is not None:
-            payload = json.dumps(body).encode()
-            headers["Content-Type"] = "application/json"
-        try:
+            connection = UnixConnection(self._path, self._timeout_s)
+            headers = {"Connection": "close"}
+            payload = None
+            if body is not None:
+                payload = json.dumps(body).encode()
+                headers["Content-Type"] = "application/json"
             try:
-                connection.request(method, path, payload, headers)
-            except (BrokenPipeError, ConnectionResetError):
-                if not connection.connected:
-                    raise
-                # The agent may refuse a request before it has read all of it: read its answer.
-            reply = connection.getresponse()
-            text = reply.read(REPLY_BYTES_MAX)
-        except (OSError, http.client.HTTPException) as error:
-            raise self._unreachable(error, asked=connection.connected) from error
-        finally:
-            connection.close()
-        return self._parsed(method, path, reply.status, text)
+                try:
+                    connection.request(method, path, payload, headers)
+                except (BrokenPipeError, ConnectionResetError):
+                    if not connection.connected:
+                        raise
+                    # The agent may refuse a request before it has read all of it: read its answer.
+                reply = connection.getresponse()
+                text = reply.read(REPLY_BYTES_MAX)
+            except (OSError, http.client.HTTPException) as error:
+                raise self._unreachable(error, asked=connection.connected) from error
+            finally:
+                connection.close()
+            return self._parsed(method, path, reply.status, text)
 
     def _parsed(self, method: str, path: str, status: int, text: bytes) -> Any:
         try:

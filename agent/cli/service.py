@@ -144,8 +144,14 @@ def _installation(args: Namespace) -> list[_Step]:
     executable = Path(sys.argv[0]).absolute()
     check_no_package(args.root)
     check_executable(executable)
+    # The version of systemd here; 0 where it cannot be told.
+    words = _ask("systemctl", "--version").stdout.split()
+    version = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
     wanted = service_files(
-        Sources.find(), executable, _systemd_version(), full_connection=args.full_connection
+        Sources.find(),
+        executable,
+        version,
+        full_connection=args.full_connection,
     )
     steps = [
         _Step(f"write {args.root / file.path}", partial(write, args.root, file))
@@ -208,12 +214,6 @@ def _removal(args: Namespace) -> list[_Step]:
 
 def _state_of(question: str) -> bool:
     return _ask("systemctl", "--quiet", question, UNIT).returncode == 0
-
-
-def _systemd_version() -> int:
-    """The version of systemd here; 0 where it cannot be told."""
-    words = _ask("systemctl", "--version").stdout.split()
-    return int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
 
 
 def _ask(*words: str) -> subprocess.CompletedProcess[str]:

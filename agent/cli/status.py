@@ -421,7 +421,19 @@ def add_reshape_command(add: CommandAdder) -> None:
 def reshape(args: Namespace) -> ExitCode:
     """Do, undo or preview a reshape."""
     if args.dry_run:
-        return _preview(args)
+        if args.offline:
+            from agent.api.views import preview_view
+            from agent.daemon import offline_reshape
+
+            with waiting("looking at the host and at Placement"):
+                preview = preview_view(offline_reshape.preview_reshape(load_settings(args), args.undo))
+        else:
+            query = f"?{urlencode({'undo': args.undo})}" if args.undo is not None else ""
+            preview = client_of(args).get(f"/v1/reshape{query}")
+        show(args, preview, lambda style: preview_lines(preview, style))
+        if preview["refused"]:
+            return ExitCode.REFUSED
+        return ExitCode.DRIFT_FOUND if preview["due"] else ExitCode.DONE
     if args.offline:
         from agent.api.views import reshaped_view
         from agent.daemon import offline_reshape
@@ -442,22 +454,6 @@ def reshape(args: Namespace) -> ExitCode:
 
     show(args, answer, lines)
     return ExitCode.DONE
-
-
-def _preview(args: Namespace) -> ExitCode:
-    if args.offline:
-        from agent.api.views import preview_view
-        from agent.daemon import offline_reshape
-
-        with waiting("looking at the host and at Placement"):
-            preview = preview_view(offline_reshape.preview_reshape(load_settings(args), args.undo))
-    else:
-        query = f"?{urlencode({'undo': args.undo})}" if args.undo is not None else ""
-        preview = client_of(args).get(f"/v1/reshape{query}")
-    show(args, preview, lambda style: preview_lines(preview, style))
-    if preview["refused"]:
-        return ExitCode.REFUSED
-    return ExitCode.DRIFT_FOUND if preview["due"] else ExitCode.DONE
 
 
 def preview_lines(preview: PreviewShape, style: Style) -> Iterator[str]:

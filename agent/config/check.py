@@ -15,7 +15,7 @@ from pathlib import Path
 
 from agent.config.options import driver_classes, with_groups
 from agent.config.settings import PlacementSettings, Settings, read_only_driver, values_of
-from agent.driver import Description, Driver, HostSettings, Topology
+from agent.driver import Driver, HostSettings, Topology
 from agent.durable.errors import obstacle_of
 from agent.durable.files import check_accepts_files
 from agent.errors import NO_DESCRIPTORS, DriverDataError, DriverError, SettingsError, StateError, counted
@@ -193,18 +193,7 @@ def _check_description(settings: Settings, driver: Driver) -> Iterator[str]:
             yield f"the provider config files were not compared with the driver: {why}"
         return
     yield from (sentence.rstrip(".") for sentence in driver.unmatched_options())
-    yield from _spent(host, description)
-    yield from _missing_pages(host, topology)
-    uuids = uuids_of(description, ProviderTree(), NIL_UUID)
-    result = overlay(settings.provider_config, description, uuids)
-    if result.conflicts:
-        raise SettingsError(" ".join(result.conflicts))
-    for entry in result.unmatched:
-        yield f"{entry.where}: this host's driver describes no provider {entry.provider}"
-
-
-def _spent(host: HostSettings, description: Description) -> Iterator[str]:
-    """Notes on what is reserved as a whole, of all providers together."""
+    # Notes on what is reserved as a whole, of all providers together.
     for option, (resource_class, divisor) in _RESERVES.items():
         total = sum(
             provider.inventories[resource_class].total
@@ -214,6 +203,13 @@ def _spent(host: HostSettings, description: Description) -> Iterator[str]:
         reserved = getattr(host, option)
         if total and reserved >= total * divisor:
             yield f"[DEFAULT] {option} = {reserved} leaves nothing of the {total} {resource_class} here"
+    yield from _missing_pages(host, topology)
+    uuids = uuids_of(description, ProviderTree(), NIL_UUID)
+    result = overlay(settings.provider_config, description, uuids)
+    if result.conflicts:
+        raise SettingsError(" ".join(result.conflicts))
+    for entry in result.unmatched:
+        yield f"{entry.where}: this host's driver describes no provider {entry.provider}"
 
 
 def _missing_pages(host: HostSettings, topology: Topology) -> Iterator[str]:

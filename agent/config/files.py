@@ -86,7 +86,23 @@ def read(files: Sequence[Path], options: Options) -> Table:
     for path, sections in parsed:
         _check_known(path, sections, options)
     options = with_groups(options, (group for _, sections in parsed for group in sections))
-    _check_environment(options)
+    # Check that OS_<GROUP>__<OPTION> names an option, if it names one of the agent's groups.
+    by_upper = {group.upper(): group for group in options}
+    for variable in os.environ:
+        group_part, separator, name = variable.removeprefix("OS_").partition("__")
+        group = by_upper.get(group_part)
+        if not variable.startswith("OS_") or not separator or group is None:
+            continue
+        known = [option.dest for option in options[group]]
+        if name.lower() not in known:
+            why = why_refused(group, name.lower())
+            hint = f": {why}" if why else _nearest(name.lower(), known)
+            raise SettingsError(
+                f"The environment variable {variable} names no option of [{group}]{hint}.",
+                file="environment",
+                group=group,
+                option=name.lower(),
+            )
     conf = cfg.ConfigOpts()
     for group, declared in options.items():
         conf.register_opts(declared, group=None if group == "DEFAULT" else group)
@@ -183,26 +199,6 @@ def _refuse_unknown(path: Path, group: str, name: str, options: Options) -> NoRe
     raise SettingsError(f"{path}: [{group}] {fault}.", file=str(path), group=group, option=name)
 
 
-def _check_environment(options: Options) -> None:
-    """Check that OS_<GROUP>__<OPTION> names an option, if it names one of the agent's groups."""
-    by_upper = {group.upper(): group for group in options}
-    for variable in os.environ:
-        group_part, separator, name = variable.removeprefix("OS_").partition("__")
-        group = by_upper.get(group_part)
-        if not variable.startswith("OS_") or not separator or group is None:
-            continue
-        known = [option.dest for option in options[group]]
-        if name.lower() not in known:
-            why = why_refused(group, name.lower())
-            hint = f": {why}" if why else _nearest(name.lower(), known)
-            raise SettingsError(
-                f"The environment variable {variable} names no option of [{group}]{hint}.",
-                file="environment",
-                group=group,
-                option=name.lower(),
-            )
-
-
 def _nearest(name: str, known: Iterable[str]) -> str:
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"; the nearest one is {close[0]!r}" if close else ""
@@ -221,7 +217,26 @@ def _value(conf: Any, group: str, option: Any, parsed: Sequence[tuple[Path, Sect
     if value == "" and option.default is None:
         value = None  # "option =" in a file leaves it unset
     if value is None and option.secret:
-        return _credential(group, option)
+        # A secret from a systemd credential (LoadCredential=GROUP.OPTION), else None. A command that an
+        # operator runs finds it in the service's directories, if it may read them.
+        # Source: https://systemd.io/CREDENTIALS/
+        name = f"{group}.{option.dest}"
+        own_directory = os.environ.get("CREDENTIALS_DIRECTORY")
+        directories = [Path(own_directory)] if own_directory else STORES
+        for path in (directory / name for directory in directories):
+            try:
+                text = path.read_text(encoding="utf-8")
+            except FileNotFoundError:
+                continue
+            except (OSError, UnicodeDecodeError) as error:
+                if not own_directory and isinstance(error, PermissionError):
+                    continue
+                raise SettingsError(
+                    f"The credential {name} cannot be read: {error}.", group=group, option=option.dest
+                ) from error
+            origin = f"credential {name}" if own_directory else f"credential {path}"
+            return Configured(text.removesuffix("\n"), origin, True)
+        return Configured(None, "default", True)
     if option.secret:
         _check_secrecy(group, option, origin)
     return Configured(_frozen(value), origin, bool(option.secret))
@@ -272,30 +287,6 @@ def _check_secrecy(group: str, option: Any, origin: str) -> None:
         group=group,
         option=option.dest,
     )
-
-
-def _credential(group: str, option: Any) -> Configured:
-    """A secret from a systemd credential (LoadCredential=GROUP.OPTION), else None.
-
-    A command that an operator runs finds it in the service's directories, if it may read them.
-    Source: https://systemd.io/CREDENTIALS/
-    """
-    name = f"{group}.{option.dest}"
-    own_directory = os.environ.get("CREDENTIALS_DIRECTORY")
-    for path in [Path(own_directory) / name] if own_directory else [directory / name for directory in STORES]:
-        try:
-            text = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            continue
-        except (OSError, UnicodeDecodeError) as error:
-            if not own_directory and isinstance(error, PermissionError):
-                continue
-            raise SettingsError(
-                f"The credential {name} cannot be read: {error}.", group=group, option=option.dest
-            ) from error
-        origin = f"credential {name}" if own_directory else f"credential {path}"
-        return Configured(text.removesuffix("\n"), origin, True)
-    return Configured(None, "default", True)
 
 
 def _frozen(value: Any) -> Any:

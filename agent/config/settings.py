@@ -45,7 +45,7 @@ from agent.cpuset import format_cpu_set
 from agent.driver import Driver, DriverSettings, HostSettings, ReservedPages, Suggestion, Topology
 from agent.durable.files import is_there
 from agent.errors import SettingsError
-from agent.providers.caps import Caps, parse_caps
+from agent.providers.caps import parse_caps
 from agent.providers.provider_config import ProviderConfig
 
 DEFAULT_FILE = Path("/etc/plimsoll/plimsoll.conf")
@@ -235,7 +235,13 @@ def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
     _check_cpus(settings.driver.host_settings)
     _check_addresses(settings)
     _check_placement(settings.placement)
-    _check_caps(settings.provider_config.caps)
+    caps = settings.provider_config.caps
+    for name, amount in caps.items():
+        unknown = unknown_class(name)
+        if unknown:
+            raise SettingsError(
+                f"[DEFAULT] cap = {name}={amount}: {unknown}", group="DEFAULT", option="cap", value=name
+            )
     return settings
 
 
@@ -368,15 +374,6 @@ def _check_cpus(host: HostSettings) -> None:
             group="DEFAULT",
             option="reserved_host_cpus",
         )
-
-
-def _check_caps(caps: Caps) -> None:
-    for name, amount in caps.items():
-        unknown = unknown_class(name)
-        if unknown:
-            raise SettingsError(
-                f"[DEFAULT] cap = {name}={amount}: {unknown}", group="DEFAULT", option="cap", value=name
-            )
 
 
 def _check_addresses(settings: Settings) -> None:

@@ -169,7 +169,19 @@ class HostAgent:
         self.end_pass(
             self._reconciler.verify(why) if self.condition.fault else self._reconciler.reconcile(why)
         )
-        self._follow_use()
+        # Let claims follow what guests use, if the settings say so; audit the host where that differs anew.
+        # So what is plugged into a guest is a finding at once, and not only at the next audit.
+        if not self._is_known():
+            return
+        try:
+            changed = self._tracker.follow_use(grow=self._settings.claims_grow)
+        except (PlacementUnavailable, StateError) as error:
+            self.report_fault(error)
+            return
+        if self._reconciler.needs_pass:
+            self.request_pass()
+        if changed and self._settings.audit_interval_s:
+            self._run_audit(lambda: self._auditor.audit(in_full=False))
 
     def verify(self) -> None:
         """Run a pass that compares Placement with what the agent wrote; then follow the host's moves.
@@ -190,7 +202,15 @@ class HostAgent:
         report = self._reconciler.verify(why, in_full=in_full)
         self.end_pass(report)
         if report.error is None and not self._is_placement_away():
-            self._follow_moves()
+            # Read what the agents of other hosts did: moves that ended, claims that a migration holds now.
+            # Then look for writes of this agent that Placement executed late.
+            try:
+                self._tracker.follow_moves()
+                self._tracker.watch_doubts()
+            except (PlacementUnavailable, StateError) as error:
+                self.report_fault(error)
+            except (PlacementError, Refused) as error:
+                LOG.error("Moves were not followed: %s", error.message)
         return report
 
     def _reads_back(self) -> bool:
@@ -202,36 +222,6 @@ class HostAgent:
             self.report_fault(error)
             return False
         return True
-
-    def _follow_moves(self) -> None:
-        """Read what the agents of other hosts did: moves that ended, claims that a migration holds now.
-
-        Then look for writes of this agent that Placement executed late.
-        """
-        try:
-            self._tracker.follow_moves()
-            self._tracker.watch_doubts()
-        except (PlacementUnavailable, StateError) as error:
-            self.report_fault(error)
-        except (PlacementError, Refused) as error:
-            LOG.error("Moves were not followed: %s", error.message)
-
-    def _follow_use(self) -> None:
-        """Let claims follow what guests use, if the settings say so; audit the host where that differs anew.
-
-        So what is plugged into a guest is a finding at once, and not only at the next audit.
-        """
-        if not self._is_known():
-            return
-        try:
-            changed = self._tracker.follow_use(grow=self._settings.claims_grow)
-        except (PlacementUnavailable, StateError) as error:
-            self.report_fault(error)
-            return
-        if self._reconciler.needs_pass:
-            self.request_pass()
-        if changed and self._settings.audit_interval_s:
-            self._run_audit(lambda: self._auditor.audit(in_full=False))
 
     def _is_known(self) -> bool:
         """Whether the last pass saw the whole host and Placement; it may have left a reshape undone."""

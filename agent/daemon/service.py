@@ -159,7 +159,11 @@ class Service:
         fields = {"host": current.host, "driver": current.compute_driver, "pid": os.getpid()}
         LOG.info("Starting.", fields=fields)
         self._notifier.status("starting")
-        _prepare(current.state_path)
+        check_state_path(current.state_path)
+        try:  # its parent exists
+            current.state_path.mkdir(mode=STATE_MODE, exist_ok=True)
+        except OSError as error:
+            raise unusable_state_path(current.state_path, error) from error
         journal = Journal.open(current.state_path)
         self._stack.callback(journal.close)
         prepare_place(current.api.socket)
@@ -171,7 +175,16 @@ class Service:
         self._agent.look_at_devices()
         self._agent.write_needs()
         self._agent.is_alive()  # the first heartbeat
-        self._open()
+        # Serve the API and the status, and run the jobs.
+        server = ApiServer(self._operations, self._settings.api.access, self._settings.api.socket)
+        listener = HttpListener(self._agent.host_status, self._settings.http.listen)
+        listener.start()
+        self._stack.callback(listener.stop)
+        server.start()
+        self._jobs.start()
+        # The stack runs backwards: first stop new claims, then passes, then the parts that both use.
+        self._stack.callback(self._jobs.stop)
+        self._stack.callback(server.stop)
 
     def _build_agent(self, journal: Journal, identity: Identity) -> None:
         current = self._settings
@@ -201,18 +214,6 @@ class Service:
         )
         self._stack.callback(reconciler.close)
         self._watch(driver)
-
-    def _open(self) -> None:
-        """Serve the API and the status, and run the jobs."""
-        server = ApiServer(self._operations, self._settings.api.access, self._settings.api.socket)
-        listener = HttpListener(self._agent.host_status, self._settings.http.listen)
-        listener.start()
-        self._stack.callback(listener.stop)
-        server.start()
-        self._jobs.start()
-        # The stack runs backwards: first stop new claims, then passes, then the parts that both use.
-        self._stack.callback(self._jobs.stop)
-        self._stack.callback(server.stop)
 
     def _plan_jobs(self) -> None:
         current = self._settings
@@ -312,27 +313,24 @@ class Service:
             reloaded = settings.reload(self._settings, *self._config)
             if reloaded.settings.driver != self._settings.driver:
                 driver = driver_class(reloaded.settings.compute_driver).create(reloaded.settings.driver)
-            self._apply(reloaded, driver)
+            self._agent.apply_settings(reloaded.settings, driver)
+            self._settings = reloaded.settings
+            journald.configure(
+                reloaded.settings.log.level, reloaded.settings.log.format, reloaded.settings.secrets
+            )
+            if driver is not None:
+                self._watch(driver)
+            self._plan_jobs()
+            self._event("the reload")
+            LOG.info("Reloaded: %s.", ", ".join(reloaded.changed) or "nothing changed")
+            if reloaded.restart:
+                LOG.warning("A restart is necessary to change %s.", ", ".join(reloaded.restart))
         except SettingsError as error:
             if driver is not None:
                 driver.close()
             refused = f"The settings were not reloaded, the running ones stay in force: {error.message}"
             LOG.error("%s", refused)
         self._notifier.ready(f"{self._status()}. {refused}" if refused else self._status())
-
-    def _apply(self, reloaded: settings.Reloaded, driver: Driver | None) -> None:
-        self._agent.apply_settings(reloaded.settings, driver)
-        self._settings = reloaded.settings
-        journald.configure(
-            reloaded.settings.log.level, reloaded.settings.log.format, reloaded.settings.secrets
-        )
-        if driver is not None:
-            self._watch(driver)
-        self._plan_jobs()
-        self._event("the reload")
-        LOG.info("Reloaded: %s.", ", ".join(reloaded.changed) or "nothing changed")
-        if reloaded.restart:
-            LOG.warning("A restart is necessary to change %s.", ", ".join(reloaded.restart))
 
 
 def _identity(loaded: Settings, journal: Journal) -> Identity:
@@ -348,15 +346,6 @@ def _identity(loaded: Settings, journal: Journal) -> Identity:
             )
         journal.remember_host(identity.uuid)
     return identity
-
-
-def _prepare(state_path: Path) -> None:
-    """Check the state directory; create it if its parent exists. Raises StateError."""
-    check_state_path(state_path)
-    try:
-        state_path.mkdir(mode=STATE_MODE, exist_ok=True)
-    except OSError as error:
-        raise unusable_state_path(state_path, error) from error
 
 
 THREADS = 6

@@ -144,7 +144,16 @@ def checks_as(
         ended = yield from _told(reading, time.monotonic() + within_s)
     finally:
         os.close(reading)
-        code = _end(child)
+        # End the process. Its exit code is None if it was killed, or is not gone at once.
+        process = os.pidfd_open(child)
+        try:
+            if not select.select([process], [], [], END_S)[0]:
+                signal.pidfd_send_signal(process, signal.SIGKILL)
+                select.select([process], [], [], END_S)
+        finally:
+            os.close(process)
+        gone, status = os.waitpid(child, os.WNOHANG)
+        code = os.waitstatus_to_exitcode(status) if gone else None
     if ended and code == 0:
         return
     outcome = "ended without a result" if ended else f"did not end within {within_s:g} s"
@@ -165,19 +174,6 @@ def _told(reading: int, ends_at: float) -> Generator[DoctorCheck, None, bool]:
         *lines, begun = (begun + content).split(b"\n")
         yield from (DoctorCheck.from_json(json.loads(line)) for line in lines)
     return False
-
-
-def _end(child: int) -> int | None:
-    """End the process and return its exit code; None if it was killed, or is not gone at once."""
-    process = os.pidfd_open(child)
-    try:
-        if not select.select([process], [], [], END_S)[0]:
-            signal.pidfd_send_signal(process, signal.SIGKILL)
-            select.select([process], [], [], END_S)
-    finally:
-        os.close(process)
-    gone, status = os.waitpid(child, os.WNOHANG)
-    return os.waitstatus_to_exitcode(status) if gone else None
 
 
 def _run_child(user: pwd.struct_passwd, checks: Callable[[], Iterable[DoctorCheck]], writing: int) -> None:
@@ -457,7 +453,19 @@ def check_hypervisor(settings: Settings) -> Iterator[DoctorCheck]:
             )
     if name == "libvirt":
         yield from check_rights(settings)
-        yield from _kernel(settings)
+        if not KVM.exists():
+            yield warning(
+                "kvm",
+                f"{KVM} does not exist: guests are emulated, and slow.",
+                "Enable virtualisation in the firmware, and load kvm_intel or kvm_amd.",
+            )
+        wants_devices = bool(settings.driver.options.get("pci", {}).get("device_spec"))
+        if wants_devices and not (IOMMU_GROUPS.is_dir() and any(IOMMU_GROUPS.iterdir())):
+            yield warning(
+                "iommu",
+                "[pci] device_spec names devices for guests, but the kernel has no IOMMU groups.",
+                "Enable VT-d or AMD-Vi in the firmware, and boot with intel_iommu=on if the kernel needs it.",
+            )
 
 
 def _answers(name: str, driver: Driver) -> DoctorCheck:
@@ -549,22 +557,6 @@ def check_rights(settings: Settings) -> Iterator[DoctorCheck]:
         f"To have these: usermod -aG {GROUP} {user.pw_name} && systemctl restart plimsoll-agent (the agent "
         "may then manage all guests). Otherwise, set [libvirt] full_connection = false.",
     )
-
-
-def _kernel(settings: Settings) -> Iterator[DoctorCheck]:
-    if not KVM.exists():
-        yield warning(
-            "kvm",
-            f"{KVM} does not exist: guests are emulated, and slow.",
-            "Enable virtualisation in the firmware, and load kvm_intel or kvm_amd.",
-        )
-    wants_devices = bool(settings.driver.options.get("pci", {}).get("device_spec"))
-    if wants_devices and not (IOMMU_GROUPS.is_dir() and any(IOMMU_GROUPS.iterdir())):
-        yield warning(
-            "iommu",
-            "[pci] device_spec names devices for guests, but the kernel has no IOMMU groups.",
-            "Enable VT-d or AMD-Vi in the firmware, and boot with intel_iommu=on if the kernel needs it.",
-        )
 
 
 def check_cpu_power(settings: Settings, cpus: Path = CPUS) -> Iterator[DoctorCheck]:

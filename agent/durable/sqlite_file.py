@@ -81,7 +81,12 @@ class Ballast:
         After any other error there is no ballast; the log has the reason.
         """
         try:
-            self._allocate()
+            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                if os.fstat(descriptor).st_blocks * 512 < self._size_bytes:
+                    os.posix_fallocate(descriptor, 0, self._size_bytes)
+            finally:
+                os.close(descriptor)
         except OSError as error:
             # A partial ballast is worse than none: it occupies the last free space.
             self.drop()
@@ -98,14 +103,6 @@ class Ballast:
             self._path.unlink(missing_ok=True)
         except OSError as error:
             LOG.warning("Cannot remove %s to free its space: %s", self._path, error)
-
-    def _allocate(self) -> None:
-        descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            if os.fstat(descriptor).st_blocks * 512 < self._size_bytes:
-                os.posix_fallocate(descriptor, 0, self._size_bytes)
-        finally:
-            os.close(descriptor)
 
 
 LOG_BYTES = 1 << 20
@@ -391,9 +388,6 @@ class SqliteFile:
             failure = DatabaseError(self.path, f"{self.path}: the write failed unexpectedly ({error!r}).")
             failure.__cause__ = error
             return failure
-        return self._publish()
-
-    def _publish(self) -> DatabaseError | None:
         try:
             for participant in self._participants:
                 participant.publish()
@@ -485,7 +479,14 @@ def _connect(path: Path, application_id: int, migrations: Sequence[str]) -> sqli
         if 0 < version < len(migrations):
             _back_up(connection, path, version)
         for number, script in enumerate(migrations[version:], start=version + 1):
-            _migrate(connection, script, number)
+            try:
+                connection.executescript(
+                    f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT;"
+                )
+            except sqlite3.Error:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
     except BaseException as error:
         connection.close()
         if isinstance(error, sqlite3.OperationalError) and is_disk_full(path):
@@ -555,15 +556,6 @@ def _set_up(connection: sqlite3.Connection, path: Path, application_id: int) -> 
             current = connection.execute(f"PRAGMA {pragma}").fetchone()[0]
         if current != value:
             raise DatabaseUnwritable(path, f"PRAGMA {pragma} stays at {current} instead of {value}")
-
-
-def _migrate(connection: sqlite3.Connection, script: str, number: int) -> None:
-    try:
-        connection.executescript(f"BEGIN IMMEDIATE; {script}; PRAGMA user_version = {number}; COMMIT;")
-    except sqlite3.Error:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 def _back_up(connection: sqlite3.Connection, path: Path, version: int) -> None:

@@ -154,7 +154,9 @@ class GuestAdmission:
             return demand_of(incoming, wanted), claim is not None and self._covers(claim, wanted, move)
 
         claim, was_held = self._tracker.admit(guest.uuid, decide)
-        return _verdict(GateOutcome.HELD if was_held else GateOutcome.CLAIMED, claim)
+        outcome = GateOutcome.HELD if was_held else GateOutcome.CLAIMED
+        held = f"{label(claim.request)} holds {amounts_text(claim.request.resources)}"
+        return GateVerdict(outcome, claim.consumer, held)
 
     def request_for(self, guest: Guest) -> DomainRequest:
         """The request for the guest's domain.
@@ -248,11 +250,6 @@ class GuestAdmission:
 def demand_of(guest: Guest, wanted: DomainRequest) -> GuestDemand:
     """The demand of the guest whose domain was read as `wanted`."""
     return GuestDemand(guest, wanted.request, Restriction(wanted.named, bound=wanted.bound))
-
-
-def _verdict(outcome: GateOutcome, claim: Claim) -> GateVerdict:
-    amounts = amounts_text(claim.request.resources)
-    return GateVerdict(outcome, claim.consumer, f"{label(claim.request)} holds {amounts}")
 
 
 def _not_covered(claim: Claim, wanted: DomainRequest) -> ClaimConflict:
@@ -485,8 +482,14 @@ class Gate:
                 return self._come_in(self._check_devices(call.xml, self._read(call.xml)))
             case "release", "end":
                 guest = self._read(call.xml)
-                down = power_down(guest, settings, self._others(guest), self._claims_of_others(guest))
-                return replace(self._leave(guest), cpu_power=down)
+                others = [row for row in self._tracker.rows().values() if row.instance != guest.uuid]
+                guests = [row.guest for row in others if row.guest is not None]
+                present = [other for other in guests if other.state not in ABSENT]
+                claims = [claim for row in others for claim in row.claimed.values()]
+                down = power_down(guest, settings, present, claims)
+                self._expected.end(guest.uuid)
+                ended = f"{guest.name} ({guest.uuid}) has ended"
+                return GateVerdict(GateOutcome.NOTED, guest.uuid, ended, cpu_power=down)
         return GateVerdict(
             GateOutcome.IGNORED, None, f"the gate does nothing at {call.operation} {call.sub_operation}"
         )
@@ -544,16 +547,6 @@ class Gate:
                 )
         return guest
 
-    def _others(self, guest: Guest) -> list[Guest]:
-        """The other guests that are here."""
-        rows = self._tracker.rows().values()
-        present = [row.guest for row in rows if row.guest is not None and row.instance != guest.uuid]
-        return [other for other in present if other.state not in ABSENT]
-
-    def _claims_of_others(self, guest: Guest) -> list[Claim]:
-        rows = self._tracker.rows().values()
-        return [claim for row in rows if row.instance != guest.uuid for claim in row.claimed.values()]
-
     def _start(self, guest: Guest) -> GateVerdict:
         self._expected.let_in(guest.uuid)
         return self._admission.admit(guest)
@@ -561,7 +554,15 @@ class Gate:
     def _come_in(self, guest: Guest) -> GateVerdict:
         """Begin a move if the instance has an allocation on another host; otherwise the guest just starts."""
         self._expected.let_in(guest.uuid)
-        self._end_former_move(guest.uuid)
+        # End a former move that waits only until its guest has left this host. It has left: libvirt lets no
+        # guest come in that already runs here.
+        self._tracker.forget_guest(guest.uuid)
+        for move in self._tracker.moves().values():
+            if move.instance != guest.uuid or move.ended:
+                continue
+            waits = move.state in (MoveState.REVERTING, MoveState.LEAVING, MoveState.CONFIRMING)
+            if waits and not self._tracker.is_placement_paused():
+                self._tracker.deliver()
         if self._tracker.claim_of(guest.uuid) is not None:
             return self._start(guest)
         placed = self._client.allocations_of(guest.uuid)
@@ -578,23 +579,6 @@ class Gate:
         return GateVerdict(
             GateOutcome.MOVING, guest.uuid, f"{label(wanted.request)} comes in by migration {move.migration}"
         )
-
-    def _end_former_move(self, instance: str) -> None:
-        """End a former move that waits only until its guest has left this host.
-
-        It has left: libvirt lets no guest come in that already runs here.
-        """
-        self._tracker.forget_guest(instance)
-        for move in self._tracker.moves().values():
-            if move.instance != instance or move.ended:
-                continue
-            waits = move.state in (MoveState.REVERTING, MoveState.LEAVING, MoveState.CONFIRMING)
-            if waits and not self._tracker.is_placement_paused():
-                self._tracker.deliver()
-
-    def _leave(self, guest: Guest) -> GateVerdict:
-        self._expected.end(guest.uuid)
-        return GateVerdict(GateOutcome.NOTED, guest.uuid, f"{guest.name} ({guest.uuid}) has ended")
 
 
 class MissedGuests:

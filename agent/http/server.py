@@ -444,7 +444,10 @@ class _Connections(connections.ConnectionManager):
             except OSError as error:
                 if error.errno not in NO_DESCRIPTORS:
                     raise
-                if self._is_anyone_there():
+                # accept(2) looks for a free descriptor before it looks for a client: is one waiting?
+                listening = select.poll()
+                listening.register(self.server.socket, select.POLLIN)
+                if listening.poll(0):
                     self._tell_lack()
                     if not self._make_place():
                         time.sleep(_FULL_PAUSE_S)  # the threads have all others
@@ -462,12 +465,6 @@ class _Connections(connections.ConnectionManager):
                 self._tell_lack()
                 self._make_place()  # unless it is the only one
             self.server.process_conn(conn)
-
-    def _is_anyone_there(self) -> bool:
-        """Whether a client waits: accept(2) looks for a free descriptor before it looks for a client."""
-        listening = select.poll()
-        listening.register(self.server.socket, select.POLLIN)
-        return bool(listening.poll(0))
 
     def _tell_lack(self) -> None:
         """Log once in TELL_INTERVAL_S, for all clients together, that the process runs out of descriptors."""
@@ -745,7 +742,12 @@ class Listener:
         stopper = threading.Thread(target=self._server.stop, name=f"{self._name} stop", daemon=True)
         stopper.start()
         stopper.join(WAKE_AFTER_S)
-        self._wake()
+        # Connect once: cheroot notices a stop when a connection arrives, or after its idle interval.
+        with suppress(OSError):
+            if self._path is not None:
+                unix_socket.connect(self._path).close()
+            else:
+                socket.create_connection(self._server.bind_addr[:2], unix_socket.CONNECT_TIMEOUT_S).close()
         patience_s = 2 * self._server.limits.stop_timeout_s
         stopper.join(patience_s)
         if stopper.is_alive():
@@ -755,14 +757,6 @@ class Listener:
             with suppress(FileNotFoundError):
                 if _inode(self._path) == self._inode:  # a successor's file stays
                     self._path.unlink()
-
-    def _wake(self) -> None:
-        """Connect once: cheroot notices a stop when a connection arrives, or after its idle interval."""
-        with suppress(OSError):
-            if self._path is not None:
-                unix_socket.connect(self._path).close()
-            else:
-                socket.create_connection(self._server.bind_addr[:2], unix_socket.CONNECT_TIMEOUT_S).close()
 
 
 def stop_all(listeners: Sequence[Listener]) -> None:

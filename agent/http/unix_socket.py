@@ -32,7 +32,23 @@ def listen(path: Path, backlog: int) -> socket.socket:
     """
     try:
         remove_stale(path)
-        return _listen(path, backlog)
+        # No longer than the path: a socket's has 107 bytes at most.
+        draft = path.with_name(path.name[:-1] + "~")
+        draft.unlink(missing_ok=True)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            # The file gets the descriptor's mode without the umask's bits: it is never wider than 0660.
+            os.fchmod(listener.fileno(), SOCKET_MODE)
+            listener.bind(str(draft))
+            draft.chmod(SOCKET_MODE)
+            listener.listen(backlog)
+            draft.rename(path)  # a client that sees the path can connect
+        except OSError:
+            listener.close()
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
+            raise
+        return listener
     except OSError as error:
         raise listen_error(error) from error
 
@@ -40,25 +56,6 @@ def listen(path: Path, backlog: int) -> socket.socket:
 def listen_error(error: OSError) -> ListenError:
     """The error of this room for one of the kernel."""
     return OutOfDescriptors() if error.errno in NO_DESCRIPTORS else ListenError(str(error.strerror or error))
-
-
-def _listen(path: Path, backlog: int) -> socket.socket:
-    draft = path.with_name(path.name[:-1] + "~")  # no longer than the path: a socket's has 107 bytes at most
-    draft.unlink(missing_ok=True)
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-    try:
-        # The file gets the descriptor's mode without the umask's bits: it is never wider than 0660.
-        os.fchmod(listener.fileno(), SOCKET_MODE)
-        listener.bind(str(draft))
-        draft.chmod(SOCKET_MODE)
-        listener.listen(backlog)
-        draft.rename(path)  # a client that sees the path can connect
-    except OSError:
-        listener.close()
-        with suppress(OSError):
-            draft.unlink(missing_ok=True)
-        raise
-    return listener
 
 
 def sockets_of(pid: int) -> Iterator[Path]:

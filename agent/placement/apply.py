@@ -197,9 +197,18 @@ class _Writer:
             case CreateProvider():
                 self._providers[operation.provider] = self._create(operation)
             case RenameProvider():
-                self._providers[operation.provider] = self._rename(operation)
+                try:
+                    self._client.rename_provider(operation.provider, operation.after)
+                except PlacementError as error:
+                    if error.placement_code != DUPLICATE_NAME:
+                        raise
+                    raise self._name_taken(operation.after) from error
+                renamed = replace(self._providers[operation.provider], name=operation.after)
+                self._providers[operation.provider] = renamed
             case MoveProvider():
-                self._providers[operation.provider] = self._move(operation)
+                self._client.reparent_provider(operation.provider, operation.name, operation.after)
+                moved = replace(self._providers[operation.provider], parent=operation.after)
+                self._providers[operation.provider] = moved
             case DeleteProvider():
                 self._client.delete_provider(operation.provider)
                 del self._providers[operation.provider]
@@ -226,19 +235,6 @@ class _Writer:
                 ) from error
             self._read_again(twin.uuid)
             return self._client.read_provider(twin)  # created by a request whose answer was lost
-
-    def _rename(self, operation: RenameProvider) -> Provider:
-        try:
-            self._client.rename_provider(operation.provider, operation.after)
-        except PlacementError as error:
-            if error.placement_code != DUPLICATE_NAME:
-                raise
-            raise self._name_taken(operation.after) from error
-        return replace(self._providers[operation.provider], name=operation.after)
-
-    def _move(self, operation: MoveProvider) -> Provider:
-        self._client.reparent_provider(operation.provider, operation.name, operation.after)
-        return replace(self._providers[operation.provider], parent=operation.after)
 
     def _name_taken(self, name: str) -> PlacementError | IdentityError:
         holder = self._client.find_provider(name=name)
@@ -268,7 +264,8 @@ class _Writer:
                     self._providers[operation.provider] = self._client.read_provider(known)
                 current = self._providers[operation.provider]
                 wanted = with_contents(current, _merged(operation, current))
-                if _same_contents(current, wanted):
+                names_differ = (current.traits, current.aggregates) != (wanted.traits, wanted.aggregates)
+                if not names_differ and same_inventories(current.inventories, wanted.inventories):
                     return current
                 try:
                     return replace(wanted, generation=self._with_names(partial(self._put, operation, wanted)))
@@ -291,12 +288,6 @@ class _Writer:
                 generation = self._client.put_inventories(wanted.uuid, generation, wanted.inventories)
                 self._verified.update(map(CreateResourceClass, wanted.inventories))
         return generation
-
-
-def _same_contents(one: Provider, other: Provider) -> bool:
-    return (one.traits, one.aggregates) == (other.traits, other.aggregates) and same_inventories(
-        one.inventories, other.inventories
-    )
 
 
 def _merged(operation: ContentsOperation, current: Provider) -> ContentsOperation:

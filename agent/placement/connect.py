@@ -60,8 +60,8 @@ def check_options(kind: str, options: Mapping[str, Any], to_be_made: Path | None
 
 def _embedded(state_dir: Path, options: Mapping[str, Any]) -> Transport:
     from agent.durable.errors import DatabaseError
-    from agent.placement.connect import EmbeddedTransport
     from agent.placement.embedded.core import Core
+    from agent.placement.embedded.http.auth import ServeError
 
     try:
         core = Core.open(state_dir)
@@ -70,21 +70,15 @@ def _embedded(state_dir: Path, options: Mapping[str, Any]) -> Transport:
     if not options.get("serve"):
         return EmbeddedTransport(core)
     try:
-        return EmbeddedTransport(core, _start_server(core, options))
+        server = _server(core, options)
+        try:
+            server.start()
+        except ServeError as error:
+            raise _not_served(error) from error
     except BaseException:
         core.close()
         raise
-
-
-def _start_server(core: Any, options: Mapping[str, Any]) -> Any:
-    from agent.placement.embedded.http.auth import ServeError
-
-    server = _server(core, options)
-    try:
-        server.start()
-    except ServeError as error:
-        raise _not_served(error) from error
-    return server
+    return EmbeddedTransport(core, server)
 
 
 def _server(core: Any, options: Mapping[str, Any]) -> Any:

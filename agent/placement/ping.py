@@ -110,14 +110,10 @@ def _lacking(transport: Transport, client: PlacementClient) -> list[str]:
         for version, loss in _OPTIONAL_MICROVERSIONS.items()
         if not client.speaks(version)
     ]
-    if _has_usages_defect(transport, client.microversion):
+    reply = transport.request("GET", "/usages?project_id=plimsoll", microversion=client.microversion)
+    if reply.status == INTERNAL_ERROR:
         lacking.append(USAGES_DEFECT)
     return lacking + [right for path, right in _RIGHTS.items() if not _may_post(transport, path)]
-
-
-def _has_usages_defect(transport: Transport, microversion: str) -> bool:
-    reply = transport.request("GET", "/usages?project_id=plimsoll", microversion=microversion)
-    return reply.status == INTERNAL_ERROR
 
 
 def _may_post(transport: Transport, path: str) -> bool:

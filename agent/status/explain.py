@@ -68,11 +68,15 @@ def explain(known: ExplainSources, word: str) -> tuple[ExplainedItem, ...]:
     items = (
         *(_explain_consumer(known, uuid) for uuid in _matching_consumers(known.overview, wanted)),
         *(
-            _explain_provider(known, provider)
+            ExplainedItem("provider", provider.uuid, provider.name, tuple(_provider_lines(known, provider)))
             for provider in known.overview.tree
             if lower in _provider_names(known, provider) or _begins(provider.uuid, lower)
         ),
-        *(_explain_class(known, name) for name in _classes(known.overview) if name == wanted.upper()),
+        *(
+            ExplainedItem("resource class", name, name, tuple(_class_lines(known, name)))
+            for name in sorted({name for provider in known.overview.tree for name in provider.inventories})
+            if name == wanted.upper()
+        ),
         *(_explain_unit(known, *unit) for unit in _units(known.overview) if lower in _unit_names(*unit)),
         *(_explain_reshape(known, receipt) for receipt in known.receipts if _begins(receipt.id, lower)),
     )
@@ -105,10 +109,6 @@ def _consumers(overview: Overview) -> set[str]:
     return {*(guest.uuid for guest in overview.guests), *overview.claims, *overview.others, *moving}
 
 
-def _classes(overview: Overview) -> list[str]:
-    return sorted({name for provider in overview.tree for name in provider.inventories})
-
-
 def _provider_names(known: ExplainSources, provider: Provider) -> tuple[str, ...]:
     device = known.devices.get(provider.uuid, "")
     address = device.partition(":")[2]
@@ -134,7 +134,15 @@ def _unit_names(_: str, name: str, unit: str) -> tuple[str, str]:
 
 
 def _unknown(known: ExplainSources, wanted: str) -> UnknownConsumer:
-    near = _similar_names(known, wanted)
+    overview = known.overview
+    names = {
+        name for provider in overview.tree for name in (provider.name, *_provider_names(known, provider))
+    }
+    names |= {name for uuid in _consumers(overview) for name in (uuid, overview.name_of(uuid)) if name}
+    names |= {unit for _, _, unit in _units(overview)} | {receipt.id for receipt in known.receipts}
+    containing = sorted(name for name in names if wanted and wanted.lower() in name.lower())
+    similar = get_close_matches(wanted, sorted(names), NEAR_MAX, NEAR_CUTOFF)
+    near = list(dict.fromkeys((*containing, *similar)))[:NEAR_MAX]
     hint = (
         f"Did you mean {' or '.join(near)}?"
         if near
@@ -146,18 +154,6 @@ def _unknown(known: ExplainSources, wanted: str) -> UnknownConsumer:
         asked=wanted,
         near=near,
     )
-
-
-def _similar_names(known: ExplainSources, wanted: str) -> list[str]:
-    overview = known.overview
-    names = {
-        name for provider in overview.tree for name in (provider.name, *_provider_names(known, provider))
-    }
-    names |= {name for uuid in _consumers(overview) for name in (uuid, overview.name_of(uuid)) if name}
-    names |= {unit for _, _, unit in _units(overview)} | {receipt.id for receipt in known.receipts}
-    containing = sorted(name for name in names if wanted and wanted.lower() in name.lower())
-    similar = get_close_matches(wanted, sorted(names), NEAR_MAX, NEAR_CUTOFF)
-    return list(dict.fromkeys((*containing, *similar)))[:NEAR_MAX]
 
 
 # Sentences
@@ -259,10 +255,6 @@ def _move_line(overview: Overview, move: Move, uuid: str) -> str:
     return f"{what}. The migration holds {held or 'nothing on this host'}."
 
 
-def _explain_provider(known: ExplainSources, provider: Provider) -> ExplainedItem:
-    return ExplainedItem("provider", provider.uuid, provider.name, tuple(_provider_lines(known, provider)))
-
-
 def _provider_lines(known: ExplainSources, provider: Provider) -> Iterator[str]:
     overview = known.overview
     device = known.devices.get(provider.uuid)
@@ -309,10 +301,6 @@ def _holders(overview: Overview, uuid: str) -> Iterator[str]:
         if uuid in allocations:
             held = ", ".join(f"{amount} {name}" for name, amount in sorted(allocations[uuid].items()))
             yield f"{_called(overview, consumer)} holds {held}, by an allocation that another client wrote."
-
-
-def _explain_class(known: ExplainSources, name: str) -> ExplainedItem:
-    return ExplainedItem("resource class", name, name, tuple(_class_lines(known, name)))
 
 
 def _class_lines(known: ExplainSources, name: str) -> Iterator[str]:

@@ -66,11 +66,15 @@ class HealthInputs:
 
 def judge_health(inputs: HealthInputs) -> Health:
     """All checks, those of /livez and those of /readyz."""
-    return Health(str(inputs.state), _live(inputs), _ready(inputs))
+    fault = inputs.fault
 
+    def in_order(concern: str) -> HealthCheck:
+        failed = fault is not None and fault.concern == concern
+        return _check(concern, not failed, fault.sentence if fault else "")
 
-def _live(inputs: HealthInputs) -> tuple[HealthCheck, ...]:
-    return (
+    state = in_order("agent")
+    written = state.ok and inputs.writable
+    live = (
         _check(
             "loop",
             inputs.beat_age_s < LOOP_LATE_S,
@@ -82,18 +86,7 @@ def _live(inputs: HealthInputs) -> tuple[HealthCheck, ...]:
             f"A pass has been running for {inputs.pass_s:.0f} s; restart the agent.",
         ),
     )
-
-
-def _ready(inputs: HealthInputs) -> tuple[HealthCheck, ...]:
-    fault = inputs.fault
-
-    def in_order(concern: str) -> HealthCheck:
-        failed = fault is not None and fault.concern == concern
-        return _check(concern, not failed, fault.sentence if fault else "")
-
-    state = in_order("agent")
-    written = state.ok and inputs.writable
-    return (
+    ready = (
         _check("inventory", inputs.seen_host, "The driver has not delivered a full inventory yet."),
         in_order("driver"),
         in_order("placement"),
@@ -103,6 +96,7 @@ def _ready(inputs: HealthInputs) -> tuple[HealthCheck, ...]:
         ),
         _check("claims", inputs.closed is None, f"Claims are closed: {inputs.closed}."),
     )
+    return Health(str(inputs.state), live, ready)
 
 
 def _check(name: str, ok: bool, reason: str) -> HealthCheck:
@@ -211,10 +205,7 @@ class AgentStatus:
     def record_pass(self, report: PassReport) -> None:
         """A pass ended."""
         self._last_pass, self._pass_ended = report, self._timer()
-        self._remember_names()
-
-    def _remember_names(self) -> None:
-        """Have the journal know by which name people know a guest whose claim has another name, or none."""
+        # Have the journal know by which name people know a guest whose claim has another name, or none.
         claims = self._tracker.claims()
         names = {
             guest.uuid: guest.name
@@ -239,9 +230,6 @@ class AgentStatus:
         """After a fault, the next pass comes in so many seconds; None: there is no fault."""
         self._next_try = None if delay_s is None else self._timer() + delay_s
 
-    def _next_try_at(self) -> float | None:
-        return None if self._next_try is None else self._clock() + max(0.0, self._next_try - self._timer())
-
     @property
     def is_audited(self) -> bool:
         """Whether an audit has ended since the start."""
@@ -260,6 +248,9 @@ class AgentStatus:
         gate = GateEffect()
         if self._gate_paths is not None:
             gate = read_effect(self._gate_paths, None if paused else closed, self._socket)
+        next_try = self._next_try
+        if next_try is not None:
+            next_try = self._clock() + max(0.0, next_try - self._timer())
         return Status(
             self._identity.name,
             self._identity.uuid,
@@ -282,7 +273,7 @@ class AgentStatus:
             gate=gate,
             pause=pause,
             last_pass=self._last_pass,
-            next_try=self._next_try_at(),
+            next_try=next_try,
             findings=len(self._auditor.last.left),
             audited=self._audited_at,
         )

@@ -139,9 +139,35 @@ CONCERNS = ("agent", "driver", "identity", "placement", "reshape")
 def gauges(overview: Overview) -> Iterator[GaugeMetricFamily]:
     """All gauges of the agent, with all their labels; docs/seeing.md lists them."""
     yield from _agent(overview)
-    yield from _inventory(overview)
+    labels = ("provider", "resource_class")
+    size, reserved, capacity, used = (
+        GaugeMetricFamily(f"plimsoll_inventory_{name}", text, labels=labels)
+        for name, text in (
+            ("size", "The total, in the unit of the resource class."),
+            ("reserved", "The part of it that is not for guests."),
+            ("capacity", "What guests may use: (total - reserved) * allocation ratio."),
+            ("used", "What all consumers use, as of the last pass and the claims since."),
+        )
+    )
+    for provider in overview.tree:
+        used_here = overview.used.get(provider.uuid, {})
+        for name in sorted({*provider.inventories, *(name for name, amount in used_here.items() if amount)}):
+            labels_here = (provider.name, name)
+            inventory = provider.inventories.get(name)
+            size.add_metric(labels_here, inventory.total if inventory else 0)
+            reserved.add_metric(labels_here, inventory.reserved if inventory else 0)
+            capacity.add_metric(labels_here, inventory.capacity if inventory else 0)
+            used.add_metric(labels_here, used_here.get(name, 0))
+    yield _gauge("providers", "Resource providers in the host's tree.", len(overview.tree))
+    yield from (size, reserved, capacity, used)
     yield from _instances(overview)
-    yield _one_hot("audit_findings", "What the last audit found.", "kind", KIND_NAMES, _kinds(overview))
+    yield _one_hot(
+        "audit_findings",
+        "What the last audit found.",
+        "kind",
+        KIND_NAMES,
+        Tally(finding.kind for finding in overview.findings),
+    )
     yield _one_hot(
         "unhealthy_devices",
         "Devices that are not well, by symptom; one with several symptoms counts for each.",
@@ -202,30 +228,6 @@ def _agent(overview: Overview) -> Iterator[GaugeMetricFamily]:
     yield _gauge("last_audit_timestamp_seconds", "When the last audit ended.", status.audited)
 
 
-def _inventory(overview: Overview) -> Iterator[GaugeMetricFamily]:
-    labels = ("provider", "resource_class")
-    size, reserved, capacity, used = (
-        GaugeMetricFamily(f"plimsoll_inventory_{name}", text, labels=labels)
-        for name, text in (
-            ("size", "The total, in the unit of the resource class."),
-            ("reserved", "The part of it that is not for guests."),
-            ("capacity", "What guests may use: (total - reserved) * allocation ratio."),
-            ("used", "What all consumers use, as of the last pass and the claims since."),
-        )
-    )
-    for provider in overview.tree:
-        used_here = overview.used.get(provider.uuid, {})
-        for name in sorted({*provider.inventories, *(name for name, amount in used_here.items() if amount)}):
-            labels_here = (provider.name, name)
-            inventory = provider.inventories.get(name)
-            size.add_metric(labels_here, inventory.total if inventory else 0)
-            reserved.add_metric(labels_here, inventory.reserved if inventory else 0)
-            capacity.add_metric(labels_here, inventory.capacity if inventory else 0)
-            used.add_metric(labels_here, used_here.get(name, 0))
-    yield _gauge("providers", "Resource providers in the host's tree.", len(overview.tree))
-    yield from (size, reserved, capacity, used)
-
-
 def _instances(overview: Overview) -> Iterator[GaugeMetricFamily]:
     guests = Tally(guest.state.value for guest in overview.guests)
     yield _one_hot("guests", "Guests on this host.", "state", GuestState, guests)
@@ -251,10 +253,6 @@ def _instances(overview: Overview) -> Iterator[GaugeMetricFamily]:
     for move_labels, number in sorted(counted.items()):
         moves.add_metric(move_labels, number)
     yield moves
-
-
-def _kinds(overview: Overview) -> Mapping[str, int]:
-    return Tally(finding.kind for finding in overview.findings)
 
 
 def _gauge(name: str, text: str, value: float | None) -> GaugeMetricFamily:

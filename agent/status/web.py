@@ -241,13 +241,9 @@ def _bars(overview: Overview, provider: Provider) -> Iterator[Bar]:
             capacity,
             round(100 * (used - unclaimed) / whole, 1),
             round(100 * unclaimed / whole, 1),
-            _level(share),
+            "full" if share >= 1 else "high" if share > NEARLY_FULL else "some",
             ", ".join(notes),
         )
-
-
-def _level(share: float) -> str:
-    return "full" if share >= 1 else "high" if share > NEARLY_FULL else "some"
 
 
 # Guests and claims

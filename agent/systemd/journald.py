@@ -65,14 +65,11 @@ class JournalHandler(logging.Handler):
         try:
             self._socket.send(data)
         except ConnectionError:  # the journal may have been restarted
-            self._send_again(data, record)
-        except OSError:
-            self._fallback.handle(record)
-
-    def _send_again(self, data: bytes, record: logging.LogRecord) -> None:
-        try:
-            self._socket.connect(self._path)
-            self._socket.send(data)
+            try:
+                self._socket.connect(self._path)
+                self._socket.send(data)
+            except OSError:
+                self._fallback.handle(record)
         except OSError:
             self._fallback.handle(record)
 
@@ -93,7 +90,11 @@ class JournalHandler(logging.Handler):
         yield "CODE_FUNC", record.funcName
         if fields.get("event") in MESSAGE_IDS:
             yield "MESSAGE_ID", MESSAGE_IDS[fields["event"]]
-        yield from _journal_fields(fields)
+        # The fields of the log call: CONSUMER, PROVIDER, UID, ...
+        for name, value in list(fields.items())[:FIELDS_MAX]:
+            upper = name.upper()
+            if value is not None and _NAME.fullmatch(upper) and upper not in RESERVED_FIELDS:
+                yield upper, str(value).lower() if isinstance(value, bool) else value
 
 
 RESERVED_FIELDS = frozenset(
@@ -108,14 +109,6 @@ RESERVED_FIELDS = frozenset(
         "CODE_FUNC",
     }
 )
-
-
-def _journal_fields(fields: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """The fields of the log call: CONSUMER, PROVIDER, UID, ..."""
-    for name, value in list(fields.items())[:FIELDS_MAX]:
-        upper = name.upper()
-        if value is not None and _NAME.fullmatch(upper) and upper not in RESERVED_FIELDS:
-            yield upper, str(value).lower() if isinstance(value, bool) else value
 
 
 def encode(fields: Iterator[tuple[str, Any]]) -> bytes:

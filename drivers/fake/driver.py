@@ -6,7 +6,7 @@ inventory before. The agent ignores an instruction whose source has no inventory
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -434,7 +434,23 @@ def describe_host(host: FakeHost, settings: HostSettings, name: str) -> Descript
     providers = (*host_and_cells, *pages, *devices)
     if host.flat_devices:
         divided = tuple(device for device in devices if device.card is not None)
-        providers = (_with_devices(host_and_cells[0], plain), *host_and_cells[1:], *pages, *divided)
+        # The root with the inventories, units and traits of all devices.
+        root = host_and_cells[0]
+        inventories, units = dict(root.inventories), dict(root.units)
+        traits = root.traits
+        for device in plain:
+            for resource_class, inventory in device.inventories.items():
+                total = inventories.get(resource_class, DescribedInventory(0)).total + inventory.total
+                inventories[resource_class] = DescribedInventory(total, allocation_ratio=1.0)
+            for resource_class, exact in device.units.items():
+                units[resource_class] = (*units.get(resource_class, ()), *exact)
+            traits |= device.traits
+        providers = (
+            replace(root, inventories=inventories, units=units, traits=traits),
+            *host_and_cells[1:],
+            *pages,
+            *divided,
+        )
     return Description(providers, moves, reportable_traits())
 
 
@@ -459,22 +475,5 @@ def describe_topology(host: FakeHost, settings: HostSettings) -> Topology:
 def _devices(host: FakeHost, name: str) -> Iterator[DescribedProvider]:
     for devices in host.devices.values():
         for device in devices:
-            yield device.describe(name, _parent(host, device.numa, name))
-
-
-def _parent(host: FakeHost, numa: int | None, name: str) -> str:
-    return cell_provider_name(name, numa) if host.report_numa and numa is not None else name
-
-
-def _with_devices(root: DescribedProvider, devices: Iterable[DescribedProvider]) -> DescribedProvider:
-    """The root with the inventories, units and traits of all devices."""
-    inventories, units = dict(root.inventories), dict(root.units)
-    traits = root.traits
-    for device in devices:
-        for resource_class, inventory in device.inventories.items():
-            total = inventories.get(resource_class, DescribedInventory(0)).total + inventory.total
-            inventories[resource_class] = DescribedInventory(total, allocation_ratio=1.0)
-        for resource_class, exact in device.units.items():
-            units[resource_class] = (*units.get(resource_class, ()), *exact)
-        traits |= device.traits
-    return replace(root, inventories=inventories, units=units, traits=traits)
+            in_cell = host.report_numa and device.numa is not None
+            yield device.describe(name, cell_provider_name(name, device.numa or 0) if in_cell else name)

@@ -495,27 +495,12 @@ def parse_host(text: str | bytes, source: str = "host file") -> FakeHost:
         data = yaml.load(text, Loader=_HostFileLoader)  # noqa: S506 - a SafeLoader, see above
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise DriverDataError(f"{source}: this is not YAML: {' '.join(str(error).split())}") from error
-    _check_schema(data, source)
-    host = _host(data, source)
-    _check_references(host, source)
-    return host
-
-
-def _check_schema(data: object, source: str) -> None:
     from jsonschema import Draft202012Validator  # late: it is slow to import, and only a file needs it
     from jsonschema.exceptions import best_match
 
-    error = best_match(Draft202012Validator(HOST_SCHEMA).iter_errors(data))
-    if error is not None:
-        raise DriverDataError(f"{source}: {_key(error.absolute_path) or 'the top level'}: {error.message}")
-
-
-def _key(path: Sequence[str | int]) -> str:
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return text.removeprefix(".")
-
-
-def _host(data: Mapping[str, Any], source: str) -> FakeHost:
+    fault = best_match(Draft202012Validator(HOST_SCHEMA).iter_errors(data))
+    if fault is not None:
+        raise DriverDataError(f"{source}: {_key(fault.absolute_path) or 'the top level'}: {fault.message}")
     converted: dict[str, Any] = {
         "cells": tuple(
             _cell(record, f"{source}: cells[{index}]") for index, record in enumerate(data["cells"])
@@ -528,7 +513,30 @@ def _host(data: Mapping[str, Any], source: str) -> FakeHost:
             for key, kind in DEVICE_KINDS.items()
         },
     }
-    return FakeHost(**{**data, **converted})
+    host = FakeHost(**{**data, **converted})
+    # Nothing is given twice that must be unique, and each cell that is named exists.
+    cell_ids = [cell.id for cell in host.cells]
+    _refuse_repeated(cell_ids, source, "cells: id")
+    _refuse_repeated([cpu for cell in host.cells for cpu in cell.cpus], source, "cells: CPU")
+    _refuse_repeated([guest.uuid for guest in host.guests], source, "guests: uuid")
+    addresses = [
+        address for devices in host.devices.values() for device in devices for address in device.addresses()
+    ]
+    _refuse_repeated(addresses, source, f"{' and '.join(DEVICE_KINDS)}: address")
+    for section, kind in DEVICE_KINDS.items():
+        for key in fields(kind):  # type: ignore[arg-type]  # each kind is a dataclass
+            if key.metadata["unique"]:
+                values = [getattr(device, key.name) for device in host.devices[section]]
+                _refuse_repeated(values, source, f"{section}: {key.name}")
+    for where, cell_id in _named_cells(host):
+        if cell_id is not None and cell_id not in cell_ids:
+            raise DriverDataError(f"{source}: {where}: there is no cell {cell_id}")
+    return host
+
+
+def _key(path: Sequence[str | int]) -> str:
+    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
+    return text.removeprefix(".")
 
 
 def _device(kind: type[Device], data: Mapping[str, Any]) -> Device:
@@ -554,26 +562,6 @@ def _guest(data: Mapping[str, Any]) -> Guest:
         units=units,
         memory=tuple(UsedMemory(**record) for record in data.get("memory", ())),
     )
-
-
-def _check_references(host: FakeHost, source: str) -> None:
-    """Raises DriverDataError for a value that is repeated, and for a cell that does not exist."""
-    cell_ids = [cell.id for cell in host.cells]
-    _refuse_repeated(cell_ids, source, "cells: id")
-    _refuse_repeated([cpu for cell in host.cells for cpu in cell.cpus], source, "cells: CPU")
-    _refuse_repeated([guest.uuid for guest in host.guests], source, "guests: uuid")
-    addresses = [
-        address for devices in host.devices.values() for device in devices for address in device.addresses()
-    ]
-    _refuse_repeated(addresses, source, f"{' and '.join(DEVICE_KINDS)}: address")
-    for section, kind in DEVICE_KINDS.items():
-        for key in fields(kind):  # type: ignore[arg-type]  # each kind is a dataclass
-            if key.metadata["unique"]:
-                values = [getattr(device, key.name) for device in host.devices[section]]
-                _refuse_repeated(values, source, f"{section}: {key.name}")
-    for where, cell_id in _named_cells(host):
-        if cell_id is not None and cell_id not in cell_ids:
-            raise DriverDataError(f"{source}: {where}: there is no cell {cell_id}")
 
 
 def _named_cells(host: FakeHost) -> Iterator[tuple[str, int | None]]:

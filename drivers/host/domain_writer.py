@@ -105,7 +105,14 @@ def add_child(
     if behind:
         position = behind[-1] + 1
     parent.insert(position, element)
-    _indent(parent, element)
+    depth = sum(1 for _ in element.iterancestors())
+    inner, outer = f"\n{INDENT * depth}", f"\n{INDENT * (depth - 1)}"
+    before, following = element.getprevious(), element.getnext()
+    if before is None:
+        parent.text = inner
+    else:
+        before.tail = inner
+    element.tail = outer if following is None else inner
     return element
 
 
@@ -128,17 +135,6 @@ def set_text(element: Element, text: str) -> None:
     """Give the element this text, if it has another one."""
     if (element.text or "").strip() != text:
         element.text = text
-
-
-def _indent(parent: Element, element: Element) -> None:
-    depth = sum(1 for _ in element.iterancestors())
-    inner, outer = f"\n{INDENT * depth}", f"\n{INDENT * (depth - 1)}"
-    before, behind = element.getprevious(), element.getnext()
-    if before is None:
-        parent.text = inner
-    else:
-        before.tail = inner
-    element.tail = outer if behind is None else inner
 
 
 # What a claim gave
@@ -176,7 +172,12 @@ def write_domain(text: str, given: GivenResources, *, replace: bool = False) -> 
             f"The domain of {given.name or given.uuid} contradicts its claim: {'; '.join(contradictions)}",
             contradictions=contradictions,
         )
-    _write_identity(document.root, given)
+    root = document.root
+    set_text(child(root, "name", ()), given.name or given.uuid)
+    set_text(child(root, "uuid", ("name",)), given.uuid)
+    if root.find("memory") is None:
+        memory = add_child(root, "memory", {"unit": "MiB"}, after=("name", "uuid", "metadata", "title"))
+        memory.text = str(given.memory_mb)
     _write_processors(document.root, given, claimed_cpus, replace=replace)
     _write_cells(document.root, given.cells)
     names = device_aliases(device.label for device in given.devices)
@@ -228,25 +229,24 @@ def _contradictions(root: Element, given: GivenResources, replace: bool) -> Iter
         if -(-kib // KIB_PER_MIB) != given.memory_mb:
             yield f"<memory> is {kib} KiB, and the claim has {given.memory_mb} MiB"
     if not replace:
-        yield from _pin_contradictions(root, given)
+        # A CPU of its own must be the very one; one that floats may do so over fewer CPUs than it could.
+        alone = _own_pins(given)
+        for cpu, wanted in sorted(_pins(given).items()):
+            element = root.find(f"cputune/vcpupin[@vcpu='{cpu}']")
+            cpus = frozenset() if element is None else _cpus_of(element)
+            if cpus and (cpus != wanted if cpu in alone else not cpus <= wanted):
+                yield (
+                    f"<vcpupin vcpu='{cpu}'> is {format_cpu_set(cpus)}, and the claim has "
+                    f"{format_cpu_set(wanted)}"
+                )
+        emulator, own = (
+            root.find("cputune/emulatorpin"),
+            [cpu for cell in given.cells for cpu in cell.emulator],
+        )
+        named = frozenset() if emulator is None else _cpus_of(emulator)
+        if own and len(named) == 1 and not named <= set(own):
+            yield f"<emulatorpin> is {format_cpu_set(named)}, and the claim has {format_cpu_set(own)}"
         yield from _cell_contradictions(root, given.cells)
-
-
-def _pin_contradictions(root: Element, given: GivenResources) -> Iterator[str]:
-    """A CPU of its own must be the very one; one that floats may do so over fewer CPUs than it could."""
-    alone = _own_pins(given)
-    for cpu, wanted in sorted(_pins(given).items()):
-        element = root.find(f"cputune/vcpupin[@vcpu='{cpu}']")
-        cpus = frozenset() if element is None else _cpus_of(element)
-        if cpus and (cpus != wanted if cpu in alone else not cpus <= wanted):
-            yield (
-                f"<vcpupin vcpu='{cpu}'> is {format_cpu_set(cpus)}, and the claim has "
-                f"{format_cpu_set(wanted)}"
-            )
-    emulator, own = root.find("cputune/emulatorpin"), [cpu for cell in given.cells for cpu in cell.emulator]
-    named = frozenset() if emulator is None else _cpus_of(emulator)
-    if own and len(named) == 1 and not named <= set(own):
-        yield f"<emulatorpin> is {format_cpu_set(named)}, and the claim has {format_cpu_set(own)}"
 
 
 def _cell_contradictions(root: Element, given: Sequence[GivenCell]) -> Iterator[str]:
@@ -423,14 +423,6 @@ def _unit_of(element: Element) -> str | None:
 
 
 # CPUs, memory and cells
-
-
-def _write_identity(root: Element, given: GivenResources) -> None:
-    set_text(child(root, "name", ()), given.name or given.uuid)
-    set_text(child(root, "uuid", ("name",)), given.uuid)
-    if root.find("memory") is None:
-        memory = add_child(root, "memory", {"unit": "MiB"}, after=("name", "uuid", "metadata", "title"))
-        memory.text = str(given.memory_mb)
 
 
 def _write_processors(

@@ -257,29 +257,16 @@ class Sysfs:
         elif read_text(path / "boot_vga") == "1":
             yield "is the display that the host booted with"
         real = path.resolve()
-        for name in self._root_disks():
-            if self._is_below(self._sys / "class" / "block" / name, real):
-                yield f"has the host's root file system ({name})"
-        for name in self._routed_interfaces():
-            if self._is_below(self._sys / "class" / "net" / name, real):
-                yield f"has the host's default route ({name})"
-
-    def _is_below(self, path: Path, device: Path) -> bool:
-        """Whether the thing is of this device. A virtual function lies beside its physical one, not below."""
-        try:
-            return device in path.resolve().parents
-        except OSError:
-            return False
-
-    def _root_disks(self) -> Iterable[str]:
-        """The block devices of the root file system, with the disks below a volume or a RAID."""
+        # The block devices of the root file system, with the disks below a volume or a RAID.
         lines = (read_text(self._proc / "self" / "mountinfo") or "").splitlines()
         numbers = {fields[2] for fields in map(str.split, lines) if len(fields) > 4 and fields[4] == "/"}
         start = [(self._sys / "dev" / "block" / number).resolve() for number in numbers]
-        return _with_lower((path for path in start if path.is_dir()), lambda path: entries(path / "slaves"))
-
-    def _routed_interfaces(self) -> Iterable[str]:
-        """The interfaces of default routes, with those below a bridge, a bond or a VLAN."""
+        for name in _with_lower(
+            (path for path in start if path.is_dir()), lambda path: entries(path / "slaves")
+        ):
+            if self._is_below(self._sys / "class" / "block" / name, real):
+                yield f"has the host's root file system ({name})"
+        # The interfaces of default routes, with those below a bridge, a bond or a VLAN.
         rows = [line.split() for line in (read_text(self._proc / "net" / "route") or "").splitlines()[1:]]
         names = {row[0] for row in rows if len(row) > 7 and row[1] == row[7] == _DEFAULT_ROUTE}
         net = self._sys / "class" / "net"
@@ -289,7 +276,16 @@ class Sysfs:
             ports += [entry.name.removeprefix("lower_") for entry in path.glob("lower_*")]
             return [net / port for port in ports]
 
-        return _with_lower((net / name for name in names if (net / name).exists()), lower)
+        for name in _with_lower((net / name for name in names if (net / name).exists()), lower):
+            if self._is_below(self._sys / "class" / "net" / name, real):
+                yield f"has the host's default route ({name})"
+
+    def _is_below(self, path: Path, device: Path) -> bool:
+        """Whether the thing is of this device. A virtual function lies beside its physical one, not below."""
+        try:
+            return device in path.resolve().parents
+        except OSError:
+            return False
 
     # NUMA
 

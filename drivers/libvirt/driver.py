@@ -321,8 +321,15 @@ class LibvirtDriver(Driver):
                     facts, devices, domains, state.units, self._boot_id, self._model_settings, state.history
                 )
                 state.save(model.units, model.history)
-                self._model = model if old is None else _keep_same(old, model)
-                self._model_inputs = inputs
+                if old is not None:
+                    # The objects of the old model stay where they are equal.
+                    same = {
+                        name: getattr(old, name)
+                        for name in ("description", "topology", "guests")
+                        if getattr(old, name) == getattr(model, name)
+                    }
+                    model = changed(model, **same)
+                self._model, self._model_inputs = model, inputs
             return self._model
 
     def _connected(self) -> _Readers:
@@ -392,16 +399,6 @@ class LibvirtDriver(Driver):
     def _report_disconnect(self, why: str) -> None:
         for notifier in tuple(self._notifiers):
             notifier.report_disconnect(why)
-
-
-def _keep_same(old: HostModel, new: HostModel) -> HostModel:
-    """The new model, with the objects of the old one where they are equal."""
-    return changed(
-        new,
-        description=old.description if old.description == new.description else new.description,
-        topology=old.topology if old.topology == new.topology else new.topology,
-        guests=old.guests if old.guests == new.guests else new.guests,
-    )
 
 
 def _do_nothing(_: object) -> None:

@@ -145,26 +145,22 @@ def parse_domain_capabilities(text: str) -> DomainCapabilities:
         size = Element("size", {"unit": section.get("unit", "KiB")})
         size.text = section.get("size")
         epc[cell] = epc.get(cell, 0) + size_bytes(size, f"{what}: SGX section")
-    return DomainCapabilities(
-        domain_type=text_of(root, "domain", what),
-        enums=enums,
-        features=_features(root),
-        cpu=_host_model(root, text_of(root, "arch", what)),
-        described=frozenset(element.tag for element in root.findall("devices/*")),
-        slots=_encryption_slots(root, what),
-        epc=epc,
-    )
-
-
-def _features(root: Element) -> frozenset[str]:
-    """The tags of supported features; kinds of encrypted memory are "sev", "sev-es", "sev-snp" and "tdx"."""
+    # The tags of supported features; kinds of encrypted memory are "sev", "sev-es", "sev-snp" and "tdx".
     supported = {feature.tag for feature in root.findall("features/*") if feature.get("supported") == "yes"}
     for kind in root.findall("features/launchSecurity[@supported='yes']/enum[@name='sectype']/value"):
         supported.add(kind.text or "")
     guests = root.findtext("features/sev[@supported='yes']/maxESGuests", "0").strip()
     if guests not in ("", "0"):
         supported.add("sev-es")
-    return frozenset(supported)
+    return DomainCapabilities(
+        domain_type=text_of(root, "domain", what),
+        enums=enums,
+        features=frozenset(supported),
+        cpu=_host_model(root, text_of(root, "arch", what)),
+        described=frozenset(element.tag for element in root.findall("devices/*")),
+        slots=_encryption_slots(root, what),
+        epc=epc,
+    )
 
 
 def _encryption_slots(root: Element, what: str) -> dict[str, int]:

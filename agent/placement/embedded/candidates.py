@@ -98,7 +98,19 @@ def parse_query(parameters: Query, minor: int) -> CandidateQuery:
 
     Raises RequestRefused (400) for all errors but unknown traits and classes, which only the model knows.
     """
-    _check_keys(parameters, minor)
+    # The checks that precede all others. Of a repeated parameter they see only the last value.
+    last = parameters.as_dict()
+    for key in last:
+        base, suffix = _split_key(key)
+        pattern = _STRING_SUFFIX if minor >= mv.STRING_SUFFIXES else _NUMBER_SUFFIX
+        may_have_suffix = minor >= mv.GRANULAR_GROUPS and pattern.fullmatch(suffix) is not None
+        if minor < _FIRST_MICROVERSION.get(base, minor + 1) or (suffix and not may_have_suffix):
+            raise RequestRefused(BAD_REQUEST, f"Unknown query parameter {key!r} at microversion 1.{minor}.")
+    if minor < mv.GRANULAR_GROUPS and "resources" not in last:
+        raise RequestRefused(BAD_REQUEST, "The query parameter 'resources' is required.")
+    _limit(last.get("limit", "1"))
+    if last.get("group_policy", "none") not in ("none", "isolate"):
+        raise RequestRefused(BAD_REQUEST, f"group_policy is none or isolate, not {last['group_policy']!r}.")
     # Of a repeated parameter of the request as a whole the first value counts.
     limits, policies = parameters.all("limit"), parameters.all("group_policy")
     limit = _limit(limits[0]) if limits else None
@@ -122,22 +134,6 @@ def parse_query(parameters: Query, minor: int) -> CandidateQuery:
             BAD_REQUEST, "More than one suffixed group needs a group_policy: none or isolate."
         )
     return CandidateQuery(groups, minor, limit, policies[:1] == ["isolate"], root, subtrees)
-
-
-def _check_keys(parameters: Query, minor: int) -> None:
-    """The checks that precede all others. Of a repeated parameter they see only the last value."""
-    last = parameters.as_dict()
-    for key in last:
-        base, suffix = _split_key(key)
-        pattern = _STRING_SUFFIX if minor >= mv.STRING_SUFFIXES else _NUMBER_SUFFIX
-        may_have_suffix = minor >= mv.GRANULAR_GROUPS and pattern.fullmatch(suffix) is not None
-        if minor < _FIRST_MICROVERSION.get(base, minor + 1) or (suffix and not may_have_suffix):
-            raise RequestRefused(BAD_REQUEST, f"Unknown query parameter {key!r} at microversion 1.{minor}.")
-    if minor < mv.GRANULAR_GROUPS and "resources" not in last:
-        raise RequestRefused(BAD_REQUEST, "The query parameter 'resources' is required.")
-    _limit(last.get("limit", "1"))
-    if last.get("group_policy", "none") not in ("none", "isolate"):
-        raise RequestRefused(BAD_REQUEST, f"group_policy is none or isolate, not {last['group_policy']!r}.")
 
 
 def _split_key(key: str) -> tuple[str, str]:
@@ -421,7 +417,14 @@ class TreeSearch:
             if all(options):
                 self._hopeless.clear()
                 for chosen in self._fill(0, options):
-                    if self._tops_are_chosen(tops, chosen):
+                    filled = list(zip(self._slots, chosen, strict=True))
+                    if all(
+                        any(
+                            slot.group.suffix in suffixes and provider.uuid == top.uuid
+                            for slot, provider in filled
+                        )
+                        for suffixes, top in tops
+                    ):
                         yield chosen
 
     def _fill(self, depth: int, options: list[list[ProviderRecord]]) -> Iterator[tuple[ProviderRecord, ...]]:
@@ -514,15 +517,6 @@ class TreeSearch:
                 return True
             above = None if above.parent_uuid is None else self._view.providers[above.parent_uuid]
         return False
-
-    def _tops_are_chosen(
-        self, tops: Iterable[tuple[frozenset[str], ProviderRecord]], chosen: tuple[ProviderRecord, ...]
-    ) -> bool:
-        filled = list(zip(self._slots, chosen, strict=True))
-        return all(
-            any(slot.group.suffix in suffixes and provider.uuid == top.uuid for slot, provider in filled)
-            for suffixes, top in tops
-        )
 
 
 class Candidate(NamedTuple):

@@ -96,7 +96,9 @@ def update_provider(
             BAD_REQUEST, f"Unable to move resource provider {uuid}: this microversion does not."
         )
     root_uuid = uuid if parent_uuid is None else _parent(draft, uuid, parent_uuid).root_uuid
-    subtree = _subtree(draft, provider)
+    subtree = [provider]
+    for member in subtree:  # the loop extends the list by the descendants
+        subtree.extend(draft.children_of(member.uuid))
     if any(member.uuid == parent_uuid for member in subtree):
         raise RequestRefused(
             BAD_REQUEST, f"Unable to hang {uuid} under {parent_uuid}: creating a loop in the tree."
@@ -169,14 +171,6 @@ def _check_name_free(draft: Draft, uuid: str, name: str) -> None:
     holder = draft.provider_named(name)
     if holder is not None and holder.uuid != uuid:
         raise RequestRefused(DUPLICATE_NAME, f"Conflicting resource provider name: {name} already exists.")
-
-
-def _subtree(draft: Draft, provider: ProviderRecord) -> list[ProviderRecord]:
-    """The provider and its descendants."""
-    members = [provider]
-    for member in members:  # the loop extends the list
-        members.extend(draft.children_of(member.uuid))
-    return members
 
 
 InventoryRecords = Mapping[str, InventoryRecord]

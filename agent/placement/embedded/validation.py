@@ -264,16 +264,12 @@ def _mappings_check(value: Any, where: str) -> Any:
         raise Invalid(f"{where} must be an object that is not empty.")
     for key, providers in value.items():
         # The API's pattern is not anchored: a key with one allowed character counts as a suffix.
-        if _has_suffix(key):
+        if isinstance(key, str) and any(c.isascii() and (c.isalnum() or c in "_-") for c in key):
             _mapping_items(providers, f"{where}.{key}")
     return value
 
 
 _mapping_items = array(loose_uuid, minimum=1)
-
-
-def _has_suffix(key: Any) -> bool:
-    return isinstance(key, str) and any(c.isascii() and (c.isalnum() or c in "_-") for c in key)
 
 
 _with_mappings = {"mappings": _mappings_check}
@@ -425,7 +421,16 @@ def parse_required(values: list[str], minor: int) -> TraitFilter:
     forbidden: set[str] = set()
     for value in values:
         if value.startswith("in:"):
-            required.append(_any_of(value, minor))
+            if minor < mv.ANY_TRAITS:
+                raise RequestRefused(
+                    BAD_REQUEST, f"required takes in:TRAIT,... from 1.{mv.ANY_TRAITS} on: {value!r}."
+                )
+            names = frozenset(part.strip() for part in value[3:].split(","))
+            if any(not name or name.startswith("!") for name in names):
+                raise RequestRefused(
+                    BAD_REQUEST, f"in:TRAIT,... takes names alone, none empty and none with a !: {value!r}."
+                )
+            required.append(names)
             continue
         for name in (part.strip() for part in value.split(",")):
             bare = name.lstrip("!")
@@ -442,19 +447,6 @@ def parse_required(values: list[str], minor: int) -> TraitFilter:
             else:
                 required.append(frozenset((name,)))
     return TraitFilter(tuple(required), frozenset(forbidden))
-
-
-def _any_of(value: str, minor: int) -> frozenset[str]:
-    if minor < mv.ANY_TRAITS:
-        raise RequestRefused(
-            BAD_REQUEST, f"required takes in:TRAIT,... from 1.{mv.ANY_TRAITS} on: {value!r}."
-        )
-    names = frozenset(part.strip() for part in value[3:].split(","))
-    if any(not name or name.startswith("!") for name in names):
-        raise RequestRefused(
-            BAD_REQUEST, f"in:TRAIT,... takes names alone, none empty and none with a !: {value!r}."
-        )
-    return names
 
 
 def parse_member_of(values: list[str], minor: int, parameter: str = "member_of") -> AggregateFilter:

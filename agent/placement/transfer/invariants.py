@@ -187,7 +187,10 @@ class _Checker:
                 yield BrokenInvariant(
                     "no_inventory", consumer.consumer, f"{holds}, which has no inventory of it.", remedy
                 )
-            elif not _admits(inventory, amount):
+            elif not (
+                inventory.min_unit <= amount <= inventory.max_unit
+                and amount % max(inventory.step_size, 1) == 0
+            ):
                 yield BrokenInvariant(
                     "outside_limits",
                     consumer.consumer,
@@ -257,10 +260,6 @@ def _wrong_numbers(inventory: Inventory) -> str:
     if inventory.allocation_ratio < 0:
         return f"has the negative allocation ratio {inventory.allocation_ratio:g}"
     return ""
-
-
-def _admits(inventory: Inventory, amount: int) -> bool:
-    return inventory.min_unit <= amount <= inventory.max_unit and amount % max(inventory.step_size, 1) == 0
 
 
 def _capacity(inventory: Inventory) -> float:

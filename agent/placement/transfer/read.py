@@ -261,7 +261,17 @@ def _snapshot_of_model(model: Any) -> PlacementSnapshot:
                 record.uuid,
                 record.name,
                 record.parent_uuid,
-                {name: _inventory(inventory) for name, inventory in record.inventories.items()},
+                {
+                    name: Inventory(
+                        inventory.total,
+                        inventory.reserved,
+                        inventory.min_unit,
+                        inventory.max_unit,
+                        inventory.step_size,
+                        inventory.allocation_ratio,
+                    )
+                    for name, inventory in record.inventories.items()
+                },
                 record.traits,
                 record.aggregates,
                 record.generation,
@@ -286,14 +296,3 @@ def _snapshot_of_model(model: Any) -> PlacementSnapshot:
 
 def _custom_names(names: Iterable[str]) -> list[str]:
     return [name for name in names if name.startswith(CUSTOM)]
-
-
-def _inventory(record: Any) -> Inventory:
-    return Inventory(
-        record.total,
-        record.reserved,
-        record.min_unit,
-        record.max_unit,
-        record.step_size,
-        record.allocation_ratio,
-    )

@@ -254,8 +254,34 @@ def to_document(snapshot: PlacementSnapshot) -> dict[str, Any]:
         "version": VERSION,
         "resource_classes": sorted(snapshot.resource_classes),
         "traits": sorted(snapshot.traits),
-        "resource_providers": [_provider_json(provider) for provider in snapshot.providers.values()],
-        "consumers": [_consumer_json(consumer) for consumer in snapshot.consumers.values()],
+        "resource_providers": [
+            {
+                "uuid": provider.uuid,
+                "name": provider.name,
+                "parent_provider_uuid": provider.parent,
+                "generation": provider.generation,
+                "inventories": {
+                    name: inventory.to_json() for name, inventory in sorted(provider.inventories.items())
+                },
+                "traits": sorted(provider.traits),
+                "aggregates": sorted(provider.aggregates),
+            }
+            for provider in snapshot.providers.values()
+        ],
+        "consumers": [
+            {
+                "uuid": consumer.consumer,
+                "project_id": consumer.project_id,
+                "user_id": consumer.user_id,
+                "consumer_type": None if consumer.consumer_type == UNTYPED else consumer.consumer_type,
+                "generation": consumer.generation,
+                "allocations": {
+                    provider: dict(sorted(amounts.items()))
+                    for provider, amounts in sorted(consumer.allocations.items())
+                },
+            }
+            for consumer in snapshot.consumers.values()
+        ],
     }
 
 
@@ -291,34 +317,6 @@ def from_document(document: object) -> PlacementSnapshot:
         _names(top["traits"], "traits", _CUSTOM_NAME),
         _names(top["resource_classes"], "resource_classes", _CUSTOM_NAME),
     )
-
-
-def _provider_json(provider: Provider) -> dict[str, Any]:
-    return {
-        "uuid": provider.uuid,
-        "name": provider.name,
-        "parent_provider_uuid": provider.parent,
-        "generation": provider.generation,
-        "inventories": {
-            name: inventory.to_json() for name, inventory in sorted(provider.inventories.items())
-        },
-        "traits": sorted(provider.traits),
-        "aggregates": sorted(provider.aggregates),
-    }
-
-
-def _consumer_json(consumer: ConsumerAllocations) -> dict[str, Any]:
-    return {
-        "uuid": consumer.consumer,
-        "project_id": consumer.project_id,
-        "user_id": consumer.user_id,
-        "consumer_type": None if consumer.consumer_type == UNTYPED else consumer.consumer_type,
-        "generation": consumer.generation,
-        "allocations": {
-            provider: dict(sorted(amounts.items()))
-            for provider, amounts in sorted(consumer.allocations.items())
-        },
-    }
 
 
 def _read_provider(value: object, path: str) -> Provider:

@@ -106,7 +106,15 @@ def plan_import(
     _refuse_unknown_names(wanted, names)
     _refuse_taken_names(wanted, present)
     if not overwrite:
-        _refuse_conflicts(differences(wanted, _without_full_inventories(present)))
+        # The full inventories that an interrupted import left behind are no conflict.
+        used = present.usages()
+        without_full = {
+            uuid: replace(provider, inventories={})
+            if same_inventories(provider.inventories, _full_inventories(used.get(uuid, {})))
+            else provider
+            for uuid, provider in present.providers.items()
+        }
+        _refuse_conflicts(differences(wanted, replace(present, providers=without_full)))
     current = ProviderTree(present.providers.values())
     desired = ProviderTree({**present.providers, **wanted.providers}.values())
     built = _with_inventories(desired, {provider.uuid: provider.inventories for provider in current}, {})
@@ -127,7 +135,18 @@ def apply_import(client: PlacementClient, untyped: PlacementClient, wanted: Impo
     """
     tree = apply(wanted.providers, client, wanted.current)
     for step in wanted.steps:
-        _write_step(untyped if step.consumers[0].consumer_type == UNTYPED else client, tree, step)
+        # In one request, or in several if the service does not let the agent reshape. Between several
+        # requests another client may take what the consumers need; then they no longer fit.
+        writer = untyped if step.consumers[0].consumer_type == UNTYPED else client
+        inventories = {uuid: (tree[uuid].generation or 0, full) for uuid, full in step.full.items()}
+        try:
+            writer.reshape(inventories, *step.consumers)
+        except PlacementError as error:
+            if error.status != FORBIDDEN:
+                raise
+            for uuid, (generation, full) in inventories.items():
+                writer.put_inventories(uuid, generation, {**tree[uuid].inventories, **full})
+            writer.write_allocations(*step.consumers)
         roots = {tree.root_of(uuid).uuid for uuid in step.full}
         generations = {
             uuid: generation for root in roots for uuid, generation in client.generations(root).items()
@@ -137,22 +156,6 @@ def apply_import(client: PlacementClient, untyped: PlacementClient, wanted: Impo
             for provider in _with_inventories(tree, step.full)
         )
     apply(wanted.inventories, client, tree)
-
-
-def _write_step(client: PlacementClient, tree: ProviderTree, step: ImportStep) -> None:
-    """Write a step in one request, or in several if the service does not let the agent reshape.
-
-    Between several requests another client may take what the consumers need; then they no longer fit.
-    """
-    inventories = {uuid: (tree[uuid].generation or 0, full) for uuid, full in step.full.items()}
-    try:
-        client.reshape(inventories, *step.consumers)
-    except PlacementError as error:
-        if error.status != FORBIDDEN:
-            raise
-        for uuid, (generation, full) in inventories.items():
-            client.put_inventories(uuid, generation, {**tree[uuid].inventories, **full})
-        client.write_allocations(*step.consumers)
 
 
 def _refuse_broken(wanted: PlacementSnapshot) -> None:
@@ -204,10 +207,12 @@ def _refuse_taken_names(wanted: PlacementSnapshot, present: PlacementSnapshot) -
 
 
 def _refuse_conflicts(between: Iterable[Difference]) -> None:
+    # A provider of the target that lacks contents is as an interrupted import leaves it.
     conflicts = [
         difference
         for difference in between
-        if not difference.missing and not _is_interrupted_import(difference)
+        if not difference.missing
+        and not (difference.aspect in ("traits", "aggregates", "inventories") and not difference.found)
     ]
     if conflicts:
         raise ImportRefused(
@@ -216,11 +221,6 @@ def _refuse_conflicts(between: Iterable[Difference]) -> None:
             "makes the target the same as the document there.",
             conflicts=[conflict.to_json() for conflict in conflicts],
         )
-
-
-def _is_interrupted_import(difference: Difference) -> bool:
-    """Whether the target's provider lacks contents, as an interrupted import leaves it."""
-    return difference.aspect in ("traits", "aggregates", "inventories") and not difference.found
 
 
 def _pending(wanted: PlacementSnapshot, present: PlacementSnapshot) -> Iterator[ConsumerAllocations]:
@@ -256,20 +256,6 @@ def _steps(wanted: PlacementSnapshot, present: PlacementSnapshot) -> Iterator[Im
 def _full_inventories(used: Amounts) -> dict[str, Inventory]:
     """Inventories exactly as large as the amounts in use."""
     return {name: Inventory(amount) for name, amount in used.items()}
-
-
-def _without_full_inventories(present: PlacementSnapshot) -> PlacementSnapshot:
-    """The snapshot without the full inventories that an interrupted import left behind."""
-    used = present.usages()
-    return replace(
-        present,
-        providers={
-            uuid: replace(provider, inventories={})
-            if same_inventories(provider.inventories, _full_inventories(used.get(uuid, {})))
-            else provider
-            for uuid, provider in present.providers.items()
-        },
-    )
 
 
 def _with_inventories(

@@ -445,7 +445,16 @@ def _offered_functions(context: CardContext) -> Iterator[tuple[PciDevice, Device
     whole = card.device.address in context.held
     divided = bool(card.mdevs) or bool(mdev_specs_of(card, settings.mdevs))
     parts: set[str] = set()
-    left_out = _beyond_max_instances(context)
+    # The virtual functions of a type beyond its max_instances; those in use count first.
+    left_out: set[str] = set()
+    counts: dict[str, int] = {}
+    for vf in sorted(card.vfs, key=lambda vf: (vf.address not in context.held, vf.address)):
+        vgpu = _vgpu_spec(context, vf)
+        if vgpu is None or vgpu.max_instances is None:
+            continue
+        counts[vgpu.type_id] = counts.get(vgpu.type_id, 0) + 1
+        if counts[vgpu.type_id] > vgpu.max_instances and vf.address not in context.held:
+            left_out.add(vf.address)
     for function in (*card.vfs, card.device):
         if function.address in left_out:
             continue
@@ -467,21 +476,6 @@ def _offered_functions(context: CardContext) -> Iterator[tuple[PciDevice, Device
                 continue
         parts.add(resource_class)
         yield function, spec
-
-
-def _beyond_max_instances(context: CardContext) -> frozenset[str]:
-    """The virtual functions of a type beyond its max_instances; those in use count first."""
-    beyond: set[str] = set()
-    counts: dict[str, int] = {}
-    held = context.held
-    for vf in sorted(context.card.vfs, key=lambda vf: (vf.address not in held, vf.address)):
-        spec = _vgpu_spec(context, vf)
-        if spec is None or spec.max_instances is None:
-            continue
-        counts[spec.type_id] = counts.get(spec.type_id, 0) + 1
-        if counts[spec.type_id] > spec.max_instances and vf.address not in held:
-            beyond.add(vf.address)
-    return frozenset(beyond)
 
 
 def _vgpu_spec(context: CardContext, function: PciDevice) -> MdevSpec | None:

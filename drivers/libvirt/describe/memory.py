@@ -9,14 +9,14 @@ https://libvirt.org/formatdomain.html#memory-devices
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from xml.etree import ElementTree
 
 from agent.device_names import pmem_class
 from agent.driver import DescribedInventory, DescribedProvider, DeviceKind, Guest, NeededDevice, UsedUnit
 from agent.errors import SettingsError
-from drivers.host.domain_writer import DomainDocument, Element, add_child, child, set_text
+from drivers.host.domain_writer import DomainDocument, add_child, child, set_text
 from drivers.host.domain_xml import BYTES_PER_MIB, Domain
 from drivers.host.providers import cell_provider_name
 from drivers.host.sysfs import PmemNamespace
@@ -114,7 +114,21 @@ def write_namespaces(text: str, namespaces: Iterable[PmemNamespace]) -> str:
     missing = [namespace for namespace in namespaces if namespace.path not in present]
     if not missing:
         return text
-    _make_room(document.root, missing)
+    # Each memory device needs a slot, and the most memory that the guest may have has them in it.
+    root = document.root
+    most = root.find("maxMemory")
+    slots = 0 if most is None else int(most.get("slots", "0"))
+    before = next((each for each in (most, root.find("memory")) if each is not None), None)
+    in_kib = 0
+    if before is not None:
+        plain = ElementTree.Element("memory", {"unit": before.get("unit", "KiB")})
+        plain.text = before.text
+        in_kib = size_bytes(plain, "the domain: <memory>") // KIB
+    if most is None:
+        most = add_child(root, "maxMemory", {}, after=("name", "uuid", "metadata", "title", "description"))
+    most.set("slots", str(slots + len(missing)))
+    most.set("unit", "KiB")
+    set_text(most, str(in_kib + sum(namespace.size // KIB for namespace in missing)))
     devices = child(document.root, "devices")
     for namespace in missing:
         device = add_child(devices, "memory", {"model": "nvdimm", "access": "shared"}, after=("memory",))
@@ -128,23 +142,6 @@ def write_namespaces(text: str, namespaces: Iterable[PmemNamespace]) -> str:
         label = add_child(target, "label", {})
         set_text(add_child(label, "size", {"unit": "KiB"}), str(LABEL_KIB))
     return document.text
-
-
-def _make_room(root: Element, namespaces: Sequence[PmemNamespace]) -> None:
-    """Each memory device needs a slot, and the most memory that the guest may have has them in it."""
-    most = root.find("maxMemory")
-    slots = 0 if most is None else int(most.get("slots", "0"))
-    before = next((each for each in (most, root.find("memory")) if each is not None), None)
-    in_kib = 0
-    if before is not None:
-        plain = ElementTree.Element("memory", {"unit": before.get("unit", "KiB")})
-        plain.text = before.text
-        in_kib = size_bytes(plain, "the domain: <memory>") // KIB
-    if most is None:
-        most = add_child(root, "maxMemory", {}, after=("name", "uuid", "metadata", "title", "description"))
-    most.set("slots", str(slots + len(namespaces)))
-    most.set("unit", "KiB")
-    set_text(most, str(in_kib + sum(namespace.size // KIB for namespace in namespaces)))
 
 
 def unmatched_namespaces(found: Iterable[PmemNamespace], labels: PmemLabels) -> Iterator[str]:

@@ -218,10 +218,27 @@ def moves_of(
     """
     root = providers[0].name
     readable = [guest_domain for guest_domain in guest_domains if guest_domain.guest.problem is None]
+    # {cell id: {consumer uuid: {resource class: amount}}} of what is known to be in a cell.
+    cell_of = {cpu: cell.id for cell in cells for cpu in cell.cpus}
+    usage: dict[int, dict[str, dict[str, int]]] = {}
+    for guest_domain in readable:
+        guest, domain = guest_domain.guest, guest_domain.domain
+        if domain is None:
+            continue
+        pins = [*domain.pins.values(), *([domain.emulator_pin] if domain.emulator_pin else [])]
+        bound_cells = {cell_of[cpu] for pin in pins for cpu in pin if cpu in cell_of} | domain.memory_nodes
+        if len(bound_cells) == 1:
+            amounts = {name: guest.resources[name] for name in _HOST_CLASSES if name in guest.resources}
+            usage.setdefault(bound_cells.pop(), {})[guest.uuid] = amounts
+            continue
+        for unit in guest.units:
+            if unit.resource_class == "PCPU" and int(unit.unit) in cell_of:
+                amounts = usage.setdefault(cell_of[int(unit.unit)], {}).setdefault(guest.uuid, {})
+                amounts["PCPU"] = amounts.get("PCPU", 0) + 1
     return (
         *_device_moves(root, providers, readable, history),
         *_parking_moves(root, providers, readable),
-        *_cell_moves(providers, cell_totals, _usage_by_cell(readable, cells), history),
+        *_cell_moves(providers, cell_totals, usage, history),
         *_cpu_moves(providers, readable),
     )
 
@@ -310,33 +327,6 @@ def _cell_moves(
     sources |= {cell: dict(host_totals) for cell in removed_cells(history, cell_totals)}
     for cell, totals in sources.items():
         yield MoveInstruction(cell_provider_name(root, cell), totals, root)
-
-
-def _usage_by_cell(
-    guest_domains: Iterable[GuestDomain], cells: Sequence[Cell]
-) -> dict[int, dict[str, dict[str, int]]]:
-    """{cell id: {consumer uuid: {resource class: amount}}} of what is known to be in a cell.
-
-    If a guest's pins and its bound memory are all in one cell, all of it is there. Otherwise only the cells
-    of its dedicated CPUs are known.
-    """
-    cell_of = {cpu: cell.id for cell in cells for cpu in cell.cpus}
-    usage: dict[int, dict[str, dict[str, int]]] = {}
-    for guest_domain in guest_domains:
-        guest, domain = guest_domain.guest, guest_domain.domain
-        if domain is None:
-            continue
-        pins = [*domain.pins.values(), *([domain.emulator_pin] if domain.emulator_pin else [])]
-        bound_cells = {cell_of[cpu] for pin in pins for cpu in pin if cpu in cell_of} | domain.memory_nodes
-        if len(bound_cells) == 1:
-            amounts = {name: guest.resources[name] for name in _HOST_CLASSES if name in guest.resources}
-            usage.setdefault(bound_cells.pop(), {})[guest.uuid] = amounts
-            continue
-        for unit in guest.units:
-            if unit.resource_class == "PCPU" and int(unit.unit) in cell_of:
-                amounts = usage.setdefault(cell_of[int(unit.unit)], {}).setdefault(guest.uuid, {})
-                amounts["PCPU"] = amounts.get("PCPU", 0) + 1
-    return usage
 
 
 def _cpu_moves(

@@ -350,20 +350,7 @@ def device_settings(options: Mapping[str, Mapping[str, Any]]) -> DeviceSettings:
     """
     devices, pci, sriov = (options.get(group, {}) for group in ("devices", "pci", "sriov_nic"))
     mdevs = _mdev_specs(options)
-    return DeviceSettings(
-        specs=parse_device_specs(tuple(pci.get("device_spec") or ())),
-        mdevs=mdevs,
-        mixed=_mixed(devices.get("mixed_size_cards") or (), mdevs),
-        bandwidth=parse_bandwidths(sriov.get("resource_provider_bandwidths") or ()),
-        bandwidth_defaults=parse_inventory_defaults(
-            "[sriov_nic] resource_provider_inventory_defaults",
-            sriov.get("resource_provider_inventory_defaults") or (),
-        ),
-    )
-
-
-def _mixed(texts: Iterable[str], mdevs: Iterable[MdevSpec]) -> dict[str, str]:
-    """{address: table}. Raises SettingsError where a text is malformed, or types of a card have one class."""
+    texts = devices.get("mixed_size_cards") or ()
     mixed: dict[str, str] = {}
     for text in texts:
         key, _, table = (part.strip() for part in text.partition("="))
@@ -386,7 +373,16 @@ def _mixed(texts: Iterable[str], mdevs: Iterable[MdevSpec]) -> dict[str, str]:
                         f"[devices] mixed_size_cards names {address}, for which the types {other} and "
                         f"{spec.type_id} are both {spec.resource_class}; give each an mdev_class of its own"
                     )
-    return mixed
+    return DeviceSettings(
+        specs=parse_device_specs(tuple(pci.get("device_spec") or ())),
+        mdevs=mdevs,
+        mixed=mixed,
+        bandwidth=parse_bandwidths(sriov.get("resource_provider_bandwidths") or ()),
+        bandwidth_defaults=parse_inventory_defaults(
+            "[sriov_nic] resource_provider_inventory_defaults",
+            sriov.get("resource_provider_inventory_defaults") or (),
+        ),
+    )
 
 
 def _mdev_specs(options: Mapping[str, Mapping[str, Any]]) -> tuple[MdevSpec, ...]:

@@ -110,7 +110,28 @@ class DeviceReader:
                 if known is not None:
                     reading.known[key] = known
             reading.changed |= reading.known.keys() != self._known.keys()
-            reading.vgpus = self._read_vgpus(session, reading.known.values())
+            # Read each time, because no event tells when a function gets its type.
+            known_devices = reading.known.values()
+            types: dict[str, str] = {}
+            places: dict[str, int] = {}
+            names: dict[str, dict[str, str]] = {}
+            for device in (known.device for known in known_devices):
+                if not isinstance(device, PciDevice) or device.physical_function is None or device.mdev_types:
+                    continue
+                if device.class_id >> 16 not in (_DISPLAY, _ACCELERATOR):
+                    continue
+                session.deadline.extend()
+                vgpu_type = self._sysfs.vgpu_type(device.address)
+                if vgpu_type is None:
+                    continue
+                types[device.address] = vgpu_type
+                place = self._sysfs.vgpu_place(device.address)
+                if vgpu_type != NO_TYPE and place is not None:
+                    places[device.address] = place
+                creatable = self._sysfs.vgpu_names(device.address)
+                if creatable:
+                    names[device.address] = creatable
+            reading.vgpus = DeviceFacts(vgpu_types=types, vgpu_places=places, vgpu_names=names)
         except BaseException:
             self._pending_reads.add_all_devices()  # those that were taken are not read yet
             raise
@@ -170,29 +191,6 @@ class DeviceReader:
             LOG.warning("node device %s: %s", key[0], error.message)
             limits = {}
         return _KnownDevice(parsed, limits, mdev_count)
-
-    def _read_vgpus(self, session: Session, known_devices: Iterable[_KnownDevice]) -> DeviceFacts:
-        """Read each time, because no event tells when a function gets its type."""
-        types: dict[str, str] = {}
-        places: dict[str, int] = {}
-        names: dict[str, dict[str, str]] = {}
-        for device in (known.device for known in known_devices):
-            if not isinstance(device, PciDevice) or device.physical_function is None or device.mdev_types:
-                continue
-            if device.class_id >> 16 not in (_DISPLAY, _ACCELERATOR):
-                continue
-            session.deadline.extend()
-            vgpu_type = self._sysfs.vgpu_type(device.address)
-            if vgpu_type is None:
-                continue
-            types[device.address] = vgpu_type
-            place = self._sysfs.vgpu_place(device.address)
-            if vgpu_type != NO_TYPE and place is not None:
-                places[device.address] = place
-            creatable = self._sysfs.vgpu_names(device.address)
-            if creatable:
-                names[device.address] = creatable
-        return DeviceFacts(vgpu_types=types, vgpu_places=places, vgpu_names=names)
 
 
 def _list_devices(session: Session, active: bool) -> list[Any]:
@@ -262,7 +260,27 @@ class DeviceState:
         self._content = _Content()
         try:
             with self._path.open(encoding="utf-8") as file:
-                self._content = _parse(json.loads(file.read(SIZE_MAX)))
+                # The content of the file; a list is the format of an earlier version, which had units only.
+                data = json.loads(file.read(SIZE_MAX))
+                content = data if isinstance(data, dict) else {"units": data}
+                history = content.get("classes", {})
+                if not isinstance(history, dict) or not all(
+                    isinstance(names, list) and all(isinstance(name, str) for name in names)
+                    for names in history.values()
+                ):
+                    raise DriverDataError("`classes` must be an object of lists of text")
+                entries, units = content.get("units"), {}
+                for entry in entries if isinstance(entries, list) else [None]:
+                    if (
+                        not isinstance(entry, dict)
+                        or not entry.keys() <= _NAMES
+                        or not {"unit", "card"} <= entry.keys()
+                    ):
+                        raise DriverDataError("`units` must be a list of objects with `unit` and `card`")
+                    if not all(isinstance(value, str) for value in entry.values()):
+                        raise DriverDataError("each value in `units` must be text")
+                    units[entry["unit"]] = UnitRecord(**{"resource_class": "VGPU", **entry})
+                self._content = _Content(units, {device: tuple(names) for device, names in history.items()})
         except FileNotFoundError:
             pass
         except (OSError, ValueError, DriverDataError) as error:
@@ -296,24 +314,6 @@ class DeviceState:
         if problem != self._warned:
             self._warned = problem
             LOG.warning("%s", problem)
-
-
-def _parse(data: object) -> _Content:
-    """The content of the file; a list is the format of an earlier version, which had units only."""
-    content = data if isinstance(data, dict) else {"units": data}
-    history = content.get("classes", {})
-    if not isinstance(history, dict) or not all(
-        isinstance(names, list) and all(isinstance(name, str) for name in names) for names in history.values()
-    ):
-        raise DriverDataError("`classes` must be an object of lists of text")
-    entries, units = content.get("units"), {}
-    for entry in entries if isinstance(entries, list) else [None]:
-        if not isinstance(entry, dict) or not entry.keys() <= _NAMES or not {"unit", "card"} <= entry.keys():
-            raise DriverDataError("`units` must be a list of objects with `unit` and `card`")
-        if not all(isinstance(value, str) for value in entry.values()):
-            raise DriverDataError("each value in `units` must be text")
-        units[entry["unit"]] = UnitRecord(**{"resource_class": "VGPU", **entry})
-    return _Content(units, {device: tuple(names) for device, names in history.items()})
 
 
 # Mediated devices that a reboot removed

@@ -108,7 +108,20 @@ class HostReader:
         slow: _SlowFacts | None = session.slow_facts
         oldest = time.monotonic() - CAPABILITIES_INTERVAL_S
         if slow is None or slow.facts.online != online or slow.read_at < oldest:
-            slow = session.slow_facts = _SlowFacts(self._slow_facts(session, online), time.monotonic())
+            session.deadline.extend(self._options.probe_timeout)
+            capabilities = parse_capabilities(session.libvirt.getCapabilities())
+            before: _SlowFacts | None = session.slow_facts
+            guests = before.facts.guests if before else None
+            guests = guests or self._guest_capabilities(session, capabilities)
+            model = self._options.cpu_model
+            host_model = guests.cpu if guests is not None else ""
+            cpus = model.elements(capabilities.arch, capabilities.cpu, host_model)
+            flags = model.flags(_cpu_flags(session, cpus, capabilities))
+            session.deadline.extend()
+            memory_mb = sum(cell.memory_mb for cell in capabilities.cells) or session.libvirt.getInfo()[1]
+            slow = session.slow_facts = _SlowFacts(
+                HostFacts(capabilities, guests, flags, online, memory_mb, disk_gb=0), time.monotonic()
+            )
         cells = slow.facts.capabilities.cells
         return replace(
             slow.facts,
@@ -119,20 +132,6 @@ class HostReader:
             pmem=read_namespaces(Path(self._options.sysfs_path)) if self._options.pmem_namespaces else (),
         )
 
-    def _slow_facts(self, session: Session, online: frozenset[int]) -> HostFacts:
-        session.deadline.extend(self._options.probe_timeout)
-        capabilities = parse_capabilities(session.libvirt.getCapabilities())
-        before: _SlowFacts | None = session.slow_facts
-        guests = before.facts.guests if before else None
-        guests = guests or self._guest_capabilities(session, capabilities)
-        model = self._options.cpu_model
-        host_model = guests.cpu if guests is not None else ""
-        cpus = model.elements(capabilities.arch, capabilities.cpu, host_model)
-        flags = model.flags(_cpu_flags(session, cpus, capabilities))
-        session.deadline.extend()
-        memory_mb = sum(cell.memory_mb for cell in capabilities.cells) or session.libvirt.getInfo()[1]
-        return HostFacts(capabilities, guests, flags, online, memory_mb, disk_gb=0)
-
     def _guest_capabilities(self, session: Session, capabilities: Capabilities) -> DomainCapabilities | None:
         """What guests can have; None where libvirt never told it to this user."""
         if not self._options.full_connection:
@@ -142,7 +141,16 @@ class HostReader:
             with closing(libvirt.open(self._options.connection_uri)) as connection:
                 guest_capabilities = merge(self._read_guest_capabilities(session, connection, capabilities))
                 if guest_capabilities is not None:
-                    guest_capabilities = _with_versions(session, connection, guest_capabilities)
+                    session.deadline.extend()
+                    library = version_of(connection.getLibVersion())
+                    try:
+                        hypervisor = version_of(connection.getVersion())
+                    except libvirt.libvirtError as error:
+                        if error.get_error_code() not in (*_NOT_SUPPORTED, libvirt.VIR_ERR_INTERNAL_ERROR):
+                            raise
+                        LOG.info("libvirt does not tell the version of its emulator: %s", error)
+                        hypervisor = (0, 0, 0)
+                    guest_capabilities = replace(guest_capabilities, libvirt=library, qemu=hypervisor)
                     guest_capabilities = self._with_tdx_slots(guest_capabilities)
         except libvirt.libvirtError as error:
             if not session.alive():
@@ -220,19 +228,6 @@ class HostReader:
                 "directory, or remove the option"
             ) from error
         return sum(status.st_blocks * BYTES_PER_BLOCK for status in sizes)
-
-
-def _with_versions(session: Session, connection: Any, guests: DomainCapabilities) -> DomainCapabilities:
-    session.deadline.extend()
-    library = version_of(connection.getLibVersion())
-    try:
-        hypervisor = version_of(connection.getVersion())
-    except libvirt.libvirtError as error:
-        if error.get_error_code() not in (*_NOT_SUPPORTED, libvirt.VIR_ERR_INTERNAL_ERROR):
-            raise
-        LOG.info("libvirt does not tell the version of its emulator: %s", error)
-        hypervisor = (0, 0, 0)
-    return replace(guests, libvirt=library, qemu=hypervisor)
 
 
 def _cpu_flags(session: Session, cpus: Sequence[str], capabilities: Capabilities) -> frozenset[str]:

@@ -50,12 +50,11 @@ from agent.placement.embedded.http.auth import (
     Environ,
     ServeError,
     Tokens,
-    TokenUser,
     Unauthenticated,
     authorize,
     noauth,
 )
-from agent.placement.embedded.messages import REQUEST_ID, CoreResponse, new_request_id
+from agent.placement.embedded.messages import REQUEST_ID, new_request_id
 from agent.placement.embedded.problems import BAD_REQUEST, TITLES, TOO_LARGE, RequestRefused
 
 LOG = logging.getLogger(__name__)
@@ -111,7 +110,12 @@ class WsgiApplication:
         method, path, query = environ["REQUEST_METHOD"], environ["PATH_INFO"], environ.get("QUERY_STRING", "")
         caller = None if path == "/" else self._authenticate(environ)
         body, problem = _body(environ)
-        sent = _headers(environ)
+        # The headers that the core reads; content-type is always present, empty if the client sent none.
+        sent = {"content-type": environ.get("CONTENT_TYPE", "")}
+        for header in ("accept", "openstack-api-version", "idempotency-key"):
+            content = environ.get("HTTP_" + header.upper().replace("-", "_"))
+            if content is not None:
+                sent[header] = content
         if problem is not None:
             del sent["content-type"]  # the refusal for the body precedes the one for its media type
 
@@ -125,7 +129,12 @@ class WsgiApplication:
         answer = self._core.request(
             method, f"{target}?{query}" if query else target, body, headers=sent, admit=admit
         )
-        _log(method, target, answer, caller)
+        # Log a write with its caller. The name is cut, because under noauth it may be a token by mistake.
+        level = logging.DEBUG if method == "GET" else logging.INFO
+        if LOG.isEnabledFor(level):
+            who = f"{caller.name[:NAME_SHOWN_MAX]!r}" if caller else "-"
+            request_id = answer.headers.get(REQUEST_ID, "-")
+            LOG.log(level, "%s %s: %d, for %s, %s", method, target, answer.status, who, request_id)
         headers = list(answer.headers.items())
         if "location" in answer.headers:
             host = environ.get("HTTP_HOST") or f"{environ['SERVER_NAME']}:{environ['SERVER_PORT']}"
@@ -150,25 +159,6 @@ def _long(value: Any) -> str:
     pieces = iter(lambda: type(value)(itertools.islice(members, PIECE_MEMBERS)), type(value)())
     inside = ", ".join(json.dumps(piece)[1:-1] for piece in pieces)
     return f"{{{inside}}}" if isinstance(value, dict) else f"[{inside}]"
-
-
-def _log(method: str, target: str, answer: CoreResponse, caller: TokenUser | None) -> None:
-    """Log a write with its caller. The name is cut, because under noauth it may be a token by mistake."""
-    level = logging.DEBUG if method == "GET" else logging.INFO
-    if LOG.isEnabledFor(level):
-        name = f"{caller.name[:NAME_SHOWN_MAX]!r}" if caller else "-"
-        request_id = answer.headers.get(REQUEST_ID, "-")
-        LOG.log(level, "%s %s: %d, for %s, %s", method, target, answer.status, name, request_id)
-
-
-def _headers(environ: Environ) -> dict[str, str]:
-    """The headers that the core reads; content-type is always present, empty if the client sent none."""
-    headers = {"content-type": environ.get("CONTENT_TYPE", "")}
-    for name in ("accept", "openstack-api-version", "idempotency-key"):
-        value = environ.get("HTTP_" + name.upper().replace("-", "_"))
-        if value is not None:
-            headers[name] = value
-    return headers
 
 
 def _body(environ: Environ) -> tuple[Any, RequestRefused | None]:
