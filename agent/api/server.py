@@ -97,31 +97,31 @@ class Api:
         )
 
     def __call__(self, environ: "WSGIEnvironment", start_response: "StartResponse") -> Iterable[bytes]:
-        return self._respond(Request(environ))(environ, start_response)
-
-    def _respond(self, request: Request) -> Response:
+        request = Request(environ)
         try:
-            return _response(self._answer(request))
+            response = _response(self._answer(request))
         except PlimsollError as error:
             if error.http_status >= 500:
                 LOG.warning("%s %s: %s", request.method, request.path, error.message)
             allow = {"Allow": ", ".join(error.details["allow"])} if isinstance(error, WrongMethod) else {}
             body = error_body(error.code, error.message, error.details)
-            return _response(ApiResponse(error.http_status, body, allow))
+            response = _response(ApiResponse(error.http_status, body, allow))
         except HTTPException as error:
             code = f"plimsoll.api.http_{error.code or 400}"
-            return _response(
-                ApiResponse(error.code or 400, error_body(code, error.description or error.name))
-            )
+            body = error_body(code, error.description or error.name)
+            response = _response(ApiResponse(error.code or 400, body))
         except Exception as error:
             if isinstance(error, OSError) and error.errno in NO_DESCRIPTORS:
                 LOG.warning("%s %s: %s.", request.method, request.path, error.strerror)
-                return _response(ApiResponse(503, error_body("plimsoll.internal", NO_DESCRIPTOR)))
-            # The caller gets the id of the error, the log gets the traceback.
-            name = uuid4().hex[:12]
-            LOG.exception("error %s in %s %s", name, request.method, request.path, fields={"error_id": name})
-            message = f"The agent failed in an unexpected way; its log tells more under error {name}"
-            return _response(ApiResponse(500, error_body("plimsoll.internal", message, {"id": name})))
+                response = _response(ApiResponse(503, error_body("plimsoll.internal", NO_DESCRIPTOR)))
+            else:
+                # The caller gets the id of the error, the log gets the traceback.
+                name = uuid4().hex[:12]
+                told = "error %s in %s %s", name, request.method, request.path
+                LOG.exception(*told, fields={"error_id": name})
+                message = f"The agent failed in an unexpected way; its log tells more under error {name}"
+                response = _response(ApiResponse(500, error_body("plimsoll.internal", message, {"id": name})))
+        return response(environ, start_response)
 
     def _answer(self, request: Request) -> ApiResponse:
         caller = peer_credentials(request.environ)
@@ -133,7 +133,15 @@ class Api:
         route, path = self._route(request)
         if role < route.role:
             raise _forbidden(request, caller, role, route.role)
-        query = _query(request, route)
+        query: dict[str, str] = {}
+        for name, values in request.args.lists():
+            if name not in route.query:
+                raise UsageError(f"{request.path} has no query parameter {name!r}", parameter=name)
+            if len(values) != 1:
+                raise UsageError(
+                    f"The query parameter {name} is given {counted(len(values), 'time')}", parameter=name
+                )
+            query[name] = values[0]
         if not route.has_body and request.content_length:
             raise UsageError(f"{request.method} {request.path} takes no body")
         body = _json(request) if route.has_body else None
@@ -187,19 +195,6 @@ def _forbidden(request: Request, caller: PeerCredentials, role: ApiRole, needed:
         role=role.name.lower(),
         needed=needed.name.lower(),
     )
-
-
-def _query(request: Request, route: ApiRoute) -> dict[str, str]:
-    query: dict[str, str] = {}
-    for name, values in request.args.lists():
-        if name not in route.query:
-            raise UsageError(f"{request.path} has no query parameter {name!r}", parameter=name)
-        if len(values) != 1:
-            raise UsageError(
-                f"The query parameter {name} is given {counted(len(values), 'time')}", parameter=name
-            )
-        query[name] = values[0]
-    return query
 
 
 def _json(request: Request) -> Any:

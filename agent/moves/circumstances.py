@@ -40,7 +40,10 @@ def next_actor(move: Move, seen: Circumstances) -> str:
     guest_is_here = move.instance in seen.guests
     if move.ended:
         return "none: the move has ended"
-    if move.state is MoveState.BEGUN and not _has_ended_elsewhere(move, seen):
+    # Whether another client has ended the move, and this host, the source, must still learn how.
+    if move.state is MoveState.BEGUN and not (
+        move.role is MoveRole.SOURCE and seen.holders is not None and move.migration not in seen.holders
+    ):
         return f"the service that began it: {_how_to_end(move, guest_is_here=guest_is_here)}"
     if move.state is MoveState.LEAVING and guest_is_here:
         return "the service that runs the guest: the move has ended, so remove the guest from this host"
@@ -51,11 +54,6 @@ def next_actor(move: Move, seen: Circumstances) -> str:
     if move.state is MoveState.BEGUN:
         return "this agent: the migration holds nothing here any more, and the next verification shows why"
     return "this agent: it continues with its next verification"
-
-
-def _has_ended_elsewhere(move: Move, seen: Circumstances) -> bool:
-    """Whether another client has ended the move, and this host, the source, must still learn how."""
-    return move.role is MoveRole.SOURCE and seen.holders is not None and move.migration not in seen.holders
 
 
 def _how_to_end(move: Move, *, guest_is_here: bool) -> str:

@@ -197,7 +197,13 @@ def uuids_of(description: Description, current: ProviderTree, root_uuid: str) ->
     taken = set(uuids.values())
     for described in description.providers:
         if described.name not in uuids:
-            uuids[described.name] = _new_uuid(root_uuid, described.name, taken)
+            # `uuid_of_new`, with a counter where another provider, renamed since, has that uuid.
+            uuid = uuid_of_new(root_uuid, described.name)
+            count = 1
+            while uuid in taken:
+                count += 1
+                uuid = uuid_of_new(root_uuid, f"{described.name}#{count}")
+            uuids[described.name] = uuid
             taken.add(uuids[described.name])
     return uuids
 
@@ -205,16 +211,6 @@ def uuids_of(description: Description, current: ProviderTree, root_uuid: str) ->
 def uuid_of_new(root_uuid: str, name: str) -> str:
     """uuid5(root, name): the uuid that the agent gives a provider below the root, and gives it again."""
     return str(uuid5(UUID(root_uuid), name))
-
-
-def _new_uuid(root_uuid: str, name: str, taken: set[str]) -> str:
-    """`uuid_of_new`, with a counter where another provider, renamed since, has that uuid."""
-    uuid = uuid_of_new(root_uuid, name)
-    count = 1
-    while uuid in taken:
-        count += 1
-        uuid = uuid_of_new(root_uuid, f"{name}#{count}")
-    return uuid
 
 
 @cache

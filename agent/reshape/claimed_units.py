@@ -251,7 +251,12 @@ def relocations_of_record(
     Classes without exact units that an instruction moves together with the units go along in proportion.
     """
     relocations = [
-        Relocation(claim.consumer, slot.resource_class, amount, *_ends(slot, place))
+        Relocation(
+            claim.consumer,
+            slot.resource_class,
+            amount,
+            *(slot.provider, place.provider, place.resource_class),
+        )
         for slot, now in places.items()
         for place, amount in now.items()
         if place is not None and place != slot
@@ -276,10 +281,6 @@ def relocations_of_record(
                 for target, part in parts.items()
             ]
     return tuple(relocations)
-
-
-def _ends(source: Slot, target: Slot) -> tuple[str, str, str]:
-    return source.provider, target.provider, target.resource_class
 
 
 def claimed_places(

@@ -99,7 +99,22 @@ def due_instructions(
     for instruction in instructions:
         names = [source.resource_class for source, _, _ in instruction.slot_pairs() if source in due]
         if names:
-            restricted.append(replace(instruction, move=_restrict(instruction.move, names)))
+            move = instruction.move
+            consumers = move.consumers
+            if consumers is not None:
+                shares = {consumer: _only(amounts, names) for consumer, amounts in consumers.items()}
+                consumers = {consumer: amounts for consumer, amounts in shares.items() if amounts}
+            restricted.append(
+                replace(
+                    instruction,
+                    move=replace(
+                        move,
+                        moved_resources=_only(move.moved_resources, names),
+                        consumers=consumers,
+                        becomes={name: new_name for name, new_name in move.becomes.items() if name in names},
+                    ),
+                )
+            )
     return tuple(restricted)
 
 
@@ -136,19 +151,6 @@ def _has_consumer_to_move(
         and at_source.get(consumer, {}).get(source.resource_class, 0)
         and not at_target.get(consumer, {}).get(target.resource_class, 0)
         for consumer, shares in (instruction.move.consumers or {}).items()
-    )
-
-
-def _restrict(move: MoveInstruction, names: Sequence[str]) -> MoveInstruction:
-    consumers = move.consumers
-    if consumers is not None:
-        shares = {consumer: _only(amounts, names) for consumer, amounts in consumers.items()}
-        consumers = {consumer: amounts for consumer, amounts in shares.items() if amounts}
-    return replace(
-        move,
-        moved_resources=_only(move.moved_resources, names),
-        consumers=consumers,
-        becomes={name: new_name for name, new_name in move.becomes.items() if name in names},
     )
 
 
@@ -266,7 +268,13 @@ def park_units(
                 parked.append(MoveInstruction(source, {resource_class: total}, source, consumers))
                 addition = OwnedProvider(classes=frozenset({resource_class}))
                 owned[parked_slot.provider] = owned.get(parked_slot.provider, OwnedProvider()) | addition
-            notices.extend(_notice(source, name, consumer, amount) for consumer, amount in shares.items())
+            notices.extend(
+                (
+                    f"Consumer {consumer} holds {amount} {name} of {source} whose device is not there: it is "
+                    "parked, and no other consumer gets it. Bring the device back, or release the consumer."
+                )
+                for consumer, amount in shares.items()
+            )
     return Parking(desired, (*others, *parked), OwnedProviders(owned), tuple(notices))
 
 
@@ -339,10 +347,3 @@ def _offer_parked(desired: ProviderTree, current: ProviderTree, slot: Slot, tota
     inventory = replace(now, total=total, reserved=0, allocation_ratio=1.0)
     inventories = {**provider.inventories, slot.resource_class: inventory}
     return desired.with_provider(replace(provider, inventories=inventories))
-
-
-def _notice(provider: str, resource_class: str, consumer: str, amount: int) -> str:
-    return (
-        f"Consumer {consumer} holds {amount} {resource_class} of {provider} whose device is not there: it is "
-        "parked, and no other consumer gets it. Bring the device back, or release the consumer."
-    )

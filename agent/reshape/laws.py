@@ -192,7 +192,16 @@ def breaches(
     """
     exchanges = exchanges_of(instructions)
     yield from _unit_breaches(current, desired, instructions, exchanges, may_grow=may_grow)
-    yield from _consumer_breaches(reshape, instructions, exchanges, held)
+    changing = {
+        name for instruction in instructions for pair in instruction.move.becomes.items() for name in pair
+    }
+    for consumer, allocations in sorted(reshape.allocations.items()):
+        if consumer not in held:
+            yield f"consumer {consumer} holds nothing here and would get something"
+            continue
+        before, after = slots_of(held[consumer]), slots_of(allocations)
+        if _conserved_sums(before, exchanges, changing) != _conserved_sums(after, exchanges, changing):
+            yield f"consumer {consumer} would hold {_class_sums(after)} where it held {_class_sums(before)}"
     yield from _room_breaches(reshape, current, desired, exchanges, held)
 
 
@@ -257,24 +266,6 @@ def _are_sibling_cells(slots: Sequence[Slot], *trees: ProviderTree) -> bool:
         and len({provider.parent for provider in providers}) == 1
         and providers[0].parent is not None
     )
-
-
-def _consumer_breaches(
-    reshape: Reshape,
-    instructions: Sequence[Instruction],
-    exchanges: Mapping[Slot, int],
-    held: Mapping[str, Allocations],
-) -> Iterator[str]:
-    changing = {
-        name for instruction in instructions for pair in instruction.move.becomes.items() for name in pair
-    }
-    for consumer, allocations in sorted(reshape.allocations.items()):
-        if consumer not in held:
-            yield f"consumer {consumer} holds nothing here and would get something"
-            continue
-        before, after = slots_of(held[consumer]), slots_of(allocations)
-        if _conserved_sums(before, exchanges, changing) != _conserved_sums(after, exchanges, changing):
-            yield f"consumer {consumer} would hold {_class_sums(after)} where it held {_class_sums(before)}"
 
 
 def _conserved_sums(

@@ -26,7 +26,7 @@ from agent.providers.resolve import uuid_of_new
 from agent.reshape.claimed_units import ExactUnits, HostRecords, Places, locate_units, used_instead
 from agent.reshape.laws import Instruction, Relocation, Slot, allocations_of, inventory_at, slots_of
 from agent.reshape.receipt import Receipt
-from agent.shapes import Allocations, Units
+from agent.shapes import Allocations
 from agent.tree import ProviderTree
 
 _WITHOUT_UNITS = frozenset({"VCPU"})
@@ -66,7 +66,15 @@ def relocate_records(
     for move in moves.values():
         if move.ended or not {move.instance, move.migration} & by_consumer.keys():
             continue
-        followed = _relocate_move(move, by_consumer, relocated, exact)
+        # The migration's relocations change the old allocation, the instance's the new one.
+        of_migration = by_consumer.get(move.migration, [])
+        of_instance = by_consumer.get(move.instance, [])
+        old, new = move.old, move.new
+        if of_migration:
+            old = _follow(old, relocated.get(move.migration), of_migration, exact)
+        if new is not None and of_instance:
+            new = _follow(new, relocated.get(move.instance), of_instance, exact)
+        followed = replace(move, old=old, new=new, handed=relocate_allocations(move.handed, of_migration))
         relocated_moves.append(followed)
         for consumer, claim in claims_of(followed).items():
             if consumer in relocated:
@@ -88,23 +96,6 @@ def relocate_allocations(
             slots[target] = slots.get(target, 0) + amount
     left = allocations_of({slot: amount for slot, amount in slots.items() if amount})
     return {uuid: dict(amounts) for uuid, amounts in left.items()}
-
-
-def _relocate_move(
-    move: Move,
-    relocations: Mapping[str, list[Relocation]],
-    claims: Mapping[str, Claim],
-    exact: ExactUnits,
-) -> Move:
-    """The migration's relocations change the old allocation, the instance's the new one."""
-    of_migration = relocations.get(move.migration, [])
-    of_instance = relocations.get(move.instance, [])
-    old, new = move.old, move.new
-    if of_migration:
-        old = _follow(old, claims.get(move.migration), of_migration, exact)
-    if new is not None and of_instance:
-        new = _follow(new, claims.get(move.instance), of_instance, exact)
-    return replace(move, old=old, new=new, handed=relocate_allocations(move.handed, of_migration))
 
 
 def _follow(claim: Claim, bearer: Claim | None, relocations: list[Relocation], exact: ExactUnits) -> Claim:
@@ -135,7 +126,9 @@ def _relocate_claim(
             for unit, place in _places(present, slot, left, exact):
                 if place.resource_class not in _WITHOUT_UNITS:
                     units.setdefault(place, []).append(unit)
-    chosen = _nested(units)
+    chosen: dict[str, dict[str, tuple[str, ...]]] = {}
+    for place, exact_units in units.items():
+        chosen.setdefault(place.provider, {})[place.resource_class] = tuple(exact_units)
     kept = {unit for classes in chosen.values() for names in classes.values() for unit in names}
     makings = {unit: making for unit, making in claim.makings.items() if unit in kept}
     return replace(claim, allocations=allocations, units=chosen, makings=makings)
@@ -162,13 +155,6 @@ def _places(
         amounts[place] -= 1
         places.append((unit, place))
     return places
-
-
-def _nested(units: Mapping[Slot, list[str]]) -> Units:
-    nested: dict[str, dict[str, tuple[str, ...]]] = {}
-    for slot, names in units.items():
-        nested.setdefault(slot.provider, {})[slot.resource_class] = tuple(names)
-    return nested
 
 
 class _FreeUnits:

@@ -413,7 +413,14 @@ class TreeSearch:
             return
         # The top of a subtree is one of the providers chosen in it; each possible top is tried in turn.
         for tops in itertools.product(*(self._tops(suffixes) for suffixes in subtrees)):
-            options = self._below(tops)
+            # Each slot has the options that are under the tops of its subtrees.
+            options = [slot.options for slot in self._slots]
+            for suffixes, top in tops:
+                for number, slot in enumerate(self._slots):
+                    if slot.group.suffix in suffixes:
+                        options[number] = [
+                            provider for provider in options[number] if self._is_under(provider, top.uuid)
+                        ]
             if all(options):
                 self._hopeless.clear()
                 for chosen in self._fill(0, options):
@@ -498,17 +505,6 @@ class TreeSearch:
         options = (slot.options for slot in self._slots if slot.group.suffix in suffixes)
         distinct = {provider.uuid: provider for some in options for provider in some}
         return [(suffixes, provider) for provider in distinct.values()]
-
-    def _below(self, tops: Iterable[tuple[frozenset[str], ProviderRecord]]) -> list[list[ProviderRecord]]:
-        """The options of each slot that are under the tops of its subtrees."""
-        options = [slot.options for slot in self._slots]
-        for suffixes, top in tops:
-            for number, slot in enumerate(self._slots):
-                if slot.group.suffix in suffixes:
-                    options[number] = [
-                        provider for provider in options[number] if self._is_under(provider, top.uuid)
-                    ]
-        return options
 
     def _is_under(self, provider: ProviderRecord, top: str) -> bool:
         above: ProviderRecord | None = provider

@@ -284,31 +284,26 @@ def list_traits(request: Request) -> CoreResponse:
     """GET /traits"""
     parameters = request.read_query(validation.LIST_TRAITS)
     with request.store.reading() as model:
-        known = _traits_named(model, parameters)
+        known = dict(model.traits)
+        if "name" in parameters:
+            kind, colon, value = parameters["name"].partition(":")
+            if not colon:
+                raise RequestRefused(BAD_REQUEST, "name must be in:NAME,NAME or startswith:PREFIX.")
+            if kind == "in":
+                wanted = set(value.split(","))
+                known = {name: created_at for name, created_at in known.items() if name in wanted}
+            elif kind == "startswith":
+                known = {name: created_at for name, created_at in known.items() if name.startswith(value)}
+        if "associated" in parameters:
+            associated = {"true": True, "false": False}.get(parameters["associated"].lower())
+            if associated is None:
+                raise RequestRefused(BAD_REQUEST, 'associated must be "true" or "false".')
+            known = {
+                name: created_at
+                for name, created_at in known.items()
+                if (name in model.providers_by_trait) is associated
+            }
     return json_response(request, {"traits": list(known)}, _newest(request, known.values()))
-
-
-def _traits_named(model: Model, parameters: Mapping[str, str]) -> dict[str, float]:
-    known = dict(model.traits)
-    if "name" in parameters:
-        kind, colon, value = parameters["name"].partition(":")
-        if not colon:
-            raise RequestRefused(BAD_REQUEST, "name must be in:NAME,NAME or startswith:PREFIX.")
-        if kind == "in":
-            wanted = set(value.split(","))
-            known = {name: created_at for name, created_at in known.items() if name in wanted}
-        elif kind == "startswith":
-            known = {name: created_at for name, created_at in known.items() if name.startswith(value)}
-    if "associated" in parameters:
-        associated = {"true": True, "false": False}.get(parameters["associated"].lower())
-        if associated is None:
-            raise RequestRefused(BAD_REQUEST, 'associated must be "true" or "false".')
-        known = {
-            name: created_at
-            for name, created_at in known.items()
-            if (name in model.providers_by_trait) is associated
-        }
-    return known
 
 
 def get_trait(request: Request) -> CoreResponse:

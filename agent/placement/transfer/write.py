@@ -102,7 +102,18 @@ def plan_import(
     service lacks standard names, has another provider with the same name, or (without `overwrite`) has a
     record of `wanted` with other contents.
     """
-    _refuse_broken(wanted)
+    broken = [
+        invariant
+        for invariant in broken_invariants(wanted)
+        if not invariant.accepted and invariant.name not in _CREATED_BY_IMPORT
+    ]
+    if broken:
+        raise UsageError(
+            f"The document is broken in {counted(len(broken), 'place')}, and no Placement accepts it: "
+            f"{_first_few(invariant.sentence for invariant in broken)} `plimsoll placement check` shows all, "
+            "with remedies.",
+            findings=[invariant.to_json() for invariant in broken],
+        )
     _refuse_unknown_names(wanted, names)
     _refuse_taken_names(wanted, present)
     if not overwrite:
@@ -156,21 +167,6 @@ def apply_import(client: PlacementClient, untyped: PlacementClient, wanted: Impo
             for provider in _with_inventories(tree, step.full)
         )
     apply(wanted.inventories, client, tree)
-
-
-def _refuse_broken(wanted: PlacementSnapshot) -> None:
-    broken = [
-        invariant
-        for invariant in broken_invariants(wanted)
-        if not invariant.accepted and invariant.name not in _CREATED_BY_IMPORT
-    ]
-    if broken:
-        raise UsageError(
-            f"The document is broken in {counted(len(broken), 'place')}, and no Placement accepts it: "
-            f"{_first_few(invariant.sentence for invariant in broken)} `plimsoll placement check` shows all, "
-            "with remedies.",
-            findings=[invariant.to_json() for invariant in broken],
-        )
 
 
 def _refuse_unknown_names(wanted: PlacementSnapshot, names: frozenset[str]) -> None:

@@ -311,7 +311,21 @@ def _address(value: object) -> AddressPattern | None:
     if value is None:
         return None
     if isinstance(value, str):
-        patterns = _patterns_of_glob(value.strip().lower())
+        # As nova: domain, bus and slot are counted from the right, and what is left out is any.
+        text = value.strip().lower()
+        front, dot, function = text.partition(".")
+        fields = front.split(":")
+        given = dict(zip(_PARTS, ["*"] * (3 - len(fields)) + [*fields, function], strict=False))
+        if len(fields) > 3 or not (dot or ":" in front):
+            raise ValueError(f"address {text!r} is not a PCI address such as 0000:41:00.0 or *:41:*.*")
+        patterns = {}
+        for name, glob in given.items():
+            part = glob.strip() or "*"
+            if not _GLOB.fullmatch(part) or ("*" not in part and int(part, 16) > _MOST[name]):
+                raise ValueError(f"address {text!r} is not a PCI address such as 0000:41:00.0 or *:41:*.*")
+            if "*" not in part:
+                part = f"{int(part, 16):0{_WIDTHS[name]}x}"
+            patterns[name] = part.replace("*", "[0-9a-f]*") + _END
     elif isinstance(value, dict) and value.keys() <= _PARTS.keys():
         patterns = {name: value.get(name) or "" for name in _PARTS}
     else:
@@ -324,24 +338,6 @@ def _address(value: object) -> AddressPattern | None:
     digits = {name: pattern.removesuffix(_END) for name, pattern in patterns.items()}
     names_one = all(_HEX.fullmatch(digits[name]) and len(digits[name]) >= _WIDTHS[name] for name in _PARTS)
     return AddressPattern(tuple(patterns[name] for name in _PARTS), names_one)
-
-
-def _patterns_of_glob(text: str) -> dict[str, str]:
-    """As nova: domain, bus and slot are counted from the right, and what is left out is any."""
-    front, dot, function = text.partition(".")
-    fields = front.split(":")
-    given = dict(zip(_PARTS, ["*"] * (3 - len(fields)) + [*fields, function], strict=False))
-    if len(fields) > 3 or not (dot or ":" in front):
-        raise ValueError(f"address {text!r} is not a PCI address such as 0000:41:00.0 or *:41:*.*")
-    patterns = {}
-    for name, glob in given.items():
-        part = glob.strip() or "*"
-        if not _GLOB.fullmatch(part) or ("*" not in part and int(part, 16) > _MOST[name]):
-            raise ValueError(f"address {text!r} is not a PCI address such as 0000:41:00.0 or *:41:*.*")
-        if "*" not in part:
-            part = f"{int(part, 16):0{_WIDTHS[name]}x}"
-        patterns[name] = part.replace("*", "[0-9a-f]*") + _END
-    return patterns
 
 
 def pci_address_of(text: str) -> str:

@@ -167,7 +167,19 @@ def _body(environ: Environ) -> tuple[Any, RequestRefused | None]:
     The object is None for an empty body and NoJson for a body that is not JSON.
     """
     try:
-        text = _read(environ)
+        length_text = environ.get("CONTENT_LENGTH") or "0"
+        if not (length_text.isascii() and length_text.isdigit()):
+            raise RequestRefused(
+                BAD_REQUEST, f"Content-Length must be a number of bytes, not {length_text!r}."
+            )
+        length = int(length_text)
+        if length > BODY_BYTES_MAX:
+            raise RequestRefused(
+                TOO_LARGE, f"The body may have at most {BODY_BYTES_MAX} bytes; send it in parts."
+            )
+        text: bytes = environ["wsgi.input"].read(length) if length else b""
+        if len(text) < length:
+            raise RequestRefused(BAD_REQUEST, f"The body ended after {len(text)} of {length} bytes.")
     except RequestRefused as refusal:
         return None, refusal
     if not text:
@@ -178,22 +190,6 @@ def _body(environ: Environ) -> tuple[Any, RequestRefused | None]:
         return json.loads(text), None
     except (ValueError, RecursionError) as error:
         return NoJson(str(error)), None
-
-
-def _read(environ: Environ) -> bytes:
-    """The bytes of the body. Raises RequestRefused: 400, 413."""
-    length_text = environ.get("CONTENT_LENGTH") or "0"
-    if not (length_text.isascii() and length_text.isdigit()):
-        raise RequestRefused(BAD_REQUEST, f"Content-Length must be a number of bytes, not {length_text!r}.")
-    length = int(length_text)
-    if length > BODY_BYTES_MAX:
-        raise RequestRefused(
-            TOO_LARGE, f"The body may have at most {BODY_BYTES_MAX} bytes; send it in parts."
-        )
-    text: bytes = environ["wsgi.input"].read(length) if length else b""
-    if len(text) < length:
-        raise RequestRefused(BAD_REQUEST, f"The body ended after {len(text)} of {length} bytes.")
-    return text
 
 
 def _in_accepted_form(environ: Environ, response: Response) -> Response:
