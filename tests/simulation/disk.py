@@ -98,16 +98,16 @@ class _Ticket:
     def result(self, timeout_s: float = 60.0) -> Any:
         scheduler = self.file.scheduler
         scheduler.place()
-        end = scheduler.now + timeout_s
+        end = scheduler.steady + timeout_s
         while not self.answered:
             task = scheduler.current
             if task is None:
                 self.file.write_now()
                 continue
             self.waiting.append(task)
-            scheduler.wait(end - scheduler.now)
+            scheduler.wait(end - scheduler.steady)
             self.waiting.remove(task)
-            if not self.answered and scheduler.now >= end:
+            if not self.answered and scheduler.steady >= end:
                 self.cancelled = not self.begun
                 self.file.disk.lags = True
                 raise DatabaseTimeout(self.file.path, timeout_s, begun=self.begun)

@@ -35,6 +35,7 @@ from simulation.tasks import Process, Scheduler, Task, wall_clock
 
 NAMES = UUID("5f4dcc3b-0000-4000-8000-000000000000")
 LOOK_S, VERIFY_S, AUDIT_S, DELIVER_S, RESTART_S = 60.0, 120.0, 240.0, 10.0, 2.0
+TICK_S = 1e-6
 DEDICATED = frozenset({4, 5, 12, 13})
 EXACT = ("SRIOV_NET_VF", "PGPU", "PCPU")
 RACK, POOL = str(uuid5(NAMES, "rack")), str(uuid5(NAMES, "pool"))
@@ -181,11 +182,19 @@ class Jobs:
         self._scheduler.spawn(name, self._process, lambda: self._work(name, function, interval_s))
 
     def wake(self, name: str, delay_s: float) -> None:
+        if 0.0 < delay_s < TICK_S:
+            delay_s = TICK_S  # the sum of two clocks is not exact, and time has to pass
         due = self._scheduler.now + delay_s
         if due < self._due.get(name, due + 1):
             self._due[name] = due
             if name in self._waiting:
                 self._scheduler.wake(self._waiting[name])
+
+    def resume(self) -> None:
+        """The host was suspended: what was due meanwhile runs now, and a look."""
+        for task in self._waiting.values():
+            self._scheduler.wake(task)
+        self.wake("look", 0.0)
 
     def _work(self, name: str, function: Callable[[], object], interval_s: float) -> None:
         scheduler = self._scheduler
@@ -378,6 +387,29 @@ class Host:
     def process(self) -> Process:
         """The agent's process, also while it starts."""
         return self._starting[0]
+
+    def suspend(self, seconds: float) -> None:
+        """For so long the agent stands still, with its monotonic clock, and the wall clock goes on."""
+        process, _, jobs = self._starting
+
+        def wake_up() -> None:
+            self.scheduler.sleep(seconds)
+            self._resume(process, jobs)
+
+        if not process.dead and process.asleep_since is None:
+            self.scheduler.suspend(process)
+            self.scheduler.spawn(f"{self.name} sleeps", Process("the firmware"), wake_up)
+
+    def resume(self) -> None:
+        """Before the time, if the host is suspended."""
+        process, _, jobs = self._starting
+        self._resume(process, jobs)
+
+    def _resume(self, process: Process, jobs: Jobs) -> None:
+        if process.asleep_since is not None and not process.dead:
+            self.trace(f"{self.name}: the host is resumed")
+            self.scheduler.resume(process)
+            jobs.resume()
 
     def lose_disk(self) -> None:
         """An empty state directory takes the place of the one that was there."""

@@ -239,15 +239,15 @@ class Network:
         waiting = scheduler.current
         assert waiting is not None
 
-        end = scheduler.now + TIMEOUT_S
+        end = scheduler.steady + TIMEOUT_S
 
         def happen() -> None:
             replies.append(effect())
             scheduler.wake(waiting)
 
         server.waiting.append(happen)
-        while not replies and scheduler.now < end:
-            scheduler.wait(end - scheduler.now)
+        while not replies and scheduler.steady < end:
+            scheduler.wait(end - scheduler.steady)
         if not replies:
             raise _timeout(request)
         return replies[0]

@@ -34,6 +34,8 @@ INTERRUPTED = 0.1
 """So many of the histories have claims that are interrupted by a kill, and written late."""
 CLOCKED = 0.15
 """So many of the histories have wall clocks that are set."""
+SUSPENDED = 0.1
+"""So many of the histories have hosts that are suspended."""
 RENEWED = 0.1
 """So many of the histories have commits that fail in the midst of an operation, which is asked for again; as
 many have moves that are ended right after an interrupted begin, as many have claims that are released while a
@@ -110,6 +112,8 @@ class Narrator:
             self.plots += ["healed"] * 2
         if Random(f"cloned {seed}").random() < CLONED:
             self.mishaps += ["clone"] * 2
+        if Random(f"suspended {seed}").random() < SUSPENDED:
+            self.mishaps += ["sleep"] * 2
         self.fast = dice.random() < 0.5
         self.moves = 0
         self.host = dice.choice(self.hosts)
@@ -445,6 +449,10 @@ class Narrator:
         seconds = self.dice.choice((-1, 1)) * self.dice.choice((1, 40, 3600, 400 * 86400, 4 * 365 * 86400))
         back = [Step("sets_clock", (-seconds,))] if self.dice.random() < 0.5 else []
         return [Step("sets_clock", (seconds,)), *back]
+
+    def _sleep(self) -> list[Step]:
+        """Shorter and longer than a request, a turn and a claim may take."""
+        return [Step("is_suspended", (self._near(), self.dice.choice((20.0, 100.0, 900.0))))]
 
     def _taken(self) -> list[Step]:
         """Another client takes the allocation of whoever that is."""

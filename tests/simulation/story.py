@@ -101,6 +101,7 @@ SENTENCES = {
     "looks": "host {0} is asked to verify",
     "starts_guests_slowly": "from now on, guests that libvirt starts take {0:g} s to be there",
     "sets_clock": "the wall clock of all hosts is set {0:+g} s",
+    "is_suspended": "host {0} is suspended for {1:g} s",
     "waits": "{0:g} s pass",
     "lets": "the tasks take {0} turns",
     "answers_come": "the answers come",
@@ -797,6 +798,10 @@ class Story:
         """The monotonic clock goes on as it was."""
         self.scheduler.ahead_s += seconds
 
+    def is_suspended(self, host: str, seconds: float) -> None:
+        """Its wall clock goes on meanwhile, and its monotonic clock does not."""
+        self.hosts[host].suspend(seconds)
+
     def waits(self, seconds: float) -> None:
         self._run(lambda: False, seconds)
 
@@ -815,6 +820,7 @@ class Story:
         self.scheduler.stall = 0.0
         self._end_clones()
         for host in self.hosts.values():
+            host.resume()
             host.disk.stalls.clear()
             host.disk.fails = 0
             host.disk.fails_after.clear()

@@ -24,13 +24,21 @@ class Stuck(AssertionError):
 
 
 class Process:
-    """A process of the simulated world: its tasks die together. `places` counts where its tasks waited."""
+    """A process of the simulated world: its tasks die together. `places` counts where its tasks waited.
+
+    `slept_s` is for how long its host was suspended so far, until it was suspended at `asleep_since`.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.dead = False
         self.places = 0
         self.killed_at: int | None = None
+        self.slept_s = 0.0
+        self.asleep_since: float | None = None
+        self.held: list[Task] = []
+        self.timers: list[tuple[float, int, Task]] = []
+        """While it is asleep: its tasks that could go on, and the timers of others, with what is left."""
 
 
 class Task:
@@ -94,14 +102,45 @@ class Scheduler:
 
         task.greenlet = greenlet(run, parent=self._hub)
         self._tasks[task] = None
-        self._ready.append(task)
+        self._get_ready(task)
         return task
+
+    def _get_ready(self, task: Task) -> None:
+        process = task.process
+        (self._ready if process.asleep_since is None else process.held).append(task)
+
+    @property
+    def steady(self) -> float:
+        """The monotonic clock of the current task: it stands still while its host is suspended."""
+        return self.now - (self.current.process.slept_s if self.current is not None else 0.0)
+
+    def suspend(self, process: Process) -> None:
+        """Stop the process, as its host is suspended; what others send to it waits."""
+        if process.dead or process.asleep_since is not None:
+            return
+        process.asleep_since = self.now
+        process.held = [task for task in self._ready if task.process is process]
+        self._ready = [task for task in self._ready if task.process is not process]
+        process.timers = [(at - self.now, *rest) for at, *rest in self._timers if rest[-1].process is process]
+        self._timers = [timer for timer in self._timers if timer[-1].process is not process]
+        heapq.heapify(self._timers)
+
+    def resume(self, process: Process) -> None:
+        """Let the process go on, if it was suspended."""
+        if process.asleep_since is None:
+            return
+        process.slept_s += self.now - process.asleep_since
+        process.asleep_since = None
+        for left_s, number, task in process.timers:
+            heapq.heappush(self._timers, (self.now + left_s, number, task))
+        self._ready += [task for task in process.held if not task.done]
+        process.held, process.timers = [], []
 
     def wake(self, task: Task) -> None:
         """Let the task go on; without effect if it does not wait."""
         if not task.ready and not task.done:
             task.ready, task.timer = True, None
-            self._ready.append(task)
+            self._get_ready(task)
 
     # From a task
 
@@ -244,7 +283,7 @@ class Lock:
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
         scheduler = _scheduler()
         scheduler.place()
-        end = None if timeout < 0 else scheduler.now + timeout
+        end = None if timeout < 0 else scheduler.steady + timeout
         while self._held:
             if not blocking:
                 return False
@@ -252,7 +291,7 @@ class Lock:
             assert task is not None, "the director meets a lock that a task holds"
             self._waiting.append(task)
             try:
-                answered = scheduler.wait(None if end is None else end - scheduler.now)
+                answered = scheduler.wait(None if end is None else end - scheduler.steady)
             finally:
                 if task in self._waiting:
                     self._waiting.remove(task)
@@ -336,9 +375,9 @@ class Condition:
         return answered
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
-        end = None if timeout is None else _scheduler().now + timeout
+        end = None if timeout is None else _scheduler().steady + timeout
         while not (came := predicate()):
-            left = None if end is None else end - _scheduler().now
+            left = None if end is None else end - _scheduler().steady
             if left is not None and left <= 0:
                 return predicate()
             self.wait(left)
@@ -436,7 +475,7 @@ def wall_clock() -> float:
 
 def steady_clock() -> float:
     """time.monotonic"""
-    return _scheduler().now
+    return _scheduler().steady
 
 
 def sleep(seconds: float) -> None:

@@ -1203,3 +1203,37 @@ def test_a_claim_that_is_asked_for_again_does_not_give_back_what_others_took_out
             story.answers_come()
         story.comes_to_rest()
         assert story.held("web1").items() < WEB.items()
+
+
+@pytest.mark.parametrize("fate", [Fate.ANSWERED, Fate.RESET_AFTER, Fate.LATE, Fate.LOST])
+def test_what_is_under_way_when_its_host_is_suspended_is_done_or_undone_after_that(fate: Fate) -> None:
+    """Nothing is too old by the time that the host slept, and nothing waits by it for ever."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert a.claims("web1", **WEB).granted and b.claims("web2", **WEB).granted
+        with story.meanwhile():
+            story.next_write("a", fate)
+            a.releases("web1")
+            a.claims("web3", **BOTH)
+            a.begins_move("web2", "move1", "cold_migrate", **WEB)
+            story.lets(20)
+            a.is_suspended(900)
+            b.releases("web2")
+            story.waits(905)
+            story.answers_come()
+        assert all(answer.ended for answer in story.answers)
+        story.comes_to_rest()
+
+
+def test_after_a_suspension_the_agent_learns_soon_what_others_did_meanwhile() -> None:
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert a.claims("web1", **WEB).granted
+        assert b.begins_move("web1", "move1", "cold_migrate", **WEB).granted
+        a.looks()
+        a.is_suspended(3600)
+        assert b.confirms("move1").granted
+        story.waits(3605)
+        assert story.hosts["a"].seen_at >= 3600
+        assert a.claim_of("move1") is None and story.held("move1") == {}
+        story.comes_to_rest()

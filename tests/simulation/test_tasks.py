@@ -38,6 +38,36 @@ def test_time_passes_only_while_all_wait() -> None:
     assert seen[-1] == ("long", 50.0)
 
 
+def test_a_suspended_process_stands_still_with_its_monotonic_clock() -> None:
+    scheduler, process = world()
+    seen: list[tuple[float, float, float]] = []
+    event = tasks.Event()
+
+    def sleeper() -> None:
+        began = tasks.wall_clock()
+        tasks.sleep(50.0)
+        seen.append((scheduler.now, tasks.steady_clock(), tasks.wall_clock() - began))
+        event.wait(10.0)
+        seen.append((scheduler.now, tasks.steady_clock(), tasks.wall_clock() - began))
+
+    scheduler.spawn("sleeper", process, sleeper)
+    scheduler.run(seconds=20.0)
+    scheduler.suspend(process)
+    scheduler.run(seconds=900.0)
+    assert seen == []
+    scheduler.resume(process)
+    scheduler.run(seconds=30.0)
+    assert seen == [(950.0, 50.0, 950.0)]
+    scheduler.suspend(process)
+    event.set()
+    late = scheduler.spawn("a task that begins meanwhile", process, tasks.steady_clock)
+    scheduler.run(seconds=100.0)
+    assert len(seen) == 1 and not late.done
+    scheduler.resume(process)
+    scheduler.run(seconds=1.0)
+    assert seen[1] == (1050.0, 50.0, 1050.0) and late.value == 50.0
+
+
 def test_a_lock_has_one_holder_however_restless_the_schedule_is() -> None:
     for seed in range(50):
         scheduler, process = world(seed, restless=1.0)
