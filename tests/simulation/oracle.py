@@ -764,7 +764,12 @@ class Oracle:
     def explained(self, host: Host) -> set[str]:
         """The consumers about which an audit may say something: the story itself made them differ."""
         rows, explained = self.rows(host), set(self.disturbed)
-        explained |= {consumer for name, consumer in self.forgotten if name == host.name}
+        # A migration that its destination forgot is unknown to the source, too, where no claim was moved.
+        explained |= {
+            consumer
+            for name, consumer in self.forgotten
+            if name == host.name or self.party(consumer) != consumer
+        }
         present = {
             (name, unit)
             for provider in host.described()
