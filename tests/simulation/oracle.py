@@ -546,7 +546,9 @@ class Oracle:
                 if there.get(provider) != amounts
             }
             if lacking and not (
-                self._is_one_of_several_alike(row, rows) or self._is_handed_onward(host, row, rows)
+                self._is_one_of_several_alike(row, rows)
+                or self._is_handed_onward(host, row, rows)
+                or self._is_left_to_its_guest(host, consumer)
             ):
                 raise Violation(
                     "nothing is lost",
@@ -617,6 +619,19 @@ class Oracle:
             for consumer, instance in self.party_of.items()
             if consumer != instance and consumer not in rows
         )
+
+    def _is_left_to_its_guest(self, host: Host, consumer: str) -> bool:
+        """Whether the instance lives on another host, and its guest is here all the same.
+
+        "Its claim counts here" until the guest is gone, however it came: what Placement does not hold of it
+        is reserved, as `_nothing_needed_is_offered` sees.
+        """
+        elsewhere = {
+            record.root_uuid
+            for provider in _own(self.network.holdings().get(consumer, {}))
+            if (record := self.network.model.providers.get(provider)) is not None
+        }
+        return consumer in host.guests and bool(elsewhere) and host.uuid not in elsewhere
 
     def _nothing_leaked(self, host: Host, rows: Mapping[str, Row]) -> None:
         moving = self._moving()
