@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from kits.daemon_process import Daemon, eventually
 from kits.paths import DATA
+from kits.placements import OpenStack
 
 from agent.http.unix_connection import UnixConnection
 
@@ -19,6 +20,8 @@ DAY_S = 86_400
 SIZES_S = [1, 3600, 400 * DAY_S, 4 * 365 * DAY_S]
 STEPS_S = [sign * size for size in SIZES_S for sign in (1, -1)]
 SOON_S = 4.0
+DELIVERED_S = 30.0
+"""The agent delivers every ten seconds, and after a back-off while Placement does not answer."""
 TOLD_S = 1.0 + 0.5
 """A step is noticed within a second; half a second is for the history, and for asking."""
 
@@ -122,6 +125,28 @@ def test_the_agent_works_on_while_its_clock_is_set_forward_and_back(daemon: Cloc
         check_work_goes_on(daemon)
     assert daemon.steps() == [pytest.approx(step_s, abs=0.6) for step_s in STEPS_S]
     assert daemon.status()["state"] == "ready" and daemon.claims().keys() == {made}
+
+
+@pytest.mark.slow
+def test_a_release_that_waits_for_placement_is_delivered_after_the_clock_was_set_back(
+    daemon: ClockedDaemon, openstack: OpenStack
+) -> None:
+    """No pass is due: the agent delivers by a job of its own, whose plan a step moves along."""
+    openstack.empty()
+    daemon.options["DEFAULT"]["update_resources_interval"] = 3600
+    daemon.options["placement"] = {"kind": openstack.kind, **openstack.options}
+    daemon.write()
+    daemon.start()
+    eventually("ready", lambda: daemon.status()["state"] == "ready")
+    made = daemon.claim({"VCPU": 1})["consumer"]
+    openstack.close_door()
+    try:
+        assert not daemon.client.request("DELETE", f"/v1/claims/{made}")["released"]
+        daemon.set_clock(-SIZES_S[-1])
+        eventually("the step's event", daemon.steps, TOLD_S)
+    finally:
+        openstack.open_door()
+    eventually("the delivery", lambda: daemon.used() == {} and daemon.claims() == {}, DELIVERED_S)
 
 
 @pytest.mark.slow

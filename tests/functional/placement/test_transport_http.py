@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
 
@@ -300,6 +301,19 @@ def test_a_token_lasts_as_long_as_keystone_says_whatever_the_wall_clock(
     for now_s, fetched in ((0.0, 1), (1.0, 1), (3400.0, 1), (3590.0, 2), (3600.0, 2)):
         remote.ensure_trait("CUSTOM_X")
         assert tokens_fetched(wire) == fetched, now_s
+
+
+def test_a_request_waits_for_no_wall_clock(
+    wire: responses.RequestsMock, remote: PlacementClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was set back after the start, by years."""
+    slept: list[float] = []
+    clock = SimpleNamespace(time=lambda: 0.0, sleep=slept.append)
+    monkeypatch.setattr("keystoneauth1._fair_semaphore.time", clock)
+    speak_keystone(wire)
+    wire.put(f"{PLACEMENT}/traits/CUSTOM_X", status=201)
+    remote.ensure_trait("CUSTOM_X")
+    assert slept == []
 
 
 @pytest.mark.parametrize(
