@@ -122,7 +122,20 @@ def _resources(args: Namespace, *, required: bool = True) -> Json:
             raise UsageError(f"{where} must hold a JSON object, the body of POST /v1/claims")
         return body
     if args.flavor is not None:
-        return _from_flavor(args)
+        # The flavor, and the image's properties if some are given.
+        flavor: Json = dict(parse_amounts("--flavor", args.flavor))
+        specs, image = _pairs("--spec", args.spec), _pairs("--image", args.image)
+        if specs:
+            flavor["extra_specs"] = specs
+        unknown = next((name for name in flavor if name not in FLAVOR_NAMES), None)
+        missing = [name for name in ("vcpus", "memory_mb") if name not in flavor]
+        if unknown or missing:
+            fault = f": {unknown} is unknown" if unknown else f" lacks {' and '.join(missing)}"
+            raise UsageError(
+                f"--flavor {args.flavor!r}{fault}; write vcpus=N,memory_mb=N, and disk_gb=N for a disk on "
+                "this host"
+            )
+        return {"flavor": flavor, "image": image} if image else {"flavor": flavor}
     return _groups(args) if given else {}
 
 
@@ -134,23 +147,6 @@ def _consumer(given: str | None) -> str:
     from uuid import uuid4
 
     return str(uuid4())
-
-
-def _from_flavor(args: Namespace) -> Json:
-    """The flavor, and the image's properties if some are given."""
-    flavor: Json = dict(parse_amounts("--flavor", args.flavor))
-    specs, image = _pairs("--spec", args.spec), _pairs("--image", args.image)
-    if specs:
-        flavor["extra_specs"] = specs
-    unknown = next((name for name in flavor if name not in FLAVOR_NAMES), None)
-    missing = [name for name in ("vcpus", "memory_mb") if name not in flavor]
-    if unknown or missing:
-        fault = f": {unknown} is unknown" if unknown else f" lacks {' and '.join(missing)}"
-        raise UsageError(
-            f"--flavor {args.flavor!r}{fault}; write vcpus=N,memory_mb=N, and disk_gb=N for a disk on this "
-            "host"
-        )
-    return {"flavor": flavor, "image": image} if image else {"flavor": flavor}
 
 
 def _pairs(option: str, texts: list[str] | None) -> dict[str, str]:

@@ -84,23 +84,20 @@ class Client:
                 raise self._unreachable(error, asked=connection.connected) from error
             finally:
                 connection.close()
-            return self._parsed(method, path, reply.status, text)
-
-    def _parsed(self, method: str, path: str, status: int, text: bytes) -> Any:
-        try:
-            answer = json.loads(text)
-        except ValueError as error:
-            raise DaemonUnreachable(
-                f"The process at {self._path} does not answer like an agent (status {status}, no JSON); "
-                "is --socket or PLIMSOLL_SOCKET right?",
-                socket=self._path,
-                asked=True,
-            ) from error
-        if status >= 400:
-            raise error_of(answer)
-        if method != "GET" and not path.endswith(_ASKING):
-            written.append(f"{method} {path}")
-        return answer
+            try:
+                answer = json.loads(text)
+            except ValueError as error:
+                raise DaemonUnreachable(
+                    f"The process at {self._path} does not answer like an agent (status {reply.status}, no "
+                    "JSON); is --socket or PLIMSOLL_SOCKET right?",
+                    socket=self._path,
+                    asked=True,
+                ) from error
+            if reply.status >= 400:
+                raise error_of(answer)
+            if method != "GET" and not path.endswith(_ASKING):
+                written.append(f"{method} {path}")
+            return answer
 
     def _unreachable(self, error: Exception, asked: bool) -> DaemonUnreachable:
         service = (

@@ -167,7 +167,19 @@ class Service:
         journal = Journal.open(current.state_path)
         self._stack.callback(journal.close)
         prepare_place(current.api.socket)
-        self._build_agent(journal, _identity(current, journal))
+        # The journal records the host's identity as well.
+        is_known = is_there(current.state_path / NAME_FILE)
+        directories = dict.fromkeys(file.parent for file in current.files)
+        identity = establish_identity(current.state_path, current.host, journal.host_uuid(), directories)
+        if journal.host_uuid() is None:
+            if is_known:
+                LOG.warning(
+                    "This host has an identity, but the agent's journal is new: earlier claims count as "
+                    "another client's allocations. `plimsoll audit` lists them; a backup of agent.db has "
+                    "them."
+                )
+            journal.remember_host(identity.uuid)
+        self._build_agent(journal, identity)
         self._plan_jobs()
         self._notifier.extend_timeout(START_EXTENSION_S)
         self._notifier.status("running the first pass")
@@ -331,21 +343,6 @@ class Service:
             refused = f"The settings were not reloaded, the running ones stay in force: {error.message}"
             LOG.error("%s", refused)
         self._notifier.ready(f"{self._status()}. {refused}" if refused else self._status())
-
-
-def _identity(loaded: Settings, journal: Journal) -> Identity:
-    """The host's identity, which the journal records as well. Raises IdentityError, StateError."""
-    is_known = is_there(loaded.state_path / NAME_FILE)
-    directories = dict.fromkeys(file.parent for file in loaded.files)
-    identity = establish_identity(loaded.state_path, loaded.host, journal.host_uuid(), directories)
-    if journal.host_uuid() is None:
-        if is_known:
-            LOG.warning(
-                "This host has an identity, but the agent's journal is new: earlier claims count as another "
-                "client's allocations. `plimsoll audit` lists them; a backup of agent.db has them."
-            )
-        journal.remember_host(identity.uuid)
-    return identity
 
 
 THREADS = 6

@@ -190,7 +190,14 @@ class GuestAdmission:
         held, unreachable = self._check_still_here(claim)
         if not made_by_gate(claim):
             if not covers(claim, wanted):
-                raise _not_covered(claim, wanted)
+                raise ClaimConflict(
+                    f"{label(wanted.request)} has a claim of {amounts_text(claim.request.resources)}"
+                    f"{_with_units(claim.units)}, and its domain needs "
+                    f"{amounts_text(wanted.request.resources)}"
+                    f"{_with_units(wanted.named)}: release the claim, or change the domain.",
+                    consumer=claim.consumer,
+                    holds={uuid: dict(amounts) for uuid, amounts in claim.allocations.items()},
+                )
             self._hold_again(claim, held, move)
             return True
         if claim.request.resources == wanted.request.resources and covers(claim, wanted):
@@ -250,16 +257,6 @@ class GuestAdmission:
 def demand_of(guest: Guest, wanted: DomainRequest) -> GuestDemand:
     """The demand of the guest whose domain was read as `wanted`."""
     return GuestDemand(guest, wanted.request, Restriction(wanted.named, bound=wanted.bound))
-
-
-def _not_covered(claim: Claim, wanted: DomainRequest) -> ClaimConflict:
-    return ClaimConflict(
-        f"{label(wanted.request)} has a claim of {amounts_text(claim.request.resources)}"
-        f"{_with_units(claim.units)}, and its domain needs {amounts_text(wanted.request.resources)}"
-        f"{_with_units(wanted.named)}: release the claim, or change the domain.",
-        consumer=claim.consumer,
-        holds={uuid: dict(amounts) for uuid, amounts in claim.allocations.items()},
-    )
 
 
 def _with_units(units: Units) -> str:

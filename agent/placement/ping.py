@@ -92,19 +92,6 @@ def ping(
             raise
         times_ms.append((timer() - started) * 1000)
     client.find_provider(name="")  # any authenticated request negotiates the microversion
-    return PingReport(
-        address,
-        identity,
-        lowest,
-        highest,
-        client.microversion,
-        round(min(times_ms), 3),
-        round(statistics.median(times_ms), 3),
-        tuple(_lacking(transport, client)),
-    )
-
-
-def _lacking(transport: Transport, client: PlacementClient) -> list[str]:
     lacking = [
         f"microversion {version}: {loss}"
         for version, loss in _OPTIONAL_MICROVERSIONS.items()
@@ -113,7 +100,17 @@ def _lacking(transport: Transport, client: PlacementClient) -> list[str]:
     reply = transport.request("GET", "/usages?project_id=plimsoll", microversion=client.microversion)
     if reply.status == INTERNAL_ERROR:
         lacking.append(USAGES_DEFECT)
-    return lacking + [right for path, right in _RIGHTS.items() if not _may_post(transport, path)]
+    lacking += [right for path, right in _RIGHTS.items() if not _may_post(transport, path)]
+    return PingReport(
+        address,
+        identity,
+        lowest,
+        highest,
+        client.microversion,
+        round(min(times_ms), 3),
+        round(statistics.median(times_ms), 3),
+        tuple(lacking),
+    )
 
 
 def _may_post(transport: Transport, path: str) -> bool:

@@ -320,25 +320,21 @@ def unhealthy_sentences(
             yield found[0].sentence
         else:
             functions = [address for address, of in cards.items() if of == card and address != card]
-            yield _of_card(card, found, len(functions), holders)
-
-
-def _of_card(card: str, found: list[DeviceHealth], functions: int, holders: Mapping[str, str]) -> str:
-    sick = sorted(health.address for health in found if health.address != card)
-    all_functions = counted(functions, "function")
-    subject = (
-        f"The card {card} is unhealthy, with {len(sick)} of its {all_functions}"
-        if len(sick) < len(found)
-        else f"{len(sick)} of the {all_functions} of the card {card} are unhealthy"
-    )
-    causes = frozenset().union(*(health.causes for health in found))
-    reason = "; ".join(MEANINGS[symptom] for symptom in Symptom if symptom in causes)
-    recovers = all(health.state is HealthState.RECOVERING for health in found)
-    recovering = " They show none of that now." if recovers else ""
-    return (
-        f"{subject}: {reason}.{recovering} They are given to no guest; {_held(sick, holders)}. They are "
-        f"offered again when they are well, or by `plimsoll devices clear {card}`."
-    )
+            sick = sorted(health.address for health in found if health.address != card)
+            all_functions = counted(len(functions), "function")
+            subject = (
+                f"The card {card} is unhealthy, with {len(sick)} of its {all_functions}"
+                if len(sick) < len(found)
+                else f"{len(sick)} of the {all_functions} of the card {card} are unhealthy"
+            )
+            causes = frozenset().union(*(health.causes for health in found))
+            reason = "; ".join(MEANINGS[symptom] for symptom in Symptom if symptom in causes)
+            recovers = all(health.state is HealthState.RECOVERING for health in found)
+            recovering = " They show none of that now." if recovers else ""
+            yield (
+                f"{subject}: {reason}.{recovering} They are given to no guest; {_held(sick, holders)}. They "
+                f"are offered again when they are well, or by `plimsoll devices clear {card}`."
+            )
 
 
 def _held(addresses: list[str], holders: Mapping[str, str]) -> str:

@@ -66,7 +66,10 @@ def explain(known: ExplainSources, word: str) -> tuple[ExplainedItem, ...]:
         )
     lower = wanted.lower()
     items = (
-        *(_explain_consumer(known, uuid) for uuid in _matching_consumers(known.overview, wanted)),
+        *(
+            ExplainedItem("consumer", uuid, known.overview.name_of(uuid), tuple(_consumer_lines(known, uuid)))
+            for uuid in _matching_consumers(known.overview, wanted)
+        ),
         *(
             ExplainedItem("provider", provider.uuid, provider.name, tuple(_provider_lines(known, provider)))
             for provider in known.overview.tree
@@ -77,7 +80,11 @@ def explain(known: ExplainSources, word: str) -> tuple[ExplainedItem, ...]:
             for name in sorted({name for provider in known.overview.tree for name in provider.inventories})
             if name == wanted.upper()
         ),
-        *(_explain_unit(known, *unit) for unit in _units(known.overview) if lower in _unit_names(*unit)),
+        *(
+            ExplainedItem("unit", f"{name}:{unit}", unit, tuple(_unit_lines(known, uuid, name, unit)))
+            for uuid, name, unit in _units(known.overview)
+            if lower in (unit.lower(), f"{name}:{unit}".lower())
+        ),
         *(_explain_reshape(known, receipt) for receipt in known.receipts if _begins(receipt.id, lower)),
     )
     if not items:
@@ -129,10 +136,6 @@ def _units(overview: Overview) -> list[tuple[str, str, str]]:
     )
 
 
-def _unit_names(_: str, name: str, unit: str) -> tuple[str, str]:
-    return unit.lower(), f"{name}:{unit}".lower()
-
-
 def _unknown(known: ExplainSources, wanted: str) -> UnknownConsumer:
     overview = known.overview
     names = {
@@ -159,11 +162,6 @@ def _unknown(known: ExplainSources, wanted: str) -> UnknownConsumer:
 # Sentences
 
 
-def _explain_consumer(known: ExplainSources, uuid: str) -> ExplainedItem:
-    lines = tuple(_consumer_lines(known, uuid))
-    return ExplainedItem("consumer", uuid, known.overview.name_of(uuid), lines)
-
-
 def _consumer_lines(known: ExplainSources, uuid: str) -> Iterator[str]:
     overview = known.overview
     claim = overview.claims.get(uuid)
@@ -178,7 +176,16 @@ def _consumer_lines(known: ExplainSources, uuid: str) -> Iterator[str]:
         if guest and uuid in overview.seen.moved_away:
             yield moved_away_advice(guest.name, uuid)
     if claim is not None and not any(move.migration == uuid for move in moves):
-        yield from _claim_lines(overview, claim)
+        how = {
+            ClaimState.CLAIMING: "A claim for it is under way",
+            ClaimState.CLAIMED: "It has a claim",
+            ClaimState.RELEASING: "Its claim is released as soon as Placement answers",
+        }[claim.state]
+        by = "adopted from an allocation that another client wrote" if claim.adopted else "made by this agent"
+        requested = _request_text(claim.request)
+        yield f"{how}, {by}, since {_when(claim.since)}. It requested {requested}, and holds:"
+        yield from _holding_lines(overview, claim.allocations, claim.units)
+        yield from _cell_lines(claim.cells)
     elif uuid in overview.others:
         yield "It has no claim of this agent. Another client wrote its allocation in Placement:"
         yield from _holding_lines(overview, overview.others[uuid], {})
@@ -196,18 +203,6 @@ def _consumer_lines(known: ExplainSources, uuid: str) -> Iterator[str]:
                 moved = f"moved its {amount} from {source} to {target}"
                 yield f"Reshape {receipt.id} of {_when(receipt.at)} {moved}."
     yield from _findings(overview, uuid)
-
-
-def _claim_lines(overview: Overview, claim: Claim) -> Iterator[str]:
-    how = {
-        ClaimState.CLAIMING: "A claim for it is under way",
-        ClaimState.CLAIMED: "It has a claim",
-        ClaimState.RELEASING: "Its claim is released as soon as Placement answers",
-    }[claim.state]
-    by = "adopted from an allocation that another client wrote" if claim.adopted else "made by this agent"
-    yield f"{how}, {by}, since {_when(claim.since)}. It requested {_request_text(claim.request)}, and holds:"
-    yield from _holding_lines(overview, claim.allocations, claim.units)
-    yield from _cell_lines(claim.cells)
 
 
 def _cell_lines(cells: Iterable[PlacedCell]) -> Iterator[str]:
@@ -331,10 +326,6 @@ def _holders_of_class(overview: Overview, uuid: str, name: str) -> Iterator[str]
             yield (
                 f"  {_called(overview, consumer)} holds {amount}, by an allocation that another client wrote"
             )
-
-
-def _explain_unit(known: ExplainSources, uuid: str, name: str, unit: str) -> ExplainedItem:
-    return ExplainedItem("unit", f"{name}:{unit}", unit, tuple(_unit_lines(known, uuid, name, unit)))
 
 
 def _unit_lines(known: ExplainSources, uuid: str, name: str, unit: str) -> Iterator[str]:
