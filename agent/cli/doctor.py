@@ -86,7 +86,7 @@ def add_support_bundle_command(add: CommandAdder) -> None:
 
 def support_bundle(args: Namespace) -> ExitCode:
     """Write the bundle."""
-    from agent.doctor.bundle import gather
+    from agent.doctor.examine import gather
 
     given = args.socket if args.socket != SOCKET_DEFAULT else ""
 

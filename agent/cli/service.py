@@ -246,7 +246,7 @@ def add_adopt_command(add: CommandAdder) -> None:
 
 def adopt(args: Namespace) -> ExitCode:
     """Write the identity of the host into the state directory, without settings only if a person agrees."""
-    from agent.daemon.adopt import adopt as write_identity
+    from agent.daemon.offline import adopt as write_identity
     from agent.state.identity import canonical_uuid
 
     host_uuid, settings = canonical_uuid(args.uuid), load_settings(args)

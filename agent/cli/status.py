@@ -423,10 +423,10 @@ def reshape(args: Namespace) -> ExitCode:
     if args.dry_run:
         if args.offline:
             from agent.api.views import preview_view
-            from agent.daemon import offline_reshape
+            from agent.daemon import offline
 
             with waiting("looking at the host and at Placement"):
-                preview = preview_view(offline_reshape.preview_reshape(load_settings(args), args.undo))
+                preview = preview_view(offline.preview_reshape(load_settings(args), args.undo))
         else:
             query = f"?{urlencode({'undo': args.undo})}" if args.undo is not None else ""
             preview = client_of(args).get(f"/v1/reshape{query}")
@@ -436,10 +436,10 @@ def reshape(args: Namespace) -> ExitCode:
         return ExitCode.DRIFT_FOUND if preview["due"] else ExitCode.DONE
     if args.offline:
         from agent.api.views import reshaped_view
-        from agent.daemon import offline_reshape
+        from agent.daemon import offline
 
         with waiting("looking at the host, and reshaping"):
-            answer = reshaped_view(offline_reshape.reshape(load_settings(args), args.undo))
+            answer = reshaped_view(offline.reshape(load_settings(args), args.undo))
     else:
         body = {} if args.undo is None else {"undo": args.undo}
         answer = client_of(args).request("POST", "/v1/reshape", body)

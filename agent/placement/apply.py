@@ -16,7 +16,7 @@ from agent.errors import (
     PlacementUnavailable,
 )
 from agent.placement.client import PlacementClient
-from agent.placement.replies import DUPLICATE_NAME
+from agent.placement.transport import DUPLICATE_NAME
 from agent.providers.plan import (
     ContentsOperation,
     CreateProvider,

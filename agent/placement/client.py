@@ -22,7 +22,9 @@ from urllib.parse import quote, urlencode
 
 from agent import log
 from agent.errors import PlacementConflict, PlacementError, PlacementUnavailable, UsageError
-from agent.placement.replies import (
+from agent.placement.transport import (
+    Reply,
+    Transport,
     WriteDone,
     WriteOutcome,
     WriteRefused,
@@ -31,9 +33,9 @@ from agent.placement.replies import (
     error_of_reply,
     generation_of,
     inventory_from_json,
+    is_certain,
     outcome_of_reply,
 )
-from agent.placement.transport import Reply, Transport, is_certain
 from agent.shapes import Allocations, Amounts, Holders
 from agent.tree import Inventory, Provider, ProviderTree
 

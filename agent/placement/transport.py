@@ -1,12 +1,23 @@
-"""The interface of the transports, which carry Placement API requests.
+"""The interface of the transports, which carry Placement API requests, and what a reply says. Pure.
 
-`transport_http` sends them to an OpenStack Placement, `transport_socket` to a Unix socket, and
+`transport_http` sends requests to an OpenStack Placement, `transport_socket` to a Unix socket, and
 `connect.EmbeddedTransport` calls the embedded core. Only the transports know which of these it is.
+
+The outcome of a write is a value: done, refused, or unknown. A write is known to be done or refused only by
+an answer that Placement itself gave: such an answer has Placement's request id. All else leaves the outcome
+unknown, and Placement may still do the write later.
+
+Source: https://docs.openstack.org/api-ref/placement/ (errors: "Error Codes").
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
+
+from agent.errors import PlacementConflict, PlacementError, PlacementFull, PlacementUnavailable
+from agent.tree import Inventory
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +53,173 @@ def is_certain(transport: Transport) -> bool:
     A transport that may know it says so by a property `certain`; the others do not know it.
     """
     return bool(getattr(transport, "certain", False))
+
+
+@dataclass(frozen=True, slots=True)
+class WriteDone:
+    """Placement did the write."""
+
+    def check(self) -> None:
+        """Do nothing; see `WriteRefused.check`."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRefused:
+    """Placement rejected the write, or it was not sent: nothing of it is done, now or later."""
+
+    error: PlacementError
+
+    def check(self) -> None:
+        """Raises the error, for a caller that treats all errors alike."""
+        raise self.error
+
+
+@dataclass(frozen=True, slots=True)
+class WriteUnknown:
+    """No answer of Placement tells what became of the write.
+
+    `late`: Placement may still do it, at any time. Otherwise its work on the write has ended, and a read
+    shows the result.
+    """
+
+    error: PlacementUnavailable
+    late: bool = True
+
+    def check(self) -> None:
+        """Raises the error, for a caller that treats all errors alike."""
+        raise self.error
+
+
+WriteOutcome = WriteDone | WriteRefused | WriteUnknown
+
+
+REQUEST_ID = "x-openstack-request-id"
+"""Placement puts it into each of its answers; what answers in its place does not know it."""
+CONCURRENT_UPDATE = "placement.concurrent_update"
+DUPLICATE_NAME = "placement.duplicate_name"
+UNAUTHORIZED = 401
+TOO_MANY_REQUESTS = 429
+UNAVAILABLE = 503
+_EXPECTED = re.compile(
+    r"consumer generation conflict(?: -| for [-0-9a-f]{36}:) expected (null|\d{1,18}) but got", re.ASCII
+)
+"""Placement names the current generation of a consumer, but not that of a provider."""
+
+
+def reply_of_answer(method: str, path: str, status: int, body: Any, headers: Mapping[str, str]) -> Reply:
+    """The Reply for an answer over HTTP; `headers` as in `Reply`.
+
+    Raises PlacementUnavailable where Placement did not give the answer itself: it says nothing of Placement.
+    A 401 to a read is a Reply in any case: authentication in front of Placement may send it.
+    """
+    if headers.get(REQUEST_ID) or (status == UNAUTHORIZED and method == "GET"):
+        return Reply(status, body, headers)
+    seconds = retry_after_s(headers)
+    details: dict[str, Any] = {} if seconds is None else {"retry_after": seconds}
+    raise PlacementUnavailable(
+        f"Placement did not answer {method} {path.partition('?')[0]}: an answer without {REQUEST_ID} came "
+        f"(status {status}), so something between the agent and Placement answered for it, or there is no "
+        "Placement at that address. If all answers lack it, check the address, and let a proxy pass it on.",
+        status=status,
+        busy=True,
+        **details,
+    )
+
+
+def error_of_reply(reply: Reply, action: str, full: bool) -> PlacementError:
+    """The error for a reply that rejects the request; the caller raises it.
+
+    `action` completes the sentence "Placement did not ...". `full` tells that a 409 without a code of its own
+    means that the resources are not free.
+    """
+    error = _error_member(reply.body)
+    code = str(error.get("code", "")) if "message" not in error else ""
+    detail = error.get("detail") or error.get("message") or error.get("title") or "it gave no reason"
+    sentence = " ".join(str(detail).split()).rstrip(".")
+    details = {key: error[key] for key in ("reasons", "request_id") if key in error}
+    kind: type[PlacementError] = PlacementError
+    if reply.status >= 500 or reply.status == TOO_MANY_REQUESTS:
+        kind = PlacementUnavailable
+        details["busy"] = True
+        seconds = retry_after_s(reply.headers)
+        if seconds is not None:
+            details["retry_after"] = seconds
+    elif reply.status == 409 and code == CONCURRENT_UPDATE:
+        kind = PlacementConflict
+        expected = _EXPECTED.search(sentence)
+        if expected:
+            details["expected_generation"] = None if expected[1] == "null" else int(expected[1])
+    elif reply.status == 409 and full and code in {"", "placement.undefined_code"}:
+        kind = PlacementFull
+    if reply.status == UNAUTHORIZED:
+        sentence = f"it does not accept the token ({sentence}): check it, or the credentials in [placement]"
+    message = f"Placement did not {action}: {sentence} (status {reply.status}{', ' if code else ''}{code})."
+    return kind(message, status=reply.status, placement_code=code, **details)
+
+
+def outcome_of_reply(reply: Reply, action: str) -> WriteOutcome:
+    """What became of a write of allocations, by its answer; `action` as in `error_of_reply`."""
+    if 200 <= reply.status < 300:
+        return WriteDone()
+    error = error_of_reply(reply, action, full=True)
+    if reply.status >= 500 and reply.status != UNAVAILABLE and isinstance(error, PlacementUnavailable):
+        return WriteUnknown(error, late=False)  # its database may have committed before it failed
+    return WriteRefused(error)
+
+
+def _error_member(body: Any) -> Mapping[str, Any]:
+    """The error in a body: {detail, code, ...} from Placement, {message, ...} from its authentication.
+
+    Keystone's middleware puts its error under "error", `noauth2` at the top level.
+    """
+    if not isinstance(body, dict):
+        return {}
+    errors = body.get("errors")
+    if isinstance(errors, list) and errors and isinstance(errors[0], dict):
+        return errors[0]
+    error = body.get("error")
+    return error if isinstance(error, dict) else body
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """The seconds of the header Retry-After (RFC 9110, section 10.2.3); None without a usable one.
+
+    A date is compared with the reply's own Date, so that the two hosts' clocks may differ.
+    """
+    value = headers.get("retry-after", "").strip()
+    if value.isdecimal():
+        return float(value)
+    try:
+        until, now = (parsedate_to_datetime(date) for date in (value, headers.get("date", "")))
+        return max(0.0, (until - now).total_seconds())
+    except (ValueError, TypeError):
+        return None
+
+
+def body_member(reply: Reply, action: str, key: str, *, kind: type) -> Any:
+    """The member `key` of the reply's body. Raises PlacementError where it is missing or not a `kind`."""
+    member = reply.body.get(key) if isinstance(reply.body, dict) else None
+    if not isinstance(member, kind):
+        raise PlacementError(
+            f"Placement was asked to {action} and its answer has no {key!r}: "
+            "check that the address is Placement's and not that of a proxy.",
+            status=reply.status,
+        )
+    return member
+
+
+def generation_of(reply: Reply, action: str) -> int:
+    """The provider's generation in the reply. Raises PlacementError where it is missing."""
+    return int(body_member(reply, action, "resource_provider_generation", kind=int))
+
+
+def inventory_from_json(record: Mapping[str, Any]) -> Inventory:
+    """An inventory from the six fields of the API. Raises KeyError where one is missing."""
+    return Inventory(
+        record["total"],
+        record["reserved"],
+        record["min_unit"],
+        record["max_unit"],
+        record["step_size"],
+        float(record["allocation_ratio"]),
+    )

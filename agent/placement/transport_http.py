@@ -23,8 +23,7 @@ from keystoneauth1.plugin import BaseAuthPlugin
 from keystoneauth1.session import Session, TCPKeepAliveAdapter
 
 from agent.errors import PlacementError, PlacementUnavailable, SettingsError
-from agent.placement.replies import TOO_MANY_REQUESTS, reply_of_answer, retry_after_s
-from agent.placement.transport import Reply
+from agent.placement.transport import TOO_MANY_REQUESTS, Reply, reply_of_answer, retry_after_s
 
 CONNECT_TIMEOUT_MAX_S = 5.0
 DEFAULT_TIMEOUT_S = 15.0

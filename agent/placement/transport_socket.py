@@ -8,8 +8,7 @@ from typing import Any
 
 from agent.errors import PlacementUnavailable
 from agent.http.unix_connection import UnixConnection
-from agent.placement.replies import reply_of_answer
-from agent.placement.transport import Reply
+from agent.placement.transport import Reply, reply_of_answer
 
 TIMEOUT_S = 60.0
 NOAUTH_ADMIN = "admin"

@@ -39,7 +39,7 @@ from agent.errors import (
 )
 from agent.moves.states import MIGRATION_TYPE, MoveState
 from agent.placement.client import ANYWHERE, ConsumerAllocations, PlacementClient
-from agent.placement.replies import WriteDone, WriteRefused, WriteUnknown
+from agent.placement.transport import WriteDone, WriteRefused, WriteUnknown
 from agent.providers.plan import same_inventories
 from agent.reconcile.desired_state import Desired
 from agent.reshape.claimed_units import (

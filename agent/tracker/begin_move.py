@@ -51,7 +51,7 @@ from agent.moves.states import (
     request_for_allocations,
 )
 from agent.placement.client import ConsumerAllocations
-from agent.placement.replies import WriteRefused
+from agent.placement.transport import WriteRefused
 from agent.shapes import Allocations
 from agent.tracker.claim_attempt import expected_generation
 from agent.tracker.context import TrackerContext

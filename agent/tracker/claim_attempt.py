@@ -28,7 +28,7 @@ from agent.errors import (
 )
 from agent.moves.ownership import separate_allocations
 from agent.placement.client import ConsumerAllocations
-from agent.placement.replies import WriteDone, WriteRefused
+from agent.placement.transport import WriteDone, WriteRefused
 from agent.shapes import Allocations, Usages
 from agent.tracker.context import TrackerContext
 from agent.tracker.guarded_write import checked

@@ -17,7 +17,7 @@ from agent.errors import (
     PlacementUnavailable,
 )
 from agent.placement.client import PlacementClient
-from agent.placement.replies import WriteOutcome, WriteRefused
+from agent.placement.transport import WriteOutcome, WriteRefused
 from agent.providers.reservations import released, with_reserved
 from agent.shapes import Allocations, Usages
 from agent.state.operators import Pause

@@ -23,7 +23,7 @@ from agent.backoff import pause
 from agent.claims.doubt import BARRED, Doubt, DoubtfulWrite, DoubtKind, DoubtState
 from agent.errors import PlacementConflict, PlacementError, PlacementFull, PlacementUnavailable
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.placement.replies import WriteDone, WriteOutcome, WriteRefused, WriteUnknown
+from agent.placement.transport import WriteDone, WriteOutcome, WriteRefused, WriteUnknown
 from agent.shapes import Allocations
 from agent.tracker.doubts import Doubts
 from agent.tree import Inventory

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from agent.errors import PlacementUnavailable
-from agent.placement.replies import reply_of_answer
-from agent.placement.transport import Reply
+from agent.placement.transport import Reply, reply_of_answer
 from kits.tracker import Kit
 from kits.wire import Sent
 

@@ -23,7 +23,7 @@ from agent.durable.errors import DatabaseError
 from agent.errors import StateError
 from agent.moves.states import Move, MoveState
 from agent.placement.client import PlacementClient
-from agent.placement.replies import WriteRefused, WriteUnknown
+from agent.placement.transport import WriteRefused, WriteUnknown
 from agent.providers.reservations import UnheldUse
 from agent.reconcile.one_writer import Writer
 from agent.reconcile.placement_memory import AllocationCache

@@ -21,8 +21,7 @@ from agent.errors import PlacementUnavailable
 from agent.placement.embedded.core import Core
 from agent.placement.embedded.model import Draft, Model
 from agent.placement.embedded.store import Store
-from agent.placement.replies import reply_of_answer
-from agent.placement.transport import Reply
+from agent.placement.transport import Reply, reply_of_answer
 from simulation.tasks import EPOCH, Process, Scheduler
 
 TIMEOUT_S = 15.0

@@ -14,9 +14,9 @@ from uuid import UUID
 
 from agent.errors import PlacementConflict, PlacementError, PlacementUnavailable, StateError, UsageError
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.placement.replies import body_member
 from agent.placement.transfer.invariants import ServiceEvidence
 from agent.placement.transfer.snapshot import CUSTOM, UNTYPED, PlacementSnapshot
+from agent.placement.transport import body_member
 from agent.shapes import Held, Usages
 from agent.tree import Inventory, Provider
 

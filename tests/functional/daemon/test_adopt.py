@@ -9,7 +9,7 @@ import pytest
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.config.settings import Settings, load
-from agent.daemon.adopt import adopt
+from agent.daemon.offline import adopt
 from agent.errors import IdentityError, StateError, UsageError
 from agent.state.identity import establish_identity
 from agent.state.journal import Journal

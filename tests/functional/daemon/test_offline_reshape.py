@@ -9,8 +9,8 @@ import pytest
 from kits.agent import opened, request, told
 from kits.placements import Running, usual_placement
 
-from agent.daemon import offline_reshape
-from agent.daemon.offline_reshape import copied_state
+from agent.daemon import offline
+from agent.daemon.offline import copied_state
 from agent.errors import AnotherWriter, StateError, UsageError
 from agent.placement.embedded import Core
 from agent.placement.embedded.http.serve import Server
@@ -23,14 +23,14 @@ def test_a_host_with_nothing_to_move_gets_no_receipt_and_keeps_its_claims(tmp_pa
         world.agent.reconcile("the start")
         claim = world.operations.claim(request(VCPU=1))
         with pytest.raises(StateError):
-            offline_reshape.preview_reshape(settings, None)
+            offline.preview_reshape(settings, None)
     finally:
         world.close()
-    preview = offline_reshape.preview_reshape(settings, None)
+    preview = offline.preview_reshape(settings, None)
     assert preview.before == preview.after
-    assert offline_reshape.reshape(settings, None) == ()
+    assert offline.reshape(settings, None) == ()
     with pytest.raises(UsageError):
-        offline_reshape.reshape(settings, "no-such-receipt")
+        offline.reshape(settings, "no-such-receipt")
     again = opened(settings)
     try:
         again.agent.reconcile("the start")
@@ -56,15 +56,15 @@ def test_it_is_the_agent_of_its_state_directory_and_no_other(served: Running, tm
     with closing(opened(one)) as world:
         world.agent.reconcile("the start")
         world.operations.claim(request(VCPU=1))
-    preview = offline_reshape.preview_reshape(one, None)
+    preview = offline.preview_reshape(one, None)
     assert preview.before == preview.after
-    assert offline_reshape.reshape(one, None) == ()
-    assert offline_reshape.preview_reshape(one, None).before == preview.before, "nothing was written"
+    assert offline.reshape(one, None) == ()
+    assert offline.preview_reshape(one, None).before == preview.before, "nothing was written"
     for file in one.state_path.iterdir():
         if file.name != "plimsoll.conf":
             shutil.copy(file, two.state_path)
-    assert offline_reshape.reshape(two, None) == ()
-    for done in (offline_reshape.preview_reshape, offline_reshape.reshape):
+    assert offline.reshape(two, None) == ()
+    for done in (offline.preview_reshape, offline.reshape):
         with pytest.raises(AnotherWriter, match="Another Plimsoll agent writes"):
             done(one, None)
 

@@ -15,8 +15,7 @@ from kits.wire import Sent
 from agent.claims.claim import ClaimState
 from agent.errors import DoesNotFit, PlacementUnavailable, PlimsollError
 from agent.placement.client import PlacementClient
-from agent.placement.replies import reply_of_answer
-from agent.placement.transport import Reply
+from agent.placement.transport import Reply, reply_of_answer
 from agent.status.overview import HostState
 from drivers.fake import Gpu
 

@@ -17,7 +17,7 @@ from kits.cli_process import one_line, plimsoll
 from kits.daemon_process import eventually
 from kits.placements import Embedded
 
-from agent.doctor.bundle import MASK, mask
+from agent.doctor.examine import MASK, mask
 from agent.errors import ExitCode
 from agent.log import is_ordinary
 

@@ -14,7 +14,7 @@ from kits.placements import Placement
 
 from agent.claims.claim import ClaimState
 from agent.config.settings import Settings
-from agent.daemon.adopt import adopt
+from agent.daemon.offline import adopt
 from agent.errors import ClaimsClosed
 from agent.moves.states import MoveKind, MoveState
 from agent.placement.client import ConsumerAllocations, PlacementClient

@@ -34,7 +34,7 @@ from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.connect import open_transport
 from agent.placement.embedded import Core
 from agent.placement.embedded.http.serve import Server
-from agent.placement.replies import WriteUnknown
+from agent.placement.transport import WriteUnknown
 from agent.placement.transport_http import HttpTransport
 from agent.providers.plan import plan
 from agent.tree import Inventory, Provider, ProviderTree

@@ -11,7 +11,7 @@ import pytest
 from kits.agent import World, opened, request, told
 from kits.placements import Embedded, OpenStack, Placement
 
-from agent.daemon.adopt import adopt
+from agent.daemon.offline import adopt
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import PlimsollError
 from agent.placement.client import ConsumerAllocations, PlacementClient

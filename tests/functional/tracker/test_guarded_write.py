@@ -13,7 +13,7 @@ from kits.tracker import HOST, uuid_of
 from agent.claims.doubt import DoubtfulWrite, DoubtKind
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.connect import open_transport
-from agent.placement.replies import WriteDone
+from agent.placement.transport import WriteDone
 from agent.state.journal import Journal
 from agent.tracker.doubts import Doubts
 from agent.tracker.guarded_write import GuardedWriter

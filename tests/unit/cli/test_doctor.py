@@ -9,7 +9,7 @@ import pytest
 
 from agent.cli.client import SOCKET_DEFAULT
 from agent.cli.doctor import doctor, support_bundle
-from agent.doctor.bundle import gather
+from agent.doctor.examine import gather
 from agent.errors import ExitCode, UsageError
 
 

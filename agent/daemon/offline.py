@@ -1,6 +1,8 @@
-"""`plimsoll reshape --offline`: a pass with its reshape, by the daemon's code, while no daemon runs.
+"""What an operator does in the daemon's place while it does not run: `plimsoll reshape --offline` and
+`plimsoll adopt UUID`.
 
-A command that only looks works on a copy of the state directory: what it writes is written to the copy.
+A reshape is a pass, by the daemon's code. A command that only looks works on a copy of the state directory:
+what it writes is written to the copy. `adopt` gives this host a uuid.
 """
 
 import os
@@ -14,15 +16,17 @@ from tempfile import TemporaryDirectory
 from agent.config.options import driver_class
 from agent.config.settings import Settings
 from agent.durable.files import LockHeld, is_there, lock_file_itself
-from agent.errors import StateError
+from agent.errors import IdentityError, StateError, counted
 from agent.placement.client import PlacementClient
 from agent.placement.connect import open_transport
+from agent.providers.resolve import OwnedProviders
 from agent.reconcile.one_writer import writer_of
 from agent.reconcile.pass_report import Preview
-from agent.reconcile.placement_memory import check_home, home_name
+from agent.reconcile.placement_memory import check_home, go_on_without, home_name
 from agent.reconcile.reconciler import Reconciler
 from agent.reshape.receipt import Receipt
-from agent.state.identity import ID_FILE, establish_identity, network_cards, place_of
+from agent.state import identity
+from agent.state.identity import ID_FILE, Identity, WriterRecord, establish_identity, network_cards, place_of
 from agent.state.journal import FILE_NAME, Journal
 from agent.tracker.tracker import ResourceTracker
 
@@ -128,3 +132,31 @@ def _reconciler(settings: Settings, runs_in: Path) -> Iterator[Reconciler]:
                 tracker.claims().values(),
             ),
         )
+
+
+def adopt(settings: Settings, host_uuid: str) -> Identity:
+    """Make `host_uuid` the uuid of this host under its current name.
+
+    Repairs a lost uuid file, a changed host name, a name that another provider has, or the mark of another
+    agent: at its next start the agent writes for the host again, even if another agent wrote last. Raises
+    IdentityError where the text is no uuid, or where the journal has claims of another host; StateError while
+    the agent is running.
+    """
+    wanted = identity.canonical_uuid(host_uuid)
+    with closing(Journal.open(settings.state_path)) as journal:
+        recorded, claims = journal.host_uuid(), journal.claims()
+        if claims and recorded not in (None, wanted):
+            raise IdentityError(
+                f"The agent's journal has {counted(len(claims), 'claim')} of the host {recorded}; release "
+                f"{'it' if len(claims) == 1 else 'them'}, or adopt that uuid instead.",
+                uuid=recorded,
+                claims=len(claims),
+            )
+        adopted = identity.adopt_identity(settings.state_path, settings.host, wanted)
+        go_on_without(settings.state_path)
+        journal.remember_writer(WriterRecord(journal.writer().own, takes_over=True))
+        if recorded != adopted.uuid:
+            # The agent has written nothing on that provider, so it must not remove anything there.
+            journal.remember_owned(OwnedProviders())
+            journal.remember_host(adopted.uuid)
+        return adopted

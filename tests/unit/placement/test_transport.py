@@ -7,7 +7,8 @@ from kits.wire import Wire
 
 from agent.errors import PlacementConflict, PlacementError, PlacementFull, PlacementUnavailable
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.placement.replies import (
+from agent.placement.transport import (
+    Reply,
     WriteDone,
     WriteOutcome,
     WriteRefused,
@@ -15,7 +16,6 @@ from agent.placement.replies import (
     error_of_reply,
     reply_of_answer,
 )
-from agent.placement.transport import Reply
 
 PLACEMENT = {"errors": [{"status": 400, "detail": "It is malformed.", "code": "placement.undefined_code"}]}
 KEYSTONE = {"error": {"code": 401, "title": "Unauthorized", "message": "Say who you are."}}
