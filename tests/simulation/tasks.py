@@ -6,6 +6,7 @@ import heapq
 from collections import deque
 from collections.abc import Callable
 from itertools import count
+from math import inf, nextafter
 from random import Random
 from typing import Any
 
@@ -171,7 +172,10 @@ class Scheduler:
         task.ready, task.timed_out = False, False
         if seconds is not None:
             task.timer = next(self._numbers)
-            heapq.heappush(self._timers, (self.now + max(0.0, seconds), task.timer, task))
+            at = self.now + max(0.0, seconds)
+            if seconds > 0.0 and at == self.now:  # less than the clock can tell: it must go on nevertheless
+                at = nextafter(at, inf)
+            heapq.heappush(self._timers, (at, task.timer, task))
         self._switch(task)
         return not task.timed_out
 

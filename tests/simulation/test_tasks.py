@@ -137,6 +137,24 @@ def test_a_killed_process_does_nothing_more_and_others_go_on() -> None:
     assert done == ["b"]
 
 
+@pytest.mark.parametrize(("now", "slept_s"), [(1992.543, 860.087), (1998.16, 257.305)])
+def test_each_wait_for_what_is_left_of_a_time_brings_its_end_nearer(now: float, slept_s: float) -> None:
+    """Seed 343042: after the host had been suspended, less was left than the clock could tell."""
+    scheduler, process = world()
+    scheduler.now, process.slept_s = now, slept_s
+    waits: list[float] = []
+
+    def work() -> None:
+        end = scheduler.steady + 60.0
+        while scheduler.steady < end and len(waits) < 5:
+            waits.append(end - scheduler.steady)
+            scheduler.wait(waits[-1])
+
+    scheduler.spawn("a", process, work)
+    scheduler.run(seconds=100.0)
+    assert len(waits) < 5
+
+
 def test_a_process_dies_at_the_place_that_was_told() -> None:
     scheduler, process = world()
     reached = []
