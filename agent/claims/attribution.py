@@ -97,7 +97,7 @@ class _Attribution:
         return Use(self._amounts, units, stray)
 
     def _claimed_elsewhere(self, units: Units, has: Usages) -> dict[str, dict[str, int]]:
-        """{provider: {class: units}} that the guest keeps although its claim names a provider that is gone.
+        """{provider: {class: units}} that the guest keeps although its claim names a place that is gone.
 
         A guest that is shut off uses nothing, and needs what is claimed for it: here, by units that it names.
         """
@@ -105,7 +105,7 @@ class _Attribution:
             (name, unit)
             for claim in self._row.claimed.values()
             for uuid, name, unit in claim.exact
-            if uuid not in has
+            if name not in has.get(uuid, {})
         }
         amounts: dict[str, dict[str, int]] = {}
         for uuid, classes in units.items():
@@ -115,13 +115,20 @@ class _Attribution:
         return amounts
 
     def _has(self) -> Usages:
-        """What is held and claimed, without claims on providers that are gone and of which nothing is held.
+        """What is held and claimed, without claims that no reshape will move.
 
-        A reshape moves the claims whose consumers hold what moves; another client has deleted the others'.
+        A reshape moves the claims whose consumers hold what moves; another client has deleted the others', or
+        an agent with a copy of this host's disk has moved them. So what is claimed and not held does not
+        count on a provider that is gone, nor where the class is gone and the row holds the class elsewhere.
         """
         held, tree = self._row.held_amounts, self._place.host.tree
+        held_classes = {name for amounts in held.values() for name in amounts}
         return {
-            uuid: amounts
+            uuid: {
+                name: amount
+                for name, amount in amounts.items()
+                if name not in held_classes or name in held.get(uuid, {}) or self._has_class(uuid, name)
+            }
             for uuid, amounts in self._row.has.items()
             if uuid in held or tree.get(uuid) is not None
         }
@@ -132,7 +139,7 @@ class _Attribution:
             (name, unit): uuid
             for claim in self._row.claimed.values()
             for uuid, name, unit in claim.exact
-            if uuid in has
+            if name in has.get(uuid, {})
         }
         units: dict[str, dict[str, tuple[str, ...]]] = {}
         stray = []

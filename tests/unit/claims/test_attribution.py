@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -225,3 +226,17 @@ def test_a_guest_that_is_shut_off_keeps_its_unit_where_it_is_now_if_its_claim_na
     assert use_of(row, FLAT).amounts == {"nic1": {"SRIOV_NET_VF": 1}}, "vf3 is claimed by no one"
     here = Row(GUEST, {}, {GUEST: claim({"nic1": {"SRIOV_NET_VF": 1}}, nic1="vf2")}, off)
     assert use_of(here, FLAT).amounts == {}
+
+
+@pytest.mark.parametrize("state", [GuestState.RUNNING, GuestState.SHUTOFF])
+def test_a_unit_is_used_where_it_is_offered_if_what_is_held_was_moved_elsewhere(state: GuestState) -> None:
+    """An agent with a copy of the disk reshaped the host, and knew nothing of the claim and its unit."""
+    row = Row(
+        GUEST,
+        {GUEST: {"nic0": {"SRIOV_NET_VF": 1}}},
+        {GUEST: claim({"host": {"SRIOV_NET_VF": 1}}, host="vf2")},
+        guest({}, state, units=(vf("vf2"),)),
+    )
+    use = use_of(row, FLAT)
+    assert use.amounts == {"nic1": {"SRIOV_NET_VF": 1}}
+    assert use.units == {"nic1": {"SRIOV_NET_VF": ("vf2",)}}
