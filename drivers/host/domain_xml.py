@@ -247,10 +247,14 @@ class DomainXml:
 
     @property
     def is_loosely_bound(self) -> bool:
-        """Whether nodes are named otherwise than strictly, or several for one guest cell."""
+        """Whether nodes are named otherwise than strictly.
+
+        Or, for one guest cell, several, or one that is none of those for the whole domain.
+        """
         bindings = self.root.findall("numatune/memory") + self.root.findall("numatune/memnode")
         return any(each.get("mode", "strict") != "strict" for each in bindings) or any(
-            len(nodes) > 1 for nodes in self._cell_nodes.values()
+            len(nodes) > 1 or (self.memory_nodes and not nodes <= self.memory_nodes)
+            for nodes in self._cell_nodes.values()
         )
 
     def _bound_nodes(self, element: Element | None) -> frozenset[int]:

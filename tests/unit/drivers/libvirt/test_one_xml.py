@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from kits.examples import examples
 from kits.fit import uuid_of
@@ -397,6 +397,7 @@ def _alone(cpus: str | None) -> set[str]:
     ),
     st.sampled_from(["", *(WHOLE[0].format(nodes) for nodes in ("0", "1", "0-1")), *WHOLE[1:]]),
 )
+@example((THREE_CELLS, "1-2"), [None], None, ["mode='strict' nodeset='0'"], [], WHOLE[0].format("0-1"))
 def test_a_domain_that_names_several_places_for_one_thing_is_claimed_as_it_is(
     host: tuple[_Host, str],
     pins: list[str | None],
