@@ -503,7 +503,9 @@ class Host:
         return replace(self._hardware, guests=guests)
 
     def _show(self) -> None:
-        driver, shown = self._starting[1], None
+        driver, shown, task = self._starting[1], None, self.scheduler.current
+        if task is not None:
+            task.prompt = True  # the hypervisor shows it, whatever keeps the agent's thread
         # Another task may show something newer while this one waits for the driver's lock.
         while not self.process.dead and shown != self._shown():
             shown = self._shown()
@@ -513,6 +515,8 @@ class Host:
                 flat_devices=shown.flat_devices,
                 report_numa=shown.report_numa,
             )
+        if task is not None:
+            task.prompt = False
 
 
 def request_for(name: str, resources: Mapping[str, int], *, groups: int = 1) -> ClaimRequest:

@@ -43,7 +43,7 @@ class Process:
 
 
 class Task:
-    """One thread of a process; `value` or `error` once it is `done`."""
+    """One thread of a process; `value` or `error` once it is `done`. One that is `prompt` is not stalled."""
 
     def __init__(self, name: str, process: Process, number: int) -> None:
         self.name = name
@@ -53,7 +53,7 @@ class Task:
         self.ready = True
         self.timer: int | None = None
         self.timed_out = False
-        self.done = False
+        self.done = self.prompt = False
         self.value: Any = None
         self.error: Exception | None = None
 
@@ -157,7 +157,7 @@ class Scheduler:
         if process.killed_at is not None and process.places >= process.killed_at:
             process.dead = True
             raise Killed
-        if self.stall and self.dice.random() < self.stall:
+        if self.stall and self.dice.random() < self.stall and not task.prompt:
             self.wait(self.dice.choice(STALLS_S))
         elif self.restless and self.dice.random() < self.restless:
             self._ready.append(task)

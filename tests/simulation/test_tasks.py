@@ -9,6 +9,7 @@ from contextlib import suppress
 import pytest
 
 from simulation import tasks
+from simulation.machine import SimGuest
 from simulation.story import Story
 from simulation.tasks import Killed, Process, Scheduler
 
@@ -36,6 +37,17 @@ def test_time_passes_only_while_all_wait() -> None:
     assert seen == [("short", 2.0)] and scheduler.now == 10.0
     scheduler.run(seconds=100.0)
     assert seen[-1] == ("long", 50.0)
+
+
+def test_a_hypervisor_shows_its_guests_whatever_keeps_the_agents_thread() -> None:
+    """Seed 362629: the thread that put a guest there stood still for 70 s before the driver had it."""
+    with Story("a") as story:
+        host = story.hosts["a"]
+        story.scheduler.stall = 1.0
+        began = story.scheduler.now
+        host.ask("start", lambda operations: host.put_guest("web1", SimGuest("web1", {"VCPU": 1})))
+        story._run(lambda: bool(host._starting[1]._host.guests), 100.0)
+        assert story.scheduler.now - began <= 70.0, "its first place"
 
 
 def test_a_suspended_process_stands_still_with_its_monotonic_clock() -> None:
