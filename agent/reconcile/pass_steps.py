@@ -356,10 +356,11 @@ class PassSteps:
         desired = this.desired
         if not desired.due:
             return this
+        still = _with_reserved(desired, this.unheld.part(_moving(desired), on=True))
         reached = this
         try:
             proved = self._reshape_runner.prepare(this.current, desired, this.exact_units)
-            reached = self._write(this, self._reshape_runner.reserve_sources(this.current, desired))
+            reached = self._write(this, self._reshape_runner.reserve_sources(this.current, still))
             self._refresh_tracker(reached, reached.current, _moving(desired))
             tree = self._reshape_runner.perform(
                 this.current,
@@ -371,7 +372,6 @@ class PassSteps:
                 claimed_at=this.seen.claimed_at,
             )
         except ReshapeRefused as refusal:
-            still = _with_reserved(desired, this.unheld.part(_moving(desired), on=True))
             return replace(reached, desired=still, pending=refusal)
         unheld = self._survey(this.seen, this.resolved)[1]
         desired = _with_reserved(desired, unheld.part(_moving(desired), on=True))
@@ -413,6 +413,7 @@ class PassSteps:
                 refused = False
             except ReshapeRefused:
                 refused = True
+                desired = _with_reserved(desired, this.unheld.part(_moving(desired), on=True))
             wanted = staged_tree(this.current, desired.tree, desired.due, reserve=refused)
         return self._plan(this, wanted)[1]
 

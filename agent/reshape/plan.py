@@ -437,7 +437,8 @@ def staged_tree(
 ) -> ProviderTree:
     """`desired`, with the slots that exchange units as in `current`, and with the providers that have them.
 
-    `reserve`: as much is reserved on a source as it no longer offers after the reshape.
+    `reserve`: as much is reserved on a source as it no longer offers after the reshape, and on a target that
+    is there already as is desired there.
     """
     leaving, coming = moving_slots(instructions)
     providers = {provider.uuid: provider for provider in desired}
@@ -458,6 +459,8 @@ def staged_tree(
             left = wanted.total - wanted.reserved if wanted else 0
             reserved = max(now.reserved, min(now.total, now.total - left))
             inventories[slot.resource_class] = replace(now, reserved=reserved)
+        elif reserve and (wanted := inventory_at(desired, slot)) is not None:
+            inventories[slot.resource_class] = replace(now, reserved=min(now.total, wanted.reserved))
         else:
             inventories[slot.resource_class] = now
         providers[slot.provider] = replace(provider, inventories=inventories)

@@ -1237,3 +1237,16 @@ def test_after_a_suspension_the_agent_learns_soon_what_others_did_meanwhile() ->
         assert story.hosts["a"].seen_at >= 3600
         assert a.claim_of("move1") is None and story.held("move1") == {}
         story.comes_to_rest()
+
+
+def test_what_guests_use_where_a_reshape_that_is_refused_would_move_units_is_reserved() -> None:
+    """Seed 420938: VCPU of guests with pinned CPUs become PCPU, but two of them have no allocation."""
+    with Story() as story:
+        b = story.host("b")
+        story.schedules("b", "web1", VCPU=2, MEMORY_MB=20000)
+        b.stranger_starts("web2", VCPU=2, MEMORY_MB=20000)
+        b.stranger_starts("beside web3", PCPU=2, MEMORY_MB=1024)
+        b.stranger_starts("web1", PCPU=2, MEMORY_MB=1024)
+        story.comes_to_rest()
+        b.guest_goes("beside web3")
+        story.comes_to_rest()
