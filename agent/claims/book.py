@@ -162,8 +162,8 @@ class Book:
             if instance in migrations:
                 row = self._with_place(row, migrations[instance])
                 rest = row.unheld
-            elif instance in self._departed and row.guest is None:
-                continue  # the instance is on another host, and so is its guest
+            elif instance in self._departed and row.guest is None and row.claimed.keys() <= {instance}:
+                continue  # the instance is on another host, and so is its guest; a migration's place is here
             if self._growing & row.claimed.keys():
                 rest = row.unclaimed
             if rest:

@@ -537,7 +537,7 @@ class Oracle:
             waits = row.state == "releasing" and self.party(consumer) in host.guests
             if row.state != "claimed" and not waits:
                 raise Violation("all comes to rest", f"the claim of {who} on host {host.name} is {row.state}")
-            if self.party(consumer) in self.disturbed or row.state != "claimed":
+            if {consumer, self.party(consumer)} & self.disturbed or row.state != "claimed":
                 continue
             there = held.get(consumer, {})
             lacking = {
@@ -726,7 +726,8 @@ class Oracle:
         """Whether the claim needs its place here: its instance is not elsewhere, or its guest is here."""
         if self.party(consumer) in host.guests:
             return True
-        return row.state == "claimed" and not self._lives_elsewhere(host, consumer)
+        is_migration = consumer != self.party(consumer)  # its claim is the place to revert to
+        return row.state == "claimed" and (is_migration or not self._lives_elsewhere(host, consumer))
 
     def _is_plain(self, host: Host, rows: Mapping[str, Row]) -> bool:
         """Whether the driver always said the same, and Placement tells of each control plane's move.

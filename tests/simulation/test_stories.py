@@ -1250,3 +1250,18 @@ def test_what_guests_use_where_a_reshape_that_is_refused_would_move_units_is_res
         story.comes_to_rest()
         b.guest_goes("beside web3")
         story.comes_to_rest()
+
+
+def test_what_another_client_takes_from_the_migration_of_a_claim_is_reserved() -> None:
+    """Its instance is on another host, and so is its guest; the claim here is the place to revert to."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert a.claims("web1", **WEB).granted
+        assert b.begins_move("web1", "move1", "cold_migrate", **WEB).granted
+        story.waits(130)
+        story.narrows_allocation("move1")
+        story.comes_to_rest()
+        assert a.audits()
+        assert b.reverts("move1").granted
+        story.comes_to_rest()
+        assert story.held("web1") == WEB
