@@ -668,7 +668,11 @@ class Oracle:
         """What is claimed or used beyond what is held for it is reserved: no scheduler is offered it."""
         model = self.network.model
         mine = {uuid for uuid, each in model.providers.items() if each.root_uuid == host.uuid}
-        here = {who: row for who, row in rows.items() if self._is_here(host, who, row)}
+        here = {
+            who: row
+            for who, row in rows.items()
+            if self._is_here(host, who, row) or self._is_held_in_part(row, rows)
+        }
         # What such a migration holds here cannot be told from the place of another guest that moved away.
         astray = any(
             self.party(who) not in host.guests and mine & self.network.holdings().get(who, {}).keys()
@@ -728,6 +732,20 @@ class Oracle:
             return True
         is_migration = consumer != self.party(consumer)  # its claim is the place to revert to
         return row.state == "claimed" and (is_migration or not self._lives_elsewhere(host, consumer))
+
+    def _is_held_in_part(self, row: Row, rows: Mapping[str, Row]) -> bool:
+        """Whether the instance's migration holds a part of the place, as where others narrowed it before.
+
+        The move can still be reverted, and the claim is kept for that. What it has beyond that part is
+        reserved "for every row", "whoever deleted or moved the allocation" (issue 29, 2; truth.md).
+        """
+        held, place = self.network.holdings(), _own(row.allocations)
+        parts = (
+            _own(held.get(migration, {}))
+            for migration, instance in self.party_of.items()
+            if instance == row.consumer != migration and migration not in rows
+        )
+        return row.state == "claimed" and any(part and _is_less(part, place) for part in parts)
 
     def _is_plain(self, host: Host, rows: Mapping[str, Row]) -> bool:
         """Whether the driver always said the same, and Placement tells of each control plane's move.
@@ -860,6 +878,11 @@ def _add(
         if provider in mine:
             for name, amount in amounts.items():
                 column.setdefault((provider, name), Counter())[party] += amount
+
+
+def _is_less(one: Mapping[str, Amounts], other: Mapping[str, Amounts]) -> bool:
+    """Whether it is a part of the other, and not all of it."""
+    return one != other and all(Counter(n) <= Counter(other.get(uuid, {})) for uuid, n in one.items())
 
 
 def _sum(allocations: Mapping[str, Amounts]) -> Counter[str]:

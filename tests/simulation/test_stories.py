@@ -170,6 +170,22 @@ def test_what_a_stranger_uses_is_not_claimed_by_another() -> None:
         story.comes_to_rest()
 
 
+@pytest.mark.parametrize("end", ["", "confirms", "reverts"])
+def test_what_a_migration_lacks_of_a_claim_is_reserved_until_the_move_ends(end: str) -> None:
+    """Seed 421091: an admin takes all but the function out of the allocation; the migration gets that."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert b.claims("web2", **WEB).granted
+        story.narrows_allocation("web2")
+        assert a.begins_move("web2", "move1", "resize", **WEB).granted
+        story.gate_lets_in("b", "web1", PCPU=2, MEMORY_MB=1024)
+        story.waits(300)
+        assert story.held("move1") == {"SRIOV_NET_VF": 1}
+        if end:
+            assert getattr(a, end)("move1").granted
+        story.comes_to_rest()
+
+
 def test_a_migration_is_found_that_has_what_a_late_write_gave_the_claim() -> None:
     """Seed 70255: the source learned the size of the disk, and extended the claim without an answer."""
     with Story(pooled=True) as story:
