@@ -5,6 +5,7 @@ largest of its columns, and what is free is the capacity without the needs of al
 are kept up to date with each change, so that the time of a fit does not depend on the number of rows.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
@@ -593,7 +594,12 @@ class Book:
             if guest.state not in IDLE
             for used in guest.units
         }
-        present = {guest.uuid: guest for guest in guests}
+        present = {
+            guest.uuid: self._without_used_by_others(guest)
+            if guest.uuid in found and guest.state in IDLE
+            else guest
+            for guest in guests
+        }
         gone = [row for row in self._rows.values() if row.guest and row.instance not in present]
         for row in gone:
             self._enter(replace(row, guest=None, used=NOT_USED))
@@ -601,6 +607,20 @@ class Book:
             row = self._rows.get(uuid) or Row(uuid)
             if row.guest != guest or uuid in otherwise:
                 self._enter(replace(row, guest=guest))
+
+    def _without_used_by_others(self, guest: Guest) -> Guest:
+        """The guest without the units of its definition that another guest uses now: they count once."""
+        units = tuple(
+            used
+            for used in guest.units
+            if self._in_use.get((used.resource_class, used.unit), guest.uuid) == guest.uuid
+        )
+        if units == guest.units:
+            return guest
+        fewer = Counter(used.resource_class for used in guest.units)
+        fewer.subtract(used.resource_class for used in units)
+        resources = {name: amount - fewer[name] for name, amount in guest.resources.items()}
+        return replace(guest, units=units, resources=resources)
 
     def expect_guest(self, consumer: str, guest: Guest | None) -> None:
         """Count the memory of a guest that will start soon, until it is observed; None ends that."""

@@ -12,8 +12,8 @@ from kits.status import fetch, listening
 
 from agent.daemon.host_agent import AT_ONCE_S
 from agent.doctor.examine import NEW_DIRECTORY
-from agent.driver import Guest, GuestState
-from agent.errors import ExitCode
+from agent.driver import Guest, GuestState, UsedUnit
+from agent.errors import ExitCode, Refused
 from agent.gate import install
 from agent.gate.effect import GatePaths
 
@@ -151,3 +151,17 @@ def test_a_guest_that_was_off_before_the_state_directory_was_there_is_claimed_wh
     assert world.retries, "a pass is requested at once, which has status say so"
     world.agent.reconcile("its claim")
     assert not any(each.startswith(NEW_DIRECTORY) for each in world.operations.status().reasons)
+
+
+def test_a_running_guest_is_claimed_beside_a_definition_that_names_its_device(open_world: Open) -> None:
+    """Several definitions may name one card, to run in turn; none of them is claimed in a new directory."""
+    world = open_world(gate=False)
+    card = next(each for each in world.driver.describe().providers if "PGPU" in each.units)
+    unit = UsedUnit("PGPU", card.units["PGPU"][0], card.device)
+    off = UUID.replace("5b2c", "6b2c")
+    world.driver.add_guest(Guest(UUID, "web1", GuestState.RUNNING, {"VCPU": 2, "PGPU": 1}, (unit,)))
+    world.driver.add_guest(Guest(off, "web2", GuestState.SHUTOFF, {"VCPU": 1, "PGPU": 1}, (unit,)))
+    world.agent.reconcile("the start")
+    verdicts = {each.uuid: verdict for each, verdict in world.operations.claim_running()}
+    assert claims(world) == {UUID}, verdicts
+    assert isinstance(refused := verdicts[off], Refused) and "belongs to web1" in refused.message
