@@ -287,6 +287,9 @@ class ReshapeRunner:
                 with self._tracker.turns_on(leaving, consumers) as taken:
                     passed = dict(self._client.gate.passed)
                     allocated = self._read_allocated(stage, desired)
+                    for uuid, generation in allocated.generations.items():
+                        if generation != stage[uuid].generation:  # another client may have put a class there
+                            stage, _ = self._with_generation(stage, uuid, None)
                     if allocated.consumers.keys() <= taken:
                         self._check_claimed_anew(desired, claimed_at)
                         request = _Request(current, stage, desired, allocated, exact, self._new_id(), passed)
