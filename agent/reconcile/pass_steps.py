@@ -21,6 +21,7 @@ from agent.driver import Description, Guest, Topology
 from agent.errors import (
     ApplyError,
     ClaimConflict,
+    PlacementConflict,
     PlacementUnavailable,
     ReshapeRefused,
     StateError,
@@ -350,8 +351,8 @@ class PassSteps:
     def reshape(self, this: Pass) -> Pass:
         """Carry out the moves that are due, in one request; `pending` says why where that is not possible.
 
-        Raises PlacementConflict where another writer changed the inventories to move, PlacementError,
-        StateError.
+        Raises PlacementConflict where another writer changed the inventories to move, or what the pass would
+        take away for want of knowing it; PlacementError, StateError.
         """
         desired = this.desired
         if not desired.due:
@@ -361,6 +362,7 @@ class PassSteps:
         try:
             proved = self._reshape_runner.prepare(this.current, desired, this.exact_units)
             reached = self._write(this, self._reshape_runner.reserve_sources(this.current, still))
+            _check_others(this, reached.current)
             self._refresh_tracker(reached, reached.current, _moving(desired))
             tree = self._reshape_runner.perform(
                 this.current,
@@ -373,6 +375,7 @@ class PassSteps:
             )
         except ReshapeRefused as refusal:
             return replace(reached, desired=still, pending=refusal)
+        _check_others(this, tree)
         unheld = self._survey(this.seen, this.resolved)[1]
         desired = _with_reserved(desired, unheld.part(_moving(desired), on=True))
         return replace(reached, current=tree, desired=desired, unheld=unheld)
@@ -525,6 +528,27 @@ class PassSteps:
                 self._allocations.forget()
                 raise
         return {uuid: holders for uuid, holders in self._tracker.held().items() if uuid in tree}
+
+
+def _check_others(this: Pass, now: ProviderTree) -> None:
+    """Check that no other client put something into the tree after the pass had read it.
+
+    The desired tree was worked out before that: writing it would take away their traits, aggregates (among
+    them the mark of another agent of this host), classes and providers. Raises PlacementConflict.
+    """
+    for provider in now:
+        before, wanted = this.current.get(provider.uuid), this.desired.tree.get(provider.uuid)
+        known = wanted or before
+        classes = chain.from_iterable(each.inventories for each in (before, wanted) if each is not None)
+        if (
+            known is None
+            or (known.traits, known.aggregates) != (provider.traits, provider.aggregates)
+            or not provider.inventories.keys() <= set(classes)
+        ):
+            raise PlacementConflict(
+                f"Another client of Placement changed provider {provider.name} ({provider.uuid}) while the "
+                "agent carried out a reshape: it reads the tree and plans again."
+            )
 
 
 def _with_reserved(desired: Desired, unheld: UnheldUse) -> Desired:

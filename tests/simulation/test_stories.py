@@ -854,6 +854,22 @@ def test_a_copy_of_the_disk_undoes_no_claim_that_its_original_goes_on_to_answer(
         assert story.held("web3")
 
 
+def test_a_reshape_does_not_take_the_mark_of_a_copy_away_unseen() -> None:
+    """Seed 352562: the copy starts between the two reads of a's tree, and a heals what the copy claims."""
+    with Story("ab") as story:
+        a = story.host("a")
+        with story.meanwhile():
+            a.reshapes("flat")
+            a.is_cloned()
+            story.waits(20)
+            a.clone_claims("web3", VCPU=8, MEMORY_MB=9000, DISK_GB=40)
+            story.waits(1)
+            audit = a.audits()
+            story.answers_come()
+        assert isinstance(audit.error, AnotherWriter)
+        assert story.held("web3 on the clone")
+
+
 def test_two_machines_with_one_disk_heal_nothing_of_each_other_and_adopt_ends_it() -> None:
     with Story("a") as story:
         a = story.host("a")

@@ -410,6 +410,49 @@ def test_a_consumer_that_changes_in_between_is_planned_anew(world: World) -> Non
     assert world.placed("gone") == {}
 
 
+@pytest.mark.parametrize("fits", [True, False], ids=["done", "refused"])
+def test_what_others_put_on_the_host_while_it_is_reshaped_stays(fits: bool, world: World) -> None:
+    """Before each request of the pass in turn: an aggregate, a trait, a class, and a provider of theirs."""
+    mine, theirs, late = 1 if fits else 5, "CUSTOM_THEIRS", uuid_of("their provider")
+    world.see(*FLAT)
+    world.hold("a", node1={"VGPU": mine})
+    world.raw.ensure_trait(theirs)
+    world.raw.ensure_resource_class(theirs)
+    stock = {theirs: world.tree()[ROOT].inventories["VCPU"]}
+    for number in range(60):
+        world.tap.calls.clear()
+
+        def put(call: str, number: int = number) -> None:
+            if len(world.tap.calls) == number + 1:
+                root = world.tree()[ROOT]
+                at = world.raw.put_aggregates(ROOT, root.generation or 0, root.aggregates | {late})
+                at = world.raw.put_traits(ROOT, at, root.traits | {theirs})
+                world.raw.put_inventories(ROOT, at, {**root.inventories, **stock})
+                world.raw.create_provider(replace(root, uuid=late, name="late", parent=ROOT))
+                world.raw.put_inventories(late, 0, stock)
+
+        world.tap.before = put
+        report = world.see(*NESTED, moves=to_gpus(gpu1={"a": mine}))
+        world.tap.before = lambda _: None
+        if len(world.tap.calls) <= number:
+            assert number > 6
+            return
+        when = world.tap.calls[number]
+        assert report.error is None and (report.pending is None) is fits, when
+        root = world.tree()[ROOT]
+        assert late in root.aggregates and theirs in root.traits and theirs in root.inventories, when
+        assert late in world.tree() and world.tree()[late].inventories, when
+        # As it was before, for the next turn.
+        at = world.raw.put_aggregates(ROOT, root.generation or 0, root.aggregates - {late})
+        at = world.raw.put_traits(ROOT, at, root.traits - {theirs})
+        owned = {name: each for name, each in root.inventories.items() if name != theirs}
+        world.raw.put_inventories(ROOT, at, owned)
+        world.raw.delete_provider(late)
+        back = tuple(MoveInstruction(gpu, {"VGPU": 4}, HOST) for gpu in ("gpu0", "gpu1")) if fits else ()
+        assert world.see(*FLAT, moves=back).error is None and set(world.totals()) == {HOST}
+    raise AssertionError("more requests than that")
+
+
 def test_what_the_driver_says_of_a_guest_is_not_said_of_its_next_claim(world: World) -> None:
     """The guest is pinned; before the reshape it is released, and claimed anew for one that is not."""
     world.see(host())
