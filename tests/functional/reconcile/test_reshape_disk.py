@@ -13,7 +13,7 @@ from kits.tracker import fast_directory, request
 from agent.driver import MoveInstruction
 from agent.errors import StateError, StateUnknown
 
-WAIT_S = 0.05
+WAIT_S = 0.2
 WRITES_MAX = 20
 FLAT = (host(VGPU=8),)
 NESTED = (host(), provider("gpu0", VGPU=4), provider("gpu1", VGPU=4))
