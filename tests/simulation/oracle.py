@@ -684,6 +684,10 @@ class Oracle:
         for who, row in rows.items():
             if who not in here and self._is_one_of_several_alike(row, rows):
                 _add(kept, self.party(who), row.allocations, mine)
+            if len(holders := self._holders_of_part(row, rows)) > 1:
+                _add(kept, who, row.allocations, mine)
+                for migration in holders:
+                    _add(untold, self.party(migration), self.network.holdings()[migration], mine)
         for uuid, name in {*claimed, *used}:
             inventory = model.providers[uuid].inventories.get(name)
             if inventory is None:
@@ -739,13 +743,22 @@ class Oracle:
         The move can still be reverted, and the claim is kept for that. What it has beyond that part is
         reserved "for every row", "whoever deleted or moved the allocation" (issue 29, 2; truth.md).
         """
+        return [self.party(each) for each in self._holders_of_part(row, rows)] == [row.consumer]
+
+    def _holders_of_part(self, row: Row, rows: Mapping[str, Row]) -> list[str]:
+        """The migrations without a claim that hold a part of a claimed place, and not all of it.
+
+        Of several, the source cannot tell which is the instance's: it may reserve what any of them lacks.
+        """
         held, place = self.network.holdings(), _own(row.allocations)
-        parts = (
-            _own(held.get(migration, {}))
+        return [
+            migration
             for migration, instance in self.party_of.items()
-            if instance == row.consumer != migration and migration not in rows
-        )
-        return row.state == "claimed" and any(part and _is_less(part, place) for part in parts)
+            if migration not in (instance, *rows)
+            and row.state == "claimed"
+            and (part := _own(held.get(migration, {})))
+            and _is_less(part, place)
+        ]
 
     def _is_plain(self, host: Host, rows: Mapping[str, Row]) -> bool:
         """Whether the driver always said the same, and Placement tells of each control plane's move.
