@@ -177,11 +177,12 @@ class Book:
         An instance has one migration, and each is that of one instance. One that holds just the place comes
         first, then one that holds as much of each class, then one that may hold a part. An instance whose
         guest has gone comes before others: else the place would count as that of a guest which is still here
-        although its own move was confirmed, and what that uses would be offered.
+        although its own move was confirmed, and what that uses would be offered. An instance whose move has
+        ended, and whose guest is to leave, has none any more.
         """
         found: dict[str, str] = {}
         departed = sorted(
-            self._unheld.keys() & self._departed.keys(),
+            (each for each in self._unheld.keys() & self._departed.keys() if not self._is_leaving(each)),
             key=lambda instance: (self._rows[instance].guest is not None, instance),
         )
         for holds in (self.holds_place, self._holds_as_much, self._holds_part):
@@ -195,6 +196,11 @@ class Book:
                         found[instance] = consumer
                         break
         return found
+
+    def _is_leaving(self, instance: str) -> bool:
+        """Whether this host knows that the instance's move has ended: what it had here is being released."""
+        claimed = self._rows[instance].claimed.values()
+        return instance in self._moving and any(claim.state is ClaimState.RELEASING for claim in claimed)
 
     def unheld_of_others(self, consumer: str) -> Usages:
         """{provider: {class: amount}} of `unheld` of all rows but the consumer's."""
@@ -421,7 +427,7 @@ class Book:
         """
         book = Book()
         book._place = replace(place, found=self._place.found)
-        book._held, book._instances = self._held, self._instances
+        book._held, book._instances, book._moving = self._held, self._instances, self._moving
         book._growing, book._departed = self._growing, self._departed
         for row in self._rows.values():
             book._enter(row)

@@ -186,6 +186,21 @@ def test_what_a_migration_lacks_of_a_claim_is_reserved_until_the_move_ends(end: 
         story.comes_to_rest()
 
 
+def test_a_guest_that_is_to_leave_has_no_place_in_the_migration_of_another() -> None:
+    """Its own move was confirmed, and the other migration holds less than it uses."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert b.claims("web1", **BOTH).granted and b.claims("web2", **WEB).granted
+        b.guest_starts("web1")
+        story.narrows_allocation("web2")
+        assert a.begins_move("web1", "move1", "resize", **BOTH).granted
+        assert a.begins_move("web2", "move2", "resize", **WEB).granted
+        story.waits(300)
+        assert story.held("move2") == {"VCPU": 1, "MEMORY_MB": 1024}
+        assert a.confirms("move1").granted
+        story.comes_to_rest()
+
+
 def test_a_migration_is_found_that_has_what_a_late_write_gave_the_claim() -> None:
     """Seed 70255: the source learned the size of the disk, and extended the claim without an answer."""
     with Story(pooled=True) as story:
