@@ -50,6 +50,7 @@ from agent.shapes import (
     Usages,
     beyond,
     by_class,
+    largest,
     total,
 )
 
@@ -161,8 +162,11 @@ class Book:
         for instance in sorted(self._unheld):
             row, rest = self._rows[instance], self._unheld[instance]
             if instance in migrations:
+                rest = largest(
+                    self._with_place(row, each).unheld
+                    for each in self._possible_migrations(instance, migrations[instance])
+                )
                 row = self._with_place(row, migrations[instance])
-                rest = row.unheld
             elif instance in self._departed and row.guest is None and row.claimed.keys() <= {instance}:
                 continue  # the instance is on another host, and so is its guest; a migration's place is here
             if self._growing & row.claimed.keys():
@@ -196,6 +200,16 @@ class Book:
                         found[instance] = consumer
                         break
         return found
+
+    def _possible_migrations(self, instance: str, taken: str) -> Collection[str]:
+        """The consumer that was taken for the instance's migration; with a part, also others that may be it.
+
+        Each may be that of another one of these instances, so what any of them lacks is reserved.
+        """
+        if self.holds_place(taken, instance) or self._holds_as_much(taken, instance):
+            return (taken,)
+        others = (each for each in self._departed[instance] if each not in self._instances)
+        return [each for each in others if self._holds_part(each, instance)]
 
     def _is_leaving(self, instance: str) -> bool:
         """Whether this host knows that the instance's move has ended: what it had here is being released."""

@@ -1312,3 +1312,19 @@ def test_what_another_client_takes_from_the_migration_of_a_claim_is_reserved() -
         assert b.reverts("move1").granted
         story.comes_to_rest()
         assert story.held("web1") == WEB
+
+
+def test_what_either_of_two_narrowed_migrations_lacks_of_a_guests_use_is_reserved() -> None:
+    """Two moves to a whose allocations were narrowed before: the source cannot tell which is whose."""
+    for larger in ("web1", "web2"):
+        with Story() as story:
+            a, b = story.host("a"), story.host("b")
+            amounts = {who: BOTH if who == larger else WEB for who in ("web1", "web2")}
+            for who in amounts:
+                assert b.claims(who, **amounts[who]).granted
+            b.guest_starts(larger)
+            for who in amounts:
+                story.narrows_allocation(who)
+            for who in amounts:
+                assert a.begins_move(who, f"move{who[-1]}", "resize", **amounts[who]).granted
+            story.comes_to_rest()
