@@ -167,8 +167,12 @@ class Book:
                     for each in self._possible_migrations(instance, migrations[instance])
                 )
                 row = self._with_place(row, migrations[instance])
-            elif instance in self._departed and row.guest is None and row.claimed.keys() <= {instance}:
-                continue  # the instance is on another host, and so is its guest; a migration's place is here
+            elif (
+                instance in self._departed
+                and row.guest is None
+                and not (row.claimed.keys() - {instance}) & row.held.keys()
+            ):
+                continue  # the instance is on another host, and so is its guest; no migration holds its place
             if self._growing & row.claimed.keys():
                 rest = row.unclaimed
             if rest:
