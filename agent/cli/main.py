@@ -23,6 +23,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         return _main(argv)
     except KeyboardInterrupt:
+        # What the interrupt left half made, such as http.client's response, complains when it is taken down.
+        sys.unraisablehook = lambda _: None
         print("plimsoll: interrupted", file=sys.stderr)
         return 130  # agent.cli.parser.INTERRUPTED, which may not be imported yet
 

@@ -196,6 +196,27 @@ def test_ctrl_c_is_one_line(tmp_path: Path) -> None:
     assert (process.returncode, stderr) == (INTERRUPTED, "plimsoll: interrupted\n")
 
 
+HALF_MADE = """
+from agent.cli import main
+class Half:
+    def __del__(self):
+        raise AttributeError("fp")
+def interrupted(_):
+    half = Half()
+    raise KeyboardInterrupt
+main._main = interrupted
+raise SystemExit(main.main([]))
+"""
+
+
+def test_ctrl_c_is_one_line_while_an_object_is_half_made() -> None:
+    """As http.client's response is: it complains when Python takes it down."""
+    done = subprocess.run(
+        [sys.executable, "-c", HALF_MADE], capture_output=True, text=True, timeout=DEADLINE_S
+    )
+    assert (done.returncode, done.stderr) == (INTERRUPTED, "plimsoll: interrupted\n")
+
+
 INTERRUPTED_AT_AN_IMPORT = """
 import builtins, os, signal, sys
 from agent.cli.main import main
