@@ -505,7 +505,7 @@ class Host:
     def _show(self) -> None:
         driver, shown, task = self._starting[1], None, self.scheduler.current
         if task is not None:
-            task.prompt = True  # the hypervisor shows it, whatever keeps the agent's thread
+            task.prompt = True  # a stall of the agent does not keep the hypervisor from showing it
         # Another task may show something newer while this one waits for the driver's lock.
         while not self.process.dead and shown != self._shown():
             shown = self._shown()

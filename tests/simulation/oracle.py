@@ -345,7 +345,7 @@ class Oracle:
     def _used(self, host: Host, known_at: float, mine: set[str], *, seen: bool = True) -> Column:
         """What guests use: exact units where they are, the rest of classes that one provider has.
 
-        Of a guest that is shut off, the same where it was here before the state directory (issue 29, 2).
+        Of a guest that is shut off, the same where it was here before the state directory.
         """
         facts = host.disk.rows("SELECT value FROM facts WHERE name = 'found guests'")
         found = {uuid for (text,) in facts for uuid in json.loads(text)}
@@ -382,7 +382,7 @@ class Oracle:
         for member in promise.party:
             self.forget(promise.host, member)
         if promise.party & self.disturbed:
-            # "Retrying a claim is idempotent" (design.md): it does not give back what others took out of it.
+            # The agent answers a claim that is asked for again, and gives back nothing that others took.
             held = self._held_for(promise)
             promise.amounts = {name: min(n, held[name]) for name, n in promise.amounts.items()}
         self.promises[promise.host, min(promise.party)] = promise
@@ -721,7 +721,7 @@ class Oracle:
         """What control planes' migrations hold here for instances that another move brought back here.
 
         Placement does not say whose migration each is: it looks like that of another guest which left. To
-        offer what it holds were a guess (truth.md, law 6), so the agent may reserve what the guest uses.
+        offer what it holds were a guess, which frees nothing, so the agent may reserve what the guest uses.
         """
         holdings = self.network.holdings()
         untold: Column = {}
@@ -740,8 +740,8 @@ class Oracle:
     def _is_held_in_part(self, row: Row, rows: Mapping[str, Row]) -> bool:
         """Whether the instance's migration holds a part of the place, as where others narrowed it before.
 
-        The move can still be reverted, and the claim is kept for that. What it has beyond that part is
-        reserved "for every row", "whoever deleted or moved the allocation" (issue 29, 2; truth.md).
+        The move can still be reverted, and the agent keeps the claim for that. It reserves what the claim has
+        beyond that part, as for each row of its book, whichever client took the rest away.
         """
         return [self.party(each) for each in self._holders_of_part(row, rows)] == [row.consumer]
 
@@ -764,7 +764,7 @@ class Oracle:
         """Whether the driver always said the same, and Placement tells of each control plane's move.
 
         It does not where the migration holds more than its guest uses: it may be that of another instance,
-        and to offer what the guest uses were a guess (truth.md, law 6).
+        and to offer what the guest uses were a guess, which frees nothing.
         """
         larger = (
             self._holds_more_than_used(host, who)
@@ -791,7 +791,7 @@ class Oracle:
         return bool(roots) and host.uuid not in roots
 
     def _moving(self) -> set[str]:
-        """The instances of the moves that nobody has ended, or whose end waits for the guest.
+        """The instances of the moves that neither host has ended, or whose end waits for the guest.
 
         "State `reverting` at the destination, or `confirming` at the source: the guest is still there. The
         agent goes on when the guest has left" (docs/moves.md).

@@ -204,7 +204,7 @@ class World:
         self.reading, self.seen = None, {}
 
     def see_guests(self, data: st.DataObject) -> None:
-        """Two of them may have the same unit, whatever they were told."""
+        """Two guests may have the same unit, although the book gave it to one of them at most."""
         guests = []
         for consumer in data.draw(st.sets(st.sampled_from(CONSUMERS))):
             unit = data.draw(st.sampled_from((*VFS, None)))
