@@ -61,8 +61,8 @@ from agent.moves.ownership import split_allocations
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.shapes import Units
-from agent.tracker.guest_demand import GuestDemand
-from agent.tracker.holdings import allocations_for
+from agent.tracker.claims import GuestDemand
+from agent.tracker.context import allocations_for
 from agent.tracker.tracker import ResourceTracker
 
 

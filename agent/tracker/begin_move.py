@@ -54,9 +54,8 @@ from agent.placement.client import ConsumerAllocations
 from agent.placement.transport import WriteRefused
 from agent.shapes import Allocations
 from agent.tracker.claim_attempt import expected_generation
-from agent.tracker.context import TrackerContext
+from agent.tracker.context import TrackerContext, split_by_host
 from agent.tracker.guarded_write import checked
-from agent.tracker.holdings import split_by_host
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,12 @@
-"""Claims, as the tracker offers them: claim, explain, release, extend, and resolve what is in doubt."""
+"""Claims, as the tracker offers them: claim, explain, release, extend, and resolve what is in doubt.
 
-from collections.abc import Callable
-from dataclasses import replace
+A guest that starts here or comes in needs exact units. They are reserved for it while its claim is decided;
+the caller has the consumer's turn, so no second call for the same guest lifts what the first one reserved.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 from agent import log
@@ -19,30 +24,111 @@ from agent.claims.claim import (
 )
 from agent.claims.doubt import DoubtKind
 from agent.claims.fit import check_placeable
-from agent.claims.refusal import other_claim_conflict
+from agent.claims.refusal import does_not_fit, other_claim_conflict
 from agent.claims.request import ClaimRequest
+from agent.driver import Guest
 from agent.errors import (
     ClaimConflict,
     DoesNotFit,
     PlacementConflict,
     PlacementFull,
     PlacementUnavailable,
+    PlimsollError,
     Refused,
     UnknownConsumer,
 )
 from agent.moves.states import Move, moving_conflict
 from agent.placement.client import ConsumerAllocations
-from agent.tracker.claim_attempt import ClaimAttempt, withdraw
+from agent.tracker.claim_attempt import ClaimAttempt, replace_claim, withdraw
 from agent.tracker.context import TrackerContext
 from agent.tracker.follow_guest import extend_claim
 from agent.tracker.follow_moves import MigrationLinker
 from agent.tracker.guarded_write import checked
-from agent.tracker.guest_demand import GuestDemand, reserved_for, restrict, restricted
-from agent.tracker.replace_claim import replace_claim
+from agent.tracker.register import Register
 
 LOG = log.get(__name__)
 
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class GuestDemand:
+    """The request for a guest, and what its claim must have because the guest's domain names it."""
+
+    guest: Guest
+    request: ClaimRequest
+    restriction: Restriction = UNRESTRICTED
+
+
+@contextmanager
+def reserved_for(register: Register, demand: GuestDemand) -> Iterator[None]:
+    """In the block, the request gets exactly the units; the guest's pages and its cells' memory are counted.
+
+    No provider has those pages. They count until the driver reports the guest, or until the tracker expects
+    it no more; not if the block raises. Raises DoesNotFit where another consumer has a unit, or the memory is
+    not there.
+    """
+    consumer = demand.request.consumer
+    register.under_lock(lambda book: _reserve(book, demand))
+    try:
+        yield
+    except PlimsollError:
+        register.expect(consumer, None)
+        raise
+    finally:
+        register.under_lock(lambda book: book.restrict(consumer, None))
+
+
+@contextmanager
+def restricted(register: Register, request: ClaimRequest, restriction: Restriction) -> Iterator[None]:
+    """In the block, the request gets what the restriction says.
+
+    Raises DoesNotFit as `restrict` does.
+    """
+    register.under_lock(lambda book: restrict(book, request, restriction))
+    try:
+        yield
+    finally:
+        register.under_lock(lambda book: book.restrict(request.consumer, None))
+
+
+def restrict(book: Book, request: ClaimRequest, restriction: Restriction) -> None:
+    """Restrict later fits of the request.
+
+    Raises DoesNotFit where another consumer has a named unit, or where the memory is not there, as the gate
+    does.
+    """
+    memory = () if request.consumer in book.claims else restriction.memory
+    shortfalls = (
+        *book.memory_shortfalls(request.consumer, memory),
+        *_foreign_units(book, request, restriction),
+    )
+    if shortfalls:
+        raise does_not_fit(request, shortfalls)
+    book.restrict(request.consumer, restriction)
+
+
+def _reserve(book: Book, demand: GuestDemand) -> None:
+    shortfalls = (
+        *book.memory_shortfalls(demand.guest.uuid, demand.guest.memory),
+        *_foreign_units(book, demand.request, demand.restriction),
+    )
+    if shortfalls:
+        raise does_not_fit(demand.request, shortfalls)
+    book.expect_guest(demand.request.consumer, demand.guest)
+    book.restrict(demand.request.consumer, demand.restriction)
+
+
+def _foreign_units(book: Book, request: ClaimRequest, restriction: Restriction) -> Iterator[Shortfall]:
+    for uuid, classes in restriction.units.items():
+        provider = book.host.tree[uuid]
+        for name, exact in classes.items():
+            for unit in exact:
+                owner = book.owner(name, unit, beside=(request.consumer,))
+                if owner is not None:
+                    reason = f"{unit} belongs to {book.label(owner)}"
+                    yield Shortfall(name, 1, 0, provider.name, uuid, reason)
+
 
 StartDecision = Callable[[Claim | None, Move | None], tuple[GuestDemand, bool]]
 """Takes the granted claim of a guest that starts and its move; returns what it needs, and whether the claim

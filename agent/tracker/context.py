@@ -1,14 +1,22 @@
-"""What the parts of the tracker share: the register, Placement's client, turns, guests and availability."""
+"""What the parts of the tracker share: the register, Placement's client, turns, guests and availability.
+
+For each consumer one operation at a time is under way; the others wait for a bounded time (`Turns`).
+"""
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from agent.backoff import CONFLICTS_MAX, pause
-from agent.claims.refusal import refused_by_placement
+from agent.claims.claim import Claim
+from agent.claims.fit import ProviderIndex
+from agent.claims.refusal import label, refused_by_placement
 from agent.claims.request import ClaimRequest
 from agent.driver import Guest
 from agent.errors import (
+    ClaimConflict,
     ClaimsClosed,
     DoesNotFit,
     HostPaused,
@@ -16,17 +24,122 @@ from agent.errors import (
     PlacementFull,
     PlacementUnavailable,
 )
-from agent.placement.client import PlacementClient
+from agent.moves.ownership import MoveConsumer, SplitAllocations, split_allocations
+from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import WriteOutcome, WriteRefused
 from agent.providers.reservations import released, with_reserved
 from agent.shapes import Allocations, Usages
 from agent.state.operators import Pause
 from agent.tracker.guarded_write import GuardedWriter, Inventories
 from agent.tracker.register import Register
-from agent.tracker.turns import Turns
 from agent.tree import Inventory
 
 FORBIDDEN = 403
+
+
+class Turns:
+    """The turns of one tracker; any thread may call.
+
+    `condition` is a condition of the register's lock. `check_open` raises ClaimsClosed while claims are
+    closed; it is called with the lock held.
+    """
+
+    def __init__(self, condition: threading.Condition, wait_s: float, check_open: Callable[[], None]) -> None:
+        self.wait_s = wait_s
+        self._condition = condition
+        self._check_open = check_open
+        self._taken: dict[str, ClaimRequest | None] = {}
+
+    def is_taken(self, consumer: str) -> bool:
+        """Whether an operation on the consumer is under way. The caller holds the register's lock."""
+        return consumer in self._taken
+
+    @contextmanager
+    def take(self, consumer: str, request: ClaimRequest | None = None) -> Iterator[None]:
+        """Run the block as the only operation on the consumer; `request` is set for a claim.
+
+        Raises ClaimConflict where another operation does not end in time, or claims something else;
+        ClaimsClosed where claims close while a claim waits.
+        """
+        with self._condition:
+            self._wait(consumer, request)
+            self._taken[consumer] = request
+        try:
+            yield
+        finally:
+            self._give_back({consumer})
+
+    @contextmanager
+    def take_idle(self, consumers: Iterable[str]) -> Iterator[frozenset[str]]:
+        """Take the turns of those consumers that no operation is under way on; yields which ones."""
+        with self._condition:
+            idle = frozenset(consumer for consumer in consumers if consumer not in self._taken)
+            self._taken |= dict.fromkeys(idle)
+        try:
+            yield idle
+        finally:
+            self._give_back(idle)
+
+    @contextmanager
+    def take_both(self, first: str, second: str) -> Iterator[None]:
+        """Take two turns in a fixed order, so that two operations never wait for each other."""
+        earlier, later = sorted((first, second))
+        with self.take(earlier), self.take(later):
+            yield
+
+    def _give_back(self, consumers: Iterable[str]) -> None:
+        with self._condition:
+            for consumer in consumers:
+                del self._taken[consumer]
+            self._condition.notify_all()
+
+    def _wait(self, consumer: str, request: ClaimRequest | None) -> None:
+        end = time.monotonic() + self.wait_s
+        while True:
+            if request is not None:
+                self._check_open()
+            if consumer not in self._taken:
+                return
+            under_way = self._taken[consumer]
+            if request is not None and under_way is not None and under_way != request:
+                raise ClaimConflict(
+                    f"Another claim for {label(under_way)} is under way, with a different request: release "
+                    "it first.",
+                    consumer=consumer,
+                )
+            if not self._condition.wait(end - time.monotonic()):
+                raise ClaimConflict(
+                    f"Another operation on consumer {consumer} has been under way for {self.wait_s:g} s: "
+                    "try again later.",
+                    consumer=consumer,
+                )
+
+
+def allocations_for(claim: Claim, generation: int | None = None) -> ConsumerAllocations:
+    """What Placement shall hold for the claim; without a generation, Placement does not know the consumer."""
+    request = claim.request
+    owner = (request.project_id, request.user_id, request.consumer_type)
+    return ConsumerAllocations(claim.consumer, claim.allocations, generation, *owner)
+
+
+def is_allocation_of(held: ConsumerAllocations, claim: Claim) -> bool:
+    """Whether Placement holds exactly what the claim wrote, or would have written."""
+    request = claim.request
+    return held.allocations == claim.allocations and (held.project_id, held.user_id) == (
+        request.project_id,
+        request.user_id,
+    )
+
+
+def holder(held: ConsumerAllocations) -> MoveConsumer:
+    """The consumer as `agent.moves.ownership` takes it."""
+    return MoveConsumer(held.consumer, held.allocations, held.project_id, held.user_id, held.consumer_type)
+
+
+def split_by_host(held: Allocations, host: ProviderIndex) -> SplitAllocations:
+    """The allocations on this host's tree, on the providers shared with it, and elsewhere."""
+    serving = {provider.uuid for provider in host.providers}
+    return split_allocations(held, host.is_own, serving.__contains__)
 
 
 class SeenGuests:

@@ -2,6 +2,10 @@
 
 The destination begins a move. Either side confirms or reverts it. What waits for Placement is journaled and
 delivered later.
+
+A move that ends, was interrupted, or was ended by another client is brought to its end by `MoveFinisher`.
+It reads what Placement holds, guards what it writes by both consumers' generations, and may be called again
+until the move has ended.
 """
 
 from collections.abc import Callable
@@ -9,23 +13,43 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from agent import log
+from agent.backoff import CONFLICTS_MAX, pause
 from agent.claims.claim import ClaimState
+from agent.claims.doubt import DoubtKind
 from agent.claims.fit import check_placeable
 from agent.claims.request import ClaimRequest
 from agent.errors import (
     ClaimConflict,
+    PlacementConflict,
     PlacementError,
+    PlacementFull,
     PlacementUnavailable,
     Refused,
     UnknownConsumer,
     UsageError,
 )
-from agent.moves.states import Move, MoveKind, MoveState, MoveStep, moving_conflict
+from agent.moves.ownership import (
+    ObservedState,
+    has_moved_on,
+    may_be_superseded,
+    observed_end,
+    observed_state,
+    restored_allocations,
+    same_amounts,
+    undecided_reason,
+    with_source_at,
+)
+from agent.moves.states import Move, MoveKind, MoveRole, MoveState, MoveStep, moving_conflict
+from agent.placement.client import ConsumerAllocations
+from agent.shapes import Allocations
 from agent.tracker.begin_move import MoveAttempt
-from agent.tracker.context import TrackerContext
-from agent.tracker.end_move import MoveFinisher
-from agent.tracker.follow_moves import MigrationLinker
-from agent.tracker.guest_demand import GuestDemand, reserved_for
+from agent.tracker.claims import GuestDemand, reserved_for
+from agent.tracker.context import TrackerContext, split_by_host
+from agent.tracker.follow_moves import LeftPlaces, MigrationLinker
+from agent.tracker.guarded_write import checked
+
+_REBUILT = {MoveState.CONFIRMING: MoveStep.FREED, MoveState.REVERTING: MoveStep.RESTORED}
+
 
 LOG = log.get(__name__)
 
@@ -267,3 +291,353 @@ def _ended_as(move: Move, end: MoveState) -> Move:
             migration=move.migration,
         )
     return move
+
+
+class MoveFinisher:
+    """Finishes moves. Any thread may call; the caller has the turns of the instance and of the migration."""
+
+    def __init__(self, context: TrackerContext) -> None:
+        self._context = context
+        self._client = context.client
+        self._places = LeftPlaces(context)
+
+    def finish(self, move: Move) -> Move:
+        """Bring an ending move to its end; of a begun one, find out whether another client ended it.
+
+        Returns the move after that. It has not ended where it goes on, or where its guest must leave this
+        host first. Raises ClaimConflict where another client ended it the other way, or where Placement does
+        not take the instance back; PlacementError, StateError.
+        """
+        for attempt in range(CONFLICTS_MAX):
+            try:
+                return self._finish(move)
+            except PlacementConflict:
+                pause(attempt)  # another client wrote in between
+        raise PlacementConflict(
+            f"Other clients wrote the allocations of migration {move.migration}, of its instance or to "
+            f"their providers {CONFLICTS_MAX} times while the agent ended the move. "
+            "The agent tries again later."
+        )
+
+    def _finish(self, move: Move) -> Move:
+        if self.waits_for_guest(move) or (move.state is MoveState.LEAVING and self._guest_is_here(move)):
+            self._context.writer.secure(move.instance, move.migration)  # the guest may stay for long
+            return move
+        if move.kind is MoveKind.REBUILD and move.state in _REBUILT:
+            return self._step(_REBUILT[move.state], move)  # a rebuild writes nothing to Placement
+        self._check_known()
+        secured = self._context.writer.secure(move.instance, move.migration) is not None
+        instance, migration = self._read(move)
+        match move.state:
+            case MoveState.BEGINNING:
+                return self._resolve_begin(move, instance, migration, secured)
+            case MoveState.CONFIRMING:
+                return self._free(move, instance, migration)
+            case MoveState.REVERTING:
+                return self._restore(move, instance, migration)
+            case MoveState.DELETING:
+                return self._delete(move, instance, migration)
+            case MoveState.LEAVING:
+                return self._end_left(move, instance)
+            case _:
+                return self._observe(move, instance, migration)
+
+    def _read(self, move: Move) -> tuple[ConsumerAllocations, ConsumerAllocations]:
+        """(instance, migration) as they were at one moment, as far as the end of the move goes.
+
+        A migration that holds nothing may have ended after the instance was read: then the instance is what
+        it was during the move, so it is read again.
+        """
+        instance = self._client.allocations_of(move.instance)
+        migration = self._client.allocations_of(move.migration)
+        if not migration.allocations:
+            instance = self._client.allocations_of(move.instance)
+        return instance, migration
+
+    def waits_for_guest(self, move: Move) -> bool:
+        """Whether an ending move waits until its guest has left this host."""
+        return move.waits_for_guest and self._guest_is_here(move)
+
+    def follow_end(self, move: Move) -> Move:
+        """Find out whether another client has ended a move that waits for its guest.
+
+        Then Placement holds nothing for the guest here any more. Returns the move after that. Raises
+        PlacementConflict where another client writes meanwhile; PlacementError, StateError.
+        """
+        if not self.waits_for_guest(move):
+            return move
+        self._check_known()
+        migration = self._client.allocations_of(move.migration)
+        instance = self._client.allocations_of(move.instance)
+        return move if migration.allocations else self._ended_elsewhere(move, instance)
+
+    def _check_known(self) -> None:
+        if self._context.register.host.root is None:
+            raise PlacementUnavailable(
+                "Before the first inventory the agent does not know which part of a moving instance's "
+                "allocation is on this host. It tries again after the inventory."
+            )
+
+    # One method for each state
+
+    def _resolve_begin(
+        self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations, secured: bool
+    ) -> Move:
+        """A begin whose outcome was unknown: complete it if the guest is here, else undo it.
+
+        `secured`: it had a doubt, which is ended.
+        """
+        where = observed_state(move, instance.allocations, migration.allocations)
+        whole = same_amounts(migration.allocations, move.handed)
+        changed = whole and self._lives_here(instance.allocations)
+        if where is ObservedState.UNDER_WAY or changed:
+            if move.role is MoveRole.DESTINATION and self._guest_is_here(move):
+                return self._step(MoveStep.GRANT, move)
+            return self._finish(self._step(MoveStep.REVERT, move))
+        if where is ObservedState.ORPHANED and whole:
+            return self._finish(self._step(MoveStep.DELETE, move))
+        if where is ObservedState.CHANGED and whole:
+            # The begin was executed, and another host has begun to move the instance onward since.
+            return self._finish(self._step(MoveStep.GRANT, move))
+        if where is ObservedState.AFTER:
+            return self._step(MoveStep.FREED, move)
+        if where is ObservedState.NEITHER:
+            return self._step(MoveStep.GONE, move)
+        if where is ObservedState.BEFORE and not secured:
+            self._invalidate_late_begin(instance)
+        return self._step(MoveStep.REFUSE, move)
+
+    def _invalidate_late_begin(self, instance: ConsumerAllocations) -> None:
+        """Raise the instance's generation: Placement then rejects a begin that it has not executed yet.
+
+        Writing the same allocation again raises it.
+        """
+        try:
+            self._write(DoubtKind.FENCE, instance)
+        except PlacementFull as full:  # the source is over-committed, so Placement rejects the begin, too
+            LOG.info("The generation of %s was not raised: %s", instance.consumer, full.message)
+
+    def _free(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
+        arriving = move.role is MoveRole.DESTINATION and bool(migration.allocations)
+        # A destination whose migration still holds its source was not reverted, wherever its instance is.
+        end = MoveStep.FREED if arriving else self._observed_end(move, instance) or MoveStep.FREED
+        if migration.allocations:
+            if not same_amounts(migration.allocations, move.handed):
+                self._warn(
+                    move, "another client changed the migration's allocation; the agent frees all of it"
+                )
+            self._write(DoubtKind.CONFIRM, replace(migration, allocations={}))
+        return self._end(move, end, wanted=MoveStep.FREED)
+
+    def _restore(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
+        if not migration.allocations:
+            end = self._observed_end(move, instance) or MoveStep.RESTORED
+            return self._end(move, end, wanted=MoveStep.RESTORED)
+        if not instance.allocations:
+            self._write(DoubtKind.REVERT, replace(migration, allocations={}))
+            return self._step(MoveStep.GONE, move)
+        restored = restored_allocations(move, migration.allocations)
+        if move.role is not MoveRole.BOTH and instance.allocations in (restored, move.old.allocations):
+            end = self._observed_end(move, instance) or MoveStep.RESTORED
+            self._write(DoubtKind.REVERT, replace(migration, allocations={}))
+            return self._end(move, end, wanted=MoveStep.RESTORED)
+        if move.role is not MoveRole.SOURCE and not self._lives_here(instance.allocations):
+            self._step(MoveStep.REFUSE, move)
+            raise ClaimConflict(
+                f"{move.label} has moved on: it no longer holds what migration {move.migration} gave it, "
+                "so the move cannot be reverted. To free what the migration holds, run "
+                f"`plimsoll move confirm {move.migration}`.",
+                consumer=move.instance,
+                migration=move.migration,
+            )
+        move = self._check_taken_from(move, instance)
+        if observed_state(move, instance.allocations, migration.allocations) is ObservedState.CHANGED:
+            self._warn(
+                move,
+                "another client changed the allocation of the instance or of the migration; the agent "
+                "restores the old one",
+            )
+        try:
+            self._write(
+                DoubtKind.REVERT,
+                replace(instance, allocations=restored),
+                replace(migration, allocations={}),
+            )
+        except PlacementFull as full:
+            self._step(MoveStep.REFUSE, move)
+            raise ClaimConflict(
+                f"Placement does not take {move.label} back to its source: another client changed what "
+                f"migration {move.migration} held there. Free resources at the source, then revert again. "
+                f"({full.message})",
+                consumer=move.instance,
+                migration=move.migration,
+            ) from full
+        return self._step(MoveStep.RESTORED, move)
+
+    def _check_taken_from(self, move: Move, instance: ConsumerAllocations) -> Move:
+        """Remember from which place the source takes the instance back, when it is first asked to.
+
+        An attempt that Placement did not answer is repeated only for that place: meanwhile another host may
+        have begun another move. Raises ClaimConflict where the instance has another place by now.
+        """
+        if move.role is not MoveRole.SOURCE:
+            return move
+        if move.reverts_from is None:
+            return self._step(MoveStep.FOUND, replace(move, reverts_from=instance.allocations))
+        if move.reverts_from == instance.allocations:
+            return move
+        self._step(MoveStep.REFUSE, replace(move, reverts_from=None))
+        raise ClaimConflict(
+            f"{move.label} has been moved on since the revert of migration {move.migration} was asked "
+            "for, and before Placement took it: nothing was reverted. Look where it is, then confirm or "
+            "revert.",
+            consumer=move.instance,
+            migration=move.migration,
+        )
+
+    def _delete(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
+        if instance.allocations and self._has_moved_on(move, instance):
+            # Another migration may hold the instance's part of this host by now: keep the claim for it.
+            if migration.allocations:
+                self._write(DoubtKind.DELETE, replace(migration, allocations={}))
+            return self._step(self._observed_end(move, instance) or MoveStep.FREED, move)
+        writes = []
+        if instance.allocations:
+            elsewhere = self._elsewhere(move, instance.allocations)
+            if elsewhere != instance.allocations:
+                writes.append(replace(instance, allocations=elsewhere))
+        if migration.allocations:
+            writes.append(replace(migration, allocations={}))
+        self._write(DoubtKind.DELETE, *writes)
+        return self._step(MoveStep.GONE, move)
+
+    def _end_left(self, move: Move, instance: ConsumerAllocations) -> Move:
+        """The guest has left this host: end the move as Placement shows it."""
+        default = MoveStep.RESTORED if move.role is MoveRole.DESTINATION else MoveStep.FREED
+        return self._step(self._observed_end(move, instance) or default, move)
+
+    def _observe(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
+        """A begun move: find out whether another client ended it, or whether the instance has moved on."""
+        reason = undecided_reason(
+            move, instance.allocations, migration.allocations, self._context.register.host.is_own
+        )
+        if reason is not None:
+            self._warn(move, reason)
+            return move
+        rebuild = move.kind is MoveKind.REBUILD
+        if (migration.allocations or rebuild) and self._has_moved_on(move, instance):
+            holders = [] if rebuild else self._holders_of_new(move, instance)
+            if holders:
+                self._warn(
+                    move,
+                    f"the instance has left this host again, and {', '.join(holders)} holds its place here; "
+                    "the agent waits until that move has ended, or until an operator ends this one",
+                )
+                return move
+            self._warn(
+                move,
+                "the instance has left this host for good, so it had arrived; the agent confirms the move",
+            )
+            return self._finish(self._step(MoveStep.CONFIRM, move))
+        if rebuild:
+            return move
+        if migration.allocations and instance.allocations:
+            return self._follow_source(move, migration.allocations)
+        if migration.allocations:
+            return self._finish(self._step(MoveStep.DELETE, move))
+        return self._ended_elsewhere(move, instance)
+
+    def _ended_elsewhere(self, move: Move, instance: ConsumerAllocations) -> Move:
+        """The migration holds nothing any more: end the move as Placement shows that another client did."""
+        end = self._observed_end(move, instance) or MoveStep.FREED
+        lost = end is MoveStep.GONE or end is (
+            MoveStep.RESTORED if move.role is MoveRole.DESTINATION else MoveStep.FREED
+        )
+        if lost and move.role is not MoveRole.BOTH and self._guest_is_here(move):
+            self._warn(move, "another client ended it, and the guest is still on this host: remove the guest")
+            return self._step(MoveStep.LEAVE, move)
+        return self._step(end, move)
+
+    def _follow_source(self, move: Move, migration: Allocations) -> Move:
+        """A move under way: remember where a reshape of the other host, its source, put the old place."""
+        if move.role is not MoveRole.DESTINATION or migration == move.handed:
+            return move
+        if not same_amounts(migration, move.handed):
+            return move
+        return self._step(MoveStep.FOUND, with_source_at(move, migration))
+
+    # What the states have in common
+
+    def _write(self, kind: DoubtKind, *writes: ConsumerAllocations) -> None:
+        """Raises PlacementError; PlacementUnavailable where it is not done, or not known."""
+        consumers = " and ".join(write.consumer for write in writes)
+        checked(self._context.writer.send(kind, *writes), f"{kind} of {consumers}", "the agent looks again")
+        for write in writes:
+            if not write.allocations and not self._context.writer.bar_again(write.consumer):
+                raise PlacementConflict(f"{write.consumer} was written again right after its {kind}.")
+
+    def _end(self, move: Move, end: MoveStep, *, wanted: MoveStep) -> Move:
+        """End the move. Raises ClaimConflict where another client has ended it the other way."""
+        ended = self._step(end, move)
+        if end is not wanted and end is not MoveStep.GONE:
+            raise ClaimConflict(
+                f"Another client has already {ended.state} migration {move.migration} of {move.label}.",
+                consumer=move.instance,
+                migration=move.migration,
+            )
+        return ended
+
+    def _observed_end(self, move: Move, instance: ConsumerAllocations) -> MoveStep | None:
+        """Raises PlacementConflict where another client writes the instance meanwhile."""
+        end = observed_end(move, instance.allocations, {}, self._context.register.host.is_own)
+        returned = end is MoveStep.RESTORED and move.role is MoveRole.DESTINATION
+        if returned and self._moved_back(move, instance):
+            return MoveStep.FREED
+        left = end is MoveStep.FREED and move.role is MoveRole.SOURCE and self._places.has_left(instance)
+        if left and may_be_superseded(move, instance.generation):
+            # While another migration may hold the place, the move may have been reverted and begun again.
+            return MoveStep.RESTORED if self._places.possible_holders(move.old, instance) else end
+        return end
+
+    def _has_moved_on(self, move: Move, instance: ConsumerAllocations) -> bool:
+        return has_moved_on(move, instance.allocations, self._context.register.host.is_own)
+
+    def _holders_of_new(self, move: Move, instance: ConsumerAllocations) -> list[str]:
+        """The consumers that may hold the instance's new place here as its migration, in a move onward.
+
+        While there is one, the instance may come back, and nothing says that its guest ever left the source.
+        Raises PlacementConflict where another client writes the instance meanwhile.
+        """
+        return [] if move.new is None else self._places.possible_holders(move.new, instance)
+
+    def _moved_back(self, move: Move, instance: ConsumerAllocations) -> bool:
+        """Whether the instance arrived here and another migration may hold its place now."""
+        if move.new is None:
+            return False
+        self._places.read_holders([move.new])
+        return bool(self._places.lookalikes(move.new, instance))
+
+    def _lives_here(self, instance: Allocations) -> bool:
+        host = self._context.register.host
+        return any(host.is_own(uuid) for uuid in instance)
+
+    def _elsewhere(self, move: Move, instance: Allocations) -> Allocations:
+        """What the instance holds beyond this move, on other hosts."""
+        if move.new is not None and instance in (move.new.allocations, move.old.allocations):
+            return {}
+        return split_by_host(instance, self._context.register.host).elsewhere
+
+    def _guest_is_here(self, move: Move) -> bool:
+        return move.instance in self._context.guests
+
+    def _step(self, step: MoveStep, move: Move) -> Move:
+        return self._context.register.step_move(step, move)
+
+    def _warn(self, move: Move, clause: str) -> None:
+        LOG.warning(
+            "Migration %s of %s: %s.",
+            move.migration,
+            move.instance,
+            clause,
+            fields={"consumer": move.instance, "migration": move.migration},
+        )

@@ -2,18 +2,24 @@
 
 One lock guards what is claimed, and no request to Placement is sent while it is held: both are private to
 `agent.tracker.register`. For each consumer one operation at a time is under way; the others wait for a
-bounded time. So a release that comes while the claim is in flight waits for the claim, then releases it; the
-same claim waits and gets the same answer; another claim for the consumer is refused at once.
+bounded time. So a release that comes while the claim is in flight waits for the claim, then releases it;
+the same claim waits and gets the same answer; another claim for the consumer is refused at once.
 
     with tracker.claim(request) as handle:  # released again if the block raises
         start_the_guest(handle.claim.units)
+
+Claims in doubt, releases and ends of moves that wait for Placement are delivered later (`Delivery`).
 """
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
+from types import TracebackType
+from typing import Self
 
+from agent import log
 from agent.backoff import Backoff
 from agent.claims.attribution import Place
 from agent.claims.book import Reading, Survey
@@ -27,7 +33,14 @@ from agent.claims.pci_alias import Aliases, with_device_groups, without_device_g
 from agent.claims.request import ClaimRequest
 from agent.claims.rows import Row
 from agent.driver import Guest
-from agent.errors import PlacementConflict, PlacementUnavailable
+from agent.errors import (
+    PlacementConflict,
+    PlacementError,
+    PlacementUnavailable,
+    PlimsollError,
+    Refused,
+    UnknownConsumer,
+)
 from agent.moves.circumstances import Circumstances
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, moving_conflict
 from agent.placement.client import ConsumerAllocations, PlacementClient
@@ -40,25 +53,175 @@ from agent.reshape.relocate import Passage
 from agent.shapes import Allocations, Held, Units, Usages
 from agent.state.journal import Journal
 from agent.state.operators import Pause
-from agent.tracker.claims import Admitted, ClaimOperations, StartDecision
-from agent.tracker.context import Admission, PlacementState, SeenGuests, TrackerContext
+from agent.tracker.claims import Admitted, ClaimOperations, GuestDemand, StartDecision
+from agent.tracker.context import Admission, PlacementState, SeenGuests, TrackerContext, Turns
 from agent.tracker.cordons import Cordons
-from agent.tracker.delivery import DELIVERED_MAX, Delivery
-from agent.tracker.doubts import Doubts
-from agent.tracker.follow_guest import follow_guests, follow_records, record_use
-from agent.tracker.follow_moves import MigrationLinker
-from agent.tracker.follow_use import UseFollower
-from agent.tracker.guarded_write import GuardedWriter, checked
-from agent.tracker.guest_demand import GuestDemand
-from agent.tracker.handles import ClaimHandle, MoveHandle
-from agent.tracker.left_places import Departures
+from agent.tracker.follow_guest import UseFollower, follow_guests, follow_records, record_use
+from agent.tracker.follow_moves import Departures, MigrationLinker
+from agent.tracker.guarded_write import Doubts, GuardedWriter, checked
 from agent.tracker.moves import MoveOperations
-from agent.tracker.register import ClaimAndMove, HeldColumn, HostSnapshot, Register, StepObserver
-from agent.tracker.turns import Turns
+from agent.tracker.register import ClaimAndMove, HeldColumn, HostSnapshot, Pending, Register, StepObserver
 from agent.tree import ProviderTree
+
+LOG = log.get(__name__)
+
+DELIVERED_MAX = 64
+
+Work = tuple[str, Callable[[], bool]]
+"""An instance or consumer, and what delivers it."""
 
 WAITING_FOR_INVENTORY = "waiting for the first full inventory"
 TURN_WAIT_S = 60.0
+
+
+class UndoneOnError:
+    """A context manager that calls `undo` if its block raises.
+
+    If `undo` fails, the error of the block gets a note: `failure`, a clause, and the reason.
+    """
+
+    __slots__ = ("_failure", "_undo")
+
+    def __init__(self, undo: Callable[[], object], failure: str) -> None:
+        self._undo = undo
+        self._failure = failure
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            return
+        try:
+            self._undo()
+        except UnknownConsumer:
+            return  # the block has undone it already
+        except PlimsollError as failed:
+            error.add_note(f"{self._failure}: {failed.message}")
+
+
+class ClaimHandle(UndoneOnError):
+    """A granted claim. As a context manager it releases the claim if the block raises, else keeps it."""
+
+    __slots__ = ("claim",)
+
+    def __init__(self, claim: Claim, release: Callable[[str], object]) -> None:
+        super().__init__(lambda: release(claim.consumer), "Its claim was not released")
+        self.claim = claim
+
+
+class MoveHandle(UndoneOnError):
+    """A move that has begun. As a context manager it reverts the move if the block raises, else keeps it."""
+
+    __slots__ = ("move",)
+
+    def __init__(self, move: Move, revert: Callable[[str], object]) -> None:
+        super().__init__(lambda: revert(move.migration), "Its move was not reverted")
+        self.move = move
+
+
+class Delivery:
+    """Delivers pending work. Any thread may call.
+
+    Placement may fail to answer for a single consumer only. That consumer goes last, with a back-off of its
+    own, and does not close the host's claims.
+    """
+
+    def __init__(
+        self,
+        context: TrackerContext,
+        claims: ClaimOperations,
+        moves: MoveOperations,
+        doubts: Doubts,
+        backoff: Backoff,
+    ) -> None:
+        self._context = context
+        self._claims = claims
+        self._moves = moves
+        self._doubts = doubts
+        self._backoff = backoff
+        self._unanswered: frozenset[str] = frozenset()
+
+    @property
+    def pending(self) -> int:
+        """The number of claims, moves and doubts to be resolved, those not due yet included."""
+        pending = self._context.register.pending(self._context.turns.is_taken)
+        return len(pending.claims) + len(pending.moves) + len(self._doubted(pending))
+
+    def deliver(self, limit: int | None) -> int:
+        """See `ResourceTracker.deliver`."""
+        delivered, one_unanswered = 0, False
+        for consumer, deliver in self._due(limit):
+            try:
+                delivered += deliver()
+            except PlacementUnavailable as error:
+                self._unanswered |= {consumer}
+                if one_unanswered or not _may_be_alone(error):
+                    self._backoff.succeeded()  # the host as a whole backs off instead
+                    self._context.placement.report_unavailable(error)
+                    return delivered
+                one_unanswered = True
+                LOG.warning("%s goes last: %s", consumer, error.message, fields={"consumer": consumer})
+            except (PlacementError, Refused) as error:
+                LOG.error("Pending: %s", error.message, fields={"consumer": consumer})
+            else:
+                self._unanswered -= {consumer}
+        if one_unanswered:
+            self._backoff.failed(busy=True)
+        elif not self._unanswered:
+            self._backoff.succeeded()
+        return delivered
+
+    def watch(self) -> int:
+        """See `ResourceTracker.watch_doubts`."""
+        came = 0
+        for consumer in self._context.writer.watched():
+            try:
+                came += self._claims.watch(consumer)
+            except PlacementUnavailable as error:
+                if not _may_be_alone(error):
+                    raise
+                LOG.warning("%s is looked at again later: %s", consumer, error.message)
+            except (PlacementError, Refused) as error:
+                LOG.error("A late write of %s: %s", consumer, error.message, fields={"consumer": consumer})
+        return came
+
+    def _due(self, limit: int | None) -> list[Work]:
+        """At most `limit` moves, claims, doubts; at the end the unanswered, if their back-off is over."""
+        pending = self._context.register.pending(self._context.turns.is_taken)
+        moves: list[Work] = [
+            (move.instance, partial(self._moves.deliver, move.migration)) for move in pending.moves
+        ]
+        claims: list[Work] = [
+            (claim.consumer, partial(self._claims.deliver, claim.consumer)) for claim in pending.claims
+        ]
+        doubts: list[Work] = [
+            (consumer, partial(self._claims.end_doubts, consumer)) for consumer in self._doubted(pending)
+        ]
+        self._unanswered &= {consumer for consumer, _ in (*moves, *claims, *doubts)}
+        too_soon = self._unanswered if self._backoff.left_s() > 0 else frozenset[str]()
+        due: list[Work] = []
+        for kind in (moves, claims, doubts):
+            in_time = [work for work in kind if work[0] not in too_soon]
+            due += self._unanswered_last(in_time)[:limit]
+        return self._unanswered_last(due)
+
+    def _doubted(self, pending: Pending) -> list[str]:
+        """The consumers in doubt that no pending claim or move resolves: of each doubt, its guard."""
+        resolved = {claim.consumer for claim in pending.claims}
+        resolved.update(consumer for move in pending.moves for consumer in (move.instance, move.migration))
+        doubts = [doubt for doubt in self._doubts.open() if resolved.isdisjoint(doubt.consumers)]
+        return list(dict.fromkeys(doubt.guard.consumer for doubt in doubts))
+
+    def _unanswered_last(self, work: list[Work]) -> list[Work]:
+        return sorted(work, key=lambda item: item[0] in self._unanswered)
+
+
+def _may_be_alone(error: PlacementUnavailable) -> bool:
+    """Whether Placement may answer for other consumers: it is there, and asked for no pause."""
+    return bool(error.details.get("busy")) and "retry_after" not in error.details
 
 
 class ResourceTracker:

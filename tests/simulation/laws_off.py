@@ -30,13 +30,11 @@ from agent.reconcile.placement_memory import AllocationCache
 from agent.reshape import relocate
 from agent.state.journal import Journal, PendingWrite
 from agent.tracker import claim_attempt
-from agent.tracker.doubts import Doubts
-from agent.tracker.end_move import MoveFinisher
-from agent.tracker.guarded_write import GuardedWriter
-from agent.tracker.moves import MoveOperations
+from agent.tracker.context import Turns
+from agent.tracker.guarded_write import Doubts, GuardedWriter
+from agent.tracker.moves import MoveFinisher, MoveOperations
 from agent.tracker.register import Register
 from agent.tracker.tracker import ResourceTracker
-from agent.tracker.turns import Turns
 from simulation.seeds import Outcome, draw, tell
 
 SEEDS = 500

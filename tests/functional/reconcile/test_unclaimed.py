@@ -13,7 +13,7 @@ from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import DescribedInventory, DescribedProvider, Guest, GuestState, UsedUnit
 from agent.errors import DoesNotFit, PlacementFull
 from agent.placement.client import ConsumerAllocations
-from agent.tracker.replace_claim import replace_claim
+from agent.tracker.claim_attempt import replace_claim
 from agent.tree import Inventory, Provider
 
 MEMORY, VCPU, VF = "MEMORY_MB", "VCPU", "SRIOV_NET_VF"

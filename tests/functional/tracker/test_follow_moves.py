@@ -20,7 +20,7 @@ from agent.errors import (
 )
 from agent.moves.states import MoveKind, MoveState
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.tracker.left_places import LeftPlaces
+from agent.tracker.follow_moves import LeftPlaces
 from agent.tracker.tracker import ResourceTracker
 
 
@@ -474,7 +474,7 @@ def test_a_guest_that_moved_away_and_comes_back_is_an_ordinary_one(claimed: Worl
     assert claimed.a.tracker.circumstances().moved_away == frozenset()
 
 
-# agent.tracker.left_places: who holds the place of an instance that has left: by its type, or perhaps
+# agent.tracker.follow_moves: who holds the place of an instance that has left: by its type, or perhaps
 
 
 PLACE = {"VCPU": 2, "SRIOV_NET_VF": 1}

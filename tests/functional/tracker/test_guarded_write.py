@@ -15,8 +15,7 @@ from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.connect import open_transport
 from agent.placement.transport import WriteDone
 from agent.state.journal import Journal
-from agent.tracker.doubts import Doubts
-from agent.tracker.guarded_write import GuardedWriter
+from agent.tracker.guarded_write import Doubts, GuardedWriter
 
 CONSUMER = uuid_of("the consumer")
 FIRST = ConsumerAllocations(CONSUMER, {HOST[0].uuid: {"VCPU": 2}})

@@ -17,9 +17,14 @@ from agent.claims.request import ClaimRequest
 from agent.errors import ClaimConflict, DoesNotFit, PlacementConflict, PlacementUnavailable, PlimsollError
 from agent.moves.states import MoveKind, MoveState
 from agent.placement.client import ConsumerAllocations
-from agent.tracker.doubts import ANSWERED_KEPT_S, FORGET_EVERY_S, KEPT_S
-from agent.tracker.guarded_write import HALF_DONE_S, REPEATED_GENERATION_MAX
-from agent.tracker.holdings import is_allocation_of
+from agent.tracker.context import is_allocation_of
+from agent.tracker.guarded_write import (
+    ANSWERED_KEPT_S,
+    FORGET_EVERY_S,
+    HALF_DONE_S,
+    KEPT_S,
+    REPEATED_GENERATION_MAX,
+)
 from agent.tree import Inventory
 
 DONE, CONFLICT = 204, 409

@@ -483,7 +483,7 @@ def test_without_mediated_devices_nothing_more_is_read(world: World) -> None:
     assert not [call for call in world.b.tap.calls if call.endswith("/traits")]
 
 
-# agent.tracker.end_move: deleted, edited or ended by other clients, and the guests that must leave first
+# agent.tracker.moves: deleted, edited or ended by other clients, and the guests that must leave first
 
 
 RESHAPED = {"a": ON_A["a"], "a-new": ON_A["a-nic"]}

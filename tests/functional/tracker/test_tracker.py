@@ -22,8 +22,8 @@ from agent.errors import (
     UnknownConsumer,
     UsageError,
 )
-from agent.tracker.guest_demand import GuestDemand, reserved_for
-from agent.tracker.replace_claim import replace_claim
+from agent.tracker.claim_attempt import replace_claim
+from agent.tracker.claims import GuestDemand, reserved_for
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
 
@@ -501,7 +501,7 @@ def test_another_request_after_an_outcome_nobody_knows_undoes_the_first(kit: Kit
     assert kit.placed(asked.consumer) == {"host": {"VCPU": 2}}
 
 
-# agent.tracker.replace_claim: a claim is replaced in one write; a failure changes nothing
+# agent.tracker.claim_attempt: a claim is replaced in one write; a failure changes nothing
 
 
 def replaced(kit: Kit, wanted: ClaimRequest) -> Claim:
@@ -600,7 +600,7 @@ def test_an_allocation_that_another_client_changed_is_not_extended(kit: Kit) -> 
     kit.schedule(claim.consumer, host={"VCPU": 2})
 
 
-# agent.tracker.guest_demand: what a guest that starts needs is reserved while that is decided, and not longer
+# agent.tracker.claims: what a guest that starts needs is reserved while that is decided, and not longer
 
 
 def demand_for(unit: str) -> GuestDemand:

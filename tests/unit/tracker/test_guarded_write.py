@@ -10,7 +10,7 @@ import pytest
 
 from agent.claims.doubt import BAR_GENERATION_MAX, DoubtfulWrite, DoubtKind, DoubtState
 from agent.state.journal import Journal
-from agent.tracker.doubts import ANSWERED_KEPT_S, FORGET_EVERY_S, KEPT_S, Doubts
+from agent.tracker.guarded_write import ANSWERED_KEPT_S, FORGET_EVERY_S, KEPT_S, Doubts
 
 INSTANCE = "c0ffee00-0000-4000-8000-0000000000c1"
 MIGRATION = "c0ffee00-0000-4000-8000-0000000000c2"

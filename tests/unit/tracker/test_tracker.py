@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agent.errors import PlacementUnavailable, UnknownConsumer
-from agent.tracker.handles import UndoneOnError
+from agent.tracker.tracker import UndoneOnError
 
 
 def test_nothing_is_undone_where_the_block_succeeds() -> None:
