@@ -267,8 +267,8 @@ def serve(args: Namespace) -> ExitCode:
     """Serve until a signal ends it. Raises SettingsError, StateError."""
     from agent.daemon.descriptors import take_all_descriptors
     from agent.placement.embedded import DatabaseError
-    from agent.placement.embedded.http.auth import ServeError
-    from agent.placement.embedded.http.serve import serve as run
+    from agent.placement.embedded.serve import ServeError
+    from agent.placement.embedded.serve import serve as run
     from agent.systemd import journald
     from agent.systemd.notify import Notifier
 

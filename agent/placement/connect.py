@@ -50,7 +50,7 @@ def check_options(kind: str, options: Mapping[str, Any], to_be_made: Path | None
     if kind == "remote":
         open_transport(kind, options=options).close()
     elif options.get("serve"):
-        from agent.placement.embedded.http.auth import ServeError
+        from agent.placement.embedded.serve import ServeError
 
         try:
             _server(None, options).check_places(to_be_made)
@@ -61,7 +61,6 @@ def check_options(kind: str, options: Mapping[str, Any], to_be_made: Path | None
 def _embedded(state_dir: Path, options: Mapping[str, Any]) -> Transport:
     from agent.durable.errors import DatabaseError
     from agent.placement.embedded.core import Core
-    from agent.placement.embedded.http.auth import ServeError
 
     try:
         core = Core.open(state_dir)
@@ -69,6 +68,8 @@ def _embedded(state_dir: Path, options: Mapping[str, Any]) -> Transport:
         raise StateError(str(error), path=str(error.path)) from error
     if not options.get("serve"):
         return EmbeddedTransport(core)
+    from agent.placement.embedded.serve import ServeError
+
     try:
         server = _server(core, options)
         try:
@@ -83,8 +84,7 @@ def _embedded(state_dir: Path, options: Mapping[str, Any]) -> Transport:
 
 def _server(core: Any, options: Mapping[str, Any]) -> Any:
     """The server, which listens nowhere yet. Raises SettingsError."""
-    from agent.placement.embedded.http.auth import ServeError
-    from agent.placement.embedded.http.serve import Server
+    from agent.placement.embedded.serve import ServeError, Server
 
     def file(option: str) -> Path | None:
         return Path(options[option]) if options.get(option) else None

@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from agent.placement.embedded import Core
-from agent.placement.embedded.http.serve import WsgiApplication
+from agent.placement.embedded.serve import WsgiApplication
 
 from .exchange import Answer, Request
 from .wsgi import ask_wsgi

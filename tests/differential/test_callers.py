@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from agent.placement.embedded import Core
-from agent.placement.embedded.http.serve import WsgiApplication
+from agent.placement.embedded.serve import WsgiApplication
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 

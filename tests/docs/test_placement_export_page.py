@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kits.paths import CHECKOUT
 
-from agent.placement.embedded.http.auth import ROLES, Tokens
+from agent.placement.embedded.serve import ROLES, Tokens
 from agent.placement.transfer import invariants
 from agent.placement.transfer.snapshot import from_document, to_document
 

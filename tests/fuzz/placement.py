@@ -19,7 +19,7 @@ from placement.schemas import (
 )
 
 from agent.placement.embedded.core import ROUTES, Core
-from agent.placement.embedded.http.serve import WsgiApplication
+from agent.placement.embedded.serve import WsgiApplication
 
 LATEST = 39
 PROVIDERS_MAX = 60

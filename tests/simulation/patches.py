@@ -123,7 +123,7 @@ def _find() -> None:
         if name.startswith(("agent.", "drivers.")) and not name.startswith(LEFT_ALONE):
             for key, value in list(vars(module).items()):
                 _look_at(module, key, value, name)
-    messages = importlib.import_module("agent.placement.embedded.messages")
+    messages = importlib.import_module("agent.placement.embedded.handlers")
     _found.append((messages, "uuid", uuid, _UUID))
 
 

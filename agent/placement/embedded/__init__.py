@@ -2,13 +2,13 @@
 
 It imports nothing of the rest of the agent but `agent.durable` and `agent.http`. From the outside in: core.py
 (the function call and the routes), handlers.py (the API), rules.py (what a write may do), model.py (the state
-in memory), store.py (the state on disk); http/ serves it to other clients.
+in memory), store.py (the state on disk); serve.py serves it to other clients.
 
 Source: https://docs.openstack.org/api-ref/placement/. docs/placement-differences.md lists what differs.
 """
 
 from agent.durable.errors import DatabaseError
 from agent.placement.embedded.core import Core
-from agent.placement.embedded.messages import CoreResponse
+from agent.placement.embedded.handlers import CoreResponse
 
 __all__ = ["Core", "CoreResponse", "DatabaseError"]

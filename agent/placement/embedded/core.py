@@ -24,7 +24,7 @@ from agent.clock import HostClock
 from agent.durable.errors import DatabaseError, DatabaseTimeout
 from agent.placement.embedded import handlers
 from agent.placement.embedded import microversions as mv
-from agent.placement.embedded.messages import REQUEST_ID, CoreResponse, Request, new_request_id
+from agent.placement.embedded.handlers import REQUEST_ID, CoreResponse, Request, new_request_id
 from agent.placement.embedded.problems import (
     INTERNAL_ERROR,
     KEY_REUSED,

@@ -1,14 +1,15 @@
 """The handlers: a function for each route and method, in the order of the table in core.py.
 
-Each reads the request, runs a rule or reads the model, and builds the response.
+Each receives a request, runs a rule or reads the model, and builds the response, most with the same headers.
 """
 
 from __future__ import annotations
 
 import uuid as uuids
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from email.utils import formatdate
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from agent.http.fair_threads import without_collection
 from agent.placement.embedded import microversions as mv
@@ -21,17 +22,83 @@ from agent.placement.embedded.candidates import (
     find_candidates,
     parse_query,
 )
-from agent.placement.embedded.messages import (
-    CoreResponse,
-    Request,
-    cache_headers,
-    empty_response,
-    json_response,
-)
 from agent.placement.embedded.model import ConsumerRecord, Draft, InventoryRecord, Model, ProviderRecord
 from agent.placement.embedded.problems import BAD_REQUEST, NOT_FOUND, RequestRefused
 from agent.placement.embedded.rules import ConsumerWrite
-from agent.placement.embedded.validation import is_loose_uuid
+from agent.placement.embedded.store import Store
+from agent.placement.embedded.validation import Query, Versions, is_loose_uuid, validate
+
+T = TypeVar("T")
+REQUEST_ID = "x-openstack-request-id"
+
+
+class Request(NamedTuple):
+    """One request.
+
+    `minor` is the minor number of the microversion, `args` are the variable parts of the path, `body` is the
+    Python object of the JSON, `key` the idempotency key.
+    """
+
+    store: Store
+    minor: int
+    method: str
+    args: Mapping[str, str]
+    query: Query
+    body: Any
+    key: str | None = None
+
+    def read_body(self, versions: Versions) -> Any:
+        """The body, valid for the microversion. Raises RequestRefused (400) where it is not."""
+        return validate(versions, self.minor, self.body, "body")
+
+    def write(self, rule: Callable[[Draft], T], *, releases: bool = False) -> T:
+        """See `Store.write`; a repeated request with the same key is the same write."""
+        what = (self.method, self.args, self.body, self.minor)
+        return self.store.write(rule, releases=releases, key=self.key, what=what)
+
+    def read_query(self, versions: Versions) -> dict[str, str]:
+        """Each query parameter with its last value. Raises RequestRefused (400) for invalid parameters."""
+        parameters: dict[str, str] = validate(versions, self.minor, self.query.as_dict(), "query")
+        return parameters
+
+
+class CoreResponse(NamedTuple):
+    """One response.
+
+    `headers` have lower-case names; `body` is a Python object that the caller owns, None for an empty one.
+    """
+
+    status: int
+    headers: dict[str, str]
+    body: Any
+
+
+def new_request_id() -> str:
+    """The id of one request, which its response has in the header REQUEST_ID."""
+    return f"req-{uuids.uuid4()}"
+
+
+def json_response(request: Request, body: Any, modified_at: float | None, status: int = 200) -> CoreResponse:
+    """A response with a body. `modified_at` (seconds since 1970) becomes last-modified, unless it is None."""
+    return CoreResponse(status, cache_headers(request, modified_at), body)
+
+
+def cache_headers(request: Request, modified_at: float | None) -> dict[str, str]:
+    """The caching headers, from microversion 1.15 on."""
+    if request.minor < mv.LAST_MODIFIED:
+        return {}
+    headers = {"cache-control": "no-cache"}
+    if modified_at is not None:
+        headers["last-modified"] = formatdate(modified_at, usegmt=True)
+    return headers
+
+
+def empty_response(status: int = 204, headers: dict[str, str] | None = None) -> CoreResponse:
+    """A response without a body."""
+    return CoreResponse(status, headers or {}, None)
+
+
+# The versions, and providers
 
 
 def get_root(request: Request) -> CoreResponse:
@@ -174,6 +241,8 @@ def _has_room(model: Model, provider: ProviderRecord, resource_class: str, amoun
     )
 
 
+# Inventories
+
 _INVENTORY_FIELDS = ("total", "reserved", "min_unit", "max_unit", "step_size", "allocation_ratio")
 
 
@@ -278,6 +347,9 @@ def _answer_inventory(
 
 def _show_inventory(inventory: InventoryRecord) -> dict[str, Any]:
     return {field: getattr(inventory, field) for field in _INVENTORY_FIELDS}
+
+
+# Traits and aggregates
 
 
 def list_traits(request: Request) -> CoreResponse:
@@ -391,6 +463,9 @@ def _newest(request: Request, times: Iterable[float]) -> float:
     return max(times, default=request.store.clock())
 
 
+# Resource classes
+
+
 def _url_of(name: str) -> str:
     return f"/resource_classes/{name}"
 
@@ -448,6 +523,8 @@ def delete_class(request: Request) -> CoreResponse:
     request.write(lambda draft: rules.delete_class(draft, name), releases=True)
     return empty_response()
 
+
+# Allocations
 
 UNKNOWN_TYPE = "unknown"
 """The shown type of a consumer without a type."""
@@ -554,6 +631,8 @@ def _write_of(uuid: str, body: Mapping[str, Any], minor: int) -> ConsumerWrite:
     )
 
 
+# Usages
+
 ALL_TYPES = "all"
 
 
@@ -598,6 +677,9 @@ def _sums(consumers: Iterable[ConsumerRecord]) -> dict[str, int]:
             for resource_class, amount in resources.items():
                 sums[resource_class] = sums.get(resource_class, 0) + amount
     return sums
+
+
+# Allocation candidates
 
 
 class FoundCandidates(NamedTuple):

@@ -13,7 +13,7 @@ from agent.daemon import offline
 from agent.daemon.offline import copied_state
 from agent.errors import AnotherWriter, StateError, UsageError
 from agent.placement.embedded import Core
-from agent.placement.embedded.http.serve import Server
+from agent.placement.embedded.serve import Server
 
 
 def test_a_host_with_nothing_to_move_gets_no_receipt_and_keeps_its_claims(tmp_path: Path) -> None:

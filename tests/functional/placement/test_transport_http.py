@@ -33,7 +33,7 @@ from agent.placement.apply import apply
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.connect import open_transport
 from agent.placement.embedded import Core
-from agent.placement.embedded.http.serve import Server
+from agent.placement.embedded.serve import Server
 from agent.placement.transport import WriteUnknown
 from agent.placement.transport_http import HttpTransport
 from agent.providers.plan import plan

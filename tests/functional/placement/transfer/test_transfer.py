@@ -34,7 +34,7 @@ from agent.errors import (
 from agent.placement.client import ConsumerAllocations
 from agent.placement.connect import open_transport
 from agent.placement.embedded import Core
-from agent.placement.embedded.http.serve import Server
+from agent.placement.embedded.serve import Server
 from agent.placement.transfer.invariants import broken_invariants
 from agent.placement.transfer.read import SnapshotClient, read_service, read_state_dir
 from agent.placement.transfer.snapshot import PlacementSnapshot, differences, foreign_consumers, to_text

@@ -6,7 +6,7 @@ import pytest
 from kits.embedded_api import Api
 
 from agent.placement.embedded import validation
-from agent.placement.embedded.messages import Request, cache_headers, empty_response, json_response
+from agent.placement.embedded.handlers import Request, cache_headers, empty_response, json_response
 from agent.placement.embedded.problems import RequestRefused
 from agent.placement.embedded.validation import Query
 

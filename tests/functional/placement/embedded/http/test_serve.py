@@ -14,7 +14,7 @@ from keystoneauth1 import adapter, exceptions, session, token_endpoint
 from kits.served_core_client import SERVICE, CurrentCore, DoorClient, door_client
 
 from agent.placement.embedded import Core
-from agent.placement.embedded.http.serve import Server
+from agent.placement.embedded.serve import Server
 
 HOST = "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
 
@@ -263,7 +263,7 @@ def test_the_answer_is_json_text_of_what_the_core_says(ask: DoorClient, core: Co
 
 
 def test_who_wrote_what_is_logged_without_tokens(tcp: DoorClient, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "agent.placement.embedded.http.serve"):
+    with caplog.at_level(logging.INFO, "agent.placement.embedded.serve"):
         tcp("GET", "/traits")
         tcp("PUT", "/traits/CUSTOM_A%0Ax", x_auth_token="nova:service")
         tcp("PUT", "/traits/CUSTOM_A", x_auth_token="a-token-that-was-meant-for-somebody-else")

@@ -21,8 +21,7 @@ from agent.config.settings import load
 from agent.errors import SettingsError
 from agent.placement.connect import open_transport
 from agent.placement.embedded import Core
-from agent.placement.embedded.http.auth import ServeError
-from agent.placement.embedded.http.serve import Server
+from agent.placement.embedded.serve import ServeError, Server
 
 SERVICE_TOKEN = "service-token-0123456789"
 READER_TOKEN = "reader-token-0123456789"
@@ -203,7 +202,7 @@ def test_a_directory_that_is_not_there_is_named(core: Core, tmp_path: Path) -> N
 SERVE = """
 import sys
 from pathlib import Path
-from agent.placement.embedded.http.serve import serve
+from agent.placement.embedded.serve import serve
 serve(Path(sys.argv[1]), sys.argv[2:])
 """
 

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.placement.embedded.http.auth import (
+from agent.placement.embedded.serve import (
     ROLES,
+    Bind,
     ServeError,
     Tokens,
     TokenUser,
@@ -16,7 +17,6 @@ from agent.placement.embedded.http.auth import (
     noauth,
     permits,
 )
-from agent.placement.embedded.http.serve import Bind
 
 TOKEN = "0123456789abcdef"
 OTHER = "fedcba9876543210"

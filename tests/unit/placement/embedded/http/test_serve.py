@@ -15,11 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kits.served_core_client import make_certificate
 
-from agent.placement.embedded.http import serve
-from agent.placement.embedded.http.auth import ServeError
-from agent.placement.embedded.http.serve import BODY_BYTES_MAX, Bind, NoJson, WsgiApplication, tls_context
-from agent.placement.embedded.messages import CoreResponse
+from agent.placement.embedded import serve
+from agent.placement.embedded.handlers import CoreResponse
 from agent.placement.embedded.problems import RequestRefused
+from agent.placement.embedded.serve import (
+    BODY_BYTES_MAX,
+    Bind,
+    NoJson,
+    ServeError,
+    WsgiApplication,
+    tls_context,
+)
 
 
 @pytest.mark.parametrize(
