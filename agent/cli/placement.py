@@ -28,8 +28,7 @@ from agent.errors import (
 )
 
 if TYPE_CHECKING:
-    from agent.placement.transfer.invariants import ServiceEvidence
-    from agent.placement.transfer.snapshot import PlacementSnapshot
+    from agent.placement.snapshot import PlacementSnapshot, ServiceEvidence
     from agent.placement.transport import Reply, Transport
 
 
@@ -87,7 +86,7 @@ def is_state_dir(args: Namespace) -> bool:
 
 def read_content(args: Namespace, *, with_usages: bool = False) -> tuple[PlacementSnapshot, ServiceEvidence]:
     """All that the Placement has."""
-    from agent.placement.transfer.read import SnapshotClient, read_service, read_state_dir
+    from agent.placement.transfer import SnapshotClient, read_service, read_state_dir
 
     if is_state_dir(args):
         with naming_the_place(args):
@@ -150,7 +149,7 @@ def naming_the_place(args: Namespace) -> Iterator[None]:
 def _instead(pid: int | None) -> str:
     """What to do where the process with this id has the database open, and may serve it at a Unix socket."""
     from agent.http.unix_socket import sockets_of
-    from agent.placement.transport_socket import SocketTransport
+    from agent.placement.transport import SocketTransport
 
     for path in () if pid is None else sockets_of(pid):
         with suppress(PlacementUnavailable):
@@ -194,7 +193,7 @@ def _open_url(args: Namespace) -> Transport:
             raise UsageError(f"The token file {args.token_file} must hold one token and nothing else.")
         (token,) = words
     if args.url.startswith("unix:"):
-        from agent.placement.transport_socket import SocketTransport
+        from agent.placement.transport import SocketTransport
 
         path = Path(args.url.removeprefix("unix:"))
         return SocketTransport(path, token=token, timeout_s=args.timeout)
@@ -317,7 +316,7 @@ def add_export(add: CommandAdder) -> None:
 def export(args: Namespace) -> ExitCode:
     """Write the document. Raises StateError where the file cannot be written."""
     from agent.durable.files import write_atomically
-    from agent.placement.transfer.snapshot import to_document, to_text
+    from agent.placement.snapshot import to_document, to_text
 
     content = _read_trees(args) if args.root else read_content(args)[0]
     if args.file == STANDARD_STREAM:
@@ -333,8 +332,8 @@ def export(args: Namespace) -> ExitCode:
 
 
 def _read_trees(args: Namespace) -> PlacementSnapshot:
-    from agent.placement.transfer.read import SnapshotClient, read_state_dir, read_trees
-    from agent.placement.transfer.snapshot import select_trees
+    from agent.placement.snapshot import select_trees
+    from agent.placement.transfer import SnapshotClient, read_state_dir, read_trees
 
     if is_state_dir(args):
         with naming_the_place(args):
@@ -367,9 +366,14 @@ def add_import(add: CommandAdder) -> None:
 
 def import_(args: Namespace) -> ExitCode:
     """Import a document, then read the target again and compare."""
-    from agent.placement.transfer.read import SnapshotClient, read_counterpart
-    from agent.placement.transfer.snapshot import differences, foreign_consumers, from_text
-    from agent.placement.transfer.write import UNTYPED_MICROVERSION, apply_import, plan_import
+    from agent.placement.snapshot import differences, foreign_consumers, from_text
+    from agent.placement.transfer import (
+        UNTYPED_MICROVERSION,
+        SnapshotClient,
+        apply_import,
+        plan_import,
+        read_counterpart,
+    )
 
     wanted = from_text(read_text_file(args.file))
     with opened_with_progress(args) as transport:
@@ -433,9 +437,8 @@ def add_remove(add: CommandAdder) -> None:
 
 def remove(args: Namespace) -> ExitCode:
     """Remove the content of a document from a Placement."""
-    from agent.placement.transfer.read import SnapshotClient, read_counterpart
-    from agent.placement.transfer.snapshot import from_text
-    from agent.placement.transfer.write import apply_removal, plan_removal
+    from agent.placement.snapshot import from_text
+    from agent.placement.transfer import SnapshotClient, apply_removal, plan_removal, read_counterpart
 
     unwanted = from_text(read_text_file(args.file))
     with opened_with_progress(args) as transport:
@@ -472,8 +475,7 @@ def add_check(add: CommandAdder) -> None:
 
 def check(args: Namespace) -> ExitCode:
     """Check the invariants of a Placement, or of a document."""
-    from agent.placement.transfer.invariants import broken_invariants
-    from agent.placement.transfer.snapshot import from_text
+    from agent.placement.snapshot import broken_invariants, from_text
 
     if args.file is None:
         content, evidence = read_content(args, with_usages=True)
@@ -512,7 +514,7 @@ def add_ping(add: CommandAdder) -> None:
 
 def ping(args: Namespace) -> ExitCode:
     """Ask a Placement who and what it is."""
-    from agent.placement.ping import ping as ask
+    from agent.placement.connect import ping as ask
 
     with opened(args) as transport:
         result = ask(transport, f"embedded in {args.state_dir or 'the state directory'}")

@@ -53,8 +53,7 @@ from agent.errors import (
     counted,
 )
 from agent.log import is_ordinary
-from agent.placement.connect import open_transport
-from agent.placement.ping import ping
+from agent.placement.connect import open_transport, ping
 from agent.providers.caps import odd_caps
 from agent.providers.disk_space import DISK, disk_in_use, disk_warning
 from agent.providers.provider_config import ProviderConfig

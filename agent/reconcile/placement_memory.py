@@ -25,7 +25,7 @@ from agent.durable.files import write_atomically
 from agent.errors import ApplyError, StateError, UsageError, counted
 from agent.json_checks import read_object
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.placement.transfer.snapshot import PlacementSnapshot, from_document, to_document
+from agent.placement.snapshot import PlacementSnapshot, from_document, to_document
 from agent.reconcile.one_writer import is_writer_mark
 from agent.shapes import Amounts, Held, Holders, Usages
 from agent.tree import Provider, ProviderTree

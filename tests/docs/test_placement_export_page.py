@@ -7,9 +7,9 @@ from pathlib import Path
 
 from kits.paths import CHECKOUT
 
+from agent.placement import snapshot
 from agent.placement.embedded.serve import ROLES, Tokens
-from agent.placement.transfer import invariants
-from agent.placement.transfer.snapshot import from_document, to_document
+from agent.placement.snapshot import from_document, to_document
 
 TEXT = (CHECKOUT / "docs" / "placement-export.md").read_text(encoding="utf-8")
 
@@ -23,7 +23,7 @@ def test_the_example_is_a_document() -> None:
 def test_every_finding_is_documented_and_no_other() -> None:
     section = TEXT.partition("## Checking")[2].partition("## ")[0]
     documented = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", section, re.MULTILINE))))
-    calls = ast.walk(ast.parse(Path(invariants.__file__).read_text(encoding="utf-8")))
+    calls = ast.walk(ast.parse(Path(snapshot.__file__).read_text(encoding="utf-8")))
     made = {
         call.args[0].value
         for call in calls
@@ -33,7 +33,7 @@ def test_every_finding_is_documented_and_no_other() -> None:
         and isinstance(call.args[0], ast.Constant)
     }
     assert documented == made | {"unknown_class", "unknown_trait"}
-    assert made >= invariants.ACCEPTED
+    assert made >= snapshot.ACCEPTED
 
 
 def test_the_token_file_shown_is_one(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from agent.placement.client import ConsumerAllocations
 from agent.placement.connect import open_transport
-from agent.placement.transfer.snapshot import UNTYPED, PlacementSnapshot
+from agent.placement.snapshot import UNTYPED, PlacementSnapshot
 from agent.placement.transport import Transport
 from agent.tree import Inventory, Provider
 

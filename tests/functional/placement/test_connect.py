@@ -7,8 +7,8 @@ import pytest
 
 from agent.errors import SettingsError, StateError
 from agent.placement.connect import open_transport
+from agent.placement.transport import SocketTransport
 from agent.placement.transport_http import HttpTransport
-from agent.placement.transport_socket import SocketTransport
 
 
 def test_the_embedded_core_is_served_until_the_transport_is_closed(tmp_path: Path) -> None:

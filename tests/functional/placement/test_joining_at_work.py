@@ -13,14 +13,16 @@ from kits.wire import Wire
 
 from agent.errors import ImportRefused, UsageError
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.placement.transfer.read import SnapshotClient, read_counterpart, read_trees
-from agent.placement.transfer.snapshot import PlacementSnapshot, differences, select_trees
-from agent.placement.transfer.write import (
+from agent.placement.snapshot import PlacementSnapshot, differences, select_trees
+from agent.placement.transfer import (
     UNTYPED_MICROVERSION,
+    SnapshotClient,
     apply_import,
     apply_removal,
     plan_import,
     plan_removal,
+    read_counterpart,
+    read_trees,
 )
 from agent.placement.transport import Transport
 from agent.tree import Inventory, Provider

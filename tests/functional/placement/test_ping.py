@@ -12,7 +12,7 @@ from kits.wire import Sent, Wire
 
 from agent.cli.main import main
 from agent.errors import ExitCode, PlacementError
-from agent.placement.ping import USAGES_DEFECT, ping
+from agent.placement.connect import USAGES_DEFECT, ping
 from agent.placement.transport import Reply
 
 

@@ -8,7 +8,7 @@ import pytest
 from agent.errors import PlacementUnavailable
 from agent.placement.embedded import Core
 from agent.placement.embedded.serve import Server
-from agent.placement.transport_socket import SocketTransport
+from agent.placement.transport import SocketTransport
 
 
 @pytest.fixture

@@ -14,14 +14,15 @@ from kits.tracker import fast_directory
 from kits.wire import Wire
 
 from agent.errors import ApplyError, PlacementUnavailable
-from agent.placement.transfer.read import SnapshotClient, read_service
-from agent.placement.transfer.snapshot import differences
-from agent.placement.transfer.write import (
+from agent.placement.snapshot import differences
+from agent.placement.transfer import (
     UNTYPED_MICROVERSION,
+    SnapshotClient,
     apply_import,
     apply_removal,
     plan_import,
     plan_removal,
+    read_service,
 )
 from agent.placement.transport import Transport
 

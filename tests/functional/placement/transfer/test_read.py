@@ -11,14 +11,14 @@ from kits.placements import Placement
 
 from agent.errors import StateError, UsageError
 from agent.placement.client import ConsumerAllocations
-from agent.placement.transfer.read import (
+from agent.placement.snapshot import PlacementSnapshot
+from agent.placement.transfer import (
     SnapshotClient,
     read_counterpart,
     read_service,
     read_state_dir,
     read_trees,
 )
-from agent.placement.transfer.snapshot import PlacementSnapshot
 from agent.tree import Inventory, Provider
 
 HOST, NEIGHBOUR = (Provider(provider_uuid(n), name) for n, name in enumerate(("host", "neighbour")))

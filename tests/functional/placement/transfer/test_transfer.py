@@ -35,12 +35,22 @@ from agent.placement.client import ConsumerAllocations
 from agent.placement.connect import open_transport
 from agent.placement.embedded import Core
 from agent.placement.embedded.serve import Server
-from agent.placement.transfer.invariants import broken_invariants
-from agent.placement.transfer.read import SnapshotClient, read_service, read_state_dir
-from agent.placement.transfer.snapshot import PlacementSnapshot, differences, foreign_consumers, to_text
-from agent.placement.transfer.write import UNTYPED_MICROVERSION, apply_import, plan_import
-from agent.placement.transport import Reply, Transport
-from agent.placement.transport_socket import SocketTransport
+from agent.placement.snapshot import (
+    PlacementSnapshot,
+    broken_invariants,
+    differences,
+    foreign_consumers,
+    to_text,
+)
+from agent.placement.transfer import (
+    UNTYPED_MICROVERSION,
+    SnapshotClient,
+    apply_import,
+    plan_import,
+    read_service,
+    read_state_dir,
+)
+from agent.placement.transport import Reply, SocketTransport, Transport
 from agent.tree import Inventory, Provider
 
 HOST, GPU = provider_uuid(0), provider_uuid(1)

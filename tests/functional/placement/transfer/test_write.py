@@ -11,9 +11,14 @@ from kits.placements import OpenStack
 from kits.wire import Wire
 
 from agent.errors import PlimsollError
-from agent.placement.transfer.read import SnapshotClient, read_service
-from agent.placement.transfer.snapshot import PlacementSnapshot, differences
-from agent.placement.transfer.write import UNTYPED_MICROVERSION, apply_import, plan_import
+from agent.placement.snapshot import PlacementSnapshot, differences
+from agent.placement.transfer import (
+    UNTYPED_MICROVERSION,
+    SnapshotClient,
+    apply_import,
+    plan_import,
+    read_service,
+)
 from agent.placement.transport import Reply, Transport
 
 

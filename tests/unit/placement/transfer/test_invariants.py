@@ -7,8 +7,7 @@ from hypothesis import given
 from kits.contents import consumer_uuid, contents, provider_uuid, small
 
 from agent.placement.client import ConsumerAllocations
-from agent.placement.transfer.invariants import ServiceEvidence, broken_invariants
-from agent.placement.transfer.snapshot import PlacementSnapshot
+from agent.placement.snapshot import PlacementSnapshot, ServiceEvidence, broken_invariants
 from agent.tree import Inventory, Provider
 
 HOST, GPU = provider_uuid(0), provider_uuid(1)

@@ -11,7 +11,7 @@ from kits.contents import consumer_uuid, contents, provider_uuid, small
 
 from agent.errors import UsageError
 from agent.placement.client import ConsumerAllocations
-from agent.placement.transfer.snapshot import (
+from agent.placement.snapshot import (
     UNTYPED,
     PlacementSnapshot,
     differences,

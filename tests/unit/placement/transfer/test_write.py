@@ -7,8 +7,8 @@ from kits.contents import consumer_uuid, provider_uuid
 
 from agent.errors import ImportRefused, UsageError
 from agent.placement.client import ConsumerAllocations
-from agent.placement.transfer.snapshot import PlacementSnapshot, select_trees
-from agent.placement.transfer.write import plan_removal
+from agent.placement.snapshot import PlacementSnapshot, select_trees
+from agent.placement.transfer import plan_removal
 from agent.tree import Inventory, Provider
 
 HOST = Provider(provider_uuid(0), "host", None, {"CUSTOM_FPGA": Inventory(8)}, frozenset({"CUSTOM_GOLD"}))
