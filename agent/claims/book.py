@@ -229,7 +229,7 @@ class Book:
         """{instance with something unheld: the consumers without a claim or guest that have such amounts}"""
         strangers = {
             consumer: held
-            for consumer, held in self.others.items()
+            for consumer, held in sorted(self.others.items())
             if consumer not in self._instances and self.row(consumer).guest is None
         }
         return {
@@ -238,7 +238,7 @@ class Book:
                 for consumer, held in strangers.items()
                 if any(name in held.get(uuid, {}) for uuid, amounts in unheld.items() for name in amounts)
             ]
-            for instance, unheld in self._unheld.items()
+            for instance, unheld in sorted(self._unheld.items())
             if any(self.host.is_own(uuid) for uuid in unheld)
         }
 
@@ -372,7 +372,7 @@ class Book:
         changed = {*columns, *self._held}
         self._held = dict(columns)
         self._used, self._needs = {}, {}
-        for instance in {self._instances.get(who, who) for who in changed}.union(self._rows):
+        for instance in sorted({self._instances.get(who, who) for who in changed}.union(self._rows)):
             self._enter(self._with_held(instance))
 
     def choose_by(self, strategy: Strategy) -> None:
@@ -578,7 +578,7 @@ class Book:
         self._moving = dict(under_way)
         self._instances = {migration: instance for instance, migration in under_way.items()}
         if changed:
-            self._regroup(changed)
+            self._regroup(sorted(changed))
 
     def _regroup(self, consumers: Collection[str]) -> None:
         """Deal the columns of these consumers to their rows anew."""
@@ -588,7 +588,7 @@ class Book:
         doubts = [write for row in former for write in row.doubted]
         for row in former:
             self._enter(Row(row.instance))
-        for instance in {self._instances.get(who, who) for who in (*consumers, *claims)}:
+        for instance in sorted({self._instances.get(who, who) for who in (*consumers, *claims)}):
             members = {instance, self._moving.get(instance, instance)}
             self._enter(
                 replace(

@@ -62,7 +62,7 @@ def check_chosen_mdevs(
     for uuid, amounts in allocations.items():
         provider = host.tree.get(uuid)
         here = mdev_types(provider.traits) if provider else frozenset[str]()
-        for name in amounts.keys() & at_source.keys():
+        for name in sorted(amounts.keys() & at_source.keys()):
             if provider is not None and at_source[name] and here and not at_source[name] & here:
                 free = f"what is free here is on {provider.name}, which has {_names(here)}"
                 raise _other_type(request, name, at_source[name], free)

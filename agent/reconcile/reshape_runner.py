@@ -308,7 +308,7 @@ class ReshapeRunner:
         The caller has their turns. Raises PlacementConflict.
         """
         claims = self._tracker.claims()
-        for consumer in {who for due in desired.moves for who in (due.move.consumers or {})}:
+        for consumer in sorted({who for due in desired.moves for who in (due.move.consumers or {})}):
             now = claims[consumer].since if consumer in claims else None
             if now != claimed_at.get(consumer):
                 raise PlacementConflict(

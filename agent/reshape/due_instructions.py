@@ -332,7 +332,7 @@ def _with_companions(
     }
     parked = {slot: dict(shares)}
     for name in sorted(travelling - {slot.resource_class}):
-        for consumer in shares.keys() - named:
+        for consumer in sorted(shares.keys() - named):
             amount = held[slot.provider][consumer].get(name, 0)
             if amount:
                 parked.setdefault(Slot(slot.provider, name), {})[consumer] = amount

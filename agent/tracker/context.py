@@ -294,7 +294,7 @@ class TrackerContext:
         own = {uuid for uuid in allocations if host.is_own(uuid)}
         there = self.client.generations(host.root.uuid).keys() if own and host.root is not None else ()
         missing = sorted(own.difference(there)) + sorted(
-            uuid for uuid in allocations.keys() - own if self.client.find_provider(uuid=uuid) is None
+            uuid for uuid in allocations if uuid not in own and self.client.find_provider(uuid=uuid) is None
         )
         if missing:
             self.register.under_lock(lambda book: book.leave_out(missing))

@@ -391,7 +391,7 @@ class MigrationLinker:
         )
         return {
             guest
-            for guest in self._context.guests.moved_away | strays
+            for guest in sorted(self._context.guests.moved_away | strays)
             if guest not in departures
             and not self._is_moving(guest)
             and self._is_gone(self._client.allocations_of(guest))
