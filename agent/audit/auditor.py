@@ -22,7 +22,7 @@ from agent.audit.finding import (
 )
 from agent.audit.findings import judge_consumer, judge_host, judge_move, judge_row
 from agent.audit.observation import Observation, suspect_moves, suspects
-from agent.claims.claim import Claim, ClaimState
+from agent.claims.claim import Claim
 from agent.claims.fit import ProviderIndex
 from agent.driver import Guest
 from agent.errors import (
@@ -219,20 +219,18 @@ class AuditReader:
     ) -> Mapping[str, ConsumerAllocations]:
         """The guests whose place here the consumer may hold, as a migration that a control plane made.
 
-        They have no allocation here, and no claim but one that is not granted yet. What they use need not be
-        like what they were allocated. Read after the consumer: then its migration is over if its instance is
-        back. Raises PlacementError.
+        They have no allocation here. What they use need not be like what they were allocated. Read after the
+        consumer: then its migration is over if its instance is back. Raises PlacementError.
         """
         consumer = placed.consumer
         if consumer in claims or consumer in observation.guests:
             return {}
         if not observation.own_part(placed.allocations) or not may_be_migration(placed.consumer_type):
             return {}
-        granted = {uuid for uuid, claim in claims.items() if claim.state is not ClaimState.CLAIMING}
         return {
             uuid: self._client.allocations_of(uuid)
             for uuid in observation.guests
-            if uuid not in granted and uuid not in observation.consumers
+            if uuid not in observation.consumers
         }
 
     def _migrations(

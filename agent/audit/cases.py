@@ -360,9 +360,9 @@ class ConsumerCase:
     def possible_origins(self) -> tuple[str, ...]:
         """The consumers that may have handed this allocation to the consumer, as a migration.
 
-        A guest here without a claim, whose instance is on another host, or nowhere while the consumer has
-        just what the guest uses; or that of a claim that has no allocation here any more, while its instance
-        has one on another host.
+        A guest here without a claim, whose instance is on another host; a guest of which Placement has
+        nothing, with or without a claim; or that of a claim that has no allocation here any more, while its
+        instance has one on another host.
         """
         if self.claim is not None or self.guest is not None:
             return ()
@@ -372,7 +372,7 @@ class ConsumerCase:
             guest
             for guest, placed in self.observation.departed.items()
             if (guest in self._departed_guests and self._resembles(guest, resembles_migration))
-            or (not placed.allocations and self._has_amounts_of(guest))
+            or (not placed.allocations and self._may_have_place_of(guest))
         )
         return guests + tuple(
             claim.consumer
@@ -472,18 +472,25 @@ class ConsumerCase:
 
     @property
     def _departed_guests(self) -> tuple[str, ...]:
-        is_own = self.observation.host.is_own
+        """Those without a granted claim whose instances are on other hosts."""
+        is_own, claims = self.observation.host.is_own, self.observation.claims
         return tuple(
             guest
             for guest, placed in self.observation.departed.items()
             if has_left(placed.allocations, is_own)
+            and (guest not in claims or claims[guest].state is ClaimState.CLAIMING)
         )
 
-    def _has_amounts_of(self, guest: str) -> bool:
-        here: Counter[str] = Counter()
-        for amounts in self.parts.here.values():
-            here.update(amounts)
-        return here == Counter(self.observation.guests[guest].resources)
+    def _may_have_place_of(self, guest: str) -> bool:
+        """Whether the consumer may be the migration of that guest, of which Placement has nothing any more.
+
+        Nothing says whose a migration is then, and what the guest uses may have changed since. A consumer
+        without a type, and beside a mere definition also a migration, counts only with just what it uses.
+        """
+        here, present = by_class(self.parts.here.values()), self.observation.guests[guest]
+        is_instance = present.state not in IDLE or guest in self.observation.claims
+        is_migration = self.placed.consumer_type == MIGRATION_TYPE
+        return (is_migration and is_instance) or Counter(here) == Counter(present.resources)
 
     def _resembles(self, guest: str, judge: Callable[[MoveConsumer, MoveConsumer], bool]) -> bool:
         return judge(_mover(self.placed), _mover(self.observation.departed[guest]))

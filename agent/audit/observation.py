@@ -36,8 +36,8 @@ class Observation:
 
     `shared`: {consumer without a claim: its allocations on providers shared with this host}. `elsewhere`:
     {instance: all its allocations} of the claims that have none here any more, and `types`: {consumer that
-    may hold the place of such a claim: its type}. `departed`: {guest with no granted claim and no allocation
-    here: all that its instance has}, where the consumer to be judged may hold its place. `moved_away`: the
+    may hold the place of such a claim: its type}. `departed`: {guest without an allocation here: all that
+    its instance has}, where the consumer to be judged may hold its place. `moved_away`: the
     guests that the agent knows to have moved away. `unreserved`: the host without what the agent reserves,
     and `unclaimed` {instance: {provider uuid: {class: amount}}} what guests use beyond what is held and
     claimed; None: nothing is reserved. `ages`: {consumer: how many seconds ago its claim was made}.

@@ -548,18 +548,22 @@ class Story:
             "POST",
             "/allocations",
             {
-                moving: self._body(moving, {at: {"resources": dict(each)} for at, each in old.items()}),
+                moving: self._body(
+                    moving, {at: {"resources": dict(each)} for at, each in old.items()}, owner=uuid
+                ),
                 uuid: self._body(uuid, place),
             },
         )
 
-    def _body(self, uuid: str, allocations: Mapping[str, Any]) -> dict[str, Any]:
+    def _body(self, uuid: str, allocations: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
+        """`owner`: the instance whose project and user a migration has."""
         record = self.network.model.consumers.get(uuid)
+        owned = record or self.network.model.consumers.get(owner)
         return {
             "allocations": allocations,
             # Another owner would make it an allocation of somebody else, which no agent may take away.
-            "project_id": record.project_id if record is not None else "plimsoll",
-            "user_id": record.user_id if record is not None else "plimsoll",
+            "project_id": owned.project_id if owned is not None else "plimsoll",
+            "user_id": owned.user_id if owned is not None else "plimsoll",
             "consumer_generation": record.generation if record is not None else None,
             "consumer_type": "MIGRATION" if uuid in self.oracle.foreign_migrations else "INSTANCE",
         }

@@ -937,6 +937,46 @@ def test_a_claim_in_doubt_for_its_guest_does_not_let_an_audit_delete_what_a_migr
         assert story.held("foreign1") == alone
 
 
+@pytest.mark.parametrize("change", ["", "guest_grows", "guest_resizes", "guest_loses_a_device"])
+@pytest.mark.parametrize("moves_back", [True, False])
+def test_no_audit_deletes_what_a_migration_may_hold_for_a_guest_whose_allocation_an_admin_deleted(
+    change: str, moves_back: bool
+) -> None:
+    """Seed 4996: a claim for a move back says nothing of foreign1; nor does what the guest uses since."""
+    with Story() as story:
+        b = story.host("b")
+        story.schedules("b", "web2", **BOTH)
+        b.stranger_starts("web2", **BOTH)
+        story.control_plane_moves("b", "web2", "a", "foreign1")
+        if moves_back:
+            assert b.begins_move("web2", "move2", "resize", VCPU=2, MEMORY_MB=4096).granted
+        if change:
+            getattr(b, change)("web2", **({"MEMORY_MB": 100} if change == "guest_grows" else {}))
+        b.looks()
+        story.waits(1)
+        story.deletes_allocation("web2")
+        b.audits()
+        assert story.held("foreign1") == BOTH
+        story.comes_to_rest()
+
+
+def test_a_control_plane_moves_a_guest_that_the_gate_let_in_before_its_record_was_lost() -> None:
+    """Seed 6698: the guest uses more by now; its migration has the project and user of the gate's claim."""
+    with Story() as story:
+        a = story.host("a")
+        assert a.gate_lets_in("web1", VCPU=1, MEMORY_MB=1024).granted
+        a.guest_goes("web1")
+        a.dies()
+        a.loses_disk()
+        a.starts()
+        a.stranger_starts("web1", **BOTH)
+        a.looks()
+        story.control_plane_moves("a", "web1", "b", "foreign1")
+        a.audits()
+        assert story.held("foreign1")
+        story.comes_to_rest()
+
+
 def test_what_is_reserved_for_one_guest_is_not_taken_back_for_the_claim_of_another() -> None:
     """A control plane's migration holds web1's place, so only what web2 uses is reserved beside it."""
     alone = {"PCPU": 2, "MEMORY_MB": 1024}

@@ -157,6 +157,12 @@ class StaleMigration(FindingKind):
             "no",
         ),
         TableRow(
+            "The same, where Placement has nothing for a guest that is here: the migration may hold its "
+            "place, also with other amounts than the guest uses.",
+            "None: find out in the control plane whose migration it is.",
+            "no",
+        ),
+        TableRow(
             "A move has begun and does not go on: its instance was deleted, or is on a third host, while the "
             "migration still has an allocation, and another host began the move; or the agent cannot tell "
             "how the move ended.",
