@@ -244,7 +244,10 @@ class ReshapeRunner:
         typed = {who for who in migrations if allocated.consumers[who].consumer_type == MIGRATION_TYPE}
         instructions = (
             *with_stand_ins(
-                without_claimed(desired.moves, claimed.located), held, typed - claimed.located.keys()
+                without_claimed(desired.moves, claimed.located),
+                held,
+                typed - claimed.located.keys(),
+                self._tracker.departed(),
             ),
             *still_held(desired.back, allocated.holders),
         )

@@ -173,13 +173,17 @@ def still_held(instructions: Iterable[Instruction], held: Held) -> tuple[Instruc
 
 
 def with_stand_ins(
-    instructions: Sequence[Instruction], held: Mapping[str, Allocations], migrations: Collection[str]
+    instructions: Sequence[Instruction],
+    held: Mapping[str, Allocations],
+    migrations: Collection[str],
+    departed: Mapping[str, Collection[str]],
 ) -> tuple[Instruction, ...]:
     """The instructions with each guest that is moving away replaced by its migration.
 
     Nova's migrations hold the source allocation while a guest moves, and the guest then holds nothing on
     these providers. A migration is recognized by its allocation, which equals the guest's use. `held` has the
-    whole allocation of each consumer, `migrations` the uuids of those consumers that are migrations.
+    whole allocation of each consumer, `migrations` the uuids of those consumers that are migrations. One that
+    may be that of an instance on another host, `departed` {instance: such consumers}, is no other guest's.
     """
     named = {consumer for instruction in instructions for consumer in (instruction.move.consumers or {})}
     stand_ins: dict[tuple[str, str], str] = {}  # {(source provider, guest): migration}
@@ -193,8 +197,12 @@ def with_stand_ins(
         for guest, use in sorted(uses.items()):
             if held.get(guest, {}).get(source):
                 continue
+            others = {each for instance in departed.keys() - {guest} for each in departed[instance]}
             matches = [
-                migration for migration in free if _only(held[migration].get(source, {}), use) == dict(use)
+                migration
+                for migration in free
+                if migration not in others.difference(departed.get(guest, ()))
+                and _only(held[migration].get(source, {}), use) == dict(use)
             ]
             if matches:
                 stand_ins[source, guest] = matches[0]

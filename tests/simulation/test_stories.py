@@ -1368,3 +1368,19 @@ def test_what_either_of_two_narrowed_migrations_lacks_of_a_guests_use_is_reserve
             for who in amounts:
                 assert a.begins_move(who, f"move{who[-1]}", "resize", **amounts[who]).granted
             story.comes_to_rest()
+
+
+def test_no_reshape_takes_a_migration_of_a_claim_for_that_of_another_guest() -> None:
+    """A guest that nobody claimed for uses as much as the migration holds; the reshape waits for the guest."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        a.reshapes("flat")
+        a.schedules("web2", **WEB)
+        story.waits(5)
+        a.stranger_starts("beside web2", **WEB)
+        a.claims("web1", **WEB)
+        a.reshapes("nested")
+        story.waits(130)
+        assert a.claims("web2", **WEB).granted
+        assert b.begins_move("web2", "move1", "cold_migrate", **WEB).granted
+        story.comes_to_rest()

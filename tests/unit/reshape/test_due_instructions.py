@@ -53,8 +53,12 @@ def test_a_migration_stands_in_for_its_guest_where_they_hold_the_same() -> None:
         consumer(8): {ROOT: {"VGPU": 1}},
         consumer(9): {ROOT: {"VGPU": 2}},
     }
-    (instruction,) = with_stand_ins(told, held, {consumer(8), consumer(9)})
+    (instruction,) = with_stand_ins(told, held, {consumer(8), consumer(9)}, {})
     assert instruction.move.consumers == {consumer(9): {"VGPU": 2}, consumer(2): {"VGPU": 1}}
+    elsewhere = {consumer(3): [consumer(9)]}
+    assert with_stand_ins(told, held, {consumer(8), consumer(9)}, elsewhere) == told
+    both = elsewhere | {consumer(1): [consumer(9)]}
+    assert with_stand_ins(told, held, {consumer(8), consumer(9)}, both) == (instruction,)
 
 
 def test_a_claim_changes_its_class_only_with_the_inventory() -> None:
