@@ -1371,7 +1371,7 @@ def test_what_either_of_two_narrowed_migrations_lacks_of_a_guests_use_is_reserve
 
 
 def test_no_reshape_takes_a_migration_of_a_claim_for_that_of_another_guest() -> None:
-    """A guest that nobody claimed for uses as much as the migration holds; the reshape waits for the guest."""
+    """A guest that nobody claimed for uses what the migration holds; the reshape waits for that guest."""
     with Story() as story:
         a, b = story.host("a"), story.host("b")
         a.reshapes("flat")
