@@ -35,7 +35,15 @@ from drivers.host.providers import absent_cpus, check_cpu_sets, check_file_backe
 from drivers.host.sysfs import Sysfs, boot_id, default_huge_page_kib, device_addresses, read_signs
 from drivers.libvirt.describe.bandwidth import parse_ovs
 from drivers.libvirt.describe.devices import vdpa_functions, with_functions, write_vdpa
-from drivers.libvirt.describe.host import HostFacts
+from drivers.libvirt.describe.history import carved_units, lost_mdevs
+from drivers.libvirt.describe.host import (
+    HostFacts,
+    HostModel,
+    ModelSettings,
+    build_model,
+    with_devices_of_domain,
+    with_other_devices,
+)
 from drivers.libvirt.describe.memory import unmatched_namespaces, write_namespaces
 from drivers.libvirt.describe.mixed_sizes import (
     domain_with_units,
@@ -43,13 +51,6 @@ from drivers.libvirt.describe.mixed_sizes import (
     needs_with_units,
     vgpu_units,
     write_unmanaged,
-)
-from drivers.libvirt.describe.model import (
-    HostModel,
-    ModelSettings,
-    build_model,
-    with_devices_of_domain,
-    with_other_devices,
 )
 from drivers.libvirt.describe.options import (
     OPTIONS,
@@ -60,11 +61,9 @@ from drivers.libvirt.describe.options import (
     suggestions,
     unmatched_options,
 )
-from drivers.libvirt.describe.unit_records import carved_units, lost_mdevs
 
 if TYPE_CHECKING:
-    from drivers.libvirt.io.changes import ChangeNotifier, PendingReads, VcpuWatch
-    from drivers.libvirt.io.connection import Connection
+    from drivers.libvirt.io.connection import ChangeNotifier, Connection, PendingReads, VcpuWatch
     from drivers.libvirt.io.devices import DeviceReader, DeviceState, MdevRestorer
     from drivers.libvirt.io.domain_reader import DomainReader
     from drivers.libvirt.io.host_reader import HostReader
@@ -275,7 +274,7 @@ class LibvirtDriver(Driver):
 
     def watch(self, changed: Callable[[str], None]) -> None:
         """See `Driver`."""
-        from drivers.libvirt.io.changes import ChangeNotifier, VcpuWatch  # late: it imports libvirt
+        from drivers.libvirt.io.connection import ChangeNotifier, VcpuWatch  # late: it imports libvirt
 
         notifier = ChangeNotifier(changed, self._connect)
         with self._lock:
@@ -337,44 +336,42 @@ class LibvirtDriver(Driver):
         with self._lock:
             if self._closed:
                 raise DriverUnavailable("the libvirt driver was closed")
-            if self._readers is None:
-                self._readers = self._make_readers()
+            if self._readers is not None:
+                return self._readers
+            # Late: these modules import libvirt.
+            from drivers.libvirt.io.connection import Connection, DeadlineRunner, PendingReads
+            from drivers.libvirt.io.devices import DeviceReader, DeviceState, MdevRestorer
+            from drivers.libvirt.io.domain_reader import DomainReader
+            from drivers.libvirt.io.host_reader import HostReader
+
+            options, pending_reads = self._options, PendingReads()
+            connection = Connection(
+                options.connection_uri,
+                DeadlineRunner(
+                    "libvirt",
+                    "it may be busy, as while it probes QEMU's binaries; the agent replaces the connection "
+                    "and tries again. If it stays so, see whether `virsh -r list` answers",
+                    options.call_timeout,
+                    options.read_timeout,
+                ),
+                pending_reads,
+                turn_timeout_s=options.read_timeout,
+                changed=self._report_change,
+                opened=self._report_connect,
+                disconnected=self._report_disconnect,
+            )
+            dedicated = self._settings.host_settings.cpu_dedicated_set or frozenset()
+            interval_s = options.full_read_interval
+            self._readers = _Readers(
+                connection,
+                pending_reads,
+                HostReader(connection, options),
+                DeviceReader(pending_reads, self._sysfs, interval_s),
+                DeviceState(self._settings.state_path),
+                DomainReader(connection, pending_reads, dedicated, interval_s),
+                MdevRestorer(options.connection_uri),
+            )
             return self._readers
-
-    def _make_readers(self) -> _Readers:
-        from drivers.libvirt.io.changes import PendingReads  # late: these modules import libvirt
-        from drivers.libvirt.io.connection import Connection, DeadlineRunner
-        from drivers.libvirt.io.devices import DeviceReader, DeviceState, MdevRestorer
-        from drivers.libvirt.io.domain_reader import DomainReader
-        from drivers.libvirt.io.host_reader import HostReader
-
-        options, pending_reads = self._options, PendingReads()
-        connection = Connection(
-            options.connection_uri,
-            DeadlineRunner(
-                "libvirt",
-                "it may be busy, as while it probes QEMU's binaries; the agent replaces the connection and "
-                "tries again. If it stays so, see whether `virsh -r list` answers",
-                options.call_timeout,
-                options.read_timeout,
-            ),
-            pending_reads,
-            turn_timeout_s=options.read_timeout,
-            changed=self._report_change,
-            opened=self._report_connect,
-            disconnected=self._report_disconnect,
-        )
-        dedicated = self._settings.host_settings.cpu_dedicated_set or frozenset()
-        interval_s = options.full_read_interval
-        return _Readers(
-            connection,
-            pending_reads,
-            HostReader(connection, options),
-            DeviceReader(pending_reads, self._sysfs, interval_s),
-            DeviceState(self._settings.state_path),
-            DomainReader(connection, pending_reads, dedicated, interval_s),
-            MdevRestorer(options.connection_uri),
-        )
 
     def _look_for_vcpus(self) -> None:
         """Report the guests whose vCPUs changed. Raises DriverUnavailable."""

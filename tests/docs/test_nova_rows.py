@@ -23,8 +23,8 @@ from drivers.host.sysfs import PmemNamespace
 from drivers.libvirt.describe.bandwidth import parse_ovs
 from drivers.libvirt.describe.cards import Card, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceSettings
+from drivers.libvirt.describe.host import ModelSettings, build_model
 from drivers.libvirt.describe.memory import parse_pmem_namespaces
-from drivers.libvirt.describe.model import ModelSettings, build_model
 from drivers.libvirt.xml import DomainCapabilities
 
 ROOT = "c0ffee00-0000-4000-8000-000000000001"

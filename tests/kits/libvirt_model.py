@@ -7,8 +7,7 @@ from agent.driver import GuestState, HostSettings, MoveInstruction
 from drivers.host.domain_xml import guest_of, parse_domain
 from drivers.libvirt.describe.cards import MdevSpec, UnitRecord, cards_of, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, GuestDomain
-from drivers.libvirt.describe.host import HostFacts
-from drivers.libvirt.describe.model import HostModel, ModelSettings, build_model
+from drivers.libvirt.describe.host import HostFacts, HostModel, ModelSettings, build_model
 from drivers.libvirt.xml import parse_capabilities, parse_node_device
 from kits.libvirt_node import DATA
 

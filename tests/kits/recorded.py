@@ -20,7 +20,7 @@ from agent.tree import Inventory, Provider
 from drivers.host.domain_xml import guest_of, parse_domain
 from drivers.libvirt.describe.cards import MdevSpec, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, GuestDomain
-from drivers.libvirt.describe.model import HostModel, ModelSettings, build_model
+from drivers.libvirt.describe.host import HostModel, ModelSettings, build_model
 from kits.libvirt_model import FACTS
 from kits.libvirt_model import HOST as RECORDED
 from kits.libvirt_node import domain_uuid

@@ -38,7 +38,7 @@ from agent.providers.divided_cards import MIXED_SIZES, VFS, CardModel, MixedSize
 from drivers.host.domain_writer import DomainDocument
 from drivers.host.domain_xml import Domain
 from drivers.host.xml_parser import pci_address
-from drivers.libvirt.describe.cards import NO_TYPE, Card, MdevSpec, UnitRecord, vgpu_spec_of
+from drivers.libvirt.describe.cards import NO_TYPE, Card, DeviceHistory, MdevSpec, UnitRecord, vgpu_spec_of
 from drivers.libvirt.describe.devices import (
     CardContext,
     DeviceFacts,
@@ -47,7 +47,6 @@ from drivers.libvirt.describe.devices import (
     ParentOf,
     provider_name,
 )
-from drivers.libvirt.describe.moves import DeviceHistory
 
 Units = Mapping[str, str]
 """{PCI address of a function: its unit}; empty for a function that is no vGPU now"""

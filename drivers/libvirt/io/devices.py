@@ -18,12 +18,10 @@ import libvirt
 from agent.durable.files import write_atomically
 from agent.errors import DriverDataError
 from drivers.host.sysfs import Sysfs
-from drivers.libvirt.describe.cards import NO_TYPE, UnitRecord, cards_of
+from drivers.libvirt.describe.cards import NO_TYPE, DeviceHistory, UnitRecord, cards_of
 from drivers.libvirt.describe.devices import DeviceFacts
-from drivers.libvirt.describe.moves import DeviceHistory
-from drivers.libvirt.describe.unit_records import LostMdev, mdev_xml
-from drivers.libvirt.io.changes import PendingReads
-from drivers.libvirt.io.connection import Session
+from drivers.libvirt.describe.history import LostMdev, mdev_xml
+from drivers.libvirt.io.connection import PendingReads, Session
 from drivers.libvirt.xml import NodeDevice, PciDevice, parse_node_device
 
 LOG = logging.getLogger(__name__)

@@ -20,8 +20,7 @@ from agent.errors import DriverDataError, DriverUnavailable
 from drivers.host.domain_xml import Disk, guest_of, parse_domain
 from drivers.host.sysfs import default_huge_page_kib
 from drivers.libvirt.describe.devices import GuestDomain
-from drivers.libvirt.io.changes import PendingReads
-from drivers.libvirt.io.connection import CallTimeout, Connection, Session
+from drivers.libvirt.io.connection import CallTimeout, Connection, PendingReads, Session
 
 LOG = logging.getLogger(__name__)
 

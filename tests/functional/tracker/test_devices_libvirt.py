@@ -18,7 +18,7 @@ from kits.tracker import request
 from agent.errors import DoesNotFit, DriverDataError
 from drivers.libvirt.describe.cards import MdevSpec, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceSettings
-from drivers.libvirt.describe.unit_records import lost_mdevs
+from drivers.libvirt.describe.history import lost_mdevs
 
 
 @pytest.fixture

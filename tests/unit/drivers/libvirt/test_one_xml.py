@@ -44,14 +44,14 @@ from drivers.host.providers import UnitLocation, locate_units
 from drivers.host.sysfs import PmemNamespace
 from drivers.libvirt.describe.cards import parse_device_specs
 from drivers.libvirt.describe.devices import vdpa_functions, with_functions
-from drivers.libvirt.describe.memory import parse_pmem_namespaces
-from drivers.libvirt.describe.model import (
+from drivers.libvirt.describe.host import (
     HostModel,
     ModelSettings,
     build_model,
     with_devices_of_domain,
     with_other_devices,
 )
+from drivers.libvirt.describe.memory import parse_pmem_namespaces
 from drivers.libvirt.driver import LibvirtDriver
 
 UUID = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"

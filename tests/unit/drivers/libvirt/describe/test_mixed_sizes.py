@@ -19,8 +19,10 @@ from agent.driver import (
     NeededDevice,
 )
 from drivers.host.domain_xml import guest_of, parse_domain
-from drivers.libvirt.describe.cards import MdevSpec, UnitRecord
+from drivers.libvirt.describe.cards import DeviceHistory, MdevSpec, UnitRecord
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, GuestDomain
+from drivers.libvirt.describe.history import carved_units
+from drivers.libvirt.describe.host import HostModel, ModelSettings, build_model
 from drivers.libvirt.describe.mixed_sizes import (
     contradictions,
     given_functions,
@@ -28,10 +30,7 @@ from drivers.libvirt.describe.mixed_sizes import (
     vgpu_units,
     write_unmanaged,
 )
-from drivers.libvirt.describe.model import HostModel, ModelSettings, build_model
-from drivers.libvirt.describe.moves import DeviceHistory
 from drivers.libvirt.describe.options import declared_carving
-from drivers.libvirt.describe.unit_records import carved_units
 
 A100 = "0000:84:00.0"
 VFS = tuple(f"0000:84:00.{number}" for number in (1, 2, 3, 4))

@@ -7,7 +7,7 @@ from kits.libvirt_node import domain
 
 from drivers.libvirt.describe.cards import MdevSpec, UnitRecord
 from drivers.libvirt.describe.devices import DeviceSettings
-from drivers.libvirt.describe.unit_records import lost_mdevs, mdev_xml
+from drivers.libvirt.describe.history import lost_mdevs, mdev_xml
 from drivers.libvirt.xml import MediatedDevice, parse_node_device
 
 

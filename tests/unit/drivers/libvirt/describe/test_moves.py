@@ -4,7 +4,8 @@ from kits.libvirt_model import model, moves
 from kits.libvirt_node import domain, domain_uuid
 
 from agent.driver import DescribedProvider, HostSettings
-from drivers.libvirt.describe.moves import DeviceHistory, former_cells, record_cells, removed_cells
+from drivers.libvirt.describe.cards import DeviceHistory
+from drivers.libvirt.describe.history import former_cells, record_cells, removed_cells
 
 
 def test_cells_are_remembered_once_there_are_others() -> None:

@@ -12,7 +12,7 @@ from agent.driver import CarvedUnit, DescribedProvider
 from drivers.host.domain_xml import parse_domain
 from drivers.libvirt.describe.cards import Card, MdevSpec, UnitRecord, cards_of
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
-from drivers.libvirt.describe.unit_records import LostMdev, carved_units, lost_mdevs, unit_locations
+from drivers.libvirt.describe.history import LostMdev, carved_units, lost_mdevs, unit_locations
 from drivers.libvirt.xml import (
     MediatedDevice,
     PciDevice,

@@ -10,7 +10,7 @@ import libvirt
 import pytest
 
 from agent.errors import DriverUnavailable
-from drivers.libvirt.io.changes import ChangeNotifier, PendingReads, Subscriptions, VcpuWatch
+from drivers.libvirt.io.connection import ChangeNotifier, PendingReads, Subscriptions, VcpuWatch
 
 
 def test_at_first_everything_is_out_of_date_and_then_what_was_named() -> None:

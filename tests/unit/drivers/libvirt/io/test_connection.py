@@ -8,8 +8,7 @@ import pytest
 from kits.libvirt_node import domain, write_node
 
 from agent.errors import DriverDataError, DriverUnavailable
-from drivers.libvirt.io.changes import PendingReads
-from drivers.libvirt.io.connection import CallDeadline, Connection, DeadlineRunner, Session
+from drivers.libvirt.io.connection import CallDeadline, Connection, DeadlineRunner, PendingReads, Session
 
 
 def test_work_in_time_gives_its_result_or_its_error() -> None:

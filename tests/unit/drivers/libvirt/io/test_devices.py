@@ -16,9 +16,8 @@ import pytest
 
 from drivers.host.sysfs import Sysfs
 from drivers.libvirt.describe.cards import UnitRecord
-from drivers.libvirt.describe.unit_records import LostMdev, mdev_xml
-from drivers.libvirt.io.changes import PendingReads
-from drivers.libvirt.io.connection import CallDeadline, Session
+from drivers.libvirt.describe.history import LostMdev, mdev_xml
+from drivers.libvirt.io.connection import CallDeadline, PendingReads, Session
 from drivers.libvirt.io.devices import FILE, DeviceReader, DeviceState, MdevRestorer
 from drivers.libvirt.xml import MediatedDevice
 

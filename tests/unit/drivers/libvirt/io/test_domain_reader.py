@@ -15,8 +15,7 @@ from kits.libvirt_node import domain, domain_uuid, write_node
 from agent.driver import GuestState
 from drivers.host.domain_xml import guest_of, parse_domain
 from drivers.libvirt.io import domain_reader
-from drivers.libvirt.io.changes import PendingReads
-from drivers.libvirt.io.connection import Connection, DeadlineRunner
+from drivers.libvirt.io.connection import Connection, DeadlineRunner, PendingReads
 from drivers.libvirt.io.domain_reader import DomainReader, KnownGuest, skipped_guest
 
 

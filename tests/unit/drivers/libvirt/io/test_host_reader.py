@@ -8,8 +8,7 @@ from kits.libvirt_node import domain, write_node
 
 from agent.errors import DriverUnavailable
 from drivers.libvirt.describe.options import LibvirtOptions
-from drivers.libvirt.io.changes import PendingReads
-from drivers.libvirt.io.connection import Connection, DeadlineRunner
+from drivers.libvirt.io.connection import Connection, DeadlineRunner, PendingReads
 from drivers.libvirt.io.host_reader import HostReader
 
 
