@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from uuid import uuid4
 
-from agent.claims.flavor import Flavor, claim_for_flavor
+from agent.claims.parse_request import Flavor, claim_for_flavor
 from agent.claims.request import ClaimRequest
 from agent.providers.divided_cards import Card, Unit, layout_of
 from agent.tracker.tracker import ResourceTracker

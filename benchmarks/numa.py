@@ -12,7 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-from agent.claims.flavor import Flavor, claim_for_flavor
+from agent.claims.parse_request import Flavor, claim_for_flavor
 from agent.claims.request import ClaimRequest
 from agent.driver import Cell, DriverSettings, HostSettings
 from agent.placement.client import PlacementClient

@@ -36,8 +36,8 @@ from agent.claims.capacity import defrag
 from agent.claims.choice import CellCost, Choice, FreeOf, Order, Strategy
 from agent.claims.claim import Claim, ClaimState, Fit, claim_of_fit
 from agent.claims.fit_search import ProviderIndex
-from agent.claims.flavor import Flavor, claim_for_flavor
 from agent.claims.host_cells import HostCells, HostLayout
+from agent.claims.parse_request import Flavor, claim_for_flavor
 from agent.claims.request import ClaimRequest
 from agent.driver import Cell, Topology
 from agent.tree import Inventory, Provider, ProviderTree

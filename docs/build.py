@@ -21,9 +21,16 @@ from samples import INSTANCES, TREE
 from agent.api.routes import ROUTES, ApiRoute
 from agent.api.shapes.instances import INSTANCE_COLUMNS
 from agent.audit.findings import FINDING_KINDS
-from agent.claims.extra_specs import CLAIM_SPECS, NO_CLAIM, REFUSED_BY_NOVA, REFUSED_HERE, ExtraSpec
-from agent.claims.image import NO_CLAIM as IMAGE_NO_CLAIM
-from agent.claims.image import TRAIT_PROPERTIES, ImageProperty
+from agent.claims.extra_specs import (
+    CLAIM_SPECS,
+    IMAGE_NO_CLAIM,
+    NO_CLAIM,
+    REFUSED_BY_NOVA,
+    REFUSED_HERE,
+    TRAIT_PROPERTIES,
+    ExtraSpec,
+    ImageProperty,
+)
 from agent.cli.output import Style, table_lines
 from agent.cli.parser import build as build_parser
 from agent.cli.tree import tree_lines

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 from agent.claims.book import Book, Reading
-from agent.claims.claim import CLAIM_TRANSITIONS, Claim, ClaimState, ClaimStep
+from agent.claims.claim import CLAIM_TRANSITIONS, Claim, ClaimState, ClaimStep, claims_until_durable
 from agent.claims.doubt import Doubt
 from agent.claims.fit import ProviderIndex
-from agent.claims.held_back import claims_until_durable
 from agent.claims.host_cells import HostCells, HostLayout
 from agent.claims.rows import Row
 from agent.driver import Guest

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.fit import cell_amounts
-from agent.claims.flavor import Flavor, claim_for_flavor
+from agent.claims.parse_request import Flavor, claim_for_flavor
 from agent.claims.request import ClaimRequest
 from agent.driver import DriverSettings, HostSettings
 from agent.placement.client import ConsumerAllocations, PlacementClient

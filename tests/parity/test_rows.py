@@ -11,7 +11,7 @@ from nova.scheduler import request_filter
 from nova.virt import driver as virt_driver
 from nova_rows import row_of
 
-from agent.claims import extra_specs, image
+from agent.claims import extra_specs
 from agent.config.options import NOVA_NAMES, why_refused
 from parity.nova_query import CONF
 
@@ -58,8 +58,8 @@ def _loaded() -> dict[str, object]:
 def test_each_image_property_that_nova_reads_has_a_row() -> None:
     rows = {
         *(spec.image.removesuffix(".N") for spec in extra_specs.CLAIM_SPECS),
-        *(row.key for row in image.TRAIT_PROPERTIES),
-        *image.NO_CLAIM,
+        *(row.key for row in extra_specs.TRAIT_PROPERTIES),
+        *extra_specs.IMAGE_NO_CLAIM,
     }
     assert set(ImageMetaProps.fields) - {"traits_required"} <= rows
 

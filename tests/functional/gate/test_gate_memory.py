@@ -12,7 +12,7 @@ from kits.gate import GatedHost, domain, gated
 from kits.tracker import Crash
 
 from agent.claims.claim import Claim
-from agent.claims.flavor import claim_for_flavor, parse_flavor
+from agent.claims.parse_request import claim_for_flavor, parse_flavor
 from agent.claims.request import ClaimRequest
 from agent.driver import Guest, GuestState, UsedMemory
 from agent.errors import DoesNotFit, PlacementUnavailable, Refused

@@ -17,8 +17,8 @@ from agent.claims.book import Book
 from agent.claims.capacity import GUESTS_MAX, Stranded, capacity, defrag
 from agent.claims.claim import Claim, ClaimState, Restriction
 from agent.claims.fit_search import ProviderIndex
-from agent.claims.flavor import Flavor, claim_for_flavor
 from agent.claims.host_cells import HostCells, HostLayout
+from agent.claims.parse_request import Flavor, claim_for_flavor
 from agent.claims.request import ClaimRequest
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.tree import Inventory, Provider

@@ -13,8 +13,8 @@ from agent.claims.book import Book
 from agent.claims.choice import Choice, Order, Strategy
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.fit_search import ProviderIndex
-from agent.claims.flavor import Flavor, claim_for_flavor
 from agent.claims.host_cells import HostCells, HostLayout
+from agent.claims.parse_request import Flavor, claim_for_flavor
 from agent.tree import Inventory, Provider
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.claims.flavor import CELLS_MAX, Flavor, claim_for_flavor, read_whole_spec, topology_of
+from agent.claims.parse_request import CELLS_MAX, Flavor, claim_for_flavor, read_whole_spec, topology_of
 from agent.claims.request import RequestGroup, TopologyRequest
 from agent.errors import UsageError
 

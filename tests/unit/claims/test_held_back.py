@@ -8,9 +8,8 @@ from collections.abc import Collection, Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.claims.claim import Claim, ClaimState
+from agent.claims.claim import Claim, ClaimState, claims_until_durable
 from agent.claims.guest_cells import PlacedCell
-from agent.claims.held_back import claims_until_durable
 from agent.claims.request import ClaimRequest, RequestGroup
 
 HOST, NIC = "host", "nic"

@@ -7,15 +7,15 @@ from typing import Any
 import os_traits
 import pytest
 
-from agent.claims.flavor import Flavor, claim_for_flavor
-from agent.claims.image import (
+from agent.claims.extra_specs import (
     ENCRYPTION_TRAITS,
-    NO_CLAIM,
+    IMAGE_NO_CLAIM,
     TRAIT_PROPERTIES,
     encryption_trait,
     host_traits,
     parse_image,
 )
+from agent.claims.parse_request import Flavor, claim_for_flavor
 from agent.errors import UsageError
 
 CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"
@@ -168,8 +168,8 @@ def test_equal_words_of_the_flavor_and_the_image_are_no_conflict() -> None:
 
 
 def test_all_other_properties_of_nova_change_no_claim() -> None:
-    assert of(dict.fromkeys(NO_CLAIM, "1")) == of({})
-    assert not {row.key for row in TRAIT_PROPERTIES} & NO_CLAIM.keys()
+    assert of(dict.fromkeys(IMAGE_NO_CLAIM, "1")) == of({})
+    assert not {row.key for row in TRAIT_PROPERTIES} & IMAGE_NO_CLAIM.keys()
 
 
 TIS, V2 = os_traits.COMPUTE_SECURITY_TPM_TIS, os_traits.COMPUTE_SECURITY_TPM_2_0

@@ -8,9 +8,14 @@ from typing import Any
 import pytest
 
 from agent.claims.device_profiles import ProfileGroup
-from agent.claims.extra_specs import CLAIM_SPECS, NO_CLAIM, REFUSED_BY_NOVA, REFUSED_HERE
-from agent.claims.image import NO_CLAIM as IMAGE_NO_CLAIM
-from agent.claims.image import TRAIT_PROPERTIES
+from agent.claims.extra_specs import (
+    CLAIM_SPECS,
+    IMAGE_NO_CLAIM,
+    NO_CLAIM,
+    REFUSED_BY_NOVA,
+    REFUSED_HERE,
+    TRAIT_PROPERTIES,
+)
 from agent.claims.parse_request import parse_claim
 from agent.errors import UsageError
 
