@@ -36,14 +36,17 @@ def main() -> None:
         tracker = ResourceTracker(journal, client)
         reconciler = Reconciler(driver, client, tracker, journal, str(uuid4()))
         reconciler.reconcile("the start")
-        tracker.open()
+        tracker.admission.open()
         for number in range(GUESTS):
             driver.add_guest(running(tracker.claim(asked(SRIOV_NET_VF=1)).claim, number))
         report = reconciler.reconcile("an event")
         assert report.error is None, report
-        tell("CPU and memory", lambda: tracker.fit(asked()).fits)
-        tell("CPU, memory and a virtual function", lambda: tracker.fit(asked(SRIOV_NET_VF=1)).fits)
-        tell("refused: no card has two functions free", lambda: not tracker.fit(asked(SRIOV_NET_VF=13)).fits)
+        tell("CPU and memory", lambda: tracker.view.fit(asked()).fits)
+        tell("CPU, memory and a virtual function", lambda: tracker.view.fit(asked(SRIOV_NET_VF=1)).fits)
+        tell(
+            "refused: no card has two functions free",
+            lambda: not tracker.view.fit(asked(SRIOV_NET_VF=13)).fits,
+        )
         journal.close()
         client.close()
 

@@ -49,7 +49,7 @@ def opened(directory: Path, here: FakeDriver) -> Iterator[ResourceTracker]:
         tracker = ResourceTracker(journal, client)
         report = Reconciler(here, client, tracker, journal, root).reconcile("the start")
         assert report.error is None, report
-        tracker.open()
+        tracker.admission.open()
         yield tracker
 
 

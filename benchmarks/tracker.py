@@ -39,7 +39,7 @@ def run(directory: Path, clients: int, claims: int) -> None:
     tracker = ResourceTracker(journal, client)
     tree = host(client)
     tracker.refresh(tree, {}, {})
-    tracker.open()
+    tracker.admission.open()
     asked = [request() for _ in range(claims)]
     for verb in ("claim", "release"):
         took_ms = [0.0] * claims

@@ -167,7 +167,7 @@ class Operations:
 
     def providers(self) -> ProviderTree:
         """The providers that serve this host, from memory; empty before the first inventory."""
-        return self._tracker.host().tree
+        return self._tracker.view.host.tree
 
     def instances(self) -> tuple[tuple[Guest | None, Claim | None], ...]:
         """Guests and their claims, in the order of uuids; one of the two may be None."""
@@ -225,7 +225,7 @@ class Operations:
 
     def closed_reason(self) -> str | None:
         """Why the host takes no new claims now, as a clause; None: it takes them."""
-        return self._tracker.closed_reason
+        return self._tracker.admission.closed_reason
 
     def capacity(self, request: ClaimRequest) -> Capacity:
         """How many guests that ask for this fit one after the other; also while claims are closed."""
@@ -279,7 +279,7 @@ class Operations:
 
     def check_release(self, consumer: str) -> None:
         """Raises GuestRuns where the consumer's guest runs on this host."""
-        row = self._tracker.rows().get(consumer)
+        row = self._tracker.view.rows().get(consumer)
         if row is None or row.guest is None or row.guest.state in IDLE or not row.claimed:
             return
         try:
@@ -355,8 +355,8 @@ class Operations:
         named = replace(asked, consumer=needs.uuid or asked.consumer)
         with self.identified(named, needs.name or asked.name) as identified:
             aliases = self._supervisor.settings.pci_aliases
-            host, offered = self._tracker.host_and_units()
-            _, cells = self._tracker.host_and_cells()
+            host, offered = self._tracker.view.host_and_units()
+            _, cells = self._tracker.view.host_and_cells()
             demand = demand_of_domain(needs, identified, HostDevices(host, offered, aliases, cells))
             yield replace(demand, request=self._complete(demand.request))
 
@@ -375,7 +375,7 @@ class Operations:
         return WrittenDomain(claim, self._complete_domain(xml, claim, replace=replace))
 
     def _complete_domain(self, xml: str, claim: Claim, *, replace: bool = False) -> str:
-        host, cells = self._tracker.host_and_cells()
+        host, cells = self._tracker.view.host_and_cells()
         return self._reconciler.write_domain(xml, given_resources(claim, host.tree, cells), replace=replace)
 
     def gate(self, call: HookCall) -> GateVerdict:
@@ -400,7 +400,7 @@ class Operations:
 
     def pause(self, asked: PauseRequest) -> Pause:
         """Take no new claims until `resume`; the pause from now on. Raises StateError."""
-        pause = asked.after(self._tracker.pause)
+        pause = asked.after(self._tracker.admission.pause)
         self._set_pause(pause)
         return pause
 
@@ -409,7 +409,7 @@ class Operations:
         self._set_pause(None)
 
     def _set_pause(self, pause: Pause | None) -> None:
-        before = self._tracker.pause
+        before = self._tracker.admission.pause
         if pause == before:
             return
         with self._writing():

@@ -99,14 +99,14 @@ class AuditReader:
                 )
             holders = {uuid: each.consumers for uuid, each in allocations.items()}
             self._tracker.observe(holders, reading)  # another client's DELETE raises no generation
-        known = self._tracker.snapshot()
-        _, cells = self._tracker.host_and_cells()
+        known = self._tracker.view.snapshot()
+        _, cells = self._tracker.view.host_and_cells()
         shared = [provider for provider in known.host.tree if not known.host.is_own(provider.uuid)]
         with_shared = ProviderTree([*tree, *(provider for provider in shared if provider.uuid not in tree)])
         observation = Observation(
             host=replace(ProviderIndex.of(with_shared, self._root), caps=known.host.caps),
             unreserved=ProviderIndex.of(without_reservations(with_shared, known.host.tree), self._root),
-            unclaimed=self._tracker.unclaimed(),
+            unclaimed=self._tracker.view.unclaimed(),
             moved_away=self._tracker.circumstances().moved_away,
             guests={guest.uuid: guest for guest in guests},
             claims=known.claims,
@@ -124,8 +124,8 @@ class AuditReader:
             },
             ages={consumer: self._tracker.age_s(claim.since) for consumer, claim in known.claims.items()},
             unhealthy=self._tracker.cordons.unhealthy(),
-            found=self._tracker.found_guests(),
-            left=self._tracker.departed(),
+            found=self._tracker.view.found_guests(),
+            left=self._tracker.view.departed(),
         )
         observation = replace(observation, elsewhere=self._elsewhere(observation))
         return replace(observation, types=self._types(observation))
@@ -171,9 +171,9 @@ class AuditReader:
         """
         moving = {move.instance: move.migration for move in observation.moves if not move.ended}
         turns = (
-            self._tracker.turns(instance, moving[instance])
+            self._tracker.turns.take_both(instance, moving[instance])
             if instance in moving
-            else self._tracker.turn(instance)
+            else self._tracker.turns.take(instance)
         )
         try:
             with turns:
@@ -183,7 +183,7 @@ class AuditReader:
 
     def judge_row_alone(self, observation: Observation, instance: str) -> tuple[Finding, ...]:
         """The same for a caller that has the turns of the row's consumers. Raises StateError."""
-        known = self._tracker.snapshot()
+        known = self._tracker.view.snapshot()
         present = replace(observation, claims=known.claims, moves=known.moves)
         return tuple(judge_row(RowCase.of(present, instance)))
 
@@ -193,14 +193,14 @@ class AuditReader:
         Raises PlacementError, StateError.
         """
         try:
-            with self._tracker.turn(consumer):
+            with self._tracker.turns.take(consumer):
                 return self.judge_consumer_alone(observation, consumer)
         except ClaimConflict:
             return None
 
     def judge_consumer_alone(self, observation: Observation, consumer: str) -> Finding | None:
         """The same for a caller that has the consumer's turn. Raises PlacementError, StateError."""
-        known = self._tracker.snapshot()
+        known = self._tracker.view.snapshot()
         placed = self._client.allocations_of(consumer)
         departed = self._departed(observation, placed, known.claims)
         present = replace(
@@ -252,7 +252,7 @@ class AuditReader:
         Raises PlacementError, StateError.
         """
         try:
-            with self._tracker.turns(move.instance, move.migration):
+            with self._tracker.turns.take_both(move.instance, move.migration):
                 present = self._tracker.moves().get(move.migration)
                 if present is None or present.instance != move.instance:
                     return None
@@ -286,28 +286,28 @@ class Repairer:
         tracker = self._tracker
         match step:
             case WriteAllocations(write):
-                with tracker.turn(finding.subject):
+                with tracker.turns.take(finding.subject):
                     self._check_unchanged(observation, finding)
                     tracker.heal(write)
             case DropClaim(consumer):
-                with tracker.turn(consumer):
+                with tracker.turns.take(consumer):
                     self._check_unchanged(observation, finding)
                     tracker.drop_claim(consumer, "audit: leaked claim")
             case TakeClaim(request, restriction):
                 tracker.claim(request, restriction)
             case ClaimUse(request, restriction):
-                with tracker.turn(finding.subject):
+                with tracker.turns.take(finding.subject):
                     self._check_unchanged(observation, finding)
                 # The claim's intent is journaled first, so no allocation is left without a claim.
                 tracker.claim(request, restriction)
             case RecordUse(before, after):
-                with tracker.turn(after.consumer):
+                with tracker.turns.take(after.consumer):
                     self._check_found(observation, finding)
-                    tracker.record_use(before, after)
+                    tracker.use.record(before, after)
             case FollowGuests(records):
                 with tracker.turns_on((), {after.consumer for _, after in records}):
                     self._check_found(observation, finding)
-                    tracker.follow_records(records)
+                    tracker.use.follow_records(records)
             case FollowReshape(_, relocations):
                 moves = (move for move in tracker.moves().values() if not move.ended)
                 pairs = [{move.instance, move.migration} for move in moves]

@@ -117,7 +117,7 @@ class HostAgent:
         self._cpu_needs = CpuNeeds(
             settings.state_path,
             lambda: self._settings.driver.host_settings,
-            lambda: tracker.rows().values(),
+            lambda: tracker.view.rows().values(),
             lambda: reconciler.guests,
         )
         self._recovered = False
@@ -142,12 +142,12 @@ class HostAgent:
             process.clock.ages_s,
         )
         tracker.choose_by(settings.claims_strategy)
-        tracker.observe_placement(
+        tracker.placement.observe(
             is_paused=self.is_placement_paused,
             on_unavailable=self.report_silence,
             on_missing=self._report_missing,
         )
-        tracker.close(STARTING)
+        tracker.admission.close(STARTING)
 
     @property
     def settings(self) -> Settings:
@@ -174,7 +174,7 @@ class HostAgent:
         if not self._is_known():
             return
         try:
-            changed = self._tracker.follow_use(grow=self._settings.claims_grow)
+            changed = self._tracker.use.follow(grow=self._settings.claims_grow)
         except (PlacementUnavailable, StateError) as error:
             self.report_fault(error)
             return
@@ -188,7 +188,7 @@ class HostAgent:
 
         On a closed host, where no pass may get as far as Placement, the root's traits are read anew then.
         """
-        if self._tracker.closed_reason is not None:
+        if self._tracker.admission.closed_reason is not None:
             self._reconciler.doubt_traits()
         if not self.is_placement_paused() and self._reads_back():
             self._verify("verification")
@@ -289,7 +289,7 @@ class HostAgent:
         No pass does that: while the driver is away, none gets as far as Placement.
         """
         with self._tell_lock:
-            reason, after_s = self._tracker.closed_reason, self._settings.closed_disable_after_s
+            reason, after_s = self._tracker.admission.closed_reason, self._settings.closed_disable_after_s
             if reason is None:
                 self._closed_at = None
             elif self._closed_at is None:
@@ -347,7 +347,7 @@ class HostAgent:
     def stop(self) -> None:
         """Close claims for good; the service stops the jobs."""
         self.condition.begin_stop()
-        self._tracker.close("the agent is stopping")
+        self._tracker.admission.close("the agent is stopping")
 
     def report_job_failure(self, job: str, error: BaseException) -> None:
         """Make a fault of an unexpected exception in a job."""
@@ -379,7 +379,7 @@ class HostAgent:
         self._noticed.update(report.notices)
         LOG.info(report.sentence, fields={name: getattr(report, name) for name in _LOGGED})
         if self.condition.state is not HostState.STOPPING:
-            self._tracker.open()
+            self._tracker.admission.open()
             self.tell_schedulers(answers=True)
         if report.pending is not None:
             self.condition.degrade(Fault(RESHAPE, report.pending.message))
@@ -393,7 +393,7 @@ class HostAgent:
         if self._reconciler.needs_pass:
             self.request_pass()
         if self.condition.state is not HostState.STOPPING:
-            closed = self._tracker.closed_reason  # a pause outlives a restart
+            closed = self._tracker.admission.closed_reason  # a pause outlives a restart
             claims = "claims are open" if closed is None else f"claims are closed: {closed}"
             self.condition.become_ready(
                 f"{self._identity.name} with {counted(report.providers, 'provider')}; {claims}."
@@ -428,7 +428,7 @@ class HostAgent:
 
     def report_fault(self, error: PlimsollError) -> None:
         """Close claims, degrade the agent's state, and schedule the next pass after a back-off."""
-        self._tracker.close(error.message.rstrip("."))
+        self._tracker.admission.close(error.message.rstrip("."))
         fault = Fault.of(error)
         retry_after_s, busy = error.details.get("retry_after", 0.0), bool(error.details.get("busy"))
         with self._fault_lock:
@@ -514,7 +514,7 @@ class HostAgent:
 
     def _claim_missed(self) -> None:
         """Claim for guests that started while the gate did not decide, where it is enabled."""
-        is_wanted = self._settings.claim_missed and self._tracker.closed_reason is None
+        is_wanted = self._settings.claim_missed and self._tracker.admission.closed_reason is None
         if not is_wanted or self._process.gate_paths is None or not is_enabled(self._process.gate_paths):
             return
         try:

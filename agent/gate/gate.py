@@ -84,7 +84,7 @@ class ExpectedGuests:
 
     def end(self, uuid: str) -> None:
         """The guest has ended: it is not expected any more, and holds no units."""
-        self._tracker.forget_guest(uuid)
+        self._tracker.guests.forget(uuid)
         with self._lock:
             self._tracker.expect_no_more(uuid)
             self._let_in.pop(uuid, None)
@@ -164,7 +164,7 @@ class GuestAdmission:
         Raises ClaimsClosed before the first inventory, and DoesNotFit for a mediated device that the agent
         does not know yet.
         """
-        host, cells = self._tracker.host_and_cells()
+        host, cells = self._tracker.view.host_and_cells()
         if host.root is None:
             raise ClaimsClosed("Claims are closed: the agent has not read the whole host yet.")
         devices = {device: uuid for uuid, device in self._devices().items()}
@@ -228,7 +228,7 @@ class GuestAdmission:
                 "%s starts without a check whether it has moved away: %s", claim.consumer, error.message
             )
             return None, error
-        host = self._tracker.host()
+        host = self._tracker.view.host
         if held.allocations and not any(host.is_own(uuid) for uuid in held.allocations):
             raise ClaimConflict(
                 f"{label(claim.request)} has its resources on another host: it has moved there.",
@@ -305,7 +305,7 @@ class Settler:
         report = _Report({guest.uuid: guest for guest in guests}, ended, self._tracker.age_s(at))
         self._expected.give_up(at, GRACE_S)
         moves = [move for move in self._tracker.moves().values() if not move.ended]
-        if self._tracker.is_placement_paused():
+        if self._tracker.placement.is_paused():
             return
         if self._free_departed(moves, report) or report.ended:
             self._try("moves are not followed", self._follow_moves)
@@ -329,19 +329,19 @@ class Settler:
             if guest in claims and made_by_gate(claims[guest]) and _is_absent(report.guests.get(guest))
         }
         for instance in departed:
-            self._tracker.forget_guest(instance)
+            self._tracker.guests.forget(instance)
         if departed:
             self._tracker.deliver()
         return bool(departed)
 
     def _follow_moves(self) -> None:
-        if not self._tracker.is_placement_paused():
+        if not self._tracker.placement.is_paused():
             self._tracker.follow_moves()
 
     def _settle_moves(self, moves: Collection[Move], report: _Report) -> bool:
         """Returns False if Placement asks for a pause before the end."""
         for move in moves:
-            if self._tracker.is_placement_paused():
+            if self._tracker.placement.is_paused():
                 return False
             is_arrival = move.role is MoveRole.DESTINATION and move.state is MoveState.BEGUN
             if is_arrival and brought_in_by_gate(move):
@@ -356,7 +356,7 @@ class Settler:
                 f"migration {migration} is not confirmed", lambda: self._tracker.confirm_move(migration)
             )
         elif _is_absent(guest) and (late or move.instance in report.ended):
-            self._tracker.forget_guest(move.instance)
+            self._tracker.guests.forget(move.instance)
             let_in = partial(self._expected.is_let_in, move.instance)
             self._try(
                 f"migration {migration} is not reverted",
@@ -367,7 +367,7 @@ class Settler:
         """Returns False if Placement asks for a pause before the end."""
         moving = {consumer for move in moves for consumer in (move.instance, move.migration)}
         for claim in self._tracker.claims().values():
-            if self._tracker.is_placement_paused():
+            if self._tracker.placement.is_paused():
                 return False
             if made_by_gate(claim) and claim.state is ClaimState.CLAIMED and claim.consumer not in moving:
                 self._settle_claim(claim, report)
@@ -479,7 +479,7 @@ class Gate:
                 return self._come_in(self._check_devices(call.xml, self._read(call.xml)))
             case "release", "end":
                 guest = self._read(call.xml)
-                others = [row for row in self._tracker.rows().values() if row.instance != guest.uuid]
+                others = [row for row in self._tracker.view.rows().values() if row.instance != guest.uuid]
                 guests = [row.guest for row in others if row.guest is not None]
                 present = [other for other in guests if other.state not in ABSENT]
                 claims = [claim for row in others for claim in row.claimed.values()]
@@ -499,7 +499,7 @@ class Gate:
 
         Returns each such guest with the verdict or the refusal. Raises ClaimsClosed, PlacementError.
         """
-        claims, found = self._tracker.claims(), self._tracker.found_guests()
+        claims, found = self._tracker.claims(), self._tracker.view.found_guests()
         verdicts: list[tuple[Guest, GateVerdict | Refused]] = []
         for guest in guests:
             is_absent = guest.state in ABSENT
@@ -531,7 +531,7 @@ class Gate:
         if passed:
             holders = {
                 unit.unit: f"{row.guest.name} ({row.instance})"
-                for row in self._tracker.rows().values()
+                for row in self._tracker.view.rows().values()
                 if row.guest is not None and row.instance != guest.uuid and row.guest.state not in ABSENT
                 for unit in row.guest.units
             }
@@ -553,17 +553,17 @@ class Gate:
         self._expected.let_in(guest.uuid)
         # End a former move that waits only until its guest has left this host. It has left: libvirt lets no
         # guest come in that already runs here.
-        self._tracker.forget_guest(guest.uuid)
+        self._tracker.guests.forget(guest.uuid)
         for move in self._tracker.moves().values():
             if move.instance != guest.uuid or move.ended:
                 continue
             waits = move.state in (MoveState.REVERTING, MoveState.LEAVING, MoveState.CONFIRMING)
-            if waits and not self._tracker.is_placement_paused():
+            if waits and not self._tracker.placement.is_paused():
                 self._tracker.deliver()
         if self._tracker.claim_of(guest.uuid) is not None:
             return self._start(guest)
         placed = self._client.allocations_of(guest.uuid)
-        host = self._tracker.host()
+        host = self._tracker.view.host
         shared = {provider.uuid for provider in host.providers}
         source = split_allocations(placed.allocations, host.is_own, shared.__contains__)
         if not source.elsewhere:

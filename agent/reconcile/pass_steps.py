@@ -174,7 +174,7 @@ class PassSteps:
         """
         overlaid = self._provider_config.overlay(seen.description, current)
         description = overlaid.description
-        pause = self._tracker.pause
+        pause = self._tracker.admission.pause
         if pause is not None and pause.schedulers:
             description = with_status_disabled(description)
         if self._owner_trait is not None:
@@ -183,7 +183,7 @@ class PassSteps:
         resolved = resolve(description, current, self._owned(current), self._root_uuid)
         if self._writer is not None:
             resolved = self._writer.mark(resolved, current)
-        gone = gone_units(Place(offered=resolved.units), self._tracker.rows().values())
+        gone = gone_units(Place(offered=resolved.units), self._tracker.view.rows().values())
         resolved = count_gone(resolved, gone, description.moves, self._names(seen))
         used, unheld = self._survey(seen, resolved)
         cordons = self._tracker.cordons
@@ -196,7 +196,7 @@ class PassSteps:
         alone = reserve_used(resolved, current, with_idle(used, idle), description.moves, exclusive=False)
         offered_here = with_caps(reserve_cordoned(alone, cordoned, idle, pages).tree, caps)
         resolved = reserve_used(resolved, current, with_idle(used, idle), description.moves)
-        left = self._tracker.left_on_cards(resolved.cards)
+        left = self._tracker.view.left_on_cards(resolved.cards)
         resolved = replace(resolved, tree=reserve_places(resolved.tree, left, used))
         resolved = reserve_cordoned(resolved, cordoned, idle, pages)
         offered = [
@@ -213,7 +213,7 @@ class PassSteps:
                 *overlaid.conflicts,
                 *cordons.sentences,
                 *((self._writer.problem,) if self._writer is not None and self._writer.problem else ()),
-                *_units_of_two(self._tracker.rows().values()),
+                *_units_of_two(self._tracker.view.rows().values()),
             ),
         )
         desired = Desired(resolved.tree, resolved.owned)
@@ -231,22 +231,22 @@ class PassSteps:
         whole = self._sharing.add_to(current, reread=reread)
         known = {provider.uuid for provider in whole if provider.inventories}
         with self._tracker.reading() as reading:
-            suspects = seen.doubted | self._tracker.doubtful()
+            suspects = seen.doubted | self._tracker.view.doubtful()
             if in_full:
                 suspects |= known
             elif reread or self._allocations.is_saved:
-                held = self._tracker.held()
+                held = self._tracker.view.held()
                 suspects |= self._allocations.used_otherwise(self._root_uuid, current, held)
             fresh = self._allocations.read(whole, suspects)
             holders = {uuid: fresh.held.get(uuid, {}) for uuid in known - fresh.kept}
             self._tracker.observe(holders, reading)
-        self._tracker.find_departed()
+        self._tracker.departures.find()
 
     def _survey(self, seen: HostView, resolved: ResolvedDescription) -> tuple[Usages, UnheldUse]:
         """What all rows need, and what of it Placement does not hold, on the host as it is described."""
         host = ProviderIndex.of(self._sharing.around(resolved.tree), self._root_uuid, resolved.ways)
         cells = HostCells.of(_layout(seen, resolved), host)
-        survey = self._tracker.survey(Place(host, resolved.units, cells))
+        survey = self._tracker.view.survey(Place(host, resolved.units, cells))
         return survey.used, UnheldUse(*survey[1:])
 
     def settle(self, this: Pass) -> Pass:
@@ -269,7 +269,7 @@ class PassSteps:
             records = HostRecords(self._tracker.claims(), self._tracker.moves(), this.exact_units)
             return follow_placement(records, held, this.leads, this.current)
 
-        rows = self._tracker.rows().values()
+        rows = self._tracker.view.rows().values()
         self._tracker.note_led(self._led(this, rows))
         consumers = {each.consumer for each in relocations(dict(chain(*(row.held.items() for row in rows))))}
         if not consumers:
@@ -512,7 +512,7 @@ class PassSteps:
         whole = self._sharing.add_to(tree, reread=False)
         layout = _layout(this.seen, this.resolved)
         with self._tracker.reading() as reading:
-            fresh = self._allocations.read(whole, self._tracker.doubtful())
+            fresh = self._allocations.read(whole, self._tracker.view.doubtful())
             offered = without_reservations(whole, this.offered_here, withheld)
             try:
                 self._tracker.refresh(
@@ -527,7 +527,7 @@ class PassSteps:
             except StateError:
                 self._allocations.forget()
                 raise
-        return {uuid: holders for uuid, holders in self._tracker.held().items() if uuid in tree}
+        return {uuid: holders for uuid, holders in self._tracker.view.held().items() if uuid in tree}
 
 
 def _check_others(this: Pass, now: ProviderTree) -> None:

@@ -139,9 +139,9 @@ class Reconciler:
     def needs_pass(self) -> bool:
         """Whether the use of devices has changed since, or what Placement does not hold of it."""
         return (
-            self._taken_back != self._tracker.taken_back()
-            or self._tracker.unheld() not in self._unheld
-            or (bool(self._use.classes) and self._use.differs(self._tracker.in_use()))
+            self._taken_back != self._tracker.placement.taken_back
+            or self._tracker.view.unheld() not in self._unheld
+            or (bool(self._use.classes) and self._use.differs(self._tracker.view.in_use()))
             or (self._seen is not None and self._seen.left_behind != self._tracker.left_behind())
             or self._cards_differ()
         )
@@ -149,7 +149,9 @@ class Reconciler:
     def _cards_differ(self) -> bool:
         """Whether cards can give something else than the last pass offers."""
         last = self._last
-        return last is not None and last.left_on_cards != self._tracker.left_on_cards(last.resolved.cards)
+        return last is not None and last.left_on_cards != self._tracker.view.left_on_cards(
+            last.resolved.cards
+        )
 
     def holds_back(self, tree: ProviderTree | None = None, *, taking: bool = True) -> str | None:
         """Why nothing may be healed, or nothing taken away, for this host now; see `Writer.holds_back`."""
@@ -342,7 +344,7 @@ class Reconciler:
             self._is_restored = self._check_home()
             self._home_checked = True
         self._check_writer(ProviderTree([replace(root, parent=None)]))
-        asked = self._tracker.pause
+        asked = self._tracker.admission.pause
         wanted = closed_traits(traits, closed=closed, paused=asked is not None and asked.schedulers)
         if wanted != traits:
             for name in sorted(wanted - traits - {STATUS_DISABLED}):
@@ -406,7 +408,7 @@ class Reconciler:
         return self._run_steps(reread, in_full)
 
     def _run_steps(self, reread: bool, in_full: bool) -> Plan | None:
-        taken_back = self._tracker.taken_back()
+        taken_back = self._tracker.placement.taken_back
         reread = reread or taken_back != self._taken_back
         seen = self._describe()
         if self._in_sync and not reread and self._is_known(seen):
@@ -419,7 +421,7 @@ class Reconciler:
         if self._is_restored:
             self._tracker.note_lost(restored=True)
             self._is_restored = False
-        seen = replace(seen, unheld=self._tracker.unheld())
+        seen = replace(seen, unheld=self._tracker.view.unheld())
         this = self._steps.settle(self._steps.resolve(seen, current))
         this = self._steps.find_desired(this)
         this = self._steps.reshape(this)
@@ -448,8 +450,8 @@ class Reconciler:
             self._driver.topology(),
         )
         doubted = frozenset(self._last.overused if self._last else ())
-        unheld, left = self._tracker.unheld(), self._tracker.left_behind()
-        in_use = self._tracker.in_use()
+        unheld, left = self._tracker.view.unheld(), self._tracker.left_behind()
+        in_use = self._tracker.view.in_use()
         return HostView(description, in_use, guests, topology, doubted, unheld, left, claimed_at)
 
     def _is_known(self, seen: HostView) -> bool:

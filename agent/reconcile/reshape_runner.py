@@ -247,7 +247,7 @@ class ReshapeRunner:
                 without_claimed(desired.moves, claimed.located),
                 held,
                 typed - claimed.located.keys(),
-                self._tracker.departed(),
+                self._tracker.view.departed(),
             ),
             *still_held(desired.back, allocated.holders),
         )

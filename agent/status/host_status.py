@@ -243,7 +243,11 @@ class AgentStatus:
 
     def status(self) -> Status:
         """How the agent is. Never raises."""
-        fault, closed, pause = self._condition.fault, self._tracker.closed_reason, self._tracker.pause
+        fault, closed, pause = (
+            self._condition.fault,
+            self._tracker.admission.closed_reason,
+            self._tracker.admission.pause,
+        )
         paused = pause is not None and closed == pause.clause  # the gate refuses then, which is a decision
         gate = GateEffect()
         if self._gate_paths is not None:
@@ -300,7 +304,7 @@ class AgentStatus:
             HealthInputs(
                 self._condition.state,
                 self._condition.fault,
-                self._tracker.closed_reason,
+                self._tracker.admission.closed_reason,
                 self._last_pass is not None and self._reconciler.guests is not None,
                 self._timer() - self._heartbeat_at,
                 self._reconciler.running_s(),
@@ -318,7 +322,7 @@ class AgentStatus:
 
     def overview(self) -> Overview:
         """The host at this moment."""
-        snapshot = self._tracker.snapshot()
+        snapshot = self._tracker.view.snapshot()
         last = self._last_pass
         return Overview(
             self._clock(),
@@ -327,7 +331,7 @@ class AgentStatus:
             pass_age_s=self._timer() - self._pass_ended,
             tree=snapshot.host.tree,
             used=snapshot.used,
-            unclaimed=total(self._tracker.unclaimed().values()),
+            unclaimed=total(self._tracker.view.unclaimed().values()),
             offered=snapshot.offered,
             guests=self._reconciler.guests or (),
             claims=snapshot.claims,

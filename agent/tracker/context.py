@@ -236,11 +236,17 @@ class PlacementState:
 
     def observe(
         self,
-        is_paused: Callable[[], bool],
+        *,
+        is_paused: Callable[[], bool] = lambda: False,
         on_unavailable: Callable[[PlacementUnavailable], None],
-        on_missing: Callable[[Collection[str]], None],
+        on_missing: Callable[[Collection[str]], None] = lambda _: None,
     ) -> None:
-        """Use these from now on; see `ResourceTracker.observe_placement`."""
+        """Use these from now on.
+
+        `is_paused` tells whether requests to Placement are paused. `on_unavailable` is called where Placement
+        did not answer and the operation is journaled, to be delivered later; `on_missing` with providers of
+        this host that another client deleted.
+        """
         self._is_paused = is_paused
         self._on_unavailable = on_unavailable
         self._on_missing = on_missing

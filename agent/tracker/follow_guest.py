@@ -110,56 +110,6 @@ def _extended(book: Book, claim: Claim, request: ClaimRequest) -> Claim:
     return replace(claim, request=request, allocations=total((claim.allocations, fit.allocations)))
 
 
-def record_use(context: TrackerContext, before: Claim, after: Claim) -> None:
-    """Replace the claim `before` by `after`, which has more of what the guest uses, in one write.
-
-    As `extend_claim`, also for the instance of a move. The caller has the consumer's turn. Raises
-    ClaimConflict where the claim has changed, Placement holds something else for it, or another consumer has
-    one of the units; PlacementError, StateError: then the claim is as it was.
-    """
-    consumer = after.consumer
-    held = context.writer.secure(consumer) or context.client.allocations_of(consumer)
-
-    def choose(book: Book) -> Claim:
-        if book.claims.get(consumer) != before or held.allocations not in (
-            before.allocations,
-            after.allocations,
-        ):
-            raise _changed(consumer)
-        _check_units(book, after, {consumer})
-        return after
-
-    waits = f"repair of {label(after.request)}", "the next audit shows it"
-    _write_grown(context, held, choose, DoubtKind.EXTEND, *waits)
-
-
-def follow_records(context: TrackerContext, records: Sequence[tuple[Claim, Claim]]) -> None:
-    """Replace each claim, the first of a pair, by the second, which has what Placement holds for it.
-
-    They may exchange units. Placement is not written. The caller has the consumers' turns. Raises
-    ClaimConflict where a claim has changed, Placement holds something else for it, or a claim that is not
-    among them has one of the units; PlacementError, StateError.
-    """
-    for _, after in records:
-        held = context.writer.secure(after.consumer) or context.client.allocations_of(after.consumer)
-        if held.allocations != after.allocations:
-            raise _changed(after.consumer)
-    consumers = {after.consumer for _, after in records}
-
-    def choose(book: Book) -> list[Claim]:
-        users: dict[tuple[str, str], str] = {}
-        for before, after in records:
-            if book.claims.get(after.consumer) != before:
-                raise _changed(after.consumer)
-            _check_units(book, after, consumers)
-            for _, name, unit in after.exact:
-                if users.setdefault((name, unit), after.consumer) != after.consumer:
-                    raise ClaimConflict(f"Two guests use the {name} {unit}: take it from one of the two.")
-        return [after for _, after in records]
-
-    context.register.step_chosen_claims(ClaimStep.FOUND, choose)
-
-
 def _check_units(book: Book, after: Claim, consumers: Collection[str]) -> None:
     """Check that the claim's units are free, or of these consumers' claims. Raises ClaimConflict."""
     for _, name, unit in after.exact:
@@ -174,21 +124,6 @@ def _check_units(book: Book, after: Claim, consumers: Collection[str]) -> None:
 
 def _changed(consumer: str) -> ClaimConflict:
     return ClaimConflict(f"The claim of {consumer} has changed: audit again.", consumer=consumer)
-
-
-def follow_guests(context: TrackerContext) -> None:
-    """Give claims the units that their guests use in place of units that did not exist; on disk, too.
-
-    A consumer with an operation under way is left for the next pass. Raises StateError.
-    """
-    register = context.register
-    consumers = register.under_lock(lambda book: [claim.consumer for claim in _with_guest_units(book)])
-    with context.turns.take_idle(consumers) as idle:
-        unmoved = {consumer for consumer in idle if register.move_of(consumer) is None}
-        register.step_chosen_claims(
-            ClaimStep.FOUND,
-            lambda book: [claim for claim in _with_guest_units(book) if claim.consumer in unmoved],
-        )
 
 
 def _with_guest_units(book: Book) -> Iterator[Claim]:
@@ -248,7 +183,12 @@ class UseFollower:
         self._reported: Mapping[str, object] = {}
 
     def follow(self, *, grow: bool) -> bool:
-        """See `ResourceTracker.follow_use`."""
+        """Compare what guests use with what they have; whether a difference came or went since the last call.
+
+        `grow`: claim what came to a guest that runs, and give back what went, each in one write. A consumer
+        in a move, or with an operation under way, is left alone; what does not fit is logged, and stays a
+        difference. Raises PlacementUnavailable, StateError.
+        """
         with self._lock:
             differing = self._compare()
             if grow and self._follow_all():
@@ -336,3 +276,71 @@ class UseFollower:
             fields=fields,
         )
         return True
+
+    # What an audit found
+
+    def record(self, before: Claim, after: Claim) -> None:
+        """Replace the claim `before` by `after`, which has more of what the guest uses, in one write.
+
+        As `extend_claim`, also for the instance of a move. The caller has the consumer's turn. Raises
+        ClaimConflict where the claim has changed, Placement holds something else for it, or another consumer
+        has one of the units; PlacementError, StateError: then the claim is as it was.
+        """
+        consumer = after.consumer
+        held = self._context.writer.secure(consumer) or self._context.client.allocations_of(consumer)
+
+        def choose(book: Book) -> Claim:
+            if book.claims.get(consumer) != before or held.allocations not in (
+                before.allocations,
+                after.allocations,
+            ):
+                raise _changed(consumer)
+            _check_units(book, after, {consumer})
+            return after
+
+        waits = f"repair of {label(after.request)}", "the next audit shows it"
+        _write_grown(self._context, held, choose, DoubtKind.EXTEND, *waits)
+
+    def follow_records(self, records: Sequence[tuple[Claim, Claim]]) -> None:
+        """Replace each claim, the first of a pair, by the second, which has what Placement holds for it.
+
+        They may exchange units. Placement is not written. The caller has the consumers' turns. Raises
+        ClaimConflict where a claim has changed, Placement holds something else for it, or a claim that is not
+        among them has one of the units; PlacementError, StateError.
+        """
+        for _, after in records:
+            held = self._context.writer.secure(after.consumer) or self._context.client.allocations_of(
+                after.consumer
+            )
+            if held.allocations != after.allocations:
+                raise _changed(after.consumer)
+        consumers = {after.consumer for _, after in records}
+
+        def choose(book: Book) -> list[Claim]:
+            users: dict[tuple[str, str], str] = {}
+            for before, after in records:
+                if book.claims.get(after.consumer) != before:
+                    raise _changed(after.consumer)
+                _check_units(book, after, consumers)
+                for _, name, unit in after.exact:
+                    if users.setdefault((name, unit), after.consumer) != after.consumer:
+                        raise ClaimConflict(f"Two guests use the {name} {unit}: take it from one of the two.")
+            return [after for _, after in records]
+
+        self._context.register.step_chosen_claims(ClaimStep.FOUND, choose)
+
+    # Units that did not exist when they were claimed
+
+    def follow_makings(self) -> None:
+        """Give claims the units that their guests use in place of units that did not exist; on disk, too.
+
+        A consumer with an operation under way is left for the next pass. Raises StateError.
+        """
+        register = self._context.register
+        consumers = register.under_lock(lambda book: [claim.consumer for claim in _with_guest_units(book)])
+        with self._context.turns.take_idle(consumers) as idle:
+            unmoved = {consumer for consumer in idle if register.move_of(consumer) is None}
+            register.step_chosen_claims(
+                ClaimStep.FOUND,
+                lambda book: [claim for claim in _with_guest_units(book) if claim.consumer in unmoved],
+            )

@@ -6,17 +6,20 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
-from agent.claims.book import Book, Reading
-from agent.claims.claim import CLAIM_TRANSITIONS, Claim, ClaimState, ClaimStep, claims_until_durable
+from agent.claims.attribution import Place
+from agent.claims.book import Book, Reading, Survey
+from agent.claims.claim import CLAIM_TRANSITIONS, Claim, ClaimState, ClaimStep, Fit, claims_until_durable
 from agent.claims.doubt import Doubt
 from agent.claims.fit import ProviderIndex
 from agent.claims.host_cells import HostCells, HostLayout
+from agent.claims.request import ClaimRequest
 from agent.claims.rows import Row
 from agent.driver import Guest
 from agent.errors import PlimsollError, StateError, StateUnknown
 from agent.moves.states import MOVE_TRANSITIONS, Move, MoveKind, MoveState, MoveStep, claims_of
 from agent.placement.client import AllocationObserver, ConsumerAllocations
 from agent.providers.caps import Caps
+from agent.providers.divided_cards import Card
 from agent.providers.resolve import OwnedProviders
 from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.laws import Relocation
@@ -79,52 +82,22 @@ class _StagedStep(NamedTuple):
     written: PendingWrite
 
 
-class Register:
-    """The lock, the book and the moves, private to this class. Any thread may call.
+class BookView:
+    """What the host's claims, moves and rows are, each answer at one moment. Any thread may call.
 
-    No request is sent while the lock is held. A function that a method takes runs under the lock: it must
-    not call the register, and must not wait.
+    It changes nothing; what it returns does not change afterwards.
     """
 
-    def __init__(self, journal: Journal, on_step: StepObserver = lambda step, kind: None) -> None:
-        """Raises StateError where the journal cannot be read."""
+    def __init__(self, book: Book, moves: dict[str, Move]) -> None:
         self._lock = threading.Lock()
-        self._journal = journal
-        self._book = Book(journal.claims().values())
-        self._moves = journal.moves()
-        self._passages = passages(journal.reshapes(done=True).values())
-        self._led: Mapping[str, Collection[Passage]] = {}
-        self._on_step = on_step
-        self._lost = journal.lost_claims()
-        self._found_on_disk = journal.found_guests()
-        self._finds_all = self._found_on_disk is None and not journal.owned().providers
-        self._book.observe_guests((), self._found_on_disk or frozenset())
-        self._book.follow_moves(self._migrations())
-
-    def _migrations(self) -> Mapping[str, str]:
-        """{instance: migration} of the moves under way."""
-        return {move.instance: move.migration for move in self._moves.values() if not move.ended}
-
-    def condition(self) -> threading.Condition:
-        """A condition of the register's lock, for `Turns`: what is pending and whose turn it is agree."""
-        return threading.Condition(self._lock)
-
-    def under_lock(self, action: Callable[[Book], T]) -> T:
-        """The result of `action`, which reads or changes the book under the lock."""
-        with self._lock:
-            return action(self._book)
-
-    # Questions
+        self._book = book
+        self._moves = moves
 
     @property
     def host(self) -> ProviderIndex:
         """The providers that serve this host; empty before the first inventory."""
         with self._lock:
             return self._book.host
-
-    def owned(self) -> OwnedProviders:
-        """What the agent has written in Placement, as of the last pass. Raises StateError."""
-        return self._journal.owned()
 
     def claims(self) -> dict[str, Claim]:
         """{consumer: claim}"""
@@ -156,30 +129,6 @@ class Register:
         with self._lock:
             return self._moves.get(migration)
 
-    def _move_of(self, consumer: str) -> Move | None:
-        for move in self._moves.values():
-            if not move.ended and consumer in (move.instance, move.migration):
-                return move
-        return None
-
-    def pending(self, is_taken: Callable[[str], bool]) -> Pending:
-        """What is to be resolved. Leaves out claims whose turn is taken, and those of moves.
-
-        `is_taken` is called under the lock.
-        """
-        with self._lock:
-            migrations = self._migrations()
-            moving = {*migrations, *migrations.values()}
-            claims = tuple(
-                claim
-                for consumer, claim in self._book.claims.items()
-                if claim.state is not ClaimState.CLAIMED and not is_taken(consumer) and consumer not in moving
-            )
-            moves = tuple(
-                move for move in self._moves.values() if not move.ended and move.state is not MoveState.BEGUN
-            )
-            return Pending(claims, moves)
-
     def snapshot(self) -> HostSnapshot:
         """The whole register at one moment.
 
@@ -204,6 +153,135 @@ class Register:
             )
         finally:
             self._lock.release()
+
+    def host_and_cells(self) -> tuple[ProviderIndex, HostCells]:
+        """The providers and the host's NUMA cells, of the same inventory."""
+        with self._lock:
+            return self._book.host, self._book.cells
+
+    def host_and_units(self) -> tuple[ProviderIndex, Units]:
+        """The providers that serve this host, and all exact units that they offer, free or not."""
+        with self._lock:
+            return self._book.host, self._book.offered
+
+    def rows(self) -> Mapping[str, Row]:
+        """{instance: row of the book}"""
+        with self._lock:
+            return self._book.rows()
+
+    def held(self) -> Held:
+        """What Placement holds on the providers that serve this host, as read last or written since."""
+        with self._lock:
+            return self._book.held()
+
+    def in_use(self) -> Usages:
+        """{provider uuid: {class: in use by all consumers}}"""
+        with self._lock:
+            return {uuid: dict(amounts) for uuid, amounts in self._book.used.items()}
+
+    def fit(self, request: ClaimRequest) -> Fit:
+        """Where the request fits, as if its consumer held nothing."""
+        with self._lock:
+            return self._book.fit(request)
+
+    def survey(self, place: Place) -> Survey:
+        """What all rows need, and what of it Placement does not hold, on a host with these providers."""
+        with self._lock:
+            return self._book.survey(place)
+
+    def unclaimed(self) -> Mapping[str, Usages]:
+        """{instance: {provider: {class: amount}}} that guests use, and that is neither held nor claimed."""
+        with self._lock:
+            return self._book.unclaimed()
+
+    def unheld(self) -> Mapping[str, Usages]:
+        """{instance: {provider: {class: amount}}} that is claimed or used, and not held in Placement."""
+        with self._lock:
+            return self._book.unheld()
+
+    def departed(self) -> Mapping[str, Collection[str]]:
+        """{instance on another host: the consumers that may hold its place here}; see `Departures`."""
+        with self._lock:
+            return self._book.departed()
+
+    def doubtful(self) -> frozenset[str]:
+        """The providers of which the last refresh contradicted what the agent wrote: read them again."""
+        with self._lock:
+            return self._book.doubtful
+
+    def found_guests(self) -> frozenset[str]:
+        """The guests that were here before the state directory, and that nothing is claimed for yet."""
+        with self._lock:
+            return self._book.place.found
+
+    def left_on_cards(self, cards: Mapping[str, Card]) -> Usages:
+        """{provider uuid: {class: number}} that these cards can still give beside what consumers have."""
+        if not cards:
+            return {}
+        with self._lock:
+            return self._book.left_on_cards(cards)
+
+    def _move_of(self, consumer: str) -> Move | None:
+        for move in self._moves.values():
+            if not move.ended and consumer in (move.instance, move.migration):
+                return move
+        return None
+
+
+class Register(BookView):
+    """The lock, the book and the moves, private to this module. Any thread may call.
+
+    No request is sent while the lock is held. A function that a method takes runs under the lock: it must
+    not call the register, and must not wait.
+    """
+
+    def __init__(self, journal: Journal, on_step: StepObserver = lambda step, kind: None) -> None:
+        """Raises StateError where the journal cannot be read."""
+        super().__init__(Book(journal.claims().values()), journal.moves())
+        self._journal = journal
+        self._passages = passages(journal.reshapes(done=True).values())
+        self._led: Mapping[str, Collection[Passage]] = {}
+        self._on_step = on_step
+        self._lost = journal.lost_claims()
+        self._found_on_disk = journal.found_guests()
+        self._finds_all = self._found_on_disk is None and not journal.owned().providers
+        self._book.observe_guests((), self._found_on_disk or frozenset())
+        self._book.follow_moves(self._migrations())
+
+    def _migrations(self) -> Mapping[str, str]:
+        """{instance: migration} of the moves under way."""
+        return {move.instance: move.migration for move in self._moves.values() if not move.ended}
+
+    def condition(self) -> threading.Condition:
+        """A condition of the register's lock, for `Turns`: what is pending and whose turn it is agree."""
+        return threading.Condition(self._lock)
+
+    def under_lock(self, action: Callable[[Book], T]) -> T:
+        """The result of `action`, which reads or changes the book under the lock."""
+        with self._lock:
+            return action(self._book)
+
+    def owned(self) -> OwnedProviders:
+        """What the agent has written in Placement, as of the last pass. Raises StateError."""
+        return self._journal.owned()
+
+    def pending(self, is_taken: Callable[[str], bool]) -> Pending:
+        """What is to be resolved. Leaves out claims whose turn is taken, and those of moves.
+
+        `is_taken` is called under the lock.
+        """
+        with self._lock:
+            migrations = self._migrations()
+            moving = {*migrations, *migrations.values()}
+            claims = tuple(
+                claim
+                for consumer, claim in self._book.claims.items()
+                if claim.state is not ClaimState.CLAIMED and not is_taken(consumer) and consumer not in moving
+            )
+            moves = tuple(
+                move for move in self._moves.values() if not move.ended and move.state is not MoveState.BEGUN
+            )
+            return Pending(claims, moves)
 
     # What Placement and the driver report
 
@@ -302,11 +380,6 @@ class Register:
             self._journal.remember_lost_claims(lost)
             self._lost = lost
         return lost
-
-    def found_guests(self) -> frozenset[str]:
-        """The guests that were here before the state directory, and that nothing is claimed for yet."""
-        with self._lock:
-            return self._book.place.found
 
     def expect(self, consumer: str, guest: Guest | None) -> None:
         """Count the memory of a guest that is about to start; None: it does not start."""

@@ -8,11 +8,11 @@ the same claim waits and gets the same answer; another claim for the consumer is
     with tracker.claim(request) as handle:  # released again if the block raises
         start_the_guest(handle.claim.units)
 
-Claims in doubt, releases and ends of moves that wait for Placement are delivered later (`Delivery`).
+Claims in doubt, releases and ends of moves that wait for Placement are delivered later.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -21,17 +21,15 @@ from typing import Self
 
 from agent import log
 from agent.backoff import Backoff
-from agent.claims.attribution import Place
-from agent.claims.book import Reading, Survey
+from agent.claims.book import Reading
 from agent.claims.capacity import Capacity, Defrag, capacity, defrag
 from agent.claims.choice import Strategy
 from agent.claims.claim import UNRESTRICTED, Claim, Fit, Restriction
 from agent.claims.doubt import DoubtKind
-from agent.claims.fit import ProviderIndex, check_placeable
-from agent.claims.host_cells import HostCells, HostLayout
+from agent.claims.fit import check_placeable
+from agent.claims.host_cells import HostLayout
 from agent.claims.pci_alias import Aliases, with_device_groups, without_device_groups
 from agent.claims.request import ClaimRequest
-from agent.claims.rows import Row
 from agent.driver import Guest
 from agent.errors import (
     PlacementConflict,
@@ -45,22 +43,27 @@ from agent.moves.circumstances import Circumstances
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, moving_conflict
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.providers.caps import Caps
-from agent.providers.divided_cards import Card
 from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.laws import Relocation
 from agent.reshape.receipt import Receipt
 from agent.reshape.relocate import Passage
-from agent.shapes import Allocations, Held, Units, Usages
+from agent.shapes import Allocations, Held, Units
 from agent.state.journal import Journal
 from agent.state.operators import Pause
 from agent.tracker.claims import Admitted, ClaimOperations, GuestDemand, StartDecision
 from agent.tracker.context import Admission, PlacementState, SeenGuests, TrackerContext, Turns
 from agent.tracker.cordons import Cordons
-from agent.tracker.follow_guest import UseFollower, follow_guests, follow_records, record_use
+from agent.tracker.follow_guest import UseFollower
 from agent.tracker.follow_moves import Departures, MigrationLinker
 from agent.tracker.guarded_write import Doubts, GuardedWriter, checked
 from agent.tracker.moves import MoveOperations
-from agent.tracker.register import ClaimAndMove, HeldColumn, HostSnapshot, Pending, Register, StepObserver
+from agent.tracker.register import (
+    BookView,
+    HeldColumn,
+    Pending,
+    Register,
+    StepObserver,
+)
 from agent.tree import ProviderTree
 
 LOG = log.get(__name__)
@@ -122,103 +125,6 @@ class MoveHandle(UndoneOnError):
         self.move = move
 
 
-class Delivery:
-    """Delivers pending work. Any thread may call.
-
-    Placement may fail to answer for a single consumer only. That consumer goes last, with a back-off of its
-    own, and does not close the host's claims.
-    """
-
-    def __init__(
-        self,
-        context: TrackerContext,
-        claims: ClaimOperations,
-        moves: MoveOperations,
-        doubts: Doubts,
-        backoff: Backoff,
-    ) -> None:
-        self._context = context
-        self._claims = claims
-        self._moves = moves
-        self._doubts = doubts
-        self._backoff = backoff
-        self._unanswered: frozenset[str] = frozenset()
-
-    @property
-    def pending(self) -> int:
-        """The number of claims, moves and doubts to be resolved, those not due yet included."""
-        pending = self._context.register.pending(self._context.turns.is_taken)
-        return len(pending.claims) + len(pending.moves) + len(self._doubted(pending))
-
-    def deliver(self, limit: int | None) -> int:
-        """See `ResourceTracker.deliver`."""
-        delivered, one_unanswered = 0, False
-        for consumer, deliver in self._due(limit):
-            try:
-                delivered += deliver()
-            except PlacementUnavailable as error:
-                self._unanswered |= {consumer}
-                if one_unanswered or not _may_be_alone(error):
-                    self._backoff.succeeded()  # the host as a whole backs off instead
-                    self._context.placement.report_unavailable(error)
-                    return delivered
-                one_unanswered = True
-                LOG.warning("%s goes last: %s", consumer, error.message, fields={"consumer": consumer})
-            except (PlacementError, Refused) as error:
-                LOG.error("Pending: %s", error.message, fields={"consumer": consumer})
-            else:
-                self._unanswered -= {consumer}
-        if one_unanswered:
-            self._backoff.failed(busy=True)
-        elif not self._unanswered:
-            self._backoff.succeeded()
-        return delivered
-
-    def watch(self) -> int:
-        """See `ResourceTracker.watch_doubts`."""
-        came = 0
-        for consumer in self._context.writer.watched():
-            try:
-                came += self._claims.watch(consumer)
-            except PlacementUnavailable as error:
-                if not _may_be_alone(error):
-                    raise
-                LOG.warning("%s is looked at again later: %s", consumer, error.message)
-            except (PlacementError, Refused) as error:
-                LOG.error("A late write of %s: %s", consumer, error.message, fields={"consumer": consumer})
-        return came
-
-    def _due(self, limit: int | None) -> list[Work]:
-        """At most `limit` moves, claims, doubts; at the end the unanswered, if their back-off is over."""
-        pending = self._context.register.pending(self._context.turns.is_taken)
-        moves: list[Work] = [
-            (move.instance, partial(self._moves.deliver, move.migration)) for move in pending.moves
-        ]
-        claims: list[Work] = [
-            (claim.consumer, partial(self._claims.deliver, claim.consumer)) for claim in pending.claims
-        ]
-        doubts: list[Work] = [
-            (consumer, partial(self._claims.end_doubts, consumer)) for consumer in self._doubted(pending)
-        ]
-        self._unanswered &= {consumer for consumer, _ in (*moves, *claims, *doubts)}
-        too_soon = self._unanswered if self._backoff.left_s() > 0 else frozenset[str]()
-        due: list[Work] = []
-        for kind in (moves, claims, doubts):
-            in_time = [work for work in kind if work[0] not in too_soon]
-            due += self._unanswered_last(in_time)[:limit]
-        return self._unanswered_last(due)
-
-    def _doubted(self, pending: Pending) -> list[str]:
-        """The consumers in doubt that no pending claim or move resolves: of each doubt, its guard."""
-        resolved = {claim.consumer for claim in pending.claims}
-        resolved.update(consumer for move in pending.moves for consumer in (move.instance, move.migration))
-        doubts = [doubt for doubt in self._doubts.open() if resolved.isdisjoint(doubt.consumers)]
-        return list(dict.fromkeys(doubt.guard.consumer for doubt in doubts))
-
-    def _unanswered_last(self, work: list[Work]) -> list[Work]:
-        return sorted(work, key=lambda item: item[0] in self._unanswered)
-
-
 def _may_be_alone(error: PlacementUnavailable) -> bool:
     """Whether Placement may answer for other consumers: it is there, and asked for no pause."""
     return bool(error.details.get("busy")) and "retry_after" not in error.details
@@ -227,7 +133,7 @@ def _may_be_alone(error: PlacementUnavailable) -> bool:
 class ResourceTracker:
     """Answers what is claimed, and changes it. Any thread may call; nothing blocks without a bound.
 
-    Claims are closed at first: they open after `refresh` has entered the host's inventory, with `open`.
+    Claims are closed at first: `admission` opens them after `refresh` has entered the host's inventory.
     """
 
     def __init__(
@@ -245,70 +151,48 @@ class ResourceTracker:
 
         Raises StateError where the journal cannot be read.
         """
-        age_s = age_s or (lambda stamp: clock() - stamp)
         register = Register(journal, on_step)
-        admission = Admission(WAITING_FOR_INVENTORY, lambda: register.unknown_reason, journal.pause())
         self._journal = journal
-        self._cordons = Cordons(journal, register)
-        self._doubts = Doubts(journal, clock, register.enter_doubts, age_s)
+        self._register = register
+        self.view: BookView = register
+        """What is claimed, held and used, and which moves there are."""
+        self.age_s = age_s or (lambda stamp: clock() - stamp)
+        """How long ago a claim or a move with this stamp was made, even if the wall clock was set since."""
+        self.admission = Admission(WAITING_FOR_INVENTORY, lambda: register.unknown_reason, journal.pause())
+        """Whether new claims and moves are accepted; releases and claims in flight go on."""
+        self.placement = PlacementState()
+        """Whether Placement may be asked, and who learns that it did not answer."""
+        self.guests = SeenGuests()
+        """The guests on this host, as `see_guests` entered them."""
+        self.turns = Turns(register.condition(), turn_wait_s, self.admission.check)
+        """Runs a block as the only operation on a consumer."""
+        self.cordons = Cordons(journal, register)
+        """The host's devices, and which of them an operator has cordoned."""
+        self._doubts = Doubts(journal, clock, register.enter_doubts, self.age_s)
         self._context = TrackerContext(
             register,
             client,
             GuardedWriter(client, self._doubts),
-            Turns(register.condition(), turn_wait_s, admission.check),
+            self.turns,
             clock,
-            age_s,
-            SeenGuests(),
-            PlacementState(),
-            admission,
+            self.age_s,
+            self.guests,
+            self.placement,
+            self.admission,
         )
-        self._register = register
         client.observer = HeldColumn(register)
         linker = MigrationLinker(self._context)
-        self._departures = Departures(self._context)
+        self.departures = Departures(self._context)
+        """Which instances live elsewhere while their place here is claimed or used."""
+        self.use = UseFollower(self._context)
+        """Claims that follow what their guests use."""
         self._claims = ClaimOperations(self._context, linker)
         self._moves = MoveOperations(self._context, linker)
-        self._follower = UseFollower(self._context)
-        self._delivery = Delivery(
-            self._context, self._claims, self._moves, self._doubts, Backoff(clock=monotonic)
-        )
+        self._unanswered: frozenset[str] = frozenset()
+        """The consumers that Placement did not answer for when their pending work was delivered."""
+        self._backoff = Backoff(clock=monotonic)
 
-    def age_s(self, stamp: float) -> float:
-        """How long ago a claim or a move with this stamp was made, even if the wall clock was set since."""
-        return self._context.age_s(stamp)
-
-    # Whether Placement may be asked, and whether claims are open
-
-    def observe_placement(
-        self,
-        *,
-        is_paused: Callable[[], bool] = lambda: False,
-        on_unavailable: Callable[[PlacementUnavailable], None],
-        on_missing: Callable[[Collection[str]], None] = lambda _: None,
-    ) -> None:
-        """Register what tells whether requests to Placement are paused, and what handles its silence.
-
-        `on_unavailable` is called where Placement did not answer and the operation is journaled, to be
-        delivered later. `on_missing` is called with providers of this host that another client deleted.
-        """
-        self._context.placement.observe(is_paused, on_unavailable, on_missing)
-
-    def is_placement_paused(self) -> bool:
-        """Whether Placement failed and the agent must send it no request yet."""
-        return self._context.placement.is_paused()
-
-    def open(self) -> None:
-        """Accept claims from now on."""
-        self._context.admission.open()
-
-    def close(self, reason: str) -> None:
-        """Refuse new claims and moves with this reason; releases and claims in flight go on."""
-        self._context.admission.close(reason)
-
-    @property
-    def pause(self) -> Pause | None:
-        """The operator's pause, None while there is none."""
-        return self._context.admission.pause
+    # The operator's pause, and a disk that did not answer
 
     def set_pause(self, pause: Pause | None) -> None:
         """Take no new claims and moves until the pause ends; None ends it. Kept over restarts.
@@ -316,17 +200,7 @@ class ResourceTracker:
         Raises StateError: then nothing is changed.
         """
         self._journal.remember_pause(pause)
-        self._context.admission.pause = pause
-
-    @property
-    def cordons(self) -> Cordons:
-        """The host's devices, and which of them an operator has cordoned."""
-        return self._cordons
-
-    @property
-    def closed_reason(self) -> str | None:
-        """Why claims are closed, None while they are open."""
-        return self._context.admission.closed_reason
+        self.admission.pause = pause
 
     def read_back(self) -> bool:
         """After a journal write whose outcome was unknown: continue with what is on disk.
@@ -336,8 +210,8 @@ class ResourceTracker:
         """
         if not self._journal.unknown_writes():
             return False
-        self._cordons.read_back()
-        self._context.admission.pause = self._journal.pause()
+        self.cordons.read_back()
+        self.admission.pause = self._journal.pause()
         self._register.read_back()
         return True
 
@@ -361,81 +235,29 @@ class ResourceTracker:
         pinned CPUs or pages can be placed. `caps` are the settings' that `tree` is within. Raises StateError.
         """
         self._register.refresh(tree, held, units, layout, kept, reading, caps or {})
-        self._cordons.withhold()
-        follow_guests(self._context)
+        self.cordons.withhold()
+        self.use.follow_makings()
 
     def reading(self) -> AbstractContextManager[Reading]:
         """Read Placement in the block, and enter the result with `refresh`."""
         return self._register.reading()
 
-    def left_on_cards(self, cards: Mapping[str, Card]) -> Usages:
-        """{provider uuid: {class: number}} that these cards can still give beside what consumers have."""
-        return self._register.under_lock(lambda book: book.left_on_cards(cards)) if cards else {}
-
-    def doubtful(self) -> frozenset[str]:
-        """The providers of which the last refresh contradicted what the agent wrote: read them again."""
-        return self._register.under_lock(lambda book: book.doubtful)
-
-    def held(self) -> Held:
-        """What Placement holds on the providers that serve this host, as read last or written since."""
-        return self._register.under_lock(lambda book: book.held())
-
-    def rows(self) -> Mapping[str, Row]:
-        """{instance: row of the book}, at one moment."""
-        return self._register.under_lock(lambda book: book.rows())
-
     def observe(self, held: Held, reading: Reading) -> None:
         """Enter the allocations on some providers, read since `reading` began."""
         self._register.observe(held, reading)
 
-    def survey(self, place: Place) -> Survey:
-        """What all rows need, and what of it Placement does not hold, on a host with these providers."""
-        return self._register.under_lock(lambda book: book.survey(place))
-
-    def taken_back(self) -> int:
-        """How often reserved inventory was taken back: a pass that finds a change reads Placement again."""
-        return self._context.placement.taken_back
-
-    def unclaimed(self) -> Mapping[str, Usages]:
-        """{instance: {provider: {class: amount}}} that guests use, and that is neither held nor claimed."""
-        return self._register.under_lock(lambda book: book.unclaimed())
-
-    def unheld(self) -> Mapping[str, Usages]:
-        """{instance: {provider: {class: amount}}} that is claimed or used, and not held in Placement."""
-        return self._register.under_lock(lambda book: book.unheld())
-
     def left_behind(self) -> frozenset[str]:
         """The guests among those with something `unheld` whose instances are on other hosts now."""
-        return self.circumstances().moved_away & self.unheld().keys()
-
-    def find_departed(self) -> None:
-        """Ask Placement where the instances are of which something is `unheld`, if that may be elsewhere.
-
-        What the migration of such an instance holds here is not reserved a second time. Raises
-        PlacementError.
-        """
-        self._departures.find()
-
-    def departed(self) -> Mapping[str, Collection[str]]:
-        """{instance on another host: the consumers that may hold its place here}; see `find_departed`."""
-        return self._register.under_lock(lambda book: book.departed())
+        return self.circumstances().moved_away & self._register.unheld().keys()
 
     def see_guests(self, guests: Collection[Guest]) -> None:
         """Enter the guests on this host: the exact units that they use go to no other consumer."""
-        self._context.guests.replace(guests)
+        self.guests.replace(guests)
         self._register.enter_guests(guests)
-
-    def found_guests(self) -> frozenset[str]:
-        """The guests that were here before the state directory, and that nothing is claimed for yet."""
-        return self._register.found_guests()
 
     def note_lost(self, *, restored: bool = False) -> frozenset[str]:
         """The claims that a restored database of Placement does not have; see `Register.note_lost`."""
         return self._register.note_lost(restored=restored)
-
-    def forget_guest(self, consumer: str) -> None:
-        """Take the consumer's guest for gone, until the driver reports it again."""
-        self._context.guests.forget(consumer)
 
     # Questions
 
@@ -451,29 +273,6 @@ class ResourceTracker:
         """The consumer's claim."""
         return self._register.claim_of(consumer)
 
-    def claim_and_move_of(self, consumer: str) -> ClaimAndMove:
-        """The consumer's claim and its unfinished move, at one moment."""
-        return self._register.claim_and_move_of(consumer)
-
-    def snapshot(self) -> HostSnapshot:
-        """All claims, moves and amounts in use, at one moment.
-
-        Raises StateError where the tracker's lock is not free in time.
-        """
-        return self._register.snapshot()
-
-    def host(self) -> ProviderIndex:
-        """The providers that serve this host; empty before the first inventory."""
-        return self._register.host
-
-    def host_and_cells(self) -> tuple[ProviderIndex, HostCells]:
-        """The providers and the host's NUMA cells, of the same inventory."""
-        return self._register.under_lock(lambda book: (book.host, book.cells))
-
-    def host_and_units(self) -> tuple[ProviderIndex, Units]:
-        """The providers that serve this host, and all exact units that they offer, free or not."""
-        return self._register.under_lock(lambda book: (book.host, book.offered))
-
     def circumstances(self) -> Circumstances:
         """What is there beside the records of moves."""
         holders = self._register.under_lock(
@@ -484,23 +283,13 @@ class ResourceTracker:
         leaving = {
             move.instance for move in self._register.moves().values() if move.state is MoveState.LEAVING
         }
-        guests = self._context.guests
+        guests = self.guests
         return Circumstances(
             guests.uuids,
             guests.moved_away | (guests.uuids & leaving),
             holders if self._register.host.root is not None else None,
-            self.is_placement_paused(),
+            self.placement.is_paused(),
         )
-
-    def in_use(self) -> Usages:
-        """{provider uuid: {class: in use by all consumers}}"""
-        return self._register.under_lock(
-            lambda book: {uuid: dict(amounts) for uuid, amounts in book.used.items()}
-        )
-
-    def fit(self, request: ClaimRequest) -> Fit:
-        """Where the request fits, as if its consumer held nothing."""
-        return self._register.under_lock(lambda book: book.fit(request))
 
     def explain(self, request: ClaimRequest, restriction: Restriction = UNRESTRICTED) -> Fit:
         """What `claim` would do, without a request to Placement. Also answers while claims are closed.
@@ -615,30 +404,6 @@ class ResourceTracker:
             )
         return replace(write, generation=secured.generation)
 
-    def record_use(self, before: Claim, after: Claim) -> None:
-        """Replace the claim `before` by `after`, which has what its guest uses, in one write to Placement.
-
-        The caller has the consumer's turn. Raises ClaimConflict, PlacementError, StateError: then the claim
-        is as it was.
-        """
-        record_use(self._context, before, after)
-
-    def follow_records(self, records: Sequence[tuple[Claim, Claim]]) -> None:
-        """Replace each claim, the first of a pair, by the second: what Placement holds and its guest uses.
-
-        The caller has the turns of the consumers. Raises ClaimConflict, PlacementError, StateError.
-        """
-        follow_records(self._context, records)
-
-    def follow_use(self, *, grow: bool) -> bool:
-        """Compare what guests use with what they have; whether a difference came or went since the last call.
-
-        `grow`: claim what came to a guest that runs, and give back what went, each in one write. A consumer
-        in a move, or with an operation under way, is left alone; what does not fit is logged, and stays a
-        difference. Raises PlacementUnavailable, StateError.
-        """
-        return self._follower.follow(grow=grow)
-
     # What the gate asks
 
     def admit(self, consumer: str, decide: StartDecision) -> Admitted:
@@ -708,7 +473,8 @@ class ResourceTracker:
     @property
     def pending(self) -> int:
         """How many releases, claims in doubt and ends of moves wait for Placement, or for a guest to go."""
-        return self._delivery.pending
+        pending = self._register.pending(self.turns.is_taken)
+        return len(pending.claims) + len(pending.moves) + len(self._doubted(pending))
 
     def recover(self, guests: Collection[Guest] | None = None) -> int:
         """After a start: finish the intents whose guests run, undo the others, deliver the releases.
@@ -723,10 +489,79 @@ class ResourceTracker:
     def deliver(self, limit: int | None = DELIVERED_MAX) -> int:
         """Resolve pending work, at most `limit` claims and `limit` moves; returns how many.
 
-        Stops where Placement is away; a single consumer that Placement does not answer for goes last. What
-        Placement refuses is logged, and stays pending. Raises StateError.
+        Stops where Placement is away. It may fail to answer for a single consumer only: that one goes last,
+        with a back-off of its own, and does not close the host's claims. What Placement refuses is logged,
+        and stays pending. Raises StateError.
         """
-        return self._delivery.deliver(limit)
+        delivered, one_unanswered = 0, False
+        for consumer, deliver in self._due(limit):
+            try:
+                delivered += deliver()
+            except PlacementUnavailable as error:
+                self._unanswered |= {consumer}
+                if one_unanswered or not _may_be_alone(error):
+                    self._backoff.succeeded()  # the host as a whole backs off instead
+                    self.placement.report_unavailable(error)
+                    return delivered
+                one_unanswered = True
+                LOG.warning("%s goes last: %s", consumer, error.message, fields={"consumer": consumer})
+            except (PlacementError, Refused) as error:
+                LOG.error("Pending: %s", error.message, fields={"consumer": consumer})
+            else:
+                self._unanswered -= {consumer}
+        if one_unanswered:
+            self._backoff.failed(busy=True)
+        elif not self._unanswered:
+            self._backoff.succeeded()
+        return delivered
+
+    def _due(self, limit: int | None) -> list[Work]:
+        """At most `limit` moves, claims, doubts; at the end the unanswered, if their back-off is over."""
+        pending = self._register.pending(self.turns.is_taken)
+        moves: list[Work] = [
+            (move.instance, partial(self._moves.deliver, move.migration)) for move in pending.moves
+        ]
+        claims: list[Work] = [
+            (claim.consumer, partial(self._claims.deliver, claim.consumer)) for claim in pending.claims
+        ]
+        doubts: list[Work] = [
+            (consumer, partial(self._claims.end_doubts, consumer)) for consumer in self._doubted(pending)
+        ]
+        self._unanswered &= {consumer for consumer, _ in (*moves, *claims, *doubts)}
+        too_soon = self._unanswered if self._backoff.left_s() > 0 else frozenset[str]()
+        due: list[Work] = []
+        for kind in (moves, claims, doubts):
+            in_time = [work for work in kind if work[0] not in too_soon]
+            due += self._unanswered_last(in_time)[:limit]
+        return self._unanswered_last(due)
+
+    def _doubted(self, pending: Pending) -> list[str]:
+        """The consumers in doubt that no pending claim or move resolves: of each doubt, its guard."""
+        resolved = {claim.consumer for claim in pending.claims}
+        resolved.update(consumer for move in pending.moves for consumer in (move.instance, move.migration))
+        doubts = [doubt for doubt in self._doubts.open() if resolved.isdisjoint(doubt.consumers)]
+        return list(dict.fromkeys(doubt.guard.consumer for doubt in doubts))
+
+    def _unanswered_last(self, work: list[Work]) -> list[Work]:
+        return sorted(work, key=lambda item: item[0] in self._unanswered)
+
+    def watch_doubts(self) -> int:
+        """Look again at the abandoned first writes that may still be executed; returns how many were.
+
+        Another client may have deleted a consumer that barred its first write; what came late is released.
+        One request for each, mostly. Raises PlacementUnavailable, StateError.
+        """
+        came = 0
+        for consumer in self._context.writer.watched():
+            try:
+                came += self._claims.watch(consumer)
+            except PlacementUnavailable as error:
+                if not _may_be_alone(error):
+                    raise
+                LOG.warning("%s is looked at again later: %s", consumer, error.message)
+            except (PlacementError, Refused) as error:
+                LOG.error("A late write of %s: %s", consumer, error.message, fields={"consumer": consumer})
+        return came
 
     def whereabouts(self) -> Mapping[str, tuple[Allocations, ...]]:
         """{consumer of a claim: the other allocations that its place may be by now, after reshapes}."""
@@ -741,23 +576,7 @@ class ResourceTracker:
         """The consumers of which the agent is finding out what became of a write, a minute at most."""
         return self._context.writer.settling()
 
-    def watch_doubts(self) -> int:
-        """Look again at the abandoned first writes that may still be executed; returns how many were.
-
-        Another client may have deleted a consumer that barred its first write; what came late is released.
-        One request for each, mostly. Raises PlacementUnavailable, StateError.
-        """
-        return self._delivery.watch()
-
     # Turns and reshapes
-
-    def turn(self, consumer: str) -> AbstractContextManager[None]:
-        """Run a block as the only operation on the consumer. Raises ClaimConflict."""
-        return self._context.turns.take(consumer)
-
-    def turns(self, first: str, second: str) -> AbstractContextManager[None]:
-        """Run a block as the only operation on both consumers. Raises ClaimConflict."""
-        return self._context.turns.take_both(first, second)
 
     @contextmanager
     def turns_on(
@@ -774,7 +593,7 @@ class ResourceTracker:
         }
         with ExitStack() as turns:
             for consumer in sorted(affected):
-                turns.enter_context(self._context.turns.take(consumer))
+                turns.enter_context(self.turns.take(consumer))
             yield frozenset(affected)
 
     def relocate(self, receipt: Receipt, exact: ExactUnits) -> None:

@@ -88,7 +88,7 @@ class Agent:
         self._open()
         self.journal.remember_host(uuid_of(name))
         self.refresh()
-        self.tracker.open()
+        self.tracker.admission.open()
 
     def _open(self) -> None:
         self.raw = PlacementClient(self._transport)
@@ -145,7 +145,7 @@ class Agent:
         self.tracker.recover(self.running())
         self.refresh()
         self.tracker.follow_moves()
-        self.tracker.open()
+        self.tracker.admission.open()
 
     def move(self, migration: str = MIGRATION) -> Move | None:
         return self.tracker.moves().get(migration)

@@ -101,7 +101,7 @@ class NumaHost:
         self.reconciler = Reconciler(self.driver, client, self.tracker, journal, root)
         self.look()
         self.tracker.recover(self.driver.guests())
-        self.tracker.open()
+        self.tracker.admission.open()
 
     def look(self, *, verify: bool = False) -> None:
         report = self.reconciler.verify("a test") if verify else self.reconciler.reconcile("a test")
@@ -149,7 +149,7 @@ class NumaHost:
         for each in tree:
             usages = self.raw.provider_usages(each.uuid)
             assert all(usages[name] <= inventory.capacity for name, inventory in each.inventories.items())
-        host, cells = self.tracker.host_and_cells()
+        host, cells = self.tracker.view.host_and_cells()
         for consumer, claim in claims.items():
             if claim.state is not ClaimState.CLAIMED:
                 continue

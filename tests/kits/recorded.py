@@ -158,7 +158,7 @@ class Stage:
     def hold_on(self, consumer: str, placed: dict[str, dict[str, int]], kind: str = "INSTANCE") -> None:
         """As if Placement had held it before the guest ran: what is reserved for it goes back first."""
         context = self.world.tracker._context
-        reserved = self.world.tracker.unheld().get(consumer, {})
+        reserved = self.world.tracker.view.unheld().get(consumer, {})
         for uuid, (generation, inventories) in context._without_reserved(consumer, reserved).items():
             self.world.raw.put_inventories(uuid, generation, inventories)
             context.placement.report_taken_back()

@@ -132,7 +132,7 @@ class World:
     def again(self) -> PassReport:
         report = self.reconciler.verify("a test")
         if report.error is None:
-            self.tracker.open()
+            self.tracker.admission.open()
         return report
 
     def ask(self, undo: str | None = None) -> tuple[Receipt, ...]:

@@ -105,7 +105,7 @@ class Node:
         assert report.error is None, report.error
         assert (report.pending is not None) == pending, report.pending
         self.tracker.recover(self.driver.guests())
-        self.tracker.open()
+        self.tracker.admission.open()
         self.tracker.follow_moves()
         return report.pending.message if report.pending else ""
 

@@ -157,7 +157,7 @@ class Kit:
             self._create(each)
         self.journal.remember_host(uuid_of("host"))
         self.refresh()
-        self.tracker.open()
+        self.tracker.admission.open()
 
     @classmethod
     def after_kill(cls, directory: Path, providers: tuple[Provider, ...], placement: Placement) -> Self:

@@ -299,7 +299,7 @@ def test_an_observation_has_all_three_sources_and_writes_nothing(
         assert observation.claims[held.consumer] == held
         assert observation.allocations_here(held.consumer) == observation.own_part(held.allocations)
         assert observation.offered == UNITS and observation.devices == DEVICES
-        assert observation.cells == kit.tracker.host_and_cells()[1]
+        assert observation.cells == kit.tracker.view.host_and_cells()[1]
         assert 0 <= observation.ages[held.consumer] < 60
 
 
@@ -325,7 +325,7 @@ def test_a_row_is_not_judged_while_an_operation_on_it_is_under_way(
         observation = reader.observe()
         assert [finding.kind for finding in reader.judge_row(observation, held.consumer)] == ["uses more"]
         kit.tracker._context.turns.wait_s = 0.0
-        with kit.tracker.turn(held.consumer):
+        with kit.tracker.turns.take(held.consumer):
             assert reader.judge_row(observation, held.consumer) == ()
 
 
@@ -338,7 +338,7 @@ def test_a_consumer_with_an_operation_under_way_is_not_judged(tmp_path: Path, pl
         finding = reader.judge_consumer(observation, held.consumer)
         assert finding is not None and finding.kind == "leaked claim"
         kit.tracker._context.turns.wait_s = 0.0
-        with kit.tracker.turn(held.consumer):
+        with kit.tracker.turns.take(held.consumer):
             assert reader.judge_consumer(observation, held.consumer) is None
             assert reader.judge_consumer_alone(observation, held.consumer) == finding
 
@@ -429,7 +429,7 @@ def test_a_claim_whose_record_was_lost_is_recorded_anew(audited: Audited) -> Non
     audited.kit.restart()
     audited.kit.tracker.see_guests(audited.guests)
     audited.kit.refresh()
-    audited.kit.tracker.open()
+    audited.kit.tracker.admission.open()
     audited = audited.anew()
     assert audited.kinds() == [("unclaimed instance", held.consumer)]
     assert audited.heal().healed == {0}

@@ -136,7 +136,7 @@ def test_an_agent_that_was_killed_on_a_full_disk_releases_after_its_start(disk: 
             assert process.returncode == -signal.SIGKILL
             with Kit.after_kill(disk, MANY, Embedded(disk)) as kit:
                 kit.refresh()
-                kit.tracker.open()
+                kit.tracker.admission.open()
                 kit.tracker.recover([])
                 left = list(kit.tracker.claims())
                 assert len(left) >= 50
@@ -163,14 +163,14 @@ def test_releases_go_through_reads_are_answered_and_a_closed_agent_starts(disk: 
             assert len(kit.placed_all()) == 20 and kit.journal.history()
             kit.restart()
             kit.refresh()
-            kit.tracker.open()
+            kit.tracker.admission.open()
             kit.tracker.recover([])
             for consumer in consumers[20:]:
                 kit.tracker.release(consumer)
             assert kit.placed_all() == {} and kit.tracker.claims() == {}
             kit.restart()
         kit.refresh()
-        kit.tracker.open()
+        kit.tracker.admission.open()
         kit.journal._file._ballast_tried_at = 0.0
         kit.tap.inner._core._store.file._ballast_tried_at = 0.0  # type: ignore[attr-defined]
         kit.tracker.claim(request(VCPU=1, MEMORY_MB=512))

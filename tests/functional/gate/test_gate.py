@@ -145,7 +145,7 @@ def test_libvirt_that_sends_nothing_is_not_waited_for_either(host: GatedHost) ->
 def test_while_claims_are_closed_the_agent_has_not_decided(host: GatedHost) -> None:
     known = str(uuid4())
     host.allowed("prepare", "begin", domain(known))
-    host.world.agent._tracker.close("an operator works on this host")
+    host.world.agent._tracker.admission.close("an operator works on this host")
     host.allowed("prepare", "begin", domain(str(uuid4())))
     host.configure("unanswered = refuse\n")
     assert "an operator works on this host" in host.refused("prepare", "begin", domain(str(uuid4())))
@@ -368,14 +368,14 @@ def test_claiming_for_what_runs_waits_until_claims_are_open(host: GatedHost) -> 
     runs = guest(str(uuid4()))
     host.driver.add_guest(runs)
     host.world.agent.reconcile("a guest")
-    host.world.agent._tracker.close("libvirtd restarts")
-    opened = threading.Timer(0.5, host.world.agent._tracker.open)
+    host.world.agent._tracker.admission.close("libvirtd restarts")
+    opened = threading.Timer(0.5, host.world.agent._tracker.admission.open)
     opened.start()
     done = plimsoll(host.socket, "gate", "claim-running")
     opened.join()
     assert (done.returncode, done.stderr) == (0, "") and runs.uuid in done.stdout
     host.driver.add_guest(guest(str(uuid4())))
-    host.world.agent._tracker.close("for good")
+    host.world.agent._tracker.admission.close("for good")
     done = plimsoll(host.socket, "--timeout", "1.5", "gate", "claim-running")
     assert done.returncode == 5 and "for good" in done.stderr
 

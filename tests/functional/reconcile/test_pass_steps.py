@@ -37,7 +37,7 @@ def steps_of(world: World) -> PassSteps:
 
 
 def begun(world: World, steps: PassSteps) -> Pass:
-    seen = HostView(NESTED, world.tracker.in_use())
+    seen = HostView(NESTED, world.tracker.view.in_use())
     return steps.find_desired(steps.settle(steps.resolve(seen, world.tree())))
 
 
@@ -86,7 +86,7 @@ def test_a_reshape_that_is_not_possible_is_pending_and_its_source_reserved(world
     world.hold("a", node1={"VGPU": 4})
     small = Description((host(), provider("gpu0", VGPU=2)), (MoveInstruction(HOST, {"VGPU": 2}, "gpu0"),))
     steps = steps_of(world)
-    this = steps.find_desired(steps.resolve(HostView(small, world.tracker.in_use()), world.tree()))
+    this = steps.find_desired(steps.resolve(HostView(small, world.tracker.view.in_use()), world.tree()))
     this = steps.apply(steps.reshape(this))
     assert this.pending is not None and not this.complete
     assert world.tree()[ROOT].inventories["VGPU"].capacity == 0

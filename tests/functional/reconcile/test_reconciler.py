@@ -35,7 +35,7 @@ class WatchedTracker(ResourceTracker):
 
     def refresh(self, tree: ProviderTree, held: Held, *rest: Any, **more: Any) -> None:
         super().refresh(tree, held, *rest, **more)
-        self.refreshed.append((tree, self.held()))
+        self.refreshed.append((tree, self.view.held()))
 
 
 @dataclass

@@ -44,7 +44,7 @@ def reshaped_while_down(hosts: Hosts, place: Mapping[str, int], **changes: Any) 
     assert hosts.a.reconciler.verify("a test").pending is None
     assert len(hosts.a.journal.reshapes(done=True)) == 1
     hosts.a.tracker.recover(())
-    hosts.a.tracker.open()
+    hosts.a.tracker.admission.open()
     return claim
 
 

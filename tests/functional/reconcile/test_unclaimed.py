@@ -94,10 +94,10 @@ def test_what_a_shut_off_guest_needs_counts_where_the_state_directory_was_lost(w
     world.restart()
     world.again()
     assert (offered(world, MEMORY), offered(world, "PGPU", "gpu0")) == (32256 - 20000, 0)
-    assert world.tracker.found_guests() == {runs.uuid, off.uuid}
+    assert world.tracker.view.found_guests() == {runs.uuid, off.uuid}
     world.tracker.claim(ask(off.uuid, VCPU=2, MEMORY_MB=12000, PGPU=1))
     world.tracker.claim(ask(runs.uuid, VCPU=2, MEMORY_MB=8000))
-    assert world.again().problems == () and world.tracker.found_guests() == set()
+    assert world.again().problems == () and world.tracker.view.found_guests() == set()
     world.tracker.release(off.uuid)
     world.again()
     assert offered(world, MEMORY) == 32256 - 8000, "released, and off: it holds nothing"
@@ -147,7 +147,7 @@ def test_the_reservation_gives_way_to_the_guests_own_claim(world: World) -> None
     world.driver.domains = (guest(runs, 8, 32256, ("PGPU", "0000:84:00.0")),)
     world.see(*TREE)
     assert (offered(world, MEMORY), offered(world, "PGPU", "gpu0")) == (0, 0)
-    assert not world.tracker.rows()[runs].claimed
+    assert not world.tracker.view.rows()[runs].claimed
     claim = world.tracker.claim(ask(runs, VCPU=8, MEMORY_MB=32256, PGPU=1)).claim
     assert claim.units == {world.uuid("gpu0"): {"PGPU": ("0000:84:00.0",)}}
     assert world.reconciler.needs_pass
@@ -206,7 +206,7 @@ def test_a_claim_whose_allocation_another_client_took_away_is_reserved_until_one
         with pytest.raises(PlacementFull):
             schedule(world, str(uuid4()), "gpu0", PGPU=1)
 
-    with world.taps(steal), world.tracker.turn(claim.consumer):
+    with world.taps(steal), world.tracker.turns.take(claim.consumer):
         world.tracker.heal(replace(held, generation=None))
     assert world.raw.allocations_of(claim.consumer).allocations == claim.allocations
     assert world.again().problems == ()
@@ -233,7 +233,7 @@ def test_a_guest_that_grew_beyond_its_claim_has_the_excess_reserved(world: World
             world.tracker.claim(ask(**asked))
     given = world.tracker.claim(ask(SRIOV_NET_VF=2)).claim.units[world.uuid("nic0")][VF]
     assert not {has, more} & set(given)
-    assert set(world.tracker.unclaimed()) == {claim.consumer}
+    assert set(world.tracker.view.unclaimed()) == {claim.consumer}
 
 
 def test_a_scheduler_cannot_place_anything_on_what_a_guest_uses(world: World) -> None:
@@ -332,7 +332,7 @@ def test_the_reservation_gives_way_to_a_claim_in_place_of_the_guests_former_one(
     world.driver.domains = (guest(claim.consumer, 0, 32256),)
     world.again()
     assert offered(world, MEMORY) == 0
-    with world.tracker.turn(claim.consumer):
+    with world.tracker.turns.take(claim.consumer):
         replace_claim(world.tracker._context, ask(claim.consumer, MEMORY_MB=32256))
     assert world.again().problems == ()
     assert world.tree()[ROOT].inventories[MEMORY].reserved == 512

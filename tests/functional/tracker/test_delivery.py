@@ -32,7 +32,7 @@ def never_answered(kit: Kit, *consumers: str, **told: float) -> list[PlacementUn
 
     found: list[PlacementUnavailable] = []
     kit.tap.before = silent
-    kit.tracker.observe_placement(on_unavailable=found.append)
+    kit.tracker.placement.observe(on_unavailable=found.append)
     return found
 
 
@@ -79,7 +79,7 @@ def test_a_release_while_placement_is_away_is_journaled_and_delivered_later(kit:
     kit.refresh()
     assert kit.tracker.recover([]) == 1
     assert (kit.tracker.pending, kit.placed_all()) == (0, {})
-    kit.tracker.open()
+    kit.tracker.admission.open()
     kit.tracker.claim(request(PCPU=4))
 
 

@@ -455,7 +455,7 @@ def test_a_claim_follows_its_guest_whose_device_has_another_uuid(world: World) -
     claim = world.operations.claim(by_class(CUSTOM_SMALL=2))
     used = (UsedUnit("CUSTOM_SMALL", "his", "pci:0000:42:00.0"),)
     world.driver.change(guests=(Guest(claim.consumer, "web", GuestState.RUNNING, {}, used),))
-    with world.agent._tracker.turn(claim.consumer):
+    with world.agent._tracker.turns.take(claim.consumer):
         divided(world, ("his",), new[:7])
         assert world.journal.claims()[claim.consumer] == claim, "an operation on it is under way"
     world.agent.verify()

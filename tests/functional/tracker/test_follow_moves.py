@@ -81,7 +81,7 @@ def untyped(world: World) -> World:
     for agent in world.agents:
         agent.tracker = ResourceTracker(agent.journal, PlacementClient(agent.tap, microversion="1.37"))
         agent.refresh()
-        agent.tracker.open()
+        agent.tracker.admission.open()
     return world
 
 

@@ -37,7 +37,7 @@ def is_empty(kit: Kit) -> bool:
 def restarted(kit: Kit) -> None:
     kit.restart()
     kit.refresh()
-    kit.tracker.open()
+    kit.tracker.admission.open()
 
 
 @pytest.mark.first_variant

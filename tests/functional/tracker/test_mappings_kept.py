@@ -72,7 +72,7 @@ def test_through_a_reshape_and_its_undoing(tmp_path: Path, placement: Placement)
         world.agent.reconcile("the start")
         tracker = world.agent._tracker
         here = {"red": "0000:41:02.3", "blue": "0000:41:02.1"}
-        root = tracker.host().root
+        root = tracker.view.host.root
         assert root is not None
         named = {root.uuid: {"SRIOV_NET_VF": tuple(here.values())}}
         claim = tracker.claim(PORTS, Restriction(named, dealt=dealt(**here).dealt)).claim

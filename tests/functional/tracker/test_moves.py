@@ -166,7 +166,7 @@ def test_bad_input_changes_nothing(claimed: World) -> None:
             ask(MIGRATION)
     with pytest.raises(ClaimConflict):
         claimed.a.tracker.begin_move(asks(**SMALL), MoveKind.LIVE_MIGRATE, MIGRATION)
-    claimed.b.tracker.close("the test says so")
+    claimed.b.tracker.admission.close("the test says so")
     with pytest.raises(ClaimsClosed):
         tracker.begin_move(asks(**SMALL), MoveKind.RESIZE, MIGRATION)
     assert claimed.state() == before

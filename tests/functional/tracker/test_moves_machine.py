@@ -97,7 +97,7 @@ class Moves(RuleBasedStateMachine):
                 agent.later_s = 2 * HALF_DONE_S  # a first write that was cut is either done or not by now
             for agent in world.agents:
                 agent.see()
-                agent.tracker.open()
+                agent.tracker.admission.open()
             for number, instance in enumerate(sorted(self.doubled)):
                 self.end_doubled(instance, back=bool(number % 2))
             self.come_to_rest()
@@ -373,7 +373,7 @@ class Moves(RuleBasedStateMachine):
         agent.restart()
         agent.tap.before, agent.tap.after = before, after
         self.ask(agent, agent.come_back)
-        agent.tracker.open()
+        agent.tracker.admission.open()
 
     @rule(side=sides, kind=faults)
     def outage(self, side: str, kind: str) -> None:

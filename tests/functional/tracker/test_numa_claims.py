@@ -302,11 +302,11 @@ def test_cells_are_shown_as_the_document_of_the_api_says(host: NumaHost) -> None
     resized = ask(2, 1024, consumer=claim.consumer, hw_numa_nodes="2")
     status = Status("host1", None, HostState.READY, 0.0, "fake", "embedded", 1)
     shown = {
-        "Claim": claim_view(claim, host.tracker.host().tree),
+        "Claim": claim_view(claim, host.tracker.view.host.tree),
         "Explanation": explanation_view(mixed, host.tracker.explain(mixed), None),
         "Move": move_view(
             host.tracker.begin_move(resized, MoveKind.RESIZE, MIGRATION).move,
-            Overview(0.0, status, Health(HostState.READY, (), ()), tree=host.tracker.host().tree),
+            Overview(0.0, status, Health(HostState.READY, (), ()), tree=host.tracker.view.host.tree),
             {},
         ),
     }
@@ -618,7 +618,7 @@ def test_what_was_released_is_free_at_once_whatever_was_read_before(host: NumaHo
     host.tracker.release(claim.consumer)
     host.driver.change(disk_gb=50)
     host.look()
-    assert host.tracker.in_use() == {}
+    assert host.tracker.view.in_use() == {}
     assert host.tracker.explain(ask(12, 4096, **everything)).fits
 
 

@@ -150,7 +150,7 @@ def test_after_a_stall_the_agent_continues_with_what_is_on_disk(
     fault.stall_at(event)
     with pytest.raises(StateUnknown, match="decides nothing"):
         life(kit)
-    assert "disk does not answer" in (kit.tracker.closed_reason or "")
+    assert "disk does not answer" in (kit.tracker.admission.closed_reason or "")
     with pytest.raises(ClaimsClosed, match="disk does not answer"):
         kit.tracker.claim(request(VCPU=1))
     with pytest.raises(StateUnknown):
@@ -159,13 +159,13 @@ def test_after_a_stall_the_agent_continues_with_what_is_on_disk(
     kit.journal.wait_s = 30
     kit.journal.history()  # behind the stalled write
     kit.tracker.read_back()
-    assert kit.tracker.closed_reason is None
+    assert kit.tracker.admission.closed_reason is None
     disk_and_memory_agree(kit)
     memory = kit.tracker.claims(), dict(kit.tracker.moves())
     kit.restart()
     assert (kit.tracker.claims(), dict(kit.tracker.moves())) == memory
     kit.refresh()
-    kit.tracker.open()
+    kit.tracker.admission.open()
     kit.tracker.recover([])
     for move in kit.tracker.moves().values():
         if move.state is MoveState.BEGUN:
@@ -185,7 +185,7 @@ def test_a_refused_journal_write_leaves_memory_as_the_disk(
     with pytest.raises(StateError):
         life(kit)
     disk_and_memory_agree(kit)
-    assert kit.tracker.closed_reason is None
+    assert kit.tracker.admission.closed_reason is None
 
 
 def test_an_embedded_commit_that_stalls_is_done_once_and_known(kit: Kit) -> None:

@@ -54,7 +54,7 @@ def test_a_claim_survives_a_restart(kit: Kit) -> None:
     assert kit.tracker.claims() == {claim.consumer: claim}
     kit.refresh()
     assert kit.tracker.recover([]) == 0
-    kit.tracker.open()
+    kit.tracker.admission.open()
     with pytest.raises(DoesNotFit):
         kit.tracker.claim(request(PCPU=2))
     assert kit.tracker.claim(request(PCPU=1)).claim.units == {HOST_UUID: {"PCPU": ("7",)}}
@@ -64,7 +64,7 @@ def test_a_recovery_does_not_forget_a_guest_that_a_pass_has_seen_since(kit: Kit)
     seen = guest(request(VCPU=1).consumer)
     kit.tracker.see_guests([seen])
     assert kit.tracker.recover() == 0
-    assert seen.uuid in kit.tracker.rows()
+    assert seen.uuid in kit.tracker.view.rows()
 
 
 def test_not_enough_of_one_is_refused_and_nothing_of_any_kind_stays(kit: Kit) -> None:
@@ -148,10 +148,10 @@ def test_a_host_without_inventory_refuses_and_records_nothing(tmp_path: Path) ->
     """Scenario 40: before the first full inventory, and on a tree that has nothing."""
     with Kit(tmp_path) as kit:
         fresh = ResourceTracker(kit.journal, kit.raw)
-        assert fresh.closed_reason == "waiting for the first full inventory"
+        assert fresh.admission.closed_reason == "waiting for the first full inventory"
         with pytest.raises(ClaimsClosed, match="waiting for the first full inventory"):
             fresh.claim(request(VCPU=1))
-        fresh.open()
+        fresh.admission.open()
         with pytest.raises(DoesNotFit, match="the host has no inventory yet"):
             fresh.claim(request(VCPU=1))
         fresh.refresh(ProviderTree([provider("host")]), {}, {})
@@ -226,21 +226,21 @@ def test_while_a_claim_is_in_flight_its_twin_waits_another_is_refused_and_a_rele
 def test_waiting_for_ones_turn_has_an_end(kit: Kit) -> None:
     impatient = ResourceTracker(kit.journal, kit.raw, turn_wait_s=0.02)
     asked = request(VCPU=1)
-    with impatient.turn(asked.consumer), pytest.raises(ClaimConflict, match="under way for"):
+    with impatient.turns.take(asked.consumer), pytest.raises(ClaimConflict, match="under way for"):
         impatient.release(asked.consumer)
 
 
 def test_closed_claims_refuse_with_the_reason_while_releases_go_on(kit: Kit) -> None:
     claim = kit.tracker.claim(request(VCPU=1)).claim
-    kit.tracker.close("libvirt is away")
+    kit.tracker.admission.close("libvirt is away")
     before = kit.state()
     with pytest.raises(ClaimsClosed, match=r"^Claims are closed: libvirt is away\.$"):
         kit.tracker.claim(request(VCPU=1))
     assert kit.state() == before
     assert kit.tracker.explain(request(VCPU=1)).fits
     assert kit.tracker.release(claim.consumer)
-    kit.tracker.open()
-    assert kit.tracker.closed_reason is None
+    kit.tracker.admission.open()
+    assert kit.tracker.admission.closed_reason is None
 
 
 def test_what_makes_no_sense_is_refused_before_anything_is_done(kit: Kit) -> None:
@@ -505,7 +505,7 @@ def test_another_request_after_an_outcome_nobody_knows_undoes_the_first(kit: Kit
 
 
 def replaced(kit: Kit, wanted: ClaimRequest) -> Claim:
-    with kit.tracker.turn(wanted.consumer):
+    with kit.tracker.turns.take(wanted.consumer):
         return replace_claim(kit.tracker._context, wanted)
 
 
@@ -531,7 +531,7 @@ def test_a_claim_that_cannot_be_replaced_stays_as_it_is(kit: Kit, amount: int) -
     with kit.away(only="PUT"), pytest.raises((PlacementUnavailable, DoesNotFit)):
         replaced(kit, request(claim.consumer, SRIOV_NET_VF=2, MEMORY_MB=amount))
     assert kit.tracker.claim_of(claim.consumer) == claim == kit.journal.claims()[claim.consumer]
-    assert kit.tracker.fit(request(str(uuid4()), SRIOV_NET_VF=1)).fits
+    assert kit.tracker.view.fit(request(str(uuid4()), SRIOV_NET_VF=1)).fits
 
 
 def test_a_replacement_meets_other_writers_a_bounded_number_of_times(kit: Kit) -> None:
@@ -586,7 +586,7 @@ def test_a_claim_that_cannot_be_extended_stays_as_it_is(kit: Kit, amount: int) -
     with kit.away(only="PUT"), pytest.raises((PlacementUnavailable, DoesNotFit)):
         kit.tracker.extend(claim, wish)
     assert kit.tracker.claim_of(claim.consumer) == claim == kit.journal.claims()[claim.consumer]
-    assert kit.tracker.fit(request(str(uuid4()), MEMORY_MB=64)).fits
+    assert kit.tracker.view.fit(request(str(uuid4()), MEMORY_MB=64)).fits
 
 
 def test_an_allocation_that_another_client_changed_is_not_extended(kit: Kit) -> None:
@@ -614,8 +614,8 @@ def demand_for(unit: str) -> GuestDemand:
 def test_in_the_block_the_request_gets_exactly_its_unit(kit: Kit, unit: str) -> None:
     demand = demand_for(unit)
     with reserved_for(kit.tracker._register, demand):
-        assert kit.tracker.fit(demand.request).units == demand.restriction.units
-    first = kit.tracker.fit(request(demand.request.consumer, SRIOV_NET_VF=1)).units
+        assert kit.tracker.view.fit(demand.request).units == demand.restriction.units
+    first = kit.tracker.view.fit(request(demand.request.consumer, SRIOV_NET_VF=1)).units
     assert first == {uuid_of("nic0"): {"SRIOV_NET_VF": VFS[:1]}}
 
 
@@ -627,7 +627,7 @@ def test_a_unit_of_another_consumer_is_refused_with_its_name(kit: Kit) -> None:
         reserved_for(kit.tracker._register, demand_for(unit)),
     ):
         pass
-    assert kit.tracker.fit(request(str(uuid4()), SRIOV_NET_VF=1)).fits
+    assert kit.tracker.view.fit(request(str(uuid4()), SRIOV_NET_VF=1)).fits
 
 
 # agent.tracker.claim_attempt: what is taken out of Placement, and what stays

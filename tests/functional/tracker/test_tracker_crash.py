@@ -86,7 +86,7 @@ def come_back(kit: Kit, *, running: bool, away: bool) -> None:
     else:
         kit.tracker.recover(guests)
     kit.refresh()
-    kit.tracker.open()
+    kit.tracker.admission.open()
 
 
 def right_owner(kit: Kit, operation: Callable[[Kit], None]) -> None:

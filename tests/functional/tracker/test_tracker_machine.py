@@ -180,7 +180,7 @@ class Claims(RuleBasedStateMachine):
         self.kit.tap.before, self.kit.tap.after = before, after
         self.kit.refresh()
         self.kit.tracker.recover([guest(consumer) for consumer in running])
-        self.kit.tracker.open()
+        self.kit.tracker.admission.open()
         self.forget_what_is_settled()
 
     def forget_what_is_settled(self) -> None:
@@ -203,12 +203,12 @@ class Claims(RuleBasedStateMachine):
 
     @rule()
     def close_and_open(self) -> None:
-        self.kit.tracker.close("for a moment")
+        self.kit.tracker.admission.close("for a moment")
         before = self.kit.state()
         with suppress(ClaimsClosed):
             self.kit.tracker.claim(request(VCPU=1))
         assert self.kit.state() == before
-        self.kit.tracker.open()
+        self.kit.tracker.admission.open()
 
     @invariant()
     def everything_adds_up(self) -> None:

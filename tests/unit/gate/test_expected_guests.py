@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import cast
 
 from agent.gate.gate import ExpectedGuests
@@ -14,13 +15,11 @@ class Tracker:
     def __init__(self) -> None:
         self.now = [100.0]
         self.forgotten: list[str] = []
+        self.guests = SimpleNamespace(forget=self.forgotten.append)
         self.unexpected: list[str] = []
 
     def age_s(self, stamp: float) -> float:
         return self.now[0] - stamp
-
-    def forget_guest(self, uuid: str) -> None:
-        self.forgotten.append(uuid)
 
     def expect_no_more(self, uuid: str) -> None:
         self.unexpected.append(uuid)

@@ -40,7 +40,7 @@ def test_the_observer_says_whether_placement_may_be_asked_and_learns_of_its_sile
     placement.report_unavailable(error)
     assert not placement.is_paused()
     reported: list[PlacementUnavailable] = []
-    placement.observe(lambda: bool(reported), reported.append, lambda _: None)
+    placement.observe(is_paused=lambda: bool(reported), on_unavailable=reported.append)
     placement.report_unavailable(error)
     assert placement.is_paused() and reported == [error]
 
