@@ -11,11 +11,9 @@ FUNCTIONAL = CHECKOUT / "tests" / "functional"
 FIXTURE = re.compile(r"\b(placement|any_placement|openstack): (Placement|OpenStack)\b")
 MADE_OVER_ONE = re.compile(r"^def (\w+)\(.*\bplacement: Placement\b", re.M)
 NOT_ON_BOTH = {
-    "daemon/test_adopt.py": "the host's uuid and the journal; placement is not asked",
+    "daemon/test_offline.py": "the state directory, its lock and the journal; cli/test_reshape.py has both",
     "api/test_server.py": "the socket and its routes, over a host without a placement",
-    "api/test_roles.py": "who may ask, over a host without a placement",
     "api/test_openapi.py": "documents, over a host without a placement",
-    "cli/test_tree.py": "what the command prints, over a host without a placement",
     "cli/test_claim.py": "what the commands print; audit/test_auditor.py has the repair on both",
     "cli/test_domain.py": "what is written of a claim, and two agents on one core; as tracker/test_moves.py",
     "carving/test_carver.py": "sysfs and files alone",
@@ -26,20 +24,15 @@ NOT_ON_BOTH = {
     "cli/test_main.py": "what all commands have in common, and placements that do not answer",
     "cli/test_config.py": "files alone, and the embedded core's file",
     "cli/test_quiet_host.py": "what is shown of the host, and the state directory with its embedded core",
-    "cli/test_edges.py": "processes, signals, pipes and terminals, over a host without a placement",
     "cli/test_top.py": "what is shown of the agent's memory, of one host for a whole module",
     "cli/test_explain.py": "what is shown of the agent's memory, of one host for a whole module",
     "daemon/test_first_audit.py": "the plan of the jobs, and the embedded core",
     "daemon/test_one_writer.py": "both: the core that another agent serves, and an OpenStack Placement",
-    "daemon/test_offline_reshape.py": "the state directory and its lock; cli/test_reshape.py has both",
     "doctor/test_examine.py": "files, users, the embedded core, and a placement that does not answer",
     "placement/embedded/http/test_serve.py": "the embedded core's own HTTP",
-    "placement/embedded/http/test_serve_access.py": "the embedded core's own HTTP",
     "gate/test_effect.py": "the hook's file and libvirt's pid files",
     "gate/test_device_checks.py": "files of the host; gate/test_gate.py has what is claimed",
-    "gate/test_install.py": "the hook's file alone",
     "http/test_server.py": "the HTTP server alone",
-    "http/test_unix_connection.py": "the HTTP server alone",
     "placement/test_connect.py": "opens each kind itself",
     "placement/test_transport_embedded.py": "the transport to the embedded core",
     "placement/test_paused_process.py": "two processes of the real one on one database",
@@ -53,7 +46,6 @@ NOT_ON_BOTH = {
     "reconcile/test_reshape_disk.py": "the agent's own disk",
     "tracker/test_guarded_write.py": "faults that a real server does not produce, on the embedded core",
     "tracker/test_stalled_disk.py": "the disk of the agent and of the embedded core",
-    "tracker/test_stranded_cards.py": "what the book searches; test_cards.py has the same cards on both",
     "doctor/test_bundle.py": "what is collected of a host whose placement is away",
 }
 
@@ -80,7 +72,7 @@ def test_each_file_runs_on_both_or_has_a_reason() -> None:
     files = {
         str(each.relative_to(FUNCTIONAL))
         for each in FUNCTIONAL.rglob("test_*.py")
-        if each.name in ("test_serve.py", "test_serve_access.py") or "embedded" not in each.parts
+        if each.name == "test_serve.py" or "embedded" not in each.parts
     }
     by_fixture = {name for name in files if takes_a_placement(FUNCTIONAL / name)}
     on_both = by_fixture | on_openstack_too()

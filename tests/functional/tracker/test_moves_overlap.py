@@ -1,22 +1,26 @@
-"""Moves that run into each other, or into a claim of which nobody knows whether it was granted."""
+"""Moves that run into each other, into claims in doubt, into restarts: groups keep their units."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
+from kits.agent import opened, told
 from kits.moves import INSTANCE, MIGRATION, OTHER, OTHER_MIGRATION, World, asks
 from kits.placements import Placement
+from kits.status import FLAT
 
-from agent.claims.claim import Claim
+from agent.claims.claim import Claim, Restriction
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.errors import ClaimConflict, PlacementUnavailable
 from agent.moves.states import MoveKind, MoveRole, MoveState
+from agent.tree import ProviderTree
 
 PINNED = {"VCPU": 2, "PCPU": 2}
-ON_A, ON_B = {"a": PINNED}, {"b": PINNED}
+PINNED_ON_A, PINNED_ON_B = {"a": PINNED}, {"b": PINNED}
 
 
 @pytest.fixture
@@ -39,12 +43,12 @@ def test_a_claim_in_doubt_that_a_move_took_away_is_the_migrations(
     world.settle()
     source = world.a.move()
     assert source is not None and (source.role, source.old.units) == (MoveRole.SOURCE, chosen)
-    assert world.placed_all() == {INSTANCE: ON_B, MIGRATION: ON_A}
+    assert world.placed_all() == {INSTANCE: PINNED_ON_B, MIGRATION: PINNED_ON_A}
     world.check_settled()
     world.a.see()
     getattr(world.b.tracker, f"{end}_move")(MIGRATION)
     world.settle()
-    assert world.placed_all() == {INSTANCE: ON_B if end == "confirm" else ON_A}
+    assert world.placed_all() == {INSTANCE: PINNED_ON_B if end == "confirm" else PINNED_ON_A}
     world.check_settled()
 
 
@@ -79,10 +83,10 @@ def test_a_move_that_another_one_overtook_goes_on_once_that_one_is_reverted(
     world.settle()
     assert world.b.moving() is MoveState.BEGUN
     assert world.b.tracker.claim_of(INSTANCE) == at_b
-    assert world.placed_all() == {INSTANCE: ON_B, MIGRATION: ON_A}
+    assert world.placed_all() == {INSTANCE: PINNED_ON_B, MIGRATION: PINNED_ON_A}
     world.b.tracker.revert_move(MIGRATION)
     world.settle()
-    assert world.placed_all() == {INSTANCE: ON_A}
+    assert world.placed_all() == {INSTANCE: PINNED_ON_A}
 
 
 @pytest.mark.parametrize("end", ["confirm", "revert"])
@@ -94,11 +98,11 @@ def test_a_caller_may_confirm_a_move_that_another_one_overtook(
     world.b.tracker.confirm_move(MIGRATION)
     world.settle()
     assert world.b.moving() is MoveState.CONFIRMED
-    assert world.placed_all() == {INSTANCE: {"a": wish}, OTHER_MIGRATION: ON_B}
+    assert world.placed_all() == {INSTANCE: {"a": wish}, OTHER_MIGRATION: PINNED_ON_B}
     world.check_settled()
     getattr(world.a.tracker, f"{end}_move")(OTHER_MIGRATION)
     world.settle()
-    assert world.placed_all() == {INSTANCE: {"a": wish} if end == "confirm" else ON_B}
+    assert world.placed_all() == {INSTANCE: {"a": wish} if end == "confirm" else PINNED_ON_B}
     assert (world.b.tracker.claim_of(INSTANCE) == at_b) is (end == "revert")
     world.check_settled()
 
@@ -112,7 +116,7 @@ def overtaken(world: World, wish: dict[str, int]) -> Claim | None:
     world.a.tracker.begin_move(asks(**wish), MoveKind.RESIZE, OTHER_MIGRATION)
     world.settle()
     assert world.b.moving() is MoveState.BEGUN
-    assert world.placed_all() == {INSTANCE: {"a": wish}, MIGRATION: ON_A, OTHER_MIGRATION: ON_B}
+    assert world.placed_all() == {INSTANCE: {"a": wish}, MIGRATION: PINNED_ON_A, OTHER_MIGRATION: PINNED_ON_B}
     world.check()
     return at_b
 
@@ -125,7 +129,7 @@ def test_a_revert_of_a_move_that_another_one_overtook_is_refused(world: World) -
     with pytest.raises(ClaimConflict):
         world.b.tracker.revert_move(MIGRATION)
     world.settle()
-    assert world.placed_all() == {INSTANCE: ON_A, OTHER_MIGRATION: ON_B}
+    assert world.placed_all() == {INSTANCE: PINNED_ON_A, OTHER_MIGRATION: PINNED_ON_B}
     world.check_settled()
 
 
@@ -171,7 +175,7 @@ def test_a_release_where_another_move_took_the_instance_away_frees_only_the_firs
     world.a.tracker.begin_move(asks(**PINNED), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
     assert world.b.tracker.release(INSTANCE)
     world.settle()
-    assert world.placed_all() == {INSTANCE: ON_A, OTHER_MIGRATION: ON_B}
+    assert world.placed_all() == {INSTANCE: PINNED_ON_A, OTHER_MIGRATION: PINNED_ON_B}
     world.check_settled()
     world.a.tracker.revert_move(OTHER_MIGRATION)
     world.settle()
@@ -219,7 +223,7 @@ def test_a_release_does_not_mix_up_moves_that_look_the_same(world: World) -> Non
     world.a.tracker.revert_move(MIGRATION)
     world.settle()
     assert world.b.tracker.claim_of(INSTANCE) == before
-    assert world.placed_all()[INSTANCE] == ON_B
+    assert world.placed_all()[INSTANCE] == PINNED_ON_B
 
 
 # A claim that is asked for again
@@ -253,7 +257,7 @@ def test_a_claim_that_placement_does_not_hold_any_more_is_not_claimed_again_from
     if end == "release":
         world.a.tracker.release(INSTANCE)
         world.a.tracker.claim(asks(**PINNED))
-        assert world.placed_all() == {INSTANCE: ON_A}
+        assert world.placed_all() == {INSTANCE: PINNED_ON_A}
 
 
 def test_a_claim_that_is_held_is_repeated_with_one_request(world: World) -> None:
@@ -261,3 +265,78 @@ def test_a_claim_that_is_held_is_repeated_with_one_request(world: World) -> None
     world.a.tap.calls.clear()
     assert world.a.tracker.claim(asks(**PINNED)).claim == claim
     assert world.a.tap.calls == [f"GET /allocations/{INSTANCE}"]
+
+
+PORT = {"SRIOV_NET_VF": 1}
+PORTS = ClaimRequest(
+    INSTANCE,
+    (RequestGroup("", {"VCPU": 1, "MEMORY_MB": 64}), RequestGroup("red", PORT), RequestGroup("blue", PORT)),
+    group_policy="none",
+)
+
+
+def dealt(red: str, blue: str) -> Restriction:
+    """Not the order in which equal groups get units by themselves."""
+    return Restriction(dealt={"red": {"SRIOV_NET_VF": (red,)}, "blue": {"SRIOV_NET_VF": (blue,)}})
+
+
+def ports(claim: Claim | None) -> dict[str, str]:
+    """{group: its unit}, by the units that the claim keeps alone."""
+    assert claim is not None
+    return {
+        mapping.label: unit
+        for mapping in claim.mappings(ProviderTree())
+        for classes in mapping.units.values()
+        for (unit,) in classes.values()
+    }
+
+
+@pytest.mark.first_variant
+@pytest.mark.parametrize("kind", [MoveKind.COLD_MIGRATE, MoveKind.RESIZE, MoveKind.LIVE_MIGRATE])
+def test_through_a_move_and_its_revert(tmp_path: Path, placement: Placement, kind: MoveKind) -> None:
+    with World(tmp_path, placement) as world:
+        here = {"red": "a:vf0", "blue": "a:vf1"}
+        assert ports(world.a.tracker.claim(PORTS, dealt(**here)).claim) == here
+        move = world.b.tracker.begin_move(PORTS, kind, MIGRATION).move
+        there = ports(move.new)
+        assert set(there) == {"red", "blue"} and set(there.values()) == {"b:vf0", "b:vf1"}
+        world.settle()
+        world.b.restart()
+        world.b.come_back()
+        assert ports(world.b.tracker.claim_of(INSTANCE)) == there
+        assert ports(world.a.tracker.moves()[MIGRATION].old) == here, "the migration holds the old place"
+        world.b.tracker.revert_move(MIGRATION)
+        world.settle()
+        world.a.restart()
+        world.a.come_back()
+        assert ports(world.a.tracker.claim_of(INSTANCE)) == here
+        world.b.tracker.begin_move(PORTS, kind, MIGRATION)
+        world.b.tracker.confirm_move(MIGRATION)
+        world.settle()
+        assert ports(world.b.tracker.claim_of(INSTANCE)) == there
+
+
+def test_through_a_reshape_and_its_undoing(tmp_path: Path, placement: Placement) -> None:
+    world = opened(told(tmp_path, placement))
+    try:
+        world.driver.change(**{each.name: getattr(FLAT, each.name) for each in fields(FLAT)})
+        world.agent.reconcile("the start")
+        tracker = world.agent._tracker
+        here = {"red": "0000:41:02.3", "blue": "0000:41:02.1"}
+        root = tracker.view.host.root
+        assert root is not None
+        named = {root.uuid: {"SRIOV_NET_VF": tuple(here.values())}}
+        claim = tracker.claim(PORTS, Restriction(named, dealt=dealt(**here).dealt)).claim
+        assert ports(claim) == here
+        world.driver.change(flat_devices=False)
+        world.agent.reconcile("the cards have providers")
+        moved = tracker.claim_of(INSTANCE)
+        assert moved is not None and moved.allocations != claim.allocations
+        assert ports(moved) == here
+        world.driver.change(flat_devices=True)
+        world.agent.reconcile("the cards have none again")
+        back = tracker.claim_of(INSTANCE)
+        assert back is not None and back.allocations == claim.allocations
+        assert ports(back) == here
+    finally:
+        world.close()

@@ -1,14 +1,17 @@
-"""The files by which the agent tells a process of root what guests need, and whom that process trusts."""
+"""The files by which the agent tells a process of root what guests need: trusted when, and written when."""
 
 from __future__ import annotations
 
+import logging
 import os
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from agent.backoff import BUSY_MAX_S, Backoff
 from agent.carving.carving import NeededUnit
-from agent.carving.files import PLAN_NAME, SIZE_MAX, check_owners, read_plan_file, write_plan_file
+from agent.carving.files import PLAN_NAME, SIZE_MAX, KeptNeeds, check_owners, read_plan_file, write_plan_file
 from agent.driver import CarvedUnit
 from agent.errors import StateError
 
@@ -107,3 +110,70 @@ def test_what_is_no_plan_is_refused_with_what_to_do(folder: Path) -> None:
 def test_a_full_disk_is_told_with_what_it_means(folder: Path) -> None:
     with pytest.raises(StateError, match="after a reboot"):
         write_plan_file(folder / "missing", [NEED])
+
+
+class File:
+    """A file that may fail, and what was written to it."""
+
+    def __init__(self) -> None:
+        self.written: list[int] = []
+        self.fault: str | None = None
+        self.now = 0.0
+
+    def read(self) -> int | None:
+        return self.written[-1] if self.written else None
+
+    def write(self, needs: int) -> None:
+        if self.fault is not None:
+            raise StateError(self.fault)
+        self.written.append(needs)
+
+
+@pytest.fixture
+def disk() -> File:
+    return File()
+
+
+@pytest.fixture
+def kept(disk: File) -> KeptNeeds[int]:
+    backoff = Backoff(clock=lambda: disk.now, uniform=lambda _, high: high)
+    return KeptNeeds(disk.read, disk.write, backoff)
+
+
+def test_only_what_differs_is_written_and_nothing_where_it_is_unknown(
+    disk: File, kept: KeptNeeds[int]
+) -> None:
+    for needs in (1, 1, 2, 2):
+        kept.keep(lambda _, needs=needs: (needs, lambda: True))
+    kept.keep(lambda _: None)
+    assert disk.written == [1, 2]
+
+
+def test_what_is_not_there_is_asked_for_again_ever_more_seldom(disk: File, kept: KeptNeeds[int]) -> None:
+    at = []
+    for second in range(int(BUSY_MAX_S) * 4):
+        disk.now = float(second)
+        before = len(disk.written)
+        kept.keep(lambda _: (1, lambda: False))
+        if len(disk.written) > before:
+            at.append(second)
+    pauses = [later - earlier for earlier, later in pairwise(at[1:])]
+    assert len(pauses) > 3 and pauses == sorted(pauses) and pauses[-1] <= BUSY_MAX_S + 1
+    kept.keep(lambda _: (1, lambda: True))
+    before = len(disk.written)
+    disk.now += 1
+    kept.keep(lambda _: (1, lambda: False))
+    assert len(disk.written) == before + 1, "it was there: the waiting begins anew"
+
+
+def test_a_file_that_cannot_be_written_is_told_once_and_tried_again(
+    disk: File, kept: KeptNeeds[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    disk.fault = "the disk is full"
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            kept.keep(lambda _: (1, lambda: True))
+    assert caplog.messages == ["the disk is full"]
+    disk.fault = None
+    kept.keep(lambda _: (1, lambda: True))
+    assert disk.written == [1]

@@ -1,4 +1,4 @@
-"""The host's cells: what each has for guests, and what is left of it."""
+"""The host's cells: what each has for guests, memory included, and what guests and claims leave of it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,22 @@ from hypothesis import strategies as st
 from kits.host_cells import CORES, LARGE_KIB, MEMORY_MB, host_cells, provider_tree, topology, uuid_of
 
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.fit_search import HostStock
+from agent.claims.fit_search import HostStock, ProviderIndex
 from agent.claims.guest_cells import PlacedCell
-from agent.claims.host_cells import CellStock, HostCells, beside_devices, cell_use, memory_use
+from agent.claims.host_cells import (
+    CellStock,
+    CellUsage,
+    HostCell,
+    HostCells,
+    beside_devices,
+    cell_use,
+    cell_use_of_guests,
+    memory_shortfalls,
+    memory_use,
+)
 from agent.claims.request import ClaimRequest, RequestGroup
-from agent.tree import Provider
+from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
+from agent.tree import Inventory, Provider, ProviderTree
 
 
 def placed(host_cell: int, cpus: int, floating: int, memory_mb: int, page_kib: int) -> PlacedCell:
@@ -136,3 +147,185 @@ def test_memory_in_large_pages_counts_as_pages() -> None:
 def test_guests_without_devices_or_without_cpus_say_nothing() -> None:
     assert beside_devices(claim(PCPU=2, MEMORY_MB=4096)) == {}
     assert beside_devices(claim(VGPU=1)) == {}
+
+
+ROOT = "11111111-1111-4111-8111-111111111111"
+LARGE_MB = 2
+MEMORY_STOCK = HostStock(
+    ProviderIndex.of(ProviderTree([Provider(ROOT, "node1", None, {"MEMORY_MB": Inventory(10**6)})])), {}, {}
+)
+COUNTS = st.integers(0, 20)
+
+
+def host(pages: list[int], memory_mb: int = 64) -> HostCells:
+    return HostCells(
+        tuple(
+            HostCell(number, ROOT, (), frozenset(), frozenset(), 0, memory_mb, memory_mb, {LARGE_KIB: count})
+            for number, count in enumerate(pages)
+        )
+    )
+
+
+def starting(*memory: UsedMemory) -> Guest:
+    return Guest("22222222-2222-4222-8222-222222222222", "vm", GuestState.STARTING, {}, memory=memory)
+
+
+def fits(cells: HostCells, used: Counter[tuple[int, str]], *memory: UsedMemory) -> bool:
+    return not memory_shortfalls(memory, None, CellStock(cells, used), MEMORY_STOCK)
+
+
+@given(st.lists(COUNTS, min_size=1, max_size=4), st.data())
+def test_pages_of_any_cells_are_taken_where_there_are_some(pages: list[int], data: st.DataObject) -> None:
+    cells, what = host(pages), f"pages:{LARGE_KIB}"
+    beside = Counter({(number, what): data.draw(st.integers(0, count)) for number, count in enumerate(pages)})
+    left = {number: count - beside[number, what] for number, count in enumerate(pages)}
+    asked = data.draw(st.integers(1, 60))
+    memory = UsedMemory(None, asked * LARGE_MB, LARGE_KIB)
+    assert fits(cells, beside, memory) is (asked <= sum(left.values()))
+    used = cell_use_of_guests([starting(memory)], cells, beside)
+    assert sum(used.values()) == min(asked, sum(left.values()))
+    assert all(used[number, what] <= left[number] for number in left)
+
+
+@given(
+    st.lists(COUNTS, min_size=2, max_size=4),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 12)), max_size=5),
+)
+def test_what_is_bound_must_be_on_its_cell_and_leaves_the_rest(
+    pages: list[int], asked: list[tuple[int, int]]
+) -> None:
+    cells = host(pages)
+    bound = [
+        UsedMemory(cell, count * LARGE_MB, LARGE_KIB, number) for number, (cell, count) in enumerate(asked)
+    ]
+    wanted = Counter[int]()
+    for cell, count in asked:
+        wanted[cell] += count
+    well = all(count <= dict(enumerate(pages)).get(cell, 0) for cell, count in wanted.items())
+    assert fits(cells, Counter(), *bound) is well
+    if well:
+        rest = sum(pages) - wanted.total()
+        assert fits(cells, Counter(), *bound, UsedMemory(None, (rest + 1) * LARGE_MB, LARGE_KIB)) is False
+        assert not rest or fits(cells, Counter(), *bound, UsedMemory(None, rest * LARGE_MB, LARGE_KIB))
+
+
+def test_small_memory_that_is_bound_to_several_cells_may_lie_on_either() -> None:
+    cells = host([0, 0], memory_mb=64)
+    used = Counter({(0, "memory_mb"): 60})
+    assert fits(cells, used, UsedMemory(0, 30), UsedMemory(1, 30))
+    assert not fits(cells, used, UsedMemory(0, 35), UsedMemory(1, 34))
+    assert fits(HostCells(), used, UsedMemory(0, 1000)), "a host that has not told its cells"
+
+
+CONSUMERS = ("a", "b", "c")
+LAYOUT = topology(2)
+CELLS, STOCK = host_cells(LAYOUT, provider_tree(LAYOUT))
+
+
+def claim_on(consumer: str, host_cell: int, cpu: int, memory_mb: int) -> Claim:
+    cell = PlacedCell(0, host_cell, {0: cpu}, frozenset(), 4, memory_mb)
+    return Claim(consumer, ClaimState.CLAIMED, ClaimRequest(consumer, (RequestGroup(),)), {}, cells=(cell,))
+
+
+def guest(
+    uuid: str, memory_mb: int, *, state: GuestState = GuestState.RUNNING, cpu: int | None = None
+) -> Guest:
+    units = () if cpu is None else (UsedUnit("PCPU", str(cpu), "host"),)
+    return Guest(uuid, uuid, state, {}, units, memory=(UsedMemory(0, memory_mb),))
+
+
+def memory_left(usage: CellUsage, consumer: str = "other", **moving: str) -> int:
+    return usage.stock(consumer, moving, {}).free(STOCK)[0].memory_mb
+
+
+def opened() -> CellUsage:
+    usage = CellUsage()
+    usage.refresh(CELLS)
+    return usage
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(CONSUMERS),
+        st.none() | st.tuples(st.integers(0, 1), st.integers(0, 1), st.integers(1, 99)),
+    ),
+    max_size=12,
+)
+
+
+@given(steps)
+def test_the_running_sums_are_those_of_the_claims_that_are_left(
+    changes: list[tuple[str, tuple[int, int, int] | None]],
+) -> None:
+    usage, claims = opened(), dict[str, Claim]()
+    for consumer, change in changes:
+        if change is None:
+            usage.remove(consumer)
+            claims.pop(consumer, None)
+        else:
+            host_cell, thread, memory_mb = change  # no two consumers have a CPU in common
+            cpu = 2 * CORES * host_cell + 2 * CONSUMERS.index(consumer) + thread
+            claims[consumer] = claim_on(consumer, host_cell, cpu, memory_mb)
+            usage.put(claims[consumer])
+    for consumer in ("other", *CONSUMERS):
+        others = [each for each in claims.values() if each.consumer != consumer]
+        expected = sum((cell_use(each.cells) for each in others), Counter[tuple[int, str]]())
+        stock = usage.stock(consumer, {}, {})
+        assert +Counter(stock.use) == +expected
+        assert stock.busy >= {cpu for each in others for cell in each.cells for cpu in cell.cpus}
+
+
+def test_a_guest_counts_until_its_claim_counts_it() -> None:
+    usage = opened()
+    whole = memory_left(usage)
+    usage.observe_guests([guest("a", 100)])
+    assert memory_left(usage) == whole - 100
+    assert memory_left(usage, "a") == whole, "its own memory is not in its way"
+    usage.put(claim_on("a", 0, 0, 300))
+    assert memory_left(usage) == whole - 300
+    usage.observe_guests([])
+    assert memory_left(usage) == whole - 300
+    usage.remove("a")
+    assert memory_left(usage) == whole
+
+
+def test_a_moving_guest_is_counted_by_the_claim_of_its_migration() -> None:
+    usage = opened()
+    whole = memory_left(usage)
+    usage.put(claim_on("migration", 0, 0, 300))
+    usage.observe_guests([guest("a", 100)])
+    assert memory_left(usage) == whole - 400
+    assert memory_left(usage, a="migration") == whole - 300
+
+
+def test_a_guest_that_is_shut_off_keeps_its_cpus_and_frees_its_memory() -> None:
+    usage = opened()
+    whole = memory_left(usage)
+    usage.observe_guests([guest("a", 100, state=GuestState.SHUTOFF, cpu=3)])
+    assert memory_left(usage) == whole
+    assert usage.stock("other", {}, {}).busy == {3}
+    own = usage.stock("a", {}, {})
+    assert own.busy == set() and own.favoured == {3}
+
+
+def test_a_cpu_that_two_guests_use_is_given_to_neither_and_stays_with_a_claim_of_it() -> None:
+    usage = opened()
+    shared = {("PCPU", "3"): frozenset("ab")}
+    usage.observe_guests([guest("a", 100, cpu=3), guest("b", 100, cpu=3)], shared)
+    assert usage.stock("a", {}, {}).busy == usage.stock("b", {}, {}).busy == {3}
+    usage.put(claim_on("a", 0, 3, 100))
+    assert usage.stock("a", {}, {}).busy == set() and usage.stock("b", {}, {}).busy == {3}
+
+
+def test_a_guest_that_will_start_counts_until_it_is_seen_or_given_up() -> None:
+    usage = opened()
+    whole = memory_left(usage)
+    usage.expect_guest("a", guest("a", 100, state=GuestState.STARTING))
+    assert memory_left(usage) == whole - 100
+    usage.observe_guests([guest("a", 200)])
+    assert memory_left(usage) == whole - 200, "counted once"
+    usage.observe_guests([])
+    assert memory_left(usage) == whole
+    usage.expect_guest("b", guest("b", 100))
+    usage.expect_guest("b", None)
+    assert memory_left(usage) == whole

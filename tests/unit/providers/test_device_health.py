@@ -1,4 +1,4 @@
-"""When a device counts as unhealthy, and when as well again."""
+"""Devices that are cordoned or not well: what is withheld of them, card by card."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.claims.book import Book
+from agent.claims.claim import Claim, ClaimState, Restriction
+from agent.claims.fit_search import ProviderIndex
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.codec import decode, encode
 from agent.driver import DeviceSigns
 from agent.errors import UsageError
 from agent.providers.device_health import (
     DEBOUNCE,
+    HOLDERS_SHOWN_MAX,
     MEANINGS,
     TRANSITIONS,
     DeviceHealth,
@@ -21,8 +26,15 @@ from agent.providers.device_health import (
     Outcome,
     Symptom,
     cleared,
+    cordoned_units,
+    idle_cordoned,
     look,
+    reserve_cordoned,
+    unhealthy_sentences,
+    with_idle,
 )
+from agent.providers.resolve import OwnedProviders, ResolvedDescription
+from agent.tree import Inventory, Provider, ProviderTree
 
 GPU = "0000:83:00.0"
 WELL = DeviceSigns(
@@ -174,3 +186,113 @@ def test_every_device_that_is_well_for_long_enough_is_offered_again(shown: list[
             )
     longest = max(quiet for _, quiet in DEBOUNCE.values())
     assert not after([looks[-1], *[WELL] * (longest + 1)], states[-1])[-1].is_withheld
+
+
+NIC_PROVIDER, GPU_PROVIDER = "7e1c1d3c-94d8-4e4b-9a57-4a8d3b1f0c00", "7e1c1d3c-94d8-4e4b-9a57-4a8d3b1f0c01"
+ONE, OTHER = "8e1c1d3c-94d8-4e4b-9a57-4a8d3b1f0c01", "8e1c1d3c-94d8-4e4b-9a57-4a8d3b1f0c02"
+PF, VF = "CUSTOM_PF", "SRIOV_NET_VF"
+TREE = ProviderTree(
+    [
+        Provider(NIC_PROVIDER, "nic", None, {PF: Inventory(1), VF: Inventory(2)}),
+        Provider(GPU_PROVIDER, "gpu", NIC_PROVIDER, {"PGPU": Inventory(1)}),
+    ]
+)
+UNITS = {NIC_PROVIDER: {PF: ("41:00.0",), VF: ("41:10.0", "41:10.2")}, GPU_PROVIDER: {"PGPU": ("83:00.0",)}}
+DEVICES = {NIC_PROVIDER: "pci:41:00.0", GPU_PROVIDER: "pci:83:00.0"}
+WAYS = {NIC_PROVIDER: (frozenset({PF}), frozenset({VF}))}
+
+
+def test_the_address_of_a_function_is_one_unit_and_that_of_a_card_all_of_its_units() -> None:
+    assert cordoned_units(UNITS, DEVICES, ["41:10.2"]) == {(VF, "41:10.2")}
+    assert cordoned_units(UNITS, DEVICES, ["41:00.0"]) == {(PF, "41:00.0"), (VF, "41:10.0"), (VF, "41:10.2")}
+    assert cordoned_units(UNITS, DEVICES, ["99:00.0", ""]) == frozenset()
+
+
+def test_what_somebody_has_is_not_reserved() -> None:
+    cordoned = cordoned_units(UNITS, DEVICES, ["41:10.0", "41:10.2"])
+    idle = idle_cordoned(UNITS, cordoned, [(VF, "41:10.0")])
+    assert idle == {NIC_PROVIDER: {VF: 1}}
+    assert with_idle({NIC_PROVIDER: {VF: 1}, GPU_PROVIDER: {"PGPU": 1}}, idle) == {
+        NIC_PROVIDER: {VF: 2},
+        GPU_PROVIDER: {"PGPU": 1},
+    }
+    resolved = ResolvedDescription(TREE, OwnedProviders(), DEVICES, UNITS)
+    reserved = reserve_cordoned(resolved, cordoned, idle, {})
+    assert reserved.tree[NIC_PROVIDER].inventories == {PF: Inventory(1), VF: Inventory(2, reserved=1)}
+    assert reserved.cordoned == {NIC_PROVIDER: {VF}}
+
+
+def book() -> Book:
+    made = Book()
+    made.refresh(ProviderIndex.of(TREE, NIC_PROVIDER, WAYS), {}, UNITS)
+    return made
+
+
+def asked(consumer: str, name: str, number: int = 1) -> ClaimRequest:
+    return ClaimRequest(consumer, (RequestGroup(resources={name: number}),))
+
+
+def test_a_card_of_which_a_function_is_cordoned_is_not_given_whole() -> None:
+    made = book()
+    assert made.fit(asked(ONE, PF)).fits
+    made.cordon(frozenset({(VF, "41:10.0")}))
+    assert not made.fit(asked(ONE, PF)).fits
+    assert made.fit(asked(ONE, VF)).units == {NIC_PROVIDER: {VF: ("41:10.2",)}}
+    assert not made.fit(asked(ONE, VF, 2)).fits
+
+
+def test_a_domain_that_names_a_cordoned_device_does_not_get_it_unless_it_has_it() -> None:
+    made = book()
+    made.cordon(frozenset({("PGPU", "83:00.0")}))
+    made.restrict(OTHER, Restriction({GPU_PROVIDER: {"PGPU": ("83:00.0",)}}))
+    assert not made.fit(asked(OTHER, "PGPU")).fits
+    request = asked(ONE, "PGPU")
+    held, units = {GPU_PROVIDER: {"PGPU": 1}}, {GPU_PROVIDER: {"PGPU": ("83:00.0",)}}
+    made.put(Claim(ONE, ClaimState.CLAIMED, request, held, units))
+    made.restrict(ONE, Restriction(units))
+    assert made.fit(request).units == units
+
+
+CARD = "0000:41:00.0"
+FUNCTIONS = [f"0000:41:10.{number}" for number in range(8)]
+CARDS = dict.fromkeys(FUNCTIONS, CARD)
+
+
+def sick(*addresses: str, state: HealthState = HealthState.UNHEALTHY) -> dict[str, DeviceHealth]:
+    causes = frozenset({Symptom.NO_ANSWER})
+    return {address: DeviceHealth(address, state, causes=causes) for address in addresses}
+
+
+def test_a_dead_card_is_one_sentence_and_another_device_another() -> None:
+    unhealthy = sick(CARD, *FUNCTIONS, GPU)
+    holders = {FUNCTIONS[0]: "web1 (u1)", FUNCTIONS[3]: "web1 (u1)", FUNCTIONS[5]: "db1 (u2)"}
+    card, gpu = unhealthy_sentences(unhealthy, CARDS, holders)
+    assert card.startswith(f"The card {CARD} is unhealthy, with 8 of its 8 functions: it is not on the bus")
+    assert f"(db1 (u2) has {FUNCTIONS[5]}; web1 (u1) has {FUNCTIONS[0]}, {FUNCTIONS[3]})" in card
+    assert f"`plimsoll devices clear {CARD}`" in card
+    assert gpu == unhealthy[GPU].sentence
+
+
+def test_functions_of_a_card_that_is_well_itself() -> None:
+    (said,) = unhealthy_sentences(sick(*FUNCTIONS[:2]), CARDS, {})
+    assert f"2 of the 8 functions of the card {CARD} are unhealthy" in said
+    assert "no guest has any" in said
+
+
+def test_one_function_alone_is_told_by_its_own_address() -> None:
+    unhealthy = sick(FUNCTIONS[2])
+    assert list(unhealthy_sentences(unhealthy, CARDS, {})) == [unhealthy[FUNCTIONS[2]].sentence]
+
+
+def test_a_card_whose_symptoms_have_gone_says_so() -> None:
+    recovering = sick(*FUNCTIONS[:3], state=HealthState.RECOVERING)
+    assert "show none of that now" in next(unhealthy_sentences(recovering, CARDS, {}))
+    mixed = {**recovering, **sick(FUNCTIONS[5])}
+    assert "show none of that now" not in next(unhealthy_sentences(mixed, CARDS, {}))
+
+
+def test_many_holders_are_counted() -> None:
+    many = [f"0000:41:{slot:02x}.0" for slot in range(1, HOLDERS_SHOWN_MAX + 3)]
+    holders = {address: f"guest{number}" for number, address in enumerate(many)}
+    (said,) = unhealthy_sentences(sick(*many), dict.fromkeys(many, CARD), holders)
+    assert "2 more guests have some" in said

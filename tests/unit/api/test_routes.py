@@ -1,6 +1,4 @@
-"""The shapes: what they name is what the agent answers with, or takes; and every table that names a
-consumer shows its uuid and its name.
-"""
+"""What requests to the local API name, which keys their shapes have, and what the answers' views show."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -11,14 +9,76 @@ import pytest
 from kits.paths import CHECKOUT
 from kits.status import fill, sight
 
+from agent.api.routes import (
+    LIMIT_DEFAULT,
+    parse_history,
+    parse_hook_call,
+    read_clear_body,
+    read_cordon_body,
+)
 from agent.api.shapes.claims import ClaimByGroupsShape, GroupShape
 from agent.api.shapes.host import OverviewShape
 from agent.api.shapes.schema import ErrorDetailShape, ErrorShape
-from agent.api.views import overview_view
+from agent.api.views import audit_view, claim_view, overview_view, running_view
+from agent.audit.auditor import AuditReport
+from agent.audit.finding import Finding
+from agent.claims.claim import Claim, ClaimState
 from agent.claims.parse_request import parse_claim
+from agent.claims.request import ClaimRequest, RequestGroup
+from agent.driver import Guest, GuestState
+from agent.errors import DoesNotFit, UsageError
 from agent.http.errors import error_body
+from agent.tree import Provider, ProviderTree
 
-CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"
+
+@pytest.mark.parametrize(
+    ("given", "address"),
+    [
+        ("0000:C1:00.0", "0000:c1:00.0"),
+        ("0000:84:00.0/CUSTOM_VGPU_4@6", "0000:84:00.0/CUSTOM_VGPU_4@6"),
+        ("0000:C1:00.2/nvidia-471@20", "0000:c1:00.2/nvidia-471@20"),
+    ],
+)
+def test_a_device_is_named_as_the_list_shows_it_or_by_its_address_in_capitals(
+    given: str, address: str
+) -> None:
+    assert read_cordon_body({"address": given}, 0).address == address
+    assert read_clear_body({"address": given}) == address
+
+
+CALL = {"operation": "prepare", "sub_operation": "begin", "extra": "-", "xml": "<domain/>"}
+
+
+@pytest.mark.parametrize("key", ["operation", "sub_operation", "xml"])
+def test_a_missing_key_is_named(key: str) -> None:
+    with pytest.raises(UsageError, match=f"^{key}: missing"):
+        parse_hook_call({name: word for name, word in CALL.items() if name != key})
+
+
+def test_the_extra_argument_may_be_missing_and_must_be_a_word() -> None:
+    call = parse_hook_call({name: word for name, word in CALL.items() if name != "extra"})
+    assert call == parse_hook_call(CALL)
+    with pytest.raises(UsageError, match="extra"):
+        parse_hook_call({**CALL, "extra": "x" * 65})
+
+
+def test_a_query_without_parameters_asks_for_the_newest_events() -> None:
+    assert parse_history({}) == (0.0, LIMIT_DEFAULT, None)
+
+
+def test_a_moment_needs_its_offset() -> None:
+    assert parse_history({"since": "1970-01-01T01:00:00+01:00", "limit": "7"}) == (0.0, 7, None)
+    with pytest.raises(UsageError, match="a moment with its offset"):
+        parse_history({"since": "1970-01-01T01:00:00"})
+
+
+@pytest.mark.parametrize("limit", ["0", "10001", "-1", "x", "", "1" * 20])
+def test_a_limit_is_a_whole_number_in_its_range(limit: str) -> None:
+    with pytest.raises(UsageError, match="from 1 to 10000"):
+        parse_history({"limit": limit})
+
+
+REQUESTED = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"
 
 
 def test_every_error_has_the_shape() -> None:
@@ -39,13 +99,13 @@ def test_a_claim_may_have_every_key_of_its_shape_and_no_other() -> None:
         "suffix": "1",
         "resources": {"VCPU": 1},
         "required": ["CUSTOM_T"],
-        "member_of": [CONSUMER],
+        "member_of": [REQUESTED],
         "numa_policy": "legacy",
     }
     assert group.keys() == get_type_hints(GroupShape).keys()
-    values = {"consumer": CONSUMER, "groups": [group], "group_policy": "none", "same_subtree": [["1"]]}
+    values = {"consumer": REQUESTED, "groups": [group], "group_policy": "none", "same_subtree": [["1"]]}
     assert values.keys() <= get_type_hints(ClaimByGroupsShape).keys()
-    assert parse_claim(values).consumer == CONSUMER
+    assert parse_claim(values).consumer == REQUESTED
 
 
 UUID, NAME = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69", "web1"
@@ -116,3 +176,49 @@ def test_a_table_that_names_a_consumer_shows_its_uuid_and_its_name(table: tuple[
     columns = getattr(import_module(f"agent.api.shapes.{module}"), name)
     row = " ".join(str(column.show(NAMES_CONSUMERS[table])) for column in columns)
     assert UUID in row and NAME in row.replace(UUID, "")
+
+
+CONSUMER = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
+BANDWIDTH = {"NET_BW_EGR_KILOBIT_PER_SEC": 1000}
+NICS = {"nic1": "CUSTOM_PHYSNET_RED", "nic2": "CUSTOM_PHYSNET_BLUE"}
+
+
+def test_equal_amounts_without_units_are_shown_on_the_card_of_the_groups_network() -> None:
+    tree = ProviderTree(
+        [Provider("root", "root"), *(Provider(nic, nic, "root", {}, frozenset({NICS[nic]})) for nic in NICS)]
+    )
+    groups = tuple(RequestGroup(trait, BANDWIDTH, (frozenset({trait}),)) for trait in NICS.values())
+    claim = Claim(
+        CONSUMER, ClaimState.CLAIMED, ClaimRequest(CONSUMER, groups), dict.fromkeys(NICS, BANDWIDTH)
+    )
+    shown = {
+        mapping["suffix"]: list(mapping["allocations"]) for mapping in claim_view(claim, tree)["mappings"]
+    }
+    assert shown == {trait: [nic] for nic, trait in NICS.items()}
+
+
+FINDINGS = (
+    Finding("leaked claim", "c1", "It is gone.", own=True),
+    Finding("doubled", "c2", "It is twice here."),
+)
+
+
+def test_each_finding_has_the_outcome_of_its_repair() -> None:
+    report = AuditReport(FINDINGS, healed=frozenset({0}), failed={1: "Placement refused it."})
+    healed, failed = audit_view(report)["findings"]
+    assert (healed["kind"], healed["own"], healed["healed"], healed["failed"]) == (
+        "leaked claim",
+        True,
+        True,
+        None,
+    )
+    assert (failed["healed"], failed["failed"], failed["repair"]) == (False, "Placement refused it.", [])
+
+
+def test_a_guest_that_does_not_fit_is_among_the_refused() -> None:
+    guest = Guest("c1", "web1", GuestState.RUNNING, {})
+    view = running_view(((guest, DoesNotFit("It does not fit.")),))
+    assert view == {
+        "claimed": [],
+        "refused": [{"consumer": "c1", "name": "web1", "sentence": "It does not fit."}],
+    }
