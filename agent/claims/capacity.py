@@ -13,14 +13,13 @@ taken that is small, and maybe not the smallest: all guests that could move are 
 by one while the guest still fits.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
 from agent.claims.book import Book
 from agent.claims.claim import Claim, Fit, Shortfall, claim_of_fit
 from agent.claims.request import ClaimRequest
-from agent.shapes import Allocations
 
 GUESTS_MAX = 256
 """After so many guests the count ends."""
@@ -72,13 +71,27 @@ def numbered(request: ClaimRequest, number: int) -> ClaimRequest:
 def _stranded(trial: Book, book: Book, request: ClaimRequest) -> Iterator[Stranded]:
     """`trial` is the host with as many guests as fit, `book` the host as it is."""
     on_cards = {(uuid, name) for uuid, card in trial.cards.items() for name in card.model.shapes}
-    free = {place: amount for place, amount in _free_parts(trial, request) if place not in on_cards}
+    # The smallest amount of each class that one group asks for, or one cell of the guest, and what is free of
+    # the class where that is as much.
+    least: dict[str, int] = {}
+    for group in request.groups:
+        for name, amount in group.resources.items():
+            part = max(1, amount // max(1, request.topology.cells))
+            least[name] = min(part, least.get(name, part))
+    free = {
+        (provider.uuid, name): amount
+        for name, needed in least.items()
+        for provider in trial.host.by_class.get(name, ())
+        if (amount := trial.free(provider.uuid, name, request.consumer)) >= needed
+        and (provider.uuid, name) not in on_cards
+    }
     if not free and request.resources.keys().isdisjoint(name for _, name in on_cards):
         return
     holders: dict[tuple[str, str], list[str]] = {}
     for instance in book.movable()[:HOLDERS_MAX]:
         alone = trial.without([instance])
-        for uuid, name in _taken_by(alone.fit(request).allocations):
+        taken = alone.fit(request).allocations
+        for uuid, name in ((uuid, name) for uuid, amounts in taken.items() for name in amounts):
             if (uuid, name) in on_cards:
                 if name in book.claims[instance].allocations.get(uuid, {}):
                     continue  # it has a part of this size itself
@@ -87,31 +100,6 @@ def _stranded(trial: Book, book: Book, request: ClaimRequest) -> Iterator[Strand
     for (uuid, name), amount in free.items():
         provider = trial.host.tree[uuid]
         yield Stranded(provider.name, uuid, name, amount, tuple(holders.get((uuid, name), ())))
-
-
-def _free_parts(trial: Book, request: ClaimRequest) -> Iterator[tuple[tuple[str, str], int]]:
-    """What is free of each class that is asked for, where that is as much as a group, or a cell, needs."""
-    for name, needed in _least(request).items():
-        for provider in trial.host.by_class.get(name, ()):
-            free = trial.free(provider.uuid, name, request.consumer)
-            if free >= needed:
-                yield (provider.uuid, name), free
-
-
-def _least(request: ClaimRequest) -> Mapping[str, int]:
-    """{class: the smallest amount that one group asks for, or one cell of the guest}"""
-    least: dict[str, int] = {}
-    for group in request.groups:
-        for name, amount in group.resources.items():
-            part = max(1, amount // max(1, request.topology.cells))
-            least[name] = min(part, least.get(name, part))
-    return least
-
-
-def _taken_by(allocations: Allocations) -> Iterator[tuple[str, str]]:
-    for uuid, amounts in allocations.items():
-        for name in amounts:
-            yield uuid, name
 
 
 MOVES_MAX = 3
@@ -216,13 +204,10 @@ def _with_places(book: Book, request: ClaimRequest, chosen: Iterable[str]) -> De
         place = trial.fit(claim.request)
         if place.fits:
             trial.put(claim_of_fit(claim.request, place))
-        if not place.fits or not _is_same(claim, place):
+        same = (claim.allocations, claim.units, claim.cells) == (place.allocations, place.units, place.cells)
+        if not place.fits or not same:
             moves.append(DefragMove(claim, place if place.fits else None))
     return Defrag(fit, tuple(_in_order(moves)))
-
-
-def _is_same(claim: Claim, place: Fit) -> bool:
-    return (claim.allocations, claim.units, claim.cells) == (place.allocations, place.units, place.cells)
 
 
 def _in_order(moves: Sequence[DefragMove]) -> Iterable[DefragMove]:
@@ -235,17 +220,16 @@ def _in_order(moves: Sequence[DefragMove]) -> Iterable[DefragMove]:
                 move
                 for move in left
                 if move.here is not None
-                and not any(_has(other.claim, move.here) for other in left if other is not move)
+                and not any(
+                    (not _exact(claim_of_fit(other.claim.request, move.here)).isdisjoint(_exact(other.claim)))
+                    for other in left
+                    if other is not move
+                )
             ),
             left[0],
         )
         left.remove(free)
         yield free
-
-
-def _has(claim: Claim, place: Fit) -> bool:
-    """Whether the claim has an exact unit or a CPU of the place."""
-    return not _exact(claim_of_fit(claim.request, place)).isdisjoint(_exact(claim))
 
 
 def _exact(claim: Claim) -> set[tuple[str, str]]:

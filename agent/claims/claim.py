@@ -16,7 +16,6 @@ before the step is on disk, and one that the step takes to no other consumer fro
 Source: https://docs.openstack.org/api-ref/placement/#list-allocation-candidates (mappings).
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
@@ -27,7 +26,7 @@ from agent.claims.parse_request import read_request, request_to_json
 from agent.claims.request import DEVICE_PREFIX, ClaimRequest, RequestGroup
 from agent.codec import Form
 from agent.driver import UsedMemory
-from agent.shapes import Allocations, Amounts, Makings, Units, Uuid, by_class
+from agent.shapes import Allocations, Amounts, Makings, Units, Uuid, beyond, by_class, total
 from agent.tree import Provider, ProviderTree
 
 STEPS_MAX = 10_000
@@ -77,7 +76,9 @@ def map_groups(
     given = [(group.suffix, {uuid: dict(group.resources)}) for group, uuid in search.assigned()]
     if any(rest.values()):
         given.insert(0, ("", {uuid: amounts for uuid, amounts in rest.items() if amounts}))
-    labels = _labels(request)
+    # {suffix of a device group: the alias that it comes from}
+    aliases = [name for name, count in request.pci for _ in range(count)]
+    labels = {f"{DEVICE_PREFIX}{number}": name for number, name in enumerate(aliases)}
     dealer = _Dealer(units, keeps)
     # The unsuffixed group takes what the others leave, so its units are dealt last.
     shares = {
@@ -101,12 +102,6 @@ def units_of_groups(mappings: Iterable[GroupMapping]) -> GroupUnits:
 def _names(by_class: Mapping[str, tuple[str, ...]]) -> frozenset[str]:
     """The units without their classes, which a reshape may rename."""
     return frozenset(unit for exact in by_class.values() for unit in exact)
-
-
-def _labels(request: ClaimRequest) -> Mapping[str, str]:
-    """{suffix of a device group: the alias that it comes from}"""
-    names = [name for name, count in request.pci for _ in range(count)]
-    return {f"{DEVICE_PREFIX}{number}": name for number, name in enumerate(names)}
 
 
 class _Search:
@@ -440,65 +435,27 @@ def claims_until_durable(before: Collection[Claim], after: Collection[Claim]) ->
     if not after:
         return {claim.consumer: claim for claim in before}
     counted = {claim.consumer: claim for claim in after}
-    if not before or (len(before) == len(after) == 1 and _have_the_same(*before, *after)):
-        return counted
-    amounts, units = _freed_amounts(before, after), _freed_units(before, after)
-    cells = _freed_cells(before, after)
-    if amounts or units or cells:
-        known = {claim.consumer for claim in before}
-        keeper = next((claim for claim in after if claim.consumer in known), next(iter(after)))
-        counted[keeper.consumer] = replace(
-            keeper,
-            allocations=_plus(keeper.allocations, amounts),
-            units=_with_units(keeper.units, units),
-            cells=(*keeper.cells, *cells),
-        )
-    return counted
-
-
-def _have_the_same(one: Claim, other: Claim) -> bool:
-    return (one.allocations, one.units, one.cells) == (other.allocations, other.units, other.cells)
-
-
-def _freed_amounts(before: Iterable[Claim], after: Iterable[Claim]) -> Counter[tuple[str, str]]:
-    def total(claims: Iterable[Claim]) -> Counter[tuple[str, str]]:
-        sums: Counter[tuple[str, str]] = Counter()
-        for claim in claims:
-            for uuid, amounts in claim.allocations.items():
-                for name, amount in amounts.items():
-                    sums[uuid, name] += amount
-        return sums
-
-    return total(before) - total(after)
-
-
-def _freed_units(before: Iterable[Claim], after: Iterable[Claim]) -> frozenset[tuple[str, str, str]]:
     kept = {key for claim in after for key in claim.exact}
-    return frozenset(key for claim in before for key in claim.exact if key not in kept)
-
-
-def _freed_cells(before: Iterable[Claim], after: Iterable[Claim]) -> tuple[PlacedCell, ...]:
     left = [cell for claim in after for cell in claim.cells]
-    freed = []
+    cells = []
     for cell in (cell for claim in before for cell in claim.cells):
         if cell in left:
             left.remove(cell)
         else:
-            freed.append(cell)
-    return tuple(freed)
-
-
-def _plus(allocations: Allocations, more: Mapping[tuple[str, str], int]) -> Allocations:
-    result = {uuid: dict(amounts) for uuid, amounts in allocations.items()}
-    for (uuid, name), amount in more.items():
-        amounts = result.setdefault(uuid, {})
-        amounts[name] = amounts.get(name, 0) + amount
-    return result
-
-
-def _with_units(units: Units, more: Iterable[tuple[str, str, str]]) -> Units:
-    result = {uuid: dict(classes) for uuid, classes in units.items()}
-    for uuid, name, unit in sorted(more):
-        classes = result.setdefault(uuid, {})
-        classes[name] = (*classes.get(name, ()), unit)
-    return result
+            cells.append(cell)
+    freed = frozenset(key for claim in before for key in claim.exact if key not in kept)
+    amounts = beyond(*(total(claim.allocations for claim in side) for side in (before, after)))
+    if amounts or freed or cells:
+        known = {claim.consumer for claim in before}
+        keeper = next((claim for claim in after if claim.consumer in known), next(iter(after)))
+        units = {uuid: dict(classes) for uuid, classes in keeper.units.items()}
+        for uuid, name, unit in sorted(freed):
+            classes = units.setdefault(uuid, {})
+            classes[name] = (*classes.get(name, ()), unit)
+        counted[keeper.consumer] = replace(
+            keeper,
+            allocations=total((keeper.allocations, amounts)),
+            units=units,
+            cells=(*keeper.cells, *cells),
+        )
+    return counted

@@ -13,7 +13,7 @@ names. `given_resources` says what a claim gave, in the terms of the driver that
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from agent.claims.claim import UNRESTRICTED, Claim, Restriction
@@ -583,7 +583,7 @@ def _serves(kind: DeviceKind, element: DeviceKind) -> bool:
 def _wanted(asked: ClaimRequest, kinds: Mapping[str, DeviceKind]) -> Iterator[_Wanted]:
     """The devices that are asked for beside the XML, in the order in which their aliases are numbered."""
     entries: list[tuple[str, str, DeviceKind, str]] = []
-    for group in _in_order(asked.groups):
+    for group in sorted(asked.groups, key=lambda group: group.suffix):
         for name, amount in group.resources.items():
             if name in kinds:
                 entries += [(group.suffix, group.suffix, kinds[name], name)] * amount
@@ -595,10 +595,6 @@ def _wanted(asked: ClaimRequest, kinds: Mapping[str, DeviceKind]) -> Iterator[_W
     names = device_aliases(label for _, label, _, _ in entries)
     for (suffix, _, kind, resource_class), name in zip(entries, names, strict=True):
         yield _Wanted(suffix, name, kind, resource_class)
-
-
-def _in_order(groups: Iterable[RequestGroup]) -> Sequence[RequestGroup]:
-    return sorted(groups, key=lambda group: group.suffix)
 
 
 DISK = "DISK_GB"
@@ -654,7 +650,14 @@ def request_for_domain(
         suffix = f"_{len(groups) + 1}"
         groups.append(RequestGroup(suffix, {MEMORY: several_mb}))
         bound[suffix] = several
-    rest = _rest(guest, named, sum(memory.values()) + several_mb)
+    # What may come from any provider; the memory that is placed may not.
+    placed_mb = sum(memory.values()) + several_mb
+    rest = {name: amount for name, amount in guest.resources.items() if amount > 0}
+    for classes in named.values():
+        for name, units in classes.items():
+            rest[name] = rest.get(name, len(units)) - len(units)
+    rest[MEMORY] = rest.get(MEMORY, 0) - placed_mb
+    rest = {name: amount for name, amount in sorted(rest.items()) if amount > 0}
     if rest:
         groups.insert(0, RequestGroup("", rest))
     request = ClaimRequest(
@@ -719,16 +722,6 @@ def _memory_provider(cell: int | None, host: ProviderIndex, cells: Mapping[int, 
     return provider.uuid
 
 
-def _rest(guest: Guest, named: Units, placed_mb: int) -> dict[str, int]:
-    """{class: amount} that may come from any provider; `placed_mb` of the memory may not."""
-    rest = {name: amount for name, amount in guest.resources.items() if amount > 0}
-    for classes in named.values():
-        for name, units in classes.items():
-            rest[name] = rest.get(name, len(units)) - len(units)
-    rest[MEMORY] = rest.get(MEMORY, 0) - placed_mb
-    return {name: amount for name, amount in sorted(rest.items()) if amount > 0}
-
-
 def with_allocated_disk(guest: Guest, allocations: Allocations) -> Guest:
     """The guest with the DISK_GB that its allocations have, if this host has not read its disks yet."""
     amount = sum(amounts.get(DISK, 0) for amounts in allocations.values())
@@ -773,7 +766,22 @@ CPU_CLASSES = ("VCPU", "PCPU")
 def given_resources(claim: Claim, tree: ProviderTree, cells: HostCells) -> GivenResources:
     """All that the claim gave; `tree` are the providers of this host, `cells` its NUMA cells."""
     amounts = claim.request.resources
-    given_cells = tuple(_given_cells(claim, cells))
+    shared = {cell.id: cell.shared for cell in cells.cells}
+    given_cells = tuple(
+        GivenCell(
+            placed.guest_cell,
+            placed.host_cell,
+            placed.memory_mb,
+            placed.pinning,
+            placed.floating,
+            shared.get(placed.host_cell, frozenset()),
+            None if placed.page_kib == cells.small_page_kib else placed.page_kib,
+            placed.emulator,
+        )
+        for placed in claim.cells
+    )
+    pinned = (unit for classes in claim.units.values() for unit in classes.get("PCPU", ()))
+    dedicated = sorted(int(unit) for unit in pinned if unit.isdecimal())
     vcpus = sum(len(cell.cpus) for cell in given_cells) or sum(amounts.get(name, 0) for name in CPU_CLASSES)
     return GivenResources(
         claim.consumer,
@@ -782,7 +790,7 @@ def given_resources(claim: Claim, tree: ProviderTree, cells: HostCells) -> Given
         amounts.get("MEMORY_MB", 0),
         tuple(_given_devices(claim, tree, cells)),
         given_cells,
-        {} if given_cells else dict(enumerate(_dedicated_cpus(claim))),
+        {} if given_cells else dict(enumerate(dedicated)),
     )
 
 
@@ -794,24 +802,3 @@ def _given_devices(claim: Claim, tree: ProviderTree, cells: HostCells) -> Iterat
                 if name not in CPU_CLASSES:
                     cell = cells.cell_of(uuid, tree)
                     yield from (GivenDevice(label, name, unit, cell) for unit in exact)
-
-
-def _given_cells(claim: Claim, cells: HostCells) -> Iterator[GivenCell]:
-    shared = {cell.id: cell.shared for cell in cells.cells}
-    for placed in claim.cells:
-        yield GivenCell(
-            placed.guest_cell,
-            placed.host_cell,
-            placed.memory_mb,
-            placed.pinning,
-            placed.floating,
-            shared.get(placed.host_cell, frozenset()),
-            None if placed.page_kib == cells.small_page_kib else placed.page_kib,
-            placed.emulator,
-        )
-
-
-def _dedicated_cpus(claim: Claim) -> list[int]:
-    """The host CPUs for this guest alone, of a claim without cells."""
-    units = (unit for classes in claim.units.values() for unit in classes.get("PCPU", ()))
-    return sorted(int(unit) for unit in units if unit.isdecimal())

@@ -441,7 +441,13 @@ _FORMATS = {name: f"COMPUTE_EPHEMERAL_ENCRYPTION_{name.upper()}" for name in ("p
 def host_traits(specs: Mapping[str, str]) -> frozenset[str]:
     """The traits that the specs ask of the host's root. Raises UsageError, naming the spec at fault."""
     traits = {_choice(specs, spec, values) for spec, values in _CHOICES.items()}
-    traits |= _tpm_traits(specs)
+    version = _choice(specs, "hw:tpm_version", _TPM_VERSIONS)
+    model = _choice(specs, "hw:tpm_model", _TPM_MODELS)
+    secrets = _choice(specs, "hw:tpm_secret_security", _TPM_SECRETS)
+    if version is not None:
+        if specs.get("hw:tpm_model") == "tpm-crb" and specs["hw:tpm_version"] != "2.0":
+            raise UsageError("hw:tpm_model: tpm-crb needs hw:tpm_version=2.0.", spec="hw:tpm_model")
+        traits |= {version, model or _TPM_MODELS["tpm-tis"], secrets}
     encryption_format = _choice(specs, "hw:ephemeral_encryption_format", _FORMATS)
     if _flag(specs, "hw:ephemeral_encryption"):
         traits |= {"COMPUTE_EPHEMERAL_ENCRYPTION", encryption_format}
@@ -456,17 +462,6 @@ def encryption_trait(specs: Mapping[str, str]) -> str | None:
     if not _flag(specs, "hw:mem_encryption"):
         return None
     return trait or ENCRYPTION_TRAITS["amd-sev"]
-
-
-def _tpm_traits(specs: Mapping[str, str]) -> set[str | None]:
-    version = _choice(specs, "hw:tpm_version", _TPM_VERSIONS)
-    model = _choice(specs, "hw:tpm_model", _TPM_MODELS)
-    secrets = _choice(specs, "hw:tpm_secret_security", _TPM_SECRETS)
-    if version is None:
-        return set()
-    if specs.get("hw:tpm_model") == "tpm-crb" and specs["hw:tpm_version"] != "2.0":
-        raise UsageError("hw:tpm_model: tpm-crb needs hw:tpm_version=2.0.", spec="hw:tpm_model")
-    return {version, model or _TPM_MODELS["tpm-tis"], secrets}
 
 
 def _choice(specs: Mapping[str, str], spec: str, values: Mapping[str, str | None]) -> str | None:

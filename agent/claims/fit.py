@@ -118,7 +118,9 @@ def fit_with_cells(request: ClaimRequest, stock: HostStock, cells: CellStock, af
             slots = [*_cell_slots(request, placed, stock, cells.host), *beside]
             search = FitSearch(request, stock, slots)
             if all(slot.options for slot in slots) and search.run():
-                return _fit_of(slots, search.chosen, placed, stock.units, cells.host)
+                allocations = sum_slots(slots, search.chosen)
+                exact = first_units(allocations, pinned_first(stock.units, placed, cells.host))
+                return Fit(True, allocations, exact, (), placed)
             steps += 1 + search.steps
             if not exacting and refusal is None:
                 refusal = slots, search
@@ -169,13 +171,17 @@ def without_cell_resources(request: ClaimRequest) -> ClaimRequest:
     return replace(
         request,
         groups=tuple(
-            _without(group, own if group.suffix else own.union(CELL_CLASSES)) for group in request.groups
+            replace(
+                group,
+                resources={
+                    name: amount
+                    for name, amount in group.resources.items()
+                    if name not in own and (group.suffix or name not in CELL_CLASSES)
+                },
+            )
+            for group in request.groups
         ),
     )
-
-
-def _without(group: RequestGroup, classes: frozenset[str]) -> RequestGroup:
-    return replace(group, resources={name: n for name, n in group.resources.items() if name not in classes})
 
 
 def cell_amounts(
@@ -266,18 +272,6 @@ def _cell_slots(
             yield FitSlot(unsuffixed, resources, (provider,) if able else ())
 
 
-def _fit_of(
-    slots: Sequence[FitSlot],
-    chosen: Sequence[Provider],
-    placed: tuple[PlacedCell, ...],
-    units: Units,
-    host: HostCells,
-) -> Fit:
-    allocations = sum_slots(slots, chosen)
-    exact = first_units(allocations, pinned_first(units, placed, host))
-    return Fit(True, allocations, exact, (), placed)
-
-
 def sum_slots(slots: Sequence[FitSlot], chosen: Sequence[Provider]) -> Allocations:
     """The allocations of filled slots, summed by provider and class."""
     allocations: dict[str, dict[str, int]] = {}
@@ -360,7 +354,7 @@ def fit(
     check_placeable(request)
     refused = tuple(root_shortfalls(request, host))
     if refused:
-        return Fit(False, {}, {}, refused)
+        return _no_fit(refused)
     stock = HostStock(host, used, units, choice or Choice())
     if wants_cells(request.topology):
         cells = cells or CellStock()
@@ -368,7 +362,7 @@ def fit(
     slots = fit_slots(request, stock)
     search = FitSearch(request, stock, slots)
     if not all(slot.options for slot in slots) or not search.run():
-        return Fit(False, {}, {}, shortfalls(request, stock, slots, search))
+        return _no_fit(shortfalls(request, stock, slots, search))
     allocations = sum_slots(slots, search.chosen)
     return Fit(True, allocations, first_units(allocations, units), ())
 

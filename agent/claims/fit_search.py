@@ -57,7 +57,8 @@ class ProviderIndex:
     @classmethod
     def of(cls, tree: ProviderTree, root: str | None = None, ways: WaysOf | None = None) -> "ProviderIndex":
         """The index of the host with the root `root`; None: the first root that is no sharing provider."""
-        root_provider = tree.get(root) if root else _first_root(tree)
+        roots = sorted(tree.roots, key=lambda each: (SHARING_TRAIT in each.traits, each.name))
+        root_provider = tree.get(root) if root else next(iter(roots), None)
         own = tree.subtree(root_provider.uuid) if root_provider else ()
         aggregates = frozenset().union(*(provider.aggregates for provider in own))
         own_uuids = {provider.uuid for provider in own}
@@ -103,11 +104,6 @@ class ProviderIndex:
     def is_own(self, uuid: str) -> bool:
         """Whether the provider is in this host's own tree, and not a sharing provider."""
         return uuid in self.tree and self.root is not None and self.tree.root_of(uuid).uuid == self.root.uuid
-
-
-def _first_root(tree: ProviderTree) -> Provider | None:
-    roots = sorted(tree.roots, key=lambda root: (SHARING_TRAIT in root.traits, root.name))
-    return roots[0] if roots else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,21 +260,17 @@ def fit_slots(request: ClaimRequest, stock: HostStock) -> list[FitSlot]:
                 if next(stock.obstacles(group, resources, provider), None) is None
             )
             slots.append(FitSlot(group, resources, tuple(options)))
-    costs = _cell_costs(request, stock, slots)
-    return _most_useful_first([_best_first(slot, stock, costs) for slot in slots])
-
-
-def _cell_costs(request: ClaimRequest, stock: HostStock, slots: Iterable[FitSlot]) -> dict[int, CellCost]:
-    """What the guest would cost on each cell; nothing where no slot can be filled by one cell or another."""
+    # What the guest would cost on each cell; nothing where no slot can be filled by one cell or another.
+    costs: dict[int, CellCost] = {}
     tree, cell_of = stock.host.tree, stock.choice.cell_of
-    if not any(sum(provider.uuid in cell_of for provider in slot.options) > 1 for slot in slots):
-        return {}
-    room = {
-        cell: {name: stock.free(tree[uuid], name) for name in tree[uuid].inventories}
-        for uuid, cell in cell_of.items()
-        if uuid in tree
-    }
-    return stock.cell_costs(request.resources, room)
+    if any(sum(provider.uuid in cell_of for provider in slot.options) > 1 for slot in slots):
+        room = {
+            cell: {name: stock.free(tree[uuid], name) for name in tree[uuid].inventories}
+            for uuid, cell in cell_of.items()
+            if uuid in tree
+        }
+        costs = stock.cell_costs(request.resources, room)
+    return _most_useful_first([_best_first(slot, stock, costs) for slot in slots])
 
 
 def _best_first(slot: FitSlot, stock: HostStock, costs: Mapping[int, CellCost]) -> FitSlot:
@@ -380,7 +372,11 @@ class FitSearch:
         if self._hopeless and self._state(depth, tops) in self._hopeless:
             return False
         slot = self._slots[depth]
-        for provider in self._ordered(slot, options[depth]):
+        providers: Iterable[Provider] = options[depth]
+        if self.chosen and not slot.group.suffix and len(options[depth]) > 1:
+            giving = {provider.uuid for provider in self.chosen}
+            providers = sorted(providers, key=lambda provider: provider.uuid not in giving)
+        for provider in providers:
             self._steps += 1
             if self.gave_up:
                 return False
@@ -392,12 +388,6 @@ class FitSearch:
         self._hopeless.add(self._state(depth, tops))
         return False
 
-    def _ordered(self, slot: FitSlot, options: tuple[Provider, ...]) -> Iterable[Provider]:
-        if slot.group.suffix or not self.chosen or len(options) < 2:
-            return options
-        giving = {provider.uuid for provider in self.chosen}
-        return sorted(options, key=lambda provider: provider.uuid not in giving)
-
     def _fits(self, slot: FitSlot, provider: Provider) -> bool:
         """Whether the provider can take this slot in addition to those that it has already."""
         if self._isolate and slot.group.suffix and provider in self.chosen[self._unsuffixed :]:
@@ -407,15 +397,14 @@ class FitSearch:
                 total = amount + self._taken[provider.uuid, name]
                 if total > min(provider.inventories[name].max_unit, self._stock.free(provider, name)):
                     return False
+        # What the provider would give, with this slot, of the classes with exclusions.
         return not self._excluding or self._stock.can_give_together(
-            provider, self._excluding_amounts(slot, provider)
+            provider,
+            {
+                name: self._taken[provider.uuid, name] + slot.resources.get(name, 0)
+                for name in self._excluding
+            },
         )
-
-    def _excluding_amounts(self, slot: FitSlot, provider: Provider) -> dict[str, int]:
-        """{class: amount} that the provider would give, with this slot, of classes with exclusions."""
-        return {
-            name: self._taken[provider.uuid, name] + slot.resources.get(name, 0) for name in self._excluding
-        }
 
     def _take(self, slot: FitSlot, provider: Provider, sign: int) -> None:
         if sign > 0:

@@ -416,21 +416,17 @@ def _pins(count: int, cell: FreeCell, policy: ThreadPolicy) -> list[int] | None:
 
 def _threads(count: int, free: Sequence[frozenset[int]], policy: ThreadPolicy) -> list[int] | None:
     if policy is ThreadPolicy.REQUIRE:
-        return _paired(count, free)
+        # Sibling groups of equal size: the largest size that divides `count` and has enough groups.
+        for size in range(max(map(len, free), default=0), 1, -1):
+            if count % size:
+                continue
+            groups = [sorted(threads)[:size] for threads in free if len(threads) >= size]
+            if len(groups) * size >= count:
+                return [cpu for group in groups[: count // size] for cpu in group]
+        return None
     if sum(len(threads) for threads in free) < count:
         return None
     return list(_packed(count, free))
-
-
-def _paired(count: int, free: Sequence[frozenset[int]]) -> list[int] | None:
-    """CPUs in sibling groups of equal size: the largest size that divides `count` and has enough groups."""
-    for size in range(max(map(len, free), default=0), 1, -1):
-        if count % size:
-            continue
-        groups = [sorted(threads)[:size] for threads in free if len(threads) >= size]
-        if len(groups) * size >= count:
-            return [cpu for group in groups[: count // size] for cpu in group]
-    return None
 
 
 def _packed(count: int, free: Sequence[frozenset[int]]) -> Iterator[int]:
@@ -457,7 +453,10 @@ def guest_cells(request: ClaimRequest) -> tuple[GuestCell, ...]:
     Raises UsageError where the topology and these amounts do not agree.
     """
     topology = request.topology
-    asked = _unsuffixed(request)
+    asked = {"VCPU": 0, "PCPU": 0, "MEMORY_MB": 0}
+    for group in request.groups:
+        if not group.suffix:
+            asked |= {name: amount for name, amount in group.resources.items() if name in asked}
     emulator = int(topology.isolate_emulator)
     all_float = topology.cpu_policy == "mixed" and not topology.dedicated_cpus
     if emulator and asked["PCPU"] < (1 if all_float else 2):
@@ -515,14 +514,6 @@ def page_sizes(topology: TopologyRequest, sizes_kib: Sequence[int]) -> tuple[int
         return (wanted,)
     larger, small = tuple(sizes_kib[:-1]), tuple(sizes_kib[-1:])
     return {"small": small, "large": larger}.get(wanted, (*larger, *small))
-
-
-def _unsuffixed(request: ClaimRequest) -> dict[str, int]:
-    asked = {"VCPU": 0, "PCPU": 0, "MEMORY_MB": 0}
-    for group in request.groups:
-        if not group.suffix:
-            asked |= {name: amount for name, amount in group.resources.items() if name in asked}
-    return asked
 
 
 def _pinned(topology: TopologyRequest, asked: dict[str, int]) -> frozenset[int]:

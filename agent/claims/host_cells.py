@@ -107,14 +107,24 @@ class HostCells:
             (size for cell in topology.cells for size in cell.pages if size < _HUGE_KIB),
             default=SMALL_PAGE_KIB,
         )
-        nested = _cell_providers(host, of_provider)
+        # {cell id: the provider that has the cell's CPUs or memory in Placement}
+        nested: dict[int, Provider] = {}
+        for provider in host.providers:
+            cell = of_provider.get(provider.uuid)
+            if cell is not None and any(name in provider.inventories for name in CELL_CLASSES):
+                nested.setdefault(cell, provider)
         cells = sorted(topology.cells, key=lambda cell: cell.id)
         root = host.root
         return cls(
             tuple(
                 replace(
                     _host_cell(cell, topology, nested.get(cell.id, root), small_kib, share),
-                    page_providers=_page_providers(cell, host, of_provider),
+                    page_providers={
+                        size: provider.uuid
+                        for size in cell.pages
+                        for provider in host.by_class.get(page_class(size), ())
+                        if of_provider.get(provider.uuid) == cell.id
+                    },
                 )
                 for cell, share in zip(cells, _reserved_mb(root, len(cells)), strict=True)
             ),
@@ -144,25 +154,6 @@ class HostCells:
         """The page sizes of all cells, the largest first, the base page last."""
         larger = {size for cell in self.cells for size in cell.pages}
         return (*sorted(larger, reverse=True), self.small_page_kib)
-
-
-def _cell_providers(host: ProviderIndex, of_provider: Mapping[str, int]) -> dict[int, Provider]:
-    """{cell id: the provider that has the cell's CPUs or memory in Placement}"""
-    cell_providers: dict[int, Provider] = {}
-    for provider in host.providers:
-        cell = of_provider.get(provider.uuid)
-        if cell is not None and any(name in provider.inventories for name in CELL_CLASSES):
-            cell_providers.setdefault(cell, provider)
-    return cell_providers
-
-
-def _page_providers(cell: Cell, host: ProviderIndex, of_provider: Mapping[str, int]) -> dict[int, str]:
-    return {
-        size: provider.uuid
-        for size in cell.pages
-        for provider in host.by_class.get(page_class(size), ())
-        if of_provider.get(provider.uuid) == cell.id
-    }
 
 
 def _devices_of_cells(
@@ -624,7 +615,8 @@ def _asked_by_cells(
 def _memory_shortfall(
     among: Sequence[int], what: str, asked: int, free: int, host: HostCells, stock: HostStock, has: str
 ) -> Shortfall:
-    provider = _provider(among, host, stock)
+    uuids = {cell.provider for cell in host.cells if cell.id in among}
+    provider = stock.host.tree.get(uuids.pop()) if len(uuids) == 1 else stock.host.root
     size = what.removeprefix(_PAGES) if what.startswith(_PAGES) else ""
     unit_kib = int(size) if size else KIB_PER_MIB
     cells = f"host {'cell' if len(among) == 1 else 'cells'} {', '.join(map(str, among))}"
@@ -636,11 +628,6 @@ def _memory_shortfall(
         free * unit_kib // KIB_PER_MIB,
         f"{has} {room} {'' if has.startswith('its') else 'free '}on {cells}, {asked} asked",
     )
-
-
-def _provider(among: Collection[int], host: HostCells, stock: HostStock) -> Provider | None:
-    uuids = {cell.provider for cell in host.cells if cell.id in among}
-    return stock.host.tree.get(uuids.pop()) if len(uuids) == 1 else stock.host.root
 
 
 _NO_DEVICES = frozenset({*CELL_CLASSES, "DISK_GB"})

@@ -23,12 +23,12 @@ Source: https://docs.openstack.org/nova/latest/configuration/extra-specs.html.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from agent.claims.device_profiles import SPEC as PROFILE_SPEC
-from agent.claims.device_profiles import DeviceProfiles, ProfileGroup, group_suffix, groups_of_profile
+from agent.claims.device_profiles import DeviceProfiles, group_suffix, groups_of_profile
 from agent.claims.extra_specs import (
     Image,
     check_encryption,
@@ -422,13 +422,23 @@ def claim_for_flavor(
     )
     if wants_cells(topology):
         _check_memory(groups, specs)
+    of_profile = [
+        RequestGroup(
+            group_suffix(number),
+            group.resources,
+            tuple(frozenset({name}) for name in sorted(group.required)),
+            group.forbidden,
+            numa_policy=topology.pci_numa_policy,
+        )
+        for number, group in enumerate(profile)
+    ]
     own = sum(bool(group.suffix) for group in groups)
     if policy is None and own <= 1 < own + len(profile):
         policy = "none"  # as nova: the flavor alone would need no policy
     return check_request(
         ClaimRequest(
             consumer,
-            (*groups, *_profile_groups(profile, topology.pci_numa_policy)),
+            (*groups, *of_profile),
             group_policy=policy,
             same_subtree=tuple(
                 frozenset(suffix.strip() for suffix in suffixes.split(","))
@@ -459,17 +469,6 @@ def _check_memory(groups: Collection[RequestGroup], specs: Mapping[str, str]) ->
         "the MEMORY_MB of the unsuffixed group; remove the spec, or give resources:MEMORY_MB too.",
         spec=spec,
     )
-
-
-def _profile_groups(profile: Collection[ProfileGroup], numa_policy: str | None) -> Iterator[RequestGroup]:
-    for number, group in enumerate(profile):
-        yield RequestGroup(
-            group_suffix(number),
-            group.resources,
-            tuple(frozenset({name}) for name in sorted(group.required)),
-            group.forbidden,
-            numa_policy=numa_policy,
-        )
 
 
 def _groups(flavor: Flavor, topology: TopologyRequest, traits: frozenset[str]) -> tuple[RequestGroup, ...]:
@@ -503,7 +502,7 @@ def _groups(flavor: Flavor, topology: TopologyRequest, traits: frozenset[str]) -
             tuple(frozenset({name}) for name in sorted(required.get(suffix, ()))),
             frozenset(forbidden.get(suffix, ())),
             numa_policy=topology.pci_numa_policy
-            if suffix and _has_device(resources.get(suffix, {}))
+            if suffix and any(n for name, n in resources.get(suffix, {}).items() if name not in _NO_DEVICES)
             else None,
         )
         for suffix in sorted({*resources, *required, *forbidden})
@@ -525,7 +524,9 @@ def _own_resources(flavor: Flavor, topology: TopologyRequest, named: Collection[
     own = {"MEMORY_MB": flavor.memory_mb, "DISK_GB": flavor.disk_gb}
     own = {name: amount for name, amount in own.items() if name not in named}
     if not {"VCPU", "PCPU"} & set(named) or topology.cpu_policy != "shared":
-        own = _cpu_resources(flavor.vcpus, topology) | own
+        pinned = flavor.vcpus if topology.cpu_policy == "dedicated" else len(topology.dedicated_cpus)
+        cpus = {"VCPU": flavor.vcpus - pinned, "PCPU": pinned + topology.isolate_emulator}
+        own = ({"VCPU": flavor.vcpus} if topology.cpu_policy == "shared" else cpus) | own
     return own
 
 
@@ -536,17 +537,6 @@ def _asked_by_specs(specs: Mapping[str, str]) -> dict[str, int]:
         name = pmem_class(label)
         asked[name] = asked.get(name, 0) + 1
     return asked
-
-
-def _has_device(resources: Mapping[str, int]) -> bool:
-    return any(amount for name, amount in resources.items() if name not in _NO_DEVICES)
-
-
-def _cpu_resources(vcpus: int, topology: TopologyRequest) -> dict[str, int]:
-    if topology.cpu_policy == "shared":
-        return {"VCPU": vcpus}
-    pinned = vcpus if topology.cpu_policy == "dedicated" else len(topology.dedicated_cpus)
-    return {"VCPU": vcpus - pinned, "PCPU": pinned + topology.isolate_emulator}
 
 
 def _spec_aliases(text: str | None) -> tuple[tuple[str, int], ...]:
@@ -694,7 +684,13 @@ def _read_groups_form(given: Mapping[str, Any]) -> ClaimRequest:
             for number, group in enumerate(read_list(given.get("groups", []), "groups"))
         ),
         group_policy=None if policy is None else read_choice(policy, "group_policy", GROUP_POLICIES),
-        same_subtree=_read_subtrees(given.get("same_subtree", [])),
+        same_subtree=tuple(
+            frozenset(
+                read_text(suffix, f"same_subtree[{number}]", _SUFFIX, "suffixes of groups")
+                for suffix in read_list(suffixes, f"same_subtree[{number}]")
+            )
+            for number, suffixes in enumerate(read_list(given.get("same_subtree", []), "same_subtree"))
+        ),
         topology=_read_topology(given.get("topology", {}), "topology"),
         pci=_read_aliases(given.get("pci", [])),
         root_required=root_required,
@@ -789,18 +785,6 @@ def _read_aggregates(value: object, path: str) -> frozenset[str]:
             path=path,
         )
     return frozenset(read_uuid(uuid, path) for uuid in _alternatives(text))
-
-
-def _read_subtrees(value: object) -> tuple[frozenset[str], ...]:
-    subtrees = []
-    for number, suffixes in enumerate(read_list(value, "same_subtree")):
-        path = f"same_subtree[{number}]"
-        subtrees.append(
-            frozenset(
-                read_text(suffix, path, _SUFFIX, "suffixes of groups") for suffix in read_list(suffixes, path)
-            )
-        )
-    return tuple(subtrees)
 
 
 def _read_topology(value: object, path: str) -> TopologyRequest:

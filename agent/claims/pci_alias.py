@@ -154,7 +154,23 @@ def with_device_groups(
                 f"{', '.join(sorted(aliases)) or 'none'}.",
                 alias=name,
             )
-        wanted = _wanted(alias, request.topology.pci_numa_policy, tree, units)
+        resource_class = alias.resource_class or _reported_class(alias, tree, units)
+        required = alias.traits | alias.model_traits
+        if (
+            alias.vendor_id
+            and alias.product_id
+            and resource_class == pci_class(alias.vendor_id, alias.product_id)
+        ):
+            # The class name contains both ids; a driver need not report them as traits, too.
+            required -= {vendor_trait(alias.vendor_id), product_trait(alias.product_id)}
+        if alias.live_migratable:
+            required |= {LIVE_MIGRATABLE}
+        wanted = RequestGroup(
+            resources={resource_class: 1},
+            required=tuple(frozenset({trait}) for trait in sorted(required)),
+            forbidden=frozenset({LIVE_MIGRATABLE}) if alias.live_migratable is False else frozenset(),
+            numa_policy=request.topology.pci_numa_policy or alias.numa_policy or "legacy",
+        )
         device_groups += [
             replace(wanted, suffix=f"{DEVICE_PREFIX}{number}")
             for number in range(len(device_groups), len(device_groups) + count)
@@ -167,26 +183,6 @@ def without_device_groups(request: ClaimRequest) -> ClaimRequest:
     if not request.pci:
         return request
     return replace(request, groups=tuple(group for group in request.groups if not is_device_group(group)))
-
-
-def _wanted(alias: Alias, numa_policy: str | None, tree: ProviderTree, units: Units) -> RequestGroup:
-    resource_class = alias.resource_class or _reported_class(alias, tree, units)
-    required = alias.traits | alias.model_traits
-    if (
-        alias.vendor_id
-        and alias.product_id
-        and resource_class == pci_class(alias.vendor_id, alias.product_id)
-    ):
-        # The class name contains both ids; a driver need not report them as traits, too.
-        required -= {vendor_trait(alias.vendor_id), product_trait(alias.product_id)}
-    if alias.live_migratable:
-        required |= {LIVE_MIGRATABLE}
-    return RequestGroup(
-        resources={resource_class: 1},
-        required=tuple(frozenset({trait}) for trait in sorted(required)),
-        forbidden=frozenset({LIVE_MIGRATABLE}) if alias.live_migratable is False else frozenset(),
-        numa_policy=numa_policy or alias.numa_policy or "legacy",
-    )
 
 
 def _reported_class(alias: Alias, tree: ProviderTree, units: Units) -> str:

@@ -84,7 +84,12 @@ class Row:
         columns = [self.held_amounts, self.claimed_amounts, self.used.amounts]
         if self.doubted:
             consumers = {*self.held, *(who for write in self.doubted for who in write)}
-            columns.append(total(self._may_hold(who) for who in consumers))
+            columns.append(
+                total(
+                    largest((self.held.get(who, {}), *(write[who] for write in self.doubted if who in write)))
+                    for who in consumers
+                )
+            )
         return largest(columns)
 
     @property
@@ -137,7 +142,3 @@ class Row:
             *of_guest,
             tuple({who: what for who, what in write.items() if who != consumer} for write in self.doubted),
         )
-
-    def _may_hold(self, consumer: str) -> Usages:
-        writes = (write[consumer] for write in self.doubted if consumer in write)
-        return largest((self.held.get(consumer, {}), *writes))

@@ -78,15 +78,12 @@ def use_difference(row: Row, place: Place) -> UseDifference | None:
         return None
     if any(claim.state is not ClaimState.CLAIMED for claim in row.claimed.values()):
         return None
-    differences = [_difference(row.instance, guest, *pair, place) for pair in _possessions(row)]
+    has: list[tuple[Allocations, Claim | None]] = [
+        (claim.allocations, claim) for claim in row.claimed.values()
+    ]
+    has = has or [(allocations, None) for allocations in row.held.values()]
+    differences = [_difference(row.instance, guest, *pair, place) for pair in has]
     return min(differences, key=lambda difference: difference.size, default=None)
-
-
-def _possessions(row: Row) -> Iterator[tuple[Allocations, Claim | None]]:
-    if not row.claimed:
-        yield from ((allocations, None) for allocations in row.held.values())
-    for claim in row.claimed.values():
-        yield claim.allocations, claim
 
 
 def _difference(
@@ -106,7 +103,12 @@ def _difference(
         for name, amount in totals.items()
         if name in seen and in_use[name] < amount
     }
-    is_more = {name: _is_more(name, exact, totals, in_use) for name in in_use}
+    # An amount that exceeds a provider's is not always more in all: an exact unit elsewhere is another unit,
+    # and pages are counted by the claim's cells, also where no allocation has them.
+    is_more = {
+        name: not is_page_class(name) and (name not in exact or amount > totals.get(name, 0))
+        for name, amount in in_use.items()
+    }
     more = {
         uuid: kept
         for uuid, amounts in beyond(used.amounts, has).items()
@@ -114,16 +116,6 @@ def _difference(
     }
     extra, missing, swapped = _units(guest, claim, less) if claim else ({}, {}, {})
     return UseDifference(has, claim, more, less, extra, missing, swapped)
-
-
-def _is_more(name: str, exact: set[str], totals: Mapping[str, int], in_use: Mapping[str, int]) -> bool:
-    """Whether the amount that exceeds a provider's is more in all: an exact unit elsewhere is another unit.
-
-    Pages are counted by the claim's cells, also where no allocation has them.
-    """
-    if is_page_class(name):
-        return False
-    return name not in exact or in_use.get(name, 0) > totals.get(name, 0)
 
 
 def _units(
@@ -398,7 +390,10 @@ class _RequestChange:
             request,
             pci=tuple((name, 1) for name in kept),
             groups=tuple(replace(g, suffix=renamed.get(g.suffix, g.suffix)) for g in request.groups),
-            same_subtree=tuple(_renamed(subtree, renamed) for subtree in request.same_subtree),
+            same_subtree=tuple(
+                frozenset(renamed.get(suffix, suffix) for suffix in subtree)
+                for subtree in request.same_subtree
+            ),
         )
 
 
@@ -412,7 +407,3 @@ def _policy(policy: str | None, groups: Collection[RequestGroup]) -> str | None:
 def _number(group: RequestGroup) -> int:
     text = group.suffix.removeprefix(DEVICE_PREFIX)
     return int(text) if text.isdecimal() else GROUPS_MAX
-
-
-def _renamed(subtree: Collection[str], renamed: Mapping[str, str]) -> frozenset[str]:
-    return frozenset(renamed.get(suffix, suffix) for suffix in subtree)
