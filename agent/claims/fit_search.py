@@ -365,8 +365,11 @@ class FitSearch:
         return False
 
     def _fill(self, depth: int, options: list[tuple[Provider, ...]], tops: tuple[_Top, ...]) -> bool:
-        if depth == self._unsuffixed and not self._traits_are_met():
-            return False
+        if depth == self._unsuffixed and self._required:
+            # The providers of the unsuffixed group together must have its required traits.
+            traits = frozenset().union(*(provider.traits for provider in self.chosen))
+            if not all(any_of & traits for any_of in self._required):
+                return False
         if depth == len(self._slots):
             return self._chosen_tops(tops) == frozenset(tops)
         if self._hopeless and self._state(depth, tops) in self._hopeless:
@@ -424,13 +427,6 @@ class FitSearch:
             frozenset(provider.uuid for provider in self.chosen[self._unsuffixed :]),
             self._chosen_tops(tops),
         )
-
-    def _traits_are_met(self) -> bool:
-        """Whether the providers of the unsuffixed group together have its required traits."""
-        if not self._required:
-            return True
-        traits = frozenset().union(*(provider.traits for provider in self.chosen[: self._unsuffixed]))
-        return all(any_of & traits for any_of in self._required)
 
     def _tops(self, suffixes: frozenset[str]) -> list[_Top]:
         options = (slot.options for slot in self._slots if slot.group.suffix in suffixes)

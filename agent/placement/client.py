@@ -643,17 +643,10 @@ class PlacementClient:
         return outcome_of_reply(reply, action)
 
     def _negotiated(self, method: str, path: str, body: Any) -> Reply:
+        """Send a request; again in the highest microversion that both support, if it is another one."""
         reply = self._send(method, path, body)
-        if reply.status == 406 and self._negotiate():
-            reply = self._send(method, path, body)
-        return reply
-
-    def _send(self, method: str, path: str, body: Any) -> Reply:
-        content = body() if callable(body) else body
-        return self._transport.request(method, path, content, microversion=self.microversion)
-
-    def _negotiate(self) -> bool:
-        """Choose the highest microversion that both support; whether it is another one than before."""
+        if reply.status != 406:
+            return reply
         lowest, highest = self.versions()
         if not _numbers(lowest) <= _numbers(LEAST_MICROVERSION) <= _numbers(highest):
             raise PlacementError(
@@ -663,7 +656,11 @@ class PlacementClient:
                 status=406,
             )
         refused, self.microversion = self.microversion, min(highest, self.microversion, key=_numbers)
-        return self.microversion != refused
+        return reply if self.microversion == refused else self._send(method, path, body)
+
+    def _send(self, method: str, path: str, body: Any) -> Reply:
+        content = body() if callable(body) else body
+        return self._transport.request(method, path, content, microversion=self.microversion)
 
 
 def _inventories(reply: Reply, action: str) -> dict[str, Inventory]:

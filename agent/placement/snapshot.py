@@ -627,7 +627,13 @@ class _Checker:
                 inventory = provider.inventories.get(name) if provider else None
                 if provider is None or inventory is None or amount <= _capacity(inventory):
                     continue
-                largest = ", ".join(self._largest(uuid, name))
+                holders = [
+                    (consumer.allocations[uuid][name], holder)
+                    for holder, consumer in self._snapshot.consumers.items()
+                    if name in consumer.allocations.get(uuid, {})
+                ]
+                shown = sorted(holders, reverse=True)[:_LARGEST_SHOWN]
+                largest = ", ".join(f"{holder} with {held}" for held, holder in shown)
                 yield BrokenInvariant(
                     "over_capacity",
                     uuid,
@@ -635,15 +641,6 @@ class _Checker:
                     f"{counted(amount, 'is', 'are')} in use.",
                     f"Move or release consumers (the largest: {largest}), or raise the inventory.",
                 )
-
-    def _largest(self, provider: str, name: str) -> Iterator[str]:
-        held = [
-            (consumer.allocations[provider][name], uuid)
-            for uuid, consumer in self._snapshot.consumers.items()
-            if name in consumer.allocations.get(provider, {})
-        ]
-        for amount, uuid in sorted(held, reverse=True)[:_LARGEST_SHOWN]:
-            yield f"{uuid} with {amount}"
 
     def usages(self, shown: Usages) -> Iterator[BrokenInvariant]:
         for uuid, amounts in shown.items():

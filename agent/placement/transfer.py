@@ -49,7 +49,7 @@ from agent.placement.snapshot import (
 )
 from agent.placement.transport import body_member
 from agent.providers.plan import CreateResourceClass, CreateTrait, Operation, Plan, plan, same_inventories
-from agent.shapes import Amounts, Held, Usages
+from agent.shapes import Amounts
 from agent.tree import InventoriesByProvider, Inventory, Provider, ProviderTree
 
 # Reading
@@ -181,6 +181,17 @@ def _read(
 ) -> tuple[PlacementSnapshot, ServiceEvidence]:
     """The listed providers, the consumers with allocations on them, and these `consumers`."""
     known: dict[str, Provider] = {}
+
+    def read_provider(listed: Provider) -> Provider:
+        before = known.get(listed.uuid)
+        if before is not None and before.generation == listed.generation:
+            return replace(before, name=listed.name, parent=listed.parent)
+        return client.read_provider(listed)
+
+    def read_consumer(uuid: str) -> ConsumerAllocations:
+        consumer = client.allocations_of(uuid)
+        return consumer if client.has_consumer_types() else replace(consumer, consumer_type=UNTYPED)
+
     for _ in range(ATTEMPTS_MAX):
         try:
             listed, roots = list_providers()
@@ -193,18 +204,19 @@ def _read(
                 ) from error
             raise
         try:
-            known = {
-                provider.uuid: provider for provider in _map_parallel(_provider_reader(client, known), listed)
-            }
-            held, usages = _read_uses(client, listed, with_usages=with_usages)
+            known = {provider.uuid: provider for provider in _map_parallel(read_provider, listed)}
+            held = dict(
+                _map_parallel(lambda uuid: (uuid, client.provider_allocations(uuid).consumers), known)
+            )
+            usages = dict(
+                _map_parallel(lambda uuid: (uuid, client.provider_usages(uuid)), known if with_usages else ())
+            )
         except PlacementError as error:
             if error.status != NOT_FOUND or isinstance(error, PlacementUnavailable):
                 raise
             continue  # another client deleted a provider meanwhile
         uuids = sorted({*consumers, *(consumer for holders in held.values() for consumer in holders)})
-        read = [
-            consumer for consumer in _map_parallel(_consumer_reader(client), uuids) if consumer.allocations
-        ]
+        read = [consumer for consumer in _map_parallel(read_consumer, uuids) if consumer.allocations]
         if _generations(list_providers()[0]) == _generations(known.values()):
             traits, classes = client.trait_names(), client.resource_class_names()
             snapshot = PlacementSnapshot.of(
@@ -215,16 +227,6 @@ def _read(
         f"Other clients wrote to Placement during each of {ATTEMPTS_MAX} attempts to read it: stop the "
         "agents and schedulers that write to these providers, or try again at a quieter time."
     )
-
-
-def _read_uses(
-    client: SnapshotClient, providers: Iterable[Provider], *, with_usages: bool
-) -> tuple[Held, Usages]:
-    """The allocations and, if wanted, the usages of each provider."""
-    uuids = [provider.uuid for provider in providers]
-    held = _map_parallel(lambda uuid: (uuid, client.provider_allocations(uuid).consumers), uuids)
-    usages = _map_parallel(lambda uuid: (uuid, client.provider_usages(uuid)), uuids if with_usages else [])
-    return dict(held), dict(usages)
 
 
 def read_state_dir(state_dir: Path) -> tuple[PlacementSnapshot, ServiceEvidence]:
@@ -258,28 +260,6 @@ def read_state_dir(state_dir: Path) -> tuple[PlacementSnapshot, ServiceEvidence]
 
 def _generations(providers: Iterable[Provider]) -> dict[str, int | None]:
     return {provider.uuid: provider.generation for provider in providers}
-
-
-def _provider_reader(client: SnapshotClient, known: dict[str, Provider]) -> Callable[[Provider], Provider]:
-    """A function that reads a listed provider, unless `known` has it with the same generation."""
-
-    def read(listed: Provider) -> Provider:
-        before = known.get(listed.uuid)
-        if before is not None and before.generation == listed.generation:
-            return replace(before, name=listed.name, parent=listed.parent)
-        return client.read_provider(listed)
-
-    return read
-
-
-def _consumer_reader(client: SnapshotClient) -> Callable[[str], ConsumerAllocations]:
-    typed = client.has_consumer_types()
-
-    def read(uuid: str) -> ConsumerAllocations:
-        consumer = client.allocations_of(uuid)
-        return consumer if typed else replace(consumer, consumer_type=UNTYPED)
-
-    return read
 
 
 def _map_parallel(work: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
@@ -519,19 +499,26 @@ def _refuse_conflicts(between: Iterable[Difference]) -> None:
         )
 
 
-def _pending(wanted: PlacementSnapshot, present: PlacementSnapshot) -> Iterator[ConsumerAllocations]:
+def _steps(wanted: PlacementSnapshot, present: PlacementSnapshot) -> Iterator[ImportStep]:
+    """The steps for all consumers to write; a step has either typed or untyped consumers."""
+    pending = []
     for uuid, consumer in wanted.consumers.items():
         existing = present.consumers.get(uuid)
         if existing is None:
-            yield replace(consumer, generation=None)
+            pending.append(replace(consumer, generation=None))
         elif not same_consumer(consumer, existing):
-            yield replace(consumer, generation=existing.generation)
-
-
-def _steps(wanted: PlacementSnapshot, present: PlacementSnapshot) -> Iterator[ImportStep]:
-    """The steps for all consumers to write; a step has either typed or untyped consumers."""
+            pending.append(replace(consumer, generation=existing.generation))
+    kinds = [
+        [consumer for consumer in pending if (consumer.consumer_type == UNTYPED) is untyped]
+        for untyped in (False, True)
+    ]
+    groups = [
+        kind[start : start + WRITTEN_AT_ONCE]
+        for kind in kinds
+        for start in range(0, len(kind), WRITTEN_AT_ONCE)
+    ]
     consumers = dict(present.consumers)
-    for group in _groups(list(_pending(wanted, present))):
+    for group in groups:
         before = [
             present.consumers[consumer.consumer]
             for consumer in group
@@ -582,13 +569,6 @@ def _without_names(planned: Plan) -> Iterator[Operation]:
         for operation in planned.operations
         if not isinstance(operation, CreateResourceClass | CreateTrait)
     )
-
-
-def _groups(consumers: list[ConsumerAllocations]) -> Iterator[list[ConsumerAllocations]]:
-    for untyped in (False, True):
-        group = [consumer for consumer in consumers if (consumer.consumer_type == UNTYPED) is untyped]
-        for start in range(0, len(group), WRITTEN_AT_ONCE):
-            yield group[start : start + WRITTEN_AT_ONCE]
 
 
 def _allocations_text(consumer: ConsumerAllocations) -> str:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from agent.errors import SettingsError
 from agent.shapes import Held
-from agent.tree import MAX_UNIT, Inventory, ProviderTree
+from agent.tree import MAX_UNIT, ProviderTree
 
 Caps = Mapping[str, int]
 """{resource class: the most that all guests of the host may have of it}"""
@@ -69,19 +69,13 @@ def with_caps(tree: ProviderTree, caps: Caps) -> ProviderTree:
     """
     left = dict(caps)
     for provider in tuple(tree):
-        inventories = {
-            name: _capped(inventory, left, name) if name in left else inventory
-            for name, inventory in provider.inventories.items()
-        }
+        inventories = dict(provider.inventories)
+        for name, inventory in provider.inventories.items():
+            if name in left:
+                if inventory.capacity > left[name]:
+                    offered = int(left[name] / inventory.allocation_ratio)
+                    inventories[name] = replace(inventory, reserved=inventory.total - offered)
+                left[name] -= inventories[name].capacity
         if inventories != provider.inventories:
             tree = tree.with_provider(replace(provider, inventories=inventories))
     return tree
-
-
-def _capped(inventory: Inventory, left: dict[str, int], name: str) -> Inventory:
-    """The inventory within what is left of the cap, which shrinks by its capacity."""
-    if inventory.capacity > left[name]:
-        offered = int(left[name] / inventory.allocation_ratio)
-        inventory = replace(inventory, reserved=inventory.total - offered)
-    left[name] -= inventory.capacity
-    return inventory

@@ -6,7 +6,7 @@ says how many looks in a row it takes, and `TRANSITIONS` which state follows. Ea
 A device that an operator has cordoned is given to no guest either; its present consumers keep it.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Annotated, NamedTuple
@@ -130,17 +130,14 @@ class DeviceHealth:
     def sentence(self) -> str:
         """What it is, and how it ends."""
         recovering = " It shows none of that now." if self.state is HealthState.RECOVERING else ""
+        name = f"The device {self.address}"
+        if self.address.startswith(CELL):
+            name = f"The memory in large pages of NUMA cell {self.address.removeprefix(CELL)}"
         return (
-            f"{self._name} is unhealthy: {self.reason}.{recovering} It is given to no guest; the guest "
+            f"{name} is unhealthy: {self.reason}.{recovering} It is given to no guest; the guest "
             "that has it keeps it. It is offered again when it is well, or by "
             f"`plimsoll devices clear {self.address}`."
         )
-
-    @property
-    def _name(self) -> str:
-        if self.address.startswith(CELL):
-            return f"The memory in large pages of NUMA cell {self.address.removeprefix(CELL)}"
-        return f"The device {self.address}"
 
 
 def look(known: DeviceHealth, before: DeviceSigns | None, signs: DeviceSigns, at: float) -> DeviceHealth:
@@ -154,7 +151,11 @@ def look(known: DeviceHealth, before: DeviceSigns | None, signs: DeviceSigns, at
     runs = {symptom: min(known.runs.get(symptom, 0) + 1, LOOKS_MAX) for symptom in counted}
     quiet = 0 if counted else min(known.quiet + 1, LOOKS_MAX)
     confirmed = frozenset(symptom for symptom, run in runs.items() if run >= DEBOUNCE[symptom].looks)
-    state = TRANSITIONS[known.state][_outcome(runs, confirmed, quiet, known.causes)]
+    needed = max((DEBOUNCE[symptom].quiet for symptom in known.causes), default=0)
+    outcome = Outcome.SETTLED if quiet >= needed else Outcome.QUIET
+    if runs:
+        outcome = Outcome.CONFIRMED if confirmed else Outcome.SHOWN
+    state = TRANSITIONS[known.state][outcome]
     newly = state in WITHHELD and known.state not in WITHHELD
     return DeviceHealth(
         known.address,
@@ -166,15 +167,6 @@ def look(known: DeviceHealth, before: DeviceSigns | None, signs: DeviceSigns, at
         excused,
         known.driver if signs.vfio or not signs.driver else signs.driver,
     )
-
-
-def _outcome(
-    runs: Mapping[Symptom, int], confirmed: Iterable[Symptom], quiet: int, causes: Iterable[Symptom]
-) -> Outcome:
-    if runs:
-        return Outcome.CONFIRMED if confirmed else Outcome.SHOWN
-    needed = max((DEBOUNCE[symptom].quiet for symptom in causes), default=0)
-    return Outcome.SETTLED if quiet >= needed else Outcome.QUIET
 
 
 def cleared(known: DeviceHealth) -> DeviceHealth:
@@ -198,7 +190,8 @@ def symptoms(signs: DeviceSigns, before: DeviceSigns | None, driver: str) -> Ite
     """
     if signs.answers is False:
         yield Symptom.NO_ANSWER
-    if _lacks_driver(signs, driver):
+    lacks_driver = signs.driver != signs.only_driver if signs.only_driver else driver and not signs.driver
+    if signs.driver is not None and lacks_driver:
         yield Symptom.NO_DRIVER
     if signs.has_link is False:
         yield Symptom.NO_LINK
@@ -214,14 +207,6 @@ def symptoms(signs: DeviceSigns, before: DeviceSigns | None, driver: str) -> Ite
         )
     if signs.has_power is False:
         yield Symptom.NO_POWER
-
-
-def _lacks_driver(signs: DeviceSigns, driver: str) -> bool:
-    if signs.driver is None:
-        return False
-    if signs.only_driver:
-        return signs.driver != signs.only_driver
-    return not signs.driver and bool(driver)
 
 
 Cordoned = frozenset[tuple[str, str]]

@@ -28,7 +28,7 @@ from functools import cached_property, lru_cache
 
 from agent.driver import CardLayout, CardShape
 from agent.shapes import Usages
-from agent.tree import Provider, ProviderTree
+from agent.tree import ProviderTree
 
 STEPS_MAX = 20_000
 
@@ -621,18 +621,15 @@ def reserve_places(tree: ProviderTree, left: Usages, used: Usages) -> ProviderTr
     for uuid, left_here in left.items():
         provider = tree.get(uuid)
         if provider is not None:
-            tree = tree.with_provider(_reserved(provider, left_here, used.get(uuid, {})))
+            in_use = used.get(uuid, {})
+            inventories = {
+                name: replace(
+                    inventory,
+                    reserved=max(inventory.reserved, inventory.total - in_use.get(name, 0) - left_here[name]),
+                )
+                if name in left_here
+                else inventory
+                for name, inventory in provider.inventories.items()
+            }
+            tree = tree.with_provider(replace(provider, inventories=inventories))
     return tree
-
-
-def _reserved(provider: Provider, left: Mapping[str, int], used: Mapping[str, int]) -> Provider:
-    inventories = {
-        name: replace(
-            inventory,
-            reserved=max(inventory.reserved, inventory.total - used.get(name, 0) - left[name]),
-        )
-        if name in left
-        else inventory
-        for name, inventory in provider.inventories.items()
-    }
-    return replace(provider, inventories=inventories)

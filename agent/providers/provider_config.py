@@ -131,8 +131,17 @@ def parse_provider_file(text: bytes, file: str) -> tuple[ProviderEntry, ...]:
 
     Raises SettingsError, naming `file` and the key, where the file is invalid.
     """
+    from jsonschema import Draft202012Validator  # late: it is slow to import, and only a file needs it
+    from jsonschema.exceptions import best_match
+
     data = load_operator_yaml(text, file, "provider config file")
-    _check_schema(data, file)
+    version = data.get("meta") if isinstance(data, dict) else None
+    version = version.get("schema_version") if isinstance(version, dict) else None
+    if isinstance(version, str) and version != SCHEMA_VERSION:
+        _refuse(file, "meta.schema_version", f"{version[:40]!r} is not supported, only {SCHEMA_VERSION!r} is")
+    error = best_match(Draft202012Validator(_FILE).iter_errors(data))
+    if error is not None:
+        _refuse(file, _key(error.absolute_path) or "the top level", error.message[:300])
     entries = [
         _read_entry(provider, file, f"providers[{number}]")
         for number, provider in enumerate(data.get("providers", ()))
@@ -155,19 +164,6 @@ def merge_entries(entries: Iterable[ProviderEntry]) -> ProviderConfig:
     return ProviderConfig(all_entries)
 
 
-def _check_schema(data: object, file: str) -> None:
-    from jsonschema import Draft202012Validator  # late: it is slow to import, and only a file needs it
-    from jsonschema.exceptions import best_match
-
-    version = data.get("meta") if isinstance(data, dict) else None
-    version = version.get("schema_version") if isinstance(version, dict) else None
-    if isinstance(version, str) and version != SCHEMA_VERSION:
-        _refuse(file, "meta.schema_version", f"{version[:40]!r} is not supported, only {SCHEMA_VERSION!r} is")
-    error = best_match(Draft202012Validator(_FILE).iter_errors(data))
-    if error is not None:
-        _refuse(file, _key(error.absolute_path) or "the top level", error.message[:300])
-
-
 def _key(path: Sequence[str | int]) -> str:
     text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return text.removeprefix(".")
@@ -181,7 +177,18 @@ def _read_entry(data: Mapping[str, Any], file: str, key: str) -> ProviderEntry:
             _check_custom(name, "resource class", file, where)
             if name in inventories:
                 _refuse(file, where, "this resource class is given twice")
-            inventories[name] = _read_inventory(amounts, file, where)
+            # Keys that are not given have Placement's defaults.
+            if amounts.get("reserved", 0) > amounts["total"]:
+                _refuse(
+                    file,
+                    f"{where}.reserved",
+                    f"{amounts['reserved']} cannot be reserved of {amounts['total']}",
+                )
+            if not isfinite(amounts.get("allocation_ratio", 1.0)):
+                _refuse(file, f"{where}.allocation_ratio", "the value is not a finite number")
+            inventories[name] = DescribedInventory(
+                **{"max_unit": MAX_UNIT, "allocation_ratio": 1.0, **amounts}
+            )
     traits = data.get("traits", {}).get("additional", ())
     for number, name in enumerate(traits):
         _check_custom(name, "trait", file, f"{key}.traits.additional[{number}]")
@@ -195,15 +202,6 @@ def _read_entry(data: Mapping[str, Any], file: str, key: str) -> ProviderEntry:
         inventories,
         frozenset(traits),
     )
-
-
-def _read_inventory(amounts: Mapping[str, Any], file: str, where: str) -> DescribedInventory:
-    """The inventory; keys that are not given have Placement's defaults."""
-    if amounts.get("reserved", 0) > amounts["total"]:
-        _refuse(file, f"{where}.reserved", f"{amounts['reserved']} cannot be reserved of {amounts['total']}")
-    if not isfinite(amounts.get("allocation_ratio", 1.0)):
-        _refuse(file, f"{where}.allocation_ratio", "the value is not a finite number")
-    return DescribedInventory(**{"max_unit": MAX_UNIT, "allocation_ratio": 1.0, **amounts})
 
 
 def _check_custom(name: str, kind: str, file: str, where: str) -> None:

@@ -370,14 +370,10 @@ def _serves(
         return False
     if group.suffix:
         return group.traits.admits(provider.traits) and group.aggregates.admits(provider.aggregates)
-    return not group.traits.forbidden & provider.traits and _admits_tree(view, group, provider)
-
-
-def _admits_tree(view: TreeView, group: CandidateGroup, provider: ProviderRecord) -> bool:
-    """Whether the provider meets the unsuffixed group's `member_of`, by its own aggregates or its root's.
-
-    The aggregates of a root count for all providers of its tree.
-    """
+    if group.traits.forbidden & provider.traits:
+        return False
+    # The unsuffixed group's `member_of` is met by the provider's own aggregates or its root's: the aggregates
+    # of a root count for all providers of its tree.
     required, forbidden = group.aggregates
     if not required and not forbidden:
         return True
@@ -435,8 +431,11 @@ class TreeSearch:
                         yield chosen
 
     def _fill(self, depth: int, options: list[list[ProviderRecord]]) -> Iterator[tuple[ProviderRecord, ...]]:
-        if depth == self._unsuffixed and not self._traits_are_met():
-            return
+        if depth == self._unsuffixed and self._required:
+            # The unsuffixed group's providers together must have its required traits.
+            traits = frozenset().union(*(provider.traits for provider in self._chosen))
+            if not all(any_of & traits for any_of in self._required):
+                return
         if depth == len(self._slots):
             yield tuple(self._chosen)
             return
@@ -490,13 +489,6 @@ class TreeSearch:
             frozenset(provider.uuid for provider in self._chosen[:first]),
             frozenset(provider.uuid for provider in self._chosen[first:]),
         )
-
-    def _traits_are_met(self) -> bool:
-        """Whether the unsuffixed group's providers together have its required traits."""
-        if not self._required:
-            return True
-        traits = frozenset().union(*(provider.traits for provider in self._chosen[: self._unsuffixed]))
-        return all(any_of & traits for any_of in self._required)
 
     # -- same_subtree --
 
