@@ -36,7 +36,7 @@ from agent.gate.decision import GateOutcome, GateVerdict, HookCall
 from agent.gate.gate import Gate
 from agent.moves.states import Move, MoveKind
 from agent.placement.client import PlacementClient
-from agent.providers.disk_space import DISK, disk_warning
+from agent.providers.limits import DISK, disk_warning
 from agent.providers.plan import Plan
 from agent.reconcile.pass_report import PassReport, Preview
 from agent.reconcile.reconciler import Reconciler

@@ -22,8 +22,8 @@ from agent.claims.claim import Shortfall
 from agent.claims.near_names import near_class, near_trait
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.errors import counted
-from agent.providers.caps import Caps
 from agent.providers.divided_cards import CardStock
+from agent.providers.limits import Caps
 from agent.providers.reservations import WaysOf, can_give_together, excluding_class, room
 from agent.shapes import Units, Usages
 from agent.tree import Inventory, Provider, ProviderTree

@@ -200,7 +200,7 @@ def _settings(text: str) -> Any:
 def _tree(settings: Any, host: str) -> TreeShape:
     from agent.api.views import tree_view
     from agent.config.settings import read_only_driver
-    from agent.providers.disk_space import DISK, disk_in_use, disk_warning
+    from agent.providers.limits import DISK, disk_in_use, disk_warning
     from agent.providers.resolve import OwnedProviders, resolve
     from agent.tree import NIL_UUID, Provider, ProviderTree
 

@@ -45,7 +45,7 @@ from agent.cpuset import format_cpu_set
 from agent.driver import Driver, DriverSettings, HostSettings, ReservedPages, Suggestion, Topology
 from agent.durable.files import is_there
 from agent.errors import SettingsError
-from agent.providers.caps import parse_caps
+from agent.providers.limits import parse_caps
 from agent.providers.provider_config import ProviderConfig
 
 DEFAULT_FILE = Path("/etc/plimsoll/plimsoll.conf")

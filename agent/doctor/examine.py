@@ -54,8 +54,7 @@ from agent.errors import (
 )
 from agent.log import is_ordinary
 from agent.placement.connect import open_transport, ping
-from agent.providers.caps import odd_caps
-from agent.providers.disk_space import DISK, disk_in_use, disk_warning
+from agent.providers.limits import DISK, disk_in_use, disk_warning, odd_caps
 from agent.providers.provider_config import ProviderConfig
 from agent.state.identity import ID_FILE, NAME_FILE, establish_identity
 

@@ -21,7 +21,7 @@ import os_traits
 
 from agent.driver import DescribedInventory, DescribedProvider, Description
 from agent.errors import SettingsError
-from agent.providers.caps import Caps
+from agent.providers.limits import Caps
 from agent.strict_text import load_operator_yaml
 from agent.tree import MAX_UNIT
 

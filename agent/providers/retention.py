@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from agent.driver import MoveInstruction
 from agent.errors import ApplyError
-from agent.providers.caps import Caps, beyond_caps
+from agent.providers.limits import Caps, beyond_caps
 from agent.providers.plan import DeleteInventories, Plan, PutInventories
 from agent.providers.resolve import ResolvedDescription
 from agent.shapes import Held, Holders

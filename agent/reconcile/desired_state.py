@@ -11,7 +11,7 @@ from agent import log
 from agent.driver import Description, MoveInstruction
 from agent.errors import SettingsError, UsageError
 from agent.placement.client import PlacementClient
-from agent.providers.caps import Caps
+from agent.providers.limits import Caps
 from agent.providers.provider_config import OverlayResult, ProviderConfig, overlay
 from agent.providers.resolve import OwnedProviders, ResolvedDescription, uuids_of
 from agent.reshape.claimed_units import (

@@ -30,9 +30,9 @@ from agent.errors import (
 from agent.moves.circumstances import consumer_names
 from agent.placement.apply import apply
 from agent.placement.client import PlacementClient
-from agent.providers.caps import odd_caps, with_caps
 from agent.providers.device_health import cordoned_units, idle_pages, reserve_cordoned, with_idle
 from agent.providers.divided_cards import reserve_places
+from agent.providers.limits import odd_caps, with_caps
 from agent.providers.owner import check_owner, with_owner
 from agent.providers.plan import Operation, Plan, plan
 from agent.providers.provider_config import with_status_disabled

@@ -18,8 +18,8 @@ from agent.driver import Guest
 from agent.errors import PlimsollError, StateError, StateUnknown
 from agent.moves.states import MOVE_TRANSITIONS, Move, MoveKind, MoveState, MoveStep, claims_of
 from agent.placement.client import AllocationObserver, ConsumerAllocations
-from agent.providers.caps import Caps
 from agent.providers.divided_cards import Card
+from agent.providers.limits import Caps
 from agent.providers.resolve import OwnedProviders
 from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.laws import Relocation

@@ -42,7 +42,7 @@ from agent.errors import (
 from agent.moves.circumstances import Circumstances
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, moving_conflict
 from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.providers.caps import Caps
+from agent.providers.limits import Caps
 from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.laws import Relocation
 from agent.reshape.receipt import Receipt

@@ -12,7 +12,7 @@ from agent.audit.finding import Finding
 from agent.audit.observation import Observation
 from agent.claims.attribution import IDLE
 from agent.errors import counted
-from agent.providers.caps import beyond_caps
+from agent.providers.limits import beyond_caps
 
 
 class SharedUnit(FindingKind):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.errors import SettingsError
-from agent.providers.caps import odd_caps, parse_caps, with_caps
+from agent.providers.limits import odd_caps, parse_caps, with_caps
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT, A, B = (f"{digit * 8}-0000-4000-8000-000000000000" for digit in "abc")

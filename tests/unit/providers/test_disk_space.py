@@ -3,7 +3,7 @@
 import pytest
 
 from agent.driver import Guest, GuestState
-from agent.providers.disk_space import disk_in_use, disk_warning
+from agent.providers.limits import disk_in_use, disk_warning
 from agent.tree import Inventory
 
 

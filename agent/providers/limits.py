@@ -1,13 +1,20 @@
-"""Caps: at most so much of a resource class is offered to guests on the whole host. Pure."""
+"""Limits of what is offered on the whole host: the operator's caps, and the disk space that is there. Pure.
+
+A cap is the most of a resource class that is offered to guests. Of disk space, more can be offered than the
+file system has free: other files are there, too.
+"""
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from agent.driver import DescribedInventory, Guest
 from agent.errors import SettingsError
 from agent.shapes import Held
-from agent.tree import MAX_UNIT, ProviderTree
+from agent.tree import MAX_UNIT, Inventory, ProviderTree
+
+# Caps
 
 Caps = Mapping[str, int]
 """{resource class: the most that all guests of the host may have of it}"""
@@ -79,3 +86,30 @@ def with_caps(tree: ProviderTree, caps: Caps) -> ProviderTree:
         if inventories != provider.inventories:
             tree = tree.with_provider(replace(provider, inventories=inventories))
     return tree
+
+
+# Disk space
+
+DISK = "DISK_GB"
+MIB_PER_GIB = 1024
+
+
+def disk_in_use(guests: Collection[Guest]) -> int:
+    """The DISK_GB of these guests' disks."""
+    return sum(guest.resources.get(DISK, 0) for guest in guests)
+
+
+def disk_warning(
+    inventory: Inventory | DescribedInventory | None, used_gb: int, free_gb: int | None
+) -> str | None:
+    """A sentence where more DISK_GB can still be claimed, without overcommit, than is free; else None."""
+    if inventory is None or free_gb is None:
+        return None
+    left = inventory.total - inventory.reserved - used_gb
+    if left <= free_gb:
+        return None
+    reserved_mb = (inventory.reserved + left - max(free_gb, 0)) * MIB_PER_GIB
+    return (
+        f"{left} {DISK} can still be claimed, but the file system of the guests' disks has only {free_gb} "
+        f"GiB free: other files are there, too. Set [DEFAULT] reserved_host_disk_mb = {reserved_mb}."
+    )
