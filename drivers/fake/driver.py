@@ -318,7 +318,12 @@ def derived_moves(
     host counts them on its root.
     """
     for device in devices:
-        yield _device_move(host, name, device)
+        totals = {each: inventory.total for each, inventory in device.inventories.items()}
+        if host.flat_devices:
+            yield MoveInstruction(device.name, totals, name)
+            continue
+        consumers = {guest.uuid: usage for guest in host.guests if (usage := _usage(guest, device))}
+        yield MoveInstruction(name, totals, device.name, consumers)
     for cell in host.cells:
         yield from _cell_moves(host, name, cpus, cell)
     if host.report_numa:
@@ -330,14 +335,6 @@ def derived_moves(
     else:
         sources = (name, *(cell_provider_name(name, cell.id) for cell in host.cells))
         yield from _cpu_moves(sources, name, cpus, host.guests)
-
-
-def _device_move(host: FakeHost, name: str, device: DescribedProvider) -> MoveInstruction:
-    totals = {resource_class: inventory.total for resource_class, inventory in device.inventories.items()}
-    if host.flat_devices:
-        return MoveInstruction(device.name, totals, name)
-    consumers = {guest.uuid: usage for guest in host.guests if (usage := _usage(guest, device))}
-    return MoveInstruction(name, totals, device.name, consumers)
 
 
 def _usage(guest: Guest, device: DescribedProvider) -> dict[str, int]:
@@ -427,7 +424,14 @@ def describe_host(host: FakeHost, settings: HostSettings, name: str) -> Descript
         name, host.cells, host.disk_gb, traits, settings, report_numa=host.report_numa
     )
     pages = tuple(page_providers(name, host.cells, report_numa=host.report_numa))
-    devices = tuple(_devices(host, name))
+    devices = tuple(
+        device.describe(
+            name,
+            name if device.numa is None or not host.report_numa else cell_provider_name(name, device.numa),
+        )
+        for of_kind in host.devices.values()
+        for device in of_kind
+    )
     cpus = split_cpus(frozenset().union(*(cell.cpus for cell in host.cells)), settings)
     plain = tuple(device for device in devices if device.card is None)
     moves = host.moves or tuple(derived_moves(host, name, cpus, plain))
@@ -470,10 +474,3 @@ def describe_topology(host: FakeHost, settings: HostSettings) -> Topology:
     """The cells and the CPU sets."""
     cpus = frozenset().union(*(cell.cpus for cell in host.cells))
     return Topology(host.cells, *split_cpus(cpus, settings))
-
-
-def _devices(host: FakeHost, name: str) -> Iterator[DescribedProvider]:
-    for devices in host.devices.values():
-        for device in devices:
-            in_cell = host.report_numa and device.numa is not None
-            yield device.describe(name, cell_provider_name(name, device.numa or 0) if in_cell else name)

@@ -528,7 +528,15 @@ def parse_host(text: str | bytes, source: str = "host file") -> FakeHost:
             if key.metadata["unique"]:
                 values = [getattr(device, key.name) for device in host.devices[section]]
                 _refuse_repeated(values, source, f"{section}: {key.name}")
-    for where, cell_id in _named_cells(host):
+    named = [
+        (f"{section}[{index}].numa", device.numa)
+        for section, devices in host.devices.items()
+        for index, device in enumerate(devices)
+    ]
+    named += [
+        (f"the memory of guest {guest.uuid}", memory.cell) for guest in host.guests for memory in guest.memory
+    ]
+    for where, cell_id in named:
         if cell_id is not None and cell_id not in cell_ids:
             raise DriverDataError(f"{source}: {where}: there is no cell {cell_id}")
     return host
@@ -562,16 +570,6 @@ def _guest(data: Mapping[str, Any]) -> Guest:
         units=units,
         memory=tuple(UsedMemory(**record) for record in data.get("memory", ())),
     )
-
-
-def _named_cells(host: FakeHost) -> Iterator[tuple[str, int | None]]:
-    """(place in the file, id of a cell) for each cell that a device or a guest names."""
-    for section, devices in host.devices.items():
-        for index, device in enumerate(devices):
-            yield f"{section}[{index}].numa", device.numa
-    for guest in host.guests:
-        for memory in guest.memory:
-            yield f"the memory of guest {guest.uuid}", memory.cell
 
 
 def _refuse_repeated(values: Sequence[object], source: str, what: str) -> None:

@@ -239,10 +239,8 @@ def _contradictions(root: Element, given: GivenResources, replace: bool) -> Iter
                     f"<vcpupin vcpu='{cpu}'> is {format_cpu_set(cpus)}, and the claim has "
                     f"{format_cpu_set(wanted)}"
                 )
-        emulator, own = (
-            root.find("cputune/emulatorpin"),
-            [cpu for cell in given.cells for cpu in cell.emulator],
-        )
+        emulator = root.find("cputune/emulatorpin")
+        own = [cpu for cell in given.cells for cpu in cell.emulator]
         named = frozenset() if emulator is None else _cpus_of(emulator)
         if own and len(named) == 1 and not named <= set(own):
             yield f"<emulatorpin> is {format_cpu_set(named)}, and the claim has {format_cpu_set(own)}"
