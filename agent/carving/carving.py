@@ -23,6 +23,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from agent.claims.claim import Claim
+from agent.codec import encode
 from agent.device_names import PCI_ADDRESS, address_of
 from agent.driver import CarvedUnit, DeclaredCarving, Guest
 from agent.errors import UsageError, counted
@@ -383,13 +384,8 @@ class Step:
 
     def to_json(self) -> dict[str, str]:
         """The form that `read_step` reads."""
-        return {
-            "kind": self.kind.value,
-            "card": self.card,
-            "function": self.function,
-            "value": self.value,
-            "unit": self.unit,
-        }
+        form: dict[str, str] = encode(Step, self)
+        return form
 
 
 def read_step(value: object) -> Step:

@@ -74,21 +74,17 @@ def vfio_uses(device: Path, driver: str, proc: Path) -> Iterator[str]:
 
     There is one as well where the kernel does not tell.
     """
-    processes = tuple(_processes(set(_nodes(device)), proc))
+    # The files below /dev over which the function can be opened: its group's, and its own.
+    nodes = {f"/dev/vfio/devices/{entry.name}" for entry in entries_of(device / "vfio-dev")}
+    group = read_link(device / "iommu_group")
+    nodes |= {f"/dev/vfio/{group}"} if group else set()
+    processes = tuple(_processes(nodes, proc))
     yield from (f"{process} has it open" for process in processes)
     enabled = read_number(device / "enable")
     if enabled is None:
         yield f"its driver {driver} may give it to a guest"
     elif enabled and not processes:
         yield f"a guest or another program has it open over {driver}"
-
-
-def _nodes(device: Path) -> Iterator[str]:
-    """The files below /dev over which the function can be opened: its group's, and its own."""
-    group = read_link(device / "iommu_group")
-    if group:
-        yield f"/dev/vfio/{group}"
-    yield from (f"/dev/vfio/devices/{entry.name}" for entry in entries_of(device / "vfio-dev"))
 
 
 def _processes(nodes: set[str], proc: Path) -> Iterator[str]:

@@ -92,14 +92,11 @@ def parse_device_profiles(text: bytes, file: str) -> DeviceProfiles:
             _refuse(file, f"{key}.name", "expected a name of 1 to 255 characters")
         if name in profiles:
             _refuse(file, f"{key}.name", f"the profile {name!r} is there twice")
-        profiles[name] = _read_groups(item.get("groups"), file, f"{key}.groups")
+        groups, at = item.get("groups"), f"{key}.groups"
+        if not isinstance(groups, list) or not 1 <= len(groups) <= GROUPS_MAX:
+            _refuse(file, at, f"expected a list of 1 to {GROUPS_MAX} groups")
+        profiles[name] = tuple(_read_group(each, file, f"{at}[{place}]") for place, each in enumerate(groups))
     return profiles
-
-
-def _read_groups(data: object, file: str, key: str) -> tuple[ProfileGroup, ...]:
-    if not isinstance(data, list) or not 1 <= len(data) <= GROUPS_MAX:
-        _refuse(file, key, f"expected a list of 1 to {GROUPS_MAX} groups")
-    return tuple(_read_group(item, file, f"{key}[{number}]") for number, item in enumerate(data))
 
 
 def _read_group(data: object, file: str, key: str) -> ProfileGroup:

@@ -766,6 +766,15 @@ CPU_CLASSES = ("VCPU", "PCPU")
 def given_resources(claim: Claim, tree: ProviderTree, cells: HostCells) -> GivenResources:
     """All that the claim gave; `tree` are the providers of this host, `cells` its NUMA cells."""
     amounts = claim.request.resources
+    labelled = [(mapping.label, mapping.units) for mapping in claim.mappings(tree)] or [("", claim.units)]
+    devices = tuple(
+        GivenDevice(label, name, unit, cells.cell_of(uuid, tree))
+        for label, units in labelled
+        for uuid, classes in units.items()
+        for name, exact in classes.items()
+        for unit in exact
+        if name not in CPU_CLASSES
+    )
     shared = {cell.id: cell.shared for cell in cells.cells}
     given_cells = tuple(
         GivenCell(
@@ -788,17 +797,7 @@ def given_resources(claim: Claim, tree: ProviderTree, cells: HostCells) -> Given
         claim.request.name,
         vcpus,
         amounts.get("MEMORY_MB", 0),
-        tuple(_given_devices(claim, tree, cells)),
+        devices,
         given_cells,
         {} if given_cells else dict(enumerate(dedicated)),
     )
-
-
-def _given_devices(claim: Claim, tree: ProviderTree, cells: HostCells) -> Iterator[GivenDevice]:
-    labelled = [(mapping.label, mapping.units) for mapping in claim.mappings(tree)] or [("", claim.units)]
-    for label, units in labelled:
-        for uuid, classes in units.items():
-            for name, exact in classes.items():
-                if name not in CPU_CLASSES:
-                    cell = cells.cell_of(uuid, tree)
-                    yield from (GivenDevice(label, name, unit, cell) for unit in exact)

@@ -270,7 +270,18 @@ def fit_slots(request: ClaimRequest, stock: HostStock) -> list[FitSlot]:
             if uuid in tree
         }
         costs = stock.cell_costs(request.resources, room)
-    return _most_useful_first([_best_first(slot, stock, costs) for slot in slots])
+    slots = [_best_first(slot, stock, costs) for slot in slots]
+    serves = Counter(provider.uuid for slot in slots if not slot.group.suffix for provider in slot.options)
+    return [
+        slot
+        if slot.group.suffix or len(slot.options) < 2
+        else FitSlot(
+            slot.group,
+            slot.resources,
+            tuple(sorted(slot.options, key=lambda provider: -serves[provider.uuid])),
+        )
+        for slot in slots
+    ]
 
 
 def _best_first(slot: FitSlot, stock: HostStock, costs: Mapping[int, CellCost]) -> FitSlot:
@@ -286,20 +297,6 @@ def _best_first(slot: FitSlot, stock: HostStock, costs: Mapping[int, CellCost]) 
         return not stock.host.is_own(provider.uuid), cost.has_idle, cost.lost, rank(name, spare)
 
     return replace(slot, options=tuple(sorted(slot.options, key=place)))
-
-
-def _most_useful_first(slots: list[FitSlot]) -> list[FitSlot]:
-    serves = Counter(provider.uuid for slot in slots if not slot.group.suffix for provider in slot.options)
-    return [
-        slot
-        if slot.group.suffix or len(slot.options) < 2
-        else FitSlot(
-            slot.group,
-            slot.resources,
-            tuple(sorted(slot.options, key=lambda provider: -serves[provider.uuid])),
-        )
-        for slot in slots
-    ]
 
 
 _Top = tuple[frozenset[str], str]

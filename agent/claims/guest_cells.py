@@ -234,20 +234,20 @@ class _CellRank:
         cost = self.costs.get(cell.id, NO_COST)
         pinned = max((len(wanted.pinned) + wanted.emulator for wanted in self.guest), default=0)
         spare = len(cell.free_cpus) - pinned - cost.needed.get("PCPU", 0.0)
+        # The free memory in pages that the guest accepts.
+        free_mb = cell.memory_mb
+        if self.page_sizes_kib is not None:
+            free_mb = sum(
+                cell.memory_mb
+                if size == cell.small_page_kib
+                else cell.pages.get(size, 0) * size // KIB_PER_MIB
+                for size in self.page_sizes_kib
+            )
         return (
             cost.has_idle,
             cost.lost,
             self.strategy.rank("PCPU", spare) if pinned else 0.0,
-            self.strategy.rank("MEMORY_MB", self._free_mb(cell)),
-        )
-
-    def _free_mb(self, cell: FreeCell) -> int:
-        """The free memory in pages that the guest accepts."""
-        if self.page_sizes_kib is None:
-            return cell.memory_mb
-        return sum(
-            cell.memory_mb if size == cell.small_page_kib else cell.pages.get(size, 0) * size // KIB_PER_MIB
-            for size in self.page_sizes_kib
+            self.strategy.rank("MEMORY_MB", free_mb),
         )
 
 

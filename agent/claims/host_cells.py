@@ -115,10 +115,13 @@ class HostCells:
                 nested.setdefault(cell, provider)
         cells = sorted(topology.cells, key=lambda cell: cell.id)
         root = host.root
+        # The memory reserved on the root is split evenly over the cells, as where cells have providers.
+        memory = root.inventories.get("MEMORY_MB")
+        share, rest = divmod(memory.reserved if memory else 0, max(1, len(cells)))
         return cls(
             tuple(
                 replace(
-                    _host_cell(cell, topology, nested.get(cell.id, root), small_kib, share),
+                    _host_cell(cell, topology, nested.get(cell.id, root), small_kib, share + (number < rest)),
                     page_providers={
                         size: provider.uuid
                         for size in cell.pages
@@ -126,7 +129,7 @@ class HostCells:
                         if of_provider.get(provider.uuid) == cell.id
                     },
                 )
-                for cell, share in zip(cells, _reserved_mb(root, len(cells)), strict=True)
+                for number, cell in enumerate(cells)
             ),
             of_provider,
             small_kib,
@@ -170,13 +173,6 @@ def _devices_of_cells(
             )
             devices.setdefault(cell, []).extend((provider.uuid, name) for name in names)
     return {cell: tuple(of_cell) for cell, of_cell in devices.items() if of_cell}
-
-
-def _reserved_mb(root: Provider, cells: int) -> tuple[int, ...]:
-    """The memory (MiB) reserved on the root, split evenly over the cells, as where cells have providers."""
-    memory = root.inventories.get("MEMORY_MB")
-    share, rest = divmod(memory.reserved if memory else 0, max(1, cells))
-    return tuple(share + (1 if number < rest else 0) for number in range(cells))
 
 
 def _host_cell(
@@ -562,16 +558,11 @@ def memory_shortfalls(
     if claim is not None and claim.cells:
         available: CellUse = cell_use(claim.cells, cells.host.small_page_kib)
         return tuple(_compare(memory, available, cells.host, stock, "its claim has"))
-    return tuple(_compare(memory, _free_by_cell(cells, stock), cells.host, stock, "there are"))
-
-
-def _free_by_cell(cells: CellStock, stock: HostStock) -> Counter[tuple[int, str]]:
     room: Counter[tuple[int, str]] = Counter()
     for cell in cells.free(stock):
         room[cell.id, "memory_mb"] = cell.memory_mb if cell.loose_mb is None else cell.loose_mb
-        for size, count in cell.pages.items():
-            room[cell.id, page_key(size)] = count
-    return room
+        room.update({(cell.id, page_key(size)): count for size, count in cell.pages.items()})
+    return tuple(_compare(memory, room, cells.host, stock, "there are"))
 
 
 def _compare(

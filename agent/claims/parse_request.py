@@ -676,7 +676,13 @@ def _read_flavor_form(given: Mapping[str, Any], profiles: DeviceProfiles | None)
 
 def _read_groups_form(given: Mapping[str, Any]) -> ClaimRequest:
     policy = given.get("group_policy")
-    root_required, root_forbidden = _read_root_traits(given.get("root_required", []), "root_required")
+    root_required: set[str] = set()
+    root_forbidden: set[str] = set()
+    for number, item in enumerate(read_list(given.get("root_required", []), "root_required")):
+        path = f"root_required[{number}]"
+        text = read_text(item, path, _SOMETHING, _ROOT_TRAIT_WANTED)
+        name = read_text(text.removeprefix("!"), path, _NAME, _ROOT_TRAIT_WANTED)
+        (root_forbidden if text.startswith("!") else root_required).add(name)
     return ClaimRequest(
         read_uuid(given["consumer"], "consumer"),
         tuple(
@@ -693,8 +699,8 @@ def _read_groups_form(given: Mapping[str, Any]) -> ClaimRequest:
         ),
         topology=_read_topology(given.get("topology", {}), "topology"),
         pci=_read_aliases(given.get("pci", [])),
-        root_required=root_required,
-        root_forbidden=root_forbidden,
+        root_required=frozenset(root_required),
+        root_forbidden=frozenset(root_forbidden),
         **_read_identity(given),
     )
 
@@ -735,18 +741,6 @@ def _read_group(value: object, path: str) -> RequestGroup:
         ),
         _read_numa_policy(given.get("numa_policy"), f"{path}.numa_policy"),
     )
-
-
-def _read_root_traits(value: object, path: str) -> tuple[frozenset[str], frozenset[str]]:
-    """(required, forbidden) of a list of TRAIT and !TRAIT."""
-    required: set[str] = set()
-    forbidden: set[str] = set()
-    for number, item in enumerate(read_list(value, path)):
-        item_path = f"{path}[{number}]"
-        text = read_text(item, item_path, _SOMETHING, _ROOT_TRAIT_WANTED)
-        name = read_text(text.removeprefix("!"), item_path, _NAME, _ROOT_TRAIT_WANTED)
-        (forbidden if text.startswith("!") else required).add(name)
-    return frozenset(required), frozenset(forbidden)
 
 
 def _read_numa_policy(value: object, path: str) -> str | None:
@@ -838,6 +832,20 @@ def _read_aliases(value: object) -> tuple[tuple[str, int], ...]:
 
 def request_to_json(request: ClaimRequest) -> dict[str, Any]:
     """The body, in the groups form, that `parse_claim` turns into an equal request; without defaults."""
+    topology, given = request.topology, dict[str, Any]()
+    if topology != _NO_TOPOLOGY:
+        given = {
+            "cpu_policy": topology.cpu_policy,
+            "cpu_thread_policy": topology.cpu_thread_policy,
+            "cells": topology.cells,
+            "cell_cpus": [format_cpu_set(cpus) for cpus in topology.cell_cpus],
+            "cell_memory_mb": list(topology.cell_memory_mb),
+            "dedicated_cpus": format_cpu_set(topology.dedicated_cpus),
+            "mem_page_size": topology.mem_page_size,
+            "pci_numa_policy": topology.pci_numa_policy,
+            "isolate_emulator": topology.isolate_emulator,
+        }
+        given = {key: value for key, value in given.items() if value}
     body: dict[str, Any] = {
         "consumer": request.consumer,
         "name": request.name,
@@ -848,7 +856,7 @@ def request_to_json(request: ClaimRequest) -> dict[str, Any]:
             *sorted(request.root_required),
             *(f"!{name}" for name in sorted(request.root_forbidden)),
         ],
-        "topology": _topology_json(request.topology),
+        "topology": given,
         "pci": [{"alias": alias, "count": count} for alias, count in request.pci],
     }
     body = {key: value for key, value in body.items() if value}
@@ -877,20 +885,3 @@ def _any_of(names: frozenset[str]) -> str:
 
 
 _NO_TOPOLOGY = TopologyRequest()
-
-
-def _topology_json(topology: TopologyRequest) -> dict[str, Any]:
-    if topology == _NO_TOPOLOGY:
-        return {}
-    body: dict[str, Any] = {
-        "cpu_policy": topology.cpu_policy,
-        "cpu_thread_policy": topology.cpu_thread_policy,
-        "cells": topology.cells,
-        "cell_cpus": [format_cpu_set(cpus) for cpus in topology.cell_cpus],
-        "cell_memory_mb": list(topology.cell_memory_mb),
-        "dedicated_cpus": format_cpu_set(topology.dedicated_cpus),
-        "mem_page_size": topology.mem_page_size,
-        "pci_numa_policy": topology.pci_numa_policy,
-        "isolate_emulator": topology.isolate_emulator,
-    }
-    return {key: value for key, value in body.items() if value}

@@ -296,7 +296,17 @@ def ping(
     reply = transport.request("GET", "/usages?project_id=plimsoll", microversion=client.microversion)
     if reply.status == INTERNAL_ERROR:
         lacking.append(USAGES_DEFECT)
-    lacking += [right for path, right in _RIGHTS.items() if not _may_post(transport, path)]
+    for path, right in _RIGHTS.items():
+        # The service rejects an empty body in any case, but it checks the role first.
+        reply = transport.request("POST", path, {}, microversion=LEAST_MICROVERSION)
+        if 200 <= reply.status < 300:
+            raise PlacementError(
+                f"Placement accepted an empty body for POST {path}, which no Placement does: check what "
+                "service answers at its address.",
+                status=reply.status,
+            )
+        if reply.status == FORBIDDEN:
+            lacking.append(right)
     return PingReport(
         address,
         identity,
@@ -307,18 +317,3 @@ def ping(
         round(sorted(times_ms)[ROUND_TRIPS // 2], 3),
         tuple(lacking),
     )
-
-
-def _may_post(transport: Transport, path: str) -> bool:
-    """Whether the agent's role may POST to `path`.
-
-    The service rejects an empty body in any case, but it checks the role first.
-    """
-    reply = transport.request("POST", path, {}, microversion=LEAST_MICROVERSION)
-    if 200 <= reply.status < 300:
-        raise PlacementError(
-            f"Placement accepted an empty body for POST {path}, which no Placement does: check what service "
-            "answers at its address.",
-            status=reply.status,
-        )
-    return reply.status != FORBIDDEN

@@ -7,7 +7,7 @@ always gives the same text: records are ordered by uuid or name. Each broken inv
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, TypeVar
 
 import os_resource_classes
@@ -456,12 +456,7 @@ class BrokenInvariant:
 
     def to_json(self) -> dict[str, str]:
         """The invariant as `plimsoll placement check -o json` prints it."""
-        return {
-            "name": self.name,
-            "subject": self.subject,
-            "sentence": self.sentence,
-            "remedy": self.remedy,
-        }
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)

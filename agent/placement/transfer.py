@@ -360,7 +360,11 @@ class ImportPlan:
         """A sentence for each write."""
         yield from self.providers.lines()
         for consumer in self.consumers:
-            yield f"Write the allocations of consumer {consumer.consumer}: {_allocations_text(consumer)}."
+            allocations = "; ".join(
+                ", ".join(f"{name} {amount}" for name, amount in sorted(amounts.items())) + f" on {provider}"
+                for provider, amounts in consumer.allocations.items()
+            )
+            yield f"Write the allocations of consumer {consumer.consumer}: {allocations}."
         yield from self.inventories.lines()
 
     def to_json(self) -> dict[str, Any]:
@@ -568,13 +572,6 @@ def _without_names(planned: Plan) -> Iterator[Operation]:
         operation
         for operation in planned.operations
         if not isinstance(operation, CreateResourceClass | CreateTrait)
-    )
-
-
-def _allocations_text(consumer: ConsumerAllocations) -> str:
-    return "; ".join(
-        ", ".join(f"{name} {amount}" for name, amount in sorted(amounts.items())) + f" on {provider}"
-        for provider, amounts in consumer.allocations.items()
     )
 
 

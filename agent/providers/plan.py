@@ -223,9 +223,20 @@ class Plan:
 def plan(current: ProviderTree, desired: ProviderTree) -> Plan:
     """The operations that turn `current`, Placement's tree, into `desired`; providers are matched by uuid."""
     taken_back, settled = _take_back(current, desired)
-    operations = [*taken_back, *_build(current, desired, settled), *_offer(current, desired)]
-    names = _new_names(current, operations)
-    return Plan((*names, *operations, *_delete(current, desired, operations)))
+    operations = [*taken_back, *_build(current, desired, settled)]
+    for after in desired:
+        before = current.get(after.uuid)
+        if after is not before:
+            old = before.inventories if before else {}
+            if not same_inventories(old, after.inventories) and not _shrinks(old, after.inventories):
+                operations.append(PutInventories(after.uuid, after.name, old, after.inventories))
+    renamed = {each.provider: each.after for each in operations if isinstance(each, RenameProvider)}
+    deleted = [
+        DeleteProvider(gone.uuid, renamed.get(gone.uuid, gone.name))
+        for gone in current.bottom_up()
+        if gone.uuid not in desired
+    ]
+    return Plan((*_new_names(current, operations), *operations, *deleted))
 
 
 def with_contents(provider: Provider, operation: ContentsOperation) -> Provider:
@@ -308,29 +319,6 @@ def _build(current: ProviderTree, desired: ProviderTree, settled: set[str]) -> I
             )
         if after.uuid not in settled:
             yield from _put_traits_and_aggregates(before, after, after.name)
-
-
-def _offer(current: ProviderTree, desired: ProviderTree) -> Iterator[Operation]:
-    for after in desired:
-        before = current.get(after.uuid)
-        if after is before:
-            continue
-        old = before.inventories if before else {}
-        if not same_inventories(old, after.inventories) and not _shrinks(old, after.inventories):
-            yield PutInventories(after.uuid, after.name, old, after.inventories)
-
-
-def _delete(
-    current: ProviderTree, desired: ProviderTree, operations: Iterable[Operation]
-) -> Iterator[Operation]:
-    names = {
-        operation.provider: operation.after
-        for operation in operations
-        if isinstance(operation, RenameProvider)
-    }
-    for before in current.bottom_up():
-        if before.uuid not in desired:
-            yield DeleteProvider(before.uuid, names.get(before.uuid, before.name))
 
 
 def _put_traits_and_aggregates(before: Provider, after: Provider, name: str) -> Iterator[Operation]:
