@@ -240,9 +240,19 @@ class GuestAdmission:
         """Write the claim's allocation again where Placement holds nothing for it any more.
 
         Another client deleted it: then a scheduler was offered what the guest is about to use. Raises
-        ClaimConflict where another consumer holds that meanwhile, PlacementError.
+        ClaimConflict where another consumer holds that meanwhile, or where the instance was moving here: its
+        move ends as that of a deleted instance, and the claim with it. Raises PlacementError.
         """
-        if held is None or held.allocations or move is not None:
+        if held is None or held.allocations:
+            return
+        if move is not None:
+            if move.role is MoveRole.DESTINATION:
+                raise ClaimConflict(
+                    f"{label(claim.request)} was moving here (migration {move.migration}), and another "
+                    "client deleted its allocations: the agent ends that move. Start the guest again after "
+                    "that (plimsoll move list).",
+                    consumer=claim.consumer,
+                )
             return
         try:
             self._tracker.heal(allocations_for(claim, held.generation))

@@ -432,17 +432,22 @@ class Story:
         guest = SimGuest(consumer, _sum(row.allocations) if row is not None else amounts, tuple(units))
 
         self._starting[host, uuid] = frozenset(units)
-        alone, asked_at = all(each.ended for each in self.asked.get(consumer, ())), self.scheduler.now
+        before = self.asked.get(consumer, [])
+        alone, asked_at, own = all(each.ended for each in before), self.scheduler.now, len(before) + 1
 
         def start(operations: Any) -> Any:
-            verdict = operations.gate(HookCall("prepare", "begin", domain_of(uuid, guest)))
-            claim = operations._tracker.claim_of(uuid)
-            if claim is not None and self._slow_s:
-                if alone and self.scheduler.now < asked_at + SOON_S:
-                    self._promise(host, {consumer}, claim)
-                self.scheduler.sleep(self._slow_s)
-                self.oracle.forget(host, uuid)
-            self._starting.pop((host, uuid), None)
+            try:
+                verdict = operations.gate(HookCall("prepare", "begin", domain_of(uuid, guest)))
+                claim = operations._tracker.claim_of(uuid)
+                if claim is not None and self._slow_s:
+                    # What is asked for meanwhile may be done first; what is granted then need not stay.
+                    unasked = alone and len(self.asked[consumer]) == own
+                    if unasked and self.scheduler.now < asked_at + SOON_S:
+                        self._promise(host, {consumer}, claim)
+                    self.scheduler.sleep(self._slow_s)
+                    self.oracle.forget(host, uuid)
+            finally:
+                self._starting.pop((host, uuid), None)
             if not any(uuid in each.guests and each.guests[uuid].runs for each in self.hosts.values()):
                 here.put_guest(uuid, guest)
             return verdict

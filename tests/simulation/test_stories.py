@@ -1384,3 +1384,23 @@ def test_no_reshape_takes_a_migration_of_a_claim_for_that_of_another_guest() -> 
         assert a.claims("web2", **WEB).granted
         assert b.begins_move("web2", "move1", "cold_migrate", **WEB).granted
         story.comes_to_rest()
+
+
+def test_the_gate_lets_no_guest_in_on_a_move_whose_instance_was_deleted() -> None:
+    """The move ends with the claim; the guest starts on a claim of its own after that."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        large = {"VCPU": 8, "MEMORY_MB": 9000, "DISK_GB": 40}
+        assert b.claims("web2", **large).granted
+        assert a.begins_move("web2", "move2", "cold_migrate", **large).granted
+        story.deletes_allocation("web2")
+        story.starts_guests_slowly(30)
+        let_in = a.gate_lets_in("web2", **large)
+        assert let_in is not None
+        assert not let_in.granted
+        story.waits(130)
+        let_in = a.gate_lets_in("web2", **large)
+        assert let_in is not None
+        assert let_in.granted
+        story.comes_to_rest()
+        assert story.held("web2") == large
