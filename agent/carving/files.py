@@ -17,17 +17,8 @@ from typing import Any, Generic, TypeVar
 
 from agent import log
 from agent.backoff import Backoff
+from agent.carving import cpus
 from agent.carving.carving import NeededUnit, needed_units, needs_to_json, read_needs
-from agent.carving.cpus import (
-    CpuHold,
-    CpuHolds,
-    awaited_cpus,
-    cpu_holds,
-    holds_to_json,
-    managed_cpus,
-    read_holds,
-    state_of_up,
-)
 from agent.carving.kernel import CpuKernel
 from agent.claims.claim import Claim
 from agent.claims.rows import Row
@@ -117,14 +108,14 @@ CPUS_NAME = "cpus.json"
 _CPUS_LOSS = "the CPUs of new claims do not come up before their guests start"
 
 
-def write_cpu_file(folder: Path, holds: CpuHolds) -> None:
+def write_cpu_file(folder: Path, holds: cpus.CpuHolds) -> None:
     """Replace the file, durably; that starts the process of root. Raises StateError."""
-    write_kept(folder / CPUS_NAME, holds_to_json(holds), _CPUS_LOSS)
+    write_kept(folder / CPUS_NAME, cpus.holds_to_json(holds), _CPUS_LOSS)
 
 
-def read_cpu_file(folder: Path) -> dict[str, CpuHold] | None:
+def read_cpu_file(folder: Path) -> dict[str, cpus.CpuHold] | None:
     """What the agent wrote; None where there is no file. Raises StateError as `read_kept`."""
-    return read_kept(folder / CPUS_NAME, read_holds)
+    return read_kept(folder / CPUS_NAME, cpus.read_holds)
 
 
 class KeptNeeds(Generic[T]):
@@ -250,19 +241,19 @@ class CpuNeeds:
     def write(self) -> None:
         """Write what is so now, see `KeptNeeds.keep`."""
         settings = self._settings()
-        if managed_cpus(settings):
+        if cpus.managed_cpus(settings):
             self._file.keep(partial(self._look, settings))
 
     def _look(
-        self, settings: HostSettings, former: CpuHolds | None
-    ) -> tuple[dict[str, CpuHold], Callable[[], bool]] | None:
+        self, settings: HostSettings, former: cpus.CpuHolds | None
+    ) -> tuple[dict[str, cpus.CpuHold], Callable[[], bool]] | None:
         if self._guests() is None:
             return None
-        holds = cpu_holds(self._rows(), former or {})
+        holds = cpus.cpu_holds(self._rows(), former or {})
         return holds, partial(self._are_up, settings, holds)
 
-    def _are_up(self, settings: HostSettings, holds: CpuHolds) -> bool:
-        awaited = awaited_cpus(holds) & managed_cpus(settings)
+    def _are_up(self, settings: HostSettings, holds: cpus.CpuHolds) -> bool:
+        awaited = cpus.awaited_cpus(holds) & cpus.managed_cpus(settings)
         governors = settings.cpu_power_management_strategy == "governor"
         states = self._kernel.states(awaited, governors=governors).values()
-        return all(state == state_of_up(settings) for state in states)
+        return all(state == cpus.state_of_up(settings) for state in states)

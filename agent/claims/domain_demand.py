@@ -16,25 +16,13 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from agent import device_names
 from agent.claims.claim import UNRESTRICTED, Claim, Restriction
 from agent.claims.fit import ProviderIndex
 from agent.claims.host_cells import HostCells
 from agent.claims.pci_alias import Aliases
 from agent.claims.request import DEVICE_PREFIX, ClaimRequest, RequestGroup, TopologyRequest, check_request
 from agent.cpuset import format_cpu_set
-from agent.device_names import (
-    PCI_ADDRESS,
-    PMEM_PREFIX,
-    VDPA_CLASS,
-    VDPA_TRAIT,
-    address_of,
-    device_aliases,
-    is_page_class,
-    mdev_type_trait,
-    mdev_types,
-    physical_network_trait,
-    physical_networks,
-)
 from agent.driver import (
     DeviceKind,
     DomainNeeds,
@@ -504,7 +492,7 @@ class _DeviceSearch:
             for alias in self._devices.aliases:
                 if alias.lower() == name.lower() and device.kind is not DeviceKind.MEDIATED:
                     return RequestGroup(alias)
-            traits = physical_network_trait(name) | {mdev_type_trait(name)}
+            traits = device_names.physical_network_trait(name) | {device_names.mdev_type_trait(name)}
             resource_class = re.sub(r"[^A-Z0-9_]", "_", name.upper())
             for sort in self._sorts(device.kind, or_function=True):
                 if traits & sort.traits:
@@ -529,12 +517,15 @@ class _DeviceSearch:
         """
         kinds = {kind, DeviceKind.INTERFACE} if or_function and kind is DeviceKind.PCI else {kind}
         sorts = {
-            _Sort(name, physical_networks(provider.traits) | mdev_types(provider.traits))
+            _Sort(
+                name,
+                device_names.physical_networks(provider.traits) | device_names.mdev_types(provider.traits),
+            )
             for provider in self._devices.host.providers
             for name in self._devices.offered.get(provider.uuid, {})
             if name in provider.inventories
             and self._kinds.get(name) in kinds
-            and not (self._kinds[name] is DeviceKind.PCI and VDPA_TRAIT in provider.traits)
+            and not (self._kinds[name] is DeviceKind.PCI and device_names.VDPA_TRAIT in provider.traits)
         }
         return sorted(sorts, key=lambda sort: (sort.resource_class, sorted(sort.traits)))
 
@@ -562,16 +553,16 @@ def _kinds(offered: Units) -> Iterator[tuple[str, DeviceKind]]:
     """(class, kind) of each class of devices, by how its units are named."""
     for classes in offered.values():
         for name, units in classes.items():
-            if name == "PCPU" or is_page_class(name) or not units:
+            if name == "PCPU" or device_names.is_page_class(name) or not units:
                 continue
             if name == VF_CLASS:
                 yield name, DeviceKind.INTERFACE
-            elif name == VDPA_CLASS:
+            elif name == device_names.VDPA_CLASS:
                 yield name, DeviceKind.VDPA
-            elif name.startswith(PMEM_PREFIX):
+            elif name.startswith(device_names.PMEM_PREFIX):
                 yield name, DeviceKind.MEMORY
             else:
-                is_pci = PCI_ADDRESS.fullmatch(address_of(units[0])) is not None
+                is_pci = device_names.PCI_ADDRESS.fullmatch(device_names.address_of(units[0])) is not None
                 yield name, DeviceKind.PCI if is_pci else DeviceKind.MEDIATED
 
 
@@ -592,7 +583,7 @@ def _wanted(asked: ClaimRequest, kinds: Mapping[str, DeviceKind]) -> Iterator[_W
         for _ in range(count):
             entries.append((f"{DEVICE_PREFIX}{number}", alias, DeviceKind.PCI, ""))
             number += 1
-    names = device_aliases(label for _, label, _, _ in entries)
+    names = device_names.device_aliases(label for _, label, _, _ in entries)
     for (suffix, _, kind, resource_class), name in zip(entries, names, strict=True):
         yield _Wanted(suffix, name, kind, resource_class)
 

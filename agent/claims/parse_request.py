@@ -27,22 +27,9 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from agent.claims import extra_specs
 from agent.claims.device_profiles import SPEC as PROFILE_SPEC
 from agent.claims.device_profiles import DeviceProfiles, group_suffix, groups_of_profile
-from agent.claims.extra_specs import (
-    Image,
-    check_encryption,
-    check_known,
-    encryption_trait,
-    host_traits,
-    image_traits,
-    parse_image,
-    properties_without_effect,
-    read_flag,
-    required_traits,
-    with_image,
-    without_effect,
-)
 from agent.claims.guest_cells import wants_cells
 from agent.claims.near_names import near_class, near_trait, unknown_class, unknown_trait
 from agent.claims.request import (
@@ -195,7 +182,7 @@ def _isolates_emulator(specs: Mapping[str, str], policy: str) -> bool:
 
 def _realtime(specs: Mapping[str, str], policy: str, vcpus: int) -> frozenset[int]:
     """The CPUs with realtime priority; empty without hw:cpu_realtime."""
-    if not read_flag("hw:cpu_realtime", specs.get("hw:cpu_realtime", "false")):
+    if not extra_specs.read_flag("hw:cpu_realtime", specs.get("hw:cpu_realtime", "false")):
         return frozenset()
     spec = "hw:cpu_realtime_mask"
     everything = frozenset(range(vcpus))
@@ -387,7 +374,7 @@ def parse_flavor(value: object, path: str = "flavor") -> Flavor:
 def claim_for_flavor(
     consumer: str,
     flavor: Flavor,
-    image: Image | None = None,
+    image: extra_specs.Image | None = None,
     profiles: DeviceProfiles | None = None,
     *,
     name: str = "",
@@ -402,16 +389,16 @@ def claim_for_flavor(
     """
     for key in flavor.extra_specs:
         if not _GROUPED.fullmatch(key):
-            check_known(key)
-    specs = with_image(flavor.extra_specs, image or {})
-    of_image = required_traits(image or {})
+            extra_specs.check_known(key)
+    specs = extra_specs.with_image(flavor.extra_specs, image or {})
+    of_image = extra_specs.required_traits(image or {})
     # A flavor or an image may require the trait; it is a thread policy of pinned CPUs.
     threads = {_OF_THREADS: "required"} if _OF_THREADS in {f"trait:{name}" for name in of_image} else {}
     profile = groups_of_profile(specs[PROFILE_SPEC], profiles or {}) if PROFILE_SPEC in specs else ()
     topology = topology_of(flavor.vcpus, flavor.memory_mb, threads | specs)
-    encryption = encryption_trait(specs)
+    encryption = extra_specs.encryption_trait(specs)
     if encryption and image is not None:
-        check_encryption(image, encryption)
+        extra_specs.check_encryption(image, encryption)
     policy = specs.get("group_policy")
     if policy not in (None, "none", "isolate"):
         raise fault("group_policy", "none or isolate", policy)
@@ -451,7 +438,7 @@ def claim_for_flavor(
             project_id=project_id,
             user_id=user_id,
             consumer_type=consumer_type,
-            root_required=host_traits(specs) | image_traits(image or {}),
+            root_required=extra_specs.host_traits(specs) | extra_specs.image_traits(image or {}),
         )
     )
 
@@ -532,7 +519,7 @@ def _own_resources(flavor: Flavor, topology: TopologyRequest, named: Collection[
 
 def _asked_by_specs(specs: Mapping[str, str]) -> dict[str, int]:
     """The resources that `hw:` specs ask of the unsuffixed group, beside CPUs and memory."""
-    asked = {"MEM_ENCRYPTION_CONTEXT": 1} if encryption_trait(specs) else {}
+    asked = {"MEM_ENCRYPTION_CONTEXT": 1} if extra_specs.encryption_trait(specs) else {}
     for label in pmem_labels(specs):
         name = pmem_class(label)
         asked[name] = asked.get(name, 0) + 1
@@ -635,7 +622,7 @@ def notes_of(body: object) -> tuple[str, ...]:
     """A sentence for each extra spec and image property without effect, in a body that was parsed above."""
     given = body if isinstance(body, dict) else {}
     specs, image = given.get("flavor", {}).get("extra_specs", {}), given.get("image", {})
-    return (*without_effect(specs, image), *properties_without_effect(image))
+    return (*extra_specs.without_effect(specs, image), *extra_specs.properties_without_effect(image))
 
 
 def read_domain(value: object, path: str) -> str:
@@ -670,7 +657,7 @@ def _refuse_unknown(path: str, why: str | None) -> None:
 
 def _read_flavor_form(given: Mapping[str, Any], profiles: DeviceProfiles | None) -> ClaimRequest:
     consumer, identity = read_uuid(given["consumer"], "consumer"), _read_identity(given)
-    image = parse_image(given["image"]) if "image" in given else None
+    image = extra_specs.parse_image(given["image"]) if "image" in given else None
     return claim_for_flavor(consumer, parse_flavor(given["flavor"], "flavor"), image, profiles, **identity)
 
 

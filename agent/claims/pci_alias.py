@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from agent import device_names
 from agent.claims.request import (
     DEVICE_PREFIX,
     NUMA_POLICIES,
@@ -20,15 +21,6 @@ from agent.claims.request import (
     RequestGroup,
     check_request,
     is_device_group,
-)
-from agent.device_names import (
-    LIVE_MIGRATABLE,
-    TYPES,
-    custom_class,
-    custom_traits,
-    pci_class,
-    product_trait,
-    vendor_trait,
 )
 from agent.errors import SettingsError, UsageError
 from agent.shapes import Units
@@ -42,7 +34,7 @@ _KEYS = (
     *("live_migratable", "capability_type"),
 )
 _NAME = re.compile(r"[^\s:,]{1,255}")
-_MODEL_CLASS = re.compile(pci_class("[0-9A-F]{4}", "[0-9A-F]{4}"), re.ASCII)
+_MODEL_CLASS = re.compile(device_names.pci_class("[0-9A-F]{4}", "[0-9A-F]{4}"), re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +57,11 @@ class Alias:
     @property
     def model_traits(self) -> frozenset[str]:
         """The traits of the providers that have such devices, in addition to the operator's `traits`."""
-        traits = {TYPES[self.device_type]} if self.device_type else set()
+        traits = {device_names.TYPES[self.device_type]} if self.device_type else set()
         if self.vendor_id:
-            traits.add(vendor_trait(self.vendor_id))
+            traits.add(device_names.vendor_trait(self.vendor_id))
         if self.product_id:
-            traits.add(product_trait(self.product_id))
+            traits.add(device_names.product_trait(self.product_id))
         return frozenset(traits)
 
 
@@ -113,10 +105,10 @@ def _read_alias(data: object) -> Alias:
         name,
         vendor_id=id_of(given, "vendor_id"),
         product_id=id_of(given, "product_id"),
-        device_type=_read_choice(given, "device_type", tuple(TYPES)),
+        device_type=_read_choice(given, "device_type", tuple(device_names.TYPES)),
         numa_policy=_read_choice(given, "numa_policy", NUMA_POLICIES),
-        resource_class=None if resource_class is None else custom_class(resource_class),
-        traits=custom_traits((text_of(given, "traits") or "").split(",")),
+        resource_class=None if resource_class is None else device_names.custom_class(resource_class),
+        traits=device_names.custom_traits((text_of(given, "traits") or "").split(",")),
         live_migratable=flag_of(given, "live_migratable"),
     )
     if alias.resource_class is None and (alias.vendor_id is None or alias.product_id is None):
@@ -159,16 +151,21 @@ def with_device_groups(
         if (
             alias.vendor_id
             and alias.product_id
-            and resource_class == pci_class(alias.vendor_id, alias.product_id)
+            and resource_class == device_names.pci_class(alias.vendor_id, alias.product_id)
         ):
             # The class name contains both ids; a driver need not report them as traits, too.
-            required -= {vendor_trait(alias.vendor_id), product_trait(alias.product_id)}
+            required -= {
+                device_names.vendor_trait(alias.vendor_id),
+                device_names.product_trait(alias.product_id),
+            }
         if alias.live_migratable:
-            required |= {LIVE_MIGRATABLE}
+            required |= {device_names.LIVE_MIGRATABLE}
         wanted = RequestGroup(
             resources={resource_class: 1},
             required=tuple(frozenset({trait}) for trait in sorted(required)),
-            forbidden=frozenset({LIVE_MIGRATABLE}) if alias.live_migratable is False else frozenset(),
+            forbidden=frozenset({device_names.LIVE_MIGRATABLE})
+            if alias.live_migratable is False
+            else frozenset(),
             numa_policy=request.topology.pci_numa_policy or alias.numa_policy or "legacy",
         )
         device_groups += [
@@ -188,7 +185,7 @@ def without_device_groups(request: ClaimRequest) -> ClaimRequest:
 def _reported_class(alias: Alias, tree: ProviderTree, units: Units) -> str:
     """The class of such devices on this host; if it has none, the class that they would have."""
     assert alias.vendor_id is not None and alias.product_id is not None
-    types = frozenset(TYPES.values())
+    types = frozenset(device_names.TYPES.values())
     classes = {
         resource_class
         for provider in tree
@@ -196,7 +193,7 @@ def _reported_class(alias: Alias, tree: ProviderTree, units: Units) -> str:
         for resource_class in units.get(provider.uuid, {})
         if resource_class in provider.inventories
     }
-    own = pci_class(alias.vendor_id, alias.product_id)
+    own = device_names.pci_class(alias.vendor_id, alias.product_id)
     classes = {own} if own in classes else {name for name in classes if not _MODEL_CLASS.fullmatch(name)}
     if len(classes) > 1:
         raise UsageError(

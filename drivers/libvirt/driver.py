@@ -33,6 +33,7 @@ from drivers.host.domain_writer import write_domain
 from drivers.host.domain_xml import parse_domain, passed_addresses, read_needs, starting_guest
 from drivers.host.providers import absent_cpus, check_cpu_sets, check_file_backed_memory, lacking_pages
 from drivers.host.sysfs import Sysfs, boot_id, default_huge_page_kib, device_addresses, read_signs
+from drivers.libvirt.describe import mixed_sizes
 from drivers.libvirt.describe.bandwidth import parse_ovs
 from drivers.libvirt.describe.devices import vdpa_functions, with_functions, write_vdpa
 from drivers.libvirt.describe.history import carved_units, lost_mdevs
@@ -45,13 +46,6 @@ from drivers.libvirt.describe.host import (
     with_other_devices,
 )
 from drivers.libvirt.describe.memory import unmatched_namespaces, write_namespaces
-from drivers.libvirt.describe.mixed_sizes import (
-    domain_with_units,
-    given_functions,
-    needs_with_units,
-    vgpu_units,
-    write_unmanaged,
-)
 from drivers.libvirt.describe.options import (
     OPTIONS,
     LibvirtOptions,
@@ -178,7 +172,9 @@ class LibvirtDriver(Driver):
         units = self._vgpus_now(model, readers)
         disk_gb = readers.domains.disk_gb(domain.uuid, domain.disks)
         dedicated = self._settings.host_settings.cpu_dedicated_set or frozenset()
-        guest = starting_guest(domain_with_units(domain, units), disk_gb, dedicated, model.locations)
+        guest = starting_guest(
+            mixed_sizes.domain_with_units(domain, units), disk_gb, dedicated, model.locations
+        )
         return with_devices_of_domain(guest, domain, model.encryption, model.pmem, self._model_settings)
 
     def needs_of(self, xml: str) -> DomainNeeds:
@@ -191,7 +187,9 @@ class LibvirtDriver(Driver):
         needs = read_needs(xml, dedicated, default_huge_page_kib(), readers.domains.disk_gb)
         if model is None:
             return needs
-        needs = changed(needs, devices=needs_with_units(needs.devices, self._vgpus_now(model, readers)))
+        needs = changed(
+            needs, devices=mixed_sizes.needs_with_units(needs.devices, self._vgpus_now(model, readers))
+        )
         return with_other_devices(needs, xml, model, self._model_settings)
 
     def _vgpus_now(self, model: HostModel, readers: _Readers) -> Mapping[str, str]:
@@ -200,7 +198,7 @@ class LibvirtDriver(Driver):
         A type is written just before its guest starts, and no event tells it.
         """
         devices, settings, known = model.devices, self._model_settings.devices, readers.device_state.units
-        functions = vgpu_units(devices, settings, known)
+        functions = mixed_sizes.vgpu_units(devices, settings, known)
         if not functions:
             return functions
         types = {function: self._sysfs.vgpu_type(function) for function in functions}
@@ -210,7 +208,7 @@ class LibvirtDriver(Driver):
             vgpu_types={**devices.vgpu_types, **{name: number for name, number in types.items() if number}},
             vgpu_places={name: place for name, place in places.items() if place is not None},
         )
-        return vgpu_units(devices, settings, known)
+        return mixed_sizes.vgpu_units(devices, settings, known)
 
     def write_domain(self, xml: str, given: GivenResources, *, replace: bool = False) -> str:
         """See `Driver`."""
@@ -218,13 +216,13 @@ class LibvirtDriver(Driver):
         if model is None:
             return write_domain(xml, given, replace=replace)
         vgpus = {address_of(each.unit) for each in given.devices} & model.devices.vgpu_types.keys()
-        given = given_functions(given)
+        given = mixed_sizes.given_functions(given)
         functions, classes = vdpa_functions(model.devices.cards), self._model_settings.pmem.values()
         vdpa = [device for device in given.devices if device.unit in functions.values()]
         memory = {device.unit for device in given.devices if device.resource_class in classes}
         others = (each for each in given.devices if each not in vdpa and each.unit not in memory)
         written = write_domain(xml, changed(given, devices=tuple(others)), replace=replace)
-        written = write_unmanaged(write_vdpa(written, vdpa, functions), vgpus)
+        written = mixed_sizes.write_unmanaged(write_vdpa(written, vdpa, functions), vgpus)
         return write_namespaces(written, (each for each in model.pmem if each.name in memory))
 
     def host_device(self, address: str) -> HostDevice | None:

@@ -28,6 +28,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from agent.placement.embedded import microversions as mv
+from agent.placement.embedded import validation
 from agent.placement.embedded.microversions import CANDIDATES_TREES
 from agent.placement.embedded.model import SHARING_TRAIT, Model, ProviderRecord
 from agent.placement.embedded.problems import (
@@ -36,15 +37,6 @@ from agent.placement.embedded.problems import (
     DUPLICATE_KEY,
     MISSING_VALUE,
     RequestRefused,
-)
-from agent.placement.embedded.validation import (
-    AggregateFilter,
-    Query,
-    TraitFilter,
-    is_loose_uuid,
-    parse_member_of,
-    parse_required,
-    parse_resources,
 )
 
 _GROUP_KEYS = ("resources", "required", "member_of", "in_tree")
@@ -69,8 +61,8 @@ class CandidateGroup(NamedTuple):
 
     suffix: str
     resources: Mapping[str, int]
-    traits: TraitFilter = TraitFilter()
-    aggregates: AggregateFilter = AggregateFilter()
+    traits: validation.TraitFilter = validation.TraitFilter()
+    aggregates: validation.AggregateFilter = validation.AggregateFilter()
     in_tree: str | None = None
 
 
@@ -81,7 +73,7 @@ class CandidateQuery(NamedTuple):
     minor: int
     limit: int | None = None
     isolate: bool = False
-    root_traits: TraitFilter = TraitFilter()
+    root_traits: validation.TraitFilter = validation.TraitFilter()
     same_subtrees: tuple[frozenset[str], ...] = ()
 
     def trait_names(self) -> set[str]:
@@ -93,7 +85,7 @@ class CandidateQuery(NamedTuple):
         return {name for group in self.groups for name in group.resources}
 
 
-def parse_query(parameters: Query, minor: int) -> CandidateQuery:
+def parse_query(parameters: validation.Query, minor: int) -> CandidateQuery:
     """Parse the query string as microversion 1.`minor` defines it.
 
     Raises RequestRefused (400) for all errors but unknown traits and classes, which only the model knows.
@@ -117,7 +109,9 @@ def parse_query(parameters: Query, minor: int) -> CandidateQuery:
     roots = parameters.all("root_required")
     if len(roots) > 1:
         raise RequestRefused(DUPLICATE_KEY, "root_required may be given once only.")
-    root = parse_required(roots, mv.ANY_TRAITS - 1)  # the groups alone accept alternatives (in:A,B)
+    root = validation.parse_required(
+        roots, mv.ANY_TRAITS - 1
+    )  # the groups alone accept alternatives (in:A,B)
     if both := frozenset().union(*root.required) & root.forbidden:
         raise RequestRefused(BAD_VALUE, f"root_required both demands and forbids {sorted(both)}.")
     subtrees = tuple(
@@ -151,18 +145,18 @@ def _limit(value: str) -> int:
     return min(int(value[:20]), sys.maxsize)
 
 
-def _group(suffix: str, parameters: Query, minor: int) -> CandidateGroup:
+def _group(suffix: str, parameters: validation.Query, minor: int) -> CandidateGroup:
     # Of a repeated parameter the last value counts, but an invalid value before it is refused too.
-    demands = [parse_resources(value) for value in parameters.all("resources" + suffix)]
+    demands = [validation.parse_resources(value) for value in parameters.all("resources" + suffix)]
     trees = [value.strip() for value in parameters.all("in_tree" + suffix)]  # unchanged but for blanks
     for tree in trees:
-        if not is_loose_uuid(tree):
+        if not validation.is_loose_uuid(tree):
             raise RequestRefused(BAD_REQUEST, f"in_tree needs a UUID, not {tree!r}.")
     return CandidateGroup(
         suffix,
         demands[-1] if demands else {},
-        parse_required(parameters.all("required" + suffix), minor),
-        parse_member_of(parameters.all("member_of" + suffix), minor, "member_of" + suffix),
+        validation.parse_required(parameters.all("required" + suffix), minor),
+        validation.parse_member_of(parameters.all("member_of" + suffix), minor, "member_of" + suffix),
         trees[-1] if trees else None,
     )
 

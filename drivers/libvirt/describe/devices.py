@@ -12,16 +12,7 @@ from functools import cache
 from uuid import UUID, uuid5
 from xml.etree.ElementTree import Element
 
-from agent.device_names import (
-    TYPES,
-    VDPA_CLASS,
-    VDPA_TRAIT,
-    mdev_type_trait,
-    pci_class,
-    physical_network_trait,
-    product_trait,
-    vendor_trait,
-)
+from agent import device_names
 from agent.driver import (
     DescribedInventory,
     DescribedProvider,
@@ -265,7 +256,7 @@ class MdevCard:
         return replace(
             provider,
             inventories=inventories,
-            traits=provider.traits | {mdev_type_trait(spec.type_id) for spec in units_by_spec},
+            traits=provider.traits | {device_names.mdev_type_trait(spec.type_id) for spec in units_by_spec},
             units=units,
             ways=(*provider.ways, *map(frozenset, ways.values())),
             to_make=to_make,
@@ -377,18 +368,23 @@ def _traits(context: CardContext, offered: OfferedFunctions) -> frozenset[str]:
     """The traits of the specs, and those of the functions' vendor, model and type."""
     traits: set[str] = set()
     for function, spec in offered:
-        traits |= {vendor_trait(function.vendor_id), product_trait(function.product_id)}
+        traits |= {
+            device_names.vendor_trait(function.vendor_id),
+            device_names.product_trait(function.product_id),
+        }
         kind = "type-PCI" if function.vfs_max is None else "type-PF"
         kind = kind if function.physical_function is None else "type-VF"
-        traits.add(VDPA_TRAIT if function.address in context.card.vdpa else TYPES[kind])
+        traits.add(
+            device_names.VDPA_TRAIT if function.address in context.card.vdpa else device_names.TYPES[kind]
+        )
         vgpu = _vgpu_spec(context, function)
         if vgpu is not None:
-            traits.add(mdev_type_trait(vgpu.type_id))
+            traits.add(device_names.mdev_type_trait(vgpu.type_id))
         if spec is not None:
-            traits |= spec.traits | physical_network_trait(spec.physical_network)
+            traits |= spec.traits | device_names.physical_network_trait(spec.physical_network)
     device = context.card.device
     if mdev_specs_of(context.card, context.settings.mdevs) and device.address not in context.held:
-        traits |= {vendor_trait(device.vendor_id), product_trait(device.product_id)}
+        traits |= {device_names.vendor_trait(device.vendor_id), device_names.product_trait(device.product_id)}
     return frozenset(traits)
 
 
@@ -494,10 +490,10 @@ def _resource_class(context: CardContext, function: PciDevice, spec: DeviceSpec 
     if function.address in context.facts.vgpu_types:
         return "VGPU"  # in use, though its type is not enabled
     if function.address in context.card.vdpa:
-        return VDPA_CLASS
+        return device_names.VDPA_CLASS
     if context.card.is_network and function.physical_function is not None:
         return "SRIOV_NET_VF"
-    return pci_class(function.vendor_id, function.product_id)
+    return device_names.pci_class(function.vendor_id, function.product_id)
 
 
 def mdev_class(card: Card, settings: DeviceSettings, type_id: str = "") -> str:
@@ -534,7 +530,7 @@ def with_vdpa(guest_domains: Sequence[GuestDomain], cards: Iterable[Card]) -> Se
         if pair.domain is None or not addresses:
             with_units.append(pair)
             continue
-        units = (UsedUnit(VDPA_CLASS, address, f"pci:{address}") for address in addresses)
+        units = (UsedUnit(device_names.VDPA_CLASS, address, f"pci:{address}") for address in addresses)
         guest = replace(pair.guest, units=(*pair.guest.units, *units))
         with_units.append(GuestDomain(guest, with_functions(pair.domain, functions)))
     return with_units

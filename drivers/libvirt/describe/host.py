@@ -30,6 +30,7 @@ from drivers.host.providers import (
     without_reserved_pages,
 )
 from drivers.host.sysfs import PmemNamespace
+from drivers.libvirt.describe import memory, mixed_sizes
 from drivers.libvirt.describe.bandwidth import OvsSettings, ovs_providers
 from drivers.libvirt.describe.cards import DeviceHistory, UnitRecord, has_remote_managed_ports
 from drivers.libvirt.describe.devices import (
@@ -52,27 +53,6 @@ from drivers.libvirt.describe.history import (
     restore_interfaces,
     unit_locations,
     update_records,
-)
-from drivers.libvirt.describe.memory import (
-    EPC_CLASS,
-    PmemLabels,
-    encryption_providers,
-    epc_providers,
-    moved_traits,
-    needed_contexts,
-    needed_namespaces,
-    with_context,
-    with_epc,
-    with_namespaces,
-    with_used_namespaces,
-)
-from drivers.libvirt.describe.mixed_sizes import (
-    describe_mixed,
-    offers_sizes,
-    record_sizes,
-    restore_sizes,
-    vgpu_units,
-    with_vgpus,
 )
 from drivers.libvirt.xml import Capabilities, DomainCapabilities, Version
 
@@ -440,7 +420,7 @@ def describe_host(
     capabilities = facts.capabilities
     traits = host_traits(capabilities, facts.online, facts.cpu_flags)
     if facts.guests is not None:
-        traits |= guest_traits(facts.guests, capabilities.arch) - moved_traits(facts.guests)
+        traits |= guest_traits(facts.guests, capabilities.arch) - memory.moved_traits(facts.guests)
     return host_providers(name, host_cells(facts), facts.disk_gb, traits, settings, report_numa=report_numa)
 
 
@@ -550,7 +530,7 @@ class ModelSettings:
     devices: DeviceSettings
     report_numa: bool = False
     tpm_secrets: frozenset[str] = frozenset()
-    pmem: PmemLabels = field(default_factory=dict)
+    pmem: memory.PmemLabels = field(default_factory=dict)
     ovs: OvsSettings = field(default_factory=OvsSettings)
     file_backed_mb: int = 0
 
@@ -595,15 +575,15 @@ def build_model(
     host = with_reserved_pages(host, settings.host)
     history = record_slots(record_interfaces(history or {}, devices.cards), devices.cards, known)
     devices = replace(devices, cards=restore_interfaces(devices.cards, history))
-    history = record_sizes(history, devices, settings.devices)
-    devices = restore_sizes(devices, history)
+    history = mixed_sizes.record_sizes(history, devices, settings.devices)
+    devices = mixed_sizes.restore_sizes(devices, history)
     domains = with_vdpa(domains, devices.cards)
-    domains = with_vgpus(domains, vgpu_units(devices, settings.devices, known))
+    domains = mixed_sizes.with_vgpus(domains, mixed_sizes.vgpu_units(devices, settings.devices, known))
     named = _named_units(domains)
     missing = missing_records(named, devices, settings.devices, known)
     host_and_cells = describe_host(host, settings.host, settings.name, report_numa=settings.report_numa)
     host_and_cells = with_tpm_secrets(host_and_cells, settings.tpm_secrets)
-    host_and_cells = with_namespaces(host_and_cells, host.pmem, settings.pmem)
+    host_and_cells = memory.with_namespaces(host_and_cells, host.pmem, settings.pmem)
     traits = (
         {REMOTE_MANAGED_PORTS} if has_remote_managed_ports(devices.cards, settings.devices.specs) else set()
     )
@@ -614,12 +594,14 @@ def build_model(
     parent_of = _parent_names(host_and_cells, settings)
     contexts = card_contexts(devices, settings.devices, named, missing)
     cards = (
-        *describe_cards((each for each in contexts if not offers_sizes(each)), settings.name, parent_of),
-        *describe_mixed(filter(offers_sizes, contexts), settings.name, parent_of),
+        *describe_cards(
+            (each for each in contexts if not mixed_sizes.offers_sizes(each)), settings.name, parent_of
+        ),
+        *mixed_sizes.describe_mixed(filter(mixed_sizes.offers_sizes, contexts), settings.name, parent_of),
     )
     pages = page_providers(settings.name, cells, report_numa=settings.report_numa)
-    encryption = tuple(encryption_providers(settings.name, host.guests))
-    enclaves = epc_providers(settings.name, host.guests, report_numa=settings.report_numa)
+    encryption = tuple(memory.encryption_providers(settings.name, host.guests))
+    enclaves = memory.epc_providers(settings.name, host.guests, report_numa=settings.report_numa)
     switch = ovs_providers(settings.name, settings.ovs)
     providers = (*host_and_cells, *encryption, *enclaves, *pages, *cards, *switch)
     locations = unit_locations(providers, devices, settings.devices, missing)
@@ -662,8 +644,8 @@ def with_devices_of_domain(
     settings: ModelSettings,
 ) -> Guest:
     """The located guest with what its domain has beside PCI and mediated devices; see `HostModel`."""
-    guest = with_epc(with_context(guest, domain, encryption), domain)
-    return with_used_namespaces(guest, domain, pmem, settings.pmem)
+    guest = memory.with_epc(memory.with_context(guest, domain, encryption), domain)
+    return memory.with_used_namespaces(guest, domain, pmem, settings.pmem)
 
 
 def with_other_devices(
@@ -676,10 +658,10 @@ def with_other_devices(
     """
     domain = DomainXml.parse(xml)
     vdpa = needed_vdpa(domain.root, vdpa_functions(model.devices.cards))
-    memory = needed_namespaces(domain.memory_files, model.pmem, settings.pmem)
-    amounts = needed_contexts(domain.is_encrypted, model.encryption)
-    amounts |= {EPC_CLASS: domain.epc_mb} if domain.epc_mb else {}
-    return replace(needs, devices=(*needs.devices, *vdpa, *memory), amounts=amounts)
+    namespaces = memory.needed_namespaces(domain.memory_files, model.pmem, settings.pmem)
+    amounts = memory.needed_contexts(domain.is_encrypted, model.encryption)
+    amounts |= {memory.EPC_CLASS: domain.epc_mb} if domain.epc_mb else {}
+    return replace(needs, devices=(*needs.devices, *vdpa, *namespaces), amounts=amounts)
 
 
 def _reportable(host: HostFacts, settings: ModelSettings) -> frozenset[str]:

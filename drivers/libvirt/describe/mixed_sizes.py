@@ -17,14 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from agent.device_names import (
-    address_of,
-    mdev_type_trait,
-    product_trait,
-    unit_in_place,
-    vendor_trait,
-    vgpu_gib,
-)
+from agent import device_names
 from agent.driver import (
     CardLayout,
     CardShape,
@@ -89,7 +82,7 @@ def vgpu_units(facts: DeviceFacts, settings: DeviceSettings, known: Mapping[str,
     is written again.
     """
     units: dict[str, str] = {}
-    before = {record.parent: unit for unit, record in known.items() if address_of(unit) != unit}
+    before = {record.parent: unit for unit, record in known.items() if device_names.address_of(unit) != unit}
     for card in facts.cards:
         if is_mixed(card, facts, settings):
             existing = _Existing(card, facts, settings)
@@ -146,7 +139,8 @@ def needs_with_units(devices: Iterable[NeededDevice], units: Units) -> tuple[Nee
 def given_functions(given: GivenResources) -> GivenResources:
     """What a claim gave, with the functions of its vGPUs: what a domain names."""
     return replace(
-        given, devices=tuple(replace(device, unit=address_of(device.unit)) for device in given.devices)
+        given,
+        devices=tuple(replace(device, unit=device_names.address_of(device.unit)) for device in given.devices),
     )
 
 
@@ -194,7 +188,7 @@ def restore_sizes(facts: DeviceFacts, history: DeviceHistory) -> DeviceFacts:
 
 def _seen_sizes(card: Card, facts: DeviceFacts) -> dict[str, int]:
     names = {number: name for vf in card.vfs for number, name in facts.vgpu_names.get(vf.address, {}).items()}
-    return {number: gib for number, name in names.items() if (gib := vgpu_gib(name)) is not None}
+    return {number: gib for number, name in names.items() if (gib := device_names.vgpu_gib(name)) is not None}
 
 
 def _recorded(card: Card, history: DeviceHistory) -> dict[str, int]:
@@ -235,7 +229,7 @@ class _Vgpu:
 
     @property
     def unit(self) -> str:
-        return unit_in_place(self.function, self.type_id, self.place)
+        return device_names.unit_in_place(self.function, self.type_id, self.place)
 
 
 @dataclass(frozen=True)
@@ -296,9 +290,9 @@ class MixedCard:
             {each: DescribedInventory(total, allocation_ratio=1.0) for each, total in totals.items()},
             frozenset(
                 {
-                    vendor_trait(device.vendor_id),
-                    product_trait(device.product_id),
-                    *(mdev_type_trait(spec.type_id) for spec in self._specs()),
+                    device_names.vendor_trait(device.vendor_id),
+                    device_names.product_trait(device.product_id),
+                    *(device_names.mdev_type_trait(spec.type_id) for spec in self._specs()),
                 }
             ),
             device=card.key,
@@ -346,7 +340,7 @@ class MixedCard:
                 units[record.unit] = int(place), record.parent
         for function in self._functions:
             for start in self._table.starts[gib]:
-                units.setdefault(unit_in_place(function, spec.type_id, start), (start, function))
+                units.setdefault(device_names.unit_in_place(function, spec.type_id, start), (start, function))
         counters = {VFS: 1, **({spec.type_id: 1} if spec.max_instances is not None else {})}
         return _card_shape(gib, units, counters)
 

@@ -14,19 +14,11 @@ import libvirt
 from agent.errors import DriverDataError, DriverUnavailable
 from drivers.host.sysfs import read_cells, read_namespaces
 from drivers.host.xml_parser import parse_xml
+from drivers.libvirt import xml
 from drivers.libvirt.describe.host import HostFacts
 from drivers.libvirt.describe.memory import tdx_slots
 from drivers.libvirt.describe.options import LibvirtOptions
 from drivers.libvirt.io.connection import CallDeadline, Connection, DeadlineRunner, Session
-from drivers.libvirt.xml import (
-    Capabilities,
-    DomainCapabilities,
-    merge,
-    parse_capabilities,
-    parse_cpu_features,
-    parse_domain_capabilities,
-    version_of,
-)
 
 LOG = logging.getLogger(__name__)
 BYTES_PER_GIB, MIB_PER_GIB = 2**30, 1024
@@ -58,7 +50,7 @@ class HostReader:
     def __init__(self, connection: Connection, options: LibvirtOptions) -> None:
         self._connection = connection
         self._options = options
-        self._known_guest_capabilities: DomainCapabilities | None = None
+        self._known_guest_capabilities: xml.DomainCapabilities | None = None
         self._logged_refusal = ""
         self._file_system = DeadlineRunner(
             f"the file system of [libvirt] images_path {options.images_path}",
@@ -109,7 +101,7 @@ class HostReader:
         oldest = time.monotonic() - CAPABILITIES_INTERVAL_S
         if slow is None or slow.facts.online != online or slow.read_at < oldest:
             session.deadline.extend(self._options.probe_timeout)
-            capabilities = parse_capabilities(session.libvirt.getCapabilities())
+            capabilities = xml.parse_capabilities(session.libvirt.getCapabilities())
             before: _SlowFacts | None = session.slow_facts
             guests = before.facts.guests if before else None
             guests = guests or self._guest_capabilities(session, capabilities)
@@ -132,19 +124,23 @@ class HostReader:
             pmem=read_namespaces(Path(self._options.sysfs_path)) if self._options.pmem_namespaces else (),
         )
 
-    def _guest_capabilities(self, session: Session, capabilities: Capabilities) -> DomainCapabilities | None:
+    def _guest_capabilities(
+        self, session: Session, capabilities: xml.Capabilities
+    ) -> xml.DomainCapabilities | None:
         """What guests can have; None where libvirt never told it to this user."""
         if not self._options.full_connection:
             return None
         session.deadline.extend()
         try:
             with closing(libvirt.open(self._options.connection_uri)) as connection:
-                guest_capabilities = merge(self._read_guest_capabilities(session, connection, capabilities))
+                guest_capabilities = xml.merge(
+                    self._read_guest_capabilities(session, connection, capabilities)
+                )
                 if guest_capabilities is not None:
                     session.deadline.extend()
-                    library = version_of(connection.getLibVersion())
+                    library = xml.version_of(connection.getLibVersion())
                     try:
-                        hypervisor = version_of(connection.getVersion())
+                        hypervisor = xml.version_of(connection.getVersion())
                     except libvirt.libvirtError as error:
                         if error.get_error_code() not in (*_NOT_SUPPORTED, libvirt.VIR_ERR_INTERNAL_ERROR):
                             raise
@@ -168,8 +164,8 @@ class HostReader:
         return guest_capabilities
 
     def _read_guest_capabilities(
-        self, session: Session, connection: Any, capabilities: Capabilities
-    ) -> Iterator[DomainCapabilities]:
+        self, session: Session, connection: Any, capabilities: xml.Capabilities
+    ) -> Iterator[xml.DomainCapabilities]:
         domain_types = capabilities.guests.get(capabilities.arch, frozenset())
         domain_type = self._options.virt_type or ("kvm" if "kvm" in domain_types else None)
         for machine in MACHINES.get(capabilities.arch, (None,)):
@@ -183,9 +179,9 @@ class HostReader:
                     "libvirt has no domain capabilities for machine type %s: %s", machine or "default", error
                 )
                 continue
-            yield parse_domain_capabilities(text)
+            yield xml.parse_domain_capabilities(text)
 
-    def _with_tdx_slots(self, guests: DomainCapabilities) -> DomainCapabilities:
+    def _with_tdx_slots(self, guests: xml.DomainCapabilities) -> xml.DomainCapabilities:
         """With the number of TDX keys, which libvirt does not report."""
         capacity = Path(self._options.sysfs_path) / "fs" / "cgroup" / "misc.capacity"
         if "tdx" not in guests.features:
@@ -230,7 +226,7 @@ class HostReader:
         return sum(status.st_blocks * BYTES_PER_BLOCK for status in sizes)
 
 
-def _cpu_flags(session: Session, cpus: Sequence[str], capabilities: Capabilities) -> frozenset[str]:
+def _cpu_flags(session: Session, cpus: Sequence[str], capabilities: xml.Capabilities) -> frozenset[str]:
     """The flags of any of the <cpu> elements, or of the host if there is none.
 
     With those of each element's model, which libvirt knows.
@@ -245,7 +241,7 @@ def _cpu_flags(session: Session, cpus: Sequence[str], capabilities: Capabilities
                 raise
             LOG.info("libvirt does not expand the CPU model, so only the flags beside it are used: %s", error)
             text = cpu
-        flags |= parse_cpu_features(text)
+        flags |= xml.parse_cpu_features(text)
     return flags
 
 
