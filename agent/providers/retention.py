@@ -70,27 +70,23 @@ def retain_held(
             if consumers:
                 _check_moved(current, wanted, uuid, resource_class, consumers, names)
                 used = sum(holders[who][resource_class] for who in consumers)
-                tree = _with_used(tree, current, uuid, resource_class, used)
+                # The class as it was on that provider, all but the used amount reserved.
+                for provider in reversed((current[uuid], *current.ancestors(uuid))):
+                    if provider.uuid not in tree:
+                        tree = tree.with_provider(replace(provider, inventories={}))
+                now, provider = current[uuid].inventories[resource_class], tree[uuid]
+                total = max(now.total, used)
+                # Without a ratio, the capacity is what is used.
+                kept = replace(now, total=total, reserved=total - used, allocation_ratio=1.0)
+                tree = tree.with_provider(
+                    replace(provider, inventories={**provider.inventories, resource_class: kept})
+                )
                 sentences.append(
                     f"The host has no {resource_class} on provider {current[uuid].name} any more, but "
                     f"{_still_hold(consumers, names)}: this part stays, the rest is reserved. "
                     f"{way_back(current[uuid], resource_class)}, or release these allocations."
                 )
     return RetainedTree(tree, tuple(sentences))
-
-
-def _with_used(
-    tree: ProviderTree, current: ProviderTree, uuid: str, resource_class: str, used: int
-) -> ProviderTree:
-    """The tree with that class on that provider, all but the used amount reserved."""
-    for provider in reversed((current[uuid], *current.ancestors(uuid))):
-        if provider.uuid not in tree:
-            tree = tree.with_provider(replace(provider, inventories={}))
-    now, provider = current[uuid].inventories[resource_class], tree[uuid]
-    total = max(now.total, used)
-    # Without a ratio, the capacity is what is used.
-    kept = replace(now, total=total, reserved=total - used, allocation_ratio=1.0)
-    return tree.with_provider(replace(provider, inventories={**provider.inventories, resource_class: kept}))
 
 
 def _check_moved(

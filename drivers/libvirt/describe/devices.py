@@ -337,10 +337,8 @@ def _provider(context: CardContext, name: str, parent: str) -> DescribedProvider
         cell=context.facts.near_cell(card.numa),
         ways=(frozenset(whole), frozenset(parts)) if whole and parts else (),
     )
-    return provider if card.device.address in context.held else _with_mdevs(provider, context, name)
-
-
-def _with_mdevs(provider: DescribedProvider, context: CardContext, host: str) -> DescribedProvider:
+    if card.device.address in context.held:
+        return provider
     card, facts = context.card, context.facts
     specs = mdev_specs_of(card, context.settings.mdevs)
     if len({spec.resource_class for spec in specs}) < len(specs):
@@ -351,7 +349,7 @@ def _with_mdevs(provider: DescribedProvider, context: CardContext, host: str) ->
         )
     return MdevCard(
         card,
-        host,
+        name,
         specs,
         facts.mdev_limits.get(card.device.address, {}),
         facts.mdev_counts.get(card.device.address),
