@@ -9,6 +9,9 @@ Source: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter
 import time
 from collections.abc import Callable
 from random import SystemRandom
+from typing import TypeVar
+
+from agent.errors import PlacementConflict
 
 BASE_S = 1.0
 MAX_S = 60.0
@@ -26,6 +29,8 @@ PAUSE_MAX_S = 0.5
 
 _JITTER = SystemRandom()
 
+Result = TypeVar("Result")
+
 
 def pause(attempt: int, sleep: Callable[[float], None] = time.sleep) -> None:
     """Wait after a write conflict, so that the other writer can finish.
@@ -34,6 +39,19 @@ def pause(attempt: int, sleep: Callable[[float], None] = time.sleep) -> None:
     """
     if attempt > 0:
         sleep(_JITTER.uniform(0, min(PAUSE_MAX_S, PAUSE_BASE_S * 2 ** min(attempt, DOUBLINGS_MAX))))
+
+
+def retry_conflicts(step: Callable[[], Result], gave_up: str) -> Result:
+    """What `step` returns; it is done again from a fresh read each time that another writer was faster.
+
+    Raises PlacementConflict with the sentence `gave_up` where that happens `CONFLICTS_MAX` times.
+    """
+    for attempt in range(CONFLICTS_MAX):
+        try:
+            return step()
+        except PlacementConflict:
+            pause(attempt)
+    raise PlacementConflict(gave_up)
 
 
 class Backoff:

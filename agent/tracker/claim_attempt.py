@@ -8,13 +8,13 @@ serve it. `replace_claim` puts another claim in its place, in one write.
 """
 
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from dataclasses import replace
 
-from agent.backoff import CONFLICTS_MAX, pause
+from agent.backoff import CONFLICTS_MAX, pause, retry_conflicts
 from agent.claims.book import Book
-from agent.claims.claim import Claim, ClaimState, ClaimStep, Fit, Shortfall, claim_of_fit
+from agent.claims.claim import Claim, ClaimState, ClaimStep, Shortfall, claim_of_fit
 from agent.claims.doubt import DoubtKind
-from agent.claims.fit import ProviderIndex
 from agent.claims.refusal import does_not_fit, label, not_covered_conflict
 from agent.claims.request import ClaimRequest
 from agent.errors import (
@@ -29,7 +29,7 @@ from agent.errors import (
 )
 from agent.moves.ownership import separate_allocations
 from agent.placement.client import ConsumerAllocations
-from agent.placement.transport import WriteDone, WriteRefused
+from agent.placement.transport import WriteRefused
 from agent.shapes import Allocations, Units, Usages, largest
 from agent.tracker.context import TrackerContext, allocations_for, is_allocation_of, split_by_host
 from agent.tracker.guarded_write import checked
@@ -82,7 +82,14 @@ class ClaimAttempt:
             return self._try_until_done()
         except PlimsollError as error:
             if self._nothing_sent and not self._context.writer.in_doubt(self._consumer):
-                self._undo_intent(error)
+                claim = self._context.register.claim_of(self._consumer)
+                if claim is not None and claim.state is ClaimState.CLAIMING:
+                    try:
+                        self._context.register.step_claim(
+                            ClaimStep.REFUSE, self._consumer, detail=error.message
+                        )
+                    except StateError as unwritten:
+                        error.add_note(f"The intent could not be undone either: {unwritten.message}")
             raise
 
     def _try_until_done(self) -> Claim:
@@ -93,7 +100,6 @@ class ClaimAttempt:
             suspects: Collection[str] = ()
             try:
                 if intent is None or attempt > 0:
-                    self._end_doubts()
                     intent = self._reserve()
                 return self._write_intent(intent)
             except PlacementConflict as conflict:
@@ -104,11 +110,15 @@ class ClaimAttempt:
                 allocations = intent.allocations if intent else {}
                 failure = self._context.refused_by_placement(self._request, allocations, full)
                 full_ones = [uuid for uuid in allocations if uuid in full.message]
-                self._read_again(full_ones or allocations)
+                self._context.read_consumers(full_ones or allocations)
                 continue
             except DoesNotFit as error:
                 if missing:
-                    raise self._lacks(missing, error) from error
+                    raise DoesNotFit(
+                        f"{error.message.rstrip('.')}. Another client deleted {', '.join(missing)} of this "
+                        "host in Placement: the agent writes it again; then try again.",
+                        **error.details,
+                    ) from error
                 suspects = {shortfall["provider_uuid"] for shortfall in error.details["shortfalls"]}
                 if isinstance(failure, DoesNotFit) or not self._context.may_be_stale(suspects):
                     raise
@@ -124,46 +134,30 @@ class ClaimAttempt:
             held = self._context.client.allocations_of(self._consumer)
             if held.allocations:
                 return self._adopt(held)
-            self._read_again(suspects)
+            self._context.read_consumers(suspects)  # the consumer itself is known to hold nothing
         raise failure or PlacementConflict(
             f"The claim of {label(self._request)} met other writers {CONFLICTS_MAX} times: try again."
-        )
-
-    def _end_doubts(self) -> None:
-        """After it, Placement holds nothing of an earlier attempt, and will not. Raises PlacementError."""
-        writer = self._context.writer
-        if writer.in_doubt(self._consumer):
-            writer.secure(self._consumer)
-        self._nothing_sent = True
-
-    def _lacks(self, missing: Collection[str], error: DoesNotFit) -> DoesNotFit:
-        return DoesNotFit(
-            f"{error.message.rstrip('.')}. Another client deleted {', '.join(missing)} of this host in "
-            "Placement: the agent writes it again; then try again.",
-            **error.details,
         )
 
     # Step 1: choose, reserve, journal the intent
 
     def _reserve(self) -> Claim:
-        """Raises DoesNotFit; PlacementConflict where the consumer is known to hold something already."""
+        """End the doubts first: Placement then holds nothing of an earlier attempt, and will not."""
+        writer = self._context.writer
+        if writer.in_doubt(self._consumer):
+            writer.secure(self._consumer)
+        self._nothing_sent = True
         return self._context.register.step_chosen_claim(ClaimStep.BEGIN, self._choose)
 
     def _choose(self, book: Book) -> Claim:
+        """Raises DoesNotFit; PlacementConflict where the consumer is known to hold something already."""
         if book.other_allocations(self._consumer):
             raise PlacementConflict(f"{label(self._request)} already holds an allocation in Placement.")
         self._unheld = self._unheld or book.row(self._consumer).unheld
         fit = book.fit(self._request)
         if not fit.fits:
             raise does_not_fit(self._request, fit.shortfalls)
-        return self._claim(ClaimState.CLAIMING, fit)
-
-    def _claim(self, state: ClaimState, fit: Fit, *, adopted: bool = False) -> Claim:
-        return claim_of_fit(self._request, fit, state, self._context.clock(), adopted=adopted)
-
-    def _read_again(self, providers: Collection[str]) -> None:
-        """Read who holds what on these providers; the consumer itself is known to hold nothing."""
-        self._context.read_consumers(providers)
+        return claim_of_fit(self._request, fit, ClaimState.CLAIMING, self._context.clock())
 
     # Step 2: write to Placement
 
@@ -217,7 +211,7 @@ class ClaimAttempt:
             suspects = {shortfall["provider_uuid"] for shortfall in error.details["shortfalls"]}
             if not self._context.may_be_stale(suspects):
                 raise
-            self._read_again(suspects)
+            self._context.read_consumers(suspects)
             return self._take_over(held)
 
     def _take_over(self, held: ConsumerAllocations) -> Claim:
@@ -229,29 +223,16 @@ class ClaimAttempt:
         # A reshape may have moved the allocation since it was read; the book has followed that.
         elsewhere = {uuid: amounts for uuid, amounts in read.items() if uuid not in book.host.tree}
         held = {**elsewhere, **book.held_by(self._consumer)}
-        part = self._part_here(book.host, held)
+        # Of a doubled allocation this host's part counts, with shared providers counted once.
+        split = split_by_host(held, book.host)
+        part = separate_allocations(split, self._request.resources)[0] if split.doubled else held
         fit = book.cover(self._request, part, exact=False)
         if not fit.fits:
             raise not_covered_conflict(self._request, held, fit.shortfalls, book.host.tree)
         fit = book.cover(self._request, part, exact=True)
         if not fit.fits:
             raise does_not_fit(self._request, fit.shortfalls)
-        return self._claim(ClaimState.CLAIMED, fit, adopted=True)
-
-    def _part_here(self, host: ProviderIndex, held: Allocations) -> Allocations:
-        """All of it; of a doubled allocation this host's part, with shared providers counted once."""
-        split = split_by_host(held, host)
-        return separate_allocations(split, self._request.resources)[0] if split.doubled else held
-
-    def _undo_intent(self, error: PlimsollError) -> None:
-        """Undo the journaled intent after `error`; if the journal fails, too, `error` gets a note."""
-        claim = self._context.register.claim_of(self._consumer)
-        if claim is None or claim.state is not ClaimState.CLAIMING:
-            return
-        try:
-            self._context.register.step_claim(ClaimStep.REFUSE, self._consumer, detail=error.message)
-        except StateError as unwritten:
-            error.add_note(f"The intent could not be undone either: {unwritten.message}")
+        return claim_of_fit(self._request, fit, ClaimState.CLAIMED, self._context.clock(), adopted=True)
 
 
 def withdraw(context: TrackerContext, claim: Claim) -> ConsumerAllocations | None:
@@ -263,43 +244,35 @@ def withdraw(context: TrackerContext, claim: Claim) -> ConsumerAllocations | Non
     anything else was written by another client. Raises PlacementError; PlacementUnavailable: not done, or
     not known.
     """
-    consumer = claim.consumer
-    secured = _end_doubts(context, consumer)
-    held = secured or context.client.allocations_of(consumer)
-    for attempt in range(CONFLICTS_MAX):
-        if held is secured and not held.allocations:
+    consumer, writer = claim.consumer, context.writer
+    secured: ConsumerAllocations | None = None
+    if writer.in_doubt(consumer):
+        # What is released needs no protection from the writes of a former life. Where the inventory shrank,
+        # what the consumer holds cannot be written again: then the release is the only fence.
+        with suppress(PlacementFull):
+            secured = writer.secure(consumer)
+
+    def release() -> ConsumerAllocations | None:
+        nonlocal secured
+        known, secured = secured, None
+        if known is not None and not known.allocations:
             return None
+        held = known or context.client.allocations_of(consumer)
         rest = _remainder(context, claim, held)
         if rest and rest == held.allocations:
             return held
-        outcome = (
-            WriteDone()
-            if not held.allocations
-            else context.writer.send(DoubtKind.RELEASE, replace(held, allocations=rest))
-        )
-        if not (isinstance(outcome, WriteRefused) and isinstance(outcome.error, PlacementConflict)):
+        if held.allocations:
+            outcome = writer.send(DoubtKind.RELEASE, replace(held, allocations=rest))
             checked(outcome, f"release of {consumer}", "the agent releases it again")
-            if rest or context.writer.bar_again(consumer):
-                return None
-        pause(attempt)  # another client wrote in between
-        held = context.client.allocations_of(consumer)
-    raise PlacementConflict(
-        f"Other clients wrote the allocations of {consumer}, or to its providers, {CONFLICTS_MAX} times "
-        "while the agent released it. The agent tries again later."
-    )
-
-
-def _end_doubts(context: TrackerContext, consumer: str) -> ConsumerAllocations | None:
-    """What the consumer holds after a fence; None where no doubt is open, or the release is the only fence.
-
-    What is released needs no protection from the writes of a former life.
-    """
-    if not context.writer.in_doubt(consumer):
+        if not rest and not writer.bar_again(consumer):
+            raise PlacementConflict(f"{consumer} was written again right after its release.")
         return None
-    try:
-        return context.writer.secure(consumer)
-    except PlacementFull:
-        return None  # the inventory shrank, so what the consumer holds cannot be written again
+
+    return retry_conflicts(
+        release,
+        f"Other clients wrote the allocations of {consumer}, or to its providers, {CONFLICTS_MAX} times "
+        "while the agent released it. The agent tries again later.",
+    )
 
 
 def _remainder(context: TrackerContext, claim: Claim, held: ConsumerAllocations) -> Allocations:
@@ -331,9 +304,12 @@ def replace_claim(context: TrackerContext, request: ClaimRequest) -> Claim:
     """
 
     def choose(book: Book, held: ConsumerAllocations) -> Claim:
-        after = _choose(book, request, context.clock())
+        fit = book.fit(request)
+        if not fit.fits:
+            raise does_not_fit(request, fit.shortfalls)
+        after = claim_of_fit(request, fit, ClaimState.CLAIMED, context.clock())
         if held.allocations:
-            _check_unchanged(held, book.claims[request.consumer], after)
+            check_unchanged(held, book.claims[request.consumer], after)
         return after
 
     return _replace(context, request, choose)
@@ -352,8 +328,8 @@ def follow_use(context: TrackerContext, before: Claim, after: Claim) -> Claim:
         moving = {*book.moves_under_way, *book.moves_under_way.values()}
         if book.claims.get(consumer) != before or consumer in moving:
             raise ClaimConflict(f"The claim of {label(after.request)} has changed.", consumer=consumer)
-        _check_unchanged(held, before, after)
-        shortfalls = (*_beyond_capacity(book, before, after), *_of_others(book, after))
+        check_unchanged(held, before, after)
+        shortfalls = tuple(_lacking(book, before, after))
         if shortfalls:
             raise does_not_fit(after.request, shortfalls)
         return after
@@ -361,64 +337,38 @@ def follow_use(context: TrackerContext, before: Claim, after: Claim) -> Claim:
     return _replace(context, after.request, choose)
 
 
-_Choose = Callable[[Book, ConsumerAllocations], Claim]
-"""Takes the book and what Placement holds; returns the new claim."""
+def _replace(
+    context: TrackerContext, request: ClaimRequest, choose_new: Callable[[Book, ConsumerAllocations], Claim]
+) -> Claim:
+    """`choose_new` takes the book and what Placement holds; returns the new claim."""
+    consumer = request.consumer
 
+    def attempt() -> Claim:
+        held = context.writer.secure(consumer) or context.client.allocations_of(consumer)
 
-def _replace(context: TrackerContext, request: ClaimRequest, choose: _Choose) -> Claim:
-    for attempt in range(CONFLICTS_MAX):
-        try:
-            return _replace_once(context, request, choose)
-        except PlacementConflict:
-            pause(attempt)  # another client wrote in between
-    raise PlacementConflict(
+        def choose(book: Book) -> tuple[Claim, Claim]:
+            before, after = book.claims[consumer], choose_new(book, held)
+            allocations = largest((before.allocations, after.allocations))
+            return after, replace(before, allocations=allocations, units=_both(before.units, after.units))
+
+        return context.write_claim(
+            held,
+            choose,
+            lambda after: allocations_for(after, held.generation),
+            DoubtKind.REPLACE,
+            f"new claim of {label(request)}",
+            "the old claim stays until it is known",
+        )
+
+    return retry_conflicts(
+        attempt,
         f"Other clients wrote {CONFLICTS_MAX} times while the agent replaced the claim of {label(request)}: "
-        "try again."
+        "try again.",
     )
 
 
-def _replace_once(context: TrackerContext, request: ClaimRequest, choose_new: _Choose) -> Claim:
-    consumer = request.consumer
-    held = context.writer.secure(consumer) or context.client.allocations_of(consumer)
-    chosen: list[Claim] = []
-
-    def choose(book: Book) -> Claim:
-        after = choose_new(book, held)
-        before = book.claims[consumer]
-        chosen.append(after)
-        return replace(
-            before,
-            allocations=largest((before.allocations, after.allocations)),
-            units=_both(before.units, after.units),
-        )
-
-    unheld = context.register.under_lock(lambda book: book.row(consumer).unheld)
-    with context.register.reserved(choose):
-        (after,) = chosen
-        if held.allocations != after.allocations:
-            write = allocations_for(after, held.generation)
-            outcome = context.send_in_reserved(
-                consumer,
-                unheld,
-                lambda inventories: context.writer.send_over_bar(DoubtKind.REPLACE, write, inventories),
-            )
-            try:
-                checked(outcome, f"new claim of {label(request)}", "the old claim stays until it is known")
-            except PlacementFull as full:
-                raise context.refused_by_placement(request, after.allocations, full) from full
-            context.writer.secure(consumer)
-        context.register.step_claim(ClaimStep.REPLACE, consumer, after)
-    return after
-
-
-def _choose(book: Book, request: ClaimRequest, now: float) -> Claim:
-    fit = book.fit(request)
-    if not fit.fits:
-        raise does_not_fit(request, fit.shortfalls)
-    return claim_of_fit(request, fit, ClaimState.CLAIMED, now)
-
-
-def _check_unchanged(held: ConsumerAllocations, before: Claim, after: Claim) -> None:
+def check_unchanged(held: ConsumerAllocations, before: Claim, after: Claim) -> None:
+    """Raises ClaimConflict where Placement holds neither what the claim before nor what that after has."""
     if held.allocations not in (before.allocations, after.allocations):
         raise ClaimConflict(
             f"Placement holds something else for {label(after.request)} than its claim: repair that first; "
@@ -427,7 +377,8 @@ def _check_unchanged(held: ConsumerAllocations, before: Claim, after: Claim) -> 
         )
 
 
-def _beyond_capacity(book: Book, before: Claim, after: Claim) -> Iterator[Shortfall]:
+def _lacking(book: Book, before: Claim, after: Claim) -> Iterator[Shortfall]:
+    """What the host does not have for the claim after: amounts beyond those of before, units of others."""
     for uuid, amounts in after.allocations.items():
         for name, amount in amounts.items():
             if amount <= before.allocations.get(uuid, {}).get(name, 0):
@@ -438,9 +389,6 @@ def _beyond_capacity(book: Book, before: Claim, after: Claim) -> Iterator[Shortf
                 yield Shortfall.at(provider, name, amount, free, "its guest uses it already")
             elif inventory is not None and amount > inventory.max_unit:
                 yield Shortfall.at(provider, name, amount, free, f"max_unit is {inventory.max_unit}")
-
-
-def _of_others(book: Book, after: Claim) -> Iterator[Shortfall]:
     for uuid, name, unit in after.exact:
         owner = book.owner(name, unit, beside=(after.consumer,))
         if owner is not None:

@@ -10,7 +10,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from agent.backoff import CONFLICTS_MAX, pause
-from agent.claims.claim import Claim
+from agent.claims.book import Book
+from agent.claims.claim import Claim, ClaimStep
+from agent.claims.doubt import DoubtKind
 from agent.claims.fit import ProviderIndex
 from agent.claims.refusal import label, refused_by_placement
 from agent.claims.request import ClaimRequest
@@ -30,7 +32,7 @@ from agent.placement.transport import WriteOutcome, WriteRefused
 from agent.providers.reservations import released, with_reserved
 from agent.shapes import Allocations, Usages
 from agent.state.operators import Pause
-from agent.tracker.guarded_write import GuardedWriter, Inventories
+from agent.tracker.guarded_write import GuardedWriter, Inventories, checked
 from agent.tracker.register import Register
 from agent.tree import Inventory
 
@@ -361,6 +363,42 @@ class TrackerContext:
             if lower != now:
                 lowered[uuid] = generation, lower
         return lowered
+
+    def write_claim(
+        self,
+        held: ConsumerAllocations,
+        choose: Callable[[Book], tuple[Claim, Claim]],
+        write_of: Callable[[Claim], ConsumerAllocations],
+        kind: DoubtKind,
+        subject: str,
+        while_unknown: str,
+    ) -> Claim:
+        """Replace a consumer's claim: reserve, one guarded write to Placement, journal the result.
+
+        `choose` makes the new claim and what counts meanwhile; `held` is what Placement holds for the
+        consumer now, `write_of` what it shall hold for the claim. What a pass reserved for the use of the
+        consumer's guest is taken back in the same transaction, so that the claim fits. Raises what `choose`
+        raises; DoesNotFit, PlacementError, StateError: the old claim stays.
+        """
+        consumer = held.consumer
+        unheld = self.register.under_lock(lambda book: book.row(consumer).unheld)
+        with self.register.reserved(choose) as after:
+            if held.allocations != after.allocations:  # an earlier attempt may have been done
+                write = write_of(after)
+                outcome = self.send_in_reserved(
+                    consumer,
+                    unheld,
+                    lambda inventories: self.writer.send_over_bar(kind, write, inventories),
+                )
+                try:
+                    checked(outcome, subject, while_unknown)
+                except PlacementFull as full:
+                    raise self.refused_by_placement(after.request, after.allocations, full) from full
+                if kind is DoubtKind.REPLACE:
+                    self.writer.secure(consumer)
+            step = ClaimStep.REPLACE if kind is DoubtKind.REPLACE else ClaimStep.FOUND
+            self.register.step_claim(step, consumer, after)
+        return after
 
     def may_be_stale(self, providers: Collection[str]) -> bool:
         """Whether others hold something on these providers: that may have changed since it was read."""

@@ -21,15 +21,13 @@ from agent.errors import (
     ClaimConflict,
     PlacementConflict,
     PlacementError,
-    PlacementFull,
     PlacementUnavailable,
     Refused,
 )
 from agent.placement.client import ConsumerAllocations
 from agent.shapes import Allocations, total
-from agent.tracker.claim_attempt import follow_use
+from agent.tracker.claim_attempt import check_unchanged, follow_use
 from agent.tracker.context import TrackerContext
-from agent.tracker.guarded_write import checked
 
 LOG = log.get(__name__)
 
@@ -53,61 +51,45 @@ def extend_claim(context: TrackerContext, request: ClaimRequest) -> Claim:
         )
 
     def choose(book: Book) -> Claim:
-        after = _extended(book, before, request)
-        if held.allocations not in (before.allocations, after.allocations):
-            raise ClaimConflict(
-                f"Placement holds something else for {label(request)} than its claim: repair that first; "
-                "`plimsoll audit` shows the difference.",
-                consumer=consumer,
-            )
+        claimed = before.request.resources
+        missing = {
+            name: amount - claimed.get(name, 0)
+            for name, amount in request.resources.items()
+            if amount > claimed.get(name, 0)
+        }
+        fit = book.fit(ClaimRequest(consumer, (RequestGroup("", missing),)))
+        if not fit.fits:
+            raise does_not_fit(request, fit.shortfalls)
+        allocations = total((before.allocations, fit.allocations))
+        after = replace(before, request=request, allocations=allocations)
+        check_unchanged(held, before, after)
         return after
 
     waits = f"extension of {label(request)}", "the agent extends the claim again"
-    return _write_grown(context, held, choose, DoubtKind.EXTEND, *waits)
+    return _write_grown(context, held, choose, *waits)
 
 
 def _write_grown(
     context: TrackerContext,
     held: ConsumerAllocations,
     choose: Callable[[Book], Claim],
-    kind: DoubtKind,
     subject: str,
     while_unknown: str,
 ) -> Claim:
-    """Reserve the grown claim that `choose` makes, write it to Placement, and journal it after that.
+    """Reserve the grown claim that `choose` makes, write it to Placement, and journal it after that."""
 
-    `held` is what Placement holds for the claim's consumer. What a pass reserved for the use of the
-    consumer's guest is taken back first, so that the growth fits.
-    """
-    unheld = context.register.under_lock(lambda book: book.row(held.consumer).unheld)
-    with context.register.reserved(choose) as after:
-        if held.allocations != after.allocations:  # an earlier attempt may have been done
-            write = replace(held, allocations=after.allocations)
-            outcome = context.send_in_reserved(
-                held.consumer,
-                unheld,
-                lambda inventories: context.writer.send_over_bar(kind, write, inventories),
-            )
-            try:
-                checked(outcome, subject, while_unknown)
-            except PlacementFull as full:
-                raise context.refused_by_placement(after.request, after.allocations, full) from full
-        context.register.step_claim(ClaimStep.FOUND, held.consumer, after)
-    return after
+    def choose_grown(book: Book) -> tuple[Claim, Claim]:
+        after = choose(book)
+        return after, after
 
-
-def _extended(book: Book, claim: Claim, request: ClaimRequest) -> Claim:
-    """Raises DoesNotFit."""
-    claimed = claim.request.resources
-    missing = {
-        name: amount - claimed.get(name, 0)
-        for name, amount in request.resources.items()
-        if amount > claimed.get(name, 0)
-    }
-    fit = book.fit(ClaimRequest(request.consumer, (RequestGroup("", missing),)))
-    if not fit.fits:
-        raise does_not_fit(request, fit.shortfalls)
-    return replace(claim, request=request, allocations=total((claim.allocations, fit.allocations)))
+    return context.write_claim(
+        held,
+        choose_grown,
+        lambda after: replace(held, allocations=after.allocations),
+        DoubtKind.EXTEND,
+        subject,
+        while_unknown,
+    )
 
 
 def _check_units(book: Book, after: Claim, consumers: Collection[str]) -> None:
@@ -193,7 +175,14 @@ class UseFollower:
             differing = self._compare()
             if grow and self._follow_all():
                 differing = self._compare()
-            self._remember(grow=grow)
+            # Remember what running guests have: all that they had since their claims were last like them.
+            # A claim that does not follow has nothing to give back either.
+            before, self._had = self._had, {}
+            for instance, one in self._compared.items():
+                if one.guest.state not in NOT_HERE:
+                    had = before.get(instance)
+                    self._had[instance] = had.and_now(one.guest) if grow and had else Had.of(one.guest)
+            self._refused = {who: refused for who, refused in self._refused.items() if who in self._compared}
             changed = differing != self._reported
             self._reported = differing
             return changed
@@ -215,18 +204,6 @@ class UseFollower:
             if one.difference is not None and one.difference.size
         }
 
-    def _remember(self, *, grow: bool) -> None:
-        """Remember what running guests have: all that they had since their claims were last like them.
-
-        A claim that does not follow has nothing to give back either.
-        """
-        before, self._had = self._had, {}
-        for instance, one in self._compared.items():
-            if one.guest.state not in NOT_HERE:
-                had = before.get(instance)
-                self._had[instance] = had.and_now(one.guest) if grow and had else Had.of(one.guest)
-        self._refused = {who: refused for who, refused in self._refused.items() if who in self._compared}
-
     def _follow_all(self) -> bool:
         """Whether a claim followed. Raises PlacementUnavailable, StateError."""
         done = False
@@ -238,14 +215,13 @@ class UseFollower:
                 continue
             if after == one.claimed[instance]:
                 self._had[instance] = Had.of(one.guest)
-            elif not self._is_refused(instance, after) and self._follow(one.claimed[instance], after):
+                continue
+            refused, at = self._refused.get(instance, (None, 0.0))
+            is_refused = refused == after and self._context.age_s(at) < RETRY_S
+            if not is_refused and self._follow(one.claimed[instance], after):
                 self._had[instance] = Had.of(one.guest)
                 done = True
         return done
-
-    def _is_refused(self, instance: str, after: Claim) -> bool:
-        refused, at = self._refused.get(instance, (None, 0.0))
-        return refused == after and self._context.age_s(at) < RETRY_S
 
     def _follow(self, before: Claim, after: Claim) -> bool:
         """Whether the claim followed its guest. Raises PlacementUnavailable, StateError."""
@@ -299,7 +275,7 @@ class UseFollower:
             return after
 
         waits = f"repair of {label(after.request)}", "the next audit shows it"
-        _write_grown(self._context, held, choose, DoubtKind.EXTEND, *waits)
+        _write_grown(self._context, held, choose, *waits)
 
     def follow_records(self, records: Sequence[tuple[Claim, Claim]]) -> None:
         """Replace each claim, the first of a pair, by the second, which has what Placement holds for it.

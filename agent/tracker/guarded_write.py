@@ -23,7 +23,7 @@ from itertools import count
 from uuid import uuid4
 
 from agent import log
-from agent.backoff import CONFLICTS_MAX, pause
+from agent.backoff import CONFLICTS_MAX, retry_conflicts
 from agent.claims.doubt import BARRED, Doubt, DoubtfulWrite, DoubtKind, DoubtState, doubt_of_bar
 from agent.errors import PlacementConflict, PlacementError, PlacementFull, PlacementUnavailable
 from agent.placement.client import ConsumerAllocations, PlacementClient
@@ -426,20 +426,20 @@ class GuardedWriter:
 
     def _secure(self, consumer: str, known: ConsumerAllocations | None) -> ConsumerAllocations:
         """End the doubts that this consumer guards; `known`: what Placement holds for it."""
-        for attempt in range(CONFLICTS_MAX):
+
+        def fence() -> ConsumerAllocations:
+            """Conflicts: another client wrote in between, or the late write was done just now."""
+            nonlocal known
             doubts = self._guarded_by(consumer)
-            held = known or self._client.allocations_of(consumer)
-            known = None
-            try:
-                held = self._raise_past(doubts, held)
-                self._bar(doubts, held)
-            except PlacementConflict:
-                pause(attempt)  # another client wrote in between, or the late write was done just now
-                continue
+            held, known = known or self._client.allocations_of(consumer), None
+            held = self._raise_past(doubts, held)
+            self._bar(doubts, held)
             return held
-        raise PlacementConflict(
+
+        return retry_conflicts(
+            fence,
             f"Other clients wrote the allocations of {consumer} {CONFLICTS_MAX} times while the agent made "
-            "sure that no earlier write is executed late. The agent tries again later."
+            "sure that no earlier write is executed late. The agent tries again later.",
         )
 
     def _guarded_by(self, consumer: str) -> list[Doubt]:

@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 
 from agent import log
-from agent.backoff import CONFLICTS_MAX, pause
+from agent.backoff import CONFLICTS_MAX, retry_conflicts
 from agent.claims.claim import ClaimState
 from agent.claims.doubt import DoubtKind
 from agent.claims.fit import check_placeable
@@ -308,15 +308,11 @@ class MoveFinisher:
         host first. Raises ClaimConflict where another client ended it the other way, or where Placement does
         not take the instance back; PlacementError, StateError.
         """
-        for attempt in range(CONFLICTS_MAX):
-            try:
-                return self._finish(move)
-            except PlacementConflict:
-                pause(attempt)  # another client wrote in between
-        raise PlacementConflict(
+        return retry_conflicts(
+            lambda: self._finish(move),
             f"Other clients wrote the allocations of migration {move.migration}, of its instance or to "
             f"their providers {CONFLICTS_MAX} times while the agent ended the move. "
-            "The agent tries again later."
+            "The agent tries again later.",
         )
 
     def _finish(self, move: Move) -> Move:

@@ -424,18 +424,19 @@ class Register(BookView):
             self._wait_for_disk(staged)
 
     @contextmanager
-    def reserved(self, choose: Callable[[Book], Claim]) -> Iterator[Claim]:
-        """Count the chosen claim in memory only; the block journals it. If it raises, count the old one.
+    def reserved(self, choose: Callable[[Book], tuple[Claim, Claim]]) -> Iterator[Claim]:
+        """Yield the first of the two claims that `choose` makes, for the block to journal.
 
-        The consumer has a claim, and the caller has its turn.
+        In the block the second one counts, in memory only; if the block raises, the old one does. The
+        consumer has a claim, and the caller has its turn.
         """
         with self._lock:
-            chosen = choose(self._book)
+            after, chosen = choose(self._book)
             before = self._book.claims[chosen.consumer]
             self._book.grow(chosen.consumer, on=True)
             self._book.put(chosen)
         try:
-            yield chosen
+            yield after
         except StateUnknown:
             raise  # what is on disk is read back
         except PlimsollError:

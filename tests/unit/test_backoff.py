@@ -2,16 +2,21 @@
 
 import random
 
+import pytest
+
 from agent.backoff import (
     BASE_S,
     BUSY_MAX_S,
+    CONFLICTS_MAX,
     DELAY_MIN_S,
     MAX_S,
     PAUSE_MAX_S,
     RETRY_AFTER_MAX_S,
     Backoff,
     pause,
+    retry_conflicts,
 )
+from agent.errors import PlacementConflict
 
 
 def test_the_bound_doubles_up_to_a_cap_and_starts_over_after_a_success() -> None:
@@ -74,3 +79,20 @@ def test_the_pauses_between_two_tries_are_short_and_none_before_the_second() -> 
         pause(attempt, slept.append)
     assert len(slept) == 39
     assert all(0 <= each <= PAUSE_MAX_S for each in slept)
+
+
+def test_a_step_is_done_again_after_a_conflict_until_that_happened_too_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("agent.backoff.pause", lambda attempt: None)
+    conflicts = iter(range(CONFLICTS_MAX - 1))
+
+    def step() -> str:
+        for _ in conflicts:
+            raise PlacementConflict("Another client was faster.")
+        return "done"
+
+    assert retry_conflicts(step, "The agent gave up.") == "done"
+    conflicts = iter(range(CONFLICTS_MAX))
+    with pytest.raises(PlacementConflict, match=r"^The agent gave up\.$"):
+        retry_conflicts(step, "The agent gave up.")

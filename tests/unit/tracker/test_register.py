@@ -114,11 +114,11 @@ def test_a_reservation_lasts_as_long_as_its_block_succeeds(journal: Journal) -> 
     register = Register(journal)
     register.step_claim(ClaimStep.ADOPT, CONSUMER, claim_of(CONSUMER))
     larger = claim_of(CONSUMER, vcpus=4)
-    with pytest.raises(StateError), register.reserved(lambda _: larger):
+    with pytest.raises(StateError), register.reserved(lambda _: (larger, larger)):
         assert register.claim_of(CONSUMER) == larger
         raise StateError("Placement has taken it, and the disk is full.")
     assert register.claim_of(CONSUMER) == claim_of(CONSUMER)
-    with register.reserved(lambda _: larger):
+    with register.reserved(lambda _: (larger, larger)):
         pass
     assert register.claim_of(CONSUMER) == larger
 
