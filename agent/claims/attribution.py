@@ -119,15 +119,24 @@ class _Attribution:
 
         A reshape moves the claims whose consumers hold what moves; another client has deleted the others', or
         an agent with a copy of this host's disk has moved them. So what is claimed and not held does not
-        count on a provider that is gone, nor where the class is gone and the row holds the class elsewhere.
+        count on a provider that is gone, nor where the class is gone while the row holds the class elsewhere,
+        or the driver offers the claim's units elsewhere.
         """
         held, tree = self._row.held_amounts, self._place.host.tree
         held_classes = {name for amounts in held.values() for name in amounts}
+        offered_elsewhere = {
+            (uuid, name)
+            for claim in self._row.claimed.values()
+            for uuid, name, unit in claim.exact
+            if self._place.provider_of_unit.get((name, unit), uuid) != uuid
+        }
         return {
             uuid: {
                 name: amount
                 for name, amount in amounts.items()
-                if name not in held_classes or name in held.get(uuid, {}) or self._has_class(uuid, name)
+                if name in held.get(uuid, {})
+                or self._has_class(uuid, name)
+                or (name not in held_classes and (uuid, name) not in offered_elsewhere)
             }
             for uuid, amounts in self._row.has.items()
             if uuid in held or tree.get(uuid) is not None

@@ -253,9 +253,10 @@ class Book:
         return self._seen_here(self.held_by(consumer)) == self._seen_here(self._rows[instance].needed)
 
     def _holds_part(self, consumer: str, instance: str) -> bool:
-        """Whether the consumer may hold a part of what the instance needs, as of a guest that has grown.
+        """Whether the consumer may hold a part of what the instance needs.
 
-        A guest may have lost devices. Where more CPUs or memory are held than it uses, another guest's are.
+        Of a guest with the same CPUs and memory only: that may have lost devices, or got some. Where these
+        differ, it may as well be another instance's that left, and nothing is freed on a guess.
         """
         row, held = self._rows[instance], self._in_own_tree(self.held_by(consumer))
         if row.guest is None:
@@ -264,7 +265,7 @@ class Book:
             return False
         exact = {name for classes in self.offered.values() for name in classes}
         has, needed = self._seen_here(held), self._seen_here(row.needed)
-        return all(has.get(name, 0) <= amount for name, amount in needed.items() if name not in exact)
+        return all(has.get(name, 0) == needed.get(name, 0) for name in (has.keys() | needed.keys()) - exact)
 
     def _seen_here(self, allocations: Allocations) -> Amounts:
         """The part in this host's own tree, by class, of the classes of which drivers see all."""

@@ -763,26 +763,35 @@ class Oracle:
     def _is_plain(self, host: Host, rows: Mapping[str, Row]) -> bool:
         """Whether the driver always said the same, and Placement tells of each control plane's move.
 
-        It does not where the migration holds more than its guest uses: it may be that of another instance,
-        and to offer what the guest uses were a guess, which frees nothing.
+        It does not where the migration holds other CPUs or memory than its guest uses: it may be that of
+        another instance that left, and to offer what the guest uses were a guess, which frees nothing.
         """
-        larger = (
-            self._holds_more_than_used(host, who)
+        otherwise = (
+            self._holds_otherwise_than_used(host, who)
             for who, instance in self.party_of.items()
             if who != instance and not {who, instance} & rows.keys()
         )
         return (
             host.changed_at < 0
             and all(self.network.holdings().get(self.party(who)) for who in self.foreign_migrations)
-            and not any(larger)
+            and not any(otherwise)
         )
 
-    def _holds_more_than_used(self, host: Host, migration: str) -> bool:
-        """Whether it holds more CPUs or memory here than its guest uses, which may have lost devices."""
+    def _holds_otherwise_than_used(self, host: Host, migration: str) -> bool:
+        """Whether it holds other CPUs or memory here than its guest uses; that may have lost devices."""
         guest = host.guests.get(self.party(migration))
-        held = _sum(_own(self.network.holdings().get(migration, {})))
-        return guest is not None and any(
-            held[name] > guest.resources.get(name, held[name]) for name in ("VCPU", "MEMORY_MB")
+        providers = self.network.model.providers
+        held = _sum(
+            {
+                uuid: amounts
+                for uuid, amounts in self.network.holdings().get(migration, {}).items()
+                if providers[uuid].root_uuid == host.uuid
+            }
+        )
+        return (
+            guest is not None
+            and bool(held)
+            and any(held[name] != guest.resources.get(name, 0) for name in ("VCPU", "MEMORY_MB"))
         )
 
     def _lives_elsewhere(self, host: Host, consumer: str) -> bool:

@@ -977,6 +977,51 @@ def test_a_control_plane_moves_a_guest_that_the_gate_let_in_before_its_record_wa
         story.comes_to_rest()
 
 
+@pytest.mark.parametrize("waits_s", [0, 5])
+def test_what_is_used_is_reserved_where_a_copy_of_the_host_has_put_the_devices(waits_s: float) -> None:
+    """Seed 13914: an admin deleted the allocation, so no reshape has moved the claim."""
+    with Story() as story:
+        b = story.host("b")
+        story.reshapes("b", "flat")
+        story.waits(20)
+        assert b.claims("web1", **BOTH).granted
+        b.guest_starts("web1")
+        story.is_cloned("b")
+        story.waits(waits_s)
+        story.deletes_allocation("web1")
+        story.reshapes("b", "nested")
+        story.waits(5)
+        story.comes_to_rest()
+
+
+def test_what_a_guest_uses_is_not_offered_beside_a_migration_with_other_cpus_and_memory() -> None:
+    """Seed 8440: the host lost its record, so it does not know that move2 is web2's, on this host alone."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert b.claims("web2", **WEB).granted and b.claims("web3", **BOTH).granted
+        assert b.begins_move("web2", "move2", "resize", PCPU=2, MEMORY_MB=1024).granted
+        b.guest_starts("web3")
+        b.dies()
+        b.loses_disk()
+        assert a.begins_move("web3", "move5", "resize", **WEB).granted
+        a.confirms("move5")
+        story.comes_to_rest()
+
+
+def test_what_a_guest_uses_after_its_move_is_not_offered_beside_a_narrowed_migration() -> None:
+    """Others took the functions from both, so the source learns of neither move, and drops web2's claim."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert b.claims("web1", **BOTH).granted and b.claims("web2", **WEB).granted
+        b.guest_starts("web1")
+        for web, move, amounts in (("web1", "move1", BOTH), ("web2", "move2", WEB)):
+            story.narrows_allocation(web)
+            assert a.begins_move(web, move, "resize", **amounts).granted
+        story.waits(300)
+        a.confirms("move1")
+        story.comes_to_rest()
+
+
 def test_what_is_reserved_for_one_guest_is_not_taken_back_for_the_claim_of_another() -> None:
     """A control plane's migration holds web1's place, so only what web2 uses is reserved beside it."""
     alone = {"PCPU": 2, "MEMORY_MB": 1024}
