@@ -303,7 +303,16 @@ def _fit_one(
             return Misfit(wanted.id, cell.id, reason, "PCPU", 1, 0)
     else:
         pins = _pins(len(wanted.pinned), cell, policy)
-        emulator = None if pins is None else _emulator_cpus(wanted.emulator, pins, cell, policy)
+        emulator = None
+        if pins is not None:
+            # The CPUs of the emulator's threads are beside the guest's own where these leave a sibling free.
+            # They need no siblings themselves, but with isolated CPUs a core of their own.
+            left = replace(
+                cell, free_cpus=cell.free_cpus.difference(pins), favoured=cell.favoured.difference(pins)
+            )
+            beside = ThreadPolicy.PREFER if policy is ThreadPolicy.REQUIRE else policy
+            chosen = _pins(wanted.emulator, left, beside)
+            emulator = None if chosen is None else frozenset(chosen)
     if pins is None or emulator is None:
         asked, free = len(wanted.pinned) + wanted.emulator, len(cell.free_cpus)
         own = ", one of them for the emulator's threads," if wanted.emulator else ""
@@ -317,22 +326,6 @@ def _fit_one(
     return PlacedCell(
         wanted.id, cell.id, pinning, withheld, page_kib, wanted.memory_mb, wanted.floating, emulator
     )
-
-
-def _emulator_cpus(
-    count: int, pins: Sequence[int], cell: FreeCell, policy: ThreadPolicy
-) -> frozenset[int] | None:
-    """`count` further free CPUs for the emulator's threads; None if there are not enough.
-
-    They are beside the guest's own CPUs where these leave a sibling free. They need no siblings themselves,
-    but with isolated CPUs a core of their own.
-    """
-    left = replace(cell, free_cpus=cell.free_cpus.difference(pins), favoured=cell.favoured.difference(pins))
-    if policy is not ThreadPolicy.REQUIRE:
-        chosen = _pins(count, left, policy)
-    else:
-        chosen = _pins(count, left, ThreadPolicy.PREFER)
-    return None if chosen is None else frozenset(chosen)
 
 
 def _floating_misfit(wanted: GuestCell, cell: FreeCell) -> Misfit | None:

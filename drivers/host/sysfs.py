@@ -452,36 +452,29 @@ def _signs(device: Path, address: str, checks: Collection[str]) -> DeviceSigns:
     only = read_text(device / "driver_override") or ""
     status = read_text(device / "power" / "runtime_status") or ""
     states = (read_text(device / "power_state"), status) if "power" in checks else ()
+    header = has_link = None
+    if "answer" in checks and not status.startswith("suspend"):
+        # A device that has suspended itself is not asked: to read its configuration space would wake it. It
+        # answers if any byte is not 0xff: the ids of a virtual function always read as ones.
+        header = read_bytes(device / "config", HEADER_BYTES)
+    if "link" in checks and any(device.glob("virtfn*")):
+        # Only a card with virtual functions needs its own interface up, and a link, for them to work. The
+        # kernel does not tell the carrier of an interface that is down.
+        interfaces = entries(device / "net")
+        carriers = [read_text(each / "carrier") == "1" for each in interfaces]
+        has_link = any(carriers) if carriers else None
     return DeviceSigns(
         address,
-        answers=_answers(device, status) if "answer" in checks else None,
+        answers=any(byte != 0xFF for byte in header) if header else None,
         driver=(link_name(device / "driver") or "") if "driver" in checks else None,
         vfio=has_vfio(device),
         only_driver="" if only == _NO_DRIVER else only,
-        has_link=_has_link(device) if "link" in checks else None,
+        has_link=has_link,
         fatal_errors=_count(device / "aer_dev_fatal", _TOTAL) if "errors" in checks else None,
         nonfatal_errors=_count(device / "aer_dev_nonfatal", _TOTAL) if "errors" in checks else None,
         memory_errors=_count(device / "ras" / "umc_err_count", _UNCORRECTED) if "memory" in checks else None,
         has_power="error" not in states if any(states) else None,
     )
-
-
-def _answers(device: Path, status: str) -> bool | None:
-    """Whether any byte of the header is not 0xff. The ids of a virtual function always read as ones.
-
-    A device that has suspended itself is not asked: to read its configuration space would wake it.
-    """
-    header = None if status.startswith("suspend") else read_bytes(device / "config", HEADER_BYTES)
-    return any(byte != 0xFF for byte in header) if header else None
-
-
-def _has_link(device: Path) -> bool | None:
-    """Only a card with virtual functions needs its own interface up, and a link, for them to work.
-
-    The kernel does not tell the carrier of an interface that is down.
-    """
-    interfaces = entries(device / "net") if any(device.glob("virtfn*")) else []
-    return any(read_text(each / "carrier") == "1" for each in interfaces) if interfaces else None
 
 
 def _count(file: Path, pattern: re.Pattern[str]) -> int | None:
