@@ -274,7 +274,7 @@ class SocketTransport:
                 sent=unix.connected,
             ) from error
         lower_headers = {name.lower(): value for name, value in answer.getheaders()}
-        return reply_of_answer(method, path, answer.status, _parse_body(text), lower_headers)
+        return reply_of_answer(method, path, answer.status, parse_body(text), lower_headers)
 
     def address(self) -> str:
         """The socket, as `unix:PATH`."""
@@ -288,8 +288,8 @@ class SocketTransport:
         """Do nothing: no connection outlives its request."""
 
 
-def _parse_body(text: bytes) -> Any:
-    """The body's JSON; None for an empty body and for one that is not JSON."""
+def parse_body(text: bytes) -> Any:
+    """The body's JSON; None for an empty body and for one that is not JSON, such as a proxy's error page."""
     try:
         return json.loads(text) if text else None
     except ValueError:

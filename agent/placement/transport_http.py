@@ -23,7 +23,7 @@ from keystoneauth1.plugin import BaseAuthPlugin
 from keystoneauth1.session import Session, TCPKeepAliveAdapter
 
 from agent.errors import PlacementError, PlacementUnavailable, SettingsError
-from agent.placement.transport import TOO_MANY_REQUESTS, Reply, reply_of_answer, retry_after_s
+from agent.placement.transport import TOO_MANY_REQUESTS, Reply, parse_body, reply_of_answer, retry_after_s
 
 CONNECT_TIMEOUT_MAX_S = 5.0
 DEFAULT_TIMEOUT_S = 15.0
@@ -111,7 +111,7 @@ class HttpTransport:
         except (exceptions.ClientException, OSError) as error:
             raise _placement_error(error, f"{method} {path.partition('?')[0]}") from error
         headers = {name.lower(): value for name, value in answer.headers.items()}
-        return reply_of_answer(method, path, answer.status_code, _parse_body(answer), headers)
+        return reply_of_answer(method, path, answer.status_code, parse_body(answer.content), headers)
 
     def _send(self, method: str, path: str, body: Any, microversion: str) -> requests.Response:
         answer: requests.Response = self._adapter.request(
@@ -360,13 +360,3 @@ def _placement_error(error: exceptions.ClientException | OSError, action: str) -
                 f"Placement could not be found to {action}: {reason}. "
                 "Check region_name, valid_interfaces and endpoint_override in [placement]."
             )
-
-
-def _parse_body(answer: requests.Response) -> Any:
-    """The body's JSON; None for an empty body and for one that is not JSON, such as a proxy's error page."""
-    if not answer.content:
-        return None
-    try:
-        return answer.json()
-    except requests.exceptions.JSONDecodeError:
-        return None
