@@ -11,7 +11,7 @@ Source: https://docs.openstack.org/nova/latest/configuration/config.html#pci
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import yaml
@@ -80,6 +80,11 @@ _WORDS = {
     **dict.fromkeys(("no", "false", "off", "0"), False),
 }
 """nova's configuration writes a flag as text."""
+
+
+def key_path(path: Iterable[str | int]) -> str:
+    """The place of a value in a document, as `providers[0].name`; empty for the whole document."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
 
 
 def read_json(text: str) -> object:

@@ -23,6 +23,7 @@ Source: https://docs.openstack.org/nova/latest/configuration/extra-specs.html.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -477,7 +478,10 @@ def _groups(flavor: Flavor, topology: TopologyRequest, traits: frozenset[str]) -
             raise fault(key, "required or forbidden", value)
     named = {name for amounts in resources.values() for name in amounts}
     resources[""] = _own_resources(flavor, topology, named) | resources.get("", {})
-    resources[""] |= _asked_by_specs(flavor.extra_specs)
+    # What `hw:` specs ask of the unsuffixed group, beside CPUs and memory.
+    if extra_specs.encryption_trait(flavor.extra_specs):
+        resources[""]["MEM_ENCRYPTION_CONTEXT"] = 1
+    resources[""] |= Counter(map(pmem_class, pmem_labels(flavor.extra_specs)))
     if _PLURAL not in resources and (plural := {*required, *forbidden} & {_PLURAL}):
         name = min({*required.get(_PLURAL, ()), *forbidden.get(_PLURAL, ())})
         key = f"trait{plural.pop()}:{name}"
@@ -515,15 +519,6 @@ def _own_resources(flavor: Flavor, topology: TopologyRequest, named: Collection[
         cpus = {"VCPU": flavor.vcpus - pinned, "PCPU": pinned + topology.isolate_emulator}
         own = ({"VCPU": flavor.vcpus} if topology.cpu_policy == "shared" else cpus) | own
     return own
-
-
-def _asked_by_specs(specs: Mapping[str, str]) -> dict[str, int]:
-    """The resources that `hw:` specs ask of the unsuffixed group, beside CPUs and memory."""
-    asked = {"MEM_ENCRYPTION_CONTEXT": 1} if extra_specs.encryption_trait(specs) else {}
-    for label in pmem_labels(specs):
-        name = pmem_class(label)
-        asked[name] = asked.get(name, 0) + 1
-    return asked
 
 
 def _spec_aliases(text: str | None) -> tuple[tuple[str, int], ...]:

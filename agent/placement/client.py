@@ -78,7 +78,12 @@ class WriteGate:
         waited = ""
         with self._condition:
             if self._is_held(providers):
-                waited = self._wait(providers, what)
+                began, why = time.monotonic(), "; ".join(self._reasons)
+                short = min(TELL_AFTER_S, self._hold_max_s)
+                if not self._condition.wait_for(lambda: not self._is_held(providers), short):
+                    LOG.info("%s waits: %s.", what, why)
+                    self._condition.wait_for(lambda: not self._is_held(providers), self._hold_max_s - short)
+                    waited = f"waited {time.monotonic() - began:.1f} s: {why}"
             self._passing.update(providers)
         try:
             yield waited
@@ -91,15 +96,6 @@ class WriteGate:
 
     def _is_held(self, providers: Collection[str]) -> bool:
         return bool(self._held) and (ANYWHERE in providers or not self._held.keys().isdisjoint(providers))
-
-    def _wait(self, providers: Collection[str], what: str) -> str:
-        began, why = time.monotonic(), "; ".join(self._reasons)
-        short = min(TELL_AFTER_S, self._hold_max_s)
-        if self._condition.wait_for(lambda: not self._is_held(providers), short):
-            return ""
-        LOG.info("%s waits: %s.", what, why)
-        self._condition.wait_for(lambda: not self._is_held(providers), self._hold_max_s - short)
-        return f"waited {time.monotonic() - began:.1f} s: {why}"
 
     @contextmanager
     def held(

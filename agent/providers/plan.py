@@ -297,9 +297,12 @@ def _build(current: ProviderTree, desired: ProviderTree, settled: set[str]) -> I
         if name != after.name:
             holder = holders.get(after.name)
             if holder is not None:
-                aside[holder] = _free_name(after.name, holder, holders, desired)
-                holders[aside[holder]] = holder
-                yield RenameProvider(holder, after.name, aside[holder])
+                # A name that is unused in both trees, for the provider that must give up this one.
+                unused = f"{after.name[: _NAME_MAX - len(holder) - 10]}~{holder}"
+                while unused in holders or desired.by_name(unused) is not None:
+                    unused += "~"
+                aside[holder], holders[unused] = unused, holder
+                yield RenameProvider(holder, after.name, unused)
             holders[after.name] = after.uuid
             if name is not None:
                 del holders[name]
@@ -334,14 +337,6 @@ def _shrinks(before: Inventories, after: Inventories) -> bool:
     return any(
         name not in after or after[name].capacity < inventory.capacity for name, inventory in before.items()
     )
-
-
-def _free_name(wanted: str, holder: str, holders: Mapping[str, str], desired: ProviderTree) -> str:
-    """An unused name, in both trees, for the provider `holder` that must give up the name `wanted`."""
-    name = f"{wanted[: _NAME_MAX - len(holder) - 10]}~{holder}"
-    while name in holders or desired.by_name(name) is not None:
-        name += "~"
-    return name
 
 
 def _new_names(current: ProviderTree, operations: Iterable[Operation]) -> Iterator[Operation]:

@@ -12,7 +12,7 @@ Source: https://docs.openstack.org/nova/latest/admin/managing-resource-providers
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any, NoReturn
@@ -22,7 +22,7 @@ import os_traits
 from agent.driver import DescribedInventory, DescribedProvider, Description
 from agent.errors import SettingsError
 from agent.providers.limits import Caps
-from agent.strict_text import load_operator_yaml
+from agent.strict_text import key_path, load_operator_yaml
 from agent.tree import MAX_UNIT
 
 ENTRIES_MAX = 1024
@@ -141,7 +141,7 @@ def parse_provider_file(text: bytes, file: str) -> tuple[ProviderEntry, ...]:
         _refuse(file, "meta.schema_version", f"{version[:40]!r} is not supported, only {SCHEMA_VERSION!r} is")
     error = best_match(Draft202012Validator(_FILE).iter_errors(data))
     if error is not None:
-        _refuse(file, _key(error.absolute_path) or "the top level", error.message[:300])
+        _refuse(file, key_path(error.absolute_path) or "the top level", error.message[:300])
     entries = [
         _read_entry(provider, file, f"providers[{number}]")
         for number, provider in enumerate(data.get("providers", ()))
@@ -162,11 +162,6 @@ def merge_entries(entries: Iterable[ProviderEntry]) -> ProviderConfig:
                 f"{known.where} already configures provider {entry.provider}; merge the two entries",
             )
     return ProviderConfig(all_entries)
-
-
-def _key(path: Sequence[str | int]) -> str:
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return text.removeprefix(".")
 
 
 def _read_entry(data: Mapping[str, Any], file: str, key: str) -> ProviderEntry:

@@ -31,7 +31,7 @@ from agent.driver import (
 )
 from agent.errors import DriverDataError, counted
 from agent.providers.divided_cards import MIG, MIXED_SIZES, CardModel, layout_of
-from agent.strict_text import UniqueKeyLoader
+from agent.strict_text import UniqueKeyLoader, key_path
 
 Schema = Mapping[str, Any]
 """A JSON schema, draft 2020-12."""
@@ -500,7 +500,9 @@ def parse_host(text: str | bytes, source: str = "host file") -> FakeHost:
 
     fault = best_match(Draft202012Validator(HOST_SCHEMA).iter_errors(data))
     if fault is not None:
-        raise DriverDataError(f"{source}: {_key(fault.absolute_path) or 'the top level'}: {fault.message}")
+        raise DriverDataError(
+            f"{source}: {key_path(fault.absolute_path) or 'the top level'}: {fault.message}"
+        )
     converted: dict[str, Any] = {
         "cells": tuple(
             _cell(record, f"{source}: cells[{index}]") for index, record in enumerate(data["cells"])
@@ -540,11 +542,6 @@ def parse_host(text: str | bytes, source: str = "host file") -> FakeHost:
         if cell_id is not None and cell_id not in cell_ids:
             raise DriverDataError(f"{source}: {where}: there is no cell {cell_id}")
     return host
-
-
-def _key(path: Sequence[str | int]) -> str:
-    text = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
-    return text.removeprefix(".")
 
 
 def _device(kind: type[Device], data: Mapping[str, Any]) -> Device:
