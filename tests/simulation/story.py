@@ -444,8 +444,10 @@ class Story:
                     unasked = alone and len(self.asked[consumer]) == own
                     if unasked and self.scheduler.now < asked_at + SOON_S:
                         self._promise(host, {consumer}, claim)
-                    self.scheduler.sleep(self._slow_s)
-                    self.oracle.forget(host, uuid)
+                    try:
+                        self.scheduler.sleep(self._slow_s)
+                    finally:
+                        self.oracle.forget(host, uuid)  # an agent that is killed gave libvirt no answer
             finally:
                 self._starting.pop((host, uuid), None)
             if not any(uuid in each.guests and each.guests[uuid].runs for each in self.hosts.values()):
