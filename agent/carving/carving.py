@@ -189,9 +189,16 @@ def join(
     for need in needed:
         unit = need.unit
         holders[unit.unit] = need.holder
-        problem = _problem(declared, need, seen)
-        if problem:
-            problems.append(problem)
+        if unit.type_id and not declared.allows(unit.type_id, unit.parent, seen.card_of(unit.parent)):
+            problems.append(
+                f"{need.holder} has {unit.unit} of type {unit.type_id} on {unit.parent}, which [devices] "
+                "enabled_mdev_types and the device_addresses of the type do not allow; it is not made."
+            )
+        elif not unit.type_id and unit.unit not in seen.functions and unit.card not in declared.vfs:
+            problems.append(
+                f"{need.holder} has {unit.unit}, which is not there, and [devices] sriov_vfs does not say "
+                f"how many virtual functions {unit.card} is to have."
+            )
         elif unit.type_id and unit.parent != unit.unit:
             mdevs[unit.unit] = Mdev(unit.parent, unit.type_id)
         elif unit.type_id:
@@ -200,22 +207,6 @@ def join(
         declared.vfs, declared.drivers, declared.vf_drivers, types, mdevs, holders, declared.mixed
     )
     return carving, tuple(problems)
-
-
-def _problem(declared: DeclaredCarving, need: NeededUnit, seen: Seen) -> str:
-    unit = need.unit
-    card = seen.card_of(unit.parent)
-    if unit.type_id and not declared.allows(unit.type_id, unit.parent, card):
-        return (
-            f"{need.holder} has {unit.unit} of type {unit.type_id} on {unit.parent}, which [devices] "
-            "enabled_mdev_types and the device_addresses of the type do not allow; it is not made."
-        )
-    if not unit.type_id and unit.unit not in seen.functions and unit.card not in declared.vfs:
-        return (
-            f"{need.holder} has {unit.unit}, which is not there, and [devices] sriov_vfs does not say how "
-            f"many virtual functions {unit.card} is to have."
-        )
-    return ""
 
 
 def _number(type_id: str) -> str:

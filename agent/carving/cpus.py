@@ -6,7 +6,7 @@ agent.gate.decision. CPU 0 stays as it is, as in nova: most kernels cannot take 
 Source: nova 34, nova/virt/libvirt/cpu/api.py.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -81,7 +81,10 @@ def cpu_holds(rows: Iterable[Row], former: CpuHolds) -> dict[str, CpuHold]:
     """
     holds = {}
     for row in rows:
-        cpus = frozenset(_cpus(row))
+        claimed = [unit for claim in row.claimed.values() for _, name, unit in claim.exact if name == PCPU]
+        units = row.guest.units if row.guest else ()
+        used = [unit.unit for unit in units if unit.resource_class == PCPU]
+        cpus = frozenset(map(int, (*claimed, *used)))
         if cpus:
             before = former.get(row.instance)
             is_new = before is None or before.awaited or not cpus <= before.cpus
@@ -148,11 +151,3 @@ def _read_hold(value: object, path: str) -> CpuHold:
     except ValueError as error:
         raise fault(f"{path}.cpus", "CPU ids and ranges", text) from error
     return CpuHold(cpus, read_truth(record.get("awaited"), f"{path}.awaited"))
-
-
-def _cpus(row: Row) -> Iterator[int]:
-    for claim in row.claimed.values():
-        yield from (int(unit) for _, name, unit in claim.exact if name == PCPU)
-    for used in row.guest.units if row.guest else ():
-        if used.resource_class == PCPU:
-            yield int(used.unit)

@@ -153,23 +153,19 @@ class KeptNeeds(Generic[T]):
             if found is None:
                 return
             needs, is_there = found
-            if needs == former and not self._is_to_ask_again(is_there):
-                return
+            if needs == former:
+                if is_there():
+                    self._backoff.succeeded()
+                    return
+                if self._backoff.left_s():
+                    return
+                self._backoff.failed(busy=True)
             try:
                 self._write(needs)
             except StateError as error:
                 self._warn(error.message)
             else:
                 self._written, self._warned = needs, ""
-
-    def _is_to_ask_again(self, is_there: Callable[[], bool]) -> bool:
-        if is_there():
-            self._backoff.succeeded()
-            return False
-        if self._backoff.left_s():
-            return False
-        self._backoff.failed(busy=True)
-        return True
 
     def _warn(self, problem: str) -> None:
         if problem != self._warned:
