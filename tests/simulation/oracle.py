@@ -587,7 +587,8 @@ class Oracle:
 
         Or more than one migration holds just this: another one may be that of a guest without a claim. The
         source cannot know which, so it keeps the places of all until an operator names it. What is in the
-        pool stays with the instance.
+        pool stays with the instance. A migration that others narrowed may be that of each of several alike,
+        too: "it keeps the devices of both until it can" tell them apart (docs/moves.md).
         """
         held = {consumer: _own(allocations) for consumer, allocations in self.network.holdings().items()}
         migrations = [
@@ -601,7 +602,8 @@ class Oracle:
             if other.allocations == row.allocations
             and not held.get(consumer, {}).keys() & row.allocations.keys()
         ]
-        return bool(migrations) and row in left and max(len(left), len(migrations)) > 1
+        several = len(left) > 1 and bool(migrations or self._holders_of_part(row, rows))
+        return row in left and (several or len(migrations) > 1)
 
     def _is_handed_onward(self, host: Host, row: Row, rows: Mapping[str, Row]) -> bool:
         """Whether a second move took the instance onward before the move to this host was ended.

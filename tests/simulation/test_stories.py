@@ -1008,6 +1008,24 @@ def test_what_a_guest_uses_is_not_offered_beside_a_migration_with_other_cpus_and
         story.comes_to_rest()
 
 
+def test_a_source_keeps_the_places_of_both_where_a_narrowed_migration_may_be_that_of_either() -> None:
+    """And frees both when that has ended, too."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        for web in ("web0", "web1"):
+            assert b.claims(web, **WEB).granted
+        story.narrows_allocation("web1")
+        for number in (0, 1):
+            assert a.begins_move(f"web{number}", f"move{number}", "resize", **WEB).granted
+        story.waits(300)
+        a.confirms("move0")
+        story.comes_to_rest()
+        assert story.claim_of("b", "web0") and story.claim_of("b", "web1")
+        a.confirms("move1")
+        story.comes_to_rest()
+        assert not story.claim_of("b", "web0") and not story.claim_of("b", "web1")
+
+
 def test_what_a_guest_uses_after_its_move_is_not_offered_beside_a_narrowed_migration() -> None:
     """Others took the functions from both, so the source learns of neither move, and drops web2's claim."""
     with Story() as story:
