@@ -73,7 +73,8 @@ class Survey(NamedTuple):
 
     `unheld` {instance: {provider: {class: amount}}} is what must be reserved; `claimed` and `unclaimed` are
     its two parts, with a claim and used without one. `names` are of the instances in it, for people.
-    `found`: see `Place`. The instances that are `departed` live on other hosts.
+    `found`: see `Place`. The instances that are `departed` live on other hosts; those in `claiming` have a
+    claim here.
     """
 
     used: Usages
@@ -83,6 +84,7 @@ class Survey(NamedTuple):
     names: Mapping[str, str]
     found: frozenset[str]
     departed: frozenset[str]
+    claiming: frozenset[str]
 
 
 class Book:
@@ -463,7 +465,8 @@ class Book:
         }
         names = {instance: _name_of(self._rows[instance]) for instance in unheld}
         departed = frozenset(self._departed)
-        return Survey(book.used, unheld, claimed, unclaimed, names, self._place.found, departed)
+        claiming = frozenset(instance for instance in unheld if self._rows[instance].claimed)
+        return Survey(book.used, unheld, claimed, unclaimed, names, self._place.found, departed, claiming)
 
     # Held: what Placement was read to hold, and what the agent wrote
 

@@ -200,7 +200,8 @@ class UnheldUse:
 
     `claimed` and `unclaimed` are the two parts of that: with a claim, and used without one. `names` are the
     instances', for people. `found` are guests that were here before the state directory was, and the
-    instances that are `departed` live on other hosts, even if they have claims here.
+    instances that are `departed` live on other hosts, even if they have claims here. Those in `claiming` have
+    claims here.
     """
 
     by_instance: Mapping[str, Usages] = field(default_factory=dict)
@@ -209,6 +210,7 @@ class UnheldUse:
     names: Mapping[str, str] = field(default_factory=dict)
     found: frozenset[str] = frozenset()
     departed: frozenset[str] = frozenset()
+    claiming: frozenset[str] = frozenset()
 
     def reserve(self, tree: ProviderTree, owned: OwnedProviders) -> ProviderTree:
         """The tree with these amounts reserved, as far as the agent writes the inventories itself."""
@@ -253,11 +255,15 @@ class UnheldUse:
         unclaimed = self.unclaimed.get(instance, {})
         if unclaimed:
             reserves = _reserves(unclaimed, tree, owned, "other guest gets it")
+            remedy = (
+                "`plimsoll audit` shows what differs, and whether `plimsoll audit --heal` (or `[claims] "
+                "follow = grow`) adds it to the claim; else take it away from the guest."
+                if instance in self.claiming
+                else "Claim it (`plimsoll gate claim-running`), or take it away from the guest."
+            )
             yield (
                 f"The guest {name} uses {_text(unclaimed, tree)} beyond what is claimed for it or "
-                f"held for it in Placement: the agent {reserves}. Claim it "
-                "(`plimsoll gate claim-running`; with a claim, `plimsoll audit --heal` or `[claims] follow = "
-                "grow`), or take it away from the guest."
+                f"held for it in Placement: the agent {reserves}. {remedy}"
             )
         claimed = self.claimed.get(instance, {})
         if claimed and instance not in self.departed:

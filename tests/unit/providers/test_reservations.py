@@ -298,6 +298,16 @@ def test_what_is_taken_back_for_one_guest_leaves_what_the_others_need(
     assert released(now["host"].inventories["VCPU"], mine, least.reserved) == least
 
 
+def test_a_notice_names_no_command_that_does_nothing_for_a_guest_with_a_claim() -> None:
+    """`gate claim-running` leaves it out, and whether `audit --heal` has a repair depends on the case."""
+    more = {"web1": {"host": {"VCPU": 2}}}
+    (alone,) = UnheldUse(more, unclaimed=more).notices(tree(Inventory(8)), OWNED, ())
+    assert "Claim it (`plimsoll gate claim-running`), or take it away" in alone and "--heal" not in alone
+    use = UnheldUse(more, unclaimed=more, claiming=frozenset({"web1"}))
+    (notice,) = use.notices(tree(Inventory(8)), OWNED, ())
+    assert "claim-running" not in notice and "whether `plimsoll audit --heal`" in notice
+
+
 def test_a_notice_does_not_say_that_the_agent_reserves_what_others_write() -> None:
     host = tree(Inventory(8))
     own, foreign, pool = {"VCPU": 2}, {"VCPU": 2, "FOREIGN": 1}, {"DISK_GB": 5}
