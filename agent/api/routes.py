@@ -82,9 +82,9 @@ from agent.api.views import (
     providers_of,
     reshaped_view,
     running_view,
+    shown,
     status_view,
     tree_view,
-    verdict_view,
 )
 from agent.claims.parse_request import notes_of, parse_addition, parse_claim, read_domain
 from agent.config.access import ApiRole
@@ -702,7 +702,7 @@ def ask_gate(call: Call, body: GateBodyShape) -> VerdictShape:
     verdict = call.operations.gate(parse_hook_call(body))
     if verdict.consumer is not None:
         _record("gate", verdict.consumer, call.caller, verdict.outcome)
-    return verdict_view(verdict)
+    return shown(VerdictShape, verdict)
 
 
 WORD_MAX = 64

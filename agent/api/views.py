@@ -1,11 +1,15 @@
 """The agent's values in the shapes of the local API, in Placement's terms; all of them from the agent's
 memory. Pure.
+
+A shape says how its value is written: each field is the attribute of its name. What has another name, or
+joins several values, is given by a view below.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
+from functools import cache, partial
 from types import MappingProxyType
-from typing import cast
+from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 from agent import __version__
 from agent.api.operations import WrittenDomain
@@ -13,14 +17,15 @@ from agent.api.shapes.claims import (
     CapacityShape,
     ClaimByGroupsShape,
     ClaimShape,
+    DefragMoveShape,
     DefragShape,
     DomainShape,
     ExplanationShape,
     GuestCellShape,
     HoldingShape,
-    MakingShape,
     ProviderAllocationShape,
     ShortfallShape,
+    StrandedShape,
 )
 from agent.api.shapes.host import (
     AuditShape,
@@ -28,51 +33,46 @@ from agent.api.shapes.host import (
     ExplainedShape,
     FindingShape,
     FoundShape,
-    HealthShape,
     HistoryShape,
+    LastPassShape,
     OverviewShape,
     PauseShape,
     StatusShape,
 )
-from agent.api.shapes.instances import (
-    ClaimedRunningShape,
-    GuestShape,
-    GuestVerdictShape,
-    InstanceShape,
-    MoveShape,
-    UsedUnitShape,
-    VerdictShape,
-)
+from agent.api.shapes.instances import ClaimedRunningShape, GuestVerdictShape, InstanceShape, MoveShape
 from agent.api.shapes.providers import (
     CordonShape,
     DeviceHealthShape,
+    DeviceShape,
     DevicesShape,
-    InventoryShape,
+    MoveInstructionShape,
     PreviewShape,
     ReceiptShape,
+    RelocationShape,
     ReshapedShape,
     ResourceProviderShape,
     TreeShape,
 )
+from agent.api.shapes.schema import DATE_TIME
 from agent.audit.auditor import AuditReport
 from agent.audit.finding import Finding
 from agent.claims.capacity import Capacity, Defrag
-from agent.claims.claim import Claim, Fit, Shortfall
+from agent.claims.claim import Claim, Fit
 from agent.claims.guest_cells import PlacedCell
 from agent.claims.parse_request import request_to_json
 from agent.claims.request import ClaimRequest
 from agent.codec import encode
-from agent.driver import Guest, UsedUnit
+from agent.driver import Guest
 from agent.errors import Refused
 from agent.gate.decision import GateVerdict
 from agent.moves.circumstances import moved_away_advice, next_actor
 from agent.moves.states import Move, MoveKind
 from agent.providers.device_health import DeviceHealth, HealthState, Symptom
 from agent.providers.reservations import with_reserved
-from agent.reconcile.pass_report import Preview
+from agent.reconcile.pass_report import PassReport, Preview
 from agent.reshape.laws import name_of
 from agent.reshape.receipt import Receipt
-from agent.shapes import Allocations, Makings, Units, Usages, beyond
+from agent.shapes import Usages, beyond
 from agent.state.journal import Event
 from agent.state.operators import Cordon, Pause
 from agent.status.host_status import Explanation
@@ -80,6 +80,61 @@ from agent.status.overview import PLACEMENT, Overview, Status, exact_moment
 from agent.status.web import health_view
 from agent.tracker.cordons import OfferedDevice
 from agent.tree import ProviderTree
+
+S = TypeVar("S")
+
+
+def shown(shape: type[S], value: object, **instead: object) -> S:
+    """The value in that shape; `instead` has the values of the fields that are no attributes of it.
+
+    Mappings and sets are in order, moments are seconds since 1970 or text, and a mapping in the place of a
+    shape is in that shape already. A field that an answer may lack is left to the caller.
+    """
+    return cast(
+        S,
+        {
+            name: write(instead[name] if name in instead else getattr(value, name))
+            for name, write in _fields(cast(Any, shape))
+        },
+    )
+
+
+@cache
+def _fields(shape: Any) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
+    hints = get_type_hints(shape, include_extras=True)
+    return tuple((name, _writer(hints[name])) for name in hints if name in shape.__required_keys__)
+
+
+@cache
+def _writer(kind: Any) -> Callable[[Any], Any]:
+    """The function that writes a value where a shape has a field of this kind."""
+    base, arguments = get_origin(kind), get_args(kind)
+    if base is Annotated:
+        if DATE_TIME in kind.__metadata__:
+            return lambda value: value if isinstance(value, str) else moment(value)
+        return _writer(arguments[0])
+    if type(None) in arguments:
+        some = _writer(arguments[0])
+        return lambda value: None if value is None else some(value)
+    if base is dict:
+        item = _writer(arguments[1])
+        if item is _same:
+            return dict if arguments[1] is Any else lambda value: dict(sorted(value.items()))
+        return lambda value: {key: item(value[key]) for key in sorted(value)}
+    if base is list:
+        item = _writer(arguments[0])
+        if item is _same:
+            return lambda value: sorted(value) if isinstance(value, frozenset) else list(value)
+        return lambda value: [item(one) for one in value]
+    if kind in VIEWS:
+        return VIEWS[kind]
+    if is_typeddict(kind):
+        return lambda value: value if isinstance(value, dict) else shown(kind, value)
+    return _same
+
+
+def _same(value: Any) -> Any:
+    return value
 
 
 def moment(seconds: float) -> str:
@@ -103,21 +158,14 @@ def tree_view(
         roots[provider.uuid] = provider.uuid if provider.parent is None else roots[provider.parent]
         used = usages.get(provider.uuid, {})
         providers.append(
-            {
-                "uuid": provider.uuid,
-                "name": provider.name,
-                "parent_provider_uuid": provider.parent,
-                "root_provider_uuid": roots[provider.uuid],
-                "generation": provider.generation,
-                "inventories": {
-                    name: cast(InventoryShape, {**inventory.to_json(), "capacity": inventory.capacity})
-                    for name, inventory in sorted(provider.inventories.items())
-                },
-                "usages": {name: used.get(name, 0) for name in sorted({*provider.inventories, *used})},
-                "unclaimed": dict(sorted(unclaimed.get(provider.uuid, {}).items())),
-                "traits": sorted(provider.traits),
-                "aggregates": sorted(provider.aggregates),
-            }
+            shown(
+                ResourceProviderShape,
+                provider,
+                parent_provider_uuid=provider.parent,
+                root_provider_uuid=roots[provider.uuid],
+                usages={name: used.get(name, 0) for name in {*provider.inventories, *used}},
+                unclaimed=unclaimed.get(provider.uuid, {}),
+            )
         )
     return {"resource_providers": providers, "warnings": list(warnings)}
 
@@ -130,136 +178,74 @@ def instances_view(overview: Overview) -> list[InstanceShape]:
     for guest, claim in overview.instances:
         uuid = guest.uuid if guest else claim.consumer if claim else ""
         name = guest.name if guest else (claim.request.name if claim else "") or overview.name_of(uuid)
-        shown: GuestShape | None = None
-        if guest:
-            units = cast(list[UsedUnitShape], encode(tuple[UsedUnit, ...], guest.units))
-            resources = dict(sorted(guest.resources.items()))
-            shown = {"state": guest.state.value, "resources": resources, "units": units}
         moved_away = guest is not None and uuid in overview.seen.moved_away
         instances.append(
-            {
-                "uuid": uuid,
-                "name": name,
-                "guest": shown,
-                "moved_away": moved_away,
-                "advice": moved_away_advice(name, uuid) if moved_away else None,
-                "migration_of": migrations.get(uuid),
-                "migration": moving.get(uuid),
-                "claim": claim_view(claim, overview.tree) if claim else None,
-            }
+            shown(
+                InstanceShape,
+                guest,
+                uuid=uuid,
+                name=name,
+                guest=guest,
+                moved_away=moved_away,
+                advice=moved_away_advice(name, uuid) if moved_away else None,
+                migration_of=migrations.get(uuid),
+                migration=moving.get(uuid),
+                claim=claim_view(claim, overview.tree) if claim else None,
+            )
         )
     return instances
 
 
 def claim_view(claim: Claim, tree: ProviderTree) -> ClaimShape:
     """A claim with its request in the form by groups; `tree` are the host's providers."""
-    return {
-        "consumer": claim.consumer,
-        "name": claim.request.name,
-        "state": claim.state.value,
-        "adopted": claim.adopted,
-        "since": moment(claim.since),
-        "allocations": _allocations(claim.allocations),
-        "units": _units(claim.units),
-        "cells": _cells(claim.cells),
-        "to_make": _makings(claim.makings),
-        "mappings": [
-            {
-                "suffix": mapping.suffix,
-                "label": mapping.label,
-                "allocations": _allocations(mapping.allocations),
-                "units": _units(mapping.units),
-            }
-            for mapping in claim.mappings(tree)
-        ],
-        "request": cast(ClaimByGroupsShape, request_to_json(claim.request)),
-    }
+    name, mappings = claim.request.name, claim.mappings(tree)
+    return shown(ClaimShape, claim, name=name, to_make=claim.makings, mappings=mappings)
 
 
 def explanation_view(request: ClaimRequest, fit: Fit, closed: str | None) -> ExplanationShape:
     """Whether the claim would fit; `asked` sums up the groups, `closed` is why claims are closed."""
-    return {
-        "consumer": request.consumer,
-        "asked": dict(sorted(request.resources.items())),
-        "fits": fit.fits,
-        "closed": closed,
-        "allocations": _allocations(fit.allocations),
-        "units": _units(fit.units),
-        "cells": _cells(fit.cells),
-        "to_make": _makings(fit.makings),
-        "shortfalls": _shortfalls(fit.shortfalls),
-    }
+    return shown(
+        ExplanationShape,
+        fit,
+        consumer=request.consumer,
+        asked=request.resources,
+        closed=closed,
+        to_make=fit.makings,
+    )
 
 
 def domain_view(written: WrittenDomain, tree: ProviderTree) -> DomainShape:
     """A complete domain, and its claim; `tree` are the host's providers."""
-    return {
-        "consumer": written.claim.consumer,
-        "made": written.made,
-        "claim": claim_view(written.claim, tree),
-        "xml": written.xml,
-    }
-
-
-def _allocations(allocations: Allocations) -> dict[str, ProviderAllocationShape]:
-    return {
-        provider: {"resources": dict(sorted(resources.items()))}
-        for provider, resources in sorted(allocations.items())
-    }
-
-
-def _units(units: Units) -> dict[str, dict[str, list[str]]]:
-    return {
-        provider: {resource_class: list(exact) for resource_class, exact in sorted(classes.items())}
-        for provider, classes in sorted(units.items())
-    }
-
-
-def _makings(makings: Makings) -> dict[str, MakingShape]:
-    return {unit: cast(MakingShape, dict(making)) for unit, making in sorted(makings.items())}
-
-
-def _cells(cells: Iterable[PlacedCell]) -> list[GuestCellShape]:
-    return cast(list[GuestCellShape], encode(tuple[PlacedCell, ...], cells))
-
-
-def _place(fit: Fit) -> HoldingShape:
-    return {
-        "allocations": _allocations(fit.allocations),
-        "units": _units(fit.units),
-        "cells": _cells(fit.cells),
-    }
-
-
-def _shortfalls(shortfalls: Iterable[Shortfall]) -> list[ShortfallShape]:
-    return [cast(ShortfallShape, shortfall.to_json()) for shortfall in shortfalls]
+    claim = claim_view(written.claim, tree)
+    return shown(DomainShape, written, consumer=written.claim.consumer, claim=claim)
 
 
 def preview_view(preview: Preview) -> PreviewShape:
     """What a reshape would do: `moves` by consumer, `receipts` the newest first."""
     trees = (preview.before, preview.after)
-    return {
-        "due": bool(preview.moves),
-        "refused": preview.refused,
-        "before": tree_view(preview.before, preview.used_before),
-        "after": tree_view(preview.after, preview.used_after),
-        "moves": [
-            {
-                "consumer": relocation.consumer,
-                "name": preview.names.get(relocation.consumer, ""),
-                "resource_class": relocation.resource_class,
-                "amount": relocation.amount,
-                "from": name_of(relocation.source, *trees),
-                "from_uuid": relocation.source,
-                "to": name_of(relocation.target, *trees),
-                "to_uuid": relocation.target,
-                "becomes": relocation.target_class,
-            }
-            for relocation in sorted(preview.relocations)
-        ],
-        "parked": list(preview.parked),
-        "receipts": [_receipt(receipt, preview.undone) for receipt in reversed(preview.receipts)],
-    }
+    moves: list[RelocationShape] = [
+        {
+            "consumer": relocation.consumer,
+            "name": preview.names.get(relocation.consumer, ""),
+            "resource_class": relocation.resource_class,
+            "amount": relocation.amount,
+            "from": name_of(relocation.source, *trees),
+            "from_uuid": relocation.source,
+            "to": name_of(relocation.target, *trees),
+            "to_uuid": relocation.target,
+            "becomes": relocation.target_class,
+        }
+        for relocation in sorted(preview.relocations)
+    ]
+    return shown(
+        PreviewShape,
+        preview,
+        due=bool(preview.moves),
+        before=tree_view(preview.before, preview.used_before),
+        after=tree_view(preview.after, preview.used_after),
+        moves=moves,
+        receipts=[_receipt(receipt, preview.undone) for receipt in reversed(preview.receipts)],
+    )
 
 
 def reshaped_view(receipts: Iterable[Receipt]) -> ReshapedShape:
@@ -268,21 +254,8 @@ def reshaped_view(receipts: Iterable[Receipt]) -> ReshapedShape:
 
 
 def _receipt(receipt: Receipt, undone: Collection[str]) -> ReceiptShape:
-    return {
-        "id": receipt.id,
-        "at": moment(receipt.at),
-        "undone": receipt.id in undone,
-        "undoes": receipt.undoes,
-        "allocations": len(receipt.relocations),
-        "moves": [
-            {
-                "from_resource_provider": move.from_resource_provider,
-                "moved_resources": dict(move.moved_resources),
-                "to_resource_provider": move.to_resource_provider,
-            }
-            for move in receipt.moves
-        ],
-    }
+    moved = len(receipt.relocations)
+    return shown(ReceiptShape, receipt, undone=receipt.id in undone, allocations=moved)
 
 
 def audit_view(report: AuditReport) -> AuditShape:
@@ -298,103 +271,51 @@ def audit_view(report: AuditReport) -> AuditShape:
 
 def finding_view(finding: Finding, *, healed: bool = False, failed: str | None = None) -> FindingShape:
     """A finding; `failed` is the reason why its repair was not done."""
-    return {
-        "kind": finding.kind,
-        "subject": finding.subject,
-        "reason": finding.reason,
-        "evidence": dict(finding.evidence),
-        "own": finding.own,
-        "repair": [str(step) for step in finding.repair],
-        "healed": healed,
-        "failed": failed,
-    }
+    repair = [str(step) for step in finding.repair]
+    return shown(FindingShape, finding, repair=repair, healed=healed, failed=failed)
 
 
 def capacity_view(request: ClaimRequest, capacity: Capacity, claims: Mapping[str, Claim]) -> CapacityShape:
     """How many guests fit; `claims` {consumer: claim} have the names of those that strand something."""
-    return {
-        "asked": dict(sorted(request.resources.items())),
-        "guests": capacity.guests,
-        "more": capacity.more,
-        "shortfalls": _shortfalls(capacity.shortfalls),
-        "stranded": [
-            {
-                "provider": stranded.provider,
-                "provider_uuid": stranded.provider_uuid,
-                "resource_class": stranded.resource_class,
-                "free": stranded.free,
-                "holders": [
-                    {"consumer": holder, "name": claims[holder].request.name if holder in claims else ""}
-                    for holder in stranded.holders
-                ],
-            }
-            for stranded in capacity.stranded
-        ],
-    }
+    stranded = [
+        shown(
+            StrandedShape,
+            amount,
+            holders=[
+                {"consumer": holder, "name": claims[holder].request.name if holder in claims else ""}
+                for holder in amount.holders
+            ],
+        )
+        for amount in capacity.stranded
+    ]
+    return shown(CapacityShape, capacity, asked=request.resources, stranded=stranded)
 
 
 def defrag_view(request: ClaimRequest, found: Defrag) -> DefragShape:
     """The moves that make room."""
-    return {
-        "asked": dict(sorted(request.resources.items())),
-        "possible": found.fit is not None,
-        "place": _place(found.fit) if found.fit is not None else None,
-        "moves": [
-            {
-                "consumer": move.claim.consumer,
-                "name": move.claim.request.name,
-                "here": _place(move.here) if move.here is not None else None,
-                "kind": (MoveKind.LIVE_MIGRATE if move.is_live else MoveKind.COLD_MIGRATE).value,
-                "request": cast(ClaimByGroupsShape, request_to_json(move.claim.request)),
-            }
-            for move in found.moves
-        ],
-        "fewest": found.fewest,
-        "shortfalls": _shortfalls(found.shortfalls),
-    }
-
-
-def cordon_view(cordon: Cordon) -> CordonShape:
-    """A cordon."""
-    return {
-        "address": cordon.address,
-        "reason": cordon.reason,
-        "uid": cordon.uid,
-        "since": moment(cordon.at),
-    }
-
-
-def _device_health(health: DeviceHealth) -> DeviceHealthShape:
-    return {
-        "address": health.address,
-        "symptoms": [symptom.value for symptom in Symptom if symptom in health.causes],
-        "reason": health.reason,
-        "since": moment(health.since),
-        "recovering": health.state is HealthState.RECOVERING,
-    }
+    moves = [
+        shown(
+            DefragMoveShape,
+            move,
+            consumer=move.claim.consumer,
+            name=move.claim.request.name,
+            kind=MoveKind.LIVE_MIGRATE if move.is_live else MoveKind.COLD_MIGRATE,
+            request=move.claim.request,
+        )
+        for move in found.moves
+    ]
+    possible = found.fit is not None
+    return shown(DefragShape, found, asked=request.resources, possible=possible, place=found.fit, moves=moves)
 
 
 def devices_view(devices: Iterable[OfferedDevice], name_of: Callable[[str], str]) -> DevicesShape:
     """All devices; `name_of` returns a consumer's name, "" where it has none."""
     return {
         "devices": [
-            {
-                "unit": device.unit,
-                "resource_class": device.resource_class,
-                "provider": device.provider,
-                "holder": device.holder,
-                "holder_name": name_of(device.holder) if device.holder else "",
-                "cordon": cordon_view(device.cordon) if device.cordon else None,
-                "health": _device_health(device.health) if device.health else None,
-            }
+            shown(DeviceShape, device, holder_name=name_of(device.holder) if device.holder else "")
             for device in devices
         ]
     }
-
-
-def verdict_view(verdict: GateVerdict) -> VerdictShape:
-    """The verdict on the guest that the hook asked about."""
-    return cast(VerdictShape, encode(GateVerdict, verdict))
 
 
 def running_view(verdicts: tuple[tuple[Guest, GateVerdict | Refused], ...]) -> ClaimedRunningShape:
@@ -420,28 +341,19 @@ def move_view(move: Move, overview: Overview, providers: Mapping[str, str]) -> M
 
     `providers` is {uuid: name} of the providers of any host whose names are known.
     """
-    old = claim_view(move.old, overview.tree)
     name = overview.name_of(move.instance) or (move.new or move.old).request.name or move.old.request.name
-    return {
-        "migration": move.migration,
-        "instance": move.instance,
-        "name": name,
-        "kind": move.kind.value,
-        "role": move.role.value,
-        "state": move.state.value,
-        "next": next_actor(move, overview.seen),
-        "ended": move.ended,
-        "adopted": move.adopted,
-        "since": moment(move.since),
-        "handed": {  # the migration's part of the old claim
-            "allocations": _allocations(move.handed),
-            "units": {provider: exact for provider, exact in old["units"].items() if provider in move.handed},
-            "cells": old["cells"],
-        },
-        "old": old,
-        "new": claim_view(move.new, overview.tree) if move.new else None,
-        "providers": {uuid: providers[uuid] for uuid in sorted(providers_of(move)) if uuid in providers},
-    }
+    units = {provider: exact for provider, exact in move.old.units.items() if provider in move.handed}
+    return shown(
+        MoveShape,
+        move,
+        name=name,
+        next=next_actor(move, overview.seen),
+        # The migration's part of the old claim.
+        handed=shown(HoldingShape, move.old, allocations=move.handed, units=units),
+        old=claim_view(move.old, overview.tree),
+        new=claim_view(move.new, overview.tree) if move.new else None,
+        providers={uuid: providers[uuid] for uuid in providers_of(move) if uuid in providers},
+    )
 
 
 def providers_of(move: Move) -> set[str]:
@@ -451,51 +363,28 @@ def providers_of(move: Move) -> set[str]:
 
 def status_view(status: Status) -> StatusShape:
     """How the agent is."""
-    driver, placement, last = status.error("driver"), status.error(PLACEMENT), status.last_pass
-    return {
-        "host": status.host,
-        "uuid": status.uuid,
-        "version": __version__,
-        "state": status.state.value,
-        "reasons": list(status.reasons),
-        "since": exact_moment(status.since),
-        "driver": {"name": status.driver, "ok": driver is None, "error": driver},
-        "placement": {"kind": status.placement, "ok": placement is None, "error": placement},
-        "claims": {
+    driver, placement = status.error("driver"), status.error(PLACEMENT)
+    return shown(
+        StatusShape,
+        status,
+        version=__version__,
+        since=exact_moment(status.since),
+        driver={"name": status.driver, "ok": driver is None, "error": driver},
+        placement={"kind": status.placement, "ok": placement is None, "error": placement},
+        claims={
             "open": status.closed is None,
             "reason": status.closed,
             "count": status.claims,
             "schedulers": status.schedulers,
         },
-        "gate": {
+        gate={
             "hook": "unknown" if status.gate.state is None else status.gate.state.value,
             "in_effect": status.gate.in_effect,
             "unanswered": status.gate.unanswered,
         },
-        "pause": pause_view(status.pause) if status.pause else None,
-        "last_pass": {
-            "at": exact_moment(last.at),
-            "sentence": last.sentence,
-            "duration_ms": last.duration_ms,
-        }
-        if last
-        else None,
-        "next_try": None if status.next_try is None else exact_moment(status.next_try),
-        "findings": status.findings,
-        "audited": None if status.audited is None else exact_moment(status.audited),
-        "pid": status.pid,
-    }
-
-
-def pause_view(pause: Pause) -> PauseShape:
-    """A pause."""
-    return {
-        "reason": pause.reason,
-        "uid": pause.uid,
-        "since": exact_moment(pause.at),
-        "schedulers": pause.schedulers,
-        "drains": pause.drains,
-    }
+        next_try=None if status.next_try is None else exact_moment(status.next_try),
+        audited=None if status.audited is None else exact_moment(status.audited),
+    )
 
 
 def overview_view(overview: Overview) -> OverviewShape:
@@ -503,17 +392,16 @@ def overview_view(overview: Overview) -> OverviewShape:
     health = overview.health
     tree = with_reserved(overview.tree, overview.unclaimed)  # as Placement has it
     usages = beyond(overview.used, overview.unclaimed)
-    return {
-        "at": moment(overview.at),
-        "status": status_view(overview.status),
-        "health": cast(HealthShape, health_view(health, (*health.live, *health.ready))),
-        "resource_providers": tree_view(tree, usages, overview.unclaimed)["resource_providers"],
-        "instances": instances_view(overview),
-        "moves": moves_view(overview.under_way, overview),
-        "findings": [finding_view(finding) for finding in overview.findings],
-        "pending": overview.pending,
-        "reshape_pending": overview.reshape_pending,
-    }
+    return shown(
+        OverviewShape,
+        overview,
+        status=status_view(overview.status),
+        health=health_view(health, (*health.live, *health.ready)),
+        resource_providers=tree_view(tree, usages, overview.unclaimed)["resource_providers"],
+        instances=instances_view(overview),
+        moves=moves_view(overview.under_way, overview),
+        findings=[finding_view(finding) for finding in overview.findings],
+    )
 
 
 def history_view(events: tuple[Event, ...], overview: Overview) -> HistoryShape:
@@ -530,26 +418,54 @@ def history_view(events: tuple[Event, ...], overview: Overview) -> HistoryShape:
 
 def explained_view(explained: Explanation) -> ExplainedShape:
     """Everything that the question names, each with its lines and its events."""
-    found: list[FoundShape] = [
-        {
-            "kind": subject.kind,
-            "id": subject.id,
-            "name": subject.name,
-            "lines": list(subject.lines),
-            "events": [_event(event, subject.name) for event in explained.events.get(subject.id, ())],
-        }
+    found = [
+        shown(
+            FoundShape,
+            subject,
+            events=[_event(event, subject.name) for event in explained.events.get(subject.id, ())],
+        )
         for subject in explained.items
     ]
     return {"asked": explained.word, "found": found}
 
 
 def _event(event: Event, name: str) -> EventShape:
-    return {
-        "at": moment(event.at),
-        "consumer": event.consumer or None,
-        "name": name,
-        "event": event.event,
-        "detail": event.detail,
-        "uid": event.uid,
-        "pid": event.pid,
-    }
+    return shown(EventShape, event, consumer=event.consumer or None, name=name)
+
+
+def cordon_view(cordon: Cordon) -> CordonShape:
+    """A cordon."""
+    return shown(CordonShape, cordon, since=cordon.at)
+
+
+def pause_view(pause: Pause) -> PauseShape:
+    """A pause."""
+    return shown(PauseShape, pause, since=exact_moment(pause.at))
+
+
+def _last_pass(report: PassReport) -> LastPassShape:
+    return shown(LastPassShape, report, at=exact_moment(report.at))
+
+
+def _device_health(health: DeviceHealth) -> DeviceHealthShape:
+    symptoms = [symptom for symptom in Symptom if symptom in health.causes]
+    recovering = health.state is HealthState.RECOVERING
+    return shown(DeviceHealthShape, health, symptoms=symptoms, recovering=recovering)
+
+
+VIEWS: Mapping[Any, Callable[[Any], Any]] = {
+    ClaimByGroupsShape: request_to_json,
+    CordonShape: cordon_view,
+    DeviceHealthShape: _device_health,
+    GuestCellShape: partial(encode, PlacedCell),
+    LastPassShape: _last_pass,
+    MoveInstructionShape: lambda move: {
+        "from_resource_provider": move.from_resource_provider,
+        "moved_resources": dict(move.moved_resources),
+        "to_resource_provider": move.to_resource_provider,
+    },
+    PauseShape: pause_view,
+    ProviderAllocationShape: lambda amounts: {"resources": dict(sorted(amounts.items()))},
+    ShortfallShape: lambda shortfall: shortfall.to_json(),
+}
+"""{shape: how its value is written}, of shapes whose values have no attributes of these names"""

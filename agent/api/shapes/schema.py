@@ -54,7 +54,8 @@ def extensible(shape: type[Shape]) -> type[Shape]:
 
 
 Uuid = Annotated[str, Schema(format="uuid")]
-Moment = Annotated[str, Schema(format="date-time")]
+DATE_TIME = Schema(format="date-time")
+Moment = Annotated[str, DATE_TIME]
 """RFC 3339, UTC."""
 Count = Annotated[int, Schema(minimum=0)]
 Positive = Annotated[int, Schema(minimum=1)]
