@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from threading import Lock
 from typing import Any, NamedTuple, Protocol, TypeVar
 from uuid import uuid4
@@ -37,14 +37,13 @@ from agent.gate.gate import Gate
 from agent.moves.states import Move, MoveKind
 from agent.placement.client import PlacementClient
 from agent.providers.limits import DISK, disk_warning
-from agent.providers.plan import Plan
-from agent.reconcile.pass_report import PassReport, Preview
+from agent.reconcile.pass_report import PassReport
 from agent.reconcile.reconciler import Reconciler
 from agent.reshape.receipt import Receipt
 from agent.shapes import Usages
 from agent.state.identity import Identity
 from agent.state.operators import Cordon, Pause, PauseRequest
-from agent.status.host_status import AgentStatus, HostStatus
+from agent.status.host_status import AgentStatus
 from agent.status.overview import STARTING, Condition, HostState, Status
 from agent.status.recorder import Recorder
 from agent.tracker.cordons import OfferedDevice
@@ -97,66 +96,50 @@ class WrittenDomain(NamedTuple):
     made: bool = False
 
 
+@dataclass(eq=False)
 class Operations:
-    """What the routes ask for; any thread may call.
+    """What the routes ask for, and the agent's parts that carry it out; any thread may call.
 
-    Each method may raise PlimsollError, whose message is a sentence. No method blocks without a bound.
+    A method joins several parts, or decides something; what one part does alone is asked of that part. Each
+    method may raise PlimsollError, whose message is a sentence. No method blocks without a bound.
     """
 
-    def __init__(
-        self,
-        supervisor: Supervisor,
-        identity: Identity,
-        tracker: ResourceTracker,
-        reconciler: Reconciler,
-        client: PlacementClient,
-        auditor: Auditor,
-        gate: Gate,
-        recorder: Recorder,
-        condition: Condition,
-        host_status: AgentStatus,
-    ) -> None:
-        self._supervisor = supervisor
-        self._identity = identity
-        self._tracker = tracker
-        self._reconciler = reconciler
-        self._client = client
-        self._auditor = auditor
-        self._gate = gate
-        self._recorder = recorder
-        self._condition = condition
-        self._host_status = host_status
-        self._naming = Lock()
-        self._new_names: dict[str, str] = {}
-        """{name: consumer} of the claims by name that are under way, under the lock `_naming`."""
-        self._claims_by_name: Counter[str] = Counter()
+    supervisor: Supervisor
+    identity: Identity
+    tracker: ResourceTracker
+    reconciler: Reconciler
+    client: PlacementClient
+    auditor: Auditor
+    gatekeeper: Gate
+    recorder: Recorder
+    condition: Condition
+    host_status: AgentStatus
+    _naming: Lock = field(default_factory=Lock)
+    _new_names: dict[str, str] = field(default_factory=dict)
+    """{name: consumer} of the claims by name that are under way, under the lock `_naming`."""
+    _claims_by_name: Counter[str] = field(default_factory=Counter)
 
     # What the host has
 
-    @property
-    def host_status(self) -> HostStatus:
-        """The agent's status, from memory alone."""
-        return self._host_status
-
     def status(self) -> Status:
         """How the agent is. Never raises."""
-        return self._host_status.status()
+        return self.host_status.status()
 
     def configuration(self) -> dict[str, Any]:
         """The settings in force, JSON-ready {group: {option: {value, origin}}}, with secrets masked."""
-        return describe(self._supervisor.settings)
+        return describe(self.supervisor.settings)
 
     def tree(self) -> tuple[ProviderTree, Usages]:
         """The host's providers in Placement, and their usages. Raises PlacementError."""
-        return self._client.read_tree_with(
-            self._identity.uuid, self._reconciler.tree, self._client.provider_usages
+        return self.client.read_tree_with(
+            self.identity.uuid, self.reconciler.tree, self.client.provider_usages
         )
 
     def tree_warnings(self, tree: ProviderTree, usages: Usages) -> tuple[str, ...]:
         """Sentences on what the tree offers and the host does not have. Never raises."""
-        root = tree.get(self._identity.uuid)
+        root = tree.get(self.identity.uuid)
         try:
-            free_gb = self._reconciler.disk_free_gb()
+            free_gb = self.reconciler.disk_free_gb()
         except DriverError:  # the status says that it does not answer
             return ()
         if root is None:
@@ -167,24 +150,24 @@ class Operations:
 
     def providers(self) -> ProviderTree:
         """The providers that serve this host, from memory; empty before the first inventory."""
-        return self._tracker.view.host.tree
+        return self.tracker.view.host.tree
 
     def instances(self) -> tuple[tuple[Guest | None, Claim | None], ...]:
         """Guests and their claims, in the order of uuids; one of the two may be None."""
-        guests = {guest.uuid: guest for guest in self._reconciler.guests or ()}
-        claims = self._tracker.claims()
+        guests = {guest.uuid: guest for guest in self.reconciler.guests or ()}
+        claims = self.tracker.claims()
         return tuple((guests.get(uuid), claims.get(uuid)) for uuid in sorted({*guests, *claims}))
 
     def devices(self) -> tuple[OfferedDevice, ...]:
         """The devices that the host offers, with who has them and which are withheld."""
-        return self._tracker.cordons.devices()
+        return self.tracker.cordons.devices()
 
     # Claims
 
     def claim(self, request: ClaimRequest) -> Claim:
         """Claim for a guest. Raises Refused (DoesNotFit, ClaimsClosed, ClaimConflict), PlacementError."""
-        with self._writing(), self._recorder.record_claim(request):
-            return self._with_fresh_reserves(lambda: self._tracker.claim(self._complete(request)).claim)
+        with self._writing(), self.recorder.record_claim(request):
+            return self._with_fresh_reserves(lambda: self.tracker.claim(self._complete(request)).claim)
 
     def _with_fresh_reserves(self, claim: Callable[[], T]) -> T:
         """What `claim` gives; once more after a pass where it was refused by what is reserved for others.
@@ -195,13 +178,13 @@ class Operations:
         try:
             return claim()
         except DoesNotFit:
-            if not self._reconciler.needs_pass or self._supervisor.is_placement_paused():
+            if not self.reconciler.needs_pass or self.supervisor.is_placement_paused():
                 raise
-        self._supervisor.end_pass(self._reconciler.reconcile("a claim that did not fit"))
+        self.supervisor.end_pass(self.reconciler.reconcile("a claim that did not fit"))
         return claim()
 
     def _complete(self, request: ClaimRequest) -> ClaimRequest:
-        return self._tracker.expand_aliases(request, self._supervisor.settings.pci_aliases)
+        return self.tracker.expand_aliases(request, self.supervisor.settings.pci_aliases)
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -210,34 +193,30 @@ class Operations:
         try:
             yield
         except PlacementUnavailable as error:
-            self._supervisor.report_silence(error)
+            self.supervisor.report_silence(error)
             raise
         except StateError as error:
-            self._supervisor.report_fault(error)
+            self.supervisor.report_fault(error)
             raise
         finally:
-            if self._reconciler.needs_pass:
-                self._supervisor.request_pass()
+            if self.reconciler.needs_pass:
+                self.supervisor.request_pass()
 
     def explain(self, request: ClaimRequest) -> Fit:
         """What `claim` would do, without doing it; also while claims are closed."""
-        return self._tracker.explain(self._complete(request))
-
-    def closed_reason(self) -> str | None:
-        """Why the host takes no new claims now, as a clause; None: it takes them."""
-        return self._tracker.admission.closed_reason
+        return self.tracker.explain(self._complete(request))
 
     def capacity(self, request: ClaimRequest) -> Capacity:
         """How many guests that ask for this fit one after the other; also while claims are closed."""
-        return self._tracker.capacity(self._complete(request))
+        return self.tracker.capacity(self._complete(request))
 
     def defrag(self, request: ClaimRequest) -> Defrag:
         """The fewest moves of guests that make room for this one; nothing is moved."""
-        return self._tracker.defrag(self._complete(request))
+        return self.tracker.defrag(self._complete(request))
 
     def device_profiles(self) -> DeviceProfiles:
         """The device profiles that a flavor may name."""
-        return self._supervisor.settings.device_profiles
+        return self.supervisor.settings.device_profiles
 
     @contextmanager
     def identified(self, request: ClaimRequest, name: str | None = None) -> Iterator[ClaimRequest]:
@@ -265,9 +244,9 @@ class Operations:
 
     def _instance_named(self, name: str) -> str | None:
         """The instance with that name: the guest, as libvirt has one domain a name, else that of a claim."""
-        guests = {guest.uuid for guest in self._reconciler.guests or () if guest.name == name}
-        migrations = {move.migration for move in self._tracker.moves().values()}
-        claims = {claim.consumer for claim in self._tracker.claims().values() if claim.request.name == name}
+        guests = {guest.uuid for guest in self.reconciler.guests or () if guest.name == name}
+        migrations = {move.migration for move in self.tracker.moves().values()}
+        claims = {claim.consumer for claim in self.tracker.claims().values() if claim.request.name == name}
         named = sorted(guests or claims - migrations)
         if len(named) > 1:
             raise UsageError(
@@ -279,11 +258,11 @@ class Operations:
 
     def check_release(self, consumer: str) -> None:
         """Raises GuestRuns where the consumer's guest runs on this host."""
-        row = self._tracker.view.rows().get(consumer)
+        row = self.tracker.view.rows().get(consumer)
         if row is None or row.guest is None or row.guest.state in IDLE or not row.claimed:
             return
         try:
-            guests = self._reconciler.read_guests()  # it may have stopped since the last pass
+            guests = self.reconciler.read_guests()  # it may have stopped since the last pass
         except DriverError:
             guests = (row.guest,)
         if any(guest.uuid == consumer and guest.state not in IDLE for guest in guests):
@@ -294,18 +273,18 @@ class Operations:
 
         Raises UnknownConsumer.
         """
-        if self._reconciler.needs_pass:  # else a device for one-time use would be offered again
-            self._reconciler.reconcile("a device came into use")
+        if self.reconciler.needs_pass:  # else a device for one-time use would be offered again
+            self.reconciler.reconcile("a device came into use")
         with self._writing():
-            released = self._tracker.release(consumer, now=self._writes_now())
+            released = self.tracker.release(consumer, now=self._writes_now())
         if not released:
-            self._reconciler.invalidate()
-            self._supervisor.request_pass(after_backoff=True)
+            self.reconciler.invalidate()
+            self.supervisor.request_pass(after_backoff=True)
         return released
 
     def _writes_now(self) -> bool:
         """Whether an end is sent at once, and not only journaled."""
-        return not (self._supervisor.is_placement_paused() or self._reconciler.is_contested)
+        return not (self.supervisor.is_placement_paused() or self.reconciler.is_contested)
 
     # Domains, and the gate
 
@@ -318,14 +297,14 @@ class Operations:
         nothing is changed. Raises what `claim` raises.
         """
         with self._demand(self._needs_of(xml), asked) as demand:
-            before = self._tracker.claim_of(demand.request.consumer)
+            before = self.tracker.claim_of(demand.request.consumer)
             request = before.request if before and demand.is_met_by(before.request) else demand.request
             # Complete the domain without a claim first: a contradiction then changes nothing.
-            fit = self._tracker.explain(request, demand.restriction)
+            fit = self.tracker.explain(request, demand.restriction)
             if fit.fits:
                 self._complete_domain(xml, claim_of_fit(request, fit))
-            with self._writing(), self._recorder.record_claim(request):
-                handle = self._with_fresh_reserves(lambda: self._tracker.claim(request, demand.restriction))
+            with self._writing(), self.recorder.record_claim(request):
+                handle = self._with_fresh_reserves(lambda: self.tracker.claim(request, demand.restriction))
             if before is not None and before.state is ClaimState.CLAIMED:
                 return WrittenDomain(handle.claim, self._complete_domain(xml, handle.claim))
             with handle:
@@ -334,7 +313,7 @@ class Operations:
     def explain_domain(self, xml: str, asked: ClaimRequest) -> tuple[ClaimRequest, Fit]:
         """The request of `claim_domain`, and what it would do, without doing it."""
         with self._demand(self._needs_of(xml), asked) as demand:
-            return demand.request, self._tracker.explain(demand.request, demand.restriction)
+            return demand.request, self.tracker.explain(demand.request, demand.restriction)
 
     def move_request(self, xml: str, asked: ClaimRequest) -> ClaimRequest:
         """The request for a guest that moves here: as `claim_domain`, on any devices, CPUs and cells."""
@@ -343,7 +322,7 @@ class Operations:
 
     def _needs_of(self, xml: str) -> DomainNeeds:
         try:
-            return self._reconciler.needs_of(xml)
+            return self.reconciler.needs_of(xml)
         except DriverDataError as error:  # the caller wrote it, not the hypervisor
             raise UsageError(error.message) from error
 
@@ -354,9 +333,9 @@ class Operations:
             raise UsageError(f"The domain's <uuid> is {needs.uuid}, and the claim is for {asked.consumer}.")
         named = replace(asked, consumer=needs.uuid or asked.consumer)
         with self.identified(named, needs.name or asked.name) as identified:
-            aliases = self._supervisor.settings.pci_aliases
-            host, offered = self._tracker.view.host_and_units()
-            _, cells = self._tracker.view.host_and_cells()
+            aliases = self.supervisor.settings.pci_aliases
+            host, offered = self.tracker.view.host_and_units()
+            _, cells = self.tracker.view.host_and_cells()
             demand = demand_of_domain(needs, identified, HostDevices(host, offered, aliases, cells))
             yield replace(demand, request=self._complete(demand.request))
 
@@ -366,7 +345,7 @@ class Operations:
         `replace`: what the domain has from a former place is written over. Raises UnknownConsumer; UsageError
         where the domain contradicts the claim; DriverDataError where the XML is malformed.
         """
-        claim = self._tracker.claim_of(consumer)
+        claim = self.tracker.claim_of(consumer)
         if claim is None or claim.state is not ClaimState.CLAIMED:
             raise UnknownConsumer(
                 f"{consumer} has no claim on this host that its domain could be written from: claim first.",
@@ -375,32 +354,32 @@ class Operations:
         return WrittenDomain(claim, self._complete_domain(xml, claim, replace=replace))
 
     def _complete_domain(self, xml: str, claim: Claim, *, replace: bool = False) -> str:
-        host, cells = self._tracker.view.host_and_cells()
-        return self._reconciler.write_domain(xml, given_resources(claim, host.tree, cells), replace=replace)
+        host, cells = self.tracker.view.host_and_cells()
+        return self.reconciler.write_domain(xml, given_resources(claim, host.tree, cells), replace=replace)
 
     def gate(self, call: HookCall) -> GateVerdict:
         """Decide whether a guest may start or go on.
 
         Raises Refused where it may not; UsageError, DriverError, PlacementError.
         """
-        with self._writing(), self._recorder.record_gate() as record_outcome:
-            verdict = self._gate.decide(call, self._supervisor.settings.driver.host_settings)
+        with self._writing(), self.recorder.record_gate() as record_outcome:
+            verdict = self.gatekeeper.decide(call, self.supervisor.settings.driver.host_settings)
             record_outcome(verdict.outcome)
         if verdict.outcome is GateOutcome.NOTED:
-            self._reconciler.invalidate()
-            self._supervisor.request_pass()
+            self.reconciler.invalidate()
+            self.supervisor.request_pass()
         return verdict
 
     def claim_running(self) -> tuple[tuple[Guest, GateVerdict | Refused], ...]:
         """Claim for the running guests that have no claim. Raises DriverError, PlacementError."""
         with self._writing():
-            return self._gate.claim_running(self._reconciler.read_guests())
+            return self.gatekeeper.claim_running(self.reconciler.read_guests())
 
     # What an operator closes
 
     def pause(self, asked: PauseRequest) -> Pause:
         """Take no new claims until `resume`; the pause from now on. Raises StateError."""
-        pause = asked.after(self._tracker.admission.pause)
+        pause = asked.after(self.tracker.admission.pause)
         self._set_pause(pause)
         return pause
 
@@ -409,36 +388,36 @@ class Operations:
         self._set_pause(None)
 
     def _set_pause(self, pause: Pause | None) -> None:
-        before = self._tracker.admission.pause
+        before = self.tracker.admission.pause
         if pause == before:
             return
         with self._writing():
-            self._tracker.set_pause(pause)
+            self.tracker.set_pause(pause)
         if (before is not None and before.schedulers) != (pause is not None and pause.schedulers):
-            self._reconciler.invalidate()
-            self._supervisor.request_pass()
+            self.reconciler.invalidate()
+            self.supervisor.request_pass()
 
     def cordon(self, cordon: Cordon) -> None:
         """Give the device to no guest that does not have it. Raises UsageError, StateError."""
         with self._writing():
-            self._tracker.cordons.put(cordon)
+            self.tracker.cordons.put(cordon)
         self._write_cordons()
 
     def clear_cordon(self, address: str) -> None:
         """Give the device to guests again. Raises UsageError where it is not withheld, StateError."""
         with self._writing():
-            self._tracker.cordons.clear(address)
+            self.tracker.cordons.clear(address)
         self._write_cordons()
 
     def _write_cordons(self) -> None:
-        self._reconciler.invalidate()
-        self._supervisor.request_pass()
+        self.reconciler.invalidate()
+        self.supervisor.request_pass()
 
     # Moves
 
     def moves(self) -> tuple[Move, ...]:
         """The host's moves that are under way or ended recently, oldest first."""
-        return tuple(sorted(self._tracker.moves().values(), key=lambda move: (move.since, move.migration)))
+        return tuple(sorted(self.tracker.moves().values(), key=lambda move: (move.since, move.migration)))
 
     def look_for_moves(self) -> None:
         """Read now what the agents of other hosts did: moves that began or ended there.
@@ -446,17 +425,17 @@ class Operations:
         Does nothing while Placement is known to be away. Does not raise PlacementError: what the look finds
         out, also that Placement does not answer, is in the status.
         """
-        self._supervisor.verify()
+        self.supervisor.verify()
 
     def provider_names(self, uuids: Collection[str]) -> Mapping[str, str]:
         """{uuid: name} of providers of any host, as far as the agent knows. Never raises."""
-        tree = self._reconciler.tree or ProviderTree()
+        tree = self.reconciler.tree or ProviderTree()
         known = {uuid: provider.name for uuid in uuids if (provider := tree.get(uuid)) is not None}
         others = sorted({*uuids} - {*known})[:FOREIGN_PROVIDERS_MAX]
-        if self._supervisor.is_placement_paused():
+        if self.supervisor.is_placement_paused():
             return known
         try:
-            providers = [self._client.find_provider(uuid=uuid) for uuid in others]
+            providers = [self.client.find_provider(uuid=uuid) for uuid in others]
         except PlacementError as error:
             LOG.debug("Providers of other hosts are shown without their names: %s", error.message)
             return known
@@ -464,11 +443,11 @@ class Operations:
 
     def begin_move(self, kind: MoveKind, migration: str, request: ClaimRequest) -> Move:
         """Begin a move to this host. Raises Refused, UnknownConsumer, UsageError, PlacementError."""
-        with self._writing(), self._recorder.record_move(kind, request):
-            present = None if request.name else self._tracker.claim_of(request.consumer)
+        with self._writing(), self.recorder.record_move(kind, request):
+            present = None if request.name else self.tracker.claim_of(request.consumer)
             if present is not None:  # without a name of its own, it has that of the claim on this host
                 request = replace(request, name=present.request.name)
-            return self._tracker.begin_move(self._complete(request), kind, migration).move
+            return self.tracker.begin_move(self._complete(request), kind, migration).move
 
     def confirm_move(self, migration: str, instance: str | None) -> Move:
         """Confirm a move; its state is `confirming` while the write is journaled for later.
@@ -476,7 +455,7 @@ class Operations:
         `instance` may help to find it. Raises UnknownConsumer, ClaimConflict, PlacementError.
         """
         with self._writing():
-            return self._tracker.confirm_move(migration, instance=instance, now=self._writes_now())
+            return self.tracker.confirm_move(migration, instance=instance, now=self._writes_now())
 
     def revert_move(self, migration: str, instance: str | None) -> Move:
         """Revert a move; its state is `reverting` while the write is journaled for later.
@@ -484,7 +463,7 @@ class Operations:
         `instance` may help to find it. Raises UnknownConsumer, ClaimConflict, PlacementError.
         """
         with self._writing():
-            return self._tracker.revert_move(migration, instance=instance, now=self._writes_now())
+            return self.tracker.revert_move(migration, instance=instance, now=self._writes_now())
 
     # Audit, plan and reshape
 
@@ -493,10 +472,10 @@ class Operations:
 
         Raises DriverError, PlacementError, StateError.
         """
-        if self._condition.state is HostState.STARTING:
+        if self.condition.state is HostState.STARTING:
             raise UsageError(f"There is nothing to audit: {STARTING}.")
-        report = self._auditor.audit(heal_own=heal, heal_all=heal)
-        self._supervisor.end_audit(report)
+        report = self.auditor.audit(heal_own=heal, heal_all=heal)
+        self.supervisor.end_audit(report)
         return report
 
     def look(self) -> AuditReport:
@@ -505,18 +484,10 @@ class Operations:
         Raises DriverError, PlacementError, StateError.
         """
         with self._writing():
-            error = self._supervisor.look().error
+            error = self.supervisor.look().error
         if error is not None:
             raise error
         return self.audit(heal=False)
-
-    def next_plan(self) -> Plan:
-        """The changes that the next pass would make in Placement. Raises DriverError, PlacementError."""
-        return self._reconciler.next_plan()
-
-    def preview_reshape(self, undo: str | None) -> Preview:
-        """What `reshape` would do; writes nothing. Raises UsageError for an unknown receipt."""
-        return self._reconciler.preview_reshape(undo)
 
     def reshape(self, undo: str | None) -> tuple[Receipt, ...]:
         """Do the due reshape, even if it was undone before; or undo the one with the receipt `undo`.
@@ -524,4 +495,4 @@ class Operations:
         Returns the receipts, none if there was nothing to do. Raises ReshapeRefused, UsageError,
         PlacementError.
         """
-        return self._reconciler.reshape(undo, self._supervisor.end_pass)
+        return self.reconciler.reshape(undo, self.supervisor.end_pass)

@@ -418,7 +418,7 @@ def devices(call: Call) -> DevicesShape:
 @route("GET", "/v1/plan", READER, "the operations, in their order")
 def plan(call: Call) -> PlanShape:
     """What the next pass would change in Placement: operations, and lines for people."""
-    changes = call.operations.next_plan()
+    changes = call.operations.reconciler.next_plan()
     return {"operations": changes.to_json(), "lines": list(changes.lines())}
 
 
@@ -510,7 +510,7 @@ def _address(value: object) -> str:
 )
 def preview_reshape(call: Call) -> PreviewShape:
     """What a reshape would do; nothing is written."""
-    return preview_view(call.operations.preview_reshape(call.query.get("undo")))
+    return preview_view(call.operations.reconciler.preview_reshape(call.query.get("undo")))
 
 
 @route("POST", "/v1/reshape", ADMIN, "the receipts; none if there was nothing to do")
@@ -606,7 +606,7 @@ def claim(call: Call, body: ClaimBodyShape) -> ApiResponse:
     with call.operations.identified(asked) as request:
         if call.flag("dry_run"):
             fit = call.operations.explain(request)
-            view = explanation_view(request, fit, call.operations.closed_reason())
+            view = explanation_view(request, fit, call.operations.tracker.admission.closed_reason)
             return ApiResponse(200, _noted(view, body))
         claim = call.operations.claim(request)
     _record("claim", claim.consumer, call.caller, "granted")
@@ -685,7 +685,7 @@ def claim_domain(call: Call, body: ClaimDomainBodyShape) -> ApiResponse:
     asked = parse_addition(given.get("request", {}), consumer or "", call.operations.device_profiles())
     if call.flag("dry_run"):
         request, fit = call.operations.explain_domain(xml, asked)
-        view = explanation_view(request, fit, call.operations.closed_reason())
+        view = explanation_view(request, fit, call.operations.tracker.admission.closed_reason)
         return ApiResponse(200, _noted(view, given.get("request")))
     written = call.operations.claim_domain(xml, asked)
     _record("claim", written.claim.consumer, call.caller, "granted")

@@ -199,6 +199,7 @@ class SmallHost:
         with self._lock:
             return self._explain(request)
 
+    @property
     def closed_reason(self) -> str | None:
         return None if self.open else "the host is not ready"
 
@@ -296,6 +297,21 @@ class SmallHost:
         if undo is not None:
             raise UsageError(f"There is no receipt {undo!r}", undo=undo)
         return ()
+
+    @property
+    def reconciler(self) -> "SmallHost":
+        """The part that the routes ask for plans and previews."""
+        return self
+
+    @property
+    def tracker(self) -> "SmallHost":
+        """The part that the routes ask whether claims are open."""
+        return self
+
+    @property
+    def admission(self) -> "SmallHost":
+        """The part of the tracker that knows."""
+        return self
 
     def next_plan(self) -> Plan:
         self.fault()

@@ -104,7 +104,7 @@ class GatedHost:
     def held(self, uuid: str) -> dict[str, dict[str, int]]:
         """{provider's name: {class: amount}} of a consumer on this host, as placement has it."""
         tree, _ = self.world.operations.tree()
-        client = self.world.operations._client
+        client = self.world.operations.client
         found = client.allocations_of(uuid).allocations
         return {tree[each].name: dict(amounts) for each, amounts in found.items() if each in tree}
 

@@ -438,7 +438,7 @@ class Story:
         def start(operations: Any) -> Any:
             try:
                 verdict = operations.gate(HookCall("prepare", "begin", domain_of(uuid, guest)))
-                claim = operations._tracker.claim_of(uuid)
+                claim = operations.tracker.claim_of(uuid)
                 if claim is not None and self._slow_s:
                     # What is asked for meanwhile may be done first; what is granted then need not stay.
                     unasked = alone and len(self.asked[consumer]) == own

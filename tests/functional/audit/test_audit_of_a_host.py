@@ -104,7 +104,7 @@ def test_a_dedicated_cpu_that_is_offline_at_the_next_start_takes_nothing_else_aw
         cells = tuple(cell(number, frozenset(ids), 8192) for number, ids in enumerate(cpus))
         world.driver.change(cells=cells, report_numa=nested, guests=guests)
         world.agent.reconcile("the start")
-        assert world.operations.closed_reason() is None
+        assert world.operations.tracker.admission.closed_reason is None
         return world
 
     guests: tuple[Guest, ...] = ()

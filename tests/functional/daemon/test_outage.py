@@ -90,7 +90,7 @@ class Host:
 
     def check(self) -> None:
         """The tree is what the host is; each allocation has its claim, and each claim its allocation."""
-        assert self.operations.next_plan().empty
+        assert self.operations.reconciler.next_plan().empty
         claims = self.claims()
         assert {consumer: held for consumer, held in self.held().items() if consumer in claims} == claims
         assert self.held().keys() - claims.keys() <= self.schedulers

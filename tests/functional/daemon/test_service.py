@@ -440,7 +440,7 @@ def test_asking_and_planning_change_nothing(world: World) -> None:
     refused = world.operations.explain(request(PGPU=9))
     assert not refused.fits and refused.shortfalls[0].asked == 9
     world.driver.change(disk_gb=5)
-    assert len(world.operations.next_plan().operations) == 1
+    assert len(world.operations.reconciler.next_plan().operations) == 1
     assert world.operations.tree() == before
 
 

@@ -77,7 +77,7 @@ def test_an_allocation_of_a_scheduler_is_adopted_and_stays_the_schedulers(host: 
     root = host.world.operations.tree()[0].by_name("node1")
     assert root is not None
     written = ConsumerAllocations(vm.uuid, {root.uuid: {"VCPU": 2, "MEMORY_MB": 1024}}, None, "p", "nova")
-    host.world.operations._client.write_allocations(written)
+    host.world.operations.client.write_allocations(written)
     host.starts(vm, domain(vm.uuid))
     claim = host.world.agent._tracker.claim_of(vm.uuid)
     assert claim is not None and claim.adopted
@@ -267,7 +267,7 @@ def test_a_replacement_that_is_refused_leaves_the_claim_as_it_was(host: GatedHos
     root = host.world.operations.tree()[0].by_name("node1")
     assert root is not None
     everything = ConsumerAllocations(str(uuid4()), {root.uuid: {"MEMORY_MB": 14_000}}, None, "p", "nova")
-    host.world.operations._client.write_allocations(everything)
+    host.world.operations.client.write_allocations(everything)
     assert "MEMORY_MB" in host.refused("prepare", "begin", domain(vm.uuid, memory_mb=4096))
     assert host.world.agent._tracker.claim_of(vm.uuid) == before
     host.allowed("prepare", "begin", domain(vm.uuid))

@@ -306,7 +306,7 @@ def test_a_guest_whose_scheduler_has_claimed_here_too_needs_room_for_its_disks_o
     with gated(tmp_path / "b", "node2", host.world.wire) as other:
         other.driver.change(disk_gb=50)
         other.world.agent.reconcile("a disk")
-        client, (root,) = other.world.operations._client, other.world.operations.tree()[0].roots
+        client, (root,) = other.world.operations.client, other.world.operations.tree()[0].roots
         held = client.allocations_of(vm.uuid)
         (amounts,) = held.allocations.values()
         client.write_allocations(replace(held, allocations={**held.allocations, root.uuid: amounts}))
@@ -400,7 +400,7 @@ def test_pages_of_a_size_that_the_host_lacks_are_refused_alike_by_a_claim_and_by
         assert not operations.explain_domain(xml, ClaimRequest("", ()))[1].fits
         with pytest.raises(Refused, match="0 pages of 1"):
             operations.gate(HookCall("prepare", "begin", xml))
-        assert not operations._tracker.claims() and not host.held(uuid)
+        assert not operations.tracker.claims() and not host.held(uuid)
 
 
 def test_a_claim_that_is_made_is_answered_again_whoever_has_taken_its_pages_since(host: GatedHost) -> None:

@@ -117,7 +117,7 @@ def test_a_host_joins_and_leaves_again(site: Site) -> None:
         move(source, target)
         with closing(site.agent(target, GUESTS)) as world:
             assert world.agent.condition.state is HostState.READY, world.agent.condition.fault
-            assert world.operations.next_plan().empty
+            assert world.operations.reconciler.next_plan().empty
             assert claims(world) == claimed
             more = world.operations.claim(request(VCPU=1))
             assert world.operations.release(more.consumer)

@@ -67,7 +67,7 @@ def test_claims_a_reshape_there_and_back_a_resize_and_an_audit(agent: Agent) -> 
         end(migration, None)
     assert operations.audit(heal=True).findings == ()
     host.verify()
-    assert host.condition.state is HostState.READY and operations.next_plan().empty
+    assert host.condition.state is HostState.READY and operations.reconciler.next_plan().empty
     assert operations.release(asked.consumer) and operations.release(small.consumer)
     assert not any(amount for used in operations.tree()[1].values() for amount in used.values())
 
@@ -144,7 +144,7 @@ def test_a_provider_that_needs_another_parent_is_told_below_1_37_and_the_way_bac
         world.retry()
         assert world.agent.condition.state is HostState.READY, world.agent.condition.fault
         assert claim_of(world, asked.consumer).allocations == claim.allocations
-        assert world.operations.next_plan().empty
+        assert world.operations.reconciler.next_plan().empty
 
 
 def test_one_that_is_too_old_is_told_what_is_missing_and_nothing_is_written(

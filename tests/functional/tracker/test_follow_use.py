@@ -49,7 +49,7 @@ def findings(world: World) -> list[tuple[str, str]]:
 
 def held(world: World, uuid: str) -> dict[str, dict[str, int]]:
     tree = world.operations.tree()[0]
-    found = world.operations._client.allocations_of(uuid).allocations
+    found = world.operations.client.allocations_of(uuid).allocations
     return {tree[provider].name: dict(amounts) for provider, amounts in found.items()}
 
 
@@ -63,8 +63,8 @@ def free(world: World, name: str, provider: str) -> int:
     """What Placement offers schedulers."""
     found = world.operations.tree()[0].by_name(provider)
     assert found is not None
-    _, inventories = world.operations._client.provider_inventories(found.uuid)
-    return inventories[name].capacity - world.operations._client.provider_usages(found.uuid)[name]
+    _, inventories = world.operations.client.provider_inventories(found.uuid)
+    return inventories[name].capacity - world.operations.client.provider_usages(found.uuid)[name]
 
 
 def claimed(world: World, **amounts: int) -> str:
@@ -197,7 +197,7 @@ def test_an_allocation_that_another_client_wrote_is_not_overwritten(world: World
     grow(world)
     uuid = claimed(world, VCPU=2)
     runs(world, uuid, VCPU=2)
-    client = world.operations._client
+    client = world.operations.client
     there = client.allocations_of(uuid)
     (root,) = there.allocations
     client.write_allocations(replace(there, allocations={root: {"VCPU": 3}}))
@@ -225,12 +225,12 @@ def test_a_guest_that_moved_away_unknown_to_this_host_is_left_alone(world: World
     grow(world)
     uuid = claimed(world, VCPU=2)
     runs(world, uuid, VCPU=2)
-    there = world.operations._client.allocations_of(uuid)
+    there = world.operations.client.allocations_of(uuid)
     migration = str(uuid4())
-    world.operations._client.write_allocations(
+    world.operations.client.write_allocations(
         ConsumerAllocations(migration, there.allocations, None, "p", "u", "MIGRATION")
     )
-    world.operations._client.write_allocations(replace(there, allocations={}))
+    world.operations.client.write_allocations(replace(there, allocations={}))
     runs(world, uuid, VCPU=5)
     assert held(world, uuid) == {} and held(world, migration) == {"node1": {"VCPU": 2}}
 
