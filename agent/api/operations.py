@@ -231,7 +231,21 @@ class Operations:
             return
         with self._naming:
             # Who claims for the same name meanwhile gets the same answer as this claim.
-            consumer = self._instance_named(name) or self._new_names.get(name, str(uuid4()))
+            # The instance is the guest, as libvirt has one domain a name, else that of a claim.
+            guests = {guest.uuid for guest in self.reconciler.guests or () if guest.name == name}
+            migrations = {move.migration for move in self.tracker.moves().values()}
+            claims = {
+                claim.consumer for claim in self.tracker.claims().values() if claim.request.name == name
+            }
+            named = sorted(guests or claims - migrations)
+            if len(named) > 1:
+                instances = counted(len(named), "instance")
+                raise UsageError(
+                    f"{name!r} names {instances}, give the uuid of one: {', '.join(named)}",
+                    name=name,
+                    instances=named,
+                )
+            consumer = named[0] if named else self._new_names.get(name, str(uuid4()))
             self._new_names[name] = consumer
             self._claims_by_name[name] += 1
         try:
@@ -241,20 +255,6 @@ class Operations:
                 self._claims_by_name[name] -= 1
                 if not self._claims_by_name[name]:
                     del self._claims_by_name[name], self._new_names[name]
-
-    def _instance_named(self, name: str) -> str | None:
-        """The instance with that name: the guest, as libvirt has one domain a name, else that of a claim."""
-        guests = {guest.uuid for guest in self.reconciler.guests or () if guest.name == name}
-        migrations = {move.migration for move in self.tracker.moves().values()}
-        claims = {claim.consumer for claim in self.tracker.claims().values() if claim.request.name == name}
-        named = sorted(guests or claims - migrations)
-        if len(named) > 1:
-            raise UsageError(
-                f"{name!r} names {counted(len(named), 'instance')}, give the uuid of one: {', '.join(named)}",
-                name=name,
-                instances=named,
-            )
-        return named[0] if named else None
 
     def check_release(self, consumer: str) -> None:
         """Raises GuestRuns where the consumer's guest runs on this host."""

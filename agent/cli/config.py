@@ -168,8 +168,12 @@ def init(args: Namespace) -> ExitCode:
 
 def _proposed(args: Namespace) -> tuple[str, TreeShape]:
     """The text of the file, and the tree that the agent would report with it. Raises SettingsError."""
+    from agent.api.views import tree_view
     from agent.config.options import AGENT_OPTIONS
     from agent.config.settings import own_suggestions, propose, read_only_driver
+    from agent.providers.limits import DISK, disk_in_use, disk_warning
+    from agent.providers.resolve import OwnedProviders, resolve
+    from agent.tree import NIL_UUID, Provider, ProviderTree
 
     (named,) = (option for option in AGENT_OPTIONS["DEFAULT"] if option.dest == "host")
     host = args.host or named.default
@@ -183,7 +187,13 @@ def _proposed(args: Namespace) -> tuple[str, TreeShape]:
                 "more. Without a hypervisor, --driver fake shows an example."
             ) from error
     text = propose(suggested)
-    return text, _tree(_settings(text), host)
+    with closing(read_only_driver(_settings(text))) as driver:
+        root = ProviderTree((Provider(NIL_UUID, host),))
+        description = driver.describe()
+        inventory = description.providers[0].inventories.get(DISK)
+        warning = disk_warning(inventory, disk_in_use(driver.guests()), driver.disk_free_gb())
+        tree = resolve(description, root, OwnedProviders(), NIL_UUID).tree
+    return text, tree_view(tree, {}, warnings=[warning] if warning else [])
 
 
 def _settings(text: str) -> Any:
@@ -195,25 +205,6 @@ def _settings(text: str) -> Any:
         file.write(text)
         file.flush()
         return load((Path(file.name),))
-
-
-def _tree(settings: Any, host: str) -> TreeShape:
-    from agent.api.views import tree_view
-    from agent.config.settings import read_only_driver
-    from agent.providers.limits import DISK, disk_in_use, disk_warning
-    from agent.providers.resolve import OwnedProviders, resolve
-    from agent.tree import NIL_UUID, Provider, ProviderTree
-
-    with closing(read_only_driver(settings)) as driver:
-        root = ProviderTree((Provider(NIL_UUID, host),))
-        description = driver.describe()
-        warning = disk_warning(
-            description.providers[0].inventories.get(DISK),
-            disk_in_use(driver.guests()),
-            driver.disk_free_gb(),
-        )
-        tree = resolve(description, root, OwnedProviders(), NIL_UUID).tree
-        return tree_view(tree, {}, warnings=[warning] if warning else [])
 
 
 def _write(path: Path, text: str) -> None:

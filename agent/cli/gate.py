@@ -137,22 +137,22 @@ def read_gate(silent: str | None = None) -> tuple[HookConfig, GateEffect]:
     from agent.gate.effect import RUN, GatePaths, read_effect
 
     config = HookConfig(str(install.CONFIG))
-    undecided = "it does not answer" if config.socket == silent else _undecided(config)
+    # Why the agent would not decide about a guest that starts now, as a clause; None: it would.
+    undecided: str | None = "it does not answer"
+    if config.socket != silent:
+        try:
+            agent: StatusShape = Client(config.socket, config.deadline_s, quiet=True).get("/v1/status")
+        except Forbidden:  # it answers; this user may not ask
+            undecided = None
+        except PlimsollError as error:
+            if is_denied(error):
+                raise
+            undecided = error.message.rstrip(".")
+        else:
+            paused = agent["pause"] is not None and agent["state"] == "ready"  # then the gate refuses guests
+            is_open = agent["claims"]["open"] or paused
+            undecided = None if is_open else f"claims are closed: {agent['claims']['reason']}"
     return config, read_effect(GatePaths(install.HOOK, install.CONFIG, RUN), undecided)
-
-
-def _undecided(config: HookConfig) -> str | None:
-    """Why the agent would not decide about a guest that starts now, as a clause; None: it would."""
-    try:
-        agent: StatusShape = Client(config.socket, config.deadline_s, quiet=True).get("/v1/status")
-    except Forbidden:  # it answers; this user may not ask
-        return None
-    except PlimsollError as error:
-        if is_denied(error):
-            raise
-        return error.message.rstrip(".")
-    paused = agent["pause"] is not None and agent["state"] == "ready"  # then the gate refuses guests
-    return None if agent["claims"]["open"] or paused else f"claims are closed: {agent['claims']['reason']}"
 
 
 def claim_running(args: Namespace) -> ExitCode:

@@ -196,12 +196,6 @@ def _cells(amount: int, whole: int) -> int:
     return min(max(int(BAR_CELLS * amount / whole + 0.5), 1), BAR_CELLS - 1)
 
 
-def _colour(used: int, capacity: int) -> str:
-    if used >= capacity and used:
-        return "red"
-    return "yellow" if used > NEARLY_FULL * capacity else "green"
-
-
 def _note(line: _Class) -> str:
     """What is used unclaimed, why the capacity differs from the total, and faults of the usage."""
     parts = []

@@ -84,7 +84,14 @@ class Access:
 
     def role_of(self, uid: int, gid: int) -> ApiRole:
         """The highest role of a user, by its uid, its gid and its groups in the user database."""
-        gids = self._groups_of(uid, gid)
+        gids: frozenset[int] = frozenset()
+        # Only if a group is listed: the user database may be a remote directory server.
+        if self.readers.gids or self.claimers.gids or self.admins.gids:
+            try:
+                user = pwd.getpwuid(uid)
+                gids = frozenset((gid, *os.getgrouplist(user.pw_name, user.pw_gid)))
+            except KeyError:
+                gids = frozenset((gid,))
         for role, principals in (
             (ApiRole.ADMIN, self.admins),
             (ApiRole.CLAIMER, self.claimers),
@@ -93,16 +100,6 @@ class Access:
             if principals.has(uid, gids):
                 return role
         return ApiRole.NONE
-
-    def _groups_of(self, uid: int, gid: int) -> frozenset[int]:
-        # Only if a group is listed: the user database may be a remote directory server.
-        if not (self.readers.gids or self.claimers.gids or self.admins.gids):
-            return frozenset()
-        try:
-            user = pwd.getpwuid(uid)
-        except KeyError:
-            return frozenset((gid,))
-        return frozenset((gid, *os.getgrouplist(user.pw_name, user.pw_gid)))
 
 
 class Address(NamedTuple):

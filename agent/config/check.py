@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from agent.config.options import driver_classes, with_groups
-from agent.config.settings import PlacementSettings, Settings, read_only_driver, values_of
+from agent.config.settings import Settings, read_only_driver, values_of
 from agent.driver import Driver, HostSettings, Topology
 from agent.durable.errors import obstacle_of
 from agent.durable.files import check_accepts_files
@@ -126,29 +126,31 @@ def check_start(settings: Settings) -> tuple[str, ...]:
     driver or the transport to Placement refuses its options, where a file or a socket of the agent cannot be
     made, or where a provider config file contradicts the driver.
     """
-    notes = [*_check_places(settings), *_missing_files(settings.placement)]
-    for name, other in driver_classes()[0].items():
-        if name != settings.compute_driver:
-            other.check_options(values_of(settings.table, with_groups(other.OPTIONS, settings.table)))
-    with closing(read_only_driver(settings)) as driver:
-        notes += _check_description(settings, driver)
-    return tuple(notes)
-
-
-def _check_places(settings: Settings) -> Iterator[str]:
-    """Notes on what only another user can check. Raises SettingsError."""
-    directory, placement = settings.api.socket.parent, settings.placement
+    notes, placement = [], settings.placement
     for check in (
         partial(check_state_path, settings.state_path),
         partial(check_api_socket, settings.api.socket),
-        partial(check_options, placement.kind, placement.options, to_be_made=directory),
+        partial(check_options, placement.kind, placement.options, to_be_made=settings.api.socket.parent),
     ):
         try:
             check()
         except (SettingsError, StateError) as error:
             if not _is_denied(error):
                 raise SettingsError(error.message, **error.details) from error
-            yield f"checked only as far as this user may: {error.message.rstrip('.')}"
+            notes.append(f"checked only as far as this user may: {error.message.rstrip('.')}")
+    for option in ("cafile", "certfile", "keyfile") if placement.kind == "remote" else ():
+        path = placement.options[option]
+        try:
+            if path:
+                Path(path).open("rb").close()
+        except OSError as error:
+            notes.append(f"[placement] {option} = {path} cannot be read: {error.strerror}")
+    for name, other in driver_classes()[0].items():
+        if name != settings.compute_driver:
+            other.check_options(values_of(settings.table, with_groups(other.OPTIONS, settings.table)))
+    with closing(read_only_driver(settings)) as driver:
+        notes += _check_description(settings, driver)
+    return tuple(notes)
 
 
 def _is_denied(error: BaseException | None) -> bool:
@@ -158,18 +160,6 @@ def _is_denied(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-def _missing_files(placement: PlacementSettings) -> Iterator[str]:
-    if placement.kind != "remote":
-        return
-    for option in ("cafile", "certfile", "keyfile"):
-        path = placement.options[option]
-        try:
-            if path:
-                Path(path).open("rb").close()
-        except OSError as error:
-            yield f"[placement] {option} = {path} cannot be read: {error.strerror}"
 
 
 def _check_description(settings: Settings, driver: Driver) -> Iterator[str]:

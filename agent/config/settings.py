@@ -262,22 +262,21 @@ def _driver_settings(table: Table) -> DriverSettings:
 
 def parse_reserved_pages(texts: Iterable[str]) -> tuple[ReservedPages, ...]:
     """The pages of the option's texts; blank ones are ignored. Raises SettingsError."""
-    return tuple(_reserved(text) for text in texts if text.strip())
-
-
-def _reserved(text: str) -> ReservedPages:
-    parts = dict(part.strip().split(":", 1) for part in text.split(",") if ":" in part)
-    size = _SIZE.fullmatch(parts.get("size", "").strip())
-    node, count = (parts.get(key, "").strip() for key in ("node", "count"))
-    is_whole = all(re.fullmatch("[0-9]{1,9}", number) for number in (node, count))
-    if parts.keys() != {"node", "size", "count"} or size is None or not is_whole:
-        raise SettingsError(
-            f"[DEFAULT] reserved_huge_pages = {text} is not node:N,size:SIZE,count:N, such as "
-            "node:0,size:2048,count:64 (the size in KiB, or as 1GB).",
-            group="DEFAULT",
-            option="reserved_huge_pages",
-        )
-    return ReservedPages(int(node), int(size[1]) * _KIB_PER[size[2].lower()], int(count))
+    reserved = []
+    for text in filter(str.strip, texts):
+        parts = dict(part.strip().split(":", 1) for part in text.split(",") if ":" in part)
+        size = _SIZE.fullmatch(parts.get("size", "").strip())
+        node, count = (parts.get(key, "").strip() for key in ("node", "count"))
+        is_whole = all(re.fullmatch("[0-9]{1,9}", number) for number in (node, count))
+        if parts.keys() != {"node", "size", "count"} or size is None or not is_whole:
+            raise SettingsError(
+                f"[DEFAULT] reserved_huge_pages = {text} is not node:N,size:SIZE,count:N, such as "
+                "node:0,size:2048,count:64 (the size in KiB, or as 1GB).",
+                group="DEFAULT",
+                option="reserved_huge_pages",
+            )
+        reserved.append(ReservedPages(int(node), int(size[1]) * _KIB_PER[size[2].lower()], int(count)))
+    return tuple(reserved)
 
 
 def values_of(table: Table, groups: Options) -> dict[str, dict[str, Any]]:
@@ -597,11 +596,8 @@ def propose(suggestions: Iterable[Suggestion]) -> str:
     blocks = [PROPOSAL_HEAD]
     for group, members in groups.items():
         blocks.append(f"\n[{group}]\n")
-        blocks.extend(_proposed_option(suggestion) for suggestion in members)
+        for option in members:
+            why = textwrap.wrap(option.why, SAMPLE_WIDTH, initial_indent="# ", subsequent_indent="# ")
+            mark = "" if option.certain else "#"
+            blocks.append("\n".join((*why, f"{mark}{option.option} = {option.value}", "")))
     return "".join(blocks)
-
-
-def _proposed_option(suggestion: Suggestion) -> str:
-    why = textwrap.wrap(suggestion.why, SAMPLE_WIDTH, initial_indent="# ", subsequent_indent="# ")
-    mark = "" if suggestion.certain else "#"
-    return "\n".join((*why, f"{mark}{suggestion.option} = {suggestion.value}", ""))

@@ -461,20 +461,15 @@ class HostAgent:
 
         A 5xx may be about that request alone: claims stay open if Placement answers another one.
         """
-        if error.status >= INTERNAL_ERROR and "retry_after" not in error.details and self._answers():
-            LOG.warning("One request failed, and Placement answers others: %s", error.message)
-            return
+        if error.status >= INTERNAL_ERROR and "retry_after" not in error.details:
+            try:
+                self._client.generations(self._identity.uuid)  # Placement reads its database for it
+                LOG.warning("One request failed, and Placement answers others: %s", error.message)
+                return
+            except PlacementError as again:
+                LOG.debug("Placement was asked again: %s", again.message)
         self._silences += 1
         self.report_fault(error)
-
-    def _answers(self) -> bool:
-        """Whether Placement answers a request that reads its database."""
-        try:
-            self._client.generations(self._identity.uuid)
-        except PlacementError as error:
-            LOG.debug("Placement was asked again: %s", error.message)
-            return False
-        return True
 
     def _report_missing(self, providers: Collection[str]) -> None:
         LOG.warning(

@@ -321,33 +321,33 @@ def _recorded_uuid(journal: Path) -> str | None:
 
 def check_databases(path: Path) -> Iterator[DoctorCheck]:
     """Each database, opened read-only; the agent may be running."""
-    for name in DATABASES:
-        file = path / name
-        if os.access(path, os.X_OK) and file.exists():
-            yield _database(file)
-
-
-def _database(file: Path) -> DoctorCheck:
     remedy = (
         "Stop the agent, keep a copy of the file, and restore it from a backup (documentation: upgrading, "
         "backups). `sqlite3 FILE .recover` lists the readable data."
     )
-    mode = stat.S_IMODE(file.stat().st_mode)
-    try:
-        with closing(sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True, timeout=5)) as database:
-            (result,) = database.execute("PRAGMA quick_check(1)").fetchone()
-            (version,) = database.execute("PRAGMA user_version").fetchone()
-    except sqlite3.OperationalError as error:
-        return warning(
-            "database", f"{file} cannot be read: {error}.", "Run the doctor as root, or as the agent's user."
-        )
-    except sqlite3.DatabaseError as error:
-        return bad("database", f"{file} is damaged: {error}.", remedy)
-    if result != "ok":
-        return bad("database", f"{file} is damaged: {result}.", remedy)
-    if mode & ~OWNER_ONLY:
-        return warning("database", f"{file} has mode {mode:04o}.", f"chmod 0600 {file}")
-    return good("database", f"{file} is intact (schema {version}).")
+    for file in (path / name for name in DATABASES):
+        if not os.access(path, os.X_OK) or not file.exists():
+            continue
+        mode = stat.S_IMODE(file.stat().st_mode)
+        try:
+            with closing(
+                sqlite3.connect(f"file:{quote(str(file))}?mode=ro", uri=True, timeout=5)
+            ) as database:
+                (result,) = database.execute("PRAGMA quick_check(1)").fetchone()
+                (version,) = database.execute("PRAGMA user_version").fetchone()
+        except sqlite3.OperationalError as error:
+            as_who = "Run the doctor as root, or as the agent's user."
+            yield warning("database", f"{file} cannot be read: {error}.", as_who)
+            continue
+        except sqlite3.DatabaseError as error:
+            yield bad("database", f"{file} is damaged: {error}.", remedy)
+            continue
+        if result != "ok":
+            yield bad("database", f"{file} is damaged: {result}.", remedy)
+        elif mode & ~OWNER_ONLY:
+            yield warning("database", f"{file} has mode {mode:04o}.", f"chmod 0600 {file}")
+        else:
+            yield good("database", f"{file} is intact (schema {version}).")
 
 
 def check_agent(socket: Path, ask: Any) -> Iterator[DoctorCheck]:
@@ -719,7 +719,19 @@ def _members(config_files: Paths, config_dirs: Paths, ask: Ask, problem: str) ->
 
     yield "doctor.json", _answer(examination)
     for file, command in COMMANDS.items():
-        yield file, _run(command)
+        try:
+            done = subprocess.run(  # noqa: S603  # one of COMMANDS
+                command,
+                capture_output=True,
+                encoding="utf-8",
+                errors="replace",
+                timeout=COMMAND_TIMEOUT_S,
+                check=False,
+                stdin=subprocess.DEVNULL,
+            )
+            yield file, done.stdout + done.stderr
+        except (OSError, subprocess.TimeoutExpired) as error:
+            yield file, f"{' '.join(command)}: {error}\n"
     if problem:
         yield "settings-problem.txt", problem
 
@@ -729,22 +741,6 @@ def _answer(ask: Callable[[], Any]) -> str:
         return json.dumps(ask(), indent=2)
     except PlimsollError as error:
         return json.dumps({"error": {"code": error.code, "message": error.message}}, indent=2)
-
-
-def _run(command: tuple[str, ...]) -> str:
-    try:
-        done = subprocess.run(  # noqa: S603  # one of COMMANDS
-            command,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=COMMAND_TIMEOUT_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"{' '.join(command)}: {error}\n"
-    return done.stdout + done.stderr
 
 
 MASK = "***"

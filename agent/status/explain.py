@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from difflib import get_close_matches
 
-from agent.claims.claim import Claim, ClaimState
+from agent.claims.claim import ClaimState
 from agent.claims.guest_cells import PlacedCell
 from agent.claims.request import ClaimRequest
 from agent.cpuset import format_cpu_set
@@ -307,25 +307,22 @@ def _class_lines(known: ExplainSources, name: str) -> Iterator[str]:
             continue
         in_use = overview.used.get(provider.uuid, {}).get(name, 0)
         yield f"{provider.name}: {in_use} of {inventory.capacity} in use."
-        holders = list(_holders_of_class(overview, provider.uuid, name))
+        holders = []
+        for consumer, claim in sorted(overview.claims.items()):
+            amount = claim.allocations.get(provider.uuid, {}).get(name)
+            if amount:
+                exact = claim.units.get(provider.uuid, {}).get(name, ())
+                which = f": {', '.join(exact)}" if exact else ""
+                since = f"since {_when(claim.since)}{which}"
+                holders.append(f"  {_called(overview, consumer)} holds {amount} {since}")
+        for consumer, allocations in sorted(overview.others.items()):
+            amount = allocations.get(provider.uuid, {}).get(name)
+            if amount:
+                by = "by an allocation that another client wrote"
+                holders.append(f"  {_called(overview, consumer)} holds {amount}, {by}")
         yield from holders[:HOLDERS_SHOWN_MAX]
         if len(holders) > HOLDERS_SHOWN_MAX:
             yield f"  {_more(holders, 'some of it')}."
-
-
-def _holders_of_class(overview: Overview, uuid: str, name: str) -> Iterator[str]:
-    for consumer, claim in sorted(overview.claims.items()):
-        amount = claim.allocations.get(uuid, {}).get(name)
-        if amount:
-            exact = claim.units.get(uuid, {}).get(name, ())
-            which = f": {', '.join(exact)}" if exact else ""
-            yield f"  {_called(overview, consumer)} holds {amount} since {_when(claim.since)}{which}"
-    for consumer, allocations in sorted(overview.others.items()):
-        amount = allocations.get(uuid, {}).get(name)
-        if amount:
-            yield (
-                f"  {_called(overview, consumer)} holds {amount}, by an allocation that another client wrote"
-            )
 
 
 def _unit_lines(known: ExplainSources, uuid: str, name: str, unit: str) -> Iterator[str]:
@@ -342,7 +339,17 @@ def _unit_lines(known: ExplainSources, uuid: str, name: str, unit: str) -> Itera
         if any((used.resource_class, used.unit) == (name, unit) for used in guest.units)
     ]
     for claim in owners:
-        yield _owner_line(overview, claim)
+        called = _called(overview, claim.consumer)
+        how = "adopted" if claim.adopted else claim.state
+        owner = f"{called} owns it since {_when(claim.since)} ({how})."
+        for move in overview.under_way:
+            if claim.consumer == move.migration:
+                owner = (
+                    f"The migration {move.migration} ({move.kind}, {move.state}) owns it since "
+                    f"{_when(move.since)}, so that {_called(overview, move.instance)} gets it back if the "
+                    "move is reverted."
+                )
+        yield owner
         if name == "PCPU" and any(unit in map(str, cell.withheld) for cell in claim.cells):
             yield "No guest gets it: the claim isolates its sibling."
     for guest in users:
@@ -355,18 +362,6 @@ def _unit_lines(known: ExplainSources, uuid: str, name: str, unit: str) -> Itera
         yield f"It is free: {free}" if withheld is None else f"It is withheld: {free}"
     if withheld is not None:
         yield withheld
-
-
-def _owner_line(overview: Overview, claim: Claim) -> str:
-    for move in overview.under_way:
-        if claim.consumer == move.migration:
-            return (
-                f"The migration {move.migration} ({move.kind}, {move.state}) owns it since "
-                f"{_when(move.since)}, so that {_called(overview, move.instance)} gets it back if the "
-                "move is reverted."
-            )
-    how = "adopted" if claim.adopted else claim.state
-    return f"{_called(overview, claim.consumer)} owns it since {_when(claim.since)} ({how})."
 
 
 def _explain_reshape(known: ExplainSources, receipt: Receipt) -> ExplainedItem:

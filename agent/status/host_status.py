@@ -300,6 +300,11 @@ class AgentStatus:
 
     def health(self) -> Health:
         """The health checks; see `HostStatus`, as for the methods below."""
+        accepts_files = True
+        try:
+            check_accepts_files(Path(self._state_path))
+        except OSError:
+            accepts_files = False
         return judge_health(
             HealthInputs(
                 self._condition.state,
@@ -308,17 +313,10 @@ class AgentStatus:
                 self._last_pass is not None and self._reconciler.guests is not None,
                 self._timer() - self._heartbeat_at,
                 self._reconciler.running_s(),
-                self._accepts_files(),
+                accepts_files,
                 self._state_path,
             )
         )
-
-    def _accepts_files(self) -> bool:
-        try:
-            check_accepts_files(Path(self._state_path))
-        except OSError:
-            return False
-        return True
 
     def overview(self) -> Overview:
         """The host at this moment."""
@@ -387,19 +385,15 @@ class AgentStatus:
         try:
             items = explain(known, word)
         except UnknownConsumer as unknown:
-            raise self._departed_error(word) or unknown from None
+            departed = matching(word, self._departed(word))
+            if not departed:
+                raise unknown from None
+            listed = "; ".join(f"{consumer.uuid} ({consumer.about})" for consumer in departed)
+            raise UnknownConsumer(
+                f"{word!r} is not on this host any more: {listed}. "
+                f"`plimsoll history --consumer {departed[0].uuid}` lists what the agent did for it.",
+                asked=word,
+            ) from None
         consumers = [item.id for item in items if item.kind == "consumer"]
         events = {consumer: self.history(consumer, limit=EVENTS_SHOWN_MAX) for consumer in consumers}
         return Explanation(word, items, events)
-
-    def _departed_error(self, word: str) -> UnknownConsumer | None:
-        """What to say of a word that only the history knows; None: it does not know it either."""
-        departed = matching(word, self._departed(word))
-        if not departed:
-            return None
-        listed = "; ".join(f"{consumer.uuid} ({consumer.about})" for consumer in departed)
-        return UnknownConsumer(
-            f"{word!r} is not on this host any more: {listed}. "
-            f"`plimsoll history --consumer {departed[0].uuid}` lists what the agent did for it.",
-            asked=word,
-        )

@@ -61,7 +61,10 @@ class Fault:
     def of(cls, error: PlimsollError) -> "Fault":
         """The fault that this error is a sign of."""
         away = isinstance(error, DriverUnavailable | PlacementUnavailable)
-        return cls(_concern(error), error.message, away)
+        concern = "identity" if isinstance(error, IdentityError) else OWN
+        if isinstance(error, DriverError | PlacementError):
+            concern = "driver" if isinstance(error, DriverError) else PLACEMENT
+        return cls(concern, error.message, away)
 
     def is_new(self, before: "Fault | None") -> bool:
         """True if this is another fault than `before`."""
@@ -118,14 +121,6 @@ class Condition:
 def exact_moment(seconds: float) -> str:
     """Seconds since 1970 as RFC 3339 to the millisecond, UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _concern(error: PlimsollError) -> str:
-    if isinstance(error, DriverError):
-        return "driver"
-    if isinstance(error, PlacementError):
-        return PLACEMENT
-    return "identity" if isinstance(error, IdentityError) else OWN
 
 
 @dataclass(frozen=True, slots=True)

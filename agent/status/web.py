@@ -518,7 +518,11 @@ class HttpListener:
     """Serves `host_status` at each of the addresses, of which there may be none."""
 
     def __init__(self, host_status: HostStatus, addresses: Sequence[Address]) -> None:
-        self._listeners = [_listener(host_status, address) for address in addresses]
+        self._listeners = []
+        for address in addresses:
+            application = Web(host_status, local=address.is_loopback)
+            server = BoundedServer((address.host, address.port), application, LIMITS)
+            self._listeners.append(Listener(server, f"http {address}"))
 
     def start(self) -> None:
         """Listen; when this returns, requests are answered.
@@ -546,8 +550,3 @@ class HttpListener:
     def stop(self) -> None:
         """Finish the requests under way and close; idempotent."""
         stop_all(self._listeners)
-
-
-def _listener(host_status: HostStatus, address: Address) -> Listener:
-    application = Web(host_status, local=address.is_loopback)
-    return Listener(BoundedServer((address.host, address.port), application, LIMITS), f"http {address}")
