@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from agent.http.fair_threads import share_the_interpreter
+from agent.http.process import share_the_interpreter
 from agent.placement.embedded import Core
 from benchmarks.embedded_world import Trio, done, host
 

@@ -264,7 +264,7 @@ def add_serve(add: CommandAdder) -> None:
 
 def serve(args: Namespace) -> ExitCode:
     """Serve until a signal ends it. Raises SettingsError, StateError."""
-    from agent.daemon.descriptors import take_all_descriptors
+    from agent.http.process import take_all_descriptors
     from agent.placement.embedded import DatabaseError
     from agent.placement.embedded.serve import ServeError
     from agent.placement.embedded.serve import serve as run

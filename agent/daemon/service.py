@@ -39,13 +39,12 @@ from agent.config import settings
 from agent.config.check import check_state_path, unusable_state_path
 from agent.config.options import driver_class
 from agent.config.settings import Settings
-from agent.daemon.descriptors import take_all_descriptors
 from agent.daemon.host_agent import Surroundings, assemble
 from agent.driver import Driver
 from agent.durable.files import is_there
 from agent.errors import DriverError, ExitCode, PlimsollError, SettingsError
 from agent.gate.effect import GatePaths
-from agent.http.fair_threads import share_the_interpreter
+from agent.http.process import share_the_interpreter, take_all_descriptors
 from agent.placement.connect import open_transport
 from agent.state.identity import NAME_FILE, Identity, establish_identity
 from agent.state.journal import Journal

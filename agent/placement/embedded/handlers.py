@@ -11,7 +11,7 @@ from email.utils import formatdate
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from agent.http.fair_threads import without_collection
+from agent.http.process import without_collection
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded import rules, validation
 from agent.placement.embedded.candidates import (

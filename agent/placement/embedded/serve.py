@@ -54,7 +54,7 @@ from agent.durable.files import check_accepts_files
 from agent.errors import MORE_DESCRIPTORS
 from agent.http import unix_socket
 from agent.http.errors import AddressInUse, ListenError, NotASocket, OutOfDescriptors
-from agent.http.fair_threads import share_the_interpreter, without_collection
+from agent.http.process import share_the_interpreter, without_collection
 from agent.http.server import BoundedServer, Limits, Listener, stop_all
 from agent.placement.embedded.core import Core
 from agent.placement.embedded.handlers import REQUEST_ID, new_request_id

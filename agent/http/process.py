@@ -1,11 +1,15 @@
-"""How the threads of a process share the interpreter, so that a long computation holds no other one up."""
+"""How a serving process is set up: how its threads share the interpreter, so that a long computation holds
+no other one up, and how many file descriptors it may have.
+"""
 
 import gc
+import resource
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, suppress
+
+from agent.errors import MORE_DESCRIPTORS, StateError, counted
 
 SWITCH_INTERVAL_S = 0.0005
 PAUSED_MAX_S = 10.0
@@ -26,7 +30,7 @@ class _PausedCollection:
         self._blocks = 0
         self._since = 0.0
 
-    def begin(self) -> None:
+    def __enter__(self) -> None:
         with self._lock:
             self._blocks += 1
             if self._blocks == 1:
@@ -35,7 +39,7 @@ class _PausedCollection:
             elif time.monotonic() - self._since > PAUSED_MAX_S:
                 gc.enable()  # blocks that overlap for ever must not prevent every collection
 
-    def end(self) -> None:
+    def __exit__(self, *_: object) -> None:
         with self._lock:
             self._blocks -= 1
             if self._blocks == 0:
@@ -45,15 +49,31 @@ class _PausedCollection:
 _PAUSED = _PausedCollection()
 
 
-@contextmanager
-def without_collection() -> Iterator[None]:
+def without_collection() -> AbstractContextManager[None]:
     """Run the block without Python's search for reference cycles, during which no thread runs.
 
     For a block that makes very many objects and no cycles: the search would look at all of them several
     times, for tenths of a second each.
     """
-    _PAUSED.begin()
-    try:
-        yield
-    finally:
-        _PAUSED.end()
+    return _PAUSED
+
+
+DESCRIPTORS_MIN = 32
+"""An agent that is idle has about 20: its databases, listeners and selectors."""
+
+
+def take_all_descriptors() -> None:
+    """Raise this process's limit to the hard one. Raises StateError where that is too low for an agent.
+
+    The soft limit is low for programs that use select(2), which the agent does not.
+    Source: systemd.exec(5), LimitNOFILE=
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError):  # it stays as it is, which is enough for most hosts
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit < DESCRIPTORS_MIN:
+        raise StateError(
+            f"The agent may open {counted(limit, 'file')} at the same time and needs at least "
+            f"{DESCRIPTORS_MIN}: {MORE_DESCRIPTORS}."
+        )
