@@ -43,7 +43,7 @@ from agent.reshape.receipt import Receipt
 from agent.shapes import Usages
 from agent.state.identity import Identity
 from agent.state.operators import Cordon, Pause, PauseRequest
-from agent.status.host_status import AgentStatus
+from agent.status.host_status import HostStatus
 from agent.status.overview import STARTING, Condition, HostState, Status
 from agent.status.recorder import Recorder
 from agent.tracker.cordons import OfferedDevice
@@ -113,7 +113,7 @@ class Operations:
     gatekeeper: Gate
     recorder: Recorder
     condition: Condition
-    host_status: AgentStatus
+    host_status: HostStatus
     _naming: Lock = field(default_factory=Lock)
     _new_names: dict[str, str] = field(default_factory=dict)
     """{name: consumer} of the claims by name that are under way, under the lock `_naming`."""

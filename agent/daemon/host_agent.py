@@ -43,7 +43,7 @@ from agent.reconcile.placement_memory import TreeCache, check_home, home_name
 from agent.reconcile.reconciler import Reconciler
 from agent.state.identity import Identity
 from agent.state.journal import Journal
-from agent.status.host_status import PASS_STUCK_S, AgentStatus
+from agent.status.host_status import PASS_STUCK_S, HostStatus
 from agent.status.metrics import MeteredTransport
 from agent.status.overview import OWN, PLACEMENT, STARTING, Condition, Fault, HostState
 from agent.status.recorder import Recorder
@@ -129,7 +129,7 @@ class HostAgent:
         self._tell_lock = threading.Lock()
         self._tell_backoff = Backoff(clock=process.steady)
         self.condition = Condition(process.on_change)
-        self.host_status = AgentStatus(
+        self.host_status = HostStatus(
             settings,
             identity,
             tracker,
@@ -316,7 +316,7 @@ class HostAgent:
                 else "Schedulers may choose the host again: COMPUTE_STATUS_DISABLED is taken back."
             )
             LOG.warning("%s", sentence, fields={"event": "schedulers"})
-            self._recorder.record_schedulers(sentence, closed=is_long)
+            self._recorder.record_event("schedulers_stopped" if is_long else "schedulers_back", sentence)
 
     def _may_tell(self, *, answers: bool) -> bool:
         """Whether this agent may write to the root now; under another's identity it writes nothing."""

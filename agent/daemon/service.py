@@ -26,7 +26,7 @@ from pathlib import Path
 from random import SystemRandom
 from types import FrameType
 
-from apscheduler.events import EVENT_JOB_ERROR, JobExecutionEvent
+from apscheduler.events import EVENT_JOB_ERROR
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
@@ -216,9 +216,9 @@ class Service:
             self._recorder,
             Surroundings(
                 on_change=self._report_state,
-                wake=self._retry,
-                wake_audit=self._audit_soon,
-                wake_carving=self._carving_soon,
+                wake=lambda delay_s: self._jobs.wake(LOOK, delay_s),
+                wake_audit=lambda: self._jobs.wake(AUDIT, first_audit_s(self._settings.audit_interval_s)),
+                wake_carving=lambda: self._jobs.wake(CARVING, DEBOUNCE_S),
                 gate_paths=GatePaths(),
                 clock=self._clock,
             ),
@@ -264,15 +264,6 @@ class Service:
         self._why = why
         self._jobs.wake(LOOK, DEBOUNCE_S)
 
-    def _retry(self, delay_s: float) -> None:
-        self._jobs.wake(LOOK, delay_s)
-
-    def _audit_soon(self) -> None:
-        self._jobs.wake(AUDIT, first_audit_s(self._settings.audit_interval_s))
-
-    def _carving_soon(self) -> None:
-        self._jobs.wake(CARVING, DEBOUNCE_S)
-
     def _heartbeat(self) -> None:
         if self._agent.is_alive():
             self._notifier.watchdog()
@@ -288,18 +279,18 @@ class Service:
             f"The clock of this host was set {way} by {abs(step_s):.1f} s; the agent's intervals go on."
         )
         LOG.warning("%s", sentence, fields={"event": "clock_set"})
-        self._recorder.record_clock(sentence)
+        self._recorder.record_event("clock_set", sentence)
 
     def _go_on(self, slept_s: float) -> None:
         """After a suspension: what the agent knows of guests and Placement may have changed meanwhile."""
         sentence = f"This host was suspended for {slept_s:.1f} s; the agent looks at it anew."
         LOG.warning("%s", sentence, fields={"event": "resumed"})
-        self._recorder.record_resume(sentence)
+        self._recorder.record_event("resumed", sentence)
         self._agent.request_pass()
 
     def _report_state(self, state: HostState, sentence: str) -> None:
         self._notifier.status(f"{state}: {sentence}")
-        self._recorder.record_state(state, sentence)
+        self._recorder.record_event(state, sentence)
 
     def _status(self) -> str:
         condition = self._agent.condition
@@ -440,7 +431,7 @@ class Jobs:
         suspended: Callable[[], float] = suspended_s,
     ) -> None:
         self._scheduler = _Scheduler(clock or HostClock(), on_step, on_resume, suspended)
-        self._scheduler.add_listener(partial(_report_error, on_error), EVENT_JOB_ERROR)
+        self._scheduler.add_listener(lambda event: on_error(event.job_id, event.exception), EVENT_JOB_ERROR)
         self._lock = threading.Lock()
         self._running: set[str] = set()
         self._requested: dict[str, float] = {}
@@ -511,7 +502,3 @@ class Jobs:
                 delay_s = self._requested.pop(name, None)
             if delay_s is not None and self._scheduler.running:
                 self.wake(name, delay_s)
-
-
-def _report_error(on_error: Callable[[str, BaseException], None], event: JobExecutionEvent) -> None:
-    on_error(event.job_id, event.exception)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import Protocol
 from uuid import UUID
 
 from agent import log
@@ -117,48 +116,10 @@ class Explanation:
     events: Mapping[str, tuple[Event, ...]]
 
 
-class HostStatus(Protocol):
-    """The agent's status, from memory and journal alone: no method asks Placement or the hypervisor."""
+class HostStatus:
+    """The agent's status, from memory and journal alone: no method asks Placement or the hypervisor.
 
-    def health(self) -> Health:
-        """The health checks. Waits for nothing; never raises."""
-
-    def overview(self) -> Overview:
-        """The host at this moment."""
-
-    def metrics(self) -> bytes:
-        """The metrics in Prometheus's text format."""
-
-    def history(
-        self,
-        consumer: str | None = None,
-        since: float = 0.0,
-        limit: int = 100,
-        within_s: float | None = None,
-    ) -> tuple[Event, ...]:
-        """The agent's events since `since` (seconds since 1970), newest first. Raises StateError.
-
-        `within_s`: those of the last so many seconds by the monotonic clock.
-        """
-
-    def find_event_subject(self, text: str) -> str:
-        """The uuid of the instance or migration that a text names: a uuid, a unique beginning, or a name.
-
-        What is here comes before what was released. Raises UsageError where several match, UnknownConsumer
-        where none does, StateError.
-        """
-
-    def receipts(self) -> tuple[Receipt, ...]:
-        """The receipts of all reshapes, oldest first. Raises StateError."""
-
-    def explain(self, word: str) -> Explanation:
-        """What a name, uuid, device, unit or receipt stands for. Raises UnknownConsumer, StateError."""
-
-
-class AgentStatus:
-    """Implements `HostStatus`. The gate's hook is looked for at `gate_paths`, None: nowhere.
-
-    `ages_s` is that of `HostClock`.
+    The gate's hook is looked for at `gate_paths`, None: nowhere. `ages_s` is that of `HostClock`.
     """
 
     def __init__(
@@ -299,7 +260,7 @@ class AgentStatus:
                 yield f"{problem}. {name} {has}; the agent goes by what it last knew of it."
 
     def health(self) -> Health:
-        """The health checks; see `HostStatus`, as for the methods below."""
+        """The health checks. Waits for nothing; never raises."""
         accepts_files = True
         try:
             check_accepts_files(Path(self._state_path))
@@ -353,7 +314,10 @@ class AgentStatus:
         limit: int = 100,
         within_s: float | None = None,
     ) -> tuple[Event, ...]:
-        """The agent's events."""
+        """The agent's events since `since` (seconds since 1970), newest first. Raises StateError.
+
+        `within_s`: those of the last so many seconds by the monotonic clock.
+        """
         events = self._journal.history(consumer, limit, since)
         if within_s is None:
             return events
@@ -361,7 +325,11 @@ class AgentStatus:
         return events[: sum(1 for _ in young)]
 
     def find_event_subject(self, text: str) -> str:
-        """The consumer that a text names."""
+        """The uuid of the instance or migration that a text names: a uuid, a unique beginning, or a name.
+
+        What is here comes before what was released. Raises UsageError where several match, UnknownConsumer
+        where none does, StateError.
+        """
         if is_uuid(text):
             return str(UUID(text))
         present = list(consumers_of(self.overview()))
@@ -375,11 +343,11 @@ class AgentStatus:
             yield NamedConsumer(event.consumer, event.name, about)
 
     def receipts(self) -> tuple[Receipt, ...]:
-        """The receipts of all reshapes."""
+        """The receipts of all reshapes, oldest first. Raises StateError."""
         return tuple(self._journal.reshapes(done=True).values())
 
     def explain(self, word: str) -> Explanation:
-        """What a name stands for."""
+        """What a name, uuid, device, unit or receipt stands for. Raises UnknownConsumer, StateError."""
         withheld = self._tracker.cordons.withheld()
         known = ExplainSources(self.overview(), self._journal.devices(), self.receipts(), withheld)
         try:

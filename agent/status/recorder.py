@@ -16,7 +16,6 @@ from agent.gate.decision import GateVerdict
 from agent.moves.states import MoveKind
 from agent.reconcile.pass_report import PassReport
 from agent.status.metrics import GRANTED, Metrics
-from agent.status.overview import HostState
 
 LOG = log.get(__name__)
 
@@ -106,21 +105,14 @@ class Recorder:
         if outcome == "changed":
             self._write("", "pass", report.sentence)
 
-    def record_state(self, state: HostState, sentence: str) -> None:
-        """Record a change of the agent's state."""
-        self._write("", str(state), sentence)
+    def record_event(self, event: str, sentence: str) -> None:
+        """Record an event of the host.
 
-    def record_clock(self, sentence: str) -> None:
-        """Record that the wall clock of the host was set."""
-        self._write("", "clock_set", sentence)
-
-    def record_resume(self, sentence: str) -> None:
-        """Record that the host was suspended, and works again."""
-        self._write("", "resumed", sentence)
-
-    def record_schedulers(self, sentence: str, *, closed: bool) -> None:
-        """Record that schedulers were told that the host is closed, or open again."""
-        self._write("", "schedulers_stopped" if closed else "schedulers_back", sentence)
+        That is a state that the agent is in; clock_set: the wall clock was set; resumed: the host was
+        suspended, and works again; schedulers_stopped or schedulers_back: schedulers were told that the host
+        is closed, or open again.
+        """
+        self._write("", str(event), sentence)
 
     def record_audit(self, report: AuditReport) -> None:
         """Record an audit that ended, and its repairs."""

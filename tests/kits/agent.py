@@ -100,7 +100,7 @@ def opened(
         wire,
         recorder,
         Surroundings(
-            on_change=recorder.record_state,
+            on_change=recorder.record_event,
             wake=retries.append,
             gate_paths=gate_paths,
             wake_audit=lambda: audits_requested.append(now[0]),

@@ -301,7 +301,7 @@ class Host:
                 SimulatedTransport(self.network, self.name),
                 recorder,
                 Surroundings(
-                    on_change=recorder.record_state,
+                    on_change=recorder.record_event,
                     wake=lambda delay_s: jobs.wake("look", delay_s),
                     place=self.place,
                 ),
