@@ -357,36 +357,28 @@ def add_history_command(add: CommandAdder) -> None:
 
 def history(args: Namespace) -> ExitCode:
     """List events of the history."""
+    from datetime import datetime
+
     from agent.api.shapes.host import EVENT_COLUMNS
 
     query = {"limit": str(args.limit)}
     client = client_of(args)
     if args.consumer is not None:
         query["consumer"] = args.consumer
-    if args.since:
-        query |= _since(args.since)
+    ago = _AGO.fullmatch(args.since or "")
+    if ago:  # the agent measures a duration: the clock may have been set since
+        query["within"] = str(max(1, min(int(ago[1]) * SECONDS[ago[2]], WITHIN_MAX_S)))
+    elif args.since:
+        try:
+            query["since"] = datetime.fromisoformat(args.since).astimezone().isoformat()
+        except (ValueError, OverflowError):
+            raise UsageError(
+                f"--since {args.since!r} is no time; give how long ago, such as 30m, 2h or 7d, or a moment, "
+                "such as 2026-11-21T10:00"
+            ) from None
     answer: HistoryShape = client.get(f"/v1/history?{urlencode(query)}")
     show_table(args, answer, EVENT_COLUMNS, answer["events"][::-1], "nothing happened")
     return ExitCode.DONE
-
-
-def _since(word: str) -> dict[str, str]:
-    """The query for a moment, or for a duration, which the agent measures: the clock may have been set since.
-
-    Raises UsageError where the word is neither.
-    """
-    from datetime import datetime
-
-    ago = _AGO.fullmatch(word)
-    if ago:
-        return {"within": str(max(1, min(int(ago[1]) * SECONDS[ago[2]], WITHIN_MAX_S)))}
-    try:
-        return {"since": datetime.fromisoformat(word).astimezone().isoformat()}
-    except (ValueError, OverflowError):
-        raise UsageError(
-            f"--since {word!r} is no time; give how long ago, such as 30m, 2h or 7d, or a moment, such as "
-            "2026-11-21T10:00"
-        ) from None
 
 
 def _limit(text: str) -> int:

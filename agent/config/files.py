@@ -132,8 +132,12 @@ def _parse(path: Path) -> Sections:
     except UnicodeDecodeError as error:
         raise SettingsError(f"The configuration file {path} is not UTF-8 text.", file=str(path)) from error
     except cfg.ParseError as error:
-        # Without the line itself, which may contain a secret.
-        line = error.lineno if error.line else _first_assignment(path)
+        # Without the line itself, which may contain a secret. An option without a section is noticed in the
+        # line behind the option: it is the first line with one.
+        line = error.lineno
+        if not error.line:
+            lines = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+            line = next(number for number, text in lines if text.strip() and text[0] not in "#;")
         raise SettingsError(
             f"The configuration file {path} has an error in line {line}: {error.msg}.",
             file=str(path),
@@ -145,15 +149,6 @@ def _parse(path: Path) -> Sections:
             merged.setdefault(_group_name(name), {}).setdefault(option, []).extend(values)
         merged.setdefault(_group_name(name), {})
     return merged
-
-
-def _first_assignment(path: Path) -> int:
-    """The number of the line with the first option, for the parser's error of an option without section.
-
-    The parser notices that error in the line behind the option.
-    """
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return next(number for number, line in enumerate(lines, start=1) if line.strip() and line[0] not in "#;")
 
 
 def _group_name(name: str) -> str:

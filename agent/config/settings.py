@@ -546,25 +546,23 @@ def sample() -> str:
     blocks = ["# Every option of Plimsoll with its default. `plimsoll config validate` checks a file.\n"]
     for group, options in all_options(driver_classes()[0]).items():
         blocks.append(f"\n{'#' * is_pattern(group)}[{group}]\n")
-        blocks.extend(_sample_option(option) for option in options)
+        for option in options:
+            lines = textwrap.wrap(
+                option.help or option.dest, SAMPLE_WIDTH, initial_indent="# ", subsequent_indent="# "
+            )
+            choices = getattr(option.type, "choices", None) or {}
+            if any(choices.values()):
+                lines.extend(f"#   {choice}: {meaning}" for choice, meaning in choices.items())
+            elif allowed(option) != "text":
+                lines.append(f"# Allowed: {allowed(option)}.")
+            default = option.default if option.sample_default is None else option.sample_default
+            if isinstance(default, list):
+                default = ",".join(default)
+            elif isinstance(default, bool):
+                default = str(default).lower()
+            said = f"#{option.dest} = {'' if default is None else default}".rstrip()
+            blocks.append("\n".join(("", *lines, said, "")))
     return "".join(blocks)
-
-
-def _sample_option(option: Any) -> str:
-    lines = textwrap.wrap(
-        option.help or option.dest, SAMPLE_WIDTH, initial_indent="# ", subsequent_indent="# "
-    )
-    choices = getattr(option.type, "choices", None) or {}
-    if any(choices.values()):
-        lines.extend(f"#   {choice}: {meaning}" for choice, meaning in choices.items())
-    elif allowed(option) != "text":
-        lines.append(f"# Allowed: {allowed(option)}.")
-    default = option.sample_default if option.sample_default is not None else option.default
-    if isinstance(default, list):
-        default = ",".join(default)
-    elif isinstance(default, bool):
-        default = str(default).lower()
-    return "\n".join(("", *lines, f"#{option.dest} = {'' if default is None else default}".rstrip(), ""))
 
 
 def own_suggestions(host: str, driver: str, topology: Topology) -> tuple[Suggestion, ...]:

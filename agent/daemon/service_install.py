@@ -129,7 +129,17 @@ def all_paths(sources: Sources) -> tuple[Path, ...]:
 
 def to_write(root: Path, wanted: Iterable[ServiceFile]) -> tuple[ServiceFile, ...]:
     """Those that are not there yet, or that say something else. Raises StateError."""
-    return tuple(file for file in wanted if _differs(root / file.path, file))
+    different = []
+    for file in wanted:
+        path = root / file.path
+        try:
+            if path.read_text(encoding="utf-8") != file.text and not file.kept:
+                different.append(file)
+        except FileNotFoundError:
+            different.append(file)
+        except (OSError, UnicodeDecodeError) as error:
+            raise StateError(f"{path} cannot be read: {error}; run this as root.") from error
+    return tuple(different)
 
 
 def to_remove(root: Path, paths: Iterable[Path]) -> tuple[Path, ...]:
@@ -184,15 +194,6 @@ def check_no_package(root: Path) -> None:
             f"{root / PACKAGED_UNIT} is a package's: upgrade the package, or remove it before you "
             "install the service of a wheel."
         )
-
-
-def _differs(path: Path, file: ServiceFile) -> bool:
-    try:
-        return path.read_text(encoding="utf-8") != file.text and not file.kept
-    except FileNotFoundError:
-        return True
-    except (OSError, UnicodeDecodeError) as error:
-        raise StateError(f"{path} cannot be read: {error}; run this as root.") from error
 
 
 def _read(path: Path) -> str:

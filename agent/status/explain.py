@@ -268,7 +268,21 @@ def _provider_lines(known: ExplainSources, provider: Provider) -> Iterator[str]:
         )
     if provider.traits:
         yield f"Traits: {', '.join(sorted(provider.traits))}."
-    holders = list(_holders(overview, provider.uuid))
+    holders = []
+    for consumer, claim in sorted(overview.claims.items()):
+        if provider.uuid in claim.allocations:
+            amounts = claim.allocations[provider.uuid]
+            held = ", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items()))
+            exact = ", ".join(unit for units in claim.units.get(provider.uuid, {}).values() for unit in units)
+            which = f" ({exact})" if exact else ""
+            holders.append(f"{_called(overview, consumer)} holds {held}{which} since {_when(claim.since)}.")
+    for consumer, allocations in sorted(overview.others.items()):
+        if provider.uuid in allocations:
+            held = ", ".join(
+                f"{amount} {name}" for name, amount in sorted(allocations[provider.uuid].items())
+            )
+            by = "by an allocation that another client wrote"
+            holders.append(f"{_called(overview, consumer)} holds {held}, {by}.")
     yield from holders[:HOLDERS_SHOWN_MAX]
     if len(holders) > HOLDERS_SHOWN_MAX:
         yield f"{_more(holders, 'allocations of it')}."
@@ -281,21 +295,6 @@ def _provider_lines(known: ExplainSources, provider: Provider) -> Iterator[str]:
 def _more(holders: list[str], what: str) -> str:
     number = len(holders) - HOLDERS_SHOWN_MAX
     return counted(number, f"more consumer has {what}", f"more consumers have {what}")
-
-
-def _holders(overview: Overview, uuid: str) -> Iterator[str]:
-    for consumer, claim in sorted(overview.claims.items()):
-        if uuid in claim.allocations:
-            held = ", ".join(f"{amount} {name}" for name, amount in sorted(claim.allocations[uuid].items()))
-            exact = ", ".join(unit for units in claim.units.get(uuid, {}).values() for unit in units)
-            yield (
-                f"{_called(overview, consumer)} holds {held}{f' ({exact})' if exact else ''} "
-                f"since {_when(claim.since)}."
-            )
-    for consumer, allocations in sorted(overview.others.items()):
-        if uuid in allocations:
-            held = ", ".join(f"{amount} {name}" for name, amount in sorted(allocations[uuid].items()))
-            yield f"{_called(overview, consumer)} holds {held}, by an allocation that another client wrote."
 
 
 def _class_lines(known: ExplainSources, name: str) -> Iterator[str]:

@@ -215,35 +215,36 @@ def _branches(overview: Overview) -> Iterator[Branch]:
     depths: dict[str | None, int] = {None: -1}
     for provider in overview.tree:  # parents before their children
         depth = depths[provider.uuid] = depths[provider.parent] + 1
-        yield Branch(provider, min(depth, DEPTH_MAX), tuple(_bars(overview, provider)))
-
-
-def _bars(overview: Overview, provider: Provider) -> Iterator[Bar]:
-    in_use = overview.used.get(provider.uuid, {})
-    for name in sorted({*provider.inventories, *(name for name, amount in in_use.items() if amount)}):
-        inventory, used = provider.inventories.get(name), in_use.get(name, 0)
-        capacity = inventory.capacity if inventory else 0
-        share = used / capacity if capacity > 0 else float(used > 0)
-        unclaimed = overview.unclaimed.get(provider.uuid, {}).get(name, 0)
-        whole = max(capacity, used, 1)
-        notes = [f"{unclaimed} unclaimed"] if unclaimed else []
-        if inventory is None:
-            notes.append("no inventory")
-        elif capacity != inventory.total:
-            notes.append(f"total {inventory.total}")
-            notes.extend([f"reserved {inventory.reserved}"] if inventory.reserved else [])
-            notes.extend([f"ratio {inventory.allocation_ratio:g}"] if inventory.allocation_ratio != 1 else [])
-        if used > capacity:
-            notes.append("over-used")
-        yield Bar(
-            name,
-            used,
-            capacity,
-            round(100 * (used - unclaimed) / whole, 1),
-            round(100 * unclaimed / whole, 1),
-            "full" if share >= 1 else "high" if share > NEARLY_FULL else "some",
-            ", ".join(notes),
-        )
+        bars = []
+        in_use = overview.used.get(provider.uuid, {})
+        for name in sorted({*provider.inventories, *(name for name, amount in in_use.items() if amount)}):
+            inventory, used = provider.inventories.get(name), in_use.get(name, 0)
+            capacity = inventory.capacity if inventory else 0
+            share = used / capacity if capacity > 0 else float(used > 0)
+            unclaimed = overview.unclaimed.get(provider.uuid, {}).get(name, 0)
+            whole = max(capacity, used, 1)
+            notes = [f"{unclaimed} unclaimed"] if unclaimed else []
+            if inventory is None:
+                notes.append("no inventory")
+            elif capacity != inventory.total:
+                ratio = inventory.allocation_ratio
+                notes.append(f"total {inventory.total}")
+                notes.extend([f"reserved {inventory.reserved}"] if inventory.reserved else [])
+                notes.extend([f"ratio {ratio:g}"] if ratio != 1 else [])
+            if used > capacity:
+                notes.append("over-used")
+            bars.append(
+                Bar(
+                    name,
+                    used,
+                    capacity,
+                    round(100 * (used - unclaimed) / whole, 1),
+                    round(100 * unclaimed / whole, 1),
+                    "full" if share >= 1 else "high" if share > NEARLY_FULL else "some",
+                    ", ".join(notes),
+                )
+            )
+        yield Branch(provider, min(depth, DEPTH_MAX), tuple(bars))
 
 
 # Guests and claims
