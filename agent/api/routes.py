@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, cast
 from uuid import UUID
 
 from agent import log
+from agent.api import views
 from agent.api.operations import Operations
 from agent.api.shapes.claims import (
     CapacityShape,
@@ -62,30 +63,6 @@ from agent.api.shapes.providers import (
     TreeShape,
 )
 from agent.api.shapes.schema import Moment, NothingShape, Schema, Uuid
-from agent.api.views import (
-    audit_view,
-    capacity_view,
-    claim_view,
-    cordon_view,
-    defrag_view,
-    devices_view,
-    domain_view,
-    explained_view,
-    explanation_view,
-    history_view,
-    instances_view,
-    move_view,
-    moves_view,
-    overview_view,
-    pause_view,
-    preview_view,
-    providers_of,
-    reshaped_view,
-    running_view,
-    shown,
-    status_view,
-    tree_view,
-)
 from agent.claims.parse_request import notes_of, parse_addition, parse_claim, read_domain
 from agent.config.access import ApiRole
 from agent.errors import UnknownConsumer, UsageError
@@ -297,7 +274,7 @@ def metrics(call: Call) -> ApiResponse:
 @route("GET", "/v1/overview", READER, "as of the last pass, and the agent's own claims since")
 def overview(call: Call) -> OverviewShape:
     """The whole host, from the agent's memory: status, health, tree, instances, moves, findings."""
-    return overview_view(call.operations.host_status.overview())
+    return views.overview_view(call.operations.host_status.overview())
 
 
 LIMIT_DEFAULT = 100
@@ -333,7 +310,7 @@ def history(call: Call) -> HistoryShape:
     since, limit, within_s = parse_history(call.query)
     host_status = call.operations.host_status
     subject = host_status.find_event_subject(call.query["consumer"]) if "consumer" in call.query else None
-    return history_view(host_status.history(subject, since, limit, within_s), host_status.overview())
+    return views.history_view(host_status.history(subject, since, limit, within_s), host_status.overview())
 
 
 def parse_history(query: Mapping[str, str]) -> tuple[float, int, int | None]:
@@ -385,13 +362,13 @@ def explain(call: Call) -> ExplainedShape:
     """
     if "what" not in call.query:
         raise UsageError("The query parameter what is missing: it names what to explain", parameter="what")
-    return explained_view(call.operations.host_status.explain(call.query["what"]))
+    return views.explained_view(call.operations.host_status.explain(call.query["what"]))
 
 
 @route("GET", "/v1/status", READER, "the state, and the reasons for it")
 def status(call: Call) -> StatusShape:
     """The state of the agent: the reasons, the driver, Placement, claims, the last pass."""
-    return status_view(call.operations.status())
+    return views.status_view(call.operations.status())
 
 
 @route("GET", "/v1/tree", READER, "the provider tree, with inventories and usages")
@@ -399,20 +376,20 @@ def tree(call: Call) -> TreeShape:
     """The provider tree of this host, as Placement has it."""
     tree, usages = call.operations.tree()
     unclaimed = call.operations.host_status.overview().unclaimed
-    return tree_view(tree, usages, unclaimed, call.operations.tree_warnings(tree, usages))
+    return views.tree_view(tree, usages, unclaimed, call.operations.tree_warnings(tree, usages))
 
 
 @route("GET", "/v1/instances", READER, "by uuid; either the guest or the claim may be missing")
 def instances(call: Call) -> InstancesShape:
     """Guests and claims side by side."""
-    return {"instances": instances_view(call.operations.host_status.overview())}
+    return {"instances": views.instances_view(call.operations.host_status.overview())}
 
 
 @route("GET", "/v1/devices", READER, "by provider and class; CPUs are left out")
 def devices(call: Call) -> DevicesShape:
     """The devices for guests, who has each, and which are withheld."""
     names = call.operations.host_status.overview().name_of
-    return devices_view(call.operations.devices(), names)
+    return views.devices_view(call.operations.devices(), names)
 
 
 @route("GET", "/v1/plan", READER, "the operations, in their order")
@@ -457,7 +434,7 @@ def pause(call: Call, body: PauseBodyShape) -> PauseShape:
     )
     reason = read_text(given["reason"], "reason", longest=REASON_CHARS_MAX) if "reason" in given else None
     asked = PauseRequest(call.caller.uid, time.time(), reason, schedulers, drains)
-    return pause_view(call.operations.pause(asked))
+    return views.pause_view(call.operations.pause(asked))
 
 
 @route("POST", "/v1/resume", ADMIN, "claims are taken again")
@@ -473,7 +450,7 @@ def cordon_device(call: Call, body: CordonBodyShape) -> CordonShape:
     """Give the device to no guest; the guest that has it keeps it, also after a restart of the agent."""
     asked = read_cordon_body(body, call.caller.uid)
     call.operations.cordon(asked)
-    return cordon_view(asked)
+    return views.cordon_view(asked)
 
 
 @route("POST", "/v1/devices/clear", ADMIN, "the cordon has ended, and the symptoms are excused")
@@ -510,7 +487,7 @@ def _address(value: object) -> str:
 )
 def preview_reshape(call: Call) -> PreviewShape:
     """What a reshape would do; nothing is written."""
-    return preview_view(call.operations.reconciler.preview_reshape(call.query.get("undo")))
+    return views.preview_view(call.operations.reconciler.preview_reshape(call.query.get("undo")))
 
 
 @route("POST", "/v1/reshape", ADMIN, "the receipts; none if there was nothing to do")
@@ -518,22 +495,10 @@ def reshape(call: Call, body: ReshapeBodyShape) -> ReshapedShape:
     """Do the reshape that is due, also one that was undone, or undo one; 409 if it is refused as a whole."""
     undo = read_object(body, "", ("undo",)).get("undo")
     receipts = call.operations.reshape(None if undo is None else read_text(undo, "undo"))
-    caller = call.caller
     for receipt in receipts:
-        LOG.info(
-            "reshape %s done, asked for by uid %d (pid %d)",
-            receipt.id,
-            caller.uid,
-            caller.pid,
-            fields={
-                "event": "reshape",
-                "receipt": receipt.id,
-                "undoes": receipt.undoes,
-                "uid": caller.uid,
-                "pid": caller.pid,
-            },
-        )
-    return reshaped_view(receipts)
+        fields = {"event": "reshape", "receipt": receipt.id, "undoes": receipt.undoes, **call.caller.fields}
+        LOG.info("reshape %s done, asked for by %s", receipt.id, call.caller, fields=fields)
+    return views.reshaped_view(receipts)
 
 
 @route("POST", "/v1/look", CLAIMER, "the state of the agent, and what differs")
@@ -541,7 +506,7 @@ def look(call: Call, body: NothingShape) -> LookShape:
     """Run a pass and an audit now; the audit repairs nothing."""
     read_object(body, "", ())
     report = call.operations.look()
-    return {"status": status(call), "audit": audit_view(report)}
+    return {"status": status(call), "audit": views.audit_view(report)}
 
 
 AUDITED = "the findings, each with its repair, and what was healed"
@@ -550,7 +515,7 @@ AUDITED = "the findings, each with its repair, and what was healed"
 @route("GET", "/v1/audit", READER, AUDITED)
 def audit(call: Call) -> AuditShape:
     """What differs between the host, the claims and Placement; nothing is written."""
-    return audit_view(call.operations.audit(heal=False))
+    return views.audit_view(call.operations.audit(heal=False))
 
 
 @route(
@@ -568,7 +533,7 @@ def heal_audit(call: Call) -> AuditShape:
     for index in sorted(report.healed):
         finding = report.findings[index]
         _record("healing", finding.subject, call.caller, finding.kind, "healed")
-    return audit_view(report)
+    return views.audit_view(report)
 
 
 # Claims
@@ -580,14 +545,14 @@ def capacity(call: Call, body: ClaimBodyShape) -> CapacityShape:
     request = parse_claim(body, call.operations.device_profiles())
     found = call.operations.capacity(request)
     claims = call.operations.host_status.overview().claims
-    return _noted(capacity_view(request, found, claims), body)
+    return _noted(views.capacity_view(request, found, claims), body)
 
 
 @route("POST", "/v1/defrag", READER, "the moves")
 def defrag(call: Call, body: ClaimBodyShape) -> DefragShape:
     """The fewest moves of guests that make room for one that asks for this; nothing is moved."""
     request = parse_claim(body, call.operations.device_profiles())
-    return _noted(defrag_view(request, call.operations.defrag(request)), body)
+    return _noted(views.defrag_view(request, call.operations.defrag(request)), body)
 
 
 @route(
@@ -606,11 +571,11 @@ def claim(call: Call, body: ClaimBodyShape) -> ApiResponse:
     with call.operations.identified(asked) as request:
         if call.flag("dry_run"):
             fit = call.operations.explain(request)
-            view = explanation_view(request, fit, call.operations.tracker.admission.closed_reason)
+            view = views.explanation_view(request, fit, call.operations.tracker.admission.closed_reason)
             return ApiResponse(200, _noted(view, body))
         claim = call.operations.claim(request)
     _record("claim", claim.consumer, call.caller, "granted")
-    made = _noted(claim_view(claim, call.operations.providers()), body)
+    made = _noted(views.claim_view(claim, call.operations.providers()), body)
     return ApiResponse(201, made, {"Location": f"/v1/claims/{claim.consumer}"})
 
 
@@ -629,7 +594,7 @@ def show_claim(call: Call) -> ClaimShape:
     consumer = call.uuid("consumer")
     for _, claim in call.operations.instances():
         if claim is not None and claim.consumer == consumer:
-            return claim_view(claim, call.operations.providers())
+            return views.claim_view(claim, call.operations.providers())
     raise UnknownConsumer(
         f"No claim of {consumer} is known on this host; `plimsoll instances` lists the known ones",
         consumer=consumer,
@@ -664,7 +629,7 @@ def write_domain(call: Call, body: DomainBodyShape) -> DomainShape:
     xml = read_domain(given.get("xml"), "xml")
     replace = read_truth(given.get("replace", False), "replace")
     written = call.operations.write_domain(consumer, xml, replace=replace)
-    return domain_view(written, call.operations.providers())
+    return views.domain_view(written, call.operations.providers())
 
 
 @route(
@@ -685,11 +650,11 @@ def claim_domain(call: Call, body: ClaimDomainBodyShape) -> ApiResponse:
     asked = parse_addition(given.get("request", {}), consumer or "", call.operations.device_profiles())
     if call.flag("dry_run"):
         request, fit = call.operations.explain_domain(xml, asked)
-        view = explanation_view(request, fit, call.operations.tracker.admission.closed_reason)
+        view = views.explanation_view(request, fit, call.operations.tracker.admission.closed_reason)
         return ApiResponse(200, _noted(view, given.get("request")))
     written = call.operations.claim_domain(xml, asked)
     _record("claim", written.claim.consumer, call.caller, "granted")
-    made = _noted(domain_view(written, call.operations.providers()), given.get("request"))
+    made = _noted(views.domain_view(written, call.operations.providers()), given.get("request"))
     return ApiResponse(201, made, {"Location": f"/v1/claims/{written.claim.consumer}"})
 
 
@@ -702,7 +667,7 @@ def ask_gate(call: Call, body: GateBodyShape) -> VerdictShape:
     verdict = call.operations.gate(parse_hook_call(body))
     if verdict.consumer is not None:
         _record("gate", verdict.consumer, call.caller, verdict.outcome)
-    return shown(VerdictShape, verdict)
+    return views.shown(VerdictShape, verdict)
 
 
 WORD_MAX = 64
@@ -731,7 +696,7 @@ def claim_running(call: Call, body: NothingShape) -> ClaimedRunningShape:
     for guest, verdict in verdicts:
         if isinstance(verdict, GateVerdict):
             _record("gate", guest.uuid, call.caller, verdict.outcome)
-    return running_view(verdicts)
+    return views.running_view(verdicts)
 
 
 # Moves
@@ -749,7 +714,7 @@ def moves(call: Call) -> MovesShape:
     if call.flag("look"):
         call.operations.look_for_moves()
     overview = call.operations.host_status.overview()
-    return {"moves": moves_view(overview.moves, overview)}
+    return {"moves": views.moves_view(overview.moves, overview)}
 
 
 @route(
@@ -799,7 +764,7 @@ def show_move(call: Call) -> MoveShape:
 
 def _move_view(call: Call, move: Move) -> MoveShape:
     overview = call.operations.host_status.overview()
-    return move_view(move, overview, call.operations.provider_names(providers_of(move)))
+    return views.move_view(move, overview, call.operations.provider_names(views.providers_of(move)))
 
 
 END_RESULTS = {
@@ -831,13 +796,5 @@ def _end_move(call: Call, verb: str, end: Callable[[str, str | None], Move]) -> 
 
 def _record(action: str, consumer: str, caller: PeerCredentials, outcome: str, event: str = "") -> None:
     """Log what a caller did; a failed request is logged by the server."""
-    fields = {"event": event or action, "consumer": consumer, "outcome": outcome}
-    LOG.info(
-        "%s of %s %s, asked for by uid %d (pid %d)",
-        action,
-        consumer,
-        outcome,
-        caller.uid,
-        caller.pid,
-        fields={**fields, "uid": caller.uid, "pid": caller.pid},
-    )
+    fields = {"event": event or action, "consumer": consumer, "outcome": outcome, **caller.fields}
+    LOG.info("%s of %s %s, asked for by %s", action, consumer, outcome, caller, fields=fields)

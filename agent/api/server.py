@@ -151,14 +151,9 @@ class Api:
             except PlimsollError as error:
                 # A failed request may have changed something, so the log names its caller.
                 if route.method != "GET":
+                    told = request.method, request.path, caller, error.message
                     LOG.info(
-                        "%s %s, asked for by uid %d (pid %d): %s",
-                        request.method,
-                        request.path,
-                        caller.uid,
-                        caller.pid,
-                        error.message,
-                        fields={"code": error.code, "uid": caller.uid, "pid": caller.pid},
+                        "%s %s, asked for by %s: %s", *told, fields={"code": error.code, **caller.fields}
                     )
                 raise
 
@@ -177,23 +172,16 @@ class Api:
 
 
 def _forbidden(request: Request, caller: PeerCredentials, role: ApiRole, needed: ApiRole) -> Forbidden:
+    has, needs, asked = role.name.lower(), needed.name.lower(), f"{request.method} {request.path}"
     LOG.warning(
-        "%s %s refused: uid %d (pid %d) has the role %s, and needs %s",
-        request.method,
-        request.path,
-        caller.uid,
-        caller.pid,
-        role.name.lower(),
-        needed.name.lower(),
-        fields={"uid": caller.uid, "pid": caller.pid},
+        "%s refused: %s has the role %s, and needs %s", asked, caller, has, needs, fields=caller.fields
     )
     return Forbidden(
-        f"Uid {caller.uid} may not {request.method} {request.path}: that needs the role "
-        f"{needed.name.lower()}, and its role is {role.name.lower()}; [api] {needed.name.lower()}s "
-        "in the agent's settings gives it",
+        f"Uid {caller.uid} may not {asked}: that needs the role {needs}, and its role is {has}; "
+        f"[api] {needs}s in the agent's settings gives it",
         uid=caller.uid,
-        role=role.name.lower(),
-        needed=needed.name.lower(),
+        role=has,
+        needed=needs,
     )
 
 

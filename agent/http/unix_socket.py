@@ -133,6 +133,14 @@ class PeerCredentials(NamedTuple):
     gid: int
     pid: int
 
+    def __str__(self) -> str:
+        return f"uid {self.uid} (pid {self.pid})"
+
+    @property
+    def fields(self) -> dict[str, int]:
+        """The same as fields of a log record."""
+        return {"uid": self.uid, "pid": self.pid}
+
 
 def peer_credentials(environ: Mapping[str, Any]) -> PeerCredentials | None:
     """The caller of a WSGI request, None if the kernel did not tell.
