@@ -1,9 +1,10 @@
 """What requests to the local API name, which keys their shapes have, and what the answers' views show."""
 
 import ast
+import json
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import get_type_hints
+from typing import Annotated, NamedTuple, NotRequired, TypedDict, get_type_hints
 
 import pytest
 from kits.paths import CHECKOUT
@@ -18,8 +19,8 @@ from agent.api.routes import (
 )
 from agent.api.shapes.claims import ClaimByGroupsShape, GroupShape
 from agent.api.shapes.host import OverviewShape
-from agent.api.shapes.schema import ErrorDetailShape, ErrorShape
-from agent.api.views import audit_view, claim_view, overview_view, running_view
+from agent.api.shapes.schema import ErrorDetailShape, ErrorShape, Moment
+from agent.api.views import audit_view, claim_view, overview_view, running_view, shown
 from agent.audit.auditor import AuditReport
 from agent.audit.finding import Finding
 from agent.claims.claim import Claim, ClaimState
@@ -222,3 +223,59 @@ def test_a_guest_that_does_not_fit_is_among_the_refused() -> None:
         "claimed": [],
         "refused": [{"consumer": "c1", "name": "web1", "sentence": "It does not fit."}],
     }
+
+
+class PartShape(TypedDict):
+    name: str
+
+
+class WholeShape(TypedDict):
+    since: Annotated[Moment, "when"]
+    until: Moment | None
+    tags: list[str]
+    amounts: dict[str, int]
+    parts: Annotated[list[PartShape], "in their order"]
+    first: PartShape | None
+    notes: NotRequired[list[str]]
+
+
+class Part(NamedTuple):
+    name: str
+    secret: str = "not shown"
+
+
+class Whole(NamedTuple):
+    amounts: Mapping[str, int]
+    tags: frozenset[str]
+    parts: tuple[Part, ...]
+    first: Part | None = None
+    until: float | None = None
+    notes: tuple[str, ...] = ("left to the caller",)
+    at: float = 0.0
+
+
+WHOLE = Whole({"VCPU": 1, "DISK_GB": 2}, frozenset({"b", "a"}), (Part("z"), Part("y")))
+
+
+def test_a_value_is_shown_by_the_fields_of_its_shape() -> None:
+    assert json.dumps(shown(WholeShape, WHOLE, since=WHOLE.at)) == json.dumps(
+        {
+            "since": "1970-01-01T00:00:00+00:00",
+            "until": None,
+            "tags": ["a", "b"],
+            "amounts": {"DISK_GB": 2, "VCPU": 1},
+            "parts": [{"name": "z"}, {"name": "y"}],
+            "first": None,
+        }
+    )
+
+
+def test_what_has_its_shape_already_stays_as_it_is() -> None:
+    view = shown(WholeShape, WHOLE, since="now", until=60.0, first={"name": "x"}, parts=[{"name": "w"}])
+    assert (view["since"], view["until"]) == ("now", "1970-01-01T00:01:00+00:00")
+    assert (view["first"], view["parts"]) == ({"name": "x"}, [{"name": "w"}])
+
+
+def test_a_field_that_the_value_lacks_is_no_answer_without_it() -> None:
+    with pytest.raises(AttributeError, match="since"):
+        shown(WholeShape, WHOLE)
