@@ -1,32 +1,50 @@
 """The agent of one host without its process: how it is, what it answers, how it comes back from a fault."""
 
+from __future__ import annotations
+
 import logging
+import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 from uuid import uuid4
 
 import pytest
 from kits.agent import World, opened, request, told
+from kits.api_client import ask
+from kits.cli_process import output_of
+from kits.daemon_process import eventually
 from kits.late_writes import by_a_balancer
-from kits.placements import Placement
+from kits.placements import Embedded, Placement
 from kits.wire import Sent, Wire, nothing
 
 from agent.backoff import BASE_S, MAX_S
-from agent.claims.claim import Claim
+from agent.carving.files import read_plan_file
+from agent.claims.claim import Claim, ClaimState
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.config.settings import Settings, load
 from agent.daemon import host_agent as host_module
-from agent.driver import Guest, GuestState
-from agent.errors import ClaimsClosed, DoesNotFit, PlacementUnavailable, StateError, UnknownConsumer
+from agent.daemon import service
+from agent.daemon.service import Service
+from agent.driver import CarvedUnit, Guest, GuestState
+from agent.errors import (
+    ClaimsClosed,
+    DoesNotFit,
+    PlacementUnavailable,
+    PlimsollError,
+    StateError,
+    UnknownConsumer,
+)
 from agent.moves.states import MoveKind
 from agent.placement.client import PlacementClient
+from agent.placement.transport import Reply, reply_of_answer
 from agent.state.journal import PendingWrite
 from agent.status.overview import HostState
+from agent.systemd.notify import Notifier
 from drivers.fake import FakeDriver
 from drivers.fake.host import Gpu
 
@@ -510,3 +528,194 @@ def test_a_journal_that_cannot_be_written_closes_claims_until_it_can(
     assert len([each for each in caplog.records if each.getMessage().startswith("Degraded")]) == 1
     world.retry()
     assert world.operations.claim(request(VCPU=1)).state == "claimed"
+
+
+FIVE_MINUTES_S = 300.0
+
+
+@pytest.fixture(autouse=True)
+def signals() -> Iterator[None]:
+    """The service sets handlers of its own."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    yield
+    for number, handler in zip(numbers, before, strict=True):
+        signal.signal(number, handler)
+
+
+class Slowest:
+    """Dice that always throw the longest delay."""
+
+    def uniform(self, _: float, most: float) -> float:
+        return most
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Service:
+    settings = told(tmp_path, Embedded(tmp_path), f"[api]\nsocket = {tmp_path / 's'}\n")
+    assert settings.audit_interval_s > FIVE_MINUTES_S, "else the schedule alone would pass"
+    monkeypatch.setattr("agent.daemon.service._DICE", Slowest())
+    return Service(settings, [tmp_path / "plimsoll.conf"], [], Notifier({}))
+
+
+def test_the_first_audit_is_planned_within_a_minute(
+    own: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_DICE", Slowest())
+    begun = time.time()
+    with own:
+        planned = own._jobs._scheduler.get_job(service.AUDIT).next_run_time.timestamp()
+        assert "findings   not audited yet" in output_of(tmp_path / "s", "status")
+    assert begun < planned <= begun + 60
+
+
+def test_the_service_runs_that_audit_without_a_request(
+    own: Service, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The delay alone is shortened."""
+    monkeypatch.setattr(service, "FIRST_AUDIT_S", (0.1, 0.1))
+    path = tmp_path / "s"
+    with own:
+        eventually("the first audit", lambda: ask(path, "GET", "/v1/status").body["audited"], 20)
+        assert "findings   none, audited " in output_of(path, "status")
+
+
+def test_a_reload_that_came_before_the_service_is_done_by_it(
+    own: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reloads: list[bool] = []
+
+    def reload(service: Service) -> None:
+        reloads.append(True)
+        service._stop = True
+
+    monkeypatch.setattr(Service, "_reload_settings", reload)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})  # as agent.cli.main does
+    signal.raise_signal(signal.SIGHUP)
+    with own as service_:
+        service_.serve()
+    assert reloads == [True]
+
+
+CARDS = ("0000:41:02", "0000:81:02")
+VFS = tuple(f"{card}.{number}" for card in CARDS for number in range(8))
+
+
+def test_a_claim_is_in_the_plan_file_until_it_is_released(
+    tmp_path: Path, placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    carved = tuple(CarvedUnit(vf, f"{vf[:8]}00.0", vf) for vf in VFS)
+    monkeypatch.setattr(FakeDriver, "carved_units", lambda self: carved)
+    world = opened(told(tmp_path, placement))
+    tmp_path.chmod(0o700)
+    try:
+        world.agent.write_needs()  # the guests are not known yet
+        assert read_plan_file(tmp_path) == ()
+        world.agent.reconcile("the start")
+        claimed = world.operations.claim(request(SRIOV_NET_VF=2))
+        assert world.carvings_requested, "the claim wakes what writes the file"
+        world.agent.write_needs()
+        needs = read_plan_file(tmp_path)
+        assert len(needs) == 2 and all(need.unit in carved for need in needs)
+        assert {need.holder for need in needs} == {f"instance {claimed.consumer}"}
+        world.operations.release(claimed.consumer)
+        world.agent.write_needs()
+        assert read_plan_file(tmp_path) == ()
+    finally:
+        world.close()
+
+
+GPUS = (Gpu("0000:83:00.0", "PGPU"), Gpu("0000:84:00.0", "PGPU"))
+
+
+def stumbling(sent: Sent, *, own: bool = True) -> Reply:
+    """500, of Placement's own or of a proxy."""
+    body = {"errors": [{"status": 500, "detail": "A NUL."}]}
+    return reply_of_answer(
+        sent.method, sent.path, 500, body, {"x-openstack-request-id": "req-1"} if own else {}
+    )
+
+
+@pytest.fixture
+def ready(placement: Placement, tmp_path: Path) -> Iterator[World]:
+    with closing(opened(told(tmp_path, placement))) as ready:
+        ready.driver.change(gpus=GPUS, nics=())
+        ready.agent.reconcile("the start")
+        assert ready.agent.condition.state is HostState.READY
+        yield ready
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["of a proxy", "of Placement"])
+def test_a_body_that_makes_placement_stumble_does_not_close_the_host(ready: World, *, own: bool) -> None:
+    ready.wire.answer = lambda sent: (
+        stumbling(sent, own=own) if sent.call.startswith("PUT /allocations") else None
+    )
+    with pytest.raises(PlacementUnavailable):
+        ready.operations.claim(request(VCPU=1))
+    assert ready.agent.condition.state is HostState.READY
+    ready.wire.answer = None
+    assert ready.operations.claim(request(VCPU=1)).state is ClaimState.CLAIMED
+    ready.agent.deliver()
+    claims = [claim for _, claim in ready.operations.instances() if claim]
+    assert [claim.state for claim in claims] == [ClaimState.CLAIMED]
+
+
+def test_the_host_closes_for_claims_when_a_probe_fails_too(ready: World) -> None:
+    ready.wire.answer = stumbling
+    with pytest.raises(PlacementUnavailable):
+        ready.operations.claim(request(VCPU=1))
+    assert ready.agent.condition.state is HostState.DEGRADED
+    ready.wire.answer = None
+    ready.retry()
+    assert ready.agent.condition.state is HostState.READY
+
+
+def test_a_text_with_a_nul_is_the_outcome_of_its_own_claim_alone(ready: World) -> None:
+    """PostgreSQL takes no NUL, so OpenStack Placement answers 500 there."""
+    asked = request(VCPU=1)
+    odd = type(asked)(asked.consumer, asked.groups, project_id="a\0b")
+    try:
+        ready.operations.claim(odd)
+    except PlimsollError:
+        assert ready.agent.condition.state is HostState.READY
+    assert ready.operations.claim(request(VCPU=1)).state is ClaimState.CLAIMED
+
+
+def card_of(ready: World, allocations: Any) -> str:
+    ((uuid, _),) = [(uuid, amounts) for uuid, amounts in allocations.items() if "PGPU" in amounts]
+    return str(uuid)
+
+
+def test_a_provider_that_an_admin_deleted_is_left_out_and_written_again(ready: World) -> None:
+    """The claim is tried elsewhere, then refused in the agent's words; no verification is waited for."""
+    first = ready.operations.claim(request(PGPU=1))
+    deleted = card_of(ready, first.allocations)
+    assert ready.operations.release(first.consumer)
+    ready.agent.reconcile("a release")
+    client = PlacementClient(ready.wire.inner)
+    assert client.delete_provider(deleted)
+    second = ready.operations.claim(request(PGPU=1))
+    assert card_of(ready, second.allocations) != deleted
+    with pytest.raises(DoesNotFit, match="PGPU"):
+        ready.operations.claim(request(PGPU=1))
+    ready.agent.reconcile("at once, as it was requested")
+    assert ready.agent.condition.state is HostState.READY
+    third = ready.operations.claim(request(PGPU=1))
+    assert card_of(ready, third.allocations) == deleted
+
+
+def test_a_claim_that_fits_only_on_a_deleted_provider_is_told_that(ready: World) -> None:
+    ready.operations.claim(request(PGPU=1))
+    second = ready.operations.claim(request(PGPU=1))
+    deleted = card_of(ready, second.allocations)
+    assert ready.operations.release(second.consumer)
+    ready.agent.reconcile("a release")
+    PlacementClient(ready.wire.inner).delete_provider(deleted)
+    asked_for = len(ready.retries)
+    with pytest.raises(
+        DoesNotFit, match=r"Another client deleted .* of this host in Placement: the agent writes"
+    ):
+        ready.operations.claim(request(PGPU=1))
+    assert len(ready.retries) > asked_for, "a pass is requested"
+    ready.agent.reconcile("that pass")
+    assert ready.operations.claim(request(PGPU=1)).state is ClaimState.CLAIMED

@@ -1,18 +1,41 @@
-"""A guest that starts gets a claim that covers its domain, with the devices that it names, or is refused."""
+"""A guest that starts gets a claim that covers its domain or is refused; when claims end; missed guests."""
+
+from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
+from kits.agent import World, opened, told
+from kits.api_client import serving
+from kits.cli_process import plimsoll
 from kits.gate import FAR, VGPU, GatedHost, claim_of, domain, guest, mdev, ours, pci, vf
+from kits.pci_tree import PciTree
+from kits.placements import Placement, usual_placement
+from kits.status import fetch, listening
+from kits.tracker import request
 
+from agent.carving.cpus import CpuHold
+from agent.carving.files import read_cpu_file
 from agent.claims.claim import ClaimState
+from agent.claims.parse_request import parse_claim
+from agent.clock import HostClock
+from agent.daemon.host_agent import AT_ONCE_S
+from agent.doctor.examine import NEW_DIRECTORY
 from agent.driver import Guest, GuestState, UsedUnit
-from agent.errors import PlacementUnavailable
+from agent.errors import ExitCode, PlacementUnavailable, Refused
+from agent.gate import gate, install
+from agent.gate.decision import CpuOrder, HookCall
+from agent.gate.effect import GatePaths
 from agent.placement.client import ConsumerAllocations
 from agent.placement.transport import Reply
+from agent.status.overview import HostState
+from drivers.fake import cell
 
 
 def test_a_claim_is_not_let_go_for_another_while_placement_is_away(
@@ -307,3 +330,434 @@ def test_a_guest_that_grew_starts_again_on_what_it_grew_to(host: GatedHost) -> N
     host.world.wire.cut = False
     host.allowed("prepare", "begin", domain(vm.uuid))
     assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
+
+
+UUID = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
+Open = Callable[..., World]
+
+
+@pytest.fixture
+def open_world(tmp_path: Path, placement: Placement) -> Iterator[Open]:
+    worlds: list[World] = []
+    paths = GatePaths(tmp_path / "hook", tmp_path / "gate.conf", tmp_path)
+    (tmp_path / "gate.conf").write_text(f"socket = {tmp_path / 's'}\n")
+
+    def open_it(*, gate: bool = True, more: str = "") -> World:
+        if gate:
+            paths.hook.write_text(install.hook_script())
+            paths.hook.chmod(0o755)
+        settings = told(tmp_path, placement, f"[api]\nsocket = {tmp_path / 's'}\n{more}")
+        worlds.append(opened(settings, gate_paths=paths))
+        return worlds[-1]
+
+    yield open_it
+    for world in worlds:
+        world.close()
+
+
+def web(state: GuestState = GuestState.RUNNING, **used: int) -> Guest:
+    return Guest(UUID, "web1", state, used or {"VCPU": 2, "MEMORY_MB": 1024})
+
+
+def claims(world: World) -> set[str]:
+    return {claim.consumer for _, claim in world.operations.instances() if claim}
+
+
+def test_it_is_claimed_at_the_next_pass_and_the_commands_show_it(open_world: Open, tmp_path: Path) -> None:
+    world = open_world()
+    world.driver.add_guest(web())
+    world.agent.reconcile("the start")
+    with serving(world.operations, tmp_path / "s"):
+        shown = plimsoll(tmp_path / "s", "instances").stdout
+        assert "web1" in shown and "claimed" in shown and "UNCLAIMED" not in shown
+        looked = plimsoll(tmp_path / "s", "look")
+        assert (looked.returncode, looked.stderr) == (ExitCode.DONE, "")
+        assert "grant" in plimsoll(tmp_path / "s", "history", "--consumer", "web1").stdout
+        assert "unclaimed" not in plimsoll(tmp_path / "s", "tree").stdout
+
+
+def test_also_one_that_starts_past_the_hook_while_the_agent_runs(open_world: Open) -> None:
+    world = open_world()
+    world.agent.reconcile("the start")
+    world.driver.add_guest(web())
+    world.agent.reconcile("an event")
+    assert claims(world) == {UUID}
+
+
+def test_one_that_does_not_fit_is_a_finding_and_is_claimed_once_it_fits(
+    open_world: Open, tmp_path: Path
+) -> None:
+    world = open_world()
+    world.driver.add_guest(web(VCPU=100_000))
+    world.agent.reconcile("the start")
+    assert claims(world) == set()
+    with serving(world.operations, tmp_path / "s"):
+        found = plimsoll(tmp_path / "s", "look")
+        assert found.returncode == ExitCode.DRIFT_FOUND
+        assert "unclaimed instance" in found.stdout and "does not fit" in found.stdout
+        assert "gate_refused" in plimsoll(tmp_path / "s", "history").stdout
+    world.driver.remove_guest(UUID)
+    world.driver.add_guest(web())
+    world.agent.reconcile("an event")
+    assert claims(world) == {UUID}
+
+
+@pytest.mark.parametrize(
+    ("gate", "more"), [(False, ""), (True, "[gate]\nclaim_missed = false\n")], ids=["no gate", "switched off"]
+)
+def test_nothing_is_claimed_where_that_is_not_wanted(open_world: Open, gate: bool, more: str) -> None:
+    world = open_world(gate=gate, more=more)
+    world.driver.add_guest(web())
+    world.agent.reconcile("the start")
+    assert claims(world) == set()
+
+
+def test_a_domain_that_is_shut_off_is_not_claimed(open_world: Open) -> None:
+    world = open_world()
+    world.driver.add_guest(web(GuestState.SHUTOFF))
+    world.agent.reconcile("the start")
+    assert claims(world) == set()
+
+
+def test_a_running_guest_whose_claim_was_released_by_force_is_left_alone(open_world: Open) -> None:
+    world = open_world()
+    world.driver.add_guest(web())
+    world.agent.reconcile("the start")
+    world.operations.release(UUID)
+    world.agent.reconcile("its interval")
+    assert claims(world) == set()
+
+
+def test_tree_top_and_page_draw_unclaimed_use_on_its_own(open_world: Open, tmp_path: Path) -> None:
+    world = open_world(gate=False)
+    world.agent.reconcile("the start")
+    world.driver.add_guest(web(VCPU=2, MEMORY_MB=131_072))
+    world.agent.reconcile("an event")
+    with serving(world.operations, tmp_path / "s"):
+        for command in (("tree",), ("top", "--once")):
+            shown = plimsoll(tmp_path / "s", *command).stdout
+            (memory,) = [line for line in shown.splitlines() if "MEMORY_MB  " in line and "/" in line]
+            assert "▒▒▒▒▒▒▒▒▒▒░░░░░░░░░░  " in memory and "(131072 unclaimed, total" in memory
+        with listening(world.operations.host_status) as url:
+            page = fetch(url + "/")[2].decode()
+        assert '<rect class="unclaimed" x="0.0" width="50.1"' in page and "131072 unclaimed" in page
+        assert '"MEMORY_MB": 131072' in plimsoll(tmp_path / "s", "tree", "-o", "json").stdout
+
+
+def test_a_guest_that_was_off_before_the_state_directory_was_there_is_claimed_when_asked(
+    open_world: Open, tmp_path: Path
+) -> None:
+    """One that is defined later, and is off, holds nothing: its start asks the gate."""
+    world = open_world()
+    world.driver.add_guest(web(GuestState.SHUTOFF))
+    world.agent.reconcile("the start")
+    world.driver.add_guest(Guest(UUID.replace("5b2c", "6b2c"), "web2", GuestState.SHUTOFF, {"VCPU": 1}))
+    world.agent.reconcile("another guest is defined")
+    reasons = world.operations.status().reasons
+    assert any(each.startswith(NEW_DIRECTORY) and "1 of the guests was here" in each for each in reasons)
+    assert not claims(world)
+    world.retries.clear()
+    with serving(world.operations, tmp_path / "s"):
+        world.retries.clear()
+        done = plimsoll(tmp_path / "s", "gate", "claim-running")
+        assert (done.returncode, done.stderr) == (ExitCode.DONE, "") and "web1" in done.stdout
+        assert world.retries == [AT_ONCE_S], "the pass that takes the reasons back"
+    assert claims(world) == {UUID}
+    assert world.retries, "a pass is requested at once, which has status say so"
+    world.agent.reconcile("its claim")
+    assert not any(each.startswith(NEW_DIRECTORY) for each in world.operations.status().reasons)
+
+
+def test_a_running_guest_is_claimed_beside_a_definition_that_names_its_device(open_world: Open) -> None:
+    """Several definitions may name one card, to run in turn; none of them is claimed in a new directory."""
+    world = open_world(gate=False)
+    card = next(each for each in world.driver.describe().providers if "PGPU" in each.units)
+    unit = UsedUnit("PGPU", card.units["PGPU"][0], card.device)
+    off = UUID.replace("5b2c", "6b2c")
+    world.driver.add_guest(Guest(UUID, "web1", GuestState.RUNNING, {"VCPU": 2, "PGPU": 1}, (unit,)))
+    world.driver.add_guest(Guest(off, "web2", GuestState.SHUTOFF, {"VCPU": 1, "PGPU": 1}, (unit,)))
+    world.agent.reconcile("the start")
+    verdicts = {each.uuid: verdict for each, verdict in world.operations.claim_running()}
+    assert claims(world) == {UUID}, verdicts
+    assert isinstance(refused := verdicts[off], Refused) and "belongs to web1" in refused.message
+
+
+def test_a_guest_that_starts_is_claimed_for_and_released_when_it_is_gone(host: GatedHost) -> None:
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
+    host.ends(vm, domain(vm.uuid))
+    assert host.held(vm.uuid) == {} and claim_of(host, vm.uuid) is None
+
+
+def test_a_defined_guest_keeps_its_claim_until_it_is_undefined(
+    host: GatedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    host.ends(vm, domain(vm.uuid), defined=True)
+    assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
+    host.starts(vm, domain(vm.uuid))
+    host.ends(vm, domain(vm.uuid), defined=True)
+    monkeypatch.setattr(gate, "GRACE_S", 0.0)
+    host.world.agent.reconcile("its interval")
+    assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
+    host.driver.remove_guest(vm.uuid)
+    host.world.agent.reconcile("undefined")
+    assert claim_of(host, vm.uuid) is None
+
+
+def test_who_did_not_come_is_released_after_a_while(host: GatedHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    uuid = str(uuid4())
+    host.allowed("prepare", "begin", domain(uuid))
+    host.world.agent.reconcile("its interval")
+    assert claim_of(host, uuid) is ClaimState.CLAIMED
+    monkeypatch.setattr(gate, "GRACE_S", 0.0)
+    host.world.agent.reconcile("its interval, later")
+    assert claim_of(host, uuid) is None
+
+
+def test_the_grace_period_is_by_the_clock_of_the_host(tmp_path: Path) -> None:
+    """Of the claim, of the guest that is expected and of the look: one clock has stamped all three."""
+    now = [1000.0]
+    world = opened(told(tmp_path, usual_placement(tmp_path)), clock=HostClock(lambda: now[0], lambda: now[0]))
+    try:
+        world.agent.reconcile("the start")
+        uuid = str(uuid4())
+        now[0] += 100
+        world.operations.gate(HookCall("prepare", "begin", domain(uuid)))
+        for waited_s, expected in ((gate.GRACE_S, True), (1.5, False)):
+            now[0] += waited_s
+            world.agent.reconcile("its interval")
+            assert (uuid in world.agent._tracker.claims()) is expected
+            assert world.agent._gate._expected.is_let_in(uuid) is expected
+    finally:
+        world.close()
+
+
+def test_once_placement_asks_to_be_left_alone_what_is_over_waits_for_the_next_look(
+    host: GatedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, uuids = host.world, [str(uuid4()) for _ in range(4)]
+    for uuid in uuids:
+        host.allowed("prepare", "begin", domain(uuid))
+    busy = Reply(503, None, {"retry-after": "120"})
+    world.wire.answer = lambda sent: None if sent.method == "GET" else busy
+    asked = world.wire.requests
+    monkeypatch.setattr(gate, "GRACE_S", 0.0)
+    for _ in range(3):
+        world.agent.reconcile("its interval")
+        world.agent.deliver()
+    writes = [sent for sent in world.wire.asked[asked:] if sent.method != "GET"]
+    assert len(writes) == 1 and world.agent.condition.state is HostState.DEGRADED
+    assert world.retries[-1] > 100
+    world.wire.answer = None
+    world.retry()
+    assert world.agent.condition.state is HostState.READY
+    assert [claim_of(host, uuid) for uuid in uuids] == [None] * 4
+    assert not any(host.held(uuid) for uuid in uuids)
+
+
+def test_who_came_after_a_look_had_begun_keeps_the_claim_that_let_it_in(host: GatedHost) -> None:
+    """A guest that nobody defined is destroyed, and created again by an old claim of its own."""
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    host.driver.remove_guest(vm.uuid)
+    at = time.time()
+    host.allowed("prepare", "begin", domain(vm.uuid))
+    host.world.agent._gate.settle((), at + gate.GRACE_S)
+    assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
+    host.world.agent._gate.settle((), time.time() + gate.GRACE_S + 1)
+    assert claim_of(host, vm.uuid) is None
+
+
+def test_held_is_never_followed_by_a_release(host: GatedHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guest starts on its old claim just as the agent has found that it is gone."""
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    host.driver.remove_guest(vm.uuid)
+    tracker = host.world.agent._tracker
+    release, outcomes = tracker.release, []
+
+    def release_late(consumer: str, **how: Any) -> bool:
+        host.allowed("prepare", "begin", domain(vm.uuid))
+        outcomes.append(claim_of(host, consumer))
+        return release(consumer, **how)
+
+    monkeypatch.setattr(tracker, "release", release_late)
+    host.world.agent._gate.settle((), time.time() + gate.GRACE_S + 1)
+    assert outcomes == [ClaimState.CLAIMED] and claim_of(host, vm.uuid) is ClaimState.CLAIMED
+    assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
+
+
+def test_a_guest_that_starts_while_its_claim_is_released_is_claimed_for(
+    host: GatedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The hook comes while the release is in flight: it waits, and the claim that it gets is not released."""
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    host.driver.remove_guest(vm.uuid)
+    start = threading.Thread(target=host.allowed, args=("prepare", "begin", domain(vm.uuid)))
+
+    def starts() -> None:
+        start.start()
+        time.sleep(0.3)
+
+    host.world.wire.once("PUT /allocations", starts)
+    host.world.agent._gate.settle((), time.time() + gate.GRACE_S + 1)
+    start.join()
+    assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
+    assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
+
+
+def test_the_end_of_a_guest_does_not_release_a_claim_that_was_made_since(
+    host: GatedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another pass has released the gate's claim, and an operator has claimed, before this pass does."""
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    tracker = host.world.agent._tracker
+    release = tracker.release
+
+    def late(consumer: str, **options: Any) -> bool:
+        monkeypatch.setattr(tracker, "release", release)
+        assert release(consumer)
+        tracker.claim(request(consumer, VCPU=1))
+        return release(consumer, **options)
+
+    monkeypatch.setattr(tracker, "release", late)
+    host.ends(vm, domain(vm.uuid))
+    assert host.held(vm.uuid) == {"node1": {"VCPU": 1}}
+    assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
+
+
+GPU, VF, SOUND = "0000:83:00.0", "0000:41:02.0", "0000:83:00.1"
+
+
+@pytest.fixture
+def tree(host: GatedHost, tmp_path: Path) -> PciTree:
+    tree = PciTree(tmp_path / "root")
+    tree.add(GPU, "nouveau", 1, class_="0x030000", reset_method="bus")
+    tree.add("0000:41:00.0", "igb", 2)
+    tree.add(VF, "igbvf", 3, pf="0000:41:00.0")
+    host.driver.change(root_path=str(tree.root))
+    return tree
+
+
+def managed(text: str) -> str:
+    return text.replace("type='pci'", "type='pci' managed='yes'").replace(
+        "type='hostdev'", "type='hostdev' managed='yes'"
+    )
+
+
+def test_a_guest_whose_devices_are_ready_starts(host: GatedHost, tree: PciTree) -> None:
+    uuid = str(uuid4())
+    host.allowed("prepare", "begin", domain(uuid, devices=managed(pci(GPU) + vf(VF))))
+    assert claim_of(host, uuid) is ClaimState.CLAIMED
+    tree.bind(GPU, "vfio-pci")
+    host.allowed("prepare", "begin", domain(str(uuid4())))
+
+
+def test_a_device_that_libvirt_may_not_bind_is_refused_with_the_remedy(
+    host: GatedHost, tree: PciTree
+) -> None:
+    uuid = str(uuid4())
+    reason = host.refused("prepare", "begin", domain(uuid, devices=pci(GPU)))
+    assert GPU in reason and "nouveau" in reason and "managed='yes'" in reason
+    assert claim_of(host, uuid) is None and host.held(uuid) == {}
+    tree.bind(GPU, "vfio-pci")
+    host.allowed("prepare", "begin", domain(uuid, devices=pci(GPU)))
+
+
+def test_a_group_that_is_not_viable_is_refused(host: GatedHost, tree: PciTree) -> None:
+    tree.add(SOUND, "snd_hda_intel", 1, class_="0x040300")
+    xml = domain(str(uuid4()), devices=managed(pci(GPU)))
+    reason = host.refused("prepare", "begin", xml)
+    assert "not viable" in reason and SOUND in reason
+    assert "not viable" in host.refused("migrate", "begin", xml)
+    tree.bind(SOUND, "vfio-pci")
+    host.allowed("prepare", "begin", xml)
+
+
+def test_the_hosts_own_display_is_refused(host: GatedHost, tree: PciTree) -> None:
+    (tree.devices / GPU / "boot_vga").write_text("1\n")
+    reason = host.refused("prepare", "begin", domain(str(uuid4()), devices=managed(pci(GPU))))
+    assert "display" in reason
+
+
+def test_another_guest_in_the_group_is_named(host: GatedHost, tree: PciTree) -> None:
+    """The other device is on no provider, so no claim guards it."""
+    tree.add(SOUND, "vfio-pci", 1, class_="0x040300")
+    other = replace(guest(str(uuid4())), units=(UsedUnit("PCI_DEVICE", SOUND, f"pci:{SOUND}"),))
+    host.driver.add_guest(other)
+    host.world.agent.reconcile("a guest that nobody asked about")
+    reason = host.refused("prepare", "begin", domain(str(uuid4()), devices=managed(pci(GPU))))
+    assert other.uuid in reason and SOUND in reason
+
+
+def test_a_driver_that_reads_no_devices_refuses_nothing(host: GatedHost) -> None:
+    host.allowed("prepare", "begin", domain(str(uuid4()), devices=pci(GPU)))
+
+
+OPTIONS = """[compute]
+cpu_shared_set = 0-3
+cpu_dedicated_set = 4-7
+cpu_power_management = true
+"""
+
+
+@pytest.fixture
+def world(tmp_path: Path, placement: Placement) -> Iterator[World]:
+    found = opened(told(tmp_path, placement, OPTIONS))
+    found.driver.change(cells=(cell(0, frozenset(range(8)), 16384),), disk_gb=100, guests=())
+    found.agent.reconcile("start")
+    yield found
+    found.close()
+
+
+def call(world: World, operation: str, uuid: str, *cpus: int) -> CpuOrder | None:
+    pins = "".join(f"<vcpupin vcpu='{vcpu}' cpuset='{cpu}'/>" for vcpu, cpu in enumerate(cpus))
+    xml = (
+        f"<domain type='kvm'><name>vm</name><uuid>{uuid}</uuid><memory unit='MiB'>512</memory>"
+        f"<vcpu>{len(cpus) or 1}</vcpu><cputune>{pins}</cputune></domain>"
+    )
+    where = "begin" if operation == "prepare" else "end"
+    return world.operations.gate(HookCall(operation, where, xml)).cpu_power
+
+
+def test_the_gate_has_the_cpus_of_a_guest_powered_up_and_down(world: World) -> None:
+    one, other = str(uuid4()), str(uuid4())
+    assert call(world, "prepare", one, 4, 5) == CpuOrder((4, 5), "online")
+    assert call(world, "prepare", other) is None, "it has shared CPUs"
+    assert call(world, "release", one, 4, 5) == CpuOrder((4, 5), "offline")
+
+
+def test_a_late_end_of_a_guest_leaves_the_cpus_up_that_another_has_claimed(world: World) -> None:
+    """The driver shows the other guest only once it runs; its CPUs are powered up already."""
+    one, other = str(uuid4()), str(uuid4())
+    assert call(world, "prepare", other, 4, 5) == CpuOrder((4, 5), "online")
+    assert call(world, "release", one, 5, 6) == CpuOrder((6,), "offline")
+
+
+def test_a_claim_asks_for_its_cpus_until_its_guest_runs(world: World, tmp_path: Path) -> None:
+    """What a process of root reads: it brings up what is awaited."""
+    world.agent.write_needs()
+    assert read_cpu_file(tmp_path) == {}
+    flavor = {"vcpus": 2, "memory_mb": 512, "extra_specs": {"hw:cpu_policy": "dedicated"}}
+    claimed = world.operations.claim(parse_claim({"consumer": (one := str(uuid4())), "flavor": flavor}))
+    assert world.carvings_requested, "the agent writes soon"
+    world.agent.write_needs()
+    cpus = frozenset(int(unit) for _, name, unit in claimed.exact if name == "PCPU")
+    assert len(cpus) == 2 and read_cpu_file(tmp_path) == {one: CpuHold(cpus, awaited=True)}
+    used = tuple(UsedUnit("PCPU", str(cpu), "node1") for cpu in sorted(cpus))
+    world.driver.change(guests=(Guest(one, "vm1", GuestState.RUNNING, {"PCPU": 2, "MEMORY_MB": 512}, used),))
+    world.agent.reconcile("the guest runs")
+    world.agent.write_needs()
+    assert read_cpu_file(tmp_path) == {one: CpuHold(cpus)}
+
+
+def test_a_reload_changes_how(world: World) -> None:
+    settings = world.agent.settings
+    host = replace(settings.driver.host_settings, cpu_power_management_strategy="governor")
+    world.agent.apply_settings(replace(settings, driver=replace(settings.driver, host_settings=host)), None)
+    assert call(world, "prepare", str(uuid4()), 6) == CpuOrder((6,), "performance")

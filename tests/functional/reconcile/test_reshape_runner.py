@@ -6,6 +6,7 @@ Whether Placement executed one that it did not answer, is read from what it hold
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,24 @@ from kits.examples import examples
 from kits.placements import Placement
 from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
 from kits.reshape_load import Load, loaded, reshaped
+from kits.stalling_disk import StallingDisk
 from kits.tracker import Crash, Death, fast_directory, request
 
+from agent.api.views import preview_view
+from agent.cli.output import Style
+from agent.cli.status import preview_lines
 from agent.driver import Description, MoveInstruction
-from agent.errors import DoesNotFit, PlacementConflict, PlacementFull, PlacementUnavailable, ReshapeRefused
+from agent.errors import (
+    ApplyError,
+    DoesNotFit,
+    PlacementConflict,
+    PlacementFull,
+    PlacementUnavailable,
+    ReshapeRefused,
+    StateError,
+    StateUnknown,
+    UsageError,
+)
 from agent.placement.client import ConsumerAllocations
 from agent.reconcile import reshape_runner
 from agent.reconcile.reshape_runner import fence_and_check, was_executed
@@ -564,3 +579,415 @@ def test_after_the_fence_a_late_request_is_rejected(used: World) -> None:
     }
     with pytest.raises(PlacementConflict):
         used.client.reshape(inventories)
+
+
+MOVES = (
+    MoveInstruction(HOST, {"VGPU": 4}, "gpu0", {}),
+    MoveInstruction(HOST, {"VGPU": 4}, "gpu1", {uuid_of("a"): {"VGPU": 1}}),
+)
+
+
+def done(world: World) -> str:
+    """A reshape with one consumer of a scheduler's and one of the agent's own; its receipt."""
+    world.see(*FLAT)
+    world.hold("a", node1={"VGPU": 1})
+    world.tracker.claim(request(uuid_of("own"), VGPU=2, VCPU=1))
+    assert world.see(*NESTED, moves=MOVES).pending is None
+    (receipt,) = world.journal.reshapes(done=True)
+    return receipt
+
+
+def test_an_undone_reshape_stays_undone_until_it_is_asked_for(world: World) -> None:
+    receipt = done(world)
+    late = world.hold("late", gpu0={"VGPU": 1})
+    (undone,) = world.ask(receipt)
+    assert undone.undoes == receipt
+    assert world.totals() == {HOST: {"VCPU": 64, "VGPU": 8}, "gpu0": {}, "gpu1": {}}
+    assert world.tree()[ROOT].inventories["VGPU"].reserved == 0
+    assert world.placed("a") == {HOST: {"VGPU": 1}}
+    assert world.placed(late) == {HOST: {"VGPU": 1}}, "who came later goes back, too"
+    world.check()
+    for _ in range(2):
+        report = world.see(*NESTED, moves=MOVES)
+        assert (report.operations, report.pending, report.error) == (0, None, None)
+        assert any(receipt in problem for problem in report.problems), "it is said"
+    world.restart()
+    assert world.again().operations == 0
+    world.tracker.claim(request(VGPU=2))
+    (again,) = world.ask()
+    assert again.undoes is None
+    assert world.placed("a") == {"gpu1": {"VGPU": 1}}
+    assert world.totals() == {HOST: {"VCPU": 64}, "gpu0": {"VGPU": 4}, "gpu1": {"VGPU": 4}}
+    world.check()
+    assert world.ask() == ()
+
+
+def test_a_host_that_counted_more_than_its_cards_have_is_as_it_was_when_that_is_undone(world: World) -> None:
+    """Seen on a hypervisor: 40 on the root, by whoever put them there, and cards that have 36."""
+    world.see(host(VGPU=11))
+    world.hold("a", node1={"VGPU": 1})
+    world.see(*NESTED, moves=MOVES)
+    (receipt,) = world.journal.reshapes(done=True)
+    world.ask(receipt)
+    assert world.totals() == {HOST: {"VCPU": 64, "VGPU": 11}, "gpu0": {}, "gpu1": {}}
+    assert world.placed("a") == {HOST: {"VGPU": 1}}
+    world.ask()
+    assert world.totals() == {HOST: {"VCPU": 64}, "gpu0": {"VGPU": 4}, "gpu1": {"VGPU": 4}}
+    assert world.placed("a") == {"gpu1": {"VGPU": 1}}
+
+
+def test_what_undid_a_reshape_is_undone_by_its_own_receipt(world: World) -> None:
+    receipt = done(world)
+    (undone,) = world.ask(receipt)
+    with pytest.raises(UsageError, match="already undone"):
+        world.ask(receipt)
+    (again,) = world.ask(undone.id)
+    assert world.placed("a") == {"gpu1": {"VGPU": 1}}
+    with pytest.raises(UsageError, match="has been done again since"):
+        world.ask(undone.id)
+    with pytest.raises(UsageError, match=f"The reshape {again.id} has moved what"):
+        world.ask(receipt)
+    with pytest.raises(UsageError, match="There is no receipt 'nonsense'"):
+        world.ask("nonsense")
+
+
+def test_providers_that_went_away_come_back_when_that_is_undone(world: World) -> None:
+    """Nested to flat, undone: the cards are made again, and each owner is back on its own."""
+    world.see(*NESTED)
+    world.hold("a", gpu1={"VGPU": 1})
+    world.hold("b", gpu0={"VGPU": 4})
+    before = world.placed("a"), world.placed("b"), world.totals()
+    world.see(*FLAT, moves=tuple(MoveInstruction(gpu, {"VGPU": 4}, HOST) for gpu in ("gpu0", "gpu1")))
+    assert set(world.totals()) == {HOST}
+    (receipt,) = world.journal.reshapes(done=True)
+    world.ask(receipt)
+    assert (world.placed("a"), world.placed("b"), world.totals()) == before
+    assert world.again().operations == 0
+    assert world.see(*FLAT).operations == 0, "also once the driver no longer mentions it"
+    with pytest.raises(ApplyError, match="says that it moved there"):
+        world.ask()
+    assert world.again().operations == 0, "nobody says any more where it went: it stays"
+    assert (world.placed("a"), world.placed("b"), world.totals()) == before
+
+
+def test_an_undo_that_is_refused_changes_nothing(world: World) -> None:
+    world.see(*FLAT)
+    world.hold("a", node1={"VGPU": 1})
+    more = (host(), provider("gpu0", VGPU=4), provider("gpu1", VGPU=4), provider("gpu2", VGPU=4))
+    world.see(*NESTED, moves=MOVES)
+    (receipt,) = world.journal.reshapes(done=True)
+    world.see(*more, moves=MOVES)
+    world.raw.put_inventories(  # an operator lowered what the root may give to one
+        ROOT, world.tree()[ROOT].generation or 0, dict(world.tree()[ROOT].inventories)
+    )
+    big = world.hold("big", gpu0={"VGPU": 4}, gpu1={"VGPU": 3}, gpu2={"VGPU": 4})
+    world.hold("z", node1={"VCPU": 1})
+    before = world.totals(), world.placed(big), world.placed("a")
+    world.tap.before = _full
+    with pytest.raises(ReshapeRefused):
+        world.ask(receipt)
+    world.tap.before = lambda _: None
+    assert (world.totals(), world.placed(big), world.placed("a")) == before
+    assert all(i.reserved == 0 for each in world.tree() for i in each.inventories.values())
+    assert world.journal.undone_reshapes() == ()
+    assert world.again().operations == 0
+
+
+def test_an_undo_for_which_there_is_no_room_any_more_is_refused_with_who_it_is(world: World) -> None:
+    """A card grew since, and is full: more is held now than was ever counted where it came from."""
+    receipt = done(world)
+    grown = (host(), provider("gpu0", VGPU=8), provider("gpu1", VGPU=4))
+    world.see(*grown, moves=MOVES)
+    big = world.hold("big", gpu0={"VGPU": 6})
+    before = world.totals(), world.placed(big), world.placed("a")
+    preview = world.reconciler.preview_reshape(receipt)
+    assert preview.refused is not None and preview.relocations == ()
+    with pytest.raises(ReshapeRefused, match=f"{big} holds 6 VGPU of gpu0.*free on node1: 5 VGPU"):
+        world.ask(receipt)
+    assert (world.totals(), world.placed(big), world.placed("a")) == before
+    assert world.journal.undone_reshapes() == () and len(world.journal.reshapes(done=True)) == 1
+    assert world.again().operations == 0
+    world.raw.delete_allocations(big)
+    (undone,) = world.ask(receipt)
+    assert undone.undoes == receipt and world.placed("a") == {HOST: {"VGPU": 1}}
+
+
+def _full(call: str) -> None:
+    from agent.errors import PlacementFull
+
+    if call == "POST /reshaper":
+        raise PlacementFull("it does not fit, as it was told", status=409)
+
+
+def test_a_preview_shows_all_and_writes_nothing(world: World) -> None:
+    """Scenario 92: each move with class, amount, consumer, from and to; the trees before and after."""
+    world.see(*FLAT)
+    world.hold("a", node1={"VGPU": 1})
+    world.driver.description = type(world.driver.description)(NESTED, MOVES)
+    before = world.everything(), world.journal.reshapes(done=False)
+    world.tap.calls.clear()
+    preview = world.reconciler.preview_reshape()
+    assert not any(call.startswith(("P", "D")) for call in world.tap.calls)
+    assert (world.everything(), world.journal.reshapes(done=False)) == before
+    assert preview.refused is None
+    (move,) = preview.relocations
+    gpu1 = preview.after.by_name("gpu1")
+    assert gpu1 is not None
+    assert (move.consumer, move.resource_class, move.amount) == (uuid_of("a"), "VGPU", 1)
+    assert (move.source, move.target) == (ROOT, gpu1.uuid)
+    assert preview.used_before[ROOT]["VGPU"] == 1 and preview.used_after[gpu1.uuid] == {"VGPU": 1}
+    world.again()
+    assert world.reconciler.preview_reshape().moves == ()
+    (receipt,) = world.journal.reshapes(done=True)
+    back = world.reconciler.preview_reshape(receipt)
+    assert [(each.source, each.target) for each in back.relocations] == [(gpu1.uuid, ROOT)]
+
+
+def test_while_placement_is_away_an_undo_stays_asked_for(world: World) -> None:
+    receipt = done(world)
+
+    def away(_: str) -> None:
+        raise PlacementUnavailable("placement is away, as it was told")
+
+    world.tap.before = away
+    with pytest.raises(PlacementUnavailable):
+        world.ask(receipt)
+    world.tap.before = lambda _: None
+    assert world.again().error is None
+    assert world.placed("a") == {HOST: {"VGPU": 1}}
+
+
+def test_death_at_every_boundary_of_an_undo(any_placement: Placement) -> None:
+    for number in range(1, 120):
+        with fast_directory() as directory, World(Path(directory), any_placement) as world:
+            receipt = done(world)
+            with world.taps(Death(number)):
+                try:
+                    world.ask(receipt)
+                    crashed = False
+                except Crash:
+                    crashed = True
+            if not crashed:
+                assert number > 20
+                return
+            world.restart()
+            report = world.again()
+            assert (report.error, report.pending) == (None, None)
+            world.check()
+            asked = receipt in world.journal.undone_reshapes()
+            assert world.placed("a") == ({HOST: {"VGPU": 1}} if asked else {"gpu1": {"VGPU": 1}})
+            assert sum(each.get("VGPU", 0) for each in world.totals().values()) == 8
+            assert len(world.journal.reshapes(done=True)) == (2 if asked else 1)
+    raise AssertionError("more boundaries than that")
+
+
+WAIT_S = 0.2
+WRITES_MAX = 20
+
+
+TO_CARDS = (
+    MoveInstruction(HOST, {"VGPU": 4}, "gpu0", {}),
+    MoveInstruction(HOST, {"VGPU": 4}, "gpu1", {uuid_of("a"): {"VGPU": 1}}),
+)
+
+
+def at_write(number: int, then: Callable[[], None]) -> Callable[[str], None]:
+    """For `World.journal.before`: calls `then` once, at the write with this number."""
+    left = [number]
+
+    def before(_: str) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            then()
+
+    return before
+
+
+def prepared(world: World) -> str:
+    """A claim on the flat host, beside a consumer of a scheduler's; the claim's consumer."""
+    world.see(*FLAT)
+    world.hold("a", node1={"VGPU": 1})
+    return world.tracker.claim(request(VCPU=1, VGPU=2)).claim.consumer
+
+
+def is_whole(world: World, claimed: str) -> None:
+    """Placement, the claims in memory, and the journal all have the reshape, once."""
+    world.check()
+    assert world.placed(claimed) == {HOST: {"VCPU": 1}, "gpu0": {"VGPU": 2}}
+    assert world.placed("a") == {"gpu1": {"VGPU": 1}}
+    assert len(world.journal.reshapes(done=True)) == 1 and not world.journal.reshapes(done=False)
+    assert world.journal.reserved_slots() == []
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["goes on", "starts again"])
+def test_each_write_that_the_disk_refuses_is_made_up_for(restarts: bool) -> None:
+    refused = 0
+    for number in range(1, WRITES_MAX):
+        with fast_directory() as directory, World(Path(directory)) as world:
+            claimed = prepared(world)
+            disk = StallingDisk(world.journal._file)
+            world.journal.before = at_write(number, disk.fail_next)
+            error = world.see(*NESTED, moves=TO_CARDS).error
+            world.journal.before = lambda _: None
+            assert world.tracker.claims() == world.journal.claims()
+            if error is not None:
+                assert isinstance(error, StateError) and not isinstance(error, StateUnknown)
+                refused += 1
+            if restarts:
+                world.restart()
+            if error is not None or restarts:
+                report = world.see(*NESTED, moves=TO_CARDS)
+                assert (report.error, report.pending) == (None, None)
+            is_whole(world, claimed)
+    assert refused >= 3, "the reservation, the intent, the end"
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["goes on", "starts again"])
+def test_after_each_write_that_stalls_the_agent_continues_with_what_is_on_disk(restarts: bool) -> None:
+    stalled = 0
+    for number in range(1, WRITES_MAX):
+        with fast_directory() as directory, World(Path(directory)) as world:
+            claimed = prepared(world)
+            disk = StallingDisk(world.journal._file)
+            world.journal.wait_s = WAIT_S
+            world.journal.before = at_write(number, disk.stall)
+            error = world.see(*NESTED, moves=TO_CARDS).error
+            world.journal.before = lambda _: None
+            if error is not None:
+                assert isinstance(error, StateUnknown)
+                with pytest.raises(StateUnknown):
+                    world.tracker.read_back()
+                stalled += 1
+            disk.go_on()
+            world.journal.wait_s = 30
+            world.journal.history()  # behind the stalled write
+            if restarts:
+                world.restart()
+            world.tracker.read_back()
+            assert world.tracker.claims() == world.journal.claims()
+            report = world.see(*NESTED, moves=TO_CARDS)
+            assert (report.error, report.pending) == (None, None)
+            is_whole(world, claimed)
+    assert stalled >= 3, "the reservation, the intent, the end"
+
+
+ONE_LEFT = (host(), provider("gpu0", VGPU=4))
+LEFT_NESTED = (*ONE_LEFT, provider("gpu1", VGPU=4))
+
+
+def to_gpu(number: int, **owners: int) -> MoveInstruction:
+    return MoveInstruction(
+        HOST, {"VGPU": 4}, f"gpu{number}", {uuid_of(w): {"VGPU": n} for w, n in owners.items()}
+    )
+
+
+def gone(**owners: int) -> MoveInstruction:
+    """These use units of which no device is there."""
+    shares = {uuid_of(who): {"VGPU": amount} for who, amount in owners.items()}
+    return MoveInstruction(HOST, {"VGPU": sum(owners.values())}, HOST, shares)
+
+
+def test_a_unit_whose_device_is_gone_is_told_and_parked_and_the_rest_moves(world: World) -> None:
+    """Scenario 88: reported and parked, the rest moved; it follows when its device is back."""
+    world.see(*FLAT)
+    for who, amount in (("a", 2), ("b", 1), ("untold", 1)):
+        world.hold(who, node1={"VGPU": amount, "VCPU": 1})
+    moves = (to_gpu(0, a=2), gone(b=1))
+    for _ in range(2):
+        report = world.see(*ONE_LEFT, moves=moves)
+        assert (report.error, report.pending) == (None, None)
+        (problem,) = report.problems
+        assert uuid_of("b") in problem and "1 VGPU of node1 whose device is not there" in problem
+        assert world.placed("a") == {HOST: {"VCPU": 1}, "gpu0": {"VGPU": 2}}
+        assert world.placed("b") == {HOST: {"VCPU": 1, "VGPU": 1}}
+        assert world.placed("untold") == {HOST: {"VCPU": 1}, "gpu0": {"VGPU": 1}}
+        assert world.totals() == {HOST: {"VCPU": 64, "VGPU": 1}, "gpu0": {"VGPU": 4}}
+    assert len(world.journal.reshapes(done=True)) == 1
+    assert world.again().operations == 0
+    world.tracker.claim(request(VGPU=1))
+    with pytest.raises(DoesNotFit):
+        world.tracker.claim(request(VGPU=1))
+    report = world.see(*LEFT_NESTED, moves=(to_gpu(0, a=2), to_gpu(1, b=1)))
+    assert (report.error, report.pending, report.problems) == (None, None, ())
+    assert world.placed("b") == {HOST: {"VCPU": 1}, "gpu1": {"VGPU": 1}}
+    assert world.totals() == {HOST: {"VCPU": 64}, "gpu0": {"VGPU": 4}, "gpu1": {"VGPU": 4}}
+    world.check()
+
+
+def test_what_was_parked_goes_with_its_consumer(world: World) -> None:
+    world.see(*FLAT)
+    world.hold("a", node1={"VGPU": 2})
+    world.hold("b", node1={"VGPU": 1})
+    moves = (to_gpu(0, a=2), gone(a=0, b=1))
+    world.see(*ONE_LEFT, moves=moves)
+    world.raw.delete_allocations(uuid_of("b"))
+    report = world.see(*ONE_LEFT, moves=(to_gpu(0, a=2),))
+    assert (report.error, report.problems) == (None, ())
+    assert world.totals() == {HOST: {"VCPU": 64}, "gpu0": {"VGPU": 4}}
+
+
+def test_a_unit_that_a_card_there_must_be_good_for_is_placed_as_any_that_nobody_tells_of(
+    world: World,
+) -> None:
+    """Eight were counted, and eight are on the cards: to park one as well would offer it twice."""
+    world.see(*FLAT)
+    world.hold("b", node1={"VGPU": 1})
+    report = world.see(*LEFT_NESTED, moves=(to_gpu(0), to_gpu(1), gone(b=1)))
+    assert (report.error, report.pending, report.problems) == (None, None, ())
+    assert world.placed("b") == {"gpu0": {"VGPU": 1}}
+
+
+def test_what_is_parked_does_not_stop_a_refusal_of_the_rest(world: World) -> None:
+    """Scenario 89 beside 88: what cannot be placed is named and stops the whole, nothing half."""
+    world.see(*FLAT)
+    world.hold("a", node1={"VGPU": 5})
+    world.hold("b", node1={"VGPU": 1})
+    before = world.placed("a"), world.placed("b")
+    report = world.see(*ONE_LEFT, moves=(to_gpu(0, a=5), gone(b=1)))
+    assert report.pending is not None and "gpu0 would hold 5 VGPU" in report.pending.message
+    assert (world.placed("a"), world.placed("b")) == before
+    assert world.totals() == {HOST: {"VCPU": 64, "VGPU": 8}, "gpu0": {}}
+    assert world.tree()[ROOT].inventories["VGPU"].capacity <= 6
+
+
+def test_what_travels_together_is_parked_together_and_an_undo_finds_it(world: World) -> None:
+    """A virtual function that is gone keeps its bandwidth."""
+    nic = {"SRIOV_NET_VF": 4, "NET_BW_EGR_KILOBIT_PER_SEC": 1000}
+    both = {name: 2 * total for name, total in nic.items()}
+    world.see(host(**both))
+    for who in ("a", "b"):
+        world.hold(who, node1={"SRIOV_NET_VF": 1, "NET_BW_EGR_KILOBIT_PER_SEC": 300})
+    vf = {"SRIOV_NET_VF": 1}
+    moves = (
+        MoveInstruction(HOST, nic, "nic0", {uuid_of("a"): vf}),
+        MoveInstruction(HOST, vf, HOST, {uuid_of("b"): vf}),
+    )
+    report = world.see(host(), provider("nic0", **nic), moves=moves)
+    assert (report.error, report.pending) == (None, None)
+    held = {"SRIOV_NET_VF": 1, "NET_BW_EGR_KILOBIT_PER_SEC": 300}
+    assert world.placed("a") == {"nic0": held} and world.placed("b") == {HOST: held}
+    assert world.totals() == {HOST: {"VCPU": 64, **held}, "nic0": nic}
+    (receipt,) = world.journal.reshapes(done=True)
+    world.ask(receipt)
+    assert world.placed("a") == world.placed("b") == {HOST: held}
+    assert world.totals()[HOST] == {"VCPU": 64, **both}
+    world.ask()
+    assert world.placed("a") == {"nic0": held} and world.placed("b") == {HOST: held}
+
+
+def test_a_preview_shows_what_is_parked(world: World) -> None:
+    world.see(*FLAT)
+    world.hold("a", node1={"VGPU": 1})
+    world.hold("b", node1={"VGPU": 1})
+    world.driver.description = type(world.driver.description)(ONE_LEFT, (to_gpu(0, a=1), gone(b=1)))
+    preview = world.reconciler.preview_reshape()
+    assert preview.refused is None
+    (sentence,) = preview.parked
+    assert uuid_of("b") in sentence and "parked, and no other consumer gets it" in sentence
+    lines = list(preview_lines(preview_view(preview), Style()))
+    assert lines[lines.index("parked:") + 1] == sentence
+    assert [each.consumer for each in preview.relocations] == [uuid_of("a")]
+    assert preview.after[ROOT].inventories["VGPU"].total == preview.used_after[ROOT]["VGPU"] == 1
+    world.again()
+    done = world.reconciler.preview_reshape()
+    assert (done.moves, done.parked) == ((), (sentence,)), "done, it is told still"

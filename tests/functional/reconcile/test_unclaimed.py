@@ -1,18 +1,22 @@
-"""Guests that use what nobody claimed: no scheduler is offered it, and status names them."""
+"""What is claimed or used is on offer to no scheduler, whoever uses it and whatever others write."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from kits.placements import Placement
 from kits.reshape import ROOT, World
 
-from agent.claims.claim import ClaimState, ClaimStep
+from agent.claims.claim import Claim, ClaimState, ClaimStep
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import DescribedInventory, DescribedProvider, Guest, GuestState, UsedUnit
 from agent.errors import DoesNotFit, PlacementFull
-from agent.placement.client import ConsumerAllocations
+from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.shapes import Allocations
 from agent.tracker.claim_attempt import replace_claim
 from agent.tree import Inventory, Provider
 
@@ -374,3 +378,294 @@ def test_a_guest_that_came_back_after_an_evacuation_is_not_said_to_have_lost_its
     world.driver.domains = ()
     world.again()
     assert offered(world, MEMORY) == 32256
+
+
+CARD_HOST = DescribedProvider("node1", None, {"VCPU": DescribedInventory(16)})
+
+
+def left(*units: str) -> DescribedProvider:
+    return replace(NIC, inventories={VF: DescribedInventory(len(units))}, units={VF: units})
+
+
+def vfs_claimed(world: World, amount: int) -> Claim:
+    return world.tracker.claim(ClaimRequest(str(uuid4()), (RequestGroup("", {VF: amount}),))).claim
+
+
+def vfs_offered(world: World) -> int:
+    """What a scheduler can still be given, by Placement alone."""
+    uuid = world.uuid("nic0")
+    return int(world.tree()[uuid].inventories[VF].capacity) - world.raw.provider_usages(uuid)[VF]
+
+
+def test_two_of_four_vanish_while_claimed_and_the_two_that_are_there_can_be_given(world: World) -> None:
+    world.see(CARD_HOST, NIC)
+    claimed = vfs_claimed(world, 2)
+    gone = claimed.units[world.uuid("nic0")][VF]
+    there = tuple(unit for unit in VFS if unit not in gone)
+    (problem,) = world.see(CARD_HOST, left(*there)).problems
+    assert claimed.consumer in problem and "nic0" in problem
+    assert all(unit in problem for unit in gone) and not any(unit in problem for unit in there)
+    assert vfs_offered(world) == 2
+    assert sorted(vfs_claimed(world, 2).units[world.uuid("nic0")][VF]) == sorted(there)
+    with pytest.raises(DoesNotFit):
+        vfs_claimed(world, 1)
+    world.check()
+
+
+def test_what_is_gone_is_counted_for_its_holder_alone(world: World) -> None:
+    """Once its holder has released it, the agent offers it to no consumer, and the sentence ends."""
+    world.see(CARD_HOST, NIC)
+    first, second = vfs_claimed(world, 1), vfs_claimed(world, 1)
+    there = [unit for unit in VFS if unit not in first.units[world.uuid("nic0")][VF]]
+    world.see(CARD_HOST, left(*there))
+    assert (world.totals()["nic0"], vfs_offered(world)) == ({VF: 4}, 2)
+    assert world.tracker.release(first.consumer)
+    assert world.reconciler.needs_pass
+    assert world.reconciler.reconcile("a release").problems == ()
+    assert (world.totals()["nic0"], vfs_offered(world)) == ({VF: 3}, 2)
+    assert not world.reconciler.needs_pass
+    assert world.tracker.release(second.consumer)
+    assert not world.reconciler.needs_pass, "what it had is there"
+
+
+def test_what_comes_back_is_its_holders(world: World) -> None:
+    world.see(CARD_HOST, NIC)
+    claimed = vfs_claimed(world, 2)
+    there = [unit for unit in VFS if unit not in claimed.units[world.uuid("nic0")][VF]]
+    world.see(CARD_HOST, left(*there))
+    assert world.see(CARD_HOST, NIC).problems == ()
+    assert (world.totals()["nic0"], vfs_offered(world)) == ({VF: 4}, 2)
+    assert world.tracker.claim_of(claimed.consumer) == claimed
+
+
+CPU_RATIO = 4.0
+OFFERING_HOST = DescribedProvider(
+    "node1",
+    None,
+    {
+        "VCPU": DescribedInventory(16, initial_allocation_ratio=CPU_RATIO),
+        "MEMORY_MB": DescribedInventory(32768, reserved=512),
+    },
+)
+CARDS = tuple(
+    DescribedProvider(
+        f"gpu{n}",
+        "node1",
+        {"PGPU": DescribedInventory(1)},
+        device=f"pci:gpu{n}",
+        units={"PGPU": (f"0000:8{n}:00.0",)},
+    )
+    for n in range(3)
+)
+CAPACITY = {
+    ("node1", "VCPU"): 64,
+    ("node1", "MEMORY_MB"): 32256,
+    **{(f"gpu{n}", "PGPU"): 1 for n in range(3)},
+}
+ELSEWHERE = str(uuid4())
+
+
+@pytest.fixture
+def offering(placement: Placement, tmp_path: Path) -> Iterator[World]:
+    with World(tmp_path, placement) as offering:
+        offering.see(OFFERING_HOST, *CARDS)
+        offering.raw.create_provider(Provider(ELSEWHERE, "node2", None))
+        offering.raw.put_inventories(
+            ELSEWHERE, 0, {"VCPU": Inventory(64), "MEMORY_MB": Inventory(64000), "PGPU": Inventory(4)}
+        )
+        yield offering
+
+
+def claimed(offering: World, **resources: int) -> Claim:
+    return offering.tracker.claim(ClaimRequest(str(uuid4()), (RequestGroup("", resources),))).claim
+
+
+Slots = dict[tuple[str, str], int]
+"""{(provider uuid, class): amount}"""
+
+
+def capacity(offering: World) -> Slots:
+    return {(offering.uuid(on), name): amount for (on, name), amount in CAPACITY.items()}
+
+
+def offered_slots(offering: World, slots: Iterable[tuple[str, str]]) -> Slots:
+    """What a scheduler can still be given, by Placement alone."""
+    found = {}
+    for uuid in dict.fromkeys(uuid for uuid, _ in slots):
+        _, inventories = offering.raw.provider_inventories(uuid)
+        used = offering.raw.provider_usages(uuid)
+        found |= {(uuid, name): max(0, each.capacity - used[name]) for name, each in inventories.items()}
+    return found
+
+
+def free(offering: World, slots: Slots, *claims: Claim) -> Slots:
+    """The capacity without what these claims or Placement has for each consumer."""
+    left = dict(slots)
+    for each in claims:
+        held = offering.raw.allocations_of(each.consumer).allocations
+        for uuid, name in slots:
+            left[uuid, name] -= max(
+                held.get(uuid, {}).get(name, 0), each.allocations.get(uuid, {}).get(name, 0)
+            )
+    return left
+
+
+def rewrite(offering: World, has: Claim, allocations: Allocations) -> None:
+    offering.raw.write_allocations(
+        replace(offering.raw.allocations_of(has.consumer), allocations=allocations)
+    )
+
+
+def card_of(has: Claim) -> str:
+    return next(uuid for uuid in has.allocations if uuid != ROOT)
+
+
+def lowers_memory(offering: World, has: Claim) -> None:
+    rewrite(offering, has, {**has.allocations, ROOT: {"VCPU": 3, "MEMORY_MB": 1000}})
+
+
+def drops_the_card(offering: World, has: Claim) -> None:
+    rewrite(offering, has, {ROOT: has.allocations[ROOT]})
+
+
+def drops_the_root(offering: World, has: Claim) -> None:
+    rewrite(offering, has, {card_of(has): {"PGPU": 1}})
+
+
+def takes_another_card(offering: World, has: Claim) -> None:
+    other = next(
+        offering.uuid(f"gpu{n}") for n in (2, 1, 0) if offering.uuid(f"gpu{n}") not in has.allocations
+    )
+    rewrite(offering, has, {ROOT: has.allocations[ROOT], other: {"PGPU": 1}})
+
+
+def deletes(offering: World, has: Claim) -> None:
+    offering.raw.delete_allocations(has.consumer)
+
+
+def empties(offering: World, has: Claim) -> None:
+    rewrite(offering, has, {})
+
+
+def moves_it_away(offering: World, has: Claim) -> None:
+    rewrite(offering, has, {ELSEWHERE: {"VCPU": 8, "MEMORY_MB": 30000, "PGPU": 1}})
+
+
+def writes_it_anew_without_the_card(offering: World, has: Claim) -> None:
+    deletes(offering, has)
+    offering.raw.write_allocations(ConsumerAllocations(has.consumer, {ROOT: has.allocations[ROOT]}))
+
+
+WAYS = (
+    deletes,
+    empties,
+    lowers_memory,
+    drops_the_card,
+    drops_the_root,
+    takes_another_card,
+    writes_it_anew_without_the_card,
+    moves_it_away,
+)
+
+
+def check(offering: World, slots: Slots, *claims: Claim) -> None:
+    """All that is free is offered, but for the rounding of an overcommitted class, and nothing else is."""
+    offers = offered_slots(offering, slots)
+    for slot, left in free(offering, slots, *claims).items():
+        ratio = CPU_RATIO if slot[1] == "VCPU" else 1
+        assert left - ratio < offers[slot] <= left, slot
+
+
+def test_a_verification_has_the_rest_of_a_claim_reserved(offering: World) -> None:
+    """Whatever another client did: a DELETE raises no generation, and some PUTs not that of the card."""
+    slots, beside = capacity(offering), claimed(offering, VCPU=1, MEMORY_MB=64, PGPU=1)
+    for takes in WAYS:
+        has = claimed(offering, VCPU=8, MEMORY_MB=20000, PGPU=1)
+        (unit,) = has.units[card_of(has)]["PGPU"]
+        used = {"VCPU": 8, "MEMORY_MB": 20000, "PGPU": 1}
+        runs = Guest(has.consumer, "web1", GuestState.RUNNING, used, (UsedUnit("PGPU", unit, "pci:"),))
+        offering.driver.domains = (runs,)
+        offering.again()
+        takes(offering, has)
+        assert offering.again().error is None
+        check(offering, slots, has, beside)
+        offering.raw.delete_allocations(has.consumer)
+        offering.driver.domains = ()
+        offering.tracker.release(has.consumer)
+        offering.again()
+        assert offered_slots(offering, slots) == free(offering, slots, beside)
+
+
+CELLS = tuple(
+    DescribedProvider(
+        f"cell{n}",
+        "node1",
+        {"VCPU": DescribedInventory(16), "MEMORY_MB": DescribedInventory(16384)},
+        device=f"numa:{n}",
+    )
+    for n in range(2)
+)
+
+
+@pytest.mark.parametrize("typed", [True, False], ids=["MIGRATION", "no types"])
+@pytest.mark.parametrize("claimed", [False, True], ids=["unclaimed", "claimed"])
+def test_the_place_of_a_guest_that_a_control_plane_moves_is_held_once(
+    offering: World, typed: bool, claimed: bool
+) -> None:
+    """Of two cells, where nothing but the migration's allocation says in which the guest is.
+
+    With it nothing is reserved a second time, in either cell; without it, all that the guest uses.
+    """
+    offering.see(DescribedProvider("node1", None, {}), *CELLS, *CARDS)
+    client = offering.raw if typed else PlacementClient(offering.tap.inner, microversion="1.36")
+    slots = [(offering.uuid(cell), name) for cell in ("cell0", "cell1") for name in ("VCPU", "MEMORY_MB")]
+    place = {offering.uuid("cell1"): {"VCPU": 2, "MEMORY_MB": 4096}, offering.uuid("gpu0"): {"PGPU": 1}}
+    used = {"VCPU": 2, "MEMORY_MB": 4096, "PGPU": 1}
+    consumer, migration = str(uuid4()), str(uuid4())
+    client.write_allocations(ConsumerAllocations(consumer, place))
+    if claimed:
+        assert offering.tracker.claim(ClaimRequest(consumer, (RequestGroup("", used),))).claim.adopted
+    offering.driver.domains = (
+        Guest(consumer, "web1", GuestState.RUNNING, used, (UsedUnit("PGPU", "0000:80:00.0", "pci:"),)),
+    )
+    assert offering.again().problems == ()
+    base = offered_slots(offering, [*slots, (offering.uuid("gpu0"), "PGPU")])
+    held = client.allocations_of(consumer)
+    client.write_allocations(
+        ConsumerAllocations(migration, place, consumer_type="MIGRATION"),
+        replace(held, allocations={ELSEWHERE: used}),
+    )
+    for _ in range(2):
+        offering.again()
+        assert offered_slots(offering, base) == base
+    offering.raw.delete_allocations(migration)
+    offering.again()
+    after = offered_slots(offering, base)
+    for name in ("VCPU", "MEMORY_MB"):
+        assert sum(after[slot] for slot in slots if slot[1] == name) == sum(
+            base[slot] for slot in slots if slot[1] == name
+        )
+    assert after[offering.uuid("gpu0"), "PGPU"] == 0
+
+
+@pytest.mark.parametrize("runs", [True, False], ids=["running", "no guest"])
+def test_a_part_of_a_claim_that_a_migration_does_not_hold_is_reserved(offering: World, runs: bool) -> None:
+    """Another client takes the card out of the allocation; then a control plane moves what is left."""
+    slots, has = capacity(offering), claimed(offering, VCPU=1, MEMORY_MB=1000, PGPU=1)
+    used = {"VCPU": 1, "MEMORY_MB": 1000, "PGPU": 1}
+    (unit,) = has.units[card_of(has)]["PGPU"]
+    guest = Guest(has.consumer, "web1", GuestState.RUNNING, used, (UsedUnit("PGPU", unit, "pci:"),))
+    offering.driver.domains = (guest,) if runs else ()
+    drops_the_card(offering, has)
+    offering.again()
+    check(offering, slots, has)
+    held = offering.raw.allocations_of(has.consumer)
+    offering.raw.write_allocations(
+        ConsumerAllocations(str(uuid4()), held.allocations, consumer_type="MIGRATION"),
+        replace(held, allocations={ELSEWHERE: used}),
+    )
+    for _ in range(2):
+        offering.again()
+        offers = offered_slots(offering, slots)
+        assert offers[card_of(has), "PGPU"] == 0
+        assert offers[ROOT, "MEMORY_MB"] == slots[ROOT, "MEMORY_MB"] - 1000

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
 from kits.late_writes import ANY_ANSWER, LateWrites, late_writes
-from kits.tracker import HOST, Kit, guest, request, uuid_of
+from kits.middlebox import Middlebox
+from kits.moves import INSTANCE, MIGRATION, POOL, SMALL, World, asks
+from kits.placements import OpenStack
+from kits.tracker import HOST, Kit, checked_kit, guest, request, uuid_of
 
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.doubt import BAR_GENERATION_MAX, BARRED, DoubtState
@@ -553,7 +558,6 @@ def test_another_operation_of_the_consumer_ends_the_doubt_first(kit: Kit) -> Non
 
 
 HOST_UUID = uuid_of("host")
-MIGRATION = "c0ffee00-0000-4000-8000-0000000000c2"
 
 
 def moved(kit: Kit) -> MoveState:
@@ -663,3 +667,91 @@ def test_a_late_confirm_takes_nothing_of_a_later_move_with_the_same_uuid(kit: Ki
     assert kit.placed(MIGRATION) == {"host": {"VCPU": 1}}
     assert kit.placed(asked.consumer) == {"host": {"VCPU": 2}}
     assert kit.tracker.claims()[asked.consumer].state is ClaimState.CLAIMED
+
+
+NOTHING_HELD = {"allocations": {}}
+CONFLICT_BODY = {"errors": [{"status": 409, "code": "placement.concurrent_update", "detail": "It changed."}]}
+MADE_UP = pytest.mark.parametrize(
+    ("status", "body"),
+    [(200, NOTHING_HELD), (204, None), (404, {"errors": []}), (409, CONFLICT_BODY)],
+    ids=["nothing is held", "204", "404", "409"],
+)
+
+
+@pytest.fixture
+def middlebox(openstack: OpenStack) -> Iterator[Middlebox]:
+    openstack.empty()
+    with closing(Middlebox(openstack.port)) as box:
+        yield box
+
+
+@pytest.fixture
+def cut_kit(tmp_path: Path, middlebox: Middlebox) -> Iterator[Kit]:
+    with checked_kit(tmp_path, middlebox.placement) as cut_kit:
+        yield cut_kit
+
+
+@pytest.fixture
+def cut_world(tmp_path: Path, middlebox: Middlebox) -> Iterator[World]:
+    with World(tmp_path, middlebox.placement) as cut_world:
+        yield cut_world
+
+
+@MADE_UP
+def test_a_release_forgets_no_claim_that_placement_holds(
+    cut_kit: Kit, middlebox: Middlebox, status: int, body: Any
+) -> None:
+    asked = request(VCPU=1, SRIOV_NET_VF=1)
+    cut_kit.tracker.claim(asked)
+    held = cut_kit.placed_all()
+    with middlebox.answering(f"GET /allocations/{asked.consumer}", status, body):
+        cut_kit.tracker.release(asked.consumer)
+    assert middlebox.asked, "the release reads what the consumer holds"
+    assert cut_kit.placed_all() == held
+    assert cut_kit.tracker.claims()[asked.consumer].state is ClaimState.RELEASING
+    assert cut_kit.tracker.pending == 1
+    assert cut_kit.tracker.deliver() == 1
+    assert (cut_kit.placed_all(), dict(cut_kit.tracker.claims()), cut_kit.tracker.pending) == (
+        {},
+        {},
+        0,
+    )
+
+
+@MADE_UP
+@pytest.mark.parametrize("consumer", [INSTANCE, MIGRATION], ids=["instance", "migration"])
+def test_a_revert_leaves_the_instance_at_the_source(
+    cut_world: World, middlebox: Middlebox, consumer: str, status: int, body: Any
+) -> None:
+    before = cut_world.a.tracker.claim(asks(**SMALL)).claim
+    held = cut_world.placed_all()
+    cut_world.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    cut_world.settle()
+    begun = cut_world.placed_all()
+    with middlebox.answering(f"GET /allocations/{consumer}", status, body):
+        cut_world.b.tracker.revert_move(MIGRATION)
+    assert middlebox.asked, "the revert reads what both hold"
+    assert cut_world.placed_all() == begun
+    cut_world.settle()
+    assert cut_world.b.moving() is MoveState.REVERTED
+    assert cut_world.placed_all() == held
+    assert cut_world.a.tracker.claim_of(INSTANCE) == before
+    assert cut_world.b.tracker.claims() == {}
+    cut_world.check_settled()
+
+
+@MADE_UP
+def test_a_verification_takes_no_claim_for_gone(
+    cut_world: World, middlebox: Middlebox, status: int, body: Any
+) -> None:
+    """The source of a move looks for what became of it: nothing, as far as it knows."""
+    cut_world.a.tracker.claim(asks(**SMALL))
+    cut_world.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    cut_world.settle()
+    begun, move = cut_world.placed_all(), cut_world.a.move()
+    with middlebox.answering("GET /allocations/", status, body), pytest.raises(PlacementUnavailable):
+        cut_world.a.tracker.follow_moves()
+    assert cut_world.placed_all() == begun and cut_world.a.move() == move
+    assert POOL.uuid in cut_world.raw.allocations_of(INSTANCE).allocations
+    cut_world.settle()
+    assert cut_world.a.move() == move

@@ -1,4 +1,4 @@
-"""Resource classes of the libvirt driver through claims, guests, moves and reshapes, on a whole host."""
+"""Resource classes and recorded devices of the libvirt driver through claims, guests, moves and reshapes."""
 
 from __future__ import annotations
 
@@ -8,17 +8,24 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from kits.libvirt_model import FACTS, hostdev
 from kits.libvirt_node import domain
 from kits.placements import Placement
-from kits.recorded import Stage
+from kits.recorded import A100, M60, NIC0, ON_A100, ON_M60, A, B, Stage, devices
+from kits.recorded_cards import NIC0 as ADDRESS
 from kits.reshape import HOST, World
 from kits.tracker import request
 
 from agent.claims.parse_request import parse_claim
 from agent.claims.request import ClaimRequest
-from agent.errors import DoesNotFit
+from agent.errors import DoesNotFit, DriverDataError
 from agent.moves.states import MoveKind
+from drivers.host.sysfs import PmemNamespace
 from drivers.libvirt.describe.bandwidth import parse_ovs
+from drivers.libvirt.describe.cards import MdevSpec, parse_device_specs
+from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
+from drivers.libvirt.describe.history import lost_mdevs
+from drivers.libvirt.describe.memory import parse_pmem_namespaces
 from drivers.libvirt.xml import DomainCapabilities
 
 # Bandwidth of bridges and packet rates of a switch, and the disk of cached images, on a whole host
@@ -269,3 +276,245 @@ def test_memory_in_files_is_the_hosts_memory(stage: Stage) -> None:
     stage.show(file_backed_mb=0)
     (root,) = (each for each in stage.world.tree() if each.name == HOST)
     assert "COMPUTE_MEM_BACKING_FILE" not in root.traits
+
+
+CARDS = {card.device.address: card for card in FACTS["vfs"].cards}
+VFS = [vf.address for vf in CARDS[ADDRESS].vfs]
+PATHS = {address: f"/dev/vhost-vdpa-{number}" for number, address in enumerate(VFS[:2])}
+
+
+def facts(paths: dict[str, str]) -> DeviceFacts:
+    card = replace(CARDS[ADDRESS], vdpa=paths)
+    return replace(FACTS["vfs"], cards=tuple({**CARDS, ADDRESS: card}.values()))
+
+
+@pytest.fixture
+def vdpa_stage(placement: Placement, tmp_path: Path) -> Iterator[Stage]:
+    with World(tmp_path, placement) as world:
+        found = Stage(world)
+        found.show(facts=facts(PATHS))
+        yield found
+
+
+def given(vdpa_stage: Stage, consumer: str) -> tuple[str, ...]:
+    return vdpa_stage.units(consumer)[NIC0]["CUSTOM_VDPA"]
+
+
+def test_each_claim_has_its_own_function_and_plain_claims_have_none_of_them(vdpa_stage: Stage) -> None:
+    tracker = vdpa_stage.world.tracker
+    claims = [tracker.claim(request(VCPU=1, CUSTOM_VDPA=1)).claim for _ in range(2)]
+    assert [given(vdpa_stage, claim.consumer) for claim in claims] == [(VFS[0],), (VFS[1],)]
+    with pytest.raises(DoesNotFit, match="CUSTOM_VDPA"):
+        tracker.claim(request(VCPU=1, CUSTOM_VDPA=1))
+    plain = tracker.claim(request(SRIOV_NET_VF=2)).claim
+    exact = {unit for classes in plain.units.values() for units in classes.values() for unit in units}
+    assert not exact & set(PATHS)
+
+
+def test_a_guests_interface_is_its_function(vdpa_stage: Stage) -> None:
+    vdpa_stage.driver.xml = (
+        domain(1, devices=f"<interface type='vdpa'><source dev='{PATHS[VFS[0]]}'/></interface>"),
+    )
+    vdpa_stage.show()
+    assert given(vdpa_stage, vdpa_stage.world.tracker.claim(request(CUSTOM_VDPA=1)).claim.consumer) == (
+        VFS[1],
+    )
+    vdpa_stage.adopt(A, {NIC0: {"CUSTOM_VDPA": 1}})
+    assert given(vdpa_stage, A) == (VFS[0],), "the one that its guest uses"
+
+
+def test_a_resize_has_another_and_a_revert_the_former(vdpa_stage: Stage) -> None:
+    tracker, consumer, migration = vdpa_stage.world.tracker, str(uuid4()), str(uuid4())
+    tracker.claim(replace(request(VCPU=1, CUSTOM_VDPA=1), consumer=consumer))
+    tracker.begin_move(replace(request(VCPU=2, CUSTOM_VDPA=1), consumer=consumer), MoveKind.RESIZE, migration)
+    assert given(vdpa_stage, consumer) == (VFS[1],)
+    tracker.revert_move(migration)
+    assert given(vdpa_stage, consumer) == (VFS[0],)
+
+
+def test_the_functions_stay_when_the_cells_are_reported(vdpa_stage: Stage) -> None:
+    claim = vdpa_stage.world.tracker.claim(request(CUSTOM_VDPA=1)).claim
+    for report_numa in (True, False):
+        vdpa_stage.show(report_numa=report_numa)
+        assert given(vdpa_stage, claim.consumer) == (VFS[0],)
+
+
+def test_a_function_whose_device_is_away_after_a_boot_is_given_to_no_other(vdpa_stage: Stage) -> None:
+    """Its vDPA device comes back later than the function itself, which is a plain one until then."""
+    tracker = vdpa_stage.world.tracker
+    claim = tracker.claim(request(CUSTOM_VDPA=1)).claim
+    vdpa_stage.show(facts=facts({}))
+    assert given(vdpa_stage, claim.consumer) == (VFS[0],)
+    plain = [tracker.claim(request(SRIOV_NET_VF=1)).claim for _ in range(2)]
+    assert all(NIC0 not in vdpa_stage.units(each.consumer) for each in plain), "the other card has two"
+    with pytest.raises(DoesNotFit, match="while its CUSTOM_VDPA is in use"):
+        tracker.claim(request(SRIOV_NET_VF=1))
+    for each in plain:
+        tracker.release(each.consumer)
+    vdpa_stage.show(facts=facts(PATHS))
+    assert given(vdpa_stage, claim.consumer) == (VFS[0],)
+    assert given(vdpa_stage, tracker.claim(request(CUSTOM_VDPA=1)).claim.consumer) == (VFS[1],)
+
+
+LABELS = parse_pmem_namespaces(["6GB:ns0|ns1", "BIG:ns2"])
+FOUND = tuple(PmemNamespace(f"ns{n}", f"/dev/dax{n}.0", 2**30, 2**21) for n in range(3))
+SMALL, BIG = "CUSTOM_PMEM_NAMESPACE_6GB", "CUSTOM_PMEM_NAMESPACE_BIG"
+NVDIMM = (
+    "<memory model='nvdimm'><source><path>{}</path></source>"
+    "<target><size unit='GiB'>1</size></target></memory>"
+)
+
+
+@pytest.fixture
+def pmem_stage(placement: Placement, tmp_path: Path) -> Iterator[Stage]:
+    with World(tmp_path, placement) as world:
+        found = Stage(world)
+        found.driver.host = replace(found.driver.host, pmem=FOUND)
+        found.show(pmem=LABELS)
+        yield found
+
+
+def pmem_asked(labels: str, consumer: str = "") -> ClaimRequest:
+    flavor = {"vcpus": 1, "memory_mb": 256, "extra_specs": {"hw:pmem": labels}}
+    return parse_claim({"consumer": consumer or str(uuid4()), "flavor": flavor})
+
+
+def held(pmem_stage: Stage, consumer: str) -> dict[str, tuple[str, ...]]:
+    (units,) = pmem_stage.units(consumer).values()
+    return units
+
+
+def test_each_guest_has_its_own_namespaces_and_no_more_than_there_are(pmem_stage: Stage) -> None:
+    tracker = pmem_stage.world.tracker
+    both = tracker.claim(pmem_asked("6GB,BIG")).claim
+    assert held(pmem_stage, both.consumer) == {SMALL: ("ns0",), BIG: ("ns2",)}
+    other = tracker.claim(pmem_asked("6gb")).claim
+    assert held(pmem_stage, other.consumer) == {SMALL: ("ns1",)}
+    for labels in ("6GB", "BIG", "NONE"):
+        with pytest.raises(DoesNotFit, match="CUSTOM_PMEM_NAMESPACE_"):
+            tracker.claim(pmem_asked(labels))
+    tracker.release(both.consumer)
+    assert held(pmem_stage, tracker.claim(pmem_asked("6GB")).claim.consumer) == {SMALL: ("ns0",)}
+
+
+def test_a_namespace_that_a_guest_uses_unclaimed_is_given_to_no_other(pmem_stage: Stage) -> None:
+    pmem_stage.driver.xml = (domain(1, devices=NVDIMM.format("/dev/dax0.0")),)
+    pmem_stage.show()
+    claim = pmem_stage.world.tracker.claim(pmem_asked("6GB")).claim
+    assert held(pmem_stage, claim.consumer) == {SMALL: ("ns1",)}
+    with pytest.raises(DoesNotFit, match=SMALL):
+        pmem_stage.world.tracker.claim(pmem_asked("6GB"))
+    pmem_stage.adopt(A, {HOST: {"VCPU": 1, "MEMORY_MB": 256, SMALL: 1}})
+    assert held(pmem_stage, A) == {SMALL: ("ns0",)}
+
+
+def test_the_namespaces_stay_when_the_cells_are_reported_and_back(pmem_stage: Stage) -> None:
+    claim = pmem_stage.world.tracker.claim(pmem_asked("6GB,6GB")).claim
+    before = held(pmem_stage, claim.consumer)
+    for report_numa in (True, False):
+        pmem_stage.show(report_numa=report_numa)
+        assert pmem_stage.units(claim.consumer)[HOST] == before == {SMALL: ("ns0", "ns1")}
+        assert pmem_stage.world.totals()[HOST][SMALL] == 2
+
+
+def test_a_namespace_that_vanishes_is_not_given_and_not_taken_away(pmem_stage: Stage) -> None:
+    claim = pmem_stage.world.tracker.claim(pmem_asked("6GB")).claim
+    pmem_stage.driver.host = replace(pmem_stage.driver.host, pmem=FOUND[1:])
+    pmem_stage.show()
+    assert held(pmem_stage, claim.consumer) == {SMALL: ("ns0",)}
+    assert held(pmem_stage, pmem_stage.world.tracker.claim(pmem_asked("6GB")).claim.consumer) == {
+        SMALL: ("ns1",)
+    }
+    with pytest.raises(DoesNotFit, match=SMALL):
+        pmem_stage.world.tracker.claim(pmem_asked("6GB"))
+
+
+def test_a_resize_gets_other_namespaces_and_a_revert_the_former(pmem_stage: Stage) -> None:
+    tracker, consumer, migration = pmem_stage.world.tracker, str(uuid4()), str(uuid4())
+    tracker.claim(pmem_asked("6GB", consumer))
+    tracker.begin_move(pmem_asked("6GB,BIG", consumer), MoveKind.RESIZE, migration)
+    assert held(pmem_stage, consumer) == {SMALL: ("ns1",), BIG: ("ns2",)}
+    with pytest.raises(DoesNotFit):
+        tracker.claim(pmem_asked("6GB"))
+    tracker.revert_move(migration)
+    assert held(pmem_stage, consumer) == {SMALL: ("ns0",)}
+    assert held(pmem_stage, tracker.claim(pmem_asked("BIG")).claim.consumer) == {BIG: ("ns2",)}
+
+
+@pytest.fixture
+def recorded_stage(any_placement: Placement, tmp_path: Path) -> Iterator[Stage]:
+    with World(tmp_path, any_placement) as world:
+        yield Stage(world)
+
+
+def test_each_guests_mediated_device_is_its_own_over_a_reboot(recorded_stage: Stage) -> None:
+    """Scenario 97: made again with its uuid on its parent as soon as that is there; else it is named."""
+    recorded_stage.driver.xml = (domain(1, devices=hostdev(ON_M60)), domain(2, devices=hostdev(ON_A100)))
+    recorded_stage.driver.boot = "the first"
+    recorded_stage.show()
+    claims = [recorded_stage.adopt(who, {card: {"VGPU": 1}}) for who, card in ((A, M60), (B, A100))]
+
+    def to_make() -> dict[str, str]:
+        assert recorded_stage.driver.memory is not None
+        missing, facts = recorded_stage.driver.memory.missing, recorded_stage.driver.memory.devices
+        return {
+            each.record.unit: each.parent for each in lost_mdevs(missing, facts, recorded_stage.driver.boot)
+        }
+
+    recorded_stage.driver.boot = "the second"
+    recorded_stage.show(facts=FACTS["boot"])
+    assert to_make() == {ON_M60: "pci_0000_42_00_0"}
+    assert [recorded_stage.claim(who) for who in (A, B)] == claims
+    assert recorded_stage.world.totals()[A100] == {"VGPU": 1}, "what is in use, no more"
+    facts = FACTS["boot"]
+    rest = tuple(card for card in facts.cards if card.device.address != "0000:84:00.0")
+    recorded_stage.show(facts=replace(facts, cards=rest))
+    assert to_make() == {ON_M60: "pci_0000_42_00_0"}
+    (problem,) = (said for said in recorded_stage.world.again().problems if A100 in said)
+    assert B in problem, "a card that did not come back, and whose device was on it"
+    assert recorded_stage.world.placed(B) == {A100: {"VGPU": 1}}
+    recorded_stage.show(facts=FACTS["vfs"])
+    assert to_make() == {ON_M60: "pci_0000_42_00_0", ON_A100: "pci_0000_84_00_1"}
+    recorded_stage.show(facts=FACTS["domains"])
+    assert to_make() == {}
+    assert [recorded_stage.claim(who) for who in (A, B)] == claims
+
+
+def test_a_card_gives_as_many_as_it_may_and_none_in_use_vanishes(recorded_stage: Stage) -> None:
+    """Scenario 100: a largest number of instances caps exactly, raised or lowered while they are in use."""
+    tracker = recorded_stage.world.tracker
+
+    def capped(most: int) -> int:
+        spec = MdevSpec("nvidia-11", frozenset({"0000:42:00.0"}), "VGPU", most)
+        recorded_stage.show(facts=FACTS["vfs"], devices=devices(spec))
+        return recorded_stage.world.totals()[M60]["VGPU"]
+
+    assert capped(2) == 2
+    taken = [tracker.claim(request(str(uuid4()), VGPU=1)).claim for _ in range(2)]
+    with pytest.raises(DoesNotFit):
+        tracker.claim(request(str(uuid4()), VGPU=1))
+    assert capped(3) == 3
+    taken.append(tracker.claim(request(str(uuid4()), VGPU=1)).claim)
+    for most, told in ((1, "3 VGPU are in use of 1"), (0, "still hold some of it")):
+        capped(most)
+        assert any(told in each for each in recorded_stage.world.again().problems)
+        with pytest.raises(DoesNotFit):
+            tracker.claim(request(str(uuid4()), VGPU=1))
+        assert [tracker.claim_of(each.consumer) for each in taken] == taken
+        assert all(recorded_stage.world.placed(each.consumer) == {M60: {"VGPU": 1}} for each in taken)
+
+
+def test_functions_of_one_card_that_contradict_each_other_change_nothing(recorded_stage: Stage) -> None:
+    """Scenario 104: the host is not described so, the addresses are told, and what is claimed stays."""
+    recorded_stage.show(devices=devices())
+    held = recorded_stage.world.tracker.claim(request(VCPU=1, SRIOV_NET_VF=1)).claim
+    before = recorded_stage.world.everything()
+    one = '{"address": "0000:41:10.2", "traits": "gold"}'
+    specs = parse_device_specs((one, '{"vendor_id": "8086", "product_id": "10ca"}'))
+    recorded_stage.driver.settings = replace(recorded_stage.driver.settings, devices=DeviceSettings(specs))
+    recorded_stage.world.reconciler.replace_driver(recorded_stage.driver)
+    report = recorded_stage.world.again()
+    assert isinstance(report.error, DriverDataError)
+    assert "0000:41:10.0 and 0000:41:10.2, virtual functions of one" in report.error.message
+    assert recorded_stage.world.everything() == before
+    assert recorded_stage.world.tracker.claim_of(held.consumer) == held

@@ -6,10 +6,20 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.claims.parse_request import parse_addition, parse_claim, read_request, request_to_json
+from agent.claims.parse_request import (
+    CELLS_MAX,
+    Flavor,
+    claim_for_flavor,
+    parse_addition,
+    parse_claim,
+    read_request,
+    read_whole_spec,
+    request_to_json,
+    topology_of,
+)
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.errors import UsageError
 
@@ -274,3 +284,393 @@ def test_a_long_value_is_shown_shortened() -> None:
         parse_claim(body(consumer="x" * 1000))
     assert len(caught.value.message) < 120
     assert caught.value.details["path"] == "consumer"
+
+
+def with_specs(specs: dict[str, str], vcpus: int = 4, memory_mb: int = 4096) -> Any:
+    return claim_for_flavor(CONSUMER, Flavor(vcpus, memory_mb, 10, specs))
+
+
+PLAIN = {"VCPU": 4, "MEMORY_MB": 4096, "DISK_GB": 10}
+
+
+def test_resources_replace_add_and_remove() -> None:
+    (group,) = with_specs({"resources:VGPU": "1", "resources:DISK_GB": "0", "resources:VCPU": "8"}).groups
+    assert group == RequestGroup("", {"VCPU": 8, "MEMORY_MB": 4096, "VGPU": 1})
+
+
+def test_a_flavor_without_a_disk_asks_for_none() -> None:
+    (group,) = claim_for_flavor(CONSUMER, Flavor(1, 512)).groups
+    assert group.resources == {"VCPU": 1, "MEMORY_MB": 512}
+
+
+def test_suffixed_groups_and_traits() -> None:
+    request = with_specs(
+        {
+            "resources1:VGPU": "1",
+            "trait1:CUSTOM_T4": "required",
+            "resources_NET:SRIOV_NET_VF": "2",
+            "trait_NET:CUSTOM_OLD": "forbidden",
+            "trait:HW_CPU_X86_AVX2": "required",
+            "trait_N:HW_NUMA_ROOT": "required",
+            "group_policy": "isolate",
+            "same_subtree": "1,_N; _NET,_N",
+        }
+    )
+    assert request.groups == (
+        RequestGroup("", PLAIN, (frozenset({"HW_CPU_X86_AVX2"}),)),
+        RequestGroup("1", {"VGPU": 1}, (frozenset({"CUSTOM_T4"}),)),
+        RequestGroup("_N", {}, (frozenset({"HW_NUMA_ROOT"}),)),
+        RequestGroup("_NET", {"SRIOV_NET_VF": 2}, (), frozenset({"CUSTOM_OLD"})),
+    )
+    assert request.group_policy == "isolate"
+    assert request.same_subtree == (frozenset({"1", "_N"}), frozenset({"_NET", "_N"}))
+
+
+@pytest.mark.parametrize(
+    ("specs", "cpus", "topology"),
+    [
+        ({}, {"VCPU": 4}, TopologyRequest()),
+        ({"hw:cpu_policy": "shared"}, {"VCPU": 4}, TopologyRequest()),
+        ({"hw:cpu_policy": "dedicated"}, {"PCPU": 4}, TopologyRequest("dedicated")),
+        (
+            {"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "0-1"},
+            {"VCPU": 2, "PCPU": 2},
+            TopologyRequest("mixed", dedicated_cpus=frozenset({0, 1})),
+        ),
+        (
+            {"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "^0"},
+            {"VCPU": 1, "PCPU": 3},
+            TopologyRequest("mixed", dedicated_cpus=frozenset({1, 2, 3})),
+        ),
+        (
+            {"hw:cpu_policy": "dedicated", "hw:cpu_thread_policy": "isolate"},
+            {"PCPU": 4},
+            TopologyRequest("dedicated", "isolate"),
+        ),
+        ({"hw:numa_nodes": "2"}, {"VCPU": 4}, TopologyRequest(cells=2)),
+        (
+            {
+                "hw:numa_nodes": "2",
+                "hw:numa_cpus.0": "0",
+                "hw:numa_cpus.1": "1-3",
+                "hw:numa_mem.0": "1024",
+                "hw:numa_mem.1": "3072",
+            },
+            {"VCPU": 4},
+            TopologyRequest(
+                cells=2, cell_cpus=(frozenset({0}), frozenset({1, 2, 3})), cell_memory_mb=(1024, 3072)
+            ),
+        ),
+        ({"hw:mem_page_size": "large"}, {"VCPU": 4}, TopologyRequest(mem_page_size="large")),
+        ({"hw:mem_page_size": "2MB"}, {"VCPU": 4}, TopologyRequest(mem_page_size=2048)),
+        ({"hw:mem_page_size": "2048"}, {"VCPU": 4}, TopologyRequest(mem_page_size=2048)),
+        ({"hw:mem_page_size": "1GiB"}, {"VCPU": 4}, TopologyRequest(mem_page_size=1 << 20)),
+    ],
+)
+def test_cpus_cells_and_pages(specs: dict[str, str], cpus: dict[str, int], topology: TopologyRequest) -> None:
+    request = with_specs(specs)
+    assert request.groups[0].resources == {**cpus, "MEMORY_MB": 4096, "DISK_GB": 10}
+    assert request.topology == topology
+
+
+def test_a_resource_of_any_group_replaces_the_flavors_own() -> None:
+    first, second = with_specs({"resources1:MEMORY_MB": "512", "resources:DISK_GB": "1"}).groups
+    assert first.resources == {"VCPU": 4, "DISK_GB": 1} and second.resources == {"MEMORY_MB": 512}
+
+
+def test_an_explicit_amount_of_pcpu_pins_the_guest() -> None:
+    request = with_specs({"resources:PCPU": "4"})
+    assert request.groups[0].resources == {"PCPU": 4, "MEMORY_MB": 4096, "DISK_GB": 10}
+    assert request.topology == TopologyRequest("dedicated")
+
+
+@pytest.mark.parametrize(
+    ("specs", "cpus"),
+    [
+        ({"hw:cpu_policy": "dedicated"}, {"PCPU": 5}),
+        ({"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "0-1"}, {"VCPU": 2, "PCPU": 3}),
+        ({"resources:PCPU": "5"}, {"PCPU": 5}),
+    ],
+)
+def test_isolated_emulator_threads_ask_for_one_more_pcpu(specs: dict[str, str], cpus: dict[str, int]) -> None:
+    request = with_specs({**specs, "hw:emulator_threads_policy": "isolate"})
+    assert request.resources == {**cpus, "MEMORY_MB": 4096, "DISK_GB": 10}
+    assert request.topology.isolate_emulator
+
+
+@pytest.mark.parametrize("key", ["trait:HW_CPU_HYPERTHREADING", "trait1:HW_CPU_HYPERTHREADING"])
+def test_the_trait_of_threads_is_a_policy_wherever_the_flavor_has_it(key: str) -> None:
+    specs = {"hw:cpu_policy": "dedicated", "resources1:VGPU": "1", key: "required"}
+    assert with_specs(specs).topology.cpu_thread_policy == "require"
+
+
+def test_the_trait_of_threads_is_a_policy_when_the_image_requires_it() -> None:
+    flavor = Flavor(4, 4096, 10, {"hw:cpu_policy": "dedicated"})
+    request = claim_for_flavor(CONSUMER, flavor, {"trait:HW_CPU_HYPERTHREADING": "required"})
+    assert request.topology.cpu_thread_policy == "require"
+
+
+def test_devices_by_alias() -> None:
+    assert with_specs({"pci_passthrough:alias": "a1:2, fpga:1,a1:1"}).pci == (("a1", 3), ("fpga", 1))
+
+
+def test_other_namespaces_and_what_only_shapes_the_guest_say_nothing() -> None:
+    request = with_specs(
+        {
+            "quota:cpu_shares": "512",
+            "os:secure_boot": "disabled",
+            "capabilities:hypervisor_type": "s== QEMU",
+            "aggregate_instance_extra_specs:ssd": "true",
+            "ssd": "true",
+            "hw:watchdog_action": "reset",
+            "hw:emulator_threads_policy": "share",
+            "hw_rng:allowed": "true",
+        }
+    )
+    assert request == with_specs({})
+
+
+@pytest.mark.parametrize(
+    ("specs", "named", "why"),
+    [
+        ({"resources:VGPU": "one"}, "resources:VGPU", "a whole number between 0"),
+        ({"resources:VGPU": "-1"}, "resources:VGPU", "a whole number"),
+        ({"resources:vgpu": "1"}, "resources:vgpu", "resource class"),
+        ({"trait:": "required"}, "trait:", "a name of trait"),
+        ({"trait:CUSTOM_A": "wanted"}, "trait:CUSTOM_A", "required or forbidden"),
+        ({"resources1:VGPU": "1", "resources2:VGPU": "1"}, "group_policy", "'1', '2' need one"),
+        ({"group_policy": "isolated"}, "group_policy", "none or isolate"),
+        ({"group-policy": "isolate"}, "group-policy", "did you mean group_policy?"),
+        ({"resource:VGPU": "1"}, "resource:VGPU", "did you mean resources:VGPU?"),
+        ({"traits:CUSTOM_A": "required"}, "traits:CUSTOM_A", "did you mean trait:CUSTOM_A?"),
+        ({"same_subtree": "_A,_B"}, "same_subtree", "'_A', '_B' is no suffix"),
+        ({"hw:cpu_polcy": "dedicated"}, "hw:cpu_polcy", "did you mean hw:cpu_policy?"),
+        ({"hw:numa_node": "2"}, "hw:numa_node", "did you mean hw:numa_nodes?"),
+        ({"hw:numa_cpus": "0-1"}, "hw:numa_cpus", "did you mean hw:numa_cpus.0?"),
+        ({"hw:cpu_policy": "pinned"}, "hw:cpu_policy", "one of shared, dedicated, mixed"),
+        ({"hw:cpu_policy": "dedicated", "resources:VCPU": "2"}, "resources:VCPU", "remove one of the two"),
+        ({"hw:cpu_policy": "dedicated", "hw:cpu_dedicated_mask": "0"}, "hw:cpu_dedicated_mask", "mixed"),
+        ({"hw:cpu_policy": "mixed"}, "hw:cpu_dedicated_mask", "=mixed needs it"),
+        (
+            {"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "0-3"},
+            "hw:cpu_dedicated_mask",
+            "leave at least",
+        ),
+        ({"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "7"}, "hw:cpu_dedicated_mask", "CPUs 0-3"),
+        ({"hw:cpu_policy": "mixed", "hw:cpu_dedicated_mask": "a"}, "hw:cpu_dedicated_mask", "CPU id"),
+        ({"hw:cpu_thread_policy": "prefer"}, "hw:cpu_thread_policy", "needs hw:cpu_policy=dedicated"),
+        ({"hw:numa_nodes": "0"}, "hw:numa_nodes", "between 1 and 64"),
+        ({"hw:numa_nodes": "5"}, "hw:numa_nodes", "the flavor has 4 vCPUs: each cell needs one"),
+        ({"hw:numa_nodes": "3"}, "hw:numa_nodes", "cannot be split evenly"),
+        ({"hw:numa_cpus.0": "0-3"}, "hw:numa_cpus.0", "needs hw:numa_nodes"),
+        ({"hw:numa_nodes": "2", "hw:numa_cpus.0": "0-3"}, "hw:numa_cpus.N", "each of the guest's cells 0-1"),
+        ({"hw:numa_nodes": "1", "hw:numa_cpus.0": "0-2"}, "hw:numa_cpus.N", "CPU 3"),
+        ({"hw:numa_nodes": "1", "hw:numa_cpus.0": "0-4"}, "hw:numa_cpus.0", "CPUs of the guest"),
+        (
+            {"hw:numa_nodes": "2", "hw:numa_cpus.0": "0-2", "hw:numa_cpus.1": "2-3"},
+            "hw:numa_cpus.1",
+            "no cell before it has",
+        ),
+        ({"hw:numa_nodes": "1", "hw:numa_mem.0": "1024"}, "hw:numa_mem.N", "1024 MiB together"),
+        ({"hw:mem_page_size": "huge"}, "hw:mem_page_size", "small, large, any"),
+        ({"hw:mem_page_size": "0"}, "hw:mem_page_size", "small, large, any"),
+        ({"hw:mem_encryption": "perhaps"}, "hw:mem_encryption", "not a truth value"),
+        ({"hw:mem_encryption_model": "amd"}, "hw:mem_encryption_model", "one of amd-sev,"),
+        ({"hw:pmem": "6 GB"}, "hw:pmem", "labels of"),
+        ({"hw:sound_model": "loud"}, "hw:sound_model", "one of virtio,"),
+        ({"os:secure_bot": "required"}, "os:secure_bot", "did you mean os:secure_boot?"),
+        ({"accel:device_profile": "fpga1"}, "accel:device_profile=fpga1", "resources1:FPGA=1"),
+        ({"accel:profile": "fpga1"}, "accel:profile", "did you mean accel:device_profile?"),
+        ({"quota:cpu_share": "1"}, "quota:cpu_share", "did you mean quota:cpu_shares?"),
+        ({"hw_rng:allow": "1"}, "hw_rng:allow", "did you mean hw_rng:allowed?"),
+        ({"resources:PCPU": "3"}, "resources:PCPU", "the flavor's 4 CPUs need 4"),
+        ({"resources:PCPU": "4", "resources:VCPU": "1"}, "resources:PCPU", "hw:cpu_policy=mixed"),
+        ({"resources1:PCPU": "4"}, "resources1:PCPU", "hw:cpu_policy=dedicated"),
+        (
+            {"hw:cpu_policy": "dedicated", "resources1:VCPU": "1"},
+            "resources1:VCPU",
+            "already determines the number",
+        ),
+        (
+            {"hw:cpu_policy": "shared", "resources:VCPU": "0", "resources_NET:VCPU": "1"},
+            "resources_NET:VCPU",
+            "already determines the number",
+        ),
+        ({"resources:PCPU": "4", "resources_NET:VCPU": "1"}, "resources:PCPU", "resources_NET:VCPU is given"),
+        (
+            {"trait:HW_CPU_X86_AVX52": "forbidden"},
+            "trait:HW_CPU_X86_AVX52",
+            "did you mean HW_CPU_X86_AVX2?",
+        ),
+        ({"trait1:MISSING": "forbidden"}, "trait1:MISSING", "begins with CUSTOM_"),
+        ({"resources:DISK_GBB": "0"}, "resources:DISK_GBB", "did you mean DISK_GB?"),
+        ({"hw:mem_page_size": "2Mb"}, "hw:mem_page_size", "2MB"),
+        (
+            {"pci_passthrough:aliases": "a:1"},
+            "pci_passthrough:aliases",
+            "did you mean pci_passthrough:alias?",
+        ),
+        ({"pci_passthrough:alias": "a1"}, "pci_passthrough:alias", "name:count"),
+        ({"pci_passthrough:alias": "a1:0"}, "pci_passthrough:alias", "name:count"),
+    ],
+)
+def test_contradictions_and_malformed_values_name_the_spec(
+    specs: dict[str, str], named: str, why: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        with_specs(specs)
+    assert caught.value.message.startswith(named), caught.value.message
+    assert why in caught.value.message
+
+
+specs_keys = st.one_of(
+    st.sampled_from(
+        [
+            *(
+                "resources:VGPU",
+                "resources1:VGPU",
+                "trait1:T",
+                "group_policy",
+                "same_subtree",
+                "hw:cpu_policy",
+            ),
+            *(
+                "hw:cpu_dedicated_mask",
+                "hw:numa_nodes",
+                "hw:numa_cpus.0",
+                "hw:numa_mem.1",
+                "hw:mem_page_size",
+            ),
+            *("pci_passthrough:alias", "hw:cpu_thread_policy"),
+        ]
+    ),
+    st.text(max_size=10),
+)
+specs_values = st.one_of(
+    st.sampled_from(["1", "2", "mixed", "0-1", "^0", "required", "none"]), st.text(max_size=8)
+)
+
+
+@example({"resources:VGPU": "0\x1f"})  # which str.strip() takes away, and int() does not
+@given(st.dictionaries(specs_keys, specs_values, max_size=5))
+def test_no_flavor_breaks_the_translation(specs: dict[str, str]) -> None:
+    """Every flavor becomes a claim, in which the CPUs add up unless it says otherwise, or a UsageError."""
+    try:
+        request = with_specs(specs)
+    except UsageError as error:
+        assert error.message.endswith((".", "?"))
+        return
+    asked = request.resources
+    assert asked.get("VCPU", 0) + asked.get("PCPU", 0) == 4
+    assert all(amount > 0 for amount in asked.values())
+
+
+@pytest.mark.parametrize(
+    "cells",
+    [{"hw:numa_nodes": "2"}, {"hw:cpu_policy": "dedicated"}, {"hw:mem_page_size": "2MB"}, {"hw:pmem": "6GB"}],
+)
+@pytest.mark.parametrize("memory", [{"resources1:MEMORY_MB": "512"}, {"resources:MEMORY_MB": "0"}])
+def test_cells_without_memory_are_refused(cells: dict[str, str], memory: dict[str, str]) -> None:
+    """nova would give the cells memory that Placement does not count."""
+    (spec,) = memory
+    with pytest.raises(UsageError, match=f"^{spec}: the guest has NUMA cells"):
+        with_specs({**cells, **memory})
+    assert with_specs(memory).groups, "without cells, memory may be of any group"
+    both = with_specs({**cells, "resources1:MEMORY_MB": "512", "resources:MEMORY_MB": "256"})
+    assert both.resources["MEMORY_MB"] == 768
+
+
+@pytest.mark.parametrize(
+    ("specs", "cpus"),
+    [
+        ({"hw:cpu_realtime": "yes", "hw:cpu_realtime_mask": "^0"}, {1, 2, 3}),
+        ({"hw:cpu_realtime": "true", "hw:cpu_realtime_mask": "2-3"}, {2, 3}),
+        ({"hw:cpu_dedicated_mask": "0", "hw:cpu_realtime": "no", "hw:cpu_realtime_mask": "2-3"}, {0}),
+    ],
+)
+def test_a_realtime_mask_alone_says_which_cpus_of_a_mixed_guest_are_pinned(
+    specs: dict[str, str], cpus: set[int]
+) -> None:
+    topology = topology_of(4, 4096, {"hw:cpu_policy": "mixed", **specs})
+    assert topology.dedicated_cpus == cpus
+
+
+@pytest.mark.parametrize(
+    ("policy", "specs", "why"),
+    [
+        ("mixed", {"hw:cpu_realtime_mask": "^0"}, "hw:cpu_dedicated_mask: .* needs it"),
+        (
+            "mixed",
+            {"hw:cpu_realtime": "yes", "hw:cpu_realtime_mask": "0", "hw:cpu_dedicated_mask": "0"},
+            "not both",
+        ),
+        ("mixed", {"hw:cpu_realtime": "yes"}, "hw:cpu_realtime_mask: it must leave a CPU"),
+        (
+            "mixed",
+            {"hw:cpu_realtime": "yes", "hw:emulator_threads_policy": "isolate"},
+            "hw:cpu_realtime_mask: .* leave at least one",
+        ),
+        ("shared", {"hw:cpu_realtime": "yes", "hw:cpu_realtime_mask": "0"}, "hw:cpu_realtime: it needs"),
+        ("dedicated", {"hw:cpu_realtime": "maybe"}, "hw:cpu_realtime: 'maybe' is not a truth value"),
+        ("dedicated", {"hw:cpu_realtime": "yes", "hw:cpu_realtime_mask": "9"}, "CPUs 0-3"),
+        ("shared", {"hw:emulator_threads_policy": "isolate"}, "emulator_threads_policy=isolate: it needs"),
+        ("dedicated", {"hw:emulator_threads_policy": "none"}, "one of share, isolate"),
+    ],
+)
+def test_a_realtime_mask_or_an_emulator_policy_that_nova_refuses_is_refused(
+    policy: str, specs: dict[str, str], why: str
+) -> None:
+    with pytest.raises(UsageError, match=why):
+        topology_of(4, 4096, {"hw:cpu_policy": policy, **specs})
+
+
+def test_a_guest_with_persistent_memory_has_a_cell_of_its_own() -> None:
+    assert topology_of(4, 4096, {"hw:pmem": "6GB, 6GB"}).cells == 1
+    assert topology_of(4, 4096, {"hw:pmem": "6GB", "hw:numa_nodes": "2"}).cells == 2
+
+
+@pytest.mark.parametrize(
+    ("trait", "policy"), [("required", "require"), ("forbidden", "isolate"), (None, None)]
+)
+def test_the_trait_of_threads_is_a_thread_policy_of_pinned_cpus(
+    trait: str | None, policy: str | None
+) -> None:
+    specs = {"hw:cpu_policy": "dedicated"} | ({"trait:HW_CPU_HYPERTHREADING": trait} if trait else {})
+    assert topology_of(4, 4096, specs).cpu_thread_policy == policy
+    if trait:
+        with pytest.raises(UsageError, match="remove one of the two"):
+            topology_of(4, 4096, {**specs, "hw:cpu_thread_policy": "prefer"})
+
+
+@given(st.integers(1, CELLS_MAX), st.integers(1, 8), st.integers(1, 4096))
+def test_cells_given_one_by_one_are_those_of_the_guest(count: int, cpus_each: int, mb_each: int) -> None:
+    specs = {"hw:numa_nodes": str(count)}
+    for cell in range(count):
+        specs[f"hw:numa_cpus.{cell}"] = f"{cell * cpus_each}-{(cell + 1) * cpus_each - 1}"
+        specs[f"hw:numa_mem.{cell}"] = str(mb_each)
+    topology = topology_of(count * cpus_each, count * mb_each, specs)
+    assert topology.cells == count and topology.cell_memory_mb == (mb_each,) * count
+    assert frozenset().union(*topology.cell_cpus) == frozenset(range(count * cpus_each))
+    assert [len(cpus) for cpus in topology.cell_cpus] == [cpus_each] * count
+    with pytest.raises(UsageError, match=r"hw:numa_mem\.N"):
+        topology_of(count * cpus_each, count * mb_each + 1, specs)
+
+
+def test_a_guest_without_specs_has_no_topology() -> None:
+    assert topology_of(4, 4096, {"quota:cpu_shares": "1"}) == TopologyRequest()
+
+
+@given(st.integers(-(10**11), 10**11), st.integers(0, 99), st.integers(0, 10**9))
+def test_a_whole_number_is_read_within_its_bounds(number: int, least: int, most: int) -> None:
+    text = f" {number} "
+    if least <= number <= most:
+        assert read_whole_spec("hw:x", text, least, most) == number
+    else:
+        with pytest.raises(UsageError):
+            read_whole_spec("hw:x", text, least, most)
+
+
+@pytest.mark.parametrize("text", ["+1", "1_0", "\u0661", "1.0", "", "0x1"])
+def test_what_only_python_takes_for_a_number_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        read_whole_spec("hw:x", text, 0, 99)

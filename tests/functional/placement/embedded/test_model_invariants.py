@@ -1,18 +1,25 @@
-"""Properties that hold after any program of requests, among them: what is on disk is what is in memory."""
+"""Any program of requests, nonsense, many clients at once: what holds, and what is on disk is in memory."""
 
 from __future__ import annotations
 
+import random
 import tempfile
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
-from hypothesis import settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from kits.embedded_api import Api, claim
+from kits.embedded_api import Api, claim, new
 from kits.examples import examples
 
 from agent.placement.embedded import Core
+from agent.placement.embedded.core import ROUTES
 
 PROVIDERS = [f"{number:08}-0000-0000-0000-000000000000" for number in range(1, 5)]
 CONSUMERS = [f"{number:08}-1111-1111-1111-111111111111" for number in range(1, 4)]
@@ -191,3 +198,311 @@ class Programs(RuleBasedStateMachine):
 
 TestPrograms = Programs.TestCase
 TestPrograms.settings = settings(max_examples=examples(40), stateful_step_count=40, deadline=None)
+
+
+HOST = "00000001-0000-0000-0000-000000000000"
+CONSUMER = "00000001-1111-1111-1111-111111111111"
+
+words = st.one_of(
+    st.sampled_from(
+        [
+            "uuid",
+            "name",
+            "parent_provider_uuid",
+            "resource_provider_generation",
+            "inventories",
+            "allocations",
+            "resources",
+            "resource_provider",
+            "traits",
+            "aggregates",
+            "mappings",
+            "consumer_generation",
+            "consumer_type",
+            "project_id",
+            "user_id",
+            "total",
+            "reserved",
+            "allocation_ratio",
+            "max_unit",
+            "resource_class",
+            "VCPU",
+            "CUSTOM_X",
+            "HW_CPU_X86_AVX",
+            HOST,
+            CONSUMER,
+            "INSTANCE",
+        ]
+    ),
+    st.text(max_size=5),
+)
+numbers = st.one_of(st.integers(-2, 3), st.integers(), st.floats(), st.booleans())
+leaves = st.one_of(st.none(), numbers, words)
+bodies = st.recursive(
+    leaves,
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(words, inner, max_size=4)),
+    max_leaves=12,
+)
+mutations = st.lists(st.tuples(st.integers(0, 40), bodies), max_size=2)
+parameters = st.lists(
+    st.tuples(
+        st.sampled_from(
+            [
+                "name",
+                "uuid",
+                "member_of",
+                "resources",
+                "required",
+                "in_tree",
+                "project_id",
+                "user_id",
+                "consumer_type",
+                "associated",
+                "limit",
+                "resources1",
+                "group_policy",
+                "root_required",
+                "same_subtree",
+                "x",
+            ]
+        ),
+        st.one_of(
+            words,
+            st.sampled_from(["VCPU:1", "VCPU:-1", "in:", "!in:", f"!in:{HOST}", "in:A,!B", "!", ",", ":"]),
+        ),
+    ),
+    max_size=3,
+)
+routes = st.sampled_from([(path, method) for path, methods in ROUTES.items() for method in methods])
+
+
+def well_formed() -> list[Any]:
+    """Bodies of which each is right for some route; the fuzzer then spoils them somewhere."""
+    inventories = {"resource_provider_generation": 2, "inventories": {"VCPU": {"total": 4, "reserved": 1}}}
+    held = claim({HOST: {"VCPU": 1}}, 1)
+    return [
+        {"name": "x", "uuid": CONSUMER, "parent_provider_uuid": HOST},
+        inventories,
+        {"resource_class": "VCPU", "total": 1},
+        {"resource_provider_generation": 2, "total": 1},
+        {"resource_provider_generation": 2, "traits": ["HW_CPU_X86_AVX"]},
+        {"resource_provider_generation": 2, "aggregates": [HOST]},
+        {"name": "CUSTOM_X"},
+        held,
+        {CONSUMER: held},
+        {"inventories": {HOST: inventories}, "allocations": {CONSUMER: held}},
+    ]
+
+
+def spoiled(body: Any, place: int, junk: Any) -> Any:
+    """`body` with the value at the `place`th position of its tree replaced."""
+    position = -1
+
+    def walk(value: Any) -> Any:
+        nonlocal position
+        position += 1
+        if position == place:
+            return junk
+        if isinstance(value, dict):
+            return {key: walk(item) for key, item in value.items()}
+        return [walk(item) for item in value] if isinstance(value, list) else value
+
+    return walk(body)
+
+
+@pytest.fixture(scope="module")
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
+    core = Core.open(Path(tmp_path_factory.mktemp("fuzz")))
+    yield Api(core)
+    core.close()
+
+
+def furnish(api: Api) -> None:
+    """See to it that there is a host with something on it, whatever the examples before have done."""
+    if api.ask("GET", f"/resource_providers/{HOST}").status == 404:
+        for shown in api.done("GET", "/resource_providers")["resource_providers"]:
+            api.ask("DELETE", f"/resource_providers/{shown['uuid']}")
+        api.done("POST", "/resource_providers", {"name": "host", "uuid": HOST})
+    if not api.held(CONSUMER):
+        api.set_inventories(HOST, {"VCPU": {"total": 8}})
+        assert api.claim(CONSUMER, {HOST: {"VCPU": 2}}).status == 204
+
+
+@settings(
+    max_examples=examples(1500), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    route=routes,
+    part=words,
+    query=parameters,
+    start=st.one_of(st.sampled_from(well_formed()), bodies),
+    changes=mutations,
+    minor=st.sampled_from([*range(40), 39, 39, 39]),
+)
+def test_nonsense_is_refused_and_changes_nothing(
+    api: Api, route: tuple[str, str], part: str, query: Any, start: Any, changes: Any, minor: int
+) -> None:
+    pattern, method = route
+    path = pattern.replace("{uuid}", HOST).replace("{consumer_uuid}", CONSUMER)
+    for name in ("{name}", "{resource_class}"):
+        path = path.replace(name, quote(part, safe=""))
+    body = start
+    for place, junk in changes:
+        body = spoiled(body, place, junk)
+    text = "&".join(f"{key}={quote(value)}" for key, value in query)
+    furnish(api)
+    before = api.whole()
+    answer = api.ask(method, f"{path}?{text}" if text else path, body, mv=f"1.{minor}")
+    assert answer.status < 500, answer
+    assert answer.status < 300 or api.whole() == before
+
+
+CLIENTS = 16
+
+Allocations = dict[str, dict[str, int]]
+
+
+def run_clients(work: Callable[[int], None], clients: int = CLIENTS) -> None:
+    """Run `work(number)` in that many threads, and raise what any of them raised."""
+    errors: list[Exception] = []
+
+    def guarded(number: int) -> None:
+        try:
+            work(number)
+        except Exception as error:  # noqa: BLE001 - raised below, in the thread that pytest watches
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(clients)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    if errors:
+        raise errors[0]
+
+
+def test_one_unit_is_sold_once(tmp_path: Path) -> None:
+    """30 providers with one unit each, 4 claims for each at the same moment: 30 owners."""
+    core = Core.open(tmp_path)
+    api = Api(core)
+    hosts = [api.provider(f"host{number}", {"PGPU": 1}) for number in range(30)]
+    sold: list[str] = []
+    gate = threading.Barrier(CLIENTS)
+
+    def work(number: int) -> None:
+        gate.wait(10)
+        for host in hosts[number % 4 :: 4] + hosts:
+            status = api.claim(new(), {host: {"PGPU": 1}}).status
+            assert status in (204, 409)
+            if status == 204:
+                sold.append(host)
+
+    run_clients(work)
+    assert Counter(sold) == Counter(hosts)
+    assert all(api.usage(host) == {"PGPU": 1} for host in hosts)
+    core.close()
+
+
+def test_capacity_is_granted_to_the_last_unit_and_no_further(tmp_path: Path) -> None:
+    core = Core.open(tmp_path)
+    api = Api(core)
+    host = api.provider("host", {"VCPU": 100})
+    statuses: list[int] = []
+    run_clients(lambda _: statuses.extend(api.claim(new(), {host: {"VCPU": 1}}).status for _ in range(25)))
+    assert Counter(statuses) == {204: 100, 409: 300}
+    assert api.generation(host) == 101
+    core.close()
+
+
+def test_guarded_writes_fit_one_sequence(tmp_path: Path) -> None:
+    """Clients write to consumers that they share, guarded by the generations they saw, and swap with others.
+
+    The generation of a consumer numbers its granted writes: if each number was granted once, none is missing,
+    and the state at the end is what the last of them wrote, then one sequence explains all answers.
+    """
+    core = Core.open(tmp_path)
+    api = Api(core)
+    hosts = [api.provider(f"host{number}", {"VCPU": 12}) for number in range(3)]
+    shared = [new() for _ in range(6)]
+    granted: dict[str, list[tuple[int, Allocations]]] = {consumer: [] for consumer in shared}
+
+    def work(number: int) -> None:
+        chance = random.Random(number)
+        for _ in range(60):
+            consumer, host, other = chance.choice(shared), chance.choice(hosts), new()
+            seen = api.done("GET", f"/allocations/{consumer}").get("consumer_generation")
+            wanted = {host: {"VCPU": chance.randint(1, 4)}}
+            body = {consumer: claim(wanted, seen), other: claim({host: {"VCPU": 1}})}
+            status = api.ask("POST", "/allocations", body).status
+            assert status in (204, 409)
+            if status == 204:
+                granted[consumer].append((seen or 0, wanted))
+                assert api.ask("DELETE", f"/allocations/{other}").status == 204
+            assert all(api.usage(host)["VCPU"] <= 12 for host in hosts)
+
+    run_clients(work)
+    for consumer, writes in granted.items():
+        writes.sort(key=lambda write: write[0])
+        assert [seen for seen, _ in writes] == list(range(len(writes)))
+        shown = api.done("GET", f"/allocations/{consumer}")
+        assert shown["consumer_generation"] == len(writes) > 1
+        assert api.held(consumer) == writes[-1][1]
+    before = api.whole()
+    core.close()
+    core = Core.open(tmp_path)
+    assert Api(core).whole() == before
+    core.close()
+
+
+def test_writes_of_every_kind_that_share_commits_leave_one_state(tmp_path: Path) -> None:
+    """Writes of one group see each other before they are on disk; what they leave is what is read again."""
+    core = Core.open(tmp_path)
+    api = Api(core)
+    uuids = [new() for _ in range(5)]
+    consumers = [new() for _ in range(4)]
+    together: list[int] = []
+    run_group = core._store.file._writer._run_group
+    core._store.file._writer._run_group = lambda tickets: (together.append(len(tickets)), run_group(tickets))[
+        1
+    ]
+
+    def work(number: int) -> None:
+        chance = random.Random(number)
+        for _ in range(80):
+            uuid, other, consumer = chance.choice(uuids), chance.choice(uuids), chance.choice(consumers)
+            url, name = f"/resource_providers/{uuid}", chance.choice("abcde")
+            generation = chance.randint(0, 6)
+            offer = {
+                "resource_provider_generation": generation,
+                "inventories": {"VCPU": {"total": chance.randint(1, 9)}} if chance.random() < 0.8 else {},
+            }
+            labels = {"resource_provider_generation": generation, "traits": ["HW_NUMA_ROOT"]}
+            requests: list[tuple[str, str, object]] = [
+                ("POST", "/resource_providers", {"name": name, "uuid": uuid}),
+                ("POST", "/resource_providers", {"name": name, "uuid": uuid, "parent_provider_uuid": other}),
+                ("PUT", url, {"name": name, "parent_provider_uuid": chance.choice((None, other))}),
+                ("DELETE", url, None),
+                ("POST", f"{url}/inventories", {"resource_class": "VCPU", "total": 9}),
+                ("PUT", f"{url}/inventories", offer),
+                ("PUT", f"{url}/traits", labels),
+                ("PUT", f"/traits/CUSTOM_{name.upper()}", None),
+                ("DELETE", f"/traits/CUSTOM_{name.upper()}", None),
+                ("PUT", f"/allocations/{consumer}", claim({uuid: {"VCPU": 1}}, chance.choice((None, 1, 2)))),
+                ("DELETE", f"/allocations/{consumer}", None),
+            ]
+            answer = api.ask(*chance.choice(requests))
+            assert answer.status < 500, answer
+
+    run_clients(work)
+    assert max(together) > 1, "nothing shared a commit"
+    model = core._store.model
+    before, names = api.whole(), dict(model.uuid_by_name)
+    assert names == {provider.name: uuid for uuid, provider in model.providers.items()}
+    trees = {root: set(members) for root, members in model.trees.items()}
+    core.close()
+    core = Core.open(tmp_path)
+    model = core._store.model
+    assert Api(core).whole() == before
+    assert model.uuid_by_name == names
+    assert {root: set(members) for root, members in model.trees.items()} == trees
+    core.close()

@@ -1,15 +1,14 @@
-"""A placement's content is carried whole: into embedded cores, and into the real OpenStack Placement.
+"""A placement's content is read, carried whole into the other kind, removed, also with outages in between."""
 
-The end of the file does it by the commands (`agent.cli.placement`), whose verb `remove` is tested by
-tests/functional/placement/test_joining.py, as an operator uses both.
-"""
+from __future__ import annotations
 
 import importlib
 import importlib.util
 import json
 import sqlite3
 import warnings
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,14 +18,20 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from kits.contents import consumer_uuid, contents, fresh_core, provider_uuid, small
+from kits.examples import examples
+from kits.outage import Outage
+from kits.placements import OpenStack, Placement
 from kits.served_core_client import make_certificate
+from kits.tracker import fast_directory
 from kits.wire import Sent, Wire
 
 from agent.cli.main import main
 from agent.errors import (
+    ApplyError,
     ExitCode,
     ImportRefused,
     PlacementError,
+    PlacementUnavailable,
     PlimsollError,
     StateError,
     UsageError,
@@ -46,9 +51,13 @@ from agent.placement.transfer import (
     UNTYPED_MICROVERSION,
     SnapshotClient,
     apply_import,
+    apply_removal,
     plan_import,
+    plan_removal,
+    read_counterpart,
     read_service,
     read_state_dir,
+    read_trees,
 )
 from agent.placement.transport import Reply, SocketTransport, Transport
 from agent.tree import Inventory, Provider
@@ -102,7 +111,7 @@ def test_the_file_and_the_api_tell_the_same(content: PlacementSnapshot) -> None:
     )
 
 
-class OpenStack:
+class ReferenceTransport:
     """The real OpenStack Placement, emptied, as a transport."""
 
     def __init__(self) -> None:
@@ -130,7 +139,7 @@ needs_openstack = pytest.mark.skipif(
 @settings(max_examples=6, deadline=None, derandomize=True)
 @given(contents())
 def test_the_real_placement_takes_it_and_gives_it_back(content: PlacementSnapshot) -> None:
-    there = bring(OpenStack(), content)
+    there = bring(ReferenceTransport(), content)
     assert without_generations(there) == without_generations(content)
     with fresh_core() as back:
         assert without_generations(bring(back, there)) == without_generations(content)
@@ -138,7 +147,7 @@ def test_the_real_placement_takes_it_and_gives_it_back(content: PlacementSnapsho
 
 @needs_openstack
 def test_what_the_target_holds_besides_stays() -> None:
-    openstack = OpenStack()
+    openstack = ReferenceTransport()
     other = Provider(provider_uuid(7), "other", None, {"VCPU": Inventory(4)})
     theirs = ConsumerAllocations(consumer_uuid(7), {other.uuid: {"VCPU": 1}}, project_id="x", user_id="y")
     bring(openstack, PlacementSnapshot.of([other], [theirs]))
@@ -432,3 +441,228 @@ def test_a_socket_that_refuses_the_caller_is_told_as_it_is(tmp_path: Path) -> No
         client = SnapshotClient(SocketTransport(tmp_path / "s", token="nobody"))
         with pytest.raises(PlacementError, match="do not allow"):
             read_service(client)
+
+
+SERVED_HOST, NEIGHBOUR = (Provider(provider_uuid(n), name) for n, name in enumerate(("host", "neighbour")))
+CONSUMER = ConsumerAllocations(consumer_uuid(0), {SERVED_HOST.uuid: {"VCPU": 1}, NEIGHBOUR.uuid: {"VCPU": 2}})
+
+
+@pytest.fixture
+def client(placement: Placement, tmp_path: Path) -> Iterator[SnapshotClient]:
+    with closing(placement.anew(tmp_path).transport()) as transport:
+        client = SnapshotClient(transport)
+        for provider in (SERVED_HOST, NEIGHBOUR):
+            client.create_provider(provider)
+            client.put_inventories(provider.uuid, 0, {"VCPU": Inventory(4)})
+        client.write_allocations(CONSUMER)
+        yield client
+
+
+def test_some_trees_come_with_their_consumers_and_others_without_contents(client: SnapshotClient) -> None:
+    snapshot = read_trees(client, ["host", "none"])
+    assert snapshot.providers[SERVED_HOST.uuid].inventories == {"VCPU": Inventory(4)}
+    assert snapshot.providers[NEIGHBOUR.uuid].inventories == {}
+    assert snapshot.consumers[CONSUMER.consumer] == replace(CONSUMER, generation=1)
+
+
+def test_the_counterpart_of_a_document_has_the_holders_of_its_names(client: SnapshotClient) -> None:
+    twin = Provider(provider_uuid(9), "neighbour")
+    snapshot, evidence = read_counterpart(client, PlacementSnapshot.of([twin], []))
+    assert set(snapshot.providers) == {NEIGHBOUR.uuid} and not snapshot.consumers
+    assert "VCPU" in evidence.names
+
+
+def test_the_whole_service_with_what_providers_show(client: SnapshotClient) -> None:
+    snapshot, evidence = read_service(client, with_usages=True)
+    assert set(snapshot.providers) == {SERVED_HOST.uuid, NEIGHBOUR.uuid}
+    assert (
+        evidence.usages[SERVED_HOST.uuid] == {"VCPU": 1}
+        and evidence.roots[SERVED_HOST.uuid] == SERVED_HOST.uuid
+    )
+    assert evidence.held[NEIGHBOUR.uuid] == {CONSUMER.consumer: {"VCPU": 2}}
+    assert client.has_consumer_types()
+
+
+def test_a_state_directory_must_have_a_database_that_does_not_run(tmp_path: Path) -> None:
+    from agent.placement.embedded import Core
+
+    with pytest.raises(UsageError, match="no placement database"):
+        read_state_dir(tmp_path)
+    with closing(Core.open(tmp_path)), pytest.raises(StateError, match="in use by"):
+        read_state_dir(tmp_path)
+    assert read_state_dir(tmp_path)[0].providers == {}
+
+
+class Watched(Wire):
+    """Calls `looks` after each write; `refuses` paths like a service that keeps them from us."""
+
+    def __init__(self, inner: Transport, looks: Callable[[], None], refuses: str = "-") -> None:
+        detail = {"status": 403, "detail": "placement:reshaper is not allowed"}
+        super().__init__(
+            inner, lambda sent: Reply(403, {"errors": [detail]}) if sent.path == refuses else None
+        )
+        self.after = self._written
+        self._looks = looks
+        self.writes: list[str] = []
+
+    def _written(self, call: str) -> None:
+        if not call.startswith("GET"):
+            self.writes.append(call)
+            self._looks()
+
+
+def free(content: PlacementSnapshot) -> dict[tuple[str, str], int]:
+    """{(provider, class): how much a scheduler could still give}"""
+    used = content.usages()
+    return {
+        (uuid, name): max(0, inventory.capacity - used.get(uuid, {}).get(name, 0))
+        for uuid, provider in content.providers.items()
+        for name, inventory in provider.inventories.items()
+    }
+
+
+def watch(target: Transport, wanted: PlacementSnapshot) -> Watched:
+    """Fails where more is offered at some moment than shall be free at the end."""
+    at_the_end = free(wanted)
+
+    def looks() -> None:
+        now, _ = read_service(SnapshotClient(target))
+        for slot, amount in free(now).items():
+            assert amount <= at_the_end[slot], (watched.writes[-1], slot)
+        for consumer in now.consumers.values():
+            assert consumer.allocations == wanted.consumers[consumer.consumer].allocations
+
+    watched = Watched(target, looks)
+    return watched
+
+
+@settings(max_examples=examples(25), deadline=None)
+@given(contents())
+def test_nothing_that_is_held_is_ever_offered(content: PlacementSnapshot) -> None:
+    with fresh_core() as target:
+        bring(watch(target, content), content)
+        assert differences(content, read_service(SnapshotClient(target))[0]) == ()
+
+
+@settings(max_examples=examples(2), deadline=None, derandomize=True)
+@given(contents())
+def test_nor_on_openstack_placement(openstack: OpenStack, content: PlacementSnapshot) -> None:
+    openstack.empty()
+    with closing(openstack.transport()) as target:
+        bring(watch(target, content), content)
+        assert differences(content, read_service(SnapshotClient(target))[0]) == ()
+
+
+@settings(max_examples=examples(6), deadline=None)
+@given(contents())
+def test_nor_when_it_is_cut_off_after_any_write_and_begun_again(content: PlacementSnapshot) -> None:
+    number, died = 0, True
+    while died:
+        number += 1
+        with fresh_core() as target:
+            watched = watch(target, content)
+            died = _dies(watched, number, content)
+            bring(watched, content)
+            assert differences(content, read_service(SnapshotClient(target))[0]) == ()
+
+
+class Death(PlimsollError):
+    """The importing process is gone."""
+
+
+def _dies(watched: Watched, number: int, content: PlacementSnapshot) -> bool:
+    def looks() -> None:
+        if len(dying.writes) == number:
+            raise Death("gone")
+
+    dying = Watched(watched, looks)
+    try:
+        bring(dying, content)
+    except PlimsollError:
+        assert len(dying.writes) == number
+        return True
+    return False
+
+
+def test_a_consumer_comes_in_the_request_that_brings_its_inventory() -> None:
+    with fresh_core() as target:
+        watched = watch(target, small())
+        bring(watched, small())
+    assert watched.writes.count("POST /reshaper") == 1
+    assert watched.writes[-1].startswith("PUT /resource_providers/")
+    assert not any("/allocations" in each for each in watched.writes)
+
+
+@pytest.mark.parametrize("kind", ["embedded", "openstack"])
+def test_without_the_role_to_reshape_it_is_written_all_the_same(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    with fresh_core() as core:
+        target = core
+        if kind == "openstack":
+            openstack: OpenStack = request.getfixturevalue("openstack")
+            openstack.empty()
+            target = openstack.transport()
+        with closing(target):
+            bring(Watched(target, lambda: None, refuses="/reshaper"), small())
+            assert differences(small(), read_service(SnapshotClient(target))[0]) == ()
+
+
+REQUESTS_MAX = 100
+
+
+def bring_small(transport: Transport) -> None:
+    bring(transport, small())
+
+
+def take(transport: Transport) -> None:
+    client = SnapshotClient(transport)
+    apply_removal(client, plan_removal(small(), read_service(client)[0]))
+
+
+def brought(transport: Transport) -> bool:
+    return differences(small(), read_service(SnapshotClient(transport))[0]) == ()
+
+
+def taken(transport: Transport) -> bool:
+    found = read_service(SnapshotClient(transport))[0]
+    return not found.providers and not found.consumers
+
+
+@contextmanager
+def target(placement: Placement, operation: Callable[[Transport], None]) -> Iterator[Transport]:
+    with fast_directory() as directory, closing(placement.anew(Path(directory)).transport()) as transport:
+        if operation is take:
+            bring(transport, small())
+        yield transport
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before a request", "after a request"])
+@pytest.mark.parametrize(
+    ("operation", "done"),
+    [(bring_small, brought), (take, taken)],
+    ids=["import", "remove"],
+)
+def test_pulled_at_each_step(
+    any_placement: Placement,
+    operation: Callable[[Transport], None],
+    done: Callable[[Transport], bool],
+    after: bool,
+) -> None:
+    for number in range(1, REQUESTS_MAX):
+        with target(any_placement, operation) as transport:
+            outage = Outage(any_placement, number, after=after)
+            wire = Wire(transport)
+            outage.listen(wire)
+            try:
+                operation(wire)
+            except (ApplyError, PlacementUnavailable):
+                assert outage.begun
+            finally:
+                outage.end()
+            operation(transport)
+            assert done(transport)
+        if not outage.begun:
+            assert number > 1
+            return
+    raise AssertionError(f"it makes more than {REQUESTS_MAX} requests")
