@@ -375,7 +375,7 @@ SHOWN: Mapping[str, tuple[Example, ...]] = {
 }
 """{first name of a row: examples of it}"""
 
-ELSEWHERE = {"COMPUTE_STATUS_DISABLED": "tests/functional/cli/test_status.py"}
+ELSEWHERE = {"COMPUTE_STATUS_DISABLED": "tests/functional/cli/test_pause.py"}
 """{first name of a row that is not about the driver: the file whose tests name it}"""
 
 
