@@ -96,7 +96,8 @@ class MoveChoice:
             return MoveStep.ADOPT, self._begun_by_control_plane(split, instance, migration)
         if split.here:
             return MoveStep.BEGIN, self._from_doubled(split, instance)
-        return MoveStep.BEGIN, self._from_elsewhere(instance)
+        old = self._source_claim(instance, instance.allocations)
+        return MoveStep.BEGIN, self._fitted_move(self.kind, MoveRole.DESTINATION, old, self._fit(instance))
 
     def choose_rebuild(self, instance: ConsumerAllocations) -> tuple[MoveStep, Move]:
         """The step and the move of a rebuild, which keeps the instance's allocations as they are.
@@ -145,10 +146,6 @@ class MoveChoice:
         self._check_free(migration)
         self._check_holds(claim, instance)
         return self._fitted_move(MoveKind.SAME_HOST_RESIZE, MoveRole.BOTH, claim, self._fit(instance))
-
-    def _from_elsewhere(self, instance: ConsumerAllocations) -> Move:
-        old = self._source_claim(instance, instance.allocations)
-        return self._fitted_move(self.kind, MoveRole.DESTINATION, old, self._fit(instance))
 
     def _from_doubled(self, split: SplitAllocations, instance: ConsumerAllocations) -> Move:
         """A control plane wrote source and destination for one consumer: give the source's part to the
@@ -283,7 +280,11 @@ class MoveAttempt:
         changed, unless the outcome is unknown: then the intent stays, to be resolved later.
         """
         if self._kind is MoveKind.REBUILD:
-            return self._rebuild()
+            # A rebuild stays in place: nothing is written to Placement.
+            instance = self._context.client.allocations_of(self._request.consumer)
+            return self._context.register.step_chosen_move(
+                lambda book: self._choice(book).choose_rebuild(instance)
+            )
         failure: PlimsollError | None = None
         for attempt in range(CONFLICTS_MAX):
             suspects: Collection[str] = ()
@@ -325,13 +326,6 @@ class MoveAttempt:
         except PlimsollError as error:
             self._refuse_intent(move, error)
             raise
-
-    def _rebuild(self) -> Move:
-        """A rebuild stays in place: nothing is written to Placement."""
-        instance = self._context.client.allocations_of(self._request.consumer)
-        return self._context.register.step_chosen_move(
-            lambda book: self._choice(book).choose_rebuild(instance)
-        )
 
     def _choice(self, book: Book) -> MoveChoice:
         return MoveChoice(book, self._kind, self._migration, self._request, self._context.clock())

@@ -263,10 +263,21 @@ class ClaimOperations:
             claim = self._register.claim_of(consumer)
             if claim is None or claim.state is ClaimState.CLAIMED:
                 return False
-            if self._has_guest(claim):
-                self._finish(claim)
-            else:
+            if claim.state is not ClaimState.CLAIMING or consumer not in self._context.guests:
                 self._resolve(claim)
+                return True
+            # The guest of an interrupted claim runs: it keeps what was chosen for it. Not where Placement
+            # holds something else for it, as on another host: then what the guest uses counts.
+            try:
+                self._attempt(claim.request, claim)
+            except Refused as error:
+                LOG.error(
+                    "A guest runs on this host, and its interrupted claim could not be completed: %s",
+                    error.message,
+                    fields={"consumer": consumer},
+                )
+                if self._register.claim_of(consumer) == claim:
+                    self._resolve(claim)
             return True
 
     def end_doubts(self, consumer: str) -> bool:
@@ -311,8 +322,9 @@ class ClaimOperations:
         of it: the agent takes it back. Raises as `deliver`.
         """
         with self._context.turns.take(consumer):
-            if self._is_here(consumer):
-                return False  # its release bars the write
+            claim, move = self._register.claim_and_move_of(consumer)
+            if claim is not None or move is not None or consumer in self._context.guests:
+                return False  # it is here, and its release bars the write
             held = self._context.writer.look_again(consumer)
             if held is None:
                 return False
@@ -321,11 +333,6 @@ class ClaimOperations:
             self._context.writer.bar_again(consumer)
             LOG.warning("Placement executed an abandoned claim of %s late; it is released.", consumer)
             return True
-
-    def _is_here(self, consumer: str) -> bool:
-        """Whether this host has a claim, a move or a guest of the consumer."""
-        claim, move = self._register.claim_and_move_of(consumer)
-        return claim is not None or move is not None or consumer in self._context.guests
 
     def _claim(self, request: ClaimRequest) -> Claim:
         """The caller has the consumer's turn."""
@@ -412,23 +419,3 @@ class ClaimOperations:
         if move is not None:
             self._context.writer.secure(claim.consumer)
             raise moving_conflict(move)
-
-    def _has_guest(self, claim: Claim) -> bool:
-        """Whether the guest of an interrupted claim runs: then the claim is finished, not undone."""
-        return claim.state is ClaimState.CLAIMING and claim.consumer in self._context.guests
-
-    def _finish(self, intent: Claim) -> None:
-        """The guest of an interrupted claim keeps what was chosen for it.
-
-        Not where Placement holds something else for it, as on another host: then what the guest uses counts.
-        """
-        try:
-            self._attempt(intent.request, intent)
-        except Refused as error:
-            LOG.error(
-                "A guest runs on this host, and its interrupted claim could not be completed: %s",
-                error.message,
-                fields={"consumer": intent.consumer},
-            )
-            if self._register.claim_of(intent.consumer) == intent:
-                self._resolve(intent)

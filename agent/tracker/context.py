@@ -64,7 +64,25 @@ class Turns:
         ClaimsClosed where claims close while a claim waits.
         """
         with self._condition:
-            self._wait(consumer, request)
+            end = time.monotonic() + self.wait_s
+            while True:
+                if request is not None:
+                    self._check_open()
+                if consumer not in self._taken:
+                    break
+                under_way = self._taken[consumer]
+                if request is not None and under_way is not None and under_way != request:
+                    raise ClaimConflict(
+                        f"Another claim for {label(under_way)} is under way, with a different request: "
+                        "release it first.",
+                        consumer=consumer,
+                    )
+                if not self._condition.wait(end - time.monotonic()):
+                    raise ClaimConflict(
+                        f"Another operation on consumer {consumer} has been under way for {self.wait_s:g} s: "
+                        "try again later.",
+                        consumer=consumer,
+                    )
             self._taken[consumer] = request
         try:
             yield
@@ -94,27 +112,6 @@ class Turns:
             for consumer in consumers:
                 del self._taken[consumer]
             self._condition.notify_all()
-
-    def _wait(self, consumer: str, request: ClaimRequest | None) -> None:
-        end = time.monotonic() + self.wait_s
-        while True:
-            if request is not None:
-                self._check_open()
-            if consumer not in self._taken:
-                return
-            under_way = self._taken[consumer]
-            if request is not None and under_way is not None and under_way != request:
-                raise ClaimConflict(
-                    f"Another claim for {label(under_way)} is under way, with a different request: release "
-                    "it first.",
-                    consumer=consumer,
-                )
-            if not self._condition.wait(end - time.monotonic()):
-                raise ClaimConflict(
-                    f"Another operation on consumer {consumer} has been under way for {self.wait_s:g} s: "
-                    "try again later.",
-                    consumer=consumer,
-                )
 
 
 def allocations_for(claim: Claim, generation: int | None = None) -> ConsumerAllocations:

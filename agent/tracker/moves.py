@@ -202,7 +202,13 @@ class MoveOperations:
             if move.state is MoveState.BEGINNING:
                 move = self._finisher.finish(move)
             if move.ended:
-                return _ended_as(move, end)
+                if move.state is not end:
+                    raise ClaimConflict(
+                        f"Migration {migration} of {move.label} was {move.state} already.",
+                        consumer=move.instance,
+                        migration=migration,
+                    )
+                return move
             if move.state is MoveState.BEGUN:
                 move = self._register.step_move(step, replace(move, reverts_from=None))
             elif move.state.value != ("confirming" if step is MoveStep.CONFIRM else "reverting"):
@@ -283,16 +289,6 @@ def _same(move: Move, kind: MoveKind, request: ClaimRequest) -> Move:
     )
 
 
-def _ended_as(move: Move, end: MoveState) -> Move:
-    if move.state is not end:
-        raise ClaimConflict(
-            f"Migration {move.migration} of {move.label} was {move.state} already.",
-            consumer=move.instance,
-            migration=move.migration,
-        )
-    return move
-
-
 class MoveFinisher:
     """Finishes moves. Any thread may call; the caller has the turns of the instance and of the migration."""
 
@@ -323,7 +319,11 @@ class MoveFinisher:
             return self._step(_REBUILT[move.state], move)  # a rebuild writes nothing to Placement
         self._check_known()
         secured = self._context.writer.secure(move.instance, move.migration) is not None
-        instance, migration = self._read(move)
+        instance = self._client.allocations_of(move.instance)
+        migration = self._client.allocations_of(move.migration)
+        if not migration.allocations:
+            # It may have ended after the instance was read, which is then what it was during the move.
+            instance = self._client.allocations_of(move.instance)
         match move.state:
             case MoveState.BEGINNING:
                 return self._resolve_begin(move, instance, migration, secured)
@@ -334,21 +334,10 @@ class MoveFinisher:
             case MoveState.DELETING:
                 return self._delete(move, instance, migration)
             case MoveState.LEAVING:
-                return self._end_left(move, instance)
+                default = MoveStep.RESTORED if move.role is MoveRole.DESTINATION else MoveStep.FREED
+                return self._step(self._observed_end(move, instance) or default, move)
             case _:
                 return self._observe(move, instance, migration)
-
-    def _read(self, move: Move) -> tuple[ConsumerAllocations, ConsumerAllocations]:
-        """(instance, migration) as they were at one moment, as far as the end of the move goes.
-
-        A migration that holds nothing may have ended after the instance was read: then the instance is what
-        it was during the move, so it is read again.
-        """
-        instance = self._client.allocations_of(move.instance)
-        migration = self._client.allocations_of(move.migration)
-        if not migration.allocations:
-            instance = self._client.allocations_of(move.instance)
-        return instance, migration
 
     def waits_for_guest(self, move: Move) -> bool:
         """Whether an ending move waits until its guest has left this host."""
@@ -400,18 +389,13 @@ class MoveFinisher:
         if where is ObservedState.NEITHER:
             return self._step(MoveStep.GONE, move)
         if where is ObservedState.BEFORE and not secured:
-            self._invalidate_late_begin(instance)
+            # Raise the instance's generation, by the same allocation: Placement then rejects a begin that it
+            # has not executed yet.
+            try:
+                self._write(DoubtKind.FENCE, instance)
+            except PlacementFull as full:  # the source is over-committed, so Placement rejects the begin, too
+                LOG.info("The generation of %s was not raised: %s", instance.consumer, full.message)
         return self._step(MoveStep.REFUSE, move)
-
-    def _invalidate_late_begin(self, instance: ConsumerAllocations) -> None:
-        """Raise the instance's generation: Placement then rejects a begin that it has not executed yet.
-
-        Writing the same allocation again raises it.
-        """
-        try:
-            self._write(DoubtKind.FENCE, instance)
-        except PlacementFull as full:  # the source is over-committed, so Placement rejects the begin, too
-            LOG.info("The generation of %s was not raised: %s", instance.consumer, full.message)
 
     def _free(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
         arriving = move.role is MoveRole.DESTINATION and bool(migration.allocations)
@@ -499,18 +483,16 @@ class MoveFinisher:
             return self._step(self._observed_end(move, instance) or MoveStep.FREED, move)
         writes = []
         if instance.allocations:
-            elsewhere = self._elsewhere(move, instance.allocations)
+            # What it holds beyond this move, on other hosts, stays.
+            elsewhere: Allocations = {}
+            if move.new is None or instance.allocations not in (move.new.allocations, move.old.allocations):
+                elsewhere = split_by_host(instance.allocations, self._context.register.host).elsewhere
             if elsewhere != instance.allocations:
                 writes.append(replace(instance, allocations=elsewhere))
         if migration.allocations:
             writes.append(replace(migration, allocations={}))
         self._write(DoubtKind.DELETE, *writes)
         return self._step(MoveStep.GONE, move)
-
-    def _end_left(self, move: Move, instance: ConsumerAllocations) -> Move:
-        """The guest has left this host: end the move as Placement shows it."""
-        default = MoveStep.RESTORED if move.role is MoveRole.DESTINATION else MoveStep.FREED
-        return self._step(self._observed_end(move, instance) or default, move)
 
     def _observe(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
         """A begun move: find out whether another client ended it, or whether the instance has moved on."""
@@ -586,9 +568,11 @@ class MoveFinisher:
     def _observed_end(self, move: Move, instance: ConsumerAllocations) -> MoveStep | None:
         """Raises PlacementConflict where another client writes the instance meanwhile."""
         end = observed_end(move, instance.allocations, {}, self._context.register.host.is_own)
-        returned = end is MoveStep.RESTORED and move.role is MoveRole.DESTINATION
-        if returned and self._moved_back(move, instance):
-            return MoveStep.FREED
+        if end is MoveStep.RESTORED and move.role is MoveRole.DESTINATION and move.new is not None:
+            # The instance may have arrived here, and another migration may hold its place now.
+            self._places.read_holders([move.new])
+            if self._places.lookalikes(move.new, instance):
+                return MoveStep.FREED
         left = end is MoveStep.FREED and move.role is MoveRole.SOURCE and self._places.has_left(instance)
         if left and may_be_superseded(move, instance.generation):
             # While another migration may hold the place, the move may have been reverted and begun again.
@@ -606,22 +590,9 @@ class MoveFinisher:
         """
         return [] if move.new is None else self._places.possible_holders(move.new, instance)
 
-    def _moved_back(self, move: Move, instance: ConsumerAllocations) -> bool:
-        """Whether the instance arrived here and another migration may hold its place now."""
-        if move.new is None:
-            return False
-        self._places.read_holders([move.new])
-        return bool(self._places.lookalikes(move.new, instance))
-
     def _lives_here(self, instance: Allocations) -> bool:
         host = self._context.register.host
         return any(host.is_own(uuid) for uuid in instance)
-
-    def _elsewhere(self, move: Move, instance: Allocations) -> Allocations:
-        """What the instance holds beyond this move, on other hosts."""
-        if move.new is not None and instance in (move.new.allocations, move.old.allocations):
-            return {}
-        return split_by_host(instance, self._context.register.host).elsewhere
 
     def _guest_is_here(self, move: Move) -> bool:
         return move.instance in self._context.guests

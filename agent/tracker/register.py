@@ -581,14 +581,11 @@ class Register(BookView):
         )
         self._moves[after.migration] = after
         if after.ended:
-            self._drop_old_moves()
+            ended = [migration for migration, known in self._moves.items() if known.ended]
+            for migration in ended[:-ENDED_MOVES_MAX]:
+                del self._moves[migration]
         self._book.follow_moves(self._migrations())
         return after, self._staged(staged)
-
-    def _drop_old_moves(self) -> None:
-        ended = [migration for migration, move in self._moves.items() if move.ended]
-        for migration in ended[:-ENDED_MOVES_MAX]:
-            del self._moves[migration]
 
     # A reshape
 

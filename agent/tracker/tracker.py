@@ -377,7 +377,16 @@ class ResourceTracker:
         The caller has the consumer's turn. Raises PlacementError; PlacementUnavailable where it is not done,
         or not known; StateError.
         """
-        secured, writer = self._secured(write), self._context.writer
+        writer, secured = self._context.writer, write
+        if self._doubts.of([write.consumer]):
+            # The generation that the consumer has once no earlier write can come late.
+            seen = self._context.client.allocations_of(write.consumer)
+            held = writer.secure(write.consumer) or seen
+            if seen.generation != write.generation or held.allocations != seen.allocations:
+                raise PlacementConflict(
+                    f"An earlier write for {write.consumer} was in doubt. Nothing was written; audit again."
+                )
+            secured = replace(write, generation=held.generation)
         unheld = self._register.under_lock(lambda book: book.row(write.consumer).unheld)
         outcome = self._context.send_in_reserved(
             write.consumer,
@@ -387,22 +396,6 @@ class ResourceTracker:
         checked(outcome, f"repair of {write.consumer}", "the next audit shows it")
         if not write.allocations:
             writer.bar_again(write.consumer)
-
-    def _secured(self, write: ConsumerAllocations) -> ConsumerAllocations:
-        """The write with the generation that its consumer has once no earlier write can come late.
-
-        Raises PlacementConflict where the consumer is not as the audit saw it.
-        """
-        writer = self._context.writer
-        if not self._doubts.of([write.consumer]):
-            return write
-        seen = self._context.client.allocations_of(write.consumer)
-        secured = writer.secure(write.consumer) or seen
-        if seen.generation != write.generation or secured.allocations != seen.allocations:
-            raise PlacementConflict(
-                f"An earlier write for {write.consumer} was in doubt. Nothing was written; audit again."
-            )
-        return replace(write, generation=secured.generation)
 
     # What the gate asks
 
