@@ -485,7 +485,8 @@ class ConsumerCase:
         """Whether the consumer may be the migration of that guest, of which Placement has nothing any more.
 
         Nothing says whose a migration is then, and what the guest uses may have changed since. A consumer
-        without a type, and beside a mere definition also a migration, counts only with just what it uses.
+        without a type counts only with just what the guest uses; so does a migration, where the guest is a
+        definition that does not run and has no claim.
         """
         here, present = by_class(self.parts.here.values()), self.observation.guests[guest]
         is_instance = present.state not in IDLE or guest in self.observation.claims

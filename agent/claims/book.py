@@ -257,8 +257,9 @@ class Book:
     def _holds_part(self, consumer: str, instance: str) -> bool:
         """Whether the consumer may hold a part of what the instance needs.
 
-        Of a guest with the same CPUs and memory only: that may have lost devices, or got some. Where these
-        differ, it may as well be another instance's that left, and nothing is freed on a guess.
+        Where the instance's guest is here, only with the same CPUs and memory: it may have lost devices,
+        or got some. With others it may as well be the migration of another instance, and the agent offers
+        nothing on a guess.
         """
         row, held = self._rows[instance], self._in_own_tree(self.held_by(consumer))
         if row.guest is None:

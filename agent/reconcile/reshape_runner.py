@@ -240,7 +240,7 @@ class ReshapeRunner:
             **places_of_claims(records, held, desired.moves),
             **locate_units(records, desired.moves, desired.back),
         }
-        claimed = claimed_places(records.claims, located, held, migrations)
+        claimed = claimed_places(records, located, held, migrations)
         typed = {who for who in migrations if allocated.consumers[who].consumer_type == MIGRATION_TYPE}
         instructions = (
             *with_stand_ins(

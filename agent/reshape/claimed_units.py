@@ -284,7 +284,7 @@ def relocations_of_record(
 
 
 def claimed_places(
-    claims: Mapping[str, Claim],
+    records: HostRecords,
     located: Mapping[str, Places],
     held: Mapping[str, Allocations],
     migrations: Collection[str],
@@ -292,18 +292,27 @@ def claimed_places(
     """Which consumers hold what the claims have.
 
     An instance that moves away holds nothing here, and its migration holds just the same: that one follows
-    the units. `held` has the allocations of each consumer on the touched providers, `migrations` those
-    consumers that may be migrations. Migrations that look alike are told apart only by an operator, so they
-    refuse the reshape where their units go to different providers.
+    the units. Where a move was reverted and the agent has not learned of that, it is the other way round.
+    `held` has the allocations of each consumer on the touched providers, `migrations` those consumers that
+    may be migrations. Migrations that look alike are told apart only by an operator, so they refuse the
+    reshape where their units go to different providers.
     """
+    claims = records.claims
     adrift: dict[str, list[str]] = {}
+    bearers: dict[str, Places] = {}
+    names: set[str] = set()
     for consumer, places in sorted(located.items()):
         mine = held.get(consumer, {})
         if not any(mine.get(slot.provider, {}).get(slot.resource_class) for slot in places):
+            names.add(consumer)
+            instance = records.moves[consumer].instance if consumer in records.moves else consumer
+            part = _part(claims[consumer].allocations, places)
+            if instance not in claims and _part(held.get(instance, {}), places) == part:
+                bearers[instance] = places
+                continue
             slots = {slot.provider for slot in places}
             alike = str(sorted((uuid, sorted(claims[consumer].allocations[uuid].items())) for uuid in slots))
             adrift.setdefault(alike, []).append(consumer)
-    bearers: dict[str, Places] = {}
     problems = []
     for group in adrift.values():
         places = located[group[0]]
@@ -320,7 +329,6 @@ def claimed_places(
                 "moves with `plimsoll move confirm MIGRATION --instance UUID` (or revert)"
             )
         bearers |= dict.fromkeys(holders, places)
-    names = {consumer for group in adrift.values() for consumer in group}
     holding = {consumer: places for consumer, places in located.items() if consumer not in names}
     return ClaimedPlaces(
         {**holding, **bearers},

@@ -155,7 +155,7 @@ def planned(case: Case, records: HostRecords) -> Reshape | None:
     due = due_instructions(without_claimed(moves, located), current, desired, on_provider, located)
     if not due:
         return None
-    places = claimed_places(records.claims, locate_units(records, due), held, ())
+    places = claimed_places(records, locate_units(records, due), held, ())
     return plan_reshape(current, desired, due, held, claimed=places, may_grow=True)
 
 
@@ -193,7 +193,7 @@ def test_a_unit_that_is_nowhere_refuses() -> None:
     current, desired = tree(case.before), tree(case.after)
     moves = resolve_instructions([MoveInstruction("host", {VF: 1}, "a", {})], current, desired)
     held = {claim.consumer: claim.allocations}
-    places = claimed_places(records.claims, locate_units(records, moves), held, ())
+    places = claimed_places(records, locate_units(records, moves), held, ())
     with pytest.raises(ReshapeRefused, match="are on no provider now"):
         plan_reshape(current, desired, moves, held, claimed=places)
 
@@ -213,13 +213,38 @@ def test_what_a_migration_bears_without_a_record_follows_the_claim() -> None:
         [MoveInstruction("host", {VF: 1}, name, {}) for name in "ab"], current, desired
     )
     held = {consumer(9): claim.allocations}
-    places = claimed_places(records.claims, locate_units(records, moves), held, {consumer(9)})
+    places = claimed_places(records, locate_units(records, moves), held, {consumer(9)})
     reshape = plan_reshape(current, desired, moves, held, claimed=places)
     assert reshape.allocations == {consumer(9): counted(units[1:], case.after)}
     relocations = (*reshape.relocations, *reshape.records)
     (followed,) = relocate_records(relocations, records.claims, {}, records.exact).claims
     assert followed.allocations == counted(units[1:], case.after)
     assert followed.units == {CARD["b"]: {VF: units[1:]}}
+
+
+def test_what_a_reverted_move_gave_back_follows_the_claim_of_its_migration() -> None:
+    """Another host reverted the move, and this one has not learned of it: the claim is the migration's."""
+    units = ("0000:00:00.0", "0000:00:01.0")
+    case = Case(
+        dict.fromkeys(units, "host"),
+        dict(zip(units, "ab", strict=True)),
+        {consumer(1): units[1:]},
+        frozenset({consumer(1)}),
+        frozenset(),
+    )
+    records = records_of(case)
+    current, desired = tree(case.before), tree(case.after)
+    moves = resolve_instructions(
+        [MoveInstruction("host", {VF: 1}, name, {}) for name in "ab"], current, desired
+    )
+    held = {consumer(1): counted(units[1:], case.before)}
+    places = claimed_places(records, locate_units(records, moves), held, ())
+    reshape = plan_reshape(current, desired, moves, held, claimed=places)
+    assert reshape.allocations == {consumer(1): counted(units[1:], case.after)}
+    relocations = (*reshape.relocations, *reshape.records)
+    (move,) = relocate_records(relocations, records.claims, records.moves, records.exact).moves
+    assert move.old.allocations == move.handed == counted(units[1:], case.after)
+    assert move.old.units == {CARD["b"]: {VF: units[1:]}}
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,11 @@ from agent.placement.embedded.serve import (
     ("text", "host", "port", "local"),
     [
         ("127.0.0.1:8778", "127.0.0.1", 8778, True),
+        ("127.9.9.9:0", "127.9.9.9", 0, True),
         ("[::1]:0", "::1", 0, True),
+        ("192.0.2.7:80", "192.0.2.7", 80, False),
         ("0.0.0.0:8778", "0.0.0.0", 8778, False),
+        ("[::]:80", "::", 80, False),
         ("[2001:db8::7]:8778", "2001:db8::7", 8778, False),
     ],
 )
@@ -305,22 +308,6 @@ def test_what_the_roles_are_for(request: tuple[str, str, str]) -> None:
     own_usages = method == "GET" and path == "/usages" and query.endswith("project_id=p")
     assert permits(TokenUser("x", "p", frozenset({"reader"})), *request) == own_usages
     assert not permits(TokenUser("x", "p", frozenset({"member"})), *request)
-
-
-@pytest.mark.parametrize(
-    ("text", "host", "port", "is_local"),
-    [
-        ("127.0.0.1:8778", "127.0.0.1", 8778, True),
-        ("127.9.9.9:0", "127.9.9.9", 0, True),
-        ("[::1]:8778", "::1", 8778, True),
-        ("192.0.2.7:80", "192.0.2.7", 80, False),
-        ("0.0.0.0:80", "0.0.0.0", 80, False),
-        ("[::]:80", "::", 80, False),
-    ],
-)
-def test_addresses(text: str, host: str, port: int, is_local: bool) -> None:
-    bind = Bind.parse(text)
-    assert (bind.host, bind.port, bind.is_local) == (host, port, is_local)
 
 
 @pytest.mark.parametrize(
