@@ -26,10 +26,11 @@ from agent.shapes import total
 from agent.state.identity import Identity
 from agent.state.journal import Event, Journal
 from agent.status.consumers import NamedConsumer, consumers_of, find_consumer, is_uuid, matching
-from agent.status.explain import ExplainedItem, ExplainSources, explain
 from agent.status.metrics import Metrics, gauges
 from agent.status.overview import (
     Condition,
+    ExplainedItem,
+    ExplainSources,
     Fault,
     Health,
     HealthCheck,
@@ -37,6 +38,7 @@ from agent.status.overview import (
     Overview,
     Status,
     exact_moment,
+    explain,
 )
 from agent.tracker.tracker import ResourceTracker
 
@@ -213,6 +215,17 @@ class HostStatus:
         gate = GateEffect()
         if self._gate_paths is not None:
             gate = read_effect(self._gate_paths, None if paused else closed, self._socket)
+        guests, claims = self._reconciler.guests or (), self._tracker.claims()
+        moved = self._tracker.circumstances().moved_away
+        advice = [moved_away_advice(guest.name, guest.uuid) for guest in guests if guest.uuid in moved]
+        # A sentence on each running guest that the driver could not read, or not in full.
+        unread = [
+            f"{guest.problem.rstrip('.')}. {guest.name} ({guest.uuid}) "
+            f"{'has a claim' if guest.uuid in claims else 'has no claim'}; the agent goes by what it last "
+            "knew of it."
+            for guest in guests
+            if guest.problem is not None and guest.state not in IDLE
+        ]
         next_try = self._next_try
         if next_try is not None:
             next_try = self._clock() + max(0.0, next_try - self._timer())
@@ -227,13 +240,13 @@ class HostStatus:
             reasons=(
                 *([fault.sentence] if fault else []),
                 *self._problems,
-                *self._moved_away_sentences(),
-                *self._unread_sentences(),
+                *advice,
+                *unread,
                 *gate.reasons,
             ),
             fault=fault,
             closed=closed,
-            claims=len(self._tracker.claims()),
+            claims=len(claims),
             schedulers=not self._reconciler.is_disabled,
             gate=gate,
             pause=pause,
@@ -242,22 +255,6 @@ class HostStatus:
             findings=len(self._auditor.last.left),
             audited=self._audited_at,
         )
-
-    def _moved_away_sentences(self) -> Iterator[str]:
-        moved = self._tracker.circumstances().moved_away
-        for guest in self._reconciler.guests or ():
-            if guest.uuid in moved:
-                yield moved_away_advice(guest.name, guest.uuid)
-
-    def _unread_sentences(self) -> Iterator[str]:
-        """A sentence on each running guest that the driver could not read, or not in full."""
-        claims = self._tracker.claims()
-        for guest in self._reconciler.guests or ():
-            if guest.problem is not None and guest.state not in IDLE:
-                has = "has a claim" if guest.uuid in claims else "has no claim"
-                problem = guest.problem.rstrip(".")
-                name = f"{guest.name} ({guest.uuid})"
-                yield f"{problem}. {name} {has}; the agent goes by what it last knew of it."
 
     def health(self) -> Health:
         """The health checks. Waits for nothing; never raises."""

@@ -1,18 +1,25 @@
 """The agent's condition (starting, ready, degraded by a fault, stopping; each change is logged once), and
 the host at one moment, from the agent's memory alone.
+
+`explain` says in sentences what the host knows of a consumer, a provider, a class, a unit or a reshape: it is
+the command `plimsoll explain`. It does no I/O.
 """
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from difflib import get_close_matches
 from enum import StrEnum
 from functools import cached_property
 
 from agent import log
 from agent.audit.finding import Finding
-from agent.claims.claim import Claim
+from agent.claims.claim import Claim, ClaimState
+from agent.claims.guest_cells import PlacedCell
+from agent.claims.request import ClaimRequest
+from agent.cpuset import format_cpu_set
 from agent.driver import Guest
 from agent.errors import (
     DriverError,
@@ -21,15 +28,20 @@ from agent.errors import (
     PlacementError,
     PlacementUnavailable,
     PlimsollError,
+    UnknownConsumer,
+    UsageError,
+    counted,
 )
 from agent.gate.effect import GateEffect
-from agent.moves.circumstances import Circumstances, consumer_names
+from agent.moves.circumstances import Circumstances, consumer_names, moved_away_advice
 from agent.moves.states import Move
 from agent.providers.device_health import DeviceHealth
 from agent.reconcile.pass_report import PassReport
-from agent.shapes import Allocations, Units, Usages
+from agent.reshape.laws import name_of
+from agent.reshape.receipt import Receipt
+from agent.shapes import Allocations, Amounts, Units, Usages
 from agent.state.operators import Pause
-from agent.tree import ProviderTree
+from agent.tree import Provider, ProviderTree
 
 LOG = log.get(__name__)
 
@@ -37,6 +49,11 @@ OWN = "agent"
 PLACEMENT = "placement"
 STARTING = "the agent is starting and has not seen the whole host yet"
 """Why claims are closed before the first pass."""
+HOLDERS_SHOWN_MAX = 50
+NEAR_MAX = 5
+NEAR_CUTOFF = 0.6
+WORD_CHARS_MAX = 255
+PREFIX_MIN = 4
 
 
 class HostState(StrEnum):
@@ -235,3 +252,374 @@ class Overview:
     @cached_property
     def _names(self) -> Mapping[str, str]:
         return consumer_names(self.guests, self.claims.values(), self.moves)
+
+
+# What a word stands for
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainSources:
+    """The data that `explain` searches.
+
+    `devices` is {provider uuid: device, as pci:0000:84:00.0}, `withheld` {exact unit: a sentence on why no
+    other consumer gets it}.
+    """
+
+    overview: Overview
+    devices: Mapping[str, str] = field(default_factory=dict)
+    receipts: tuple[Receipt, ...] = ()
+    withheld: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedItem:
+    """One thing of that name; `lines` are sentences.
+
+    `kind` is consumer, provider, resource class, unit or reshape.
+    """
+
+    kind: str
+    id: str
+    name: str
+    lines: tuple[str, ...]
+
+
+def explain(known: ExplainSources, word: str) -> tuple[ExplainedItem, ...]:
+    """Each thing that `word` names: a consumer, a provider, a class, a device, a unit, a receipt.
+
+    A uuid, and a receipt, may be named by its beginning, of PREFIX_MIN characters or more.
+    Raises UnknownConsumer, with similar names in `near`; UsageError for an empty text.
+    """
+    wanted = word.strip()[:WORD_CHARS_MAX]
+    if not wanted:
+        raise UsageError(
+            "what: it is an empty text; name a consumer, a provider, a class, a device, a unit or a receipt.",
+            parameter="what",
+        )
+    lower = wanted.lower()
+    items = (
+        *(
+            ExplainedItem("consumer", uuid, known.overview.name_of(uuid), tuple(_consumer_lines(known, uuid)))
+            for uuid in _matching_consumers(known.overview, wanted)
+        ),
+        *(
+            ExplainedItem("provider", provider.uuid, provider.name, tuple(_provider_lines(known, provider)))
+            for provider in known.overview.tree
+            if lower in _provider_names(known, provider) or _begins(provider.uuid, lower)
+        ),
+        *(
+            ExplainedItem("resource class", name, name, tuple(_class_lines(known, name)))
+            for name in sorted({name for provider in known.overview.tree for name in provider.inventories})
+            if name == wanted.upper()
+        ),
+        *(
+            ExplainedItem("unit", f"{name}:{unit}", unit, tuple(_unit_lines(known, uuid, name, unit)))
+            for uuid, name, unit in _units(known.overview)
+            if lower in (unit.lower(), f"{name}:{unit}".lower())
+        ),
+        *(_explain_reshape(known, receipt) for receipt in known.receipts if _begins(receipt.id, lower)),
+    )
+    if items:
+        return items
+    overview = known.overview
+    names = {
+        name for provider in overview.tree for name in (provider.name, *_provider_names(known, provider))
+    }
+    names |= {name for uuid in _consumers(overview) for name in (uuid, overview.name_of(uuid)) if name}
+    names |= {unit for _, _, unit in _units(overview)} | {receipt.id for receipt in known.receipts}
+    containing = sorted(name for name in names if lower in name.lower())
+    similar = get_close_matches(wanted, sorted(names), NEAR_MAX, NEAR_CUTOFF)
+    near = list(dict.fromkeys((*containing, *similar)))[:NEAR_MAX]
+    hint = (
+        f"Did you mean {' or '.join(near)}?"
+        if near
+        else "`plimsoll instances` and `plimsoll tree` list what there is."
+    )
+    raise UnknownConsumer(
+        f"Nothing on this host is called {wanted!r}: no consumer, provider, class, device, unit or receipt. "
+        f"{hint}",
+        asked=wanted,
+        near=near,
+    )
+
+
+# Search
+
+
+def _matching_consumers(overview: Overview, wanted: str) -> list[str]:
+    """Consumers by uuid, or by the name of the guest or the claim."""
+    consumers = _consumers(overview)
+    if wanted.lower() in consumers:
+        return [wanted.lower()]
+    migrations = {move.migration for move in overview.moves}
+    named = sorted(uuid for uuid in consumers - migrations if overview.name_of(uuid) == wanted)
+    if named or len(wanted) < PREFIX_MIN:
+        return named
+    return sorted(uuid for uuid in consumers if uuid.startswith(wanted.lower()))
+
+
+def _begins(identifier: str, lower: str) -> bool:
+    return identifier == lower or (len(lower) >= PREFIX_MIN and identifier.startswith(lower))
+
+
+def _consumers(overview: Overview) -> set[str]:
+    moving = {uuid for move in overview.moves for uuid in (move.instance, move.migration)}
+    return {*(guest.uuid for guest in overview.guests), *overview.claims, *overview.others, *moving}
+
+
+def _provider_names(known: ExplainSources, provider: Provider) -> tuple[str, ...]:
+    device = known.devices.get(provider.uuid, "")
+    address = device.partition(":")[2]
+    return tuple(name.lower() for name in (provider.uuid, provider.name, device, address) if name)
+
+
+def _units(overview: Overview) -> list[tuple[str, str, str]]:
+    """(provider uuid, class, unit) of the units that the driver offers, and of claimed units it does not."""
+    sources: Iterable[Units] = (overview.offered, *(claim.units for claim in overview.claims.values()))
+    return sorted(
+        {
+            (uuid, name, unit)
+            for units in sources
+            for uuid, by in units.items()
+            for name in by
+            for unit in by[name]
+        }
+    )
+
+
+# Sentences
+
+
+def _consumer_lines(known: ExplainSources, uuid: str) -> Iterator[str]:
+    overview = known.overview
+    claim = overview.claims.get(uuid)
+    moves = [move for move in overview.moves if uuid in (move.instance, move.migration)]
+    if any(move.migration == uuid for move in moves):
+        yield "It is a migration: during a move, it holds the instance's allocation on one of the hosts."
+    else:
+        guest = overview.guest_by_uuid.get(uuid)
+        yield f"Its guest is here, {guest.state}." if guest else "No guest of it is on this host."
+        if guest and guest.problem:
+            yield guest.problem
+        if guest and uuid in overview.seen.moved_away:
+            yield moved_away_advice(guest.name, uuid)
+    if claim is not None and not any(move.migration == uuid for move in moves):
+        how = {
+            ClaimState.CLAIMING: "A claim for it is under way",
+            ClaimState.CLAIMED: "It has a claim",
+            ClaimState.RELEASING: "Its claim is released as soon as Placement answers",
+        }[claim.state]
+        by = "adopted from an allocation that another client wrote" if claim.adopted else "made by this agent"
+        requested = _request_text(claim.request)
+        yield f"{how}, {by}, since {_when(claim.since)}. It requested {requested}, and holds:"
+        yield from _holding_lines(overview, claim.allocations, claim.units)
+        yield from _cell_lines(claim.cells)
+    elif uuid in overview.others:
+        yield "It has no claim of this agent. Another client wrote its allocation in Placement:"
+        yield from _holding_lines(overview, overview.others[uuid], {})
+    elif claim is None and not moves and uuid not in overview.seen.moved_away:
+        yield "It has no claim: `plimsoll audit` says what to do."
+    for move in moves:
+        yield _move_line(overview, move, uuid)
+    for receipt in known.receipts:
+        for relocation in receipt.relocations:
+            if relocation.consumer == uuid:
+                source, target = (
+                    name_of(provider, overview.tree) for provider in (relocation.source, relocation.target)
+                )
+                amount = f"{relocation.amount} {relocation.resource_class}"
+                moved = f"moved its {amount} from {source} to {target}"
+                yield f"Reshape {receipt.id} of {_when(receipt.at)} {moved}."
+    yield from _findings(overview, uuid)
+
+
+def _cell_lines(cells: Iterable[PlacedCell]) -> Iterator[str]:
+    for cell in cells:
+        pinned = ", ".join(f"{cpu} on {pin}" for cpu, pin in sorted(cell.pinning.items()))
+        parts = [f"CPU {pinned}"] if pinned else []
+        if cell.floating:
+            parts.append(f"{counted(len(cell.floating), 'CPU')} on its shared ones")
+        parts.append(f"{cell.memory_mb} MiB in pages of {cell.page_kib} KiB")
+        if cell.emulator:
+            parts.append(f"CPU {format_cpu_set(cell.emulator)} for the emulator's threads")
+        if cell.withheld:
+            parts.append(f"CPU {format_cpu_set(cell.withheld)} not given to any guest")
+        yield f"  guest cell {cell.guest_cell} on host cell {cell.host_cell}: {'; '.join(parts)}"
+
+
+def _holding_lines(overview: Overview, allocations: Allocations, units: Units) -> Iterator[str]:
+    for uuid, amounts in sorted(allocations.items(), key=lambda item: name_of(item[0], overview.tree)):
+        for name, amount in sorted(amounts.items()):
+            exact = units.get(uuid, {}).get(name, ())
+            which = f": {', '.join(exact)}" if exact else ""
+            yield f"  {amount} {name} on {name_of(uuid, overview.tree)}{which}"
+
+
+def _request_text(request: ClaimRequest) -> str:
+    parts = []
+    for group in request.groups:
+        amounts = _listed(group.resources)
+        required = [" or ".join(sorted(any_of)) for any_of in group.required]
+        traits = [*required, *(f"not {trait}" for trait in sorted(group.forbidden))]
+        parts.append((amounts or "a provider") + (f" with {', '.join(traits)}" if traits else ""))
+    return "; ".join(parts)
+
+
+def _move_line(overview: Overview, move: Move, uuid: str) -> str:
+    what = (
+        f"{'Its move' if uuid == move.instance else f'The move of {_called(overview, move.instance)}'} "
+        f"({move.kind}, migration {move.migration}, this host is {move.role}) is {move.state}, "
+        f"since {_when(move.since)}"
+    )
+    if move.ended:
+        return f"{what}."
+    holding = (*_holding_lines(overview, move.handed, move.old.units), *_cell_lines(move.old.cells))
+    held = "; ".join(line.strip() for line in holding)
+    return f"{what}. The migration holds {held or 'nothing on this host'}."
+
+
+def _provider_lines(known: ExplainSources, provider: Provider) -> Iterator[str]:
+    overview = known.overview
+    device = known.devices.get(provider.uuid)
+    parent = (
+        f"is a child of {name_of(provider.parent, overview.tree)}"
+        if provider.parent
+        else "is the root of the tree"
+    )
+    origin = f"; its device is {device}" if device else "; this agent did not create it"
+    yield f"It {parent}{origin}."
+    used = overview.used.get(provider.uuid, {})
+    for name, inventory in sorted(provider.inventories.items()):
+        yield (
+            f"{used.get(name, 0)} of {inventory.capacity} {name} in use (total {inventory.total}, reserved "
+            f"{inventory.reserved}, ratio {inventory.allocation_ratio:g})."
+        )
+    if provider.traits:
+        yield f"Traits: {', '.join(sorted(provider.traits))}."
+    holders = []
+    for consumer, claim in sorted(overview.claims.items()):
+        if provider.uuid in claim.allocations:
+            amounts = claim.allocations[provider.uuid]
+            held = _listed(amounts)
+            exact = ", ".join(unit for units in claim.units.get(provider.uuid, {}).values() for unit in units)
+            which = f" ({exact})" if exact else ""
+            holders.append(f"{_called(overview, consumer)} holds {held}{which} since {_when(claim.since)}.")
+    for consumer, allocations in sorted(overview.others.items()):
+        if provider.uuid in allocations:
+            by = "by an allocation that another client wrote"
+            held = _listed(allocations[provider.uuid])
+            holders.append(f"{_called(overview, consumer)} holds {held}, {by}.")
+    yield from holders[:HOLDERS_SHOWN_MAX]
+    if len(holders) > HOLDERS_SHOWN_MAX:
+        yield f"{_more(holders, 'allocations of it')}."
+    for receipt in known.receipts:
+        if any(provider.uuid == slot.provider for slot in (*receipt.before, *receipt.after)):
+            yield f"Reshape {receipt.id} of {_when(receipt.at)} moved inventory to or from it."
+    yield from _findings(overview, provider.uuid)
+
+
+def _more(holders: list[str], what: str) -> str:
+    number = len(holders) - HOLDERS_SHOWN_MAX
+    return counted(number, f"more consumer has {what}", f"more consumers have {what}")
+
+
+def _class_lines(known: ExplainSources, name: str) -> Iterator[str]:
+    """Each provider that has the class, and who holds how much of it there."""
+    overview = known.overview
+    for provider in overview.tree:
+        inventory = provider.inventories.get(name)
+        if inventory is None:
+            continue
+        in_use = overview.used.get(provider.uuid, {}).get(name, 0)
+        yield f"{provider.name}: {in_use} of {inventory.capacity} in use."
+        holders = []
+        for consumer, claim in sorted(overview.claims.items()):
+            amount = claim.allocations.get(provider.uuid, {}).get(name)
+            if amount:
+                exact = claim.units.get(provider.uuid, {}).get(name, ())
+                which = f": {', '.join(exact)}" if exact else ""
+                since = f"since {_when(claim.since)}{which}"
+                holders.append(f"  {_called(overview, consumer)} holds {amount} {since}")
+        for consumer, allocations in sorted(overview.others.items()):
+            amount = allocations.get(provider.uuid, {}).get(name)
+            if amount:
+                by = "by an allocation that another client wrote"
+                holders.append(f"  {_called(overview, consumer)} holds {amount}, {by}")
+        yield from holders[:HOLDERS_SHOWN_MAX]
+        if len(holders) > HOLDERS_SHOWN_MAX:
+            yield f"  {_more(holders, 'some of it')}."
+
+
+def _unit_lines(known: ExplainSources, uuid: str, name: str, unit: str) -> Iterator[str]:
+    overview = known.overview
+    device = known.devices.get(uuid)
+    of_device = f" ({device})" if device else ""
+    yield f"It is one exact {name} of provider {name_of(uuid, overview.tree)}{of_device}."
+    if unit not in overview.offered.get(uuid, {}).get(name, ()):
+        yield "The driver no longer offers it."
+    owners = [claim for claim in overview.claims.values() if unit in claim.units.get(uuid, {}).get(name, ())]
+    users = [
+        guest
+        for guest in overview.guests
+        if any((used.resource_class, used.unit) == (name, unit) for used in guest.units)
+    ]
+    for claim in owners:
+        called = _called(overview, claim.consumer)
+        how = "adopted" if claim.adopted else claim.state
+        owner = f"{called} owns it since {_when(claim.since)} ({how})."
+        for move in overview.under_way:
+            if claim.consumer == move.migration:
+                owner = (
+                    f"The migration {move.migration} ({move.kind}, {move.state}) owns it since "
+                    f"{_when(move.since)}, so that {_called(overview, move.instance)} gets it back if the "
+                    "move is reverted."
+                )
+        yield owner
+        if name == "PCPU" and any(unit in map(str, cell.withheld) for cell in claim.cells):
+            yield "No guest gets it: the claim isolates its sibling."
+    for guest in users:
+        yield f"The guest {guest.name} ({guest.uuid}), {guest.state}, uses it."
+    if users and not owners:
+        yield "No claim owns it, and no other guest gets it. `plimsoll audit` says what to do."
+    withheld = known.withheld.get(unit)
+    if not users and not owners:
+        free = "no claim has it, and no guest uses it."
+        yield f"It is free: {free}" if withheld is None else f"It is withheld: {free}"
+    if withheld is not None:
+        yield withheld
+
+
+def _explain_reshape(known: ExplainSources, receipt: Receipt) -> ExplainedItem:
+    lines = [
+        f"The reshape took place at {_when(receipt.at)}"
+        + (f" and undid {receipt.undoes}." if receipt.undoes else ".")
+    ]
+    for move in receipt.moves:
+        moved = _listed(move.moved_resources)
+        lines.append(f"{moved} moved from {move.from_resource_provider} to {move.to_resource_provider}.")
+    consumers = sorted({relocation.consumer for relocation in receipt.relocations})
+    names = ", ".join(_called(known.overview, uuid) for uuid in consumers[:HOLDERS_SHOWN_MAX])
+    lines.append(
+        f"The allocations of {counted(len(consumers), 'consumer')} moved as "
+        f"well{f': {names}' if names else ''}."
+    )
+    return ExplainedItem("reshape", receipt.id, receipt.id, tuple(lines))
+
+
+def _findings(overview: Overview, subject: str) -> Iterator[str]:
+    for finding in overview.findings:
+        if finding.subject == subject:
+            yield f"Finding of the audit: {finding.kind}: {finding.reason}"
+
+
+def _listed(amounts: Amounts) -> str:
+    return ", ".join(f"{amount} {name}" for name, amount in sorted(amounts.items()))
+
+
+def _called(overview: Overview, uuid: str) -> str:
+    name = overview.name_of(uuid)
+    return f"{name} ({uuid})" if name else uuid
+
+
+def _when(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(sep=" ", timespec="seconds")

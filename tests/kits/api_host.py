@@ -26,10 +26,9 @@ from agent.shapes import Usages
 from agent.state.journal import Event
 from agent.state.operators import Pause, PauseRequest
 from agent.status.consumers import consumers_of, find_consumer
-from agent.status.explain import ExplainSources, explain
 from agent.status.host_status import Explanation, HealthInputs, judge_health
 from agent.status.metrics import Metrics
-from agent.status.overview import Fault, Health, HostState, Overview, Status
+from agent.status.overview import ExplainSources, Fault, Health, HostState, Overview, Status, explain
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT = "11111111-1111-4111-8111-111111111111"
