@@ -34,8 +34,7 @@ from agent.claims.extra_specs import (
 from agent.cli.output import Style, table_lines
 from agent.cli.parser import build as build_parser
 from agent.cli.tree import tree_lines
-from agent.config.options import NOVA_NAMES, all_options, allowed, driver_classes, is_pattern
-from agent.config.settings import sample
+from agent.config.options import NOVA_NAMES, all_options, allowed, driver_classes, is_pattern, sample
 from drivers.fake.host import HOST_SCHEMA, key_rows
 
 DOCS = Path(__file__).parent

@@ -102,7 +102,7 @@ def validate(args: Namespace) -> ExitCode:
 
 def print_sample(args: Namespace) -> ExitCode:
     """Print a sample of a settings file."""
-    from agent.config.settings import sample
+    from agent.config.options import sample
 
     text = sample()
     show(args, {"sample": text}, lambda _: text.splitlines())
@@ -169,8 +169,8 @@ def init(args: Namespace) -> ExitCode:
 def _proposed(args: Namespace) -> tuple[str, TreeShape]:
     """The text of the file, and the tree that the agent would report with it. Raises SettingsError."""
     from agent.api.views import tree_view
-    from agent.config.options import AGENT_OPTIONS
-    from agent.config.settings import own_suggestions, propose, read_only_driver
+    from agent.config.options import AGENT_OPTIONS, own_suggestions, propose
+    from agent.config.settings import read_only_driver
     from agent.providers.limits import DISK, disk_in_use, disk_warning
     from agent.providers.resolve import OwnedProviders, resolve
     from agent.tree import NIL_UUID, Provider, ProviderTree

@@ -6,18 +6,22 @@ An operator who copies groups of nova's file finds each of their words taken, or
 Refused are nova's options by which nova-compute decides what it puts into Placement, or nova-scheduler what
 it asks for, all others of groups that the agent has, too (source: nova 34, nova/conf), and the names of
 keystoneauth that [placement] does not have; a test compares these with what keystoneauth registers.
+
+They are also written: a sample of every option, or a proposal for a new host, with the options that it needs,
+each with the reason.
 """
 
 import importlib.metadata
 import math
 import socket
+import textwrap
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from oslo_config import cfg, types
 
 from agent.cpuset import format_cpu_set, parse_cpu_set
-from agent.driver import ENTRY_POINT_GROUP, Driver
+from agent.driver import ENTRY_POINT_GROUP, Driver, Suggestion, Topology
 from agent.errors import SettingsError
 from agent.providers.owner import OWNER_TRAIT
 
@@ -670,3 +674,74 @@ def allowed(option: Any) -> str:
     if isinstance(type_, types.List):
         return "words separated by commas"
     return "text" if isinstance(type_, types.String) else str(getattr(type_, "type_name", type_))
+
+
+# A sample and a proposal
+
+SAMPLE_WIDTH = 100
+MEMORY_SHARE = 32
+MEMORY_MIN_MB = 512
+MEMORY_MAX_MB = 8192
+PROPOSAL_HEAD = """# Proposed by `plimsoll init` for this host. `plimsoll config sample` shows every option;
+# `plimsoll config validate` checks this file.
+"""
+
+
+def sample() -> str:
+    """A configuration file with every option of agent and drivers, commented out, at its default."""
+    blocks = ["# Every option of Plimsoll with its default. `plimsoll config validate` checks a file.\n"]
+    for group, options in all_options(driver_classes()[0]).items():
+        blocks.append(f"\n{'#' * is_pattern(group)}[{group}]\n")
+        for option in options:
+            lines = textwrap.wrap(
+                option.help or option.dest, SAMPLE_WIDTH, initial_indent="# ", subsequent_indent="# "
+            )
+            choices = getattr(option.type, "choices", None) or {}
+            if any(choices.values()):
+                lines.extend(f"#   {choice}: {meaning}" for choice, meaning in choices.items())
+            elif allowed(option) != "text":
+                lines.append(f"# Allowed: {allowed(option)}.")
+            default = option.default if option.sample_default is None else option.sample_default
+            if isinstance(default, list):
+                default = ",".join(default)
+            elif isinstance(default, bool):
+                default = str(default).lower()
+            said = f"#{option.dest} = {'' if default is None else default}".rstrip()
+            blocks.append("\n".join(("", *lines, said, "")))
+    return "".join(blocks)
+
+
+def own_suggestions(host: str, driver: str, topology: Topology) -> tuple[Suggestion, ...]:
+    """The options that a host needs with any driver."""
+    memory_mb = sum(cell.memory_mb for cell in topology.cells)
+    reserved_mb = min(max(memory_mb // MEMORY_SHARE, MEMORY_MIN_MB), MEMORY_MAX_MB)
+    return (
+        Suggestion(
+            "DEFAULT", "host", host, "The name of the host's root provider. It should not change later."
+        ),
+        Suggestion("DEFAULT", "compute_driver", driver, "The virt driver."),
+        Suggestion(
+            "DEFAULT",
+            "reserved_host_memory_mb",
+            str(reserved_mb),
+            f"Of {memory_mb} MiB, for the host itself and for QEMU's own memory besides that of the guests.",
+        ),
+        Suggestion(
+            "placement", "kind", "embedded", "This agent keeps the claims; `remote` joins an OpenStack cloud."
+        ),
+    )
+
+
+def propose(suggestions: Iterable[Suggestion]) -> str:
+    """The text of a configuration file, with groups in the order of their first suggestion."""
+    groups: dict[str, list[Suggestion]] = {}
+    for suggestion in suggestions:
+        groups.setdefault(suggestion.group, []).append(suggestion)
+    blocks = [PROPOSAL_HEAD]
+    for group, members in groups.items():
+        blocks.append(f"\n[{group}]\n")
+        for option in members:
+            why = textwrap.wrap(option.why, SAMPLE_WIDTH, initial_indent="# ", subsequent_indent="# ")
+            mark = "" if option.certain else "#"
+            blocks.append("\n".join((*why, f"{mark}{option.option} = {option.value}", "")))
+    return "".join(blocks)

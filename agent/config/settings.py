@@ -1,35 +1,31 @@
 """The agent's settings: read and checked as a whole, and frozen. A failed reload leaves the running ones.
 
-They are shown with the origin of each value, and written: a sample of every option, or a proposal for a new
-host, with the options that it needs, each with the reason.
+They are shown with the origin of each value. oslo.config ignores a misspelt option, and finds a bad value
+only when a program reads it. So each reading makes a new ConfigOpts, reads every option once, and rejects
+unknown ones; it reads the files that options name as well. Source:
+https://docs.openstack.org/oslo.config/latest/reference/
 """
 
+import difflib
 import grp
+import os
 import re
-import textwrap
+import stat
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 from urllib.parse import urlsplit
 
+from oslo_config import cfg
+
 from agent.claims.choice import Strategy
-from agent.claims.device_profiles import DeviceProfiles
+from agent.claims.device_profiles import DeviceProfiles, parse_device_profiles
 from agent.claims.near_names import unknown_class, unknown_trait
 from agent.claims.pci_alias import Aliases, parse_aliases
 from agent.config.access import Access, Address
-from agent.config.files import (
-    MASK,
-    Configured,
-    Table,
-    expand,
-    load_device_profiles,
-    load_provider_config,
-    read,
-    unreadable,
-)
 from agent.config.options import (
     NEED_RESTART,
     PROVIDER_CONFIG_LOCATION,
@@ -38,30 +34,333 @@ from agent.config.options import (
     allowed,
     driver_class,
     driver_classes,
-    is_pattern,
+    names_of,
+    options_of,
+    why_refused,
     with_groups,
 )
 from agent.cpuset import format_cpu_set
-from agent.driver import Driver, DriverSettings, HostSettings, ReservedPages, Suggestion, Topology
+from agent.driver import Driver, DriverSettings, HostSettings, ReservedPages
 from agent.durable.files import is_there
-from agent.errors import SettingsError
+from agent.errors import SettingsError, counted
 from agent.providers.limits import parse_caps
-from agent.providers.provider_config import ProviderConfig
+from agent.providers.provider_config import ProviderConfig, ProviderEntry, merge_entries, parse_provider_file
+from agent.strict_text import FILE_BYTES_MAX
 
 DEFAULT_FILE = Path("/etc/plimsoll/plimsoll.conf")
 DEFAULT_DIRECTORY = Path("/etc/plimsoll/conf.d")
 READERS_GROUP = "plimsoll"
 HOST_NAME_CHARS_MAX = 200
 SOCKET_PATH_BYTES_MAX = 107
-SAMPLE_WIDTH = 100
-MEMORY_SHARE = 32
-MEMORY_MIN_MB = 512
-MEMORY_MAX_MB = 8192
-PROPOSAL_HEAD = """# Proposed by `plimsoll init` for this host. `plimsoll config sample` shows every option;
-# `plimsoll config validate` checks this file.
-"""
+MASK = "***"
+STORES = (
+    Path("/run/credentials/plimsoll-agent.service"),
+    Path("/etc/credstore"),
+    Path("/run/credstore"),
+    Path("/usr/lib/credstore"),
+)
+"""The directories of the service's credentials: of the running service, and for its next start."""
+FILES_MAX = 64
+Sections = Mapping[str, Mapping[str, list[str]]]
 _KIB_PER = {"": 1, "k": 1, "m": 1 << 10, "g": 1 << 20}
 _SIZE = re.compile(r"([0-9]{1,9})\s*([kmg]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
+
+
+# The files
+
+
+@dataclass(frozen=True, slots=True)
+class Configured:
+    """One option's value; `origin` is "default", a file, "environment NAME" or "credential NAME or file"."""
+
+    value: Any
+    origin: str = "default"
+    secret: bool = False
+
+    def __repr__(self) -> str:
+        return f"Configured({MASK if self.secret else self.value!r}, {self.origin!r})"
+
+
+Table = Mapping[str, Mapping[str, Configured]]
+"""{group: {option: Configured}}, with every option."""
+
+
+def unreadable(kind: str, path: Path, error: OSError) -> SettingsError:
+    """The error for a file or directory (`kind`) that cannot be read."""
+    remedy = " Run the command as root or as the agent's user." if isinstance(error, PermissionError) else ""
+    return SettingsError(
+        f"The configuration {kind} {path} cannot be read: {error.strerror}.{remedy}", file=str(path)
+    )
+
+
+def read(files: Sequence[Path], options: Options) -> Table:
+    """Every option's value: environment over files, later files over earlier ones, files over defaults.
+
+    Raises SettingsError with file, group, option, value and the allowed values.
+    """
+    parsed = [(path, _parse(path)) for path in files]
+    for path, sections in parsed:
+        _check_known(path, sections, options)
+    options = with_groups(options, (group for _, sections in parsed for group in sections))
+    # Check that OS_<GROUP>__<OPTION> names an option, if it names one of the agent's groups.
+    by_upper = {group.upper(): group for group in options}
+    for variable in os.environ:
+        group_part, separator, name = variable.removeprefix("OS_").partition("__")
+        group = by_upper.get(group_part)
+        if not variable.startswith("OS_") or not separator or group is None:
+            continue
+        known = [option.dest for option in options[group]]
+        if name.lower() not in known:
+            why = why_refused(group, name.lower())
+            hint = f": {why}" if why else _nearest(name.lower(), known)
+            raise SettingsError(
+                f"The environment variable {variable} names no option of [{group}]{hint}.",
+                file="environment",
+                group=group,
+                option=name.lower(),
+            )
+    conf = cfg.ConfigOpts()
+    for group, declared in options.items():
+        conf.register_opts(declared, group=None if group == "DEFAULT" else group)
+    try:
+        conf(
+            args=[],
+            project="plimsoll",
+            default_config_files=[str(path) for path in files],
+            default_config_dirs=[],
+        )
+    except cfg.Error as error:
+        raise SettingsError(f"The configuration cannot be used: {error}.") from error
+    return MappingProxyType(
+        {
+            group: MappingProxyType({option.dest: _value(conf, group, option, parsed) for option in declared})
+            for group, declared in options.items()
+        }
+    )
+
+
+def _parse(path: Path) -> Sections:
+    sections: dict[str, dict[str, list[str]]] = {}
+    try:
+        cfg.ConfigParser(str(path), sections).parse()
+    except OSError as error:
+        raise unreadable("file", path, error) from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"The configuration file {path} is not UTF-8 text.", file=str(path)) from error
+    except cfg.ParseError as error:
+        # Without the line itself, which may contain a secret. An option without a section is noticed in the
+        # line behind the option: it is the first line with one.
+        line = error.lineno
+        if not error.line:
+            lines = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+            line = next(number for number, text in lines if text.strip() and text[0] not in "#;")
+        raise SettingsError(
+            f"The configuration file {path} has an error in line {line}: {error.msg}.",
+            file=str(path),
+            line=line,
+        ) from error
+    merged: dict[str, dict[str, list[str]]] = {}
+    for name, assignments in sections.items():
+        for option, values in assignments.items():
+            merged.setdefault(_group_name(name), {}).setdefault(option, []).extend(values)
+        merged.setdefault(_group_name(name), {})
+    return merged
+
+
+def _group_name(name: str) -> str:
+    return "DEFAULT" if name.upper() == "DEFAULT" else name.lower()
+
+
+def _check_known(path: Path, sections: Sections, options: Options) -> None:
+    for group, assignments in sections.items():
+        declared = options_of(group, options)
+        if declared is None:
+            of_nova = next((name for name in assignments if why_refused(group, name)), None)
+            if of_nova:
+                _refuse_unknown(path, group, of_nova, options)
+            raise SettingsError(
+                f"{path}: there is no group [{group}]{_nearest(group, options)}.", file=str(path), group=group
+            )
+        for option in declared:
+            count = sum(len(assignments.get(name, ())) for name in names_of(option))
+            if count > 1 and not option.multi:
+                raise SettingsError(
+                    f"{path}: [{group}] {option.dest} is given {counted(count, 'time')}; remove all lines "
+                    "but one.",
+                    file=str(path),
+                    group=group,
+                    option=option.dest,
+                )
+        known = {name for option in declared for name in names_of(option)}
+        for name in assignments:
+            if name not in known:
+                _refuse_unknown(path, group, name, options)
+
+
+def _refuse_unknown(path: Path, group: str, name: str, options: Options) -> NoReturn:
+    """Raises SettingsError with what is wrong with an option that the group does not have."""
+    why = why_refused(group, name)
+    if why:
+        fault = f"{name} is of no use here: {why}"
+    else:
+        others = (other for other, declared in options.items() if name in {each.dest for each in declared})
+        belongs = next(others, None)
+        near = _nearest(name, [option.dest for option in options_of(group, options) or ()])
+        fault = f"has no option {name!r}{near if belongs is None else f'; it belongs to [{belongs}]'}"
+    raise SettingsError(f"{path}: [{group}] {fault}.", file=str(path), group=group, option=name)
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f"; the nearest one is {close[0]!r}" if close else ""
+
+
+def _value(conf: Any, group: str, option: Any, parsed: Sequence[tuple[Path, Sections]]) -> Configured:
+    origin, text = _source(group, option, parsed)
+    try:
+        value = conf[option.dest] if group == "DEFAULT" else conf[group][option.dest]
+    except ValueError as error:
+        if text.strip() or option.default is not None:
+            _refuse(group, option, origin, text, str(error).rpartition("is not valid: ")[2])
+        value = None
+    except cfg.Error as error:
+        _refuse(group, option, origin, text, str(error), ", where $$ stands for a dollar sign")
+    if value == "" and option.default is None:
+        value = None  # "option =" in a file leaves it unset
+    if value is None and option.secret:
+        # A secret from a systemd credential (LoadCredential=GROUP.OPTION), else None. A command that an
+        # operator runs finds it in the service's directories, if it may read them.
+        # Source: https://systemd.io/CREDENTIALS/
+        name = f"{group}.{option.dest}"
+        own_directory = os.environ.get("CREDENTIALS_DIRECTORY")
+        directories = [Path(own_directory)] if own_directory else STORES
+        for path in (directory / name for directory in directories):
+            try:
+                text = path.read_text(encoding="utf-8")
+            except FileNotFoundError:
+                continue
+            except (OSError, UnicodeDecodeError) as error:
+                if not own_directory and isinstance(error, PermissionError):
+                    continue
+                raise SettingsError(
+                    f"The credential {name} cannot be read: {error}.", group=group, option=option.dest
+                ) from error
+            origin = f"credential {name}" if own_directory else f"credential {path}"
+            return Configured(text.removesuffix("\n"), origin, True)
+        return Configured(None, "default", True)
+    if option.secret:
+        _check_secrecy(group, option, origin)
+    return Configured(_frozen(value), origin, bool(option.secret))
+
+
+def _source(group: str, option: Any, parsed: Sequence[tuple[Path, Sections]]) -> tuple[str, str]:
+    """The origin of the value, and the text that it has there."""
+    variable = f"OS_{group.upper()}__{option.dest.upper()}"
+    if variable in os.environ:
+        return f"environment {variable}", os.environ[variable]
+    for path, sections in reversed(parsed):
+        assignments = sections.get(group, {})
+        texts = [assignments[name][-1] for name in names_of(option) if name in assignments]
+        if texts:
+            return str(path), texts[-1]
+    return "default", str(option.default)
+
+
+def _refuse(group: str, option: Any, origin: str, text: str, why: str, hint: str = "") -> NoReturn:
+    shown = MASK if option.secret else text
+    reason = "" if option.secret else f" ({why.rstrip('.')})"
+    raise SettingsError(
+        f"{origin}: [{group}] {option.dest} = {shown} is not allowed{reason}; "
+        f"allowed is {allowed(option)}{hint}.",
+        file=origin,
+        group=group,
+        option=option.dest,
+        value=shown,
+        allowed=allowed(option),
+    )
+
+
+def _check_secrecy(group: str, option: Any, origin: str) -> None:
+    """Raises SettingsError where other users may read the secret."""
+    name = f"{group}.{option.dest}"
+    better = f"better, remove it and use a systemd credential (LoadCredential={name}:PATH)"
+    if origin.startswith("environment "):
+        why, remedy = "other users can see a service's environment (systemctl show)", better
+    else:
+        mode = stat.S_IMODE(Path(origin).stat().st_mode)
+        if not mode & (stat.S_IRWXG | stat.S_IRWXO):
+            return
+        why = f"other users may open that file (mode {mode:04o})"
+        remedy = f"make it the agent's user's, with mode 0600; {better}"
+    raise SettingsError(
+        f"{origin}: [{group}] {option.dest} is a secret, and {why}: {remedy}.",
+        file=origin,
+        group=group,
+        option=option.dest,
+    )
+
+
+def _frozen(value: Any) -> Any:
+    if isinstance(value, list):
+        return tuple(_frozen(item) for item in value)
+    if isinstance(value, dict):
+        return MappingProxyType({key: _frozen(item) for key, item in value.items()})
+    return value
+
+
+def load_provider_config(directory: Path, *, required: bool) -> ProviderConfig:
+    """The entries of the directory's *.yaml files, in the order of the file names, as nova reads them.
+
+    Hidden files, which editors leave, are skipped. Without `required`, a missing directory counts as empty.
+    Raises SettingsError with file and key.
+    """
+    try:
+        files = sorted(path for path in directory.iterdir() if path.match("[!.]*.yaml"))
+    except OSError as error:
+        if isinstance(error, FileNotFoundError) and not required:
+            return ProviderConfig()
+        raise SettingsError(
+            f"[compute] provider_config_location = {directory} cannot be read: {error.strerror}; create "
+            "it, readable for the agent, or remove the option.",
+            file=str(directory),
+            group="compute",
+            option="provider_config_location",
+        ) from error
+    if len(files) > FILES_MAX:
+        raise SettingsError(
+            f"{directory} has {len(files)} provider config files; at most {FILES_MAX} are allowed.",
+            file=str(directory),
+        )
+    entries: list[ProviderEntry] = []
+    for path in files:
+        try:
+            with path.open("rb") as file:
+                content = file.read(FILE_BYTES_MAX + 1)
+        except OSError as error:
+            raise SettingsError(
+                f"The provider config file {path} cannot be read: {error.strerror}.", file=str(path)
+            ) from error
+        entries.extend(parse_provider_file(content, str(path)))
+    return merge_entries(entries)
+
+
+def load_device_profiles(path: Path) -> DeviceProfiles:
+    """The profiles of the file. Raises SettingsError where it cannot be read or is invalid."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise SettingsError(
+            f"[claims] device_profiles = {path} cannot be read: {error.strerror}; create the file, readable "
+            "for the agent, or remove the option.",
+            file=str(path),
+            group="claims",
+            option="device_profiles",
+        ) from error
+    return parse_device_profiles(text, str(path))
+
+
+# The settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,23 +489,48 @@ def read_only_driver(settings: Settings) -> Driver:
 
 
 def _read(config_files: Sequence[Path], config_dirs: Sequence[Path]) -> tuple[Table, tuple[Path, ...]]:
-    files, directories = tuple(config_files), tuple(config_dirs)
+    """Every option's value, and the files: those named, then each directory's *.conf in the order of names.
+
+    Hidden files, which editors leave, are skipped. Raises SettingsError also for a missing directory.
+    """
+    files, directories = list(config_files), tuple(config_dirs)
     if not files and not directories:
         try:
-            files = (DEFAULT_FILE,) if is_there(DEFAULT_FILE) else ()
+            files = [DEFAULT_FILE] if is_there(DEFAULT_FILE) else []
             directories = (DEFAULT_DIRECTORY,) if is_there(DEFAULT_DIRECTORY) else ()
         except OSError as error:  # only root and the agent's group may read the package's file
             raise unreadable("file", DEFAULT_FILE, error) from error
-    files = expand(files, directories)
-    return read(files, all_options(driver_classes()[0])), files
+    for directory in directories:
+        try:
+            files.extend(sorted(path for path in directory.iterdir() if path.match("[!.]*.conf")))
+        except OSError as error:
+            raise unreadable("directory", directory, error) from error
+    return read(files, all_options(driver_classes()[0])), tuple(files)
 
 
 def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
     """Settings from values that are valid each. Raises SettingsError where two contradict each other."""
     default, compute, claims = (_values(table, group) for group in ("DEFAULT", "compute", "claims"))
-    profiles = claims["device_profiles"]
+    host, profiles, location = (
+        default["host"],
+        claims["device_profiles"],
+        compute["provider_config_location"],
+    )
+    if not 1 <= len(host) <= HOST_NAME_CHARS_MAX or not host.isprintable() or host.split() != [host]:
+        raise SettingsError(
+            f"[DEFAULT] host = {host!r} is not allowed; a host's name has 1 to {HOST_NAME_CHARS_MAX} "
+            "printable characters and no blanks.",
+            group="DEFAULT",
+            option="host",
+            value=host,
+        )
+    provider_config = ProviderConfig()
+    if location:
+        directory = _absolute("[compute] provider_config_location", location)
+        is_required = location != PROVIDER_CONFIG_LOCATION  # only the default directory may be missing
+        provider_config = load_provider_config(directory, required=is_required)
     settings = Settings(
-        host=_host(default["host"]),
+        host=host,
         state_path=_absolute("state_path", default["state_path"]),
         compute_driver=default["compute_driver"],
         update_resources_interval_s=default["update_resources_interval"],
@@ -226,9 +550,7 @@ def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
         device_profiles=load_device_profiles(_absolute("[claims] device_profiles", profiles))
         if profiles
         else {},
-        provider_config=replace(
-            _provider_config(compute["provider_config_location"]), caps=parse_caps(default["cap"])
-        ),
+        provider_config=replace(provider_config, caps=parse_caps(default["cap"])),
         files=files,
         table=table,
     )
@@ -289,26 +611,6 @@ def values_of(table: Table, groups: Options) -> dict[str, dict[str, Any]]:
 
 def _values(table: Table, group: str) -> dict[str, Any]:
     return {option: configured.value for option, configured in table[group].items()}
-
-
-def _provider_config(location: str) -> ProviderConfig:
-    """The provider config files of the directory; only the default directory may be missing."""
-    if not location:
-        return ProviderConfig()
-    directory = _absolute("[compute] provider_config_location", location)
-    return load_provider_config(directory, required=location != PROVIDER_CONFIG_LOCATION)
-
-
-def _host(name: str) -> str:
-    if not 1 <= len(name) <= HOST_NAME_CHARS_MAX or not name.isprintable() or name.split() != [name]:
-        raise SettingsError(
-            f"[DEFAULT] host = {name!r} is not allowed; a host's name has 1 to {HOST_NAME_CHARS_MAX} "
-            "printable characters and no blanks.",
-            group="DEFAULT",
-            option="host",
-            value=name,
-        )
-    return name
 
 
 def _absolute(option: str, value: str) -> Path:
@@ -539,63 +841,3 @@ def reload(
     if settings.device_profiles != running.device_profiles:
         changed.append("the device profiles")
     return Reloaded(settings, tuple(changed), tuple(restart))
-
-
-def sample() -> str:
-    """A configuration file with every option of agent and drivers, commented out, at its default."""
-    blocks = ["# Every option of Plimsoll with its default. `plimsoll config validate` checks a file.\n"]
-    for group, options in all_options(driver_classes()[0]).items():
-        blocks.append(f"\n{'#' * is_pattern(group)}[{group}]\n")
-        for option in options:
-            lines = textwrap.wrap(
-                option.help or option.dest, SAMPLE_WIDTH, initial_indent="# ", subsequent_indent="# "
-            )
-            choices = getattr(option.type, "choices", None) or {}
-            if any(choices.values()):
-                lines.extend(f"#   {choice}: {meaning}" for choice, meaning in choices.items())
-            elif allowed(option) != "text":
-                lines.append(f"# Allowed: {allowed(option)}.")
-            default = option.default if option.sample_default is None else option.sample_default
-            if isinstance(default, list):
-                default = ",".join(default)
-            elif isinstance(default, bool):
-                default = str(default).lower()
-            said = f"#{option.dest} = {'' if default is None else default}".rstrip()
-            blocks.append("\n".join(("", *lines, said, "")))
-    return "".join(blocks)
-
-
-def own_suggestions(host: str, driver: str, topology: Topology) -> tuple[Suggestion, ...]:
-    """The options that a host needs with any driver."""
-    memory_mb = sum(cell.memory_mb for cell in topology.cells)
-    reserved_mb = min(max(memory_mb // MEMORY_SHARE, MEMORY_MIN_MB), MEMORY_MAX_MB)
-    return (
-        Suggestion(
-            "DEFAULT", "host", host, "The name of the host's root provider. It should not change later."
-        ),
-        Suggestion("DEFAULT", "compute_driver", driver, "The virt driver."),
-        Suggestion(
-            "DEFAULT",
-            "reserved_host_memory_mb",
-            str(reserved_mb),
-            f"Of {memory_mb} MiB, for the host itself and for QEMU's own memory besides that of the guests.",
-        ),
-        Suggestion(
-            "placement", "kind", "embedded", "This agent keeps the claims; `remote` joins an OpenStack cloud."
-        ),
-    )
-
-
-def propose(suggestions: Iterable[Suggestion]) -> str:
-    """The text of a configuration file, with groups in the order of their first suggestion."""
-    groups: dict[str, list[Suggestion]] = {}
-    for suggestion in suggestions:
-        groups.setdefault(suggestion.group, []).append(suggestion)
-    blocks = [PROPOSAL_HEAD]
-    for group, members in groups.items():
-        blocks.append(f"\n[{group}]\n")
-        for option in members:
-            why = textwrap.wrap(option.why, SAMPLE_WIDTH, initial_indent="# ", subsequent_indent="# ")
-            mark = "" if option.certain else "#"
-            blocks.append("\n".join((*why, f"{mark}{option.option} = {option.value}", "")))
-    return "".join(blocks)

@@ -13,12 +13,23 @@ from hypothesis import strategies as st
 from kits.examples import examples
 from kits.paths import CHECKOUT
 
-from agent.config import files
+from agent.claims.device_profiles import ProfileGroup
+from agent.config import settings as settings_module
 from agent.config.check import check_start
-from agent.config.options import all_options, driver_classes
-from agent.config.settings import Settings, describe, load, parse_reserved_pages, reload, sample
+from agent.config.options import all_options, driver_classes, sample
+from agent.config.settings import (
+    FILES_MAX,
+    Settings,
+    describe,
+    load,
+    load_device_profiles,
+    load_provider_config,
+    parse_reserved_pages,
+    reload,
+)
 from agent.driver import ReservedPages
 from agent.errors import SettingsError
+from agent.providers.provider_config import ProviderConfig
 
 
 def written(path: Path, text: str) -> Path:
@@ -278,7 +289,7 @@ def test_a_command_run_by_hand_finds_the_credential_of_the_service(
 ) -> None:
     written(file, "[DEFAULT]\ncompute_driver = fake\n" + REMOTE.replace("password = canary-$$1\n", ""))
     running, kept = tmp_path / "running", tmp_path / "kept"
-    monkeypatch.setattr(files, "STORES", (running, kept))
+    monkeypatch.setattr(settings_module, "STORES", (running, kept))
     monkeypatch.delenv("CREDENTIALS_DIRECTORY", raising=False)
     with pytest.raises(SettingsError, match=r"needs password.*LoadCredential"):
         load([file])
@@ -443,3 +454,64 @@ def test_the_pages_of_each_node_and_size() -> None:
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="is not node:N,size:SIZE,count:N"):
         parse_reserved_pages([text])
+
+
+# The files that options name: provider config files and device profiles, read, and refused as a whole
+
+SAMPLE = CHECKOUT / "etc/plimsoll/provider_config/provider.yaml.sample"
+HEAD = "meta: {schema_version: '1.0'}\nproviders:\n"
+
+
+def one(text: str) -> str:
+    return f"{HEAD}  - {text}\n"
+
+
+def test_the_files_of_a_directory_are_read_by_name(tmp_path: Path) -> None:
+    assert load_provider_config(tmp_path / "none", required=False) == ProviderConfig()
+    with pytest.raises(SettingsError, match="cannot be read"):
+        load_provider_config(tmp_path / "none", required=True)
+    with pytest.raises(SettingsError, match="cannot be read"):
+        load_provider_config(SAMPLE, required=False)
+    for name in ("b", "a"):
+        text = one(f"{{identification: {{name: {name}}}, traits: {{additional: [CUSTOM_T]}}}}")
+        (tmp_path / f"{name}.yaml").write_text(text)
+    (tmp_path / "c.yaml.sample").write_text("nonsense: [")
+    (tmp_path / ".#a.yaml").symlink_to("somebody@edits-this")
+    assert [each.name for each in load_provider_config(tmp_path, required=True).entries] == ["a", "b"]
+    (tmp_path / "d.yaml").mkdir()
+    with pytest.raises(SettingsError, match=r"d.yaml cannot be read"):
+        load_provider_config(tmp_path, required=True)
+    for number in range(FILES_MAX):
+        (tmp_path / f"{number}.yaml").write_text("")
+    with pytest.raises(SettingsError, match="are allowed"):
+        load_provider_config(tmp_path, required=True)
+
+
+ONE = "- {name: a, groups: [{'resources:FPGA': 1}]}\n"
+
+
+def test_the_settings_have_the_profiles_and_a_reload_those_of_the_file_now(tmp_path: Path) -> None:
+    profiles, file = tmp_path / "profiles.yaml", tmp_path / "plimsoll.conf"
+    profiles.write_text(ONE)
+    file.write_text(f"[DEFAULT]\nstate_path = {tmp_path}\n[claims]\ndevice_profiles = {profiles}\n")
+    running = load([file])
+    assert running.device_profiles == {"a": (ProfileGroup({"FPGA": 1}),)}
+    assert "the device profiles" not in reload(running, [file]).changed
+    profiles.write_text(ONE.replace("1}", "2}"))
+    again = reload(running, [file])
+    assert again.changed == ("the device profiles",)
+    assert again.settings.device_profiles == {"a": (ProfileGroup({"FPGA": 2}),)}
+    profiles.write_text("[")
+    with pytest.raises(SettingsError, match="not valid YAML"):
+        reload(again.settings, [file])
+
+
+def test_without_the_option_there_are_none_and_a_missing_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "plimsoll.conf"
+    file.write_text(f"[DEFAULT]\nstate_path = {tmp_path}\n")
+    assert load([file]).device_profiles == {}
+    with pytest.raises(SettingsError, match=r"device_profiles = .*/none cannot be read: No such file"):
+        load_device_profiles(tmp_path / "none")
+    file.write_text("[claims]\ndevice_profiles = profiles.yaml\n")
+    with pytest.raises(SettingsError, match="must be an absolute path"):
+        load([file])

@@ -7,7 +7,7 @@ import pytest
 from kits.recorded_cards import A100, NIC0, SETTINGS, T4, cards
 from oslo_config import cfg
 
-from agent.config.settings import own_suggestions, propose
+from agent.config.options import own_suggestions, propose
 from agent.driver import Cell, DeclaredCarving, DriverSettings, HostSettings, Topology
 from agent.errors import SettingsError
 from drivers.libvirt import LibvirtDriver
