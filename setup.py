@@ -82,8 +82,8 @@ setup(
     entry_points={
         "console_scripts": ["plimsoll = agent.cli.main:main"],
         "plimsoll.drivers": [
-            "fake = drivers.fake:FakeDriver",
-            "libvirt = drivers.libvirt:LibvirtDriver",
+            "fake = drivers.fake.driver:FakeDriver",
+            "libvirt = drivers.libvirt.driver:LibvirtDriver",
         ],
     },
 )

@@ -20,8 +20,8 @@ from agent.placement.connect import open_transport
 from agent.reconcile.reconciler import Reconciler
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
-from drivers.fake import FakeDriver, FakeHost
-from drivers.fake.host import Nic, cell
+from drivers.fake.driver import FakeDriver
+from drivers.fake.host import FakeHost, Nic, cell
 
 GUESTS, DECISIONS = 500, 2000
 TARGET_MS = 0.3

@@ -20,8 +20,8 @@ from agent.placement.connect import open_transport
 from agent.reconcile.reconciler import Reconciler
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
-from drivers.fake import FakeDriver, FakeHost
-from drivers.fake.host import DividedGpu, Nic, cell
+from drivers.fake.driver import FakeDriver
+from drivers.fake.host import DividedGpu, FakeHost, Nic, cell
 
 CELLS, CPUS_A_CELL, VFS = 8, 64, 16
 FITS, CLAIMS = 200, 400

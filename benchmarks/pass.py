@@ -19,7 +19,7 @@ from agent.placement.connect import open_transport
 from agent.reconcile.reconciler import Reconciler
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
-from drivers.fake import FakeDriver
+from drivers.fake.driver import FakeDriver
 from drivers.fake.host import FakeHost, Gpu, cell
 
 PROVIDERS = 256

@@ -15,9 +15,10 @@ from pathlib import Path
 from kits.libvirt_node import domain, recorded_devices, write_node
 
 from agent.driver import DriverSettings, Guest, GuestState
-from drivers.fake import FakeDriver, FakeHost, Gpu, Nic, default_host
+from drivers.fake.driver import FakeDriver, default_host
+from drivers.fake.host import FakeHost, Gpu, Nic
 from drivers.host.domain_xml import guest_of, parse_domain
-from drivers.libvirt import LibvirtDriver
+from drivers.libvirt.driver import LibvirtDriver
 
 ROUNDS = 11
 DEVICES = """

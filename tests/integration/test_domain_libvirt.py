@@ -20,7 +20,7 @@ from agent.cli.domain import Libvirt
 from agent.config.settings import load
 from agent.driver import GivenDevice
 from agent.errors import ExitCode, UsageError
-from drivers.fake import FakeHost, Gpu, Nic, cell
+from drivers.fake.host import FakeHost, Gpu, Nic, cell
 from drivers.host.domain_xml import Domain, parse_domain, read_needs
 from drivers.host.providers import described_locations
 from drivers.host.sysfs import PmemNamespace

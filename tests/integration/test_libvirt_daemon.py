@@ -15,7 +15,7 @@ from kits.libvirt_daemon import PrivateLibvirtd, file_disk, small_domain, wait_u
 
 from agent.driver import DriverSettings, Guest, GuestState
 from agent.errors import DriverUnavailable
-from drivers.libvirt import LibvirtDriver
+from drivers.libvirt.driver import LibvirtDriver
 from drivers.libvirt.io.connection import STUCK_MAX
 
 pytestmark = pytest.mark.libvirtd

@@ -12,7 +12,7 @@ from kits.libvirt_node import domain, domain_uuid, recorded_domain, write_node
 
 from agent.driver import DriverSettings, GuestState, HostSettings, UsedUnit
 from agent.errors import DriverDataError, DriverUnavailable
-from drivers.libvirt import LibvirtDriver
+from drivers.libvirt.driver import LibvirtDriver
 from drivers.libvirt.io.connection import CallDeadline, Session
 from drivers.libvirt.io.domain_reader import read_guest
 

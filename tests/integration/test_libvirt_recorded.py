@@ -7,7 +7,7 @@ import pytest
 from kits.libvirt_node import recorded_devices, recorded_domain, recorded_sysfs, write_node
 
 from agent.driver import DescribedProvider, DriverSettings, Guest, MoveInstruction, UsedUnit
-from drivers.libvirt import LibvirtDriver
+from drivers.libvirt.driver import LibvirtDriver
 
 VF = '{"vendor_id": "8086", "product_id": "10ca", "physical_network": "physnet0"}'
 T4 = '{"vendor_id": "10de", "product_id": "1eb8", "resource_class": "PGPU", "traits": "CUSTOM_T4"}'

@@ -19,7 +19,7 @@ from agent.state.identity import establish_identity
 from agent.state.journal import Journal
 from agent.status.metrics import Metrics
 from agent.status.recorder import Recorder
-from drivers.fake import FakeDriver
+from drivers.fake.driver import FakeDriver
 from kits.placements import Placement, section_of
 from kits.wire import Wire
 

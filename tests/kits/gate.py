@@ -13,7 +13,7 @@ from agent.config.settings import Settings
 from agent.driver import Guest, GuestState
 from agent.gate import install
 from agent.placement.transport import Transport
-from drivers.fake import FakeDriver
+from drivers.fake.driver import FakeDriver
 from drivers.fake.host import FakeHost, Gpu, Nic, cell
 from kits.agent import World, opened, told
 from kits.api_client import serving

@@ -17,8 +17,8 @@ from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Transport
 from agent.reconcile.reconciler import Reconciler
 from agent.tracker.tracker import ResourceTracker
-from drivers.fake import FakeDriver, FakeHost, cell
-from drivers.fake.host import Nic
+from drivers.fake.driver import FakeDriver
+from drivers.fake.host import FakeHost, Nic, cell
 from kits.cell_check import check_cells
 from kits.placements import usual_placement
 from kits.tracker import TappedJournal, uuid_of

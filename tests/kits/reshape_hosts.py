@@ -16,7 +16,8 @@ from agent.placement.transport import Transport
 from agent.reconcile.reconciler import Reconciler
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
-from drivers.fake import FakeDriver, FakeHost, Gpu, Nic, cell
+from drivers.fake.driver import FakeDriver
+from drivers.fake.host import FakeHost, Gpu, Nic, cell
 from kits.placements import Placement, usual_placement
 from kits.reshape import uuid_of
 from kits.wire import Wire

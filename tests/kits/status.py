@@ -20,7 +20,7 @@ from agent.state.journal import Journal
 from agent.state.operators import PauseRequest
 from agent.status.host_status import HostStatus
 from agent.status.web import HttpListener
-from drivers.fake import FakeHost, Gpu, Nic, cell
+from drivers.fake.host import FakeHost, Gpu, Nic, cell
 from kits.agent import World, opened
 from kits.pci_tree import PciTree
 from kits.reshape import uuid_of

@@ -27,8 +27,8 @@ from agent.state.journal import Journal
 from agent.status.metrics import Metrics
 from agent.status.recorder import Recorder
 from agent.tracker.register import Register
-from drivers.fake import FakeDriver, FakeHost, Gpu, Nic, cell
-from drivers.fake.driver import describe_host
+from drivers.fake.driver import FakeDriver, describe_host
+from drivers.fake.host import FakeHost, Gpu, Nic, cell
 from simulation.disk import Disk, SimulatedFile
 from simulation.network import Network, SimulatedTransport
 from simulation.tasks import Process, Scheduler, Task, wall_clock

@@ -16,7 +16,7 @@ from kits.tracker import Crash
 from agent.claims.claim import Claim
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import DoesNotFit, DriverDataError, DriverError
-from drivers.fake import cell
+from drivers.fake.host import cell
 
 CARDS = tuple(tuple(f"0000:{bus}:02.{number}" for number in range(8)) for bus in ("41", "81"))
 PGPU = "0000:83:00.0"

@@ -25,7 +25,7 @@ from agent.errors import DoesNotFit
 from agent.state.operators import Cordon
 
 pytest.importorskip("libvirt")
-from drivers.libvirt import LibvirtDriver
+from drivers.libvirt.driver import LibvirtDriver
 
 VFS = tuple(f"0000:84:00.{number}" for number in (1, 2, 3, 4))
 CLASSES = {"CUSTOM_VGPU_4": "468", "CUSTOM_VGPU_8": "470", "CUSTOM_VGPU_20": "472"}

@@ -18,7 +18,7 @@ from kits.status import Sight
 from agent.claims.claim import Claim, GroupMapping
 from agent.config.settings import load
 from agent.errors import ExitCode
-from drivers.fake import FakeHost, Gpu, Nic, cell
+from drivers.fake.host import FakeHost, Gpu, Nic, cell
 from drivers.host.domain_xml import parse_domain
 from drivers.host.xml_parser import pci_address
 

@@ -23,7 +23,7 @@ from kits.status import FORGOTTEN, HOST, MDEVS, MIGRATION, VGPU_CARD, Sight, gue
 
 from agent.driver import UsedUnit
 from agent.errors import ExitCode
-from drivers.fake import Gpu, cell
+from drivers.fake.host import Gpu, cell
 
 CARD = f"{HOST}_pci_{VGPU_CARD}"
 

@@ -45,7 +45,7 @@ from agent.placement.transport import Reply, reply_of_answer
 from agent.state.journal import PendingWrite
 from agent.status.overview import HostState
 from agent.systemd.notify import Notifier
-from drivers.fake import FakeDriver
+from drivers.fake.driver import FakeDriver
 from drivers.fake.host import Gpu
 
 

@@ -46,7 +46,7 @@ from agent.doctor.examine import (
 )
 from agent.durable import errors
 from agent.errors import DaemonUnreachable, DriverSlow, ExitCode, Forbidden, PlimsollError, SettingsError
-from drivers.fake import FakeDriver
+from drivers.fake.driver import FakeDriver
 
 NOBODY = 65534
 HOST = "0c1f7a52-8f0e-4f2b-9d4b-3a5f0a7c6e21"

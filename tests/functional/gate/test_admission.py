@@ -35,7 +35,7 @@ from agent.gate.effect import GatePaths
 from agent.placement.client import ConsumerAllocations
 from agent.placement.transport import Reply
 from agent.status.overview import HostState
-from drivers.fake import cell
+from drivers.fake.host import cell
 
 
 def test_a_claim_is_not_let_go_for_another_while_placement_is_away(

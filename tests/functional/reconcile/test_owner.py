@@ -19,7 +19,8 @@ from agent.reconcile.reconciler import Reconciler
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import Inventory, Provider
-from drivers.fake import FakeDriver, FakeHost, Gpu, cell
+from drivers.fake.driver import FakeDriver
+from drivers.fake.host import FakeHost, Gpu, cell
 
 ROOT = "7d5a0c5b-8e4c-4e0e-9b7a-0f6b9f1d1a01"
 CHILD = "7d5a0c5b-8e4c-4e0e-9b7a-0f6b9f1d1a02"

@@ -20,7 +20,7 @@ from agent.shapes import Held
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import Inventory, Provider, ProviderTree
-from drivers.fake import FakeDriver
+from drivers.fake.driver import FakeDriver
 from drivers.fake.host import FakeHost, Gpu, cell
 
 ROOT = "0b5b8f9c-8a0c-4a53-9f6b-9b7f2a4f1a11"

@@ -12,7 +12,8 @@ from kits.reshape import HOST, World, uuid_of
 from kits.tracker import request
 
 from agent.driver import DriverSettings, Guest, GuestState, HostSettings, UsedUnit
-from drivers.fake import FakeDriver, FakeHost, Gpu, Nic, cell
+from drivers.fake.driver import FakeDriver
+from drivers.fake.host import FakeHost, Gpu, Nic, cell
 
 GPUS = tuple(
     Gpu(f"0000:4{n}:00.0", "VGPU", 4, tuple(f"mdev-{n}-{i}" for i in range(4)), numa=n) for n in (0, 1)

@@ -20,8 +20,7 @@ from agent.errors import DoesNotFit, PlimsollError
 from agent.moves.states import MoveKind
 from agent.providers.divided_cards import CardModel
 from agent.state.operators import Cordon
-from drivers.fake import DividedGpu, Gpu, cell
-from drivers.fake.host import CARD_TABLES
+from drivers.fake.host import CARD_TABLES, DividedGpu, Gpu, cell
 
 CARD = "0000:84:00.0"
 SIZES = {

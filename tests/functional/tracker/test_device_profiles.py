@@ -15,7 +15,7 @@ from agent.api.routes import Call, begin_move, claim, show_claim
 from agent.config.settings import reload
 from agent.errors import DoesNotFit, UsageError
 from agent.http.unix_socket import PeerCredentials
-from drivers.fake import Gpu, cell
+from drivers.fake.host import Gpu, cell
 
 PROFILE = """
 - name: fpga

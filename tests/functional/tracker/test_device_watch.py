@@ -13,7 +13,7 @@ from kits.placements import Placement
 from agent.claims.claim import Claim
 from agent.driver import DriverSettings
 from agent.errors import DoesNotFit, DriverUnavailable, UsageError
-from drivers.fake import Gpu, Nic, cell
+from drivers.fake.host import Gpu, Nic, cell
 
 GPUS = ("0000:83:00.0", "0000:84:00.0")
 PF, VFS = "0000:41:00.0", ("0000:41:10.0", "0000:41:10.2")
@@ -286,6 +286,6 @@ def test_a_driver_that_does_not_answer_changes_nothing(host: Host) -> None:
 
 
 def test_a_driver_without_sysfs_has_no_signs(tmp_path: Path) -> None:
-    from drivers.fake import FakeDriver
+    from drivers.fake.driver import FakeDriver
 
     assert FakeDriver(settings=DriverSettings(host="node1")).device_signs() == ()

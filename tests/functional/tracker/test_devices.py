@@ -24,7 +24,7 @@ from agent.errors import DoesNotFit, Refused, UsageError
 from agent.moves.states import MoveKind
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.tree import Inventory, Provider
-from drivers.fake import Gpu, Nic, cell
+from drivers.fake.host import Gpu, Nic, cell
 
 PF, VFS = "0000:41:00.0", tuple(f"0000:41:02.{n}" for n in range(4))
 WHOLE = "CUSTOM_PCI_8086_1572"

@@ -22,7 +22,7 @@ from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
 from agent.errors import ClaimConflict, DoesNotFit, UsageError
 from agent.moves.states import MoveKind, MoveState
 from agent.status.overview import Health, HostState, Overview, Status
-from drivers.fake import cell
+from drivers.fake.host import cell
 
 PAGES, GIB_PAGES = "CUSTOM_HUGEPAGES_2048KIB", "CUSTOM_HUGEPAGES_1048576KIB"
 

@@ -12,8 +12,8 @@ from kits.paths import CHECKOUT
 
 from agent.driver import Driver, DriverSettings, HostSettings
 from agent.errors import DriverUnavailable
-from drivers.fake import FakeDriver, default_host
-from drivers.libvirt import LibvirtDriver
+from drivers.fake.driver import FakeDriver, default_host
+from drivers.libvirt.driver import LibvirtDriver
 
 SHARED = HostSettings(reserved_host_cpus=1)
 DEDICATED = HostSettings(cpu_shared_set=frozenset({0}), cpu_dedicated_set=frozenset({2, 4}))

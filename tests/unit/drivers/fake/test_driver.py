@@ -18,8 +18,8 @@ from agent.driver import (
     UsedUnit,
 )
 from agent.errors import DriverDataError, DriverUnavailable, SettingsError
-from drivers.fake import FakeDriver, FakeHost, Gpu, Nic, cell, default_host
-from drivers.fake.driver import describe_host
+from drivers.fake.driver import FakeDriver, default_host, describe_host
+from drivers.fake.host import FakeHost, Gpu, Nic, cell
 
 FILE = "cells: [{{id: 0, cpus: 0-3, memory_mb: {memory_mb}}}]\n"
 

@@ -20,8 +20,7 @@ from agent.driver import (
     UsedUnit,
 )
 from agent.errors import DriverDataError
-from drivers.fake import default_host
-from drivers.fake.driver import describe_host
+from drivers.fake.driver import default_host, describe_host
 from drivers.fake.host import (
     AMOUNT,
     DEVICE_KINDS,

@@ -8,9 +8,9 @@ from kits.pci_tree import recorded_tree
 
 from agent.driver import DriverSettings
 from agent.errors import DriverUnavailable
-from drivers.fake import FakeDriver
-from drivers.libvirt import LibvirtDriver
+from drivers.fake.driver import FakeDriver
 from drivers.libvirt.describe.options import LibvirtOptions
+from drivers.libvirt.driver import LibvirtDriver
 
 
 def test_the_class_can_be_had_without_libvirt_but_not_the_driver() -> None:
@@ -18,7 +18,7 @@ def test_the_class_can_be_had_without_libvirt_but_not_the_driver() -> None:
         "import sys; sys.modules['libvirt'] = None\n"
         "from agent.driver import DriverSettings\n"
         "from agent.errors import SettingsError\n"
-        "from drivers.libvirt import LibvirtDriver\n"
+        "from drivers.libvirt.driver import LibvirtDriver\n"
         "assert LibvirtDriver.OPTIONS['libvirt']\n"
         "try: LibvirtDriver.create(DriverSettings('node1'))\n"
         "except SettingsError as error: print(error)\n"
@@ -55,7 +55,7 @@ def test_both_drivers_are_found_by_their_entry_points() -> None:
     from importlib.metadata import EntryPoint
 
     for name, driver in (
-        ("drivers.fake:FakeDriver", FakeDriver),
-        ("drivers.libvirt:LibvirtDriver", LibvirtDriver),
+        ("drivers.fake.driver:FakeDriver", FakeDriver),
+        ("drivers.libvirt.driver:LibvirtDriver", LibvirtDriver),
     ):
         assert EntryPoint("x", name, "plimsoll.drivers").load() is driver

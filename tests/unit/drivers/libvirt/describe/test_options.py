@@ -10,7 +10,6 @@ from oslo_config import cfg
 from agent.config.options import own_suggestions, propose
 from agent.driver import Cell, DeclaredCarving, DriverSettings, HostSettings, Topology
 from agent.errors import SettingsError
-from drivers.libvirt import LibvirtDriver
 from drivers.libvirt.describe.cards import MdevSpec, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
 from drivers.libvirt.describe.options import (
@@ -21,6 +20,7 @@ from drivers.libvirt.describe.options import (
     suggestions,
     unmatched_options,
 )
+from drivers.libvirt.driver import LibvirtDriver
 
 
 def test_the_declared_defaults_are_the_ones_that_hold() -> None:
