@@ -6,7 +6,7 @@ Source: https://docs.openstack.org/api-ref/placement/.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from agent.errors import TreeError
 
@@ -62,6 +62,15 @@ class Provider:
     traits: frozenset[str] = frozenset()
     aggregates: frozenset[str] = frozenset()
     generation: int | None = field(default=None, compare=False)
+
+    def with_inventory(self, resource_class: str, inventory: Inventory | None) -> "Provider":
+        """The provider with this inventory of the class; None: without one."""
+        inventories = dict(self.inventories)
+        if inventory is None:
+            inventories.pop(resource_class, None)
+        else:
+            inventories[resource_class] = inventory
+        return replace(self, inventories=inventories)
 
 
 class ProviderTree:

@@ -38,7 +38,12 @@ class _Operation:
         """{"operation": kind, field: value, ...}, JSON-ready."""
         record: dict[str, Any] = {"operation": self.kind}
         for field in fields(self):  # type: ignore[arg-type]
-            record[field.name] = _json_ready(getattr(self, field.name))
+            value = getattr(self, field.name)
+            if isinstance(value, frozenset):
+                value = sorted(value)
+            elif isinstance(value, Mapping):
+                value = {name: inventory.to_json() for name, inventory in sorted(value.items())}
+            record[field.name] = value
         return record
 
 
@@ -222,21 +227,53 @@ class Plan:
 
 def plan(current: ProviderTree, desired: ProviderTree) -> Plan:
     """The operations that turn `current`, Placement's tree, into `desired`; providers are matched by uuid."""
-    taken_back, settled = _take_back(current, desired)
-    operations = [*taken_back, *_build(current, desired, settled)]
+    operations: list[Operation] = []
+    settled = set()  # providers that stay, and whose contents are complete when their inventories shrink
+    for before in current.bottom_up():
+        wanted = desired.get(before.uuid)
+        if wanted is before:
+            continue
+        if wanted is None:
+            if before.inventories:
+                operations.append(DeleteInventories(before.uuid, before.name, before.inventories))
+        elif _shrinks(before.inventories, wanted.inventories):
+            settled.add(before.uuid)
+            operations.extend(_put_traits_and_aggregates(before, wanted, before.name))
+            operations.append(
+                PutInventories(wanted.uuid, before.name, before.inventories, wanted.inventories)
+                if wanted.inventories
+                else DeleteInventories(wanted.uuid, before.name, before.inventories)
+            )
+    operations.extend(_build(current, desired, settled))
     for after in desired:
-        before = current.get(after.uuid)
-        if after is not before:
-            old = before.inventories if before else {}
+        present = current.get(after.uuid)
+        if after is not present:
+            old = present.inventories if present else {}
             if not same_inventories(old, after.inventories) and not _shrinks(old, after.inventories):
                 operations.append(PutInventories(after.uuid, after.name, old, after.inventories))
+    classes = _custom(name for each in operations if isinstance(each, PutInventories) for name in each.after)
+    traits = _custom(name for each in operations if isinstance(each, PutTraits) for name in each.after)
+    if classes:
+        classes -= {name for provider in current for name in provider.inventories}
+    if traits:
+        traits -= {name for provider in current for name in provider.traits}
     renamed = {each.provider: each.after for each in operations if isinstance(each, RenameProvider)}
-    deleted = [
-        DeleteProvider(gone.uuid, renamed.get(gone.uuid, gone.name))
-        for gone in current.bottom_up()
-        if gone.uuid not in desired
-    ]
-    return Plan((*_new_names(current, operations), *operations, *deleted))
+    return Plan(
+        (
+            *(CreateResourceClass(name) for name in sorted(classes)),
+            *(CreateTrait(name) for name in sorted(traits)),
+            *operations,
+            *(
+                DeleteProvider(gone.uuid, renamed.get(gone.uuid, gone.name))
+                for gone in current.bottom_up()
+                if gone.uuid not in desired
+            ),
+        )
+    )
+
+
+def _custom(names: Iterable[str]) -> set[str]:
+    return {name for name in names if name.startswith(CUSTOM)}
 
 
 def with_contents(provider: Provider, operation: ContentsOperation) -> Provider:
@@ -262,28 +299,6 @@ def same_inventories(one: Inventories, other: Inventories) -> bool:
 def _same(one: Inventory, other: Inventory) -> bool:
     close = isclose(one.allocation_ratio, other.allocation_ratio, rel_tol=_RATIO_TOLERANCE)
     return close and one == replace(other, allocation_ratio=one.allocation_ratio)
-
-
-def _take_back(current: ProviderTree, desired: ProviderTree) -> tuple[list[Operation], set[str]]:
-    """The operations that lower what is offered, and the uuids of remaining providers that they complete."""
-    operations: list[Operation] = []
-    settled = set()
-    for before in current.bottom_up():
-        after = desired.get(before.uuid)
-        if after is before:
-            continue
-        if after is None:
-            if before.inventories:
-                operations.append(DeleteInventories(before.uuid, before.name, before.inventories))
-        elif _shrinks(before.inventories, after.inventories):
-            settled.add(before.uuid)
-            operations.extend(_put_traits_and_aggregates(before, after, before.name))
-            operations.append(
-                PutInventories(after.uuid, before.name, before.inventories, after.inventories)
-                if after.inventories
-                else DeleteInventories(after.uuid, before.name, before.inventories)
-            )
-    return operations, settled
 
 
 def _build(current: ProviderTree, desired: ProviderTree, settled: set[str]) -> Iterator[Operation]:
@@ -339,22 +354,6 @@ def _shrinks(before: Inventories, after: Inventories) -> bool:
     )
 
 
-def _new_names(current: ProviderTree, operations: Iterable[Operation]) -> Iterator[Operation]:
-    classes: set[str] = set()
-    traits: set[str] = set()
-    for operation in operations:
-        if isinstance(operation, PutInventories):
-            classes.update(name for name in operation.after if name.startswith(CUSTOM))
-        elif isinstance(operation, PutTraits):
-            traits.update(name for name in operation.after if name.startswith(CUSTOM))
-    if classes:
-        classes -= {name for provider in current for name in provider.inventories}
-    if traits:
-        traits -= {name for provider in current for name in provider.traits}
-    yield from (CreateResourceClass(name) for name in sorted(classes))
-    yield from (CreateTrait(name) for name in sorted(traits))
-
-
 def _name_in(tree: ProviderTree, uuid: str | None) -> str | None:
     return None if uuid is None else tree[uuid].name
 
@@ -384,11 +383,3 @@ def _details(before: Inventory, after: Inventory) -> str:
         if field.name != "total" and getattr(before, field.name) != getattr(after, field.name)
     ]
     return f" ({', '.join(changes)})" if changes else ""
-
-
-def _json_ready(value: Any) -> Any:
-    if isinstance(value, frozenset):
-        return sorted(value)
-    if isinstance(value, Mapping):
-        return {name: inventory.to_json() for name, inventory in sorted(value.items())}
-    return value

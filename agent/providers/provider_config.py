@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import os_traits
 
-from agent.driver import DescribedInventory, DescribedProvider, Description
+from agent.driver import DescribedInventory, Description
 from agent.errors import SettingsError
 from agent.providers.limits import Caps
 from agent.strict_text import key_path, load_operator_yaml
@@ -258,13 +258,25 @@ def overlay(config: ProviderConfig, description: Description, uuids: Mapping[str
             )
         else:
             chosen[name] = entry
-    providers = tuple(
-        _with_entry(provider, chosen[provider.name], _moved_from(provider.name, description), conflicts)
-        if provider.name in chosen
-        else provider
-        for provider in description.providers
-    )
-    return OverlayResult(replace(description, providers=providers), tuple(conflicts), tuple(unmatched))
+    providers = []
+    for provider in description.providers:
+        extra = chosen.get(provider.name)
+        if extra is None:
+            providers.append(provider)
+            continue
+        # What the driver moves away from the provider, it reports there, too.
+        moves = (move for move in description.moves if move.from_resource_provider == provider.name)
+        reported = {*provider.inventories, *(name for move in moves for name in move.moved_resources)}
+        for name in sorted(reported & extra.inventories.keys()):
+            conflicts.append(
+                f"{extra.where}.inventories.additional: the driver itself reports {name} on {provider.name}; "
+                "this inventory is ignored. Remove it from the file, or choose another class."
+            )
+        added = {name: amounts for name, amounts in extra.inventories.items() if name not in reported}
+        inventories = {**provider.inventories, **added}
+        providers.append(replace(provider, inventories=inventories, traits=provider.traits | extra.traits))
+    changed = replace(description, providers=tuple(providers))
+    return OverlayResult(changed, tuple(conflicts), tuple(unmatched))
 
 
 def with_status_disabled(description: Description) -> Description:
@@ -284,30 +296,3 @@ def closed_traits(traits: frozenset[str], *, closed: bool, paused: bool) -> froz
     if CLOSED not in traits:
         return traits
     return traits - ({CLOSED} if paused else {CLOSED, STATUS_DISABLED})
-
-
-def _moved_from(name: str, description: Description) -> frozenset[str]:
-    """The classes that the driver moves away from the provider: it reports them there, too."""
-    return frozenset(
-        moved
-        for move in description.moves
-        if move.from_resource_provider == name
-        for moved in move.moved_resources
-    )
-
-
-def _with_entry(
-    described: DescribedProvider, entry: ProviderEntry, moved: Iterable[str], conflicts: list[str]
-) -> DescribedProvider:
-    reported = {*described.inventories, *moved}
-    for name in sorted(reported & entry.inventories.keys()):
-        conflicts.append(
-            f"{entry.where}.inventories.additional: the driver itself reports {name} on {described.name}; "
-            "this inventory is ignored. Remove it from the file, or choose another class."
-        )
-    added = {name: inventory for name, inventory in entry.inventories.items() if name not in reported}
-    return replace(
-        described,
-        inventories={**described.inventories, **added},
-        traits=described.traits | entry.traits,
-    )

@@ -19,7 +19,7 @@
 Source: https://docs.openstack.org/nova/latest/admin/pci-passthrough.html (one-time-use devices).
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from math import ceil
 
@@ -27,7 +27,7 @@ from agent.device_names import ONE_TIME_USE
 from agent.driver import MoveInstruction
 from agent.providers.resolve import OwnedProviders, ResolvedDescription
 from agent.shapes import Classes, Usages, total
-from agent.tree import Inventory, Provider, ProviderTree
+from agent.tree import Inventory, ProviderTree
 
 Ways = tuple[frozenset[str], ...]
 """The ways of one provider: sets of resource classes. A class is in at most one of them."""
@@ -127,38 +127,37 @@ def reserve_used(
     A device may be in use under a class that the driver no longer reports for it. Until that class is free,
     it excludes all other classes of the device, unless one of the driver's `moves` says where it went.
     """
-    ways = {**resolved.ways, **_ways_of_reconfigured(resolved, used, moves)}
-    tree = reserve_excluded(resolved.tree, ways, used) if exclusive else resolved.tree
-    problems = list(resolved.problems)
-    for uuid, classes in _one_time_classes(resolved).items():
-        before = tree[uuid]
-        tree = tree.with_provider(_reserve_one_time(before, classes, used.get(uuid, {}), current.get(uuid)))
-        problems += (
-            f"{name} of {before.name} is for one-time use and was used: it stays reserved until an operator "
-            "sets `reserved` of its inventory back to 0 in Placement."
-            for name in sorted(classes & before.inventories.keys())
-            if tree[uuid].inventories[name].capacity < before.inventories[name].capacity
-            and not used.get(uuid, {}).get(name, 0)
-        )
-    return replace(resolved, tree=tree, ways=ways, problems=tuple(problems))
-
-
-def _ways_of_reconfigured(
-    resolved: ResolvedDescription, used: Usages, moves: Collection[MoveInstruction]
-) -> WaysOf:
     moving = {(move.from_resource_provider, name) for move in moves for name in move.moved_resources}
-    ways = {}
+    ways = dict(resolved.ways)
     for uuid, units in resolved.units.items():
-        provider = resolved.tree[uuid]
+        here = resolved.tree[uuid]
         if resolved.devices.get(uuid, "").startswith("pci:"):
             gone = frozenset(
                 name
                 for name, amount in used.get(uuid, {}).items()
-                if amount and name not in provider.inventories and (provider.name, name) not in moving
+                if amount and name not in here.inventories and (here.name, name) not in moving
             )
             if gone:
                 ways[uuid] = (gone, frozenset(units))
-    return ways
+    tree = reserve_excluded(resolved.tree, ways, used) if exclusive else resolved.tree
+    problems = list(resolved.problems)
+    for uuid, classes in _one_time_classes(resolved).items():
+        provider, now, used_here = tree[uuid], current.get(uuid), used.get(uuid, {})
+        # Each of these classes is reserved whole while in use, and as it is in Placement otherwise.
+        for name in sorted(classes & provider.inventories.keys()):
+            inventory = provider.inventories[name]
+            before = now.inventories.get(name) if now is not None else None
+            reserved = max(inventory.reserved, before.reserved if before is not None else 0)
+            if used_here.get(name, 0):
+                reserved = inventory.total
+            reserving = replace(inventory, reserved=min(inventory.total, reserved))
+            tree = tree.with_provider(tree[uuid].with_inventory(name, reserving))
+            if reserving.capacity < inventory.capacity and not used_here.get(name, 0):
+                problems.append(
+                    f"{name} of {provider.name} is for one-time use and was used: it stays reserved until an "
+                    "operator sets `reserved` of its inventory back to 0 in Placement."
+                )
+    return replace(resolved, tree=tree, ways=ways, problems=tuple(problems))
 
 
 def _one_time_classes(resolved: ResolvedDescription) -> Classes:
@@ -176,22 +175,6 @@ def _amounts_of(used: Usages, classes: Classes) -> Usages:
         for uuid, names in classes.items()
     }
     return {uuid: amounts for uuid, amounts in amounts_of.items() if amounts}
-
-
-def _reserve_one_time(
-    provider: Provider, classes: frozenset[str], used: Mapping[str, int], now: Provider | None
-) -> Provider:
-    """The provider with these classes reserved whole while in use, and as they are `now` otherwise."""
-    inventories = dict(provider.inventories)
-    for name in classes & inventories.keys():
-        inventory = inventories[name]
-        if used.get(name, 0):
-            reserved = inventory.total
-        else:
-            before = now.inventories.get(name) if now is not None else None
-            reserved = max(inventory.reserved, before.reserved if before is not None else 0)
-        inventories[name] = replace(inventory, reserved=min(inventory.total, reserved))
-    return replace(provider, inventories=inventories)
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,39 +224,39 @@ class UnheldUse:
         """
         named = sorted(self.by_instance.keys() - unnamed)
         found = len(self.found.intersection(named))
-        lost = (
-            f"The state directory is new, and {found} of the guests {'was' if found == 1 else 'were'} here "
-            "before it, without an allocation in Placement: it was lost, or `state_path` is wrong. The agent "
-            "reserves what they need, running or not. If they have no other state directory, claim for them: "
-            "`plimsoll gate claim-running`.",
-        )
-        notices = (sentence for instance in named for sentence in self._notices_of(instance, tree, owned))
-        return (*(lost if found else ()), *notices)
-
-    def _notices_of(self, instance: str, tree: ProviderTree, owned: OwnedProviders) -> Iterator[str]:
-        name = f"{self.names.get(instance, instance)} ({instance})"
-        unclaimed = self.unclaimed.get(instance, {})
-        if unclaimed:
-            reserves = _reserves(unclaimed, tree, owned, "other guest gets it")
-            remedy = (
-                "`plimsoll audit` shows what differs, and whether `plimsoll audit --heal` (or `[claims] "
-                "follow = grow`) adds it to the claim; else take it away from the guest."
-                if instance in self.claiming
-                else "Claim it (`plimsoll gate claim-running`), or take it away from the guest."
+        notices = []
+        if found:
+            notices.append(
+                f"The state directory is new, and {found} of the guests {'was' if found == 1 else 'were'} "
+                "here before it, without an allocation in Placement: it was lost, or `state_path` is wrong. "
+                "The agent reserves what they need, running or not. If they have no other state directory, "
+                "claim for them: `plimsoll gate claim-running`."
             )
-            yield (
-                f"The guest {name} uses {_text(unclaimed, tree)} beyond what is claimed for it or "
-                f"held for it in Placement: the agent {reserves}. {remedy}"
-            )
-        claimed = self.claimed.get(instance, {})
-        if claimed and instance not in self.departed:
-            reserves = _reserves(claimed, tree, owned, "scheduler is offered it")
-            yield (
-                f"{name} has a claim of {_text(claimed, tree)} that Placement does not hold: another client "
-                "deleted or changed its allocation, or the agent's records or Placement were restored from a "
-                f"copy. The agent {reserves}. `plimsoll audit` shows "
-                "what differs, and what `plimsoll audit --heal` does about it."
-            )
+        for instance in named:
+            name = f"{self.names.get(instance, instance)} ({instance})"
+            unclaimed = self.unclaimed.get(instance, {})
+            if unclaimed:
+                reserves = _reserves(unclaimed, tree, owned, "other guest gets it")
+                remedy = (
+                    "`plimsoll audit` shows what differs, and whether `plimsoll audit --heal` (or `[claims] "
+                    "follow = grow`) adds it to the claim; else take it away from the guest."
+                    if instance in self.claiming
+                    else "Claim it (`plimsoll gate claim-running`), or take it away from the guest."
+                )
+                notices.append(
+                    f"The guest {name} uses {_text(unclaimed, tree)} beyond what is claimed for it or "
+                    f"held for it in Placement: the agent {reserves}. {remedy}"
+                )
+            claimed = self.claimed.get(instance, {})
+            if claimed and instance not in self.departed:
+                reserves = _reserves(claimed, tree, owned, "scheduler is offered it")
+                notices.append(
+                    f"{name} has a claim of {_text(claimed, tree)} that Placement does not hold: another "
+                    "client deleted or changed its allocation, or the agent's records or Placement were "
+                    f"restored from a copy. The agent {reserves}. `plimsoll audit` shows "
+                    "what differs, and what `plimsoll audit --heal` does about it."
+                )
+        return tuple(notices)
 
 
 def with_reserved(tree: ProviderTree, amounts: Usages) -> ProviderTree:

@@ -126,24 +126,19 @@ def resolve(
         wanted[provider.uuid] = provider
         if remaining is not None:
             ours[provider.uuid] = remaining
+    by_uuid = {uuids[described.name]: described for described in description.providers}
     return ResolvedDescription(
         ProviderTree(wanted.values()),
         OwnedProviders(ours),
-        {uuids[described.name]: described.device for described in description.providers},
-        {uuids[described.name]: described.units for described in description.providers if described.units},
+        {uuid: described.device for uuid, described in by_uuid.items()},
+        {uuid: described.units for uuid, described in by_uuid.items() if described.units},
         tuple(problems),
         tuple(notices),
-        {
-            uuids[provider.name]: provider.cell
-            for provider in description.providers
-            if provider.cell is not None
-        },
-        {uuids[provider.name]: provider.ways for provider in description.providers if provider.ways},
-        {uuids[provider.name]: provider.to_make for provider in description.providers if provider.to_make},
+        {uuid: described.cell for uuid, described in by_uuid.items() if described.cell is not None},
+        {uuid: described.ways for uuid, described in by_uuid.items() if described.ways},
+        {uuid: described.to_make for uuid, described in by_uuid.items() if described.to_make},
         cards={
-            uuids[provider.name]: Card.of(provider.card)
-            for provider in description.providers
-            if provider.card is not None
+            uuid: Card.of(described.card) for uuid, described in by_uuid.items() if described.card is not None
         },
     )
 
@@ -277,13 +272,27 @@ def _merged(
         for name, inventory in now.inventories.items()
         if name not in decided.classes and name not in known.inventories
     }
-    for name, inventory in known.inventories.items():
-        if inventory.total:
-            inventories[name] = _resolve_inventory(
-                known.name, name, inventory, now.inventories.get(name), problems
+    for name, described in known.inventories.items():
+        _check_amounts(known.name, name, described)
+        if not described.total:
+            continue
+        before, ratio = now.inventories.get(name), described.allocation_ratio
+        if ratio is None:
+            ratio = described.initial_allocation_ratio if before is None else before.allocation_ratio
+        if described.reserved > described.total:
+            problems.append(
+                f"{described.reserved} of {name} {'is' if described.reserved == 1 else 'are'} "
+                f"reserved on provider {known.name!r}, which has only "
+                f"{described.total}: nothing of it is offered. Lower the reserved amount."
             )
-        else:
-            _check_amounts(known.name, name, inventory)
+        inventories[name] = Inventory(
+            described.total,
+            min(described.reserved, described.total),
+            described.min_unit,
+            described.total if described.max_unit is None else described.max_unit,
+            described.step_size,
+            ratio,
+        )
     return Provider(
         now.uuid,
         known.name,
@@ -316,33 +325,6 @@ def _check_amounts(provider: str, resource_class: str, inventory: DescribedInven
             f"total {inventory.total}, reserved {inventory.reserved}, min_unit {inventory.min_unit}, "
             f"max_unit {max_unit}, step_size {inventory.step_size}, allocation_ratio {ratio}."
         )
-
-
-def _resolve_inventory(
-    provider: str,
-    resource_class: str,
-    described: DescribedInventory,
-    now: Inventory | None,
-    problems: list[str],
-) -> Inventory:
-    _check_amounts(provider, resource_class, described)
-    ratio = described.allocation_ratio
-    if ratio is None:
-        ratio = described.initial_allocation_ratio if now is None else now.allocation_ratio
-    if described.reserved > described.total:
-        problems.append(
-            f"{described.reserved} of {resource_class} {'is' if described.reserved == 1 else 'are'} "
-            f"reserved on provider {provider!r}, which has only "
-            f"{described.total}: nothing of it is offered. Lower the reserved amount."
-        )
-    return Inventory(
-        described.total,
-        min(described.reserved, described.total),
-        described.min_unit,
-        described.total if described.max_unit is None else described.max_unit,
-        described.step_size,
-        ratio,
-    )
 
 
 def _others(

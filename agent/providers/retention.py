@@ -15,7 +15,7 @@ exceed the capacity, and both OpenStack Placement and the embedded one accept an
 than its usage. The agent cannot correct either, but it reports both.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agent.driver import MoveInstruction
@@ -78,9 +78,7 @@ def retain_held(
                 total = max(now.total, used)
                 # Without a ratio, the capacity is what is used.
                 kept = replace(now, total=total, reserved=total - used, allocation_ratio=1.0)
-                tree = tree.with_provider(
-                    replace(provider, inventories={**provider.inventories, resource_class: kept})
-                )
+                tree = tree.with_provider(provider.with_inventory(resource_class, kept))
                 sentences.append(
                     f"The host has no {resource_class} on provider {current[uuid].name} any more, but "
                     f"{_still_hold(consumers, names)}: this part stays, the rest is reserved. "
@@ -177,7 +175,7 @@ def count_gone(
         provider = tree[uuid]
         now = provider.inventories[name]
         more = replace(now, total=now.total + len(holders))
-        tree = tree.with_provider(replace(provider, inventories={**provider.inventories, name: more}))
+        tree = tree.with_provider(provider.with_inventory(name, more))
         classes[uuid] = classes.get(uuid, frozenset()) | {name}
         for consumer in sorted({*holders.values()}):
             lost = sorted(unit for unit in holders if holders[unit] == consumer)
@@ -195,30 +193,28 @@ HOLDERS_NAMED_MAX = 5
 def find_overuse(tree: ProviderTree, held: Held, caps: Caps | None = None) -> dict[str, tuple[str, ...]]:
     """{provider uuid: (sentence, ...)}, one sentence for each class whose usage exceeds its capacity."""
     beyond = beyond_caps(caps or {}, held)
-    overuse = {
-        provider.uuid: tuple(_overuse_sentences(provider, held.get(provider.uuid, {}), beyond))
-        for provider in tree
-    }
-    return {uuid: sentences for uuid, sentences in overuse.items() if sentences}
-
-
-def _overuse_sentences(provider: Provider, consumers: Holders, beyond: Mapping[str, int]) -> Iterator[str]:
-    for name, inventory in provider.inventories.items():
-        holders = sorted(consumer for consumer, amounts in consumers.items() if name in amounts)
-        used = sum(consumers[consumer][name] for consumer in holders)
-        # A completely reserved inventory, as during a reshape, only keeps new consumers out; its reservation
-        # does not count against the consumers that it has. It does where a cap is below what is in use.
-        withheld = inventory.reserved >= inventory.total and name not in beyond
-        limit = int(inventory.total * inventory.allocation_ratio) if withheld else inventory.capacity
-        if used > limit:
-            more = len(holders) - HOLDERS_NAMED_MAX
-            yield (
-                f"Provider {provider.name} is over capacity: {used} {name} {'is' if used == 1 else 'are'} "
-                f"in use of {inventory.capacity}, by {', '.join(holders[:HOLDERS_NAMED_MAX])}"
-                f"{f' and {more} more' if more > 0 else ''}; release one of them, "
-                + (
+    overuse: dict[str, tuple[str, ...]] = {}
+    for provider in tree:
+        consumers = held.get(provider.uuid, {})
+        for name, inventory in provider.inventories.items():
+            holders = sorted(consumer for consumer, amounts in consumers.items() if name in amounts)
+            used = sum(consumers[consumer][name] for consumer in holders)
+            # A completely reserved inventory, as during a reshape, only keeps new consumers out; its
+            # reservation does not count against the consumers that it has. It does where a cap is below what
+            # is in use.
+            withheld = inventory.reserved >= inventory.total and name not in beyond
+            limit = int(inventory.total * inventory.allocation_ratio) if withheld else inventory.capacity
+            if used > limit:
+                more = len(holders) - HOLDERS_NAMED_MAX
+                sentence = (
+                    f"Provider {provider.name} is over capacity: {used} {name} "
+                    f"{'is' if used == 1 else 'are'} in use of {inventory.capacity}, by "
+                    f"{', '.join(holders[:HOLDERS_NAMED_MAX])}{f' and {more} more' if more > 0 else ''}; "
+                    "release one of them, "
+                ) + (
                     f"move it away, or raise [DEFAULT] cap = {name}={beyond[name]}."
                     if name in beyond
                     else "or move it away."
                 )
-            )
+                overuse[provider.uuid] = (*overuse.get(provider.uuid, ()), sentence)
+    return overuse

@@ -79,7 +79,16 @@ def due_instructions(
     places of the claims' units. `held` has the allocations on both ends.
     """
     exchanges = exchanges_of(instructions)
-    growing = _growing_groups(exchanges, current, desired)
+    # The groups of slots of which some grow and the sum does not. Where the sum grows, the units are new, and
+    # a slot that shrinks has not given them away.
+    growing: set[int] = set()
+    sums: Counter[int] = Counter()
+    for slot, group in exchanges.items():
+        growth = total_at(desired, slot) - total_at(current, slot)
+        sums[group] += growth
+        if growth > 0:
+            growing.add(group)
+    growing -= {group for group in growing if sums[group] > 0}
     due = {
         source
         for instruction in instructions
@@ -116,21 +125,6 @@ def due_instructions(
                 )
             )
     return tuple(restricted)
-
-
-def _growing_groups(exchanges: Mapping[Slot, int], current: ProviderTree, desired: ProviderTree) -> set[int]:
-    """The groups of slots that exchange units, of which some slots grow and the sum does not.
-
-    Where the sum grows, the units are new, and a slot that shrinks has not given them away.
-    """
-    growing: set[int] = set()
-    sums: Counter[int] = Counter()
-    for slot, group in exchanges.items():
-        growth = total_at(desired, slot) - total_at(current, slot)
-        sums[group] += growth
-        if growth > 0:
-            growing.add(group)
-    return {group for group in growing if sums[group] <= 0}
 
 
 def _has_surplus(source: Slot, current: ProviderTree, desired: ProviderTree, *, awaited: bool) -> bool:
@@ -270,8 +264,12 @@ def park_units(
             shares = _parked_shares(slot, move, instructions, current, desired, held)
             for parked_slot, amounts in _with_companions(slot, shares, instructions, held).items():
                 total = sum(amounts.values())
-                desired = _offer_parked(desired, current, parked_slot, total)
-                resource_class = parked_slot.resource_class
+                resource_class, now = parked_slot.resource_class, inventory_at(current, parked_slot)
+                if now is not None:
+                    # Exactly the total is offered, without an allocation ratio: all of it is in use.
+                    offered = replace(now, total=total, reserved=0, allocation_ratio=1.0)
+                    parking = desired[parked_slot.provider].with_inventory(resource_class, offered)
+                    desired = desired.with_provider(parking)
                 consumers = {consumer: {resource_class: amount} for consumer, amount in amounts.items()}
                 parked.append(MoveInstruction(source, {resource_class: total}, source, consumers))
                 addition = OwnedProvider(classes=frozenset({resource_class}))
@@ -345,13 +343,3 @@ def _with_companions(
             if amount:
                 parked.setdefault(Slot(slot.provider, name), {})[consumer] = amount
     return parked
-
-
-def _offer_parked(desired: ProviderTree, current: ProviderTree, slot: Slot, total: int) -> ProviderTree:
-    """`desired` offering exactly `total` in the slot, without an allocation ratio: all of it is in use."""
-    now, provider = inventory_at(current, slot), desired[slot.provider]
-    if now is None:
-        return desired
-    inventory = replace(now, total=total, reserved=0, allocation_ratio=1.0)
-    inventories = {**provider.inventories, slot.resource_class: inventory}
-    return desired.with_provider(replace(provider, inventories=inventories))

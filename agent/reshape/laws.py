@@ -21,7 +21,7 @@ from typing import NamedTuple
 from agent.driver import MoveInstruction
 from agent.errors import ReshapeRefused
 from agent.providers.plan import CUSTOM
-from agent.shapes import Allocations, Amounts
+from agent.shapes import Allocations, Amounts, by_class
 from agent.tree import InventoriesByProvider, Inventory, ProviderTree
 
 
@@ -301,8 +301,21 @@ def _room_breaches(
             if slot.provider not in reshape.inventories:
                 continue
             used_after[slot] += amount
-            amounts = (before.get(slot, 0), amount)
-            yield from _share_breaches(reshape, desired, current, consumer, slot, amounts)
+            inventory = reshape.inventories[slot.provider].get(slot.resource_class)
+            where = name_of(slot.provider, desired, current)
+            if inventory is None:
+                if before.get(slot, 0) != amount or inventory_at(current, slot) is not None:
+                    yield (
+                        f"consumer {consumer} holds {amount} {slot.resource_class} of {where}, which no "
+                        "longer has any"
+                    )
+            elif amount > before.get(slot, 0) and not (
+                inventory.min_unit <= amount <= inventory.max_unit and not amount % inventory.step_size
+            ):
+                yield (
+                    f"consumer {consumer} would hold {amount} {slot.resource_class} of {where}, which gives "
+                    f"{inventory.min_unit} to {inventory.max_unit} in steps of {inventory.step_size}"
+                )
     for slot, amount in sorted(used_after.items()):
         inventory = reshape.inventories[slot.provider].get(slot.resource_class)
         if inventory is None or amount <= inventory.capacity:
@@ -316,34 +329,5 @@ def _room_breaches(
             )
 
 
-def _share_breaches(
-    reshape: Reshape,
-    desired: ProviderTree,
-    current: ProviderTree,
-    consumer: str,
-    slot: Slot,
-    amounts: tuple[int, int],
-) -> Iterator[str]:
-    """What is wrong with the (before, after) amounts of one consumer in one slot."""
-    before, after = amounts
-    inventory = reshape.inventories[slot.provider].get(slot.resource_class)
-    where = name_of(slot.provider, desired, current)
-    if inventory is None:
-        if before != after or inventory_at(current, slot) is not None:
-            yield (
-                f"consumer {consumer} holds {after} {slot.resource_class} of {where}, which no longer has any"
-            )
-    elif after > before and not (
-        inventory.min_unit <= after <= inventory.max_unit and not after % inventory.step_size
-    ):
-        yield (
-            f"consumer {consumer} would hold {after} {slot.resource_class} of {where}, which gives "
-            f"{inventory.min_unit} to {inventory.max_unit} in steps of {inventory.step_size}"
-        )
-
-
 def _class_sums(slots: Mapping[Slot, int]) -> dict[str, int]:
-    sums: dict[str, int] = {}
-    for slot, amount in slots.items():
-        sums[slot.resource_class] = sums.get(slot.resource_class, 0) + amount
-    return dict(sorted(sums.items()))
+    return dict(sorted(by_class({slot.resource_class: amount} for slot, amount in slots.items()).items()))

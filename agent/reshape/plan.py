@@ -57,11 +57,12 @@ def plan_reshape(
     """
     claimed = claimed or ClaimedPlaces()
     draft = _Draft(
-        current,
-        desired,
-        {consumer: slots_of(allocations) for consumer, allocations in held.items()},
-        _parked_amounts(instructions),
+        current, desired, {consumer: slots_of(allocations) for consumer, allocations in held.items()}
     )
+    for instruction in instructions:
+        for consumer, shares in (instruction.move.consumers or {}).items() if instruction.move.stays else ():
+            slots = {Slot(instruction.source, name): amount for name, amount in shares.items()}
+            draft.parked.setdefault(consumer, {}).update(slots)
     for slots in draft.held.values():
         for slot, amount in slots.items():
             draft.used[slot] += amount
@@ -136,54 +137,36 @@ def _bundles(instructions: Sequence[Instruction]) -> Iterator[_Bundle]:
         if not instruction.move.stays:
             by_source.setdefault(instruction.source, []).append(instruction)
     for source, group in by_source.items():
-        for classes in _connected(frozenset(instruction.move.moved_resources) for instruction in group):
+        # The unions of the sets of classes that overlap, directly or through others.
+        unions: list[frozenset[str]] = []
+        for instruction in group:
+            union = frozenset(instruction.move.moved_resources).union(
+                *(other for other in unions if not other.isdisjoint(instruction.move.moved_resources))
+            )
+            unions = [*(other for other in unions if other.isdisjoint(union)), union]
+        for classes in unions:
             members = [
                 instruction for instruction in group if instruction.move.moved_resources.keys() <= classes
             ]
-            yield _Bundle(
-                source,
-                classes,
-                _class_names(members),
-                frozenset(member.target for member in members if member.move.consumers is None),
-            )
-
-
-def _class_names(members: Iterable[Instruction]) -> dict[str, dict[str, str]]:
-    """{target: {class at the source: class at the target}}
-
-    Where instructions disagree, the class keeps its name: only a consumer that is named changes its class.
-    """
-    names: dict[str, dict[str, str]] = {}
-    for member in members:
-        at_target = names.setdefault(member.target, {})
-        for source, target, _ in member.slot_pairs():
-            if source.resource_class == target.resource_class:
-                at_target[source.resource_class] = target.resource_class
-            else:
-                at_target.setdefault(source.resource_class, target.resource_class)
-    return names
-
-
-def _connected(sets: Iterable[frozenset[str]]) -> list[frozenset[str]]:
-    """The unions of the sets that overlap, directly or through others."""
-    unions: list[frozenset[str]] = []
-    for members in sets:
-        union = members
-        disjoint = []
-        for other in unions:
-            if other & union:
-                union |= other
-            else:
-                disjoint.append(other)
-        unions = [*disjoint, union]
-    return unions
+            # Where instructions disagree, a class keeps its name: only a consumer that is named changes its.
+            targets: dict[str, dict[str, str]] = {}
+            for member in members:
+                names = targets.setdefault(member.target, {})
+                for leaving, coming, _ in member.slot_pairs():
+                    if leaving.resource_class == coming.resource_class:
+                        names[leaving.resource_class] = coming.resource_class
+                    else:
+                        names.setdefault(leaving.resource_class, coming.resource_class)
+            unknown = frozenset(member.target for member in members if member.move.consumers is None)
+            yield _Bundle(source, classes, targets, unknown)
 
 
 @dataclass(slots=True)
 class _Draft:
     """The plan in the making: the allocations after the moves so far, and the problems met.
 
-    `parked` {consumer: {slot: amount}} stays where it is, and so does `kept`, whose units are there. `named`
+    `parked` {consumer: {slot: amount}} stays where it is (see `agent.reshape.due_instructions`), and so does
+    `kept`, whose units are there. `named`
     {(consumer, target slot): amount} is what instructions say that the consumer uses there, `placed` what of
     it has been moved there.
     """
@@ -191,7 +174,7 @@ class _Draft:
     current: ProviderTree
     desired: ProviderTree
     held: dict[str, dict[Slot, int]]
-    parked: dict[str, dict[Slot, int]]
+    parked: dict[str, dict[Slot, int]] = field(default_factory=dict)
     kept: dict[str, dict[Slot, int]] = field(default_factory=lambda: defaultdict(dict))
     used: dict[Slot, int] = field(default_factory=lambda: defaultdict(int))
     placed: dict[tuple[str, Slot], int] = field(default_factory=lambda: defaultdict(int))
@@ -252,17 +235,6 @@ class _MissingShare(NamedTuple):
     target: Slot
     amount: int
     sentence: str
-
-
-def _parked_amounts(instructions: Iterable[Instruction]) -> dict[str, dict[Slot, int]]:
-    """{consumer: {slot: amount}} of what stays where it is; see `agent.reshape.due_instructions`."""
-    parked: dict[str, dict[Slot, int]] = {}
-    for instruction in instructions:
-        if instruction.move.stays:
-            for consumer, shares in (instruction.move.consumers or {}).items():
-                slots = {Slot(instruction.source, name): amount for name, amount in shares.items()}
-                parked.setdefault(consumer, {}).update(slots)
-    return parked
 
 
 def _place_claimed(draft: _Draft, located: Mapping[str, Places]) -> None:
@@ -353,7 +325,21 @@ def _place_unnamed(draft: _Draft, bundle: _Bundle) -> None:
     lost = _lost_classes(draft, bundle)
     for consumer, share in _largest_first(draft, sources, lost):
         if not _place_whole(draft, bundle, sources, consumer, share, frozenset(bundle.targets)):
-            draft.problems.append(_no_room(draft, bundle, consumer, share))
+            amounts = ", ".join(f"{amount} {name}" for name, amount in sorted(share.items()))
+            free = "; ".join(
+                f"{name_of(target, draft.desired, draft.current)}: "
+                + ", ".join(
+                    f"{max(0, draft.room(Slot(target, names[name])))} {names[name]}"
+                    for name in sorted(share)
+                    if name in names
+                )
+                for target, names in bundle.targets.items()
+            )
+            draft.problems.append(
+                f"consumer {consumer} holds {amounts} of "
+                f"{name_of(bundle.source, draft.desired, draft.current)}, no instruction says which units "
+                f"these are, and no single target has room for them (free on {free})"
+            )
     for name in sorted(bundle.classes - lost):
         targets = bundle.open_targets | bundle.targets_keeping({name})
         for consumer, share in _largest_first(draft, sources, {name}):
@@ -405,24 +391,6 @@ def _largest_first(
     )
 
 
-def _no_room(draft: _Draft, bundle: _Bundle, consumer: str, share: Amounts) -> str:
-    amounts = ", ".join(f"{amount} {name}" for name, amount in sorted(share.items()))
-    free = "; ".join(
-        f"{name_of(target, draft.desired, draft.current)}: "
-        + ", ".join(
-            f"{max(0, draft.room(Slot(target, names[name])))} {names[name]}"
-            for name in sorted(share)
-            if name in names
-        )
-        for target, names in bundle.targets.items()
-    )
-    source = name_of(bundle.source, draft.desired, draft.current)
-    return (
-        f"consumer {consumer} holds {amounts} of {source}, no instruction says which units these are, "
-        f"and no single target has room for them (free on {free})"
-    )
-
-
 # The staged tree
 
 
@@ -449,21 +417,13 @@ def staged_tree(
             if provider.uuid not in providers:
                 providers[provider.uuid] = replace(provider, inventories={})
     for slot in leaving | coming:
-        provider = providers[slot.provider]
-        inventories = dict(provider.inventories)
-        now = inventory_at(current, slot)
-        if now is None:
-            inventories.pop(slot.resource_class, None)
-        elif reserve and slot in leaving:
-            wanted = inventory_at(desired, slot)
+        now, wanted = inventory_at(current, slot), inventory_at(desired, slot)
+        if now is not None and reserve and slot in leaving:
             left = wanted.total - wanted.reserved if wanted else 0
-            reserved = max(now.reserved, min(now.total, now.total - left))
-            inventories[slot.resource_class] = replace(now, reserved=reserved)
-        elif reserve and (wanted := inventory_at(desired, slot)) is not None:
-            inventories[slot.resource_class] = replace(now, reserved=min(now.total, wanted.reserved))
-        else:
-            inventories[slot.resource_class] = now
-        providers[slot.provider] = replace(provider, inventories=inventories)
+            now = replace(now, reserved=max(now.reserved, min(now.total, now.total - left)))
+        elif now is not None and reserve and wanted is not None:
+            now = replace(now, reserved=min(now.total, wanted.reserved))
+        providers[slot.provider] = providers[slot.provider].with_inventory(slot.resource_class, now)
     return ProviderTree(providers.values())
 
 

@@ -74,15 +74,9 @@ class Receipt:
         for source in self.sources:
             providers.setdefault(source.uuid, replace(source, inventories={}))
         for slot, inventory in self.before.items():
-            provider = providers.get(slot.provider)
-            if provider is None:
-                continue
-            inventories = {
-                name: other for name, other in provider.inventories.items() if name != slot.resource_class
-            }
-            if inventory is not None:
-                inventories[slot.resource_class] = inventory
-            providers[slot.provider] = replace(provider, inventories=inventories)
+            if slot.provider in providers:
+                restored = providers[slot.provider].with_inventory(slot.resource_class, inventory)
+                providers[slot.provider] = restored
         return ProviderTree(providers.values())
 
     def restored_ownership(self) -> OwnedProviders:
@@ -132,13 +126,14 @@ def make_receipt(
     """
     current, stage, desired = trees
     moving = tuple(instruction for instruction in instructions if not instruction.move.stays)
-    slots = [
-        slot
-        for instruction in moving
-        for source, target, _ in instruction.slot_pairs()
-        for slot in (source, target)
-    ]
+    slots = [slot for instruction in moving for pair in instruction.slot_pairs() for slot in pair[:2]]
     moves = tuple(instruction.move for instruction in moving)
+    removed: dict[str, Provider] = {}  # each after its ancestors, so that an undo can create them
+    for source in (instruction.source for instruction in moving):
+        if source in current and source not in desired:
+            for provider in (*reversed(current.ancestors(source)), current[source]):
+                if provider.uuid not in desired:
+                    removed[provider.uuid] = replace(provider, inventories={})
     return Receipt(
         receipt_id,
         at,
@@ -147,7 +142,7 @@ def make_receipt(
         reshape.relocations,
         {slot: originals.get(slot) or inventory_at(current, slot) for slot in slots},
         {slot: inventory_at(desired, slot) for slot in slots},
-        _removed_sources(moving, current, desired),
+        tuple(removed.values()),
         {
             uuid: generation
             for uuid in reshape.inventories
@@ -157,20 +152,6 @@ def make_receipt(
         undoes,
         reshape.records,
     )
-
-
-def _removed_sources(
-    instructions: Iterable[Instruction], current: ProviderTree, desired: ProviderTree
-) -> tuple[Provider, ...]:
-    """The sources that the desired tree lacks, each after its ancestors, so that an undo can create them."""
-    removed: dict[str, Provider] = {}
-    for instruction in instructions:
-        source = instruction.source
-        if source in current and source not in desired:
-            for provider in (*reversed(current.ancestors(source)), current[source]):
-                if provider.uuid not in desired:
-                    removed[provider.uuid] = replace(provider, inventories={})
-    return tuple(removed.values())
 
 
 def inverse_moves(
@@ -350,17 +331,9 @@ class UndoneReceipts:
         _, beyond = self._affected_slots(description)
         for name, resource_class in sorted(beyond):
             provider = desired.by_name(name)
-            if provider is None:
-                continue
-            now = inventory_at(current, Slot(provider.uuid, resource_class))
-            inventories = {
-                other_class: inventory
-                for other_class, inventory in provider.inventories.items()
-                if other_class != resource_class
-            }
-            if now is not None:
-                inventories[resource_class] = now
-            desired = desired.with_provider(replace(provider, inventories=inventories))
+            if provider is not None:
+                now = inventory_at(current, Slot(provider.uuid, resource_class))
+                desired = desired.with_provider(provider.with_inventory(resource_class, now))
         for receipt in self.receipts:
             desired = receipt.restore(desired)
         return desired
