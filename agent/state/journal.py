@@ -302,11 +302,11 @@ class Journal:
         row = _claim_row(claim)
         request = claim.request
         named = request.name and request.consumer_type != MIGRATION_TYPE
-        put_name = _put_names({claim.consumer: request.name} if named else {})
 
         def change(transaction: Transaction) -> None:
             transaction.execute(PUT_CLAIM, row)
-            put_name(transaction)
+            if named:
+                transaction.execute(PUT_NAME, (claim.consumer, request.name))
 
         # On a full disk an intent fails; a write that ends one may use the space that is held back for it.
         return self._write(
@@ -333,7 +333,10 @@ class Journal:
 
     def claims(self) -> dict[str, Claim]:
         """All claims, by consumer."""
-        return {row[0]: self._claim(row) for row in self._read(SELECT_CLAIMS)}
+        return {
+            row[0]: self._parsed(f"the claim of {row[0]}", _read_claim, *row)
+            for row in self._read(SELECT_CLAIMS)
+        }
 
     # Moves
 
@@ -343,15 +346,13 @@ class Journal:
         claim_rows = [_claim_row(claim) for claim in claims]
         consumers = [(consumer,) for consumer in gone]
         names = [claim.request.name for claim in (move.old, move.new) if claim and claim.request.name]
-        put_name = _put_names({move.instance: names[-1]} if names else {})
 
         def change(transaction: Transaction) -> None:
             transaction.execute(PUT_MOVE, row)
-            for consumer in consumers:
-                transaction.execute("DELETE FROM claims WHERE consumer = ?", consumer)
-            for claim_row in claim_rows:
-                transaction.execute(PUT_CLAIM, claim_row)
-            put_name(transaction)
+            transaction.executemany("DELETE FROM claims WHERE consumer = ?", consumers)
+            transaction.executemany(PUT_CLAIM, claim_rows)
+            if names:
+                transaction.execute(PUT_NAME, (move.instance, names[-1]))
             if move.ended:
                 transaction.execute(DELETE_OLD_MOVES, (ENDED_MOVES_MAX,))
 
@@ -362,13 +363,10 @@ class Journal:
 
     def moves(self) -> dict[str, Move]:
         """The moves by migration, of those that have ended only the newest."""
-        moves = {}
-        for migration, text in self._read("SELECT migration, move FROM moves ORDER BY since, migration"):
-            try:
-                moves[migration] = decode(Move, json.loads(text))
-            except (PlimsollError, ValueError) as error:
-                raise self._unreadable(f"the move {migration}", error) from error
-        return moves
+        return {
+            migration: self._parsed(f"the move {migration}", _read_move, text)
+            for migration, text in self._read("SELECT migration, move FROM moves ORDER BY since, migration")
+        }
 
     # Writes to Placement whose outcome is unknown
 
@@ -380,22 +378,18 @@ class Journal:
     def remove_doubts(self, ids: Iterable[str]) -> PendingWrite:
         """Remove the doubts with these ids, as far as they are there."""
         rows = [(doubt_id,) for doubt_id in ids]
-
-        def change(transaction: Transaction) -> None:
-            for row in rows:
-                transaction.execute("DELETE FROM doubts WHERE id = ?", row)
-
-        return self._write(change, None, releases=True)
+        return self._write(
+            lambda transaction: transaction.executemany("DELETE FROM doubts WHERE id = ?", rows),
+            None,
+            releases=True,
+        )
 
     def doubts(self) -> dict[str, Doubt]:
         """All doubts, by id, the oldest first."""
-        doubts = {}
-        for doubt_id, text in self._read("SELECT id, doubt FROM doubts ORDER BY since, id"):
-            try:
-                doubts[doubt_id] = read_doubt(json.loads(text))
-            except (PlimsollError, ValueError) as error:
-                raise self._unreadable(f"the doubt {doubt_id}", error) from error
-        return doubts
+        return {
+            doubt_id: self._parsed(f"the doubt {doubt_id}", lambda text: read_doubt(json.loads(text)), text)
+            for doubt_id, text in self._read("SELECT id, doubt FROM doubts ORDER BY since, id")
+        }
 
     # Reshapes
 
@@ -423,15 +417,13 @@ class Journal:
 
     def reshapes(self, *, done: bool) -> dict[str, Receipt]:
         """{id: receipt}, the oldest first: of executed reshapes, or the intents whose outcome is unknown."""
-        receipts = {}
-        for receipt_id, at, text in self._read(
-            "SELECT id, at, receipt FROM reshapes WHERE done = ? ORDER BY at, id", (int(done),)
-        ):
-            try:
-                receipts[receipt_id] = read_receipt(receipt_id, at, json.loads(text))
-            except (PlimsollError, LookupError, TypeError, ValueError) as error:
-                raise self._unreadable(f"the reshape {receipt_id}", error) from error
-        return receipts
+        query = "SELECT id, at, receipt FROM reshapes WHERE done = ? ORDER BY at, id"
+        return {
+            row[0]: self._parsed(
+                f"the reshape {row[0]}", lambda id_, at, text: read_receipt(id_, at, json.loads(text)), *row
+            )
+            for row in self._read(query, (int(done),))
+        }
 
     def undone_reshapes(self) -> tuple[str, ...]:
         """The ids of the reshapes that stay undone until the operator requests them again."""
@@ -472,10 +464,8 @@ class Journal:
         detail = f"of before this journal was restored, {counted(len(rows), 'claim')} moved"
 
         def change(transaction: Transaction) -> None:
-            for row in move_rows:
-                transaction.execute(PUT_MOVE, row)
-            for row in rows:
-                transaction.execute(PUT_CLAIM, row)
+            transaction.executemany(PUT_MOVE, move_rows)
+            transaction.executemany(PUT_CLAIM, rows)
 
         return self._write(change, ("", RESHAPE_EVENT, detail))
 
@@ -490,10 +480,8 @@ class Journal:
 
         def change(transaction: Transaction) -> None:
             transaction.execute(PUT_RESHAPE, row)
-            for move_row in move_rows:
-                transaction.execute(PUT_MOVE, move_row)
-            for claim_row in claim_rows:
-                transaction.execute(PUT_CLAIM, claim_row)
+            transaction.executemany(PUT_MOVE, move_rows)
+            transaction.executemany(PUT_CLAIM, claim_rows)
             if done:
                 transaction.execute(PUT_FACT, (RESERVED_SLOTS, "[]"))
                 transaction.execute(DELETE_OLD_RESHAPES, (RECEIPTS_MAX,))
@@ -502,12 +490,15 @@ class Journal:
 
     def record_event(self, consumer: str, event: str, detail: str = "", name: str = "") -> PendingWrite:
         """Write an event alone; `consumer` is "" for one of the host, `name` where it is not known."""
-        names = {consumer: name} if name else {}
-        return self._write(_put_names(names), (consumer, event, detail))
+        names = [(consumer, name)] if name else []
+        return self._write(
+            lambda transaction: transaction.executemany(PUT_NAME, names), (consumer, event, detail)
+        )
 
     def remember_names(self, names: Mapping[str, str]) -> PendingWrite:
         """Write the names that these consumers have now, {consumer: name}."""
-        return self._write(_put_names(names), None)
+        rows = list(names.items())
+        return self._write(lambda transaction: transaction.executemany(PUT_NAME, rows), None)
 
     def history(self, consumer: str | None = None, limit: int = 100, since: float = 0.0) -> tuple[Event, ...]:
         """The latest events, of all consumers or of one, the newest first; `since` as `Event.at`."""
@@ -587,10 +578,11 @@ class Journal:
     def _fact(self, name: str, kind: Any, missing: T) -> T:
         """The remembered `kind`, `missing` if there is none. Raises StateError for any other value."""
         rows = self._read("SELECT value FROM facts WHERE name = ?", (name,))
-        try:
-            return cast(T, decode(kind, json.loads(rows[0][0]), name)) if rows else missing
-        except (PlimsollError, ValueError) as error:
-            raise self._unreadable(f"the fact {name!r}", error) from error
+        if not rows:
+            return missing
+        return self._parsed(
+            f"the fact {name!r}", lambda text: cast(T, decode(kind, json.loads(text), name)), rows[0][0]
+        )
 
     def _remember(
         self,
@@ -640,34 +632,30 @@ class Journal:
             done = "written" if isinstance(error, DatabaseUnwritable) else "read"
             raise StateError(f"The agent's journal was not {done}: {error}") from error
 
-    def _claim(self, row: tuple[Any, ...]) -> Claim:
-        record = dict(zip(CLAIM_FIELDS, row, strict=True))
+    def _parsed(self, what: str, parse: Callable[..., T], *stored: Any) -> T:
+        """What `parse` makes of the stored values. Raises StateError where they make no sense."""
         try:
-            texts = {name: json.loads(record[name]) for name in JSON_COLUMNS}
-            return decode(Claim, {**record, **texts, "adopted": bool(record["adopted"])})
-        except (PlimsollError, ValueError) as error:
-            raise self._unreadable(f"the claim of {record['consumer']}", error) from error
-
-    def _unreadable(self, what: str, error: Exception) -> StateError:
-        return StateError(
-            f"{self._file.path}: {what} makes no sense ({error}); the file was left as it is. "
-            "Restore a backup of it, or move it aside to start without any claims.",
-            path=str(self._file.path),
-        )
+            return parse(*stored)
+        except (PlimsollError, LookupError, TypeError, ValueError) as error:
+            raise StateError(
+                f"{self._file.path}: {what} makes no sense ({error}); the file was left as it is. "
+                "Restore a backup of it, or move it aside to start without any claims.",
+                path=str(self._file.path),
+            ) from error
 
 
-def _put_names(names: Mapping[str, str]) -> Callable[[Transaction], None]:
-    rows = list(names.items())
-
-    def change(transaction: Transaction) -> None:
-        for row in rows:
-            transaction.execute(PUT_NAME, row)
-
-    return change
+def _read_claim(*row: Any) -> Claim:
+    record = dict(zip(CLAIM_FIELDS, row, strict=True))
+    texts = {name: json.loads(record[name]) for name in JSON_COLUMNS}
+    return decode(Claim, {**record, **texts, "adopted": bool(record["adopted"])})
 
 
 def _move_row(move: Move) -> tuple[object, ...]:
     return (move.migration, move.since, int(move.ended), _dump(encode(Move, move)))
+
+
+def _read_move(text: str) -> Move:
+    return decode(Move, json.loads(text))
 
 
 def _claim_row(claim: Claim) -> tuple[object, ...]:
