@@ -25,17 +25,7 @@ from agent.carving.carving import NAME, NUMBER, UUID, Mdev, Seen, SeenFunction, 
 from agent.carving.cpus import OFFLINE, ONLINE, CpuStep
 from agent.device_names import PCI_ADDRESS, vgpu_gib
 from agent.errors import UsageError, counted
-
-SIZE_MAX = 65536
-
-
-def read_text(path: Path) -> str | None:
-    """At most SIZE_MAX characters of the file, without blanks around them; None where it cannot be read."""
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(SIZE_MAX).strip()
-    except OSError:
-        return None
+from agent.sysfs import read_text
 
 
 def read_number(path: Path) -> int | None:

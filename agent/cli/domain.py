@@ -18,6 +18,7 @@ from agent.cli.client import INSTANCE_HELP, Client, claim_path, client_of, find_
 from agent.cli.grammar import CommandAdder, complete_instances, not_empty
 from agent.cli.output import show
 from agent.errors import ExitCode, PlimsollError, UsageError, plain
+from agent.sysfs import read_text
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
@@ -195,17 +196,10 @@ def _await_vgpu(making: MakingShape) -> None:
     vendor = SYS / "bus" / "pci" / "devices" / making["parent"] / "nvidia"
     wanted = [making["type"].rpartition("-")[2], making["placement"]]
     end = time.monotonic() + VGPU_WAIT_S
-    while [_text(vendor / name) for name in ("current_vgpu_type", "placement_id")] != wanted:
+    while [read_text(vendor / name) for name in ("current_vgpu_type", "placement_id")] != wanted:
         if time.monotonic() > end:
             raise PlimsollError(
                 f"{making['parent']} did not get the vGPU type {making['type']} at {making['placement']}: "
                 "run `plimsoll devices apply` as root, which writes it, and then start the domain"
             )
         time.sleep(POLL_S)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="ascii").strip()
-    except (OSError, ValueError):
-        return ""

@@ -41,7 +41,7 @@ from agent.cpuset import format_cpu_set
 from agent.doctor.check import DoctorCheck, bad, check_device, good, warning
 from agent.driver import Driver, GuestState, PassedDevice
 from agent.durable.errors import READ_ONLY_REMEDY, mount_of, obstacle_of, user_name
-from agent.durable.files import OWNER_ONLY, check_accepts_files, is_there
+from agent.durable.files import FILE_MODE, check_accepts_files, is_there
 from agent.errors import (
     DaemonUnreachable,
     DriverError,
@@ -57,6 +57,7 @@ from agent.placement.connect import open_transport, ping
 from agent.providers.limits import DISK, disk_in_use, disk_warning, odd_caps
 from agent.providers.provider_config import ProviderConfig
 from agent.state.identity import ID_FILE, NAME_FILE, establish_identity
+from agent.sysfs import read_text
 
 AGENT_USER = "plimsoll"
 UNIT = "plimsoll-agent"
@@ -344,7 +345,7 @@ def check_databases(path: Path) -> Iterator[DoctorCheck]:
             continue
         if result != "ok":
             yield bad("database", f"{file} is damaged: {result}.", remedy)
-        elif mode & ~OWNER_ONLY:
+        elif mode & ~FILE_MODE:
             yield warning("database", f"{file} has mode {mode:04o}.", f"chmod 0600 {file}")
         else:
             yield good("database", f"{file} is intact (schema {version}).")
@@ -355,7 +356,11 @@ def check_agent(socket: Path, ask: Any) -> Iterator[DoctorCheck]:
     try:
         status = ask(str(socket))
     except DaemonUnreachable as error:
-        if _is_inaccessible(socket):
+        try:
+            is_inaccessible = is_there(socket) and not os.access(socket, os.R_OK | os.W_OK)
+        except PermissionError:  # the directory is inaccessible
+            is_inaccessible = True
+        if is_inaccessible:
             yield warning("agent", error.message, "Run the doctor as root, or join the group plimsoll.")
         else:
             yield warning(
@@ -378,13 +383,6 @@ def check_agent(socket: Path, ask: Any) -> Iterator[DoctorCheck]:
         return
     reasons = " ".join(status["reasons"]) or "it gives no reason"
     yield bad("agent", f"{sentence}: {reasons}", "Follow the reasons; the agent tries again by itself.")
-
-
-def _is_inaccessible(socket: Path) -> bool:
-    try:
-        return is_there(socket) and not os.access(socket, os.R_OK | os.W_OK)
-    except PermissionError:  # the directory is inaccessible
-        return True
 
 
 def check_writable(path: Path, uid: int) -> Iterator[DoctorCheck]:
@@ -573,7 +571,7 @@ def check_cpu_power(settings: Settings, cpus: Path = CPUS) -> Iterator[DoctorChe
     managed = sorted((host.cpu_dedicated_set or frozenset()) - {0})
     if not host.cpu_power_management or not managed:
         return
-    offline = frozenset(cpu for cpu in managed if _text(cpus / f"cpu{cpu}" / "online") == "0")
+    offline = frozenset(cpu for cpu in managed if read_text(cpus / f"cpu{cpu}" / "online") == "0")
     if host.cpu_power_management_strategy == "cpu_state":
         fixed = frozenset(cpu for cpu in managed if not (cpus / f"cpu{cpu}" / "online").exists())
         if fixed:
@@ -599,7 +597,7 @@ def check_cpu_power(settings: Settings, cpus: Path = CPUS) -> Iterator[DoctorChe
     wanted = (host.cpu_power_governor_low, host.cpu_power_governor_high)
     lacking = set()
     for cpu in set(managed) - offline:
-        governors = _text(cpus / f"cpu{cpu}" / "cpufreq" / "scaling_available_governors") or ""
+        governors = read_text(cpus / f"cpu{cpu}" / "cpufreq" / "scaling_available_governors") or ""
         if not {*wanted} <= {*governors.split()}:
             lacking.add(cpu)
     if lacking:
@@ -612,13 +610,6 @@ def check_cpu_power(settings: Settings, cpus: Path = CPUS) -> Iterator[DoctorChe
         )
     elif not offline:
         yield good("cpus", f"The dedicated CPUs can have the governors {' and '.join(wanted)}.")
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text("ascii").strip()
-    except (OSError, ValueError):
-        return None
 
 
 def examine_device(

@@ -152,14 +152,11 @@ def _sync(path: Path, flags: int) -> None:
         os.close(descriptor)
 
 
-OWNER_ONLY = 0o600
-
-
 def write_atomically(path: Path, text: str) -> None:
     """Replace the file's content by `text`, which survives a power cut after this returns. Raises OSError."""
     scratch = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
-        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, OWNER_ONLY)
+        descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()

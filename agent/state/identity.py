@@ -12,6 +12,7 @@ from pathlib import Path
 
 from agent.durable.files import write_atomically
 from agent.errors import IdentityError, StateError, UsageError
+from agent.sysfs import read_text
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 NET = Path("/sys/class/net")
@@ -72,19 +73,12 @@ def network_cards(net: Path = NET) -> frozenset[str]:
         if not (interface / "device").exists() or (interface / "device" / "physfn").exists():
             continue
         # In a bond, a card has the bond's address.
-        address = _read_text(interface / "bonding_slave" / "perm_hwaddr")
-        if not address and _read_text(interface / "addr_assign_type") == "0":
-            address = _read_text(interface / "address")
+        address = read_text(interface / "bonding_slave" / "perm_hwaddr") or ""
+        if not address and read_text(interface / "addr_assign_type") == "0":
+            address = read_text(interface / "address") or ""
         if ADDRESS.fullmatch(address):
             found.add(address)
     return frozenset(found)
-
-
-def _read_text(file: Path) -> str:
-    try:
-        return file.read_text("ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
 
 
 def establish_identity(
@@ -100,7 +94,12 @@ def establish_identity(
     configuration files, where the operator may have put a `host_id`. Raises IdentityError.
     """
     copies = _read_uuids((state_path, *provisioned_in), recorded)
-    host_uuid = _agreed_uuid(copies)
+    if len(set(copies.values())) > 1:
+        contents = ", ".join(f"{path} says {known}" for path, known in copies.items())
+        raise IdentityError(
+            f"The host's uuid files differ: {contents}; remove the wrong file.", copies=len(copies)
+        )
+    host_uuid = next(iter(copies.values()), None)
     if host_uuid is None and recorded is not None:
         raise IdentityError(
             f"The host's uuid file {state_path / ID_FILE} is gone, but the agent's records are of the host "
@@ -171,15 +170,6 @@ def _read_uuids(directories: Iterable[Path], recorded: str | None) -> dict[Path,
             )
         copies[directory / ID_FILE] = host_uuid
     return copies
-
-
-def _agreed_uuid(copies: dict[Path, str]) -> str | None:
-    if len(set(copies.values())) > 1:
-        contents = ", ".join(f"{path} says {host_uuid}" for path, host_uuid in copies.items())
-        raise IdentityError(
-            f"The host's uuid files differ: {contents}; remove the wrong file.", copies=len(copies)
-        )
-    return next(iter(copies.values()), None)
 
 
 def _parse_uuid(text: str) -> str | None:
