@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from argparse import Namespace
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from agent.cli.client import Client, client_of
 from agent.cli.grammar import CommandAdder, parse_seconds
@@ -123,8 +123,21 @@ def drain(args: Namespace) -> ExitCode:
                 what = "the migration of " if instance["migration_of"] else ""
                 name = f" ({plain(instance['name'])})" if instance["name"] else ""
                 print(f"left: {what}{instance['uuid']}{name}; {len(left)} to go", flush=True)
-    shown: dict[str, Any] = {"pause": answer, "left": left}
-    show(args, shown, lambda style: _lines(left, style))
+
+    def lines(style: Style) -> Iterator[str]:
+        from agent.api.shapes.instances import INSTANCE_COLUMNS
+
+        if not left:
+            yield "drained: nothing is left on this host"
+            return
+        yield f"{counted(len(left), 'instance is', 'instances are')} still here:"
+        yield from table_lines(INSTANCE_COLUMNS, left, style)
+        advice: dict[str, str] = {}
+        for instance in left:
+            advice.setdefault(*_what_to_do(instance))
+        yield from (f"{kind}: {text}" for kind, text in advice.items())
+
+    show(args, {"pause": answer, "left": left}, lines)
     return ExitCode.DRIFT_FOUND if left else ExitCode.DONE
 
 
@@ -141,22 +154,6 @@ def _left(client: Client, *, look: bool = False) -> list[InstanceShape]:
         client.get("/v1/moves?look=true")
     instances: list[InstanceShape] = client.get("/v1/instances")["instances"]
     return instances
-
-
-def _lines(left: Sequence[InstanceShape], style: Style) -> Iterator[str]:
-    from agent.api.shapes.instances import INSTANCE_COLUMNS
-
-    if not left:
-        yield "drained: nothing is left on this host"
-        return
-    yield f"{counted(len(left), 'instance is', 'instances are')} still here:"
-    yield from table_lines(INSTANCE_COLUMNS, left, style)
-    told: set[str] = set()
-    for instance in left:
-        kind, advice = _what_to_do(instance)
-        if kind not in told:
-            told.add(kind)
-            yield f"{kind}: {advice}"
 
 
 def _what_to_do(instance: InstanceShape) -> tuple[str, str]:

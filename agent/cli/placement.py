@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,20 +112,28 @@ def opened_with_progress(args: Namespace) -> Iterator[Transport]:
 @contextmanager
 def opened(args: Namespace) -> Iterator[Transport]:
     """The transport to the Placement that the options name. Raises UsageError unless they name one."""
-    openers: list[Callable[[], Transport]] = []
-    if args.state_dir:
-        openers.append(lambda: _open("embedded", state_dir=args.state_dir))
-    if args.url:
-        openers.append(lambda: _open_url(args))
-    if args.config_file:
-        openers.append(lambda: _open_configured(args))
-    if len(openers) != 1:
+    from agent.placement.connect import open_transport
+
+    if sum(map(bool, (args.state_dir, args.url, args.config_file))) != 1:
         raise UsageError(
             "Say which Placement, in one way: --state-dir DIR, --url URL (http://..., unix:PATH) or "
             "--config-file FILE."
         )
-    with naming_the_place(args), closing(openers[0]()) as transport:
-        yield transport
+    with naming_the_place(args):
+        if args.url:
+            transport = _open_url(args)
+        elif args.state_dir:
+            transport = open_transport("embedded", state_dir=args.state_dir)
+        else:
+            from agent.config.settings import load
+
+            settings = load(tuple(Path(name) for name in args.config_file), ())
+            options = {**settings.placement.options, "serve": ()}  # only the agent serves
+            transport = open_transport(
+                settings.placement.kind, state_dir=settings.state_path, options=options
+            )
+        with closing(transport):
+            yield transport
 
 
 @contextmanager
@@ -179,13 +187,9 @@ class _CountingTransport:
         self._inner.close()
 
 
-def _open(kind: str, **options: Any) -> Transport:
+def _open_url(args: Namespace) -> Transport:
     from agent.placement.connect import open_transport
 
-    return open_transport(kind, **options)
-
-
-def _open_url(args: Namespace) -> Transport:
     token = os.environ.get(TOKEN) or None
     if args.token_file is not None:
         words = read_text_file(str(args.token_file)).split()
@@ -208,15 +212,8 @@ def _open_url(args: Namespace) -> Transport:
         "cafile": args.cafile,
         "timeout": args.timeout,
     }
-    return _open("remote", options={name: value for name, value in options.items() if value is not None})
-
-
-def _open_configured(args: Namespace) -> Transport:
-    from agent.config.settings import load
-
-    settings = load(tuple(Path(name) for name in args.config_file), ())
-    options = {**settings.placement.options, "serve": ()}  # only the agent serves
-    return _open(settings.placement.kind, state_dir=settings.state_path, options=options)
+    given = {name: value for name, value in options.items() if value is not None}
+    return open_transport("remote", options=given)
 
 
 def read_text_file(file: str) -> str:
@@ -316,9 +313,16 @@ def add_export(add: CommandAdder) -> None:
 def export(args: Namespace) -> ExitCode:
     """Write the document. Raises StateError where the file cannot be written."""
     from agent.durable.files import write_atomically
-    from agent.placement.snapshot import to_document, to_text
+    from agent.placement.snapshot import select_trees, to_document, to_text
+    from agent.placement.transfer import SnapshotClient, read_trees
 
-    content = _read_trees(args) if args.root else read_content(args)[0]
+    if args.root and not is_state_dir(args):
+        with opened_with_progress(args) as transport:
+            content = read_trees(SnapshotClient(transport), args.root)
+    else:
+        content, _ = read_content(args)
+    if args.root:
+        content = select_trees(content, args.root)
     if args.file == STANDARD_STREAM:
         show(args, to_document(content), lambda _: [to_text(content).removesuffix("\n")])
         return ExitCode.DONE
@@ -329,17 +333,6 @@ def export(args: Namespace) -> ExitCode:
     answer = {"file": args.file, **content.counts()}
     show(args, answer, lambda _: [f"exported {counts_text(answer)} to {args.file}"])
     return ExitCode.DONE
-
-
-def _read_trees(args: Namespace) -> PlacementSnapshot:
-    from agent.placement.snapshot import select_trees
-    from agent.placement.transfer import SnapshotClient, read_state_dir, read_trees
-
-    if is_state_dir(args):
-        with naming_the_place(args):
-            return select_trees(read_state_dir(args.state_dir)[0], args.root)
-    with opened_with_progress(args) as transport:
-        return select_trees(read_trees(SnapshotClient(transport), args.root), args.root)
 
 
 def add_import(add: CommandAdder) -> None:
@@ -386,37 +379,33 @@ def import_(args: Namespace) -> ExitCode:
             apply_import(client, SnapshotClient(transport, microversion=UNTYPED_MICROVERSION), plan)
             present, _ = read_counterpart(client, wanted)
     if args.dry_run:
-        lines = list(plan.lines()) or ["nothing to write: the target has all of it already"]
-        show(args, plan.to_json(), lambda _: lines)
+        told = list(plan.lines()) or ["nothing to write: the target has all of it already"]
+        show(args, plan.to_json(), lambda _: told)
         return ExitCode.DONE if plan.empty else ExitCode.DRIFT_FOUND
-    left = differences(wanted, present)
+    left, others = differences(wanted, present), list(foreign_consumers(wanted, present))
     answer = {
         **wanted.counts(),
         "written": {"operations": plan.operations, "consumers": len(plan.consumers)},
         "differences": [difference.to_json() for difference in left],
-        "other_consumers": list(foreign_consumers(wanted, present)),
+        "other_consumers": others,
     }
-    show(args, answer, lambda _: _import_lines(answer, [difference.line() for difference in left]))
-    return ExitCode.DRIFT_FOUND if left else ExitCode.DONE
 
-
-def _import_lines(answer: dict[str, Any], differences: Sequence[str]) -> Iterator[str]:
-    written = answer["written"]
-    yield (
-        f"imported {counts_text(answer)}: {counted(written['operations'], 'operation')} and "
-        f"{counted(written['consumers'], 'consumer was', 'consumers were')} written"
-    )
-    if differences:
-        yield f"read again, the target differs in {counted(len(differences), 'place')}:"
-        yield from (f"  {line}" for line in differences)
-    else:
-        yield "read again, the target says what the document says; generations are its own"
-    others = len(answer["other_consumers"])
-    if others:
+    def lines(_: Style) -> Iterator[str]:
         yield (
-            f"{counted(others, 'consumer')} not in the document {'uses' if others == 1 else 'use'} these "
-            "providers too"
+            f"imported {counts_text(answer)}: {counted(plan.operations, 'operation')} and "
+            f"{counted(len(plan.consumers), 'consumer was', 'consumers were')} written"
         )
+        if left:
+            yield f"read again, the target differs in {counted(len(left), 'place')}:"
+            yield from (f"  {difference.line()}" for difference in left)
+        else:
+            yield "read again, the target says what the document says; generations are its own"
+        if others:
+            uses = "uses" if len(others) == 1 else "use"
+            yield f"{counted(len(others), 'consumer')} not in the document {uses} these providers too"
+
+    show(args, answer, lines)
+    return ExitCode.DRIFT_FOUND if left else ExitCode.DONE
 
 
 def add_remove(add: CommandAdder) -> None:
