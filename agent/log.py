@@ -43,12 +43,22 @@ class Formatter(logging.Formatter):
 
     def __init__(self, style: str, secrets: Iterable[str] = ()) -> None:
         super().__init__()
-        self._render = {"journal": _journal, "logfmt": _logfmt, "json": _json}[style]
+        self._form = style
         self._secrets = frozenset(secret for secret in secrets if secret)
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as one line."""
-        return self._render(record, *self.masked(record))
+        message, fields = self.masked(record)
+        if self._form == "journal":
+            return f"<{PRIORITIES.get(record.levelname, 6)}>{' '.join((plain(message), *_pairs(fields)))}"
+        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        head = {
+            "time": at.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "msg": message,
+        }
+        return _dumps({**fields, **head}) if self._form == "json" else " ".join(_pairs({**head, **fields}))
 
     def masked(self, record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
         """The record's message and fields, without secrets."""
@@ -79,27 +89,6 @@ def mask_secrets(text: str, secrets: Iterable[str]) -> str:
         elif secret in text:
             text = re.sub(rf"{_BEFORE_VALUE}{re.escape(secret)}(?![A-Za-z0-9])", rf"\1{MASK}", text)
     return text
-
-
-def _journal(record: logging.LogRecord, message: str, fields: Mapping[str, Any]) -> str:
-    words = (plain(message), *_pairs(fields))
-    return f"<{PRIORITIES.get(record.levelname, 6)}>{' '.join(words)}"
-
-
-def _logfmt(record: logging.LogRecord, message: str, fields: Mapping[str, Any]) -> str:
-    head = {"time": _time(record), "level": record.levelname.lower(), "logger": record.name, "msg": message}
-    return " ".join(_pairs({**head, **fields}))
-
-
-def _json(record: logging.LogRecord, message: str, fields: Mapping[str, Any]) -> str:
-    head = {"time": _time(record), "level": record.levelname.lower(), "logger": record.name, "msg": message}
-    return _dumps({**fields, **head})
-
-
-def _time(record: logging.LogRecord) -> str:
-    return (
-        datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    )
 
 
 def _pairs(fields: Mapping[str, Any]) -> Iterable[str]:

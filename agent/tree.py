@@ -87,28 +87,20 @@ class ProviderTree:
         self._by_uuid: dict[str, Provider] = {}
         self._uuid_by_name: dict[str, str] = {}
         for provider in providers:
-            self._add(provider)
-        self._children = self._link_children()
-        self._check_cycles()
-
-    def _add(self, provider: Provider) -> None:
-        twin = self._by_uuid.get(provider.uuid)
-        if twin is not None:
-            raise TreeError(
-                f"Providers {twin.name!r} and {provider.name!r} both have the uuid {provider.uuid}: "
-                "give each its own."
-            )
-        holder = self._uuid_by_name.get(provider.name)
-        if holder is not None:
-            raise TreeError(
-                f"Two providers are named {provider.name!r} ({holder} and {provider.uuid}): "
-                "rename one of them."
-            )
-        self._by_uuid[provider.uuid] = provider
-        self._uuid_by_name[provider.name] = provider.uuid
-
-    def _link_children(self) -> dict[str | None, tuple[str, ...]]:
-        """{parent uuid: uuids of its children, in the order of names}; the roots are under None."""
+            twin = self._by_uuid.get(provider.uuid)
+            if twin is not None:
+                raise TreeError(
+                    f"Providers {twin.name!r} and {provider.name!r} both have the uuid {provider.uuid}: "
+                    "give each its own."
+                )
+            holder = self._uuid_by_name.get(provider.name)
+            if holder is not None:
+                raise TreeError(
+                    f"Two providers are named {provider.name!r} ({holder} and {provider.uuid}): "
+                    "rename one of them."
+                )
+            self._by_uuid[provider.uuid] = provider
+            self._uuid_by_name[provider.name] = provider.uuid
         children: dict[str | None, list[Provider]] = {}
         for provider in self._by_uuid.values():
             if provider.parent is not None and provider.parent not in self._by_uuid:
@@ -117,12 +109,11 @@ class ProviderTree:
                     "which is not in the tree."
                 )
             children.setdefault(provider.parent, []).append(provider)
-        return {
+        # {parent uuid: uuids of its children, in the order of names}; the roots are under None.
+        self._children = {
             parent: tuple(child.uuid for child in sorted(below, key=lambda child: child.name))
             for parent, below in children.items()
         }
-
-    def _check_cycles(self) -> None:
         reached = {provider.uuid for provider in self}
         for provider in self._by_uuid.values():
             if provider.uuid not in reached:

@@ -373,16 +373,12 @@ class _Scheduler(BackgroundScheduler):  # type: ignore[misc]
         self._suspended = suspended
         self._suspended_s = suspended()
         self._ahead_s = clock.ahead_s()
-        self._plan_lock = threading.RLock()
+        self.plan_lock = threading.RLock()
+        """Who holds it changes the plan while it is not moved along."""
 
     def in_s(self, delay_s: float) -> datetime:
         """The time so many seconds from now, by the wall clock as the plan knows it."""
         return datetime.fromtimestamp(time.monotonic() + self._ahead_s + delay_s, UTC)
-
-    def plan(self, change: Callable[[], None]) -> None:
-        """Change the plan while it is not moved along."""
-        with self._plan_lock:
-            change()
 
     def end(self) -> None:
         """Start no more runs, and wait for those under way.
@@ -395,7 +391,7 @@ class _Scheduler(BackgroundScheduler):  # type: ignore[misc]
             executor.shutdown(wait=True)
 
     def _process_jobs(self) -> float:
-        with self._plan_lock:
+        with self.plan_lock:
             slept_s = self._suspended() - self._suspended_s
             if slept_s < STEP_S:  # two clocks are read one after the other
                 slept_s = 0.0
@@ -445,28 +441,24 @@ class Jobs:
         same time do not stay in step. A run that is late still takes place; several missed runs become one.
         """
         first_s = _DICE.uniform(0, interval_s) if jitter else interval_s
-        self._scheduler.plan(
-            lambda: self._scheduler.add_job(
+        interval = _Interval(
+            seconds=interval_s, jitter=interval_s / JITTER_PART if jitter else None, timezone=UTC
+        )
+        with self._scheduler.plan_lock:
+            self._scheduler.add_job(
                 partial(self._run, name, function),
-                _Interval(
-                    seconds=interval_s,
-                    jitter=interval_s / JITTER_PART if jitter else None,
-                    timezone=UTC,
-                ),
+                interval,
                 id=name,
                 name=name,
                 replace_existing=True,
                 next_run_time=self._scheduler.in_s(first_s),
             )
-        )
 
     def remove(self, name: str) -> None:
         """Remove a job; a run under way goes on to its end."""
-        self._scheduler.plan(partial(self._remove, name))
-
-    def _remove(self, name: str) -> None:
-        if self._scheduler.get_job(name) is not None:
-            self._scheduler.remove_job(name)
+        with self._scheduler.plan_lock:
+            if self._scheduler.get_job(name) is not None:
+                self._scheduler.remove_job(name)
 
     def wake(self, name: str, delay_s: float = 0.0) -> None:
         """Run the job in `delay_s` seconds at the latest; if it is running now, so long after its end."""
@@ -474,13 +466,11 @@ class Jobs:
             if name in self._running:
                 self._requested[name] = min(delay_s, self._requested.get(name, delay_s))
                 return
-            self._scheduler.plan(partial(self._hasten, name, delay_s))
-
-    def _hasten(self, name: str, delay_s: float) -> None:
-        job, due = self._scheduler.get_job(name), self._scheduler.in_s(delay_s)
-        if job is not None and job.next_run_time > due:
-            with suppress(JobLookupError):  # the scheduler has been stopped since
-                job.modify(next_run_time=due)
+            with self._scheduler.plan_lock:
+                job, due = self._scheduler.get_job(name), self._scheduler.in_s(delay_s)
+                if job is not None and job.next_run_time > due:
+                    with suppress(JobLookupError):  # the scheduler has been stopped since
+                        job.modify(next_run_time=due)
 
     def start(self) -> None:
         """Start the intervals."""

@@ -467,7 +467,10 @@ def _connect(path: Path, application_id: int, migrations: Sequence[str]) -> sqli
     try:
         version = 0
         if path.stat().st_size > 0:
-            with contextlib.closing(_opened(path, _inspection_mode(path))) as inspecting:
+            # A crash before the file has a write-ahead log leaves a rollback journal, which only a connection
+            # with write access can roll back.
+            mode = "rw" if path.with_name(path.name + "-journal").exists() else "ro"
+            with contextlib.closing(_opened(path, mode)) as inspecting:
                 version = _inspect(inspecting, path, application_id, len(migrations))
         connection = _opened(path, "rw")
     except sqlite3.OperationalError:
@@ -517,12 +520,6 @@ def _opened(path: Path, mode: str) -> sqlite3.Connection:
     return sqlite3.connect(
         f"{path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False
     )
-
-
-def _inspection_mode(path: Path) -> str:
-    # A crash before the file has a write-ahead log leaves a rollback journal, which only a connection with
-    # write access can roll back.
-    return "rw" if path.with_name(path.name + "-journal").exists() else "ro"
 
 
 def _inspect(connection: sqlite3.Connection, path: Path, application_id: int, supported: int) -> int:

@@ -134,7 +134,11 @@ def render_page(
 
     A page beyond the last one shows the last one: guests may have left since the link was drawn.
     """
-    every = [_row(overview, uuid) for uuid in _uuids(overview)]
+    # Guests and claims by name; the moves show the migrations.
+    migrations = {move.migration for move in overview.moves}
+    uuids = {*(guest.uuid for guest in overview.guests), *overview.claims} - migrations
+    by_name = sorted(uuids, key=lambda uuid: (overview.name_of(uuid), uuid))
+    every = [_row(overview, uuid) for uuid in by_name]
     states = Counter(row.claim for row in every)
     # A whole state finds only that state, because `unclaimed` contains `claimed`.
     found = [row for row in every if (row.claim == view.find if view.find in states else row.has(view.find))]
@@ -248,13 +252,6 @@ def _branches(overview: Overview) -> Iterator[Branch]:
 
 
 # Guests and claims
-
-
-def _uuids(overview: Overview) -> list[str]:
-    """Guests and claims by name; the moves show the migrations."""
-    migrations = {move.migration for move in overview.moves}
-    uuids = {*(guest.uuid for guest in overview.guests), *overview.claims} - migrations
-    return sorted(uuids, key=lambda uuid: (overview.name_of(uuid), uuid))
 
 
 def _row(overview: Overview, uuid: str) -> Row:

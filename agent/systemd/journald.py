@@ -12,6 +12,7 @@ import re
 import socket
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -150,27 +151,21 @@ def configure(
     stream = stream or sys.stderr
     if style == "auto":
         style = "journald" if under_journal(stream, os.environ) else "logfmt"
+    lines = logging.StreamHandler(stream)
+    lines.setFormatter(Formatter("journal" if style == "journald" else style, secrets))
+    handler: logging.Handler = lines
+    if style == "journald":
+        with suppress(OSError):
+            handler = JournalHandler(lines, journal)
+            handler.setFormatter(lines.formatter)
     root = logging.getLogger()
     replaced = root.handlers[:]
-    root.handlers[:] = [_handler(style, tuple(secrets), stream, journal)]
-    for handler in replaced:
-        if isinstance(handler, JournalHandler):
-            handler.close()
+    root.handlers[:] = [handler]
+    for former in replaced:
+        if isinstance(former, JournalHandler):
+            former.close()
     root.setLevel(level.upper())
     for library in ("apscheduler", "urllib3", "keystoneauth", "cheroot"):
         logging.getLogger(library).setLevel(logging.WARNING)
     # stevedore warns of a name that it does not know; the agent's error says the same, with the known names.
     logging.getLogger("stevedore").setLevel(logging.ERROR)
-
-
-def _handler(style: str, secrets: Iterable[str], stream: IO[str], journal: Path) -> logging.Handler:
-    lines = logging.StreamHandler(stream)
-    lines.setFormatter(Formatter("journal" if style == "journald" else style, secrets))
-    if style != "journald":
-        return lines
-    try:
-        handler = JournalHandler(lines, journal)
-    except OSError:
-        return lines
-    handler.setFormatter(lines.formatter)
-    return handler

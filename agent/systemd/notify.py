@@ -21,7 +21,10 @@ class Notifier:
         path = environment.get("NOTIFY_SOCKET", "")
         # "@name" stands for an abstract socket, whose address begins with NUL.
         self._address = "\0" + path[1:] if path.startswith("@") else path
-        self.watchdog_interval_s = _watchdog_interval_s(environment)
+        interval, pid = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
+        is_expected = interval.isdigit() and int(interval) > 0 and pid in ("", str(os.getpid()))
+        self.watchdog_interval_s = int(interval) / 1_000_000 if is_expected else None
+        """Seconds between the pings that systemd expects; None if it expects none from this process."""
 
     def ready(self, status: str) -> None:
         """The start or a reload is complete."""
@@ -60,11 +63,3 @@ class Notifier:
 
 def _line(text: str) -> str:
     return " ".join(text.split())
-
-
-def _watchdog_interval_s(environment: Mapping[str, str]) -> float | None:
-    """Seconds between the pings that systemd expects; None if it expects none from this process."""
-    interval, pid = environment.get("WATCHDOG_USEC", ""), environment.get("WATCHDOG_PID", "")
-    if not interval.isdigit() or int(interval) == 0 or (pid and pid != str(os.getpid())):
-        return None
-    return int(interval) / 1_000_000
