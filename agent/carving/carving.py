@@ -496,22 +496,22 @@ class _Planner:
 
     def _may_remove_vfs(self, card: SeenFunction, number: int) -> bool:
         """Whether nothing has any of the card's virtual functions; if something has, a refusal says what."""
-        held = [clause for vf in card.vfs for clause in self._what_has(vf)]
+        held: list[str] = []
+        for vf in card.vfs:
+            function = self._functions.get(vf)
+            held += self._carving.held_on(vf)
+            held += [f"{vf}: {use}" for use in function.uses] if function is not None else []
+            held += [
+                f"{vf} has the mediated device {uuid}"
+                for uuid, mdev in sorted(self._seen.mdevs.items())
+                if mdev.parent == vf and uuid not in self._carving.holders
+            ]
         if held:
             self.refusals.append(
                 f"{card.address} has {counted(card.vfs_number or 0, 'virtual function')}, and [devices] "
                 f"sriov_vfs wants {number}; the number cannot change while one is in use: {'; '.join(held)}."
             )
         return not held
-
-    def _what_has(self, vf: str) -> Iterator[str]:
-        yield from self._carving.held_on(vf)
-        function = self._functions.get(vf)
-        if function is not None:
-            yield from (f"{vf}: {use}" for use in function.uses)
-        for uuid, mdev in sorted(self._seen.mdevs.items()):
-            if mdev.parent == vf and uuid not in self._carving.holders:
-                yield f"{vf} has the mediated device {uuid}"
 
     # Functions
 

@@ -137,17 +137,15 @@ def read_holds(data: object) -> dict[str, CpuHold]:
     instances = read_object(content.get("instances"), "instances")
     if len(instances) > INSTANCES_MAX:
         raise UsageError(f"instances: there are {len(instances)}, and {INSTANCES_MAX} are allowed.")
-    return {
-        read_uuid(instance, "instances"): _read_hold(value, f"instances.{instance}")
-        for instance, value in instances.items()
-    }
-
-
-def _read_hold(value: object, path: str) -> CpuHold:
-    record = read_object(value, path, ("cpus", "awaited"))
-    text = read_text(record.get("cpus"), f"{path}.cpus", longest=_TEXT_MAX)
-    try:
-        cpus = parse_cpu_set(text)
-    except ValueError as error:
-        raise fault(f"{path}.cpus", "CPU ids and ranges", text) from error
-    return CpuHold(cpus, read_truth(record.get("awaited"), f"{path}.awaited"))
+    holds = {}
+    for instance, value in instances.items():
+        path = f"instances.{instance}"
+        uuid = read_uuid(instance, "instances")
+        record = read_object(value, path, ("cpus", "awaited"))
+        text = read_text(record.get("cpus"), f"{path}.cpus", longest=_TEXT_MAX)
+        try:
+            cpus = parse_cpu_set(text)
+        except ValueError as error:
+            raise fault(f"{path}.cpus", "CPU ids and ranges", text) from error
+        holds[uuid] = CpuHold(cpus, read_truth(record.get("awaited"), f"{path}.awaited"))
+    return holds

@@ -68,7 +68,16 @@ def read_kept(path: Path, read: Callable[[object], T]) -> T | None:
     content but what is wrong in it.
     """
     try:
-        return read(json.loads(_text(path, path.parent.stat())))
+        folder = path.parent.stat()
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, encoding="utf-8") as file:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode) or found.st_size > SIZE_MAX:
+                raise UsageError(f"it is no file of at most {SIZE_MAX} bytes.")
+            if found.st_uid not in (0, folder.st_uid) or (found.st_mode | folder.st_mode) & _OTHERS_WRITE:
+                raise UsageError("others than the owner of the directory may write it.")
+            text = file.read(SIZE_MAX)
+        return read(json.loads(text))
     except FileNotFoundError:
         return None
     except OSError as error:
@@ -77,17 +86,6 @@ def read_kept(path: Path, read: Callable[[object], T]) -> T | None:
         raise StateError(f"{path}: {error.message} {_REMEDY}") from error
     except ValueError as error:
         raise StateError(f"{path} is not JSON. {_REMEDY}") from error
-
-
-def _text(path: Path, folder: os.stat_result) -> str:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    with os.fdopen(descriptor, encoding="utf-8") as file:
-        found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > SIZE_MAX:
-            raise UsageError(f"it is no file of at most {SIZE_MAX} bytes.")
-        if found.st_uid not in (0, folder.st_uid) or (found.st_mode | folder.st_mode) & _OTHERS_WRITE:
-            raise UsageError("others than the owner of the directory may write it.")
-        return file.read(SIZE_MAX)
 
 
 PLAN_NAME = "carving.json"

@@ -68,17 +68,7 @@ def vfio_uses(device: Path, driver: str, proc: Path) -> Iterator[str]:
     nodes = {f"/dev/vfio/devices/{entry.name}" for entry in entries_of(device / "vfio-dev")}
     group = read_link(device / "iommu_group")
     nodes |= {f"/dev/vfio/{group}"} if group else set()
-    processes = tuple(_processes(nodes, proc))
-    yield from (f"{process} has it open" for process in processes)
-    enabled = read_number(device / "enable")
-    if enabled is None:
-        yield f"its driver {driver} may give it to a guest"
-    elif enabled and not processes:
-        yield f"a guest or another program has it open over {driver}"
-
-
-def _processes(nodes: set[str], proc: Path) -> Iterator[str]:
-    """The processes that have one of these files open, as a sentence names them."""
+    has_process = False
     for process in proc.glob("[0-9]*"):
         try:
             is_open = any(str(link.readlink()) in nodes for link in (process / "fd").iterdir())
@@ -86,7 +76,14 @@ def _processes(nodes: set[str], proc: Path) -> Iterator[str]:
         except OSError:
             continue
         if is_open:
-            yield f"process {process.name} ({''.join(each for each in name if each.isprintable())})"
+            has_process = True
+            shown = "".join(each for each in name if each.isprintable())
+            yield f"process {process.name} ({shown}) has it open"
+    enabled = read_number(device / "enable")
+    if enabled is None:
+        yield f"its driver {driver} may give it to a guest"
+    elif enabled and not has_process:
+        yield f"a guest or another program has it open over {driver}"
 
 
 WAIT_S = 30.0

@@ -1,10 +1,11 @@
 """Writes a plan to Placement, one operation after the other."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from typing import TypeVar
 
 from agent.backoff import pause
@@ -69,12 +70,18 @@ def apply(
     """
     names = [operation for operation in plan.operations if isinstance(operation, NAMES)]
     writer = _Writer(client, current, sleep, read_again, names)
-    for batch in _batches(operation for operation in plan.operations if not isinstance(operation, NAMES)):
-        with _apply_errors(plan, batch[0], writer.done):
-            reshaped = writer.reshape(batch)
-        if reshaped:
-            writer.done.extend(operation.line() for operation in batch)
-            continue
+    writes = (operation for operation in plan.operations if not isinstance(operation, NAMES))
+    for are_first, group in groupby(
+        writes, lambda each: isinstance(each, PutInventories) and not each.before
+    ):
+        batch = tuple(group)
+        if are_first:
+            # The first inventories of providers that follow each other in the plan.
+            with _apply_errors(plan, batch[0], writer.done):
+                reshaped = writer.reshape(batch)
+            if reshaped:
+                writer.done.extend(operation.line() for operation in batch)
+                continue
         for operation in batch:
             with _apply_errors(plan, operation, writer.done):
                 writer.write(operation)
@@ -83,21 +90,6 @@ def apply(
         with _apply_errors(plan, name, writer.done):
             writer.create_name(name)
     return writer.tree
-
-
-def _batches(operations: Iterable[Operation]) -> Iterator[tuple[Operation, ...]]:
-    """Each operation alone, but successive first inventories of providers together."""
-    batch: list[Operation] = []
-    for operation in operations:
-        if isinstance(operation, PutInventories) and not operation.before:
-            batch.append(operation)
-            continue
-        if batch:
-            yield tuple(batch)
-            batch = []
-        yield (operation,)
-    if batch:
-        yield tuple(batch)
 
 
 @contextmanager

@@ -128,11 +128,11 @@ SEQUENTIAL_MAX = 16
 READERS = 8
 READS_MAX = 3
 T = TypeVar("T")
-_CONSUMER_TYPES = "1.38"
+CONSUMER_TYPES = "1.38"
 _REPARENTING = "1.37"
 _CANDIDATES_IN_TREE = "1.31"
 BARRED_TYPE = "BARRED"
-_UNTYPED = "unknown"
+UNTYPED = "unknown"
 """The type that Placement shows for a consumer that was last written before microversion 1.38."""
 
 
@@ -343,17 +343,11 @@ class PlacementClient:
     def put_inventories(self, uuid: str, generation: int, inventories: Mapping[str, Inventory]) -> int:
         """Replace all inventories of the provider; returns its new generation.
 
+        To remove all, put none: the generation does not guard a DELETE.
         Raises PlacementError with placement.inventory.inuse where a class to be removed has allocations.
         """
         body = {"inventories": {name: inventory.to_json() for name, inventory in inventories.items()}}
         return self._put_contents(uuid, generation, "inventories", body)
-
-    def delete_inventories(self, uuid: str, generation: int) -> int:
-        """Remove all inventories of the provider; returns its new generation.
-
-        It sends a PUT without inventories, because the generation does not guard a DELETE.
-        """
-        return self.put_inventories(uuid, generation, {})
 
     def provider_traits(self, uuid: str) -> frozenset[str]:
         """The traits of the provider with that uuid; none if there is no such provider."""
@@ -398,8 +392,8 @@ class PlacementClient:
         owner = {
             key: reply.body[key] for key in ("project_id", "user_id", "consumer_type") if key in reply.body
         }
-        if not self.speaks(_CONSUMER_TYPES):
-            owner["consumer_type"] = _UNTYPED
+        if not self.speaks(CONSUMER_TYPES):
+            owner["consumer_type"] = UNTYPED
         return ConsumerAllocations(consumer, allocations, reply.body.get("consumer_generation"), **owner)
 
     def write_allocations(self, *writes: ConsumerAllocations) -> None:
@@ -488,7 +482,7 @@ class PlacementClient:
 
     def count_consumers(self, consumer_type: str, project: str, user: str) -> int:
         """How many consumers of that type this owner has, on any host; 0 below microversion 1.38."""
-        if not self.speaks(_CONSUMER_TYPES):
+        if not self.speaks(CONSUMER_TYPES):
             return 0
         action = f"show the usages of project {project}"
         query = f"project_id={quote(project)}&user_id={quote(user)}&consumer_type={quote(consumer_type)}"
@@ -563,13 +557,7 @@ class PlacementClient:
     def _list_providers(self, query: Mapping[str, str], action: str) -> list[Provider]:
         reply = self._call("GET", f"/resource_providers?{urlencode(query)}", action)
         return [
-            Provider(
-                record["uuid"],
-                record["name"],
-                record["parent_provider_uuid"],
-                generation=record["generation"],
-            )
-            for record in body_member(reply, action, "resource_providers", kind=list)
+            listed_provider(record) for record in body_member(reply, action, "resource_providers", kind=list)
         ]
 
     def _with_contents(self, listed: Provider, known: Provider | None) -> Provider:
@@ -602,8 +590,8 @@ class PlacementClient:
             "project_id": write.project_id,
             "user_id": write.user_id,
         }
-        if self.speaks(_CONSUMER_TYPES):
-            body["consumer_type"] = "INSTANCE" if write.consumer_type == _UNTYPED else write.consumer_type
+        if self.speaks(CONSUMER_TYPES):
+            body["consumer_type"] = "INSTANCE" if write.consumer_type == UNTYPED else write.consumer_type
         return body
 
     def speaks(self, microversion: str) -> bool:
@@ -657,6 +645,13 @@ class PlacementClient:
     def _send(self, method: str, path: str, body: Any) -> Reply:
         content = body() if callable(body) else body
         return self._transport.request(method, path, content, microversion=self.microversion)
+
+
+def listed_provider(record: Mapping[str, Any]) -> Provider:
+    """The provider of a record of Placement's list, without its contents."""
+    return Provider(
+        record["uuid"], record["name"], record["parent_provider_uuid"], generation=record["generation"]
+    )
 
 
 def _inventories(reply: Reply, action: str) -> dict[str, Inventory]:

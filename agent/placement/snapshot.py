@@ -15,14 +15,10 @@ import os_traits
 
 from agent.errors import UsageError, counted
 from agent.json_checks import below, fault, read_list, read_object, read_text, read_uuid, read_whole
-from agent.placement.client import ConsumerAllocations
-from agent.providers.plan import same_inventories
+from agent.placement.client import UNTYPED, ConsumerAllocations
+from agent.providers.plan import CUSTOM, same_inventories
 from agent.shapes import Usages, total
 from agent.tree import MAX_UNIT, Inventory, Provider, ProviderTree
-
-CUSTOM = "CUSTOM_"
-UNTYPED = "unknown"
-"""The type that Placement shows for a consumer that was last written before microversion 1.38."""
 
 _Value = TypeVar("_Value")
 
@@ -114,22 +110,39 @@ def differences(wanted: PlacementSnapshot, present: PlacementSnapshot) -> tuple[
 
     Generations are not compared: each service counts its own writes.
     """
-    classes = sorted(wanted.resource_classes - present.resource_classes)
-    traits = sorted(wanted.traits - present.traits)
-    return (
-        *(Difference("resource class", name, "", name, None) for name in classes),
-        *(Difference("trait", name, "", name, None) for name in traits),
+    found = [
         *(
-            difference
-            for provider in wanted.providers.values()
-            for difference in _compare_providers(provider, present.providers.get(provider.uuid))
+            Difference("resource class", name, "", name, None)
+            for name in sorted(wanted.resource_classes - present.resource_classes)
         ),
-        *(
-            difference
-            for consumer in wanted.consumers.values()
-            for difference in _compare_consumers(consumer, present.consumers.get(consumer.consumer))
-        ),
-    )
+        *(Difference("trait", name, "", name, None) for name in sorted(wanted.traits - present.traits)),
+    ]
+    aspects: tuple[tuple[str, Any, Any], ...]
+    for provider in wanted.providers.values():
+        key, there = f"{provider.name} ({provider.uuid})", present.providers.get(provider.uuid)
+        if there is None:
+            found.append(Difference("provider", key, "", provider.uuid, None))
+            continue
+        aspects = (
+            ("name", provider.name, there.name),
+            ("parent", provider.parent, there.parent),
+            ("traits", sorted(provider.traits), sorted(there.traits)),
+            ("aggregates", sorted(provider.aggregates), sorted(there.aggregates)),
+        )
+        if not same_inventories(provider.inventories, there.inventories):
+            aspects += (("inventories", _inventories_json(provider), _inventories_json(there)),)
+        found += [Difference("provider", key, name, one, two) for name, one, two in aspects if one != two]
+    for consumer in wanted.consumers.values():
+        uuid, other = consumer.consumer, present.consumers.get(consumer.consumer)
+        if other is None:
+            found.append(Difference("consumer", uuid, "", uuid, None))
+            continue
+        aspects = tuple(
+            (name, getattr(consumer, name), getattr(other, name))
+            for name in ("project_id", "user_id", "consumer_type", "allocations")
+        )
+        found += [Difference("consumer", uuid, name, one, two) for name, one, two in aspects if one != two]
+    return tuple(found)
 
 
 def foreign_consumers(wanted: PlacementSnapshot, present: PlacementSnapshot) -> tuple[str, ...]:
@@ -145,38 +158,6 @@ def foreign_consumers(wanted: PlacementSnapshot, present: PlacementSnapshot) -> 
 def same_consumer(one: ConsumerAllocations, other: ConsumerAllocations) -> bool:
     """Whether both have the same owner, type and allocations; generations are not compared."""
     return replace(one, generation=None) == replace(other, generation=None)
-
-
-def _compare_providers(wanted: Provider, present: Provider | None) -> Iterator[Difference]:
-    key = f"{wanted.name} ({wanted.uuid})"
-    if present is None:
-        yield Difference("provider", key, "", wanted.uuid, None)
-        return
-    aspects: tuple[tuple[str, Any, Any], ...] = (
-        ("name", wanted.name, present.name),
-        ("parent", wanted.parent, present.parent),
-        ("traits", sorted(wanted.traits), sorted(present.traits)),
-        ("aggregates", sorted(wanted.aggregates), sorted(present.aggregates)),
-    )
-    for aspect, wanted_value, present_value in aspects:
-        if wanted_value != present_value:
-            yield Difference("provider", key, aspect, wanted_value, present_value)
-    if not same_inventories(wanted.inventories, present.inventories):
-        yield Difference(
-            "provider", key, "inventories", _inventories_json(wanted), _inventories_json(present)
-        )
-
-
-def _compare_consumers(
-    wanted: ConsumerAllocations, present: ConsumerAllocations | None
-) -> Iterator[Difference]:
-    if present is None:
-        yield Difference("consumer", wanted.consumer, "", wanted.consumer, None)
-        return
-    for aspect in ("project_id", "user_id", "consumer_type", "allocations"):
-        wanted_value, present_value = getattr(wanted, aspect), getattr(present, aspect)
-        if wanted_value != present_value:
-            yield Difference("consumer", wanted.consumer, aspect, wanted_value, present_value)
 
 
 def _inventories_json(provider: Provider) -> dict[str, Any]:
@@ -263,9 +244,7 @@ def to_document(snapshot: PlacementSnapshot) -> dict[str, Any]:
                 "name": provider.name,
                 "parent_provider_uuid": provider.parent,
                 "generation": provider.generation,
-                "inventories": {
-                    name: inventory.to_json() for name, inventory in sorted(provider.inventories.items())
-                },
+                "inventories": _inventories_json(provider),
                 "traits": sorted(provider.traits),
                 "aggregates": sorted(provider.aggregates),
             }
@@ -557,7 +536,11 @@ class _Checker:
             for name, inventory in provider.inventories.items():
                 if name not in self._classes:
                     yield _unknown("class", name, f"{_name_and_uuid(provider)} offers", provider.uuid)
-                wrong = _wrong_numbers(inventory)
+                wrong = ""
+                if inventory.reserved > inventory.total:
+                    wrong = f"reserves {inventory.reserved} of {inventory.total}"
+                elif inventory.allocation_ratio < 0:
+                    wrong = f"has the negative allocation ratio {inventory.allocation_ratio:g}"
                 if wrong:
                     yield BrokenInvariant(
                         "impossible_inventory",
@@ -579,41 +562,41 @@ class _Checker:
                     f"DELETE /allocations/{consumer.consumer}.",
                 )
             for uuid, amounts in consumer.allocations.items():
-                yield from self._allocation(consumer, uuid, amounts)
-
-    def _allocation(
-        self, consumer: ConsumerAllocations, uuid: str, amounts: Mapping[str, int]
-    ) -> Iterator[BrokenInvariant]:
-        provider = self._providers.get(uuid)
-        remedy = f"Write the true allocations of the consumer: PUT /allocations/{consumer.consumer}."
-        if provider is None:
-            yield BrokenInvariant(
-                "orphan_allocation",
-                consumer.consumer,
-                f"Consumer {consumer.consumer} has {_listed(amounts)} on {uuid}, which does not exist.",
-                remedy,
-            )
-            return
-        for name, amount in amounts.items():
-            inventory = provider.inventories.get(name)
-            holds = f"Consumer {consumer.consumer} has {amount} {name} on {_name_and_uuid(provider)}"
-            if name not in self._classes:
-                yield _unknown("class", name, f"Consumer {consumer.consumer} has", consumer.consumer)
-            if inventory is None:
-                yield BrokenInvariant(
-                    "no_inventory", consumer.consumer, f"{holds}, which has no inventory of it.", remedy
-                )
-            elif not (
-                inventory.min_unit <= amount <= inventory.max_unit
-                and amount % max(inventory.step_size, 1) == 0
-            ):
-                yield BrokenInvariant(
-                    "outside_limits",
-                    consumer.consumer,
-                    f"{holds}, which allows {inventory.min_unit} to {inventory.max_unit} in steps of "
-                    f"{inventory.step_size}.",
-                    f"Change the inventory's limits, or claim again: PUT /allocations/{consumer.consumer}.",
-                )
+                provider = self._providers.get(uuid)
+                remedy = f"Write the true allocations of the consumer: PUT /allocations/{consumer.consumer}."
+                if provider is None:
+                    yield BrokenInvariant(
+                        "orphan_allocation",
+                        consumer.consumer,
+                        f"Consumer {consumer.consumer} has {_listed(amounts)} on {uuid}, which does not "
+                        "exist.",
+                        remedy,
+                    )
+                    continue
+                for name, amount in amounts.items():
+                    inventory = provider.inventories.get(name)
+                    holds = f"Consumer {consumer.consumer} has {amount} {name} on {_name_and_uuid(provider)}"
+                    if name not in self._classes:
+                        yield _unknown("class", name, f"Consumer {consumer.consumer} has", consumer.consumer)
+                    if inventory is None:
+                        yield BrokenInvariant(
+                            "no_inventory",
+                            consumer.consumer,
+                            f"{holds}, which has no inventory of it.",
+                            remedy,
+                        )
+                    elif not (
+                        inventory.min_unit <= amount <= inventory.max_unit
+                        and amount % max(inventory.step_size, 1) == 0
+                    ):
+                        yield BrokenInvariant(
+                            "outside_limits",
+                            consumer.consumer,
+                            f"{holds}, which allows {inventory.min_unit} to {inventory.max_unit} in steps of "
+                            f"{inventory.step_size}.",
+                            "Change the inventory's limits, or claim again: PUT "
+                            f"/allocations/{consumer.consumer}.",
+                        )
 
     def capacity(self) -> Iterator[BrokenInvariant]:
         for uuid, used in self._used.items():
@@ -667,14 +650,6 @@ class _Checker:
                     )
 
 
-def _wrong_numbers(inventory: Inventory) -> str:
-    if inventory.reserved > inventory.total:
-        return f"reserves {inventory.reserved} of {inventory.total}"
-    if inventory.allocation_ratio < 0:
-        return f"has the negative allocation ratio {inventory.allocation_ratio:g}"
-    return ""
-
-
 def _capacity(inventory: Inventory) -> float:
     """The capacity, not truncated, as Placement compares it."""
     return (inventory.total - inventory.reserved) * inventory.allocation_ratio
@@ -684,7 +659,7 @@ def _unknown(kind: str, name: str, whose: str, subject: str) -> BrokenInvariant:
     path, what = ("resource_classes", "resource class") if kind == "class" else ("traits", "trait")
     remedy = (
         f"Create it: PUT /{path}/{name}."
-        if name.startswith("CUSTOM_")
+        if name.startswith(CUSTOM)
         else f"Install an os-{path.replace('_', '-')} that has it, or remove it."
     )
     return BrokenInvariant(

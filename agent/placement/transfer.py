@@ -19,6 +19,7 @@ So at each moment at least one of the two services has the allocations.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,11 +36,15 @@ from agent.errors import (
     counted,
 )
 from agent.placement.apply import apply
-from agent.placement.client import ConsumerAllocations, PlacementClient
-from agent.placement.snapshot import (
-    CUSTOM,
+from agent.placement.client import (
+    CONSUMER_TYPES,
+    READERS,
     UNTYPED,
-    Difference,
+    ConsumerAllocations,
+    PlacementClient,
+    listed_provider,
+)
+from agent.placement.snapshot import (
     PlacementSnapshot,
     ServiceEvidence,
     broken_invariants,
@@ -48,16 +53,22 @@ from agent.placement.snapshot import (
     same_consumer,
 )
 from agent.placement.transport import body_member
-from agent.providers.plan import CreateResourceClass, CreateTrait, Operation, Plan, plan, same_inventories
+from agent.providers.plan import (
+    CUSTOM,
+    CreateResourceClass,
+    CreateTrait,
+    Operation,
+    Plan,
+    plan,
+    same_inventories,
+)
 from agent.shapes import Amounts
 from agent.tree import InventoriesByProvider, Inventory, Provider, ProviderTree
 
 # Reading
 
-READERS = 8
 ATTEMPTS_MAX = 3
 NOT_FOUND = 404
-_CONSUMER_TYPES = "1.38"
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
@@ -70,16 +81,8 @@ class SnapshotClient(PlacementClient):
         """All providers, or those of the tree that contains `in_tree`, without contents, and {uuid: root}."""
         query = "" if in_tree is None else f"?{urlencode({'in_tree': in_tree})}"
         records = self._list(f"/resource_providers{query}", "resource_providers")
-        providers = [
-            Provider(
-                record["uuid"],
-                record["name"],
-                record["parent_provider_uuid"],
-                generation=record["generation"],
-            )
-            for record in records
-        ]
-        return providers, {record["uuid"]: record["root_provider_uuid"] for record in records}
+        roots = {record["uuid"]: record["root_provider_uuid"] for record in records}
+        return [listed_provider(record) for record in records], roots
 
     def trait_names(self) -> list[str]:
         """All traits that the service has."""
@@ -95,7 +98,7 @@ class SnapshotClient(PlacementClient):
 
     def has_consumer_types(self) -> bool:
         """Whether consumers have types there, which is so from microversion 1.38 on."""
-        return self.speaks(_CONSUMER_TYPES)
+        return self.speaks(CONSUMER_TYPES)
 
 
 def read_service(
@@ -116,8 +119,14 @@ def read_trees(client: SnapshotClient, names: Iterable[str]) -> PlacementSnapsho
     If a consumer also has allocations in other trees, the providers of those come without contents. Names
     that the service does not have are left out. Raises as `read_service` does.
     """
-    providers = [client.find_provider(name=name) or _find_by_uuid(client, name) for name in names]
-    uuids = [provider.uuid for provider in providers if provider is not None]
+    uuids = []
+    for name in names:
+        provider = client.find_provider(name=name)
+        if provider is None:
+            with suppress(ValueError):  # a name that is no uuid
+                provider = client.find_provider(uuid=str(UUID(name)))
+        if provider is not None:
+            uuids.append(provider.uuid)
     snapshot, _ = _read(client, lambda: _list_trees(client, uuids))
     used = {uuid for consumer in snapshot.consumers.values() for uuid in consumer.allocations}
     elsewhere = sorted(used - snapshot.providers.keys())
@@ -143,13 +152,6 @@ def read_counterpart(
     holders = _map_parallel(lambda name: client.find_provider(name=name), missing)
     uuids = [holder.uuid for holder in holders if holder]
     return _with_bare_providers(snapshot, _list_trees(client, uuids)[0]), evidence
-
-
-def _find_by_uuid(client: SnapshotClient, text: str) -> Provider | None:
-    try:
-        return client.find_provider(uuid=str(UUID(text)))
-    except ValueError:
-        return None
 
 
 def _list_trees(client: SnapshotClient, *waves: Iterable[str]) -> tuple[list[Provider], dict[str, str]]:
@@ -188,10 +190,6 @@ def _read(
             return replace(before, name=listed.name, parent=listed.parent)
         return client.read_provider(listed)
 
-    def read_consumer(uuid: str) -> ConsumerAllocations:
-        consumer = client.allocations_of(uuid)
-        return consumer if client.has_consumer_types() else replace(consumer, consumer_type=UNTYPED)
-
     for _ in range(ATTEMPTS_MAX):
         try:
             listed, roots = list_providers()
@@ -216,7 +214,7 @@ def _read(
                 raise
             continue  # another client deleted a provider meanwhile
         uuids = sorted({*consumers, *(consumer for holders in held.values() for consumer in holders)})
-        read = [consumer for consumer in _map_parallel(read_consumer, uuids) if consumer.allocations]
+        read = [consumer for consumer in _map_parallel(client.allocations_of, uuids) if consumer.allocations]
         if _generations(list_providers()[0]) == _generations(known.values()):
             traits, classes = client.trait_names(), client.resource_class_names()
             snapshot = PlacementSnapshot.of(
@@ -275,17 +273,8 @@ def _snapshot_of_model(model: Any) -> PlacementSnapshot:
                 record.uuid,
                 record.name,
                 record.parent_uuid,
-                {
-                    name: Inventory(
-                        inventory.total,
-                        inventory.reserved,
-                        inventory.min_unit,
-                        inventory.max_unit,
-                        inventory.step_size,
-                        inventory.allocation_ratio,
-                    )
-                    for name, inventory in record.inventories.items()
-                },
+                # The record of an inventory has the same fields in the same order, and then its time.
+                {name: Inventory(*inventory[:-1]) for name, inventory in record.inventories.items()},
                 record.traits,
                 record.aggregates,
                 record.generation,
@@ -386,38 +375,24 @@ def plan_import(
     service lacks standard names, has another provider with the same name, or (without `overwrite`) has a
     record of `wanted` with other contents.
     """
-    broken = [
-        invariant
-        for invariant in broken_invariants(wanted)
-        if not invariant.accepted and invariant.name not in _CREATED_BY_IMPORT
-    ]
-    if broken:
-        raise UsageError(
-            f"The document is broken in {counted(len(broken), 'place')}, and no Placement accepts it: "
-            f"{_first_few(invariant.sentence for invariant in broken)} `plimsoll placement check` shows all, "
-            "with remedies.",
-            findings=[invariant.to_json() for invariant in broken],
-        )
-    _refuse_unknown_names(wanted, names)
-    _refuse_taken_names(wanted, present)
-    if not overwrite:
-        # The full inventories that an interrupted import left behind are no conflict.
-        used = present.usages()
-        without_full = {
-            uuid: replace(provider, inventories={})
-            if same_inventories(provider.inventories, _full_inventories(used.get(uuid, {})))
-            else provider
-            for uuid, provider in present.providers.items()
-        }
-        _refuse_conflicts(differences(wanted, replace(present, providers=without_full)))
+    _check_import(wanted, present, names, overwrite=overwrite)
     current = ProviderTree(present.providers.values())
     desired = ProviderTree({**present.providers, **wanted.providers}.values())
     built = _with_inventories(desired, {provider.uuid: provider.inventories for provider in current}, {})
     steps = tuple(_steps(wanted, present))
     filled = _with_inventories(built, {uuid: full for step in steps for uuid, full in step.full.items()})
+    providers = wanted.providers.values()
+    classes = {name for provider in providers for name in provider.inventories if name.startswith(CUSTOM)}
+    traits = {name for provider in providers for name in provider.traits if name.startswith(CUSTOM)}
+    missing_classes = (classes | wanted.resource_classes) - present.resource_classes
+    missing_traits = (traits | wanted.traits) - present.traits
+    created: Iterable[Operation] = (
+        *(CreateResourceClass(name) for name in sorted(missing_classes)),
+        *(CreateTrait(name) for name in sorted(missing_traits)),
+    )
     return ImportPlan(
         current,
-        Plan((*_create_names(wanted, present), *_without_names(plan(current, built)))),
+        Plan((*created, *_without_names(plan(current, built)))),
         steps,
         Plan(tuple(_without_names(plan(filled, desired)))),
     )
@@ -453,30 +428,36 @@ def apply_import(client: PlacementClient, untyped: PlacementClient, wanted: Impo
     apply(wanted.inventories, client, tree)
 
 
-def _refuse_unknown_names(wanted: PlacementSnapshot, names: frozenset[str]) -> None:
-    used = {
-        name
-        for provider in wanted.providers.values()
-        for name in (*provider.traits, *provider.inventories)
-        if not name.startswith(CUSTOM)
-    }
-    unknown = sorted(used - names)
+def _check_import(
+    wanted: PlacementSnapshot, present: PlacementSnapshot, names: frozenset[str], *, overwrite: bool
+) -> None:
+    """Raises what `plan_import` raises."""
+    broken = [
+        invariant
+        for invariant in broken_invariants(wanted)
+        if not invariant.accepted and invariant.name not in _CREATED_BY_IMPORT
+    ]
+    if broken:
+        raise UsageError(
+            f"The document is broken in {counted(len(broken), 'place')}, and no Placement accepts it: "
+            f"{_first_few(invariant.sentence for invariant in broken)} `plimsoll placement check` shows all, "
+            "with remedies.",
+            findings=[invariant.to_json() for invariant in broken],
+        )
+    providers = wanted.providers.values()
+    used = {name for provider in providers for name in (*provider.traits, *provider.inventories)}
+    unknown = sorted(name for name in used - names if not name.startswith(CUSTOM))
     if unknown:
         raise ImportRefused(
             f"The target does not know {_first_few(unknown)}: its os-traits or os-resource-classes are older "
             "than the source's. Upgrade those there, or remove the names from the document.",
             conflicts=unknown,
         )
-
-
-def _refuse_taken_names(wanted: PlacementSnapshot, present: PlacementSnapshot) -> None:
     holders = {provider.name: provider.uuid for provider in present.providers.values()}
     taken = [
         f"{provider.name} is {holders[provider.name]}, not {provider.uuid}"
-        for provider in wanted.providers.values()
-        if provider.name in holders
-        and holders[provider.name] != provider.uuid
-        and holders[provider.name] not in wanted.providers
+        for provider in providers
+        if holders.get(provider.name, provider.uuid) not in wanted.providers
     ]
     if taken:
         raise ImportRefused(
@@ -484,13 +465,23 @@ def _refuse_taken_names(wanted: PlacementSnapshot, present: PlacementSnapshot) -
             "delete those there, or rename the ones here.",
             conflicts=taken,
         )
+    if not overwrite:
+        _refuse_conflicts(wanted, present)
 
 
-def _refuse_conflicts(between: Iterable[Difference]) -> None:
-    # A provider of the target that lacks contents is as an interrupted import leaves it.
+def _refuse_conflicts(wanted: PlacementSnapshot, present: PlacementSnapshot) -> None:
+    # The full inventories that an interrupted import left behind are no conflict, and a provider of the
+    # target that lacks contents is as such an import leaves it.
+    used = present.usages()
+    without_full = {
+        uuid: replace(provider, inventories={})
+        if same_inventories(provider.inventories, _full_inventories(used.get(uuid, {})))
+        else provider
+        for uuid, provider in present.providers.items()
+    }
     conflicts = [
         difference
-        for difference in between
+        for difference in differences(wanted, replace(present, providers=without_full))
         if not difference.missing
         and not (difference.aspect in ("traits", "aggregates", "inventories") and not difference.found)
     ]
@@ -556,15 +547,6 @@ def _with_inventories(
         )
         for provider in tree
     )
-
-
-def _create_names(wanted: PlacementSnapshot, present: PlacementSnapshot) -> Iterator[Operation]:
-    providers = wanted.providers.values()
-    classes = {name for provider in providers for name in provider.inventories if name.startswith(CUSTOM)}
-    traits = {name for provider in providers for name in provider.traits if name.startswith(CUSTOM)}
-    missing_classes = (classes | wanted.resource_classes) - present.resource_classes
-    yield from (CreateResourceClass(name) for name in sorted(missing_classes))
-    yield from (CreateTrait(name) for name in sorted((traits | wanted.traits) - present.traits))
 
 
 def _without_names(planned: Plan) -> Iterator[Operation]:

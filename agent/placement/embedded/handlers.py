@@ -193,43 +193,33 @@ def list_providers(request: Request) -> CoreResponse:
     traits = validation.parse_required(request.query.all("required"), request.minor)
     amounts = validation.parse_resources(parameters["resources"]) if "resources" in parameters else {}
     with request.store.reading() as model:
-        matching = _filtered(model, parameters, traits, aggregates, amounts)
+        candidates: Iterable[ProviderRecord] = model.providers.values()
+        if parameters.get("in_tree"):
+            member = model.provider(parameters["in_tree"])
+            if member is None:
+                return json_response(request, {"resource_providers": []}, request.store.clock())
+            candidates = model.tree(member.root_uuid)
+        if parameters.get("uuid"):
+            candidates = [provider for provider in candidates if provider.uuid == parameters["uuid"]]
+        if parameters.get("name"):
+            candidates = [provider for provider in candidates if provider.name == parameters["name"]]
+        unknown = sorted(name for name in traits.names if not model.has_trait(name))
+        if unknown:
+            raise RequestRefused(BAD_REQUEST, f"No such trait(s): {', '.join(unknown)}.")
+        rules.check_known(model, amounts)
+        matching = [
+            provider
+            for provider in candidates
+            if traits.admits(provider.traits)
+            and aggregates.admits(provider.aggregates)
+            and all(_has_room(model, provider, name, amount) for name, amount in amounts.items())
+        ]
     modified = max((provider.updated_at for provider in matching), default=request.store.clock())
     return json_response(
         request,
         {"resource_providers": [show_provider(provider, request.minor) for provider in matching]},
         modified,
     )
-
-
-def _filtered(
-    model: Model,
-    parameters: dict[str, str],
-    traits: validation.TraitFilter,
-    aggregates: validation.AggregateFilter,
-    amounts: dict[str, int],
-) -> list[ProviderRecord]:
-    candidates: Iterable[ProviderRecord] = model.providers.values()
-    if parameters.get("in_tree"):
-        member = model.provider(parameters["in_tree"])
-        if member is None:
-            return []
-        candidates = model.tree(member.root_uuid)
-    if parameters.get("uuid"):
-        candidates = [provider for provider in candidates if provider.uuid == parameters["uuid"]]
-    if parameters.get("name"):
-        candidates = [provider for provider in candidates if provider.name == parameters["name"]]
-    unknown = sorted(name for name in traits.names if not model.has_trait(name))
-    if unknown:
-        raise RequestRefused(BAD_REQUEST, f"No such trait(s): {', '.join(unknown)}.")
-    rules.check_known(model, amounts)
-    return [
-        provider
-        for provider in candidates
-        if traits.admits(provider.traits)
-        and aggregates.admits(provider.aggregates)
-        and all(_has_room(model, provider, name, amount) for name, amount in amounts.items())
-    ]
 
 
 def _has_room(model: Model, provider: ProviderRecord, resource_class: str, amount: int) -> bool:
@@ -720,40 +710,40 @@ def find_with_summaries(model: Model, query: CandidateQuery) -> FoundCandidates:
 
 def candidates_body(query: CandidateQuery, results: FoundCandidates) -> dict[str, Any]:
     """`{"allocation_requests": [...], "provider_summaries": {uuid: {...}}}` in the query's microversion."""
+    requests: list[dict[str, Any]] = []
+    # Candidates share their amounts: {"resources": amounts} by the id of these amounts.
     resources: dict[int, dict[str, Any]] = {}
-    return {
-        "allocation_requests": [
-            _allocation_request(candidate, query.minor, resources) for candidate in results.candidates
-        ],
-        "provider_summaries": {
-            provider.uuid: _summary(query, provider, usage) for provider, usage in results.providers
-        },
-    }
-
-
-def _allocation_request(
-    candidate: Candidate, minor: int, resources: dict[int, dict[str, Any]]
-) -> dict[str, Any]:
-    """The candidate in the form in which the same microversion accepts it as allocations.
-
-    Candidates share their amounts: `resources` has {"resources": amounts} by the id of these amounts.
-    """
-    if minor < mv.ALLOCATIONS_BY_PROVIDER:
-        return {
-            "allocations": [
+    for candidate in results.candidates:
+        # In the form in which the same microversion accepts it as allocations.
+        if query.minor < mv.ALLOCATIONS_BY_PROVIDER:
+            listed = [
                 {"resource_provider": {"uuid": uuid}, "resources": amounts}
                 for uuid, amounts in candidate.allocations.items()
             ]
-        }
-    request: dict[str, Any] = {
-        "allocations": {
+            requests.append({"allocations": listed})
+            continue
+        by_provider = {
             uuid: resources.get(id(amounts)) or resources.setdefault(id(amounts), {"resources": amounts})
             for uuid, amounts in candidate.allocations.items()
         }
-    }
-    if minor >= mv.MAPPINGS:
-        request["mappings"] = candidate.mappings
-    return request
+        mappings = {"mappings": candidate.mappings} if query.minor >= mv.MAPPINGS else {}
+        requests.append({"allocations": by_provider, **mappings})
+    wanted = None if query.minor >= mv.SUMMARIES_ALL_CLASSES else query.resource_classes()
+    summaries: dict[str, dict[str, Any]] = {}
+    for provider, usage in results.providers:
+        summary = summaries[provider.uuid] = {
+            "resources": {
+                name: {"capacity": int(inventory.capacity), "used": usage.get(name, 0)}
+                for name, inventory in provider.inventories.items()
+                if wanted is None or name in wanted
+            }
+        }
+        if query.minor >= mv.CANDIDATES_REQUIRED:
+            summary["traits"] = sorted(provider.traits)
+        if query.minor >= mv.CANDIDATES_TREES:
+            summary["parent_provider_uuid"] = provider.parent_uuid
+            summary["root_provider_uuid"] = provider.root_uuid
+    return {"allocation_requests": requests, "provider_summaries": summaries}
 
 
 def _summarised(
@@ -778,20 +768,3 @@ def _summarised(
         whole = view if own else ProviderReach(model).view(root)
         if whole is not None:
             yield from ((each, whole.usage(each.uuid)) for each in whole.reachable if each.root_uuid == root)
-
-
-def _summary(query: CandidateQuery, provider: ProviderRecord, usage: Mapping[str, int]) -> dict[str, Any]:
-    wanted = None if query.minor >= mv.SUMMARIES_ALL_CLASSES else query.resource_classes()
-    summary: dict[str, Any] = {
-        "resources": {
-            name: {"capacity": int(inventory.capacity), "used": usage.get(name, 0)}
-            for name, inventory in provider.inventories.items()
-            if wanted is None or name in wanted
-        }
-    }
-    if query.minor >= mv.CANDIDATES_REQUIRED:
-        summary["traits"] = sorted(provider.traits)
-    if query.minor >= mv.CANDIDATES_TREES:
-        summary["parent_provider_uuid"] = provider.parent_uuid
-        summary["root_provider_uuid"] = provider.root_uuid
-    return summary

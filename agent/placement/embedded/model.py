@@ -125,10 +125,6 @@ class CoreState(Protocol):
         """The direct children of the provider."""
         ...
 
-    def tree(self, root_uuid: str) -> list[ProviderRecord]:
-        """All providers with that root, including the root."""
-        ...
-
     def has_trait(self, name: str) -> bool:
         """Whether the trait exists."""
         ...
@@ -269,11 +265,6 @@ class Draft:
         changed = [p for p in self.providers.values() if p is not None and p.parent_uuid == provider_uuid]
         return self._unchanged(self._below.children_of(provider_uuid)) + changed
 
-    def tree(self, root_uuid: str) -> list[ProviderRecord]:
-        """See `CoreState.tree`."""
-        changed = [p for p in self.providers.values() if p is not None and p.root_uuid == root_uuid]
-        return self._unchanged(self._below.tree(root_uuid)) + changed
-
     def _unchanged(self, providers: list[ProviderRecord]) -> list[ProviderRecord]:
         return [provider for provider in providers if provider.uuid not in self.providers]
 
@@ -394,7 +385,7 @@ class Model:
         return [self.providers[uuid] for uuid in self.children.get(provider_uuid, ())]
 
     def tree(self, root_uuid: str) -> list[ProviderRecord]:
-        """See `CoreState.tree`."""
+        """All providers with that root, including the root."""
         return [self.providers[uuid] for uuid in self.trees.get(root_uuid, ())]
 
     def has_trait(self, name: str) -> bool:

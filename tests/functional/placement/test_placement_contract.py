@@ -126,8 +126,8 @@ STORY = (
     Ask("delete_allocations", lambda c: c.delete_allocations(INSTANCE), True),
     Ask("delete_allocations", lambda c: c.delete_allocations(NOBODY), False),
     Ask(
-        "delete_inventories",
-        lambda c: isinstance(c.delete_inventories(GPU, c.generations(HOST).get(GPU, 0)), int),
+        "put_inventories",
+        lambda c: isinstance(c.put_inventories(GPU, c.generations(HOST).get(GPU, 0), {}), int),
         True,
         reads=True,
     ),

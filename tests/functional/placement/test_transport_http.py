@@ -158,7 +158,7 @@ def test_what_is_in_use_is_not_taken_away(client: PlacementClient, tree: Provide
     client.write_allocations(ConsumerAllocations(str(uuid4()), {root.uuid: {"VCPU": 2}}))
     now = client.read_tree(root.uuid, known=written)[root.uuid]
     with pytest.raises(PlacementError) as raised:
-        client.delete_inventories(root.uuid, now.generation or 0)
+        client.put_inventories(root.uuid, now.generation or 0, {})
     assert raised.value.placement_code == "placement.inventory.inuse"
 
 
