@@ -46,6 +46,16 @@ class Death:
             raise Crash
 
 
+def dies(taps: AbstractContextManager[None], operation: Callable[[], object]) -> bool:
+    """Whether the operation ends by a Crash that the taps raise."""
+    with taps:
+        try:
+            operation()
+        except Crash:
+            return True
+    return False
+
+
 def uuid_of(name: str) -> str:
     return str(uuid5(UUID(int=7), name))
 

@@ -18,7 +18,7 @@ from kits.placements import Placement
 from kits.reshape import ROOT, uuid_of
 from kits.reshape import World as Reshaped
 from kits.reshape_operations import OWN, SAMPLE, does, prepare
-from kits.tracker import Crash, Death, fast_directory
+from kits.tracker import Death, dies, fast_directory
 
 from agent.audit.auditor import Auditor
 from agent.driver import Guest, GuestState
@@ -110,12 +110,8 @@ def test_nor_while_an_agent_is_dead_and_comes_back(operation: Operation) -> None
             operation.prepare(world)
             agent: Agent = getattr(world, operation.agent)
             other = world.b if agent is world.a else world.a
-            with world.taps(agent, Death(number)):
-                try:
-                    operation.does(world)
-                    return
-                except Crash:
-                    pass
+            if not dies(world.taps(agent, Death(number)), lambda: operation.does(world)):
+                return
             audits = Audits.by(other)
             audits("it is dead")
             agent.restart()

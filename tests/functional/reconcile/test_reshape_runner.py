@@ -17,7 +17,7 @@ from kits.placements import Placement
 from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
 from kits.reshape_load import Load, loaded, reshaped
 from kits.stalling_disk import StallingDisk
-from kits.tracker import Crash, Death, fast_directory, request
+from kits.tracker import Death, dies, fast_directory, request
 
 from agent.api.views import preview_view
 from agent.cli.output import Style
@@ -27,6 +27,7 @@ from agent.errors import (
     ApplyError,
     DoesNotFit,
     PlacementConflict,
+    PlacementError,
     PlacementFull,
     PlacementUnavailable,
     ReshapeRefused,
@@ -36,6 +37,7 @@ from agent.errors import (
 )
 from agent.placement.client import ConsumerAllocations
 from agent.reconcile import reshape_runner
+from agent.reconcile.pass_report import PassReport
 from agent.reconcile.reshape_runner import fence_and_check, was_executed
 from agent.reshape.receipt import Receipt
 
@@ -43,14 +45,36 @@ FLAT = (host(VGPU=8),)
 NESTED = (host(), provider("gpu0", VGPU=4), provider("gpu1", VGPU=4))
 
 
+def to_gpu(number: int, **owners: int) -> MoveInstruction:
+    """owners {consumer: amount}"""
+    shares = {uuid_of(who): {"VGPU": amount} for who, amount in owners.items()}
+    return MoveInstruction(HOST, {"VGPU": 4}, f"gpu{number}", shares)
+
+
 def to_gpus(**owners: dict[str, int]) -> tuple[MoveInstruction, ...]:
     """owners {gpu: {consumer: amount}}"""
-    return tuple(
-        MoveInstruction(
-            HOST, {"VGPU": 4}, gpu, {uuid_of(who): {"VGPU": n} for who, n in owners.get(gpu, {}).items()}
-        )
-        for gpu in ("gpu0", "gpu1")
-    )
+    return tuple(to_gpu(number, **owners.get(f"gpu{number}", {})) for number in (0, 1))
+
+
+TO_CARDS = to_gpus(gpu1={"a": 1})
+BACK = tuple(MoveInstruction(gpu, {"VGPU": 4}, HOST) for gpu in ("gpu0", "gpu1"))
+
+
+def prepared(world: World) -> str:
+    """A claim on the flat host, beside a consumer of a scheduler's; the claim's consumer."""
+    world.see(*FLAT)
+    world.hold("a", node1={"VGPU": 1})
+    return world.tracker.claim(request(VCPU=1, VGPU=2)).claim.consumer
+
+
+def refusing(error: PlacementError) -> Callable[[str], None]:
+    """For `World.tap.before`: what each reshape ends with."""
+
+    def refuse(call: str) -> None:
+        if call == "POST /reshaper":
+            raise error
+
+    return refuse
 
 
 def test_vgpus_in_use_go_to_the_card_that_each_guest_holds(world: World) -> None:
@@ -267,14 +291,9 @@ def test_inventory_that_another_agent_left_on_the_root_moves_by_the_drivers_word
 def test_a_lost_reply_is_resolved_by_reading_and_never_asked_twice(world: World) -> None:
     world.see(*FLAT)
     world.hold("a", node1={"VGPU": 1})
-
-    def lost(call: str) -> None:
-        if call == "POST /reshaper":
-            raise PlacementUnavailable("the answer was lost, as it was told")
-
-    world.tap.after = lost
     world.tap.calls.clear()
-    report = world.see(*NESTED, moves=to_gpus(gpu1={"a": 1}))
+    with world.tap.away(after=True, only="POST /reshaper"):
+        report = world.see(*NESTED, moves=TO_CARDS)
     assert (report.error, report.pending) == (None, None)
     assert world.tap.calls.count("POST /reshaper") == 1
     assert world.placed("a") == {"gpu1": {"VGPU": 1}}
@@ -284,17 +303,11 @@ def test_a_lost_reply_is_resolved_by_reading_and_never_asked_twice(world: World)
 def test_a_request_that_never_arrived_is_asked_again_by_the_next_pass(world: World) -> None:
     world.see(*FLAT)
     world.hold("a", node1={"VGPU": 1})
-
-    def lost(call: str) -> None:
-        if call == "POST /reshaper":
-            raise PlacementUnavailable("placement is away, as it was told")
-
-    world.tap.before = lost
-    report = world.see(*NESTED, moves=to_gpus(gpu1={"a": 1}))
+    with world.tap.away(sent=True, only="POST /reshaper"):
+        report = world.see(*NESTED, moves=TO_CARDS)
     assert isinstance(report.error, PlacementUnavailable)
     assert world.placed("a") == {HOST: {"VGPU": 1}}
     assert not world.journal.reshapes(done=False)
-    world.tap.before = lambda _: None
     assert world.again().pending is None
     assert world.placed("a") == {"gpu1": {"VGPU": 1}}
 
@@ -304,18 +317,11 @@ def test_a_refusal_of_placement_leaves_everything_as_it_was(world: World) -> Non
     world.see(*FLAT)
     world.hold("a", node1={"VGPU": 1})
     before = world.placed("a"), world.totals()[HOST]
-    world.tap.before = _refuse
-    report = world.see(*NESTED, moves=to_gpus(gpu1={"a": 1}))
+    world.tap.before = refusing(PlacementError("You may not.", status=403))
+    report = world.see(*NESTED, moves=TO_CARDS)
     assert isinstance(report.pending, ReshapeRefused) and "Placement refused" in report.pending.message
     assert (world.placed("a"), world.totals()[HOST]) == before
     assert world.totals()["gpu0"] == {}
-
-
-def _refuse(call: str) -> None:
-    if call == "POST /reshaper":
-        from agent.errors import PlacementError
-
-        raise PlacementError("You may not.", status=403)
 
 
 @pytest.mark.parametrize(
@@ -331,7 +337,9 @@ def test_death_at_every_boundary(
     monkeypatch.setattr(reshape_runner, "CLOSE_AFTER_S", 0.0 if busy else 10**6)
     for number in range(1, 120):
         with fast_directory() as directory, World(Path(directory), any_placement) as world:
-            claim = _prepared(world, due)
+            claim = prepared(world)
+            if not due:
+                _asked(world, True)
             death, others = Death(number), iter(range(3 if busy else 0))
 
             def told(call: str, world: World = world, death: Death = death, others: Any = others) -> None:
@@ -340,13 +348,7 @@ def test_death_at_every_boundary(
                     world.raw.put_aggregates(ROOT, root.generation or 0, root.aggregates)
                 death(call)
 
-            with world.taps(told):
-                try:
-                    _asked(world, due)
-                    crashed = False
-                except Crash:
-                    crashed = True
-            if not crashed:
+            if not dies(world.taps(told), lambda: _asked(world, due)):
                 assert number > 20
                 closings = world.tap.calls.count(f"PUT /resource_providers/{ROOT}/inventories")
                 assert not due or closings == (3 if busy else 2), "as said"
@@ -366,20 +368,8 @@ def test_death_at_every_boundary(
     raise AssertionError("more boundaries than that")
 
 
-def _prepared(world: World, due: bool) -> str:
-    """The uuid of a claim of the agent's own, beside a consumer of a scheduler's."""
-    world.see(*FLAT)
-    claim = world.tracker.claim(request(VCPU=1, VGPU=2)).claim.consumer
-    world.hold("a", node1={"VGPU": 1})
-    if not due:
-        _asked(world, True)
-    return claim
-
-
-def _asked(world: World, due: bool) -> object:
-    if due:
-        return world.see(*NESTED, moves=to_gpus(gpu1={"a": 1}))
-    return world.see(*FLAT, moves=tuple(MoveInstruction(gpu, {"VGPU": 4}, HOST) for gpu in ("gpu0", "gpu1")))
+def _asked(world: World, due: bool) -> PassReport:
+    return world.see(*NESTED, moves=TO_CARDS) if due else world.see(*FLAT, moves=BACK)
 
 
 def test_unrelated_claims_in_between_cost_a_narrow_look_each(world: World) -> None:
@@ -408,18 +398,15 @@ def test_a_consumer_that_changes_in_between_is_planned_anew(world: World) -> Non
     world.see(*FLAT)
     world.hold("a", node1={"VGPU": 1})
     world.hold("gone", node1={"VGPU": 1})
-    seen: list[str] = []
 
-    def change(call: str) -> None:
-        if call == "POST /reshaper" and not seen:
-            seen.append(call)
-            world.raw.delete_allocations(uuid_of("gone"))
-            with pytest.raises(PlacementFull):
-                world.hold("late", node1={"VGPU": 2})
-            world.hold("a", node1={"VGPU": 1, "VCPU": 1})
+    def change() -> None:
+        world.raw.delete_allocations(uuid_of("gone"))
+        with pytest.raises(PlacementFull):
+            world.hold("late", node1={"VGPU": 2})
+        world.hold("a", node1={"VGPU": 1, "VCPU": 1})
 
-    world.tap.before = change
-    report = world.see(*NESTED, moves=to_gpus(gpu1={"a": 1}))
+    world.tap.once("POST /reshaper", change)
+    report = world.see(*NESTED, moves=TO_CARDS)
     assert (report.error, report.pending) == (None, None)
     assert world.placed("a") == {"gpu1": {"VGPU": 1}, HOST: {"VCPU": 1}}
     assert world.placed("gone") == {}
@@ -463,8 +450,7 @@ def test_what_others_put_on_the_host_while_it_is_reshaped_stays(fits: bool, worl
         owned = {name: each for name, each in root.inventories.items() if name != theirs}
         world.raw.put_inventories(ROOT, at, owned)
         world.raw.delete_provider(late)
-        back = tuple(MoveInstruction(gpu, {"VGPU": 4}, HOST) for gpu in ("gpu0", "gpu1")) if fits else ()
-        assert world.see(*FLAT, moves=back).error is None and set(world.totals()) == {HOST}
+        assert world.see(*FLAT, moves=BACK if fits else ()).error is None and set(world.totals()) == {HOST}
     raise AssertionError("more requests than that")
 
 
@@ -473,21 +459,18 @@ def test_what_the_driver_says_of_a_guest_is_not_said_of_its_next_claim(world: Wo
     world.see(host())
     pinned = world.tracker.claim(request(uuid_of("guest"), VCPU=4)).claim
     there = {pinned.consumer: {"VCPU": 4}}
-    seen: list[str] = []
-
-    def change(call: str) -> None:
-        if call.startswith("GET") and not seen:
-            seen.append(call)
-            world.tracker.release(pinned.consumer)
-            world.tracker.claim(pinned.request)
-            world.driver.description = Description(
-                (dedicated,), (MoveInstruction(HOST, {"VCPU": 32}, HOST, {}, {"VCPU": "PCPU"}),)
-            )
-
     dedicated = provider(HOST, None, VCPU=32, PCPU=32)
-    world.tap.before = change
-    report = world.see(dedicated, moves=(MoveInstruction(HOST, {"VCPU": 32}, HOST, there, {"VCPU": "PCPU"}),))
-    assert seen and (report.error, report.pending) == (None, None)
+    told = MoveInstruction(HOST, {"VCPU": 32}, HOST, there, {"VCPU": "PCPU"})
+
+    def change() -> None:
+        world.tracker.release(pinned.consumer)
+        world.tracker.claim(pinned.request)
+        world.driver.description = Description((dedicated,), (replace(told, consumers={}),))
+
+    world.tap.once("GET", change)
+    report = world.see(dedicated, moves=(told,))
+    assert world.driver.description.moves != (told,), "it has changed in between"
+    assert (report.error, report.pending) == (None, None)
     assert world.raw.allocations_of(pinned.consumer).allocations == {ROOT: {"VCPU": 4}}
 
 
@@ -517,16 +500,13 @@ def test_an_endless_conflict_is_put_off_to_the_next_pass(world: World) -> None:
 def test_inventory_changed_by_an_operator_in_between_is_not_overwritten(world: World) -> None:
     world.see(*FLAT)
     world.hold("a", node1={"VGPU": 1})
-    seen: list[str] = []
 
-    def change(call: str) -> None:
-        if call == "POST /reshaper" and not seen:
-            seen.append(call)
-            root = world.tree()[ROOT]
-            theirs = replace(root.inventories["VCPU"], total=1000, max_unit=10)
-            world.raw.put_inventories(ROOT, root.generation or 0, {**root.inventories, "DISK_GB": theirs})
+    def change() -> None:
+        root = world.tree()[ROOT]
+        theirs = replace(root.inventories["VCPU"], total=1000, max_unit=10)
+        world.raw.put_inventories(ROOT, root.generation or 0, {**root.inventories, "DISK_GB": theirs})
 
-    world.tap.before = change
+    world.tap.once("POST /reshaper", change)
     report = world.see(*NESTED, moves=to_gpus())
     assert (report.error, report.pending) == (None, None)
     assert world.totals()[HOST] == {"VCPU": 64, "DISK_GB": 1000}
@@ -545,9 +525,6 @@ def test_a_thousand_consumers_get_through_twenty_claims_a_second(tmp_path: Path)
             assert reshaped(world, 1000).asked < 24
 
 
-TO_GPU = MoveInstruction(HOST, {"VGPU": 4}, "gpu0", {uuid_of("a"): {"VGPU": 1}})
-
-
 @pytest.fixture
 def used(world: World) -> World:
     world.see(host(VGPU=4))
@@ -558,7 +535,7 @@ def used(world: World) -> World:
 def unanswered(world: World, *, executed: bool) -> Receipt:
     """The intent of a reshape whose request got no answer, `executed` or not."""
     with world.tap.gone_from("POST /reshaper", after=executed):
-        report = world.see(host(), provider("gpu0", VGPU=4), moves=(TO_GPU,))
+        report = world.see(host(), provider("gpu0", VGPU=4), moves=(to_gpu(0, a=1),))
     assert isinstance(report.error, PlacementUnavailable)
     (receipt,) = world.journal.reshapes(done=False).values()
     return receipt
@@ -581,18 +558,10 @@ def test_after_the_fence_a_late_request_is_rejected(used: World) -> None:
         used.client.reshape(inventories)
 
 
-MOVES = (
-    MoveInstruction(HOST, {"VGPU": 4}, "gpu0", {}),
-    MoveInstruction(HOST, {"VGPU": 4}, "gpu1", {uuid_of("a"): {"VGPU": 1}}),
-)
-
-
 def done(world: World) -> str:
     """A reshape with one consumer of a scheduler's and one of the agent's own; its receipt."""
-    world.see(*FLAT)
-    world.hold("a", node1={"VGPU": 1})
-    world.tracker.claim(request(uuid_of("own"), VGPU=2, VCPU=1))
-    assert world.see(*NESTED, moves=MOVES).pending is None
+    prepared(world)
+    assert world.see(*NESTED, moves=TO_CARDS).pending is None
     (receipt,) = world.journal.reshapes(done=True)
     return receipt
 
@@ -608,7 +577,7 @@ def test_an_undone_reshape_stays_undone_until_it_is_asked_for(world: World) -> N
     assert world.placed(late) == {HOST: {"VGPU": 1}}, "who came later goes back, too"
     world.check()
     for _ in range(2):
-        report = world.see(*NESTED, moves=MOVES)
+        report = world.see(*NESTED, moves=TO_CARDS)
         assert (report.operations, report.pending, report.error) == (0, None, None)
         assert any(receipt in problem for problem in report.problems), "it is said"
     world.restart()
@@ -626,7 +595,7 @@ def test_a_host_that_counted_more_than_its_cards_have_is_as_it_was_when_that_is_
     """Seen on a hypervisor: 40 on the root, by whoever put them there, and cards that have 36."""
     world.see(host(VGPU=11))
     world.hold("a", node1={"VGPU": 1})
-    world.see(*NESTED, moves=MOVES)
+    world.see(*NESTED, moves=TO_CARDS)
     (receipt,) = world.journal.reshapes(done=True)
     world.ask(receipt)
     assert world.totals() == {HOST: {"VCPU": 64, "VGPU": 11}, "gpu0": {}, "gpu1": {}}
@@ -657,7 +626,7 @@ def test_providers_that_went_away_come_back_when_that_is_undone(world: World) ->
     world.hold("a", gpu1={"VGPU": 1})
     world.hold("b", gpu0={"VGPU": 4})
     before = world.placed("a"), world.placed("b"), world.totals()
-    world.see(*FLAT, moves=tuple(MoveInstruction(gpu, {"VGPU": 4}, HOST) for gpu in ("gpu0", "gpu1")))
+    world.see(*FLAT, moves=BACK)
     assert set(world.totals()) == {HOST}
     (receipt,) = world.journal.reshapes(done=True)
     world.ask(receipt)
@@ -674,16 +643,16 @@ def test_an_undo_that_is_refused_changes_nothing(world: World) -> None:
     world.see(*FLAT)
     world.hold("a", node1={"VGPU": 1})
     more = (host(), provider("gpu0", VGPU=4), provider("gpu1", VGPU=4), provider("gpu2", VGPU=4))
-    world.see(*NESTED, moves=MOVES)
+    world.see(*NESTED, moves=TO_CARDS)
     (receipt,) = world.journal.reshapes(done=True)
-    world.see(*more, moves=MOVES)
+    world.see(*more, moves=TO_CARDS)
     world.raw.put_inventories(  # an operator lowered what the root may give to one
         ROOT, world.tree()[ROOT].generation or 0, dict(world.tree()[ROOT].inventories)
     )
     big = world.hold("big", gpu0={"VGPU": 4}, gpu1={"VGPU": 3}, gpu2={"VGPU": 4})
     world.hold("z", node1={"VCPU": 1})
     before = world.totals(), world.placed(big), world.placed("a")
-    world.tap.before = _full
+    world.tap.before = refusing(PlacementFull("it does not fit, as it was told", status=409))
     with pytest.raises(ReshapeRefused):
         world.ask(receipt)
     world.tap.before = lambda _: None
@@ -697,7 +666,7 @@ def test_an_undo_for_which_there_is_no_room_any_more_is_refused_with_who_it_is(w
     """A card grew since, and is full: more is held now than was ever counted where it came from."""
     receipt = done(world)
     grown = (host(), provider("gpu0", VGPU=8), provider("gpu1", VGPU=4))
-    world.see(*grown, moves=MOVES)
+    world.see(*grown, moves=TO_CARDS)
     big = world.hold("big", gpu0={"VGPU": 6})
     before = world.totals(), world.placed(big), world.placed("a")
     preview = world.reconciler.preview_reshape(receipt)
@@ -712,18 +681,11 @@ def test_an_undo_for_which_there_is_no_room_any_more_is_refused_with_who_it_is(w
     assert undone.undoes == receipt and world.placed("a") == {HOST: {"VGPU": 1}}
 
 
-def _full(call: str) -> None:
-    from agent.errors import PlacementFull
-
-    if call == "POST /reshaper":
-        raise PlacementFull("it does not fit, as it was told", status=409)
-
-
 def test_a_preview_shows_all_and_writes_nothing(world: World) -> None:
     """Scenario 92: each move with class, amount, consumer, from and to; the trees before and after."""
     world.see(*FLAT)
     world.hold("a", node1={"VGPU": 1})
-    world.driver.description = type(world.driver.description)(NESTED, MOVES)
+    world.driver.description = type(world.driver.description)(NESTED, TO_CARDS)
     before = world.everything(), world.journal.reshapes(done=False)
     world.tap.calls.clear()
     preview = world.reconciler.preview_reshape()
@@ -745,14 +707,8 @@ def test_a_preview_shows_all_and_writes_nothing(world: World) -> None:
 
 def test_while_placement_is_away_an_undo_stays_asked_for(world: World) -> None:
     receipt = done(world)
-
-    def away(_: str) -> None:
-        raise PlacementUnavailable("placement is away, as it was told")
-
-    world.tap.before = away
-    with pytest.raises(PlacementUnavailable):
+    with world.tap.away(sent=True), pytest.raises(PlacementUnavailable):
         world.ask(receipt)
-    world.tap.before = lambda _: None
     assert world.again().error is None
     assert world.placed("a") == {HOST: {"VGPU": 1}}
 
@@ -761,13 +717,7 @@ def test_death_at_every_boundary_of_an_undo(any_placement: Placement) -> None:
     for number in range(1, 120):
         with fast_directory() as directory, World(Path(directory), any_placement) as world:
             receipt = done(world)
-            with world.taps(Death(number)):
-                try:
-                    world.ask(receipt)
-                    crashed = False
-                except Crash:
-                    crashed = True
-            if not crashed:
+            if not dies(world.taps(Death(number)), lambda: world.ask(receipt)):  # noqa: B023
                 assert number > 20
                 return
             world.restart()
@@ -785,12 +735,6 @@ WAIT_S = 0.2
 WRITES_MAX = 20
 
 
-TO_CARDS = (
-    MoveInstruction(HOST, {"VGPU": 4}, "gpu0", {}),
-    MoveInstruction(HOST, {"VGPU": 4}, "gpu1", {uuid_of("a"): {"VGPU": 1}}),
-)
-
-
 def at_write(number: int, then: Callable[[], None]) -> Callable[[str], None]:
     """For `World.journal.before`: calls `then` once, at the write with this number."""
     left = [number]
@@ -801,13 +745,6 @@ def at_write(number: int, then: Callable[[], None]) -> Callable[[str], None]:
             then()
 
     return before
-
-
-def prepared(world: World) -> str:
-    """A claim on the flat host, beside a consumer of a scheduler's; the claim's consumer."""
-    world.see(*FLAT)
-    world.hold("a", node1={"VGPU": 1})
-    return world.tracker.claim(request(VCPU=1, VGPU=2)).claim.consumer
 
 
 def is_whole(world: World, claimed: str) -> None:
@@ -873,12 +810,6 @@ def test_after_each_write_that_stalls_the_agent_continues_with_what_is_on_disk(r
 
 ONE_LEFT = (host(), provider("gpu0", VGPU=4))
 LEFT_NESTED = (*ONE_LEFT, provider("gpu1", VGPU=4))
-
-
-def to_gpu(number: int, **owners: int) -> MoveInstruction:
-    return MoveInstruction(
-        HOST, {"VGPU": 4}, f"gpu{number}", {uuid_of(w): {"VGPU": n} for w, n in owners.items()}
-    )
 
 
 def gone(**owners: int) -> MoveInstruction:

@@ -20,22 +20,13 @@ from kits.examples import STRIDE, boundaries
 from kits.move_operations import AT_A, INTERRUPTED, OPERATIONS, Operation, again, units_held
 from kits.moves import World
 from kits.placements import OpenStack
-from kits.tracker import Crash, Death, fast_directory
+from kits.tracker import Death, dies, fast_directory
 
 from agent.claims.request import ClaimRequest
 from agent.shapes import Allocations, Units
 
 BOUNDARIES_MAX = 120
 Claims = dict[str, dict[str, tuple[ClaimRequest, Allocations, Units]]]
-
-
-def died(world: World, operation: Operation, number: int) -> bool:
-    with world.taps(getattr(world, operation.agent), Death(number)):
-        try:
-            operation.does(world)
-        except Crash:
-            return True
-    return False
 
 
 WAYS = [[how] for how in HOW] if os.environ.get("PLIMSOLL_KILLS") == "all" else [HOW]
@@ -68,7 +59,8 @@ def dies_and_comes_back(world: World, operation: Operation, number: int, how: st
     """False: there is no boundary with that number."""
     operation.prepare(world)
     units = units_held(world)
-    if not died(world, operation, number):
+    taps = world.taps(getattr(world, operation.agent), Death(number))
+    if not dies(taps, lambda: operation.does(world)):
         assert number > 2 or STRIDE > 1
         return False
     come_back(world, getattr(world, operation.agent), how)
