@@ -26,6 +26,7 @@ from agent.state.journal import Journal, PendingWrite
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
 from kits.placements import Placement, usual_placement
+from kits.tracker import request
 from kits.wire import Wire, nothing, telling
 
 ROOT = "0b5b8f9c-8a0c-4a53-9f6b-9b7f2a4f1a11"
@@ -43,6 +44,24 @@ def provider(name: str, parent: str | None = HOST, **totals: int) -> DescribedPr
 
 def host(**totals: int) -> DescribedProvider:
     return provider(HOST, None, **{"VCPU": 64, **totals})
+
+
+FLAT = (host(VGPU=8),)
+NESTED = (host(), provider("gpu0", VGPU=4), provider("gpu1", VGPU=4))
+
+
+def to_gpu(number: int, **owners: int) -> MoveInstruction:
+    """Half of what `FLAT` has goes to a card of `NESTED`; owners {consumer: amount}."""
+    shares = {uuid_of(who): {"VGPU": amount} for who, amount in owners.items()}
+    return MoveInstruction(HOST, {"VGPU": 4}, f"gpu{number}", shares)
+
+
+def to_gpus(**owners: dict[str, int]) -> tuple[MoveInstruction, ...]:
+    """From `FLAT` to `NESTED`; owners {gpu: {consumer: amount}}."""
+    return tuple(to_gpu(number, **owners.get(f"gpu{number}", {})) for number in (0, 1))
+
+
+BACK = tuple(MoveInstruction(gpu, {"VGPU": 4}, HOST) for gpu in ("gpu0", "gpu1"))
 
 
 class Told(Driver):
@@ -187,3 +206,50 @@ class World:
     def taps(self, told: Callable[[str], None]) -> AbstractContextManager[None]:
         """Call `told` before and after each request and each write to the journal."""
         return telling(told, self.tap, self.journal)
+
+
+# A reshape there, back and undone, as tests cut it off
+
+
+OWN = uuid_of("own")
+ON_HOST = {"a": {HOST: {"VGPU": 1}}, OWN: {HOST: {"VGPU": 2, "VCPU": 1}}}
+ON_CARDS = {"a": {"gpu1": {"VGPU": 1}}, OWN: {HOST: {"VCPU": 1}, "gpu0": {"VGPU": 2}}}
+THERE = to_gpus(gpu1={"a": 1})
+
+
+def prepare(world: World, operation: str) -> None:
+    """A consumer of a scheduler's and one of the agent's own hold VGPU on the root, or on cards already."""
+    world.see(*FLAT)
+    world.hold("a", node1={"VGPU": 1})
+    world.tracker.claim(request(OWN, VGPU=2, VCPU=1))
+    if operation != "there":
+        does(world, "there")
+
+
+def does(world: World, operation: str) -> None:
+    """The operation ("there", "back", "undo"), or what is left to do of it."""
+    report = world.see(*FLAT, moves=BACK) if operation == "back" else world.see(*NESTED, moves=THERE)
+    assert (report.error, report.pending) == (None, None)
+    receipts = world.journal.reshapes(done=True)
+    if operation == "undo" and len(receipts) == 1:
+        world.ask(*receipts)
+
+
+def all_or_nothing(world: World) -> None:
+    """The consumers are where they were, or where the operation leads them."""
+    assert {who: world.placed(who) for who in ("a", OWN)} in (ON_HOST, ON_CARDS)
+
+
+def done_once(world: World, operation: str) -> None:
+    """Placement, memory and the journal have the operation, once, and nothing is left to do."""
+    there = operation == "there"
+    assert {who: world.placed(who) for who in ("a", OWN)} == (ON_CARDS if there else ON_HOST)
+    assert set(world.totals()) == ({HOST} if operation == "back" else {HOST, "gpu0", "gpu1"})
+    assert sum(each.get("VGPU", 0) for each in world.totals().values()) == 8
+    assert all(each.reserved == 0 for p in world.tree() for each in p.inventories.values())
+    assert not world.journal.reshapes(done=False) and world.journal.reserved_slots() == []
+    assert len(world.journal.reshapes(done=True)) == (1 if there else 2)
+    world.check()
+    calls = len(world.tap.calls)
+    assert world.again().operations == 0
+    assert not any(call.startswith(("P", "D")) for call in world.tap.calls[calls:]), "a replay is nothing"

@@ -9,18 +9,13 @@ from pathlib import Path
 
 import pytest
 from kits.placements import Placement
-from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
+from kits.reshape import FLAT, HOST, NESTED, ROOT, World, host, to_gpus, uuid_of
 from kits.reshape_load import Delayed, Load, loaded, reshaped
 from kits.tracker import request
 
 from agent.claims.claim import Claim
-from agent.driver import MoveInstruction
 from agent.errors import DoesNotFit, PlacementFull, PlacementUnavailable
 from agent.placement.client import WriteGate
-
-FLAT = (host(VGPU=8),)
-NESTED = (host(), provider("gpu0", VGPU=4), provider("gpu1", VGPU=4))
-MOVES = tuple(MoveInstruction(HOST, {"VGPU": 4}, gpu, {}) for gpu in ("gpu0", "gpu1"))
 
 
 @pytest.fixture
@@ -50,7 +45,7 @@ def test_while_the_request_is_unanswered_only_what_moves_cannot_be_claimed(world
 
     posted = world.tap.calls
     world.tap.before = lambda call: silent(call) if "POST /reshaper" in posted else None
-    report = world.see(*NESTED, moves=MOVES)
+    report = world.see(*NESTED, moves=to_gpus())
     assert isinstance(report.error, PlacementUnavailable)
     assert len(claims) == 1
     world.tap.before = lambda _: None
@@ -75,7 +70,7 @@ def test_a_claim_of_the_agents_own_waits_for_the_moment_of_the_request(world: Wo
 
     world.tap.before = claim
     world.tap.calls.clear()
-    report = world.see(*NESTED, moves=MOVES)
+    report = world.see(*NESTED, moves=to_gpus())
     for each in claims:
         each.join()
     assert (report.error, report.pending) == (None, None)
@@ -156,7 +151,7 @@ def test_it_is_told_whose_writes_were_in_the_way(world: World) -> None:
             threads[-1].join()
 
     world.tap.before = release
-    report = world.see(*NESTED, moves=MOVES)
+    report = world.see(*NESTED, moves=to_gpus())
     assert report.pending is not None
     assert (
         f"were written {len(threads)} times by the agent's own claims and releases; "

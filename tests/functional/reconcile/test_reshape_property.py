@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, event, given, settings
 from hypothesis import strategies as st
 from kits.examples import examples
 from kits.placements import OPENSTACK, USUAL
-from kits.reshape import HOST, World, host, provider, uuid_of
+from kits.reshape import FLAT, HOST, NESTED, World, host, provider, to_gpus, uuid_of
 from kits.reshape_hosts import VF, Hosts, Node, asks, guest_of
 from kits.tracker import fast_directory, request
 
@@ -297,11 +297,6 @@ def test_units_stay_and_every_move_ends_as_it_was_told(steps: list[tuple[str, ..
         story.end_all(end)
 
 
-FLAT = (host(VGPU=8),)
-NESTED = (host(), provider("gpu0", VGPU=4), provider("gpu1", VGPU=4))
-MOVES = tuple(MoveInstruction(HOST, {"VGPU": 4}, gpu, {}) for gpu in ("gpu0", "gpu1"))
-
-
 def test_a_move_under_way_is_reverted_to_where_its_old_place_is_now(tmp_path: Path) -> None:
     with World(tmp_path) as world:
         world.see(*FLAT)
@@ -309,7 +304,7 @@ def test_a_move_under_way_is_reverted_to_where_its_old_place_is_now(tmp_path: Pa
         world.tracker.claim(request(instance, VCPU=2, VGPU=1))
         world.tracker.begin_move(request(instance, VCPU=4, VGPU=3), MoveKind.SAME_HOST_RESIZE, migration)
         assert world.placed(migration) == {HOST: {"VCPU": 2, "VGPU": 1}}
-        report = world.see(*NESTED, moves=MOVES)
+        report = world.see(*NESTED, moves=to_gpus())
         assert (report.error, report.pending) == (None, None)
         world.check()
         assert world.placed(instance) == {HOST: {"VCPU": 4}, "gpu0": {"VGPU": 3}}

@@ -14,7 +14,24 @@ from typing import Any
 import pytest
 from kits.examples import examples
 from kits.placements import Placement
-from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
+from kits.reshape import (
+    BACK,
+    FLAT,
+    HOST,
+    NESTED,
+    ROOT,
+    THERE,
+    World,
+    all_or_nothing,
+    does,
+    done_once,
+    host,
+    prepare,
+    provider,
+    to_gpu,
+    to_gpus,
+    uuid_of,
+)
 from kits.reshape_load import Load, loaded, reshaped
 from kits.stalling_disk import StallingDisk
 from kits.tracker import Death, dies, fast_directory, request
@@ -37,34 +54,8 @@ from agent.errors import (
 )
 from agent.placement.client import ConsumerAllocations
 from agent.reconcile import reshape_runner
-from agent.reconcile.pass_report import PassReport
 from agent.reconcile.reshape_runner import fence_and_check, was_executed
 from agent.reshape.receipt import Receipt
-
-FLAT = (host(VGPU=8),)
-NESTED = (host(), provider("gpu0", VGPU=4), provider("gpu1", VGPU=4))
-
-
-def to_gpu(number: int, **owners: int) -> MoveInstruction:
-    """owners {consumer: amount}"""
-    shares = {uuid_of(who): {"VGPU": amount} for who, amount in owners.items()}
-    return MoveInstruction(HOST, {"VGPU": 4}, f"gpu{number}", shares)
-
-
-def to_gpus(**owners: dict[str, int]) -> tuple[MoveInstruction, ...]:
-    """owners {gpu: {consumer: amount}}"""
-    return tuple(to_gpu(number, **owners.get(f"gpu{number}", {})) for number in (0, 1))
-
-
-TO_CARDS = to_gpus(gpu1={"a": 1})
-BACK = tuple(MoveInstruction(gpu, {"VGPU": 4}, HOST) for gpu in ("gpu0", "gpu1"))
-
-
-def prepared(world: World) -> str:
-    """A claim on the flat host, beside a consumer of a scheduler's; the claim's consumer."""
-    world.see(*FLAT)
-    world.hold("a", node1={"VGPU": 1})
-    return world.tracker.claim(request(VCPU=1, VGPU=2)).claim.consumer
 
 
 def refusing(error: PlacementError) -> Callable[[str], None]:
@@ -293,7 +284,7 @@ def test_a_lost_reply_is_resolved_by_reading_and_never_asked_twice(world: World)
     world.hold("a", node1={"VGPU": 1})
     world.tap.calls.clear()
     with world.tap.away(after=True, only="POST /reshaper"):
-        report = world.see(*NESTED, moves=TO_CARDS)
+        report = world.see(*NESTED, moves=THERE)
     assert (report.error, report.pending) == (None, None)
     assert world.tap.calls.count("POST /reshaper") == 1
     assert world.placed("a") == {"gpu1": {"VGPU": 1}}
@@ -304,7 +295,7 @@ def test_a_request_that_never_arrived_is_asked_again_by_the_next_pass(world: Wor
     world.see(*FLAT)
     world.hold("a", node1={"VGPU": 1})
     with world.tap.away(sent=True, only="POST /reshaper"):
-        report = world.see(*NESTED, moves=TO_CARDS)
+        report = world.see(*NESTED, moves=THERE)
     assert isinstance(report.error, PlacementUnavailable)
     assert world.placed("a") == {HOST: {"VGPU": 1}}
     assert not world.journal.reshapes(done=False)
@@ -318,17 +309,19 @@ def test_a_refusal_of_placement_leaves_everything_as_it_was(world: World) -> Non
     world.hold("a", node1={"VGPU": 1})
     before = world.placed("a"), world.totals()[HOST]
     world.tap.before = refusing(PlacementError("You may not.", status=403))
-    report = world.see(*NESTED, moves=TO_CARDS)
+    report = world.see(*NESTED, moves=THERE)
     assert isinstance(report.pending, ReshapeRefused) and "Placement refused" in report.pending.message
     assert (world.placed("a"), world.totals()[HOST]) == before
     assert world.totals()["gpu0"] == {}
 
 
 @pytest.mark.parametrize(
-    ("due", "busy"), [(True, False), (False, False), (True, True)], ids=["there", "and back", "closed for it"]
+    ("operation", "busy"),
+    [("there", False), ("back", False), ("undo", False), ("there", True)],
+    ids=["there", "and back", "undone", "closed for it"],
 )
 def test_death_at_every_boundary(
-    due: bool, busy: bool, any_placement: Placement, monkeypatch: pytest.MonkeyPatch
+    operation: str, busy: bool, any_placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Scenario 91: killed before, during and after each request and each write: done exactly once.
 
@@ -337,9 +330,8 @@ def test_death_at_every_boundary(
     monkeypatch.setattr(reshape_runner, "CLOSE_AFTER_S", 0.0 if busy else 10**6)
     for number in range(1, 120):
         with fast_directory() as directory, World(Path(directory), any_placement) as world:
-            claim = prepared(world)
-            if not due:
-                _asked(world, True)
+            prepare(world, operation)
+            world.tap.calls.clear()
             death, others = Death(number), iter(range(3 if busy else 0))
 
             def told(call: str, world: World = world, death: Death = death, others: Any = others) -> None:
@@ -348,28 +340,16 @@ def test_death_at_every_boundary(
                     world.raw.put_aggregates(ROOT, root.generation or 0, root.aggregates)
                 death(call)
 
-            if not dies(world.taps(told), lambda: _asked(world, due)):
+            if not dies(world.taps(told), lambda world=world: does(world, operation)):
                 assert number > 20
                 closings = world.tap.calls.count(f"PUT /resource_providers/{ROOT}/inventories")
-                assert not due or closings == (3 if busy else 2), "as said"
+                assert operation != "there" or closings == (2 if busy else 1), "as said"
                 return
             world.restart()
-            report = _asked(world, due)
-            assert (report.error, report.pending) == (None, None)
-            world.check()
-            found = world.placed(claim)
-            wanted = {HOST: {"VCPU": 1}, "gpu0": {"VGPU": 2}} if due else {HOST: {"VCPU": 1, "VGPU": 2}}
-            assert found == wanted
-            assert world.placed("a") == ({"gpu1": {"VGPU": 1}} if due else {HOST: {"VGPU": 1}})
-            assert set(world.totals()) == ({HOST, "gpu0", "gpu1"} if due else {HOST})
-            assert world.tree()[ROOT].inventories["VCPU"].reserved == 0
-            assert not world.journal.reshapes(done=False)
-            assert len(world.journal.reshapes(done=True)) == (1 if due else 2)
+            all_or_nothing(world)
+            does(world, operation)
+            done_once(world, operation)
     raise AssertionError("more boundaries than that")
-
-
-def _asked(world: World, due: bool) -> PassReport:
-    return world.see(*NESTED, moves=TO_CARDS) if due else world.see(*FLAT, moves=BACK)
 
 
 def test_unrelated_claims_in_between_cost_a_narrow_look_each(world: World) -> None:
@@ -406,7 +386,7 @@ def test_a_consumer_that_changes_in_between_is_planned_anew(world: World) -> Non
         world.hold("a", node1={"VGPU": 1, "VCPU": 1})
 
     world.tap.once("POST /reshaper", change)
-    report = world.see(*NESTED, moves=TO_CARDS)
+    report = world.see(*NESTED, moves=THERE)
     assert (report.error, report.pending) == (None, None)
     assert world.placed("a") == {"gpu1": {"VGPU": 1}, HOST: {"VCPU": 1}}
     assert world.placed("gone") == {}
@@ -560,8 +540,8 @@ def test_after_the_fence_a_late_request_is_rejected(used: World) -> None:
 
 def done(world: World) -> str:
     """A reshape with one consumer of a scheduler's and one of the agent's own; its receipt."""
-    prepared(world)
-    assert world.see(*NESTED, moves=TO_CARDS).pending is None
+    prepare(world, "there")
+    assert world.see(*NESTED, moves=THERE).pending is None
     (receipt,) = world.journal.reshapes(done=True)
     return receipt
 
@@ -577,7 +557,7 @@ def test_an_undone_reshape_stays_undone_until_it_is_asked_for(world: World) -> N
     assert world.placed(late) == {HOST: {"VGPU": 1}}, "who came later goes back, too"
     world.check()
     for _ in range(2):
-        report = world.see(*NESTED, moves=TO_CARDS)
+        report = world.see(*NESTED, moves=THERE)
         assert (report.operations, report.pending, report.error) == (0, None, None)
         assert any(receipt in problem for problem in report.problems), "it is said"
     world.restart()
@@ -595,7 +575,7 @@ def test_a_host_that_counted_more_than_its_cards_have_is_as_it_was_when_that_is_
     """Seen on a hypervisor: 40 on the root, by whoever put them there, and cards that have 36."""
     world.see(host(VGPU=11))
     world.hold("a", node1={"VGPU": 1})
-    world.see(*NESTED, moves=TO_CARDS)
+    world.see(*NESTED, moves=THERE)
     (receipt,) = world.journal.reshapes(done=True)
     world.ask(receipt)
     assert world.totals() == {HOST: {"VCPU": 64, "VGPU": 11}, "gpu0": {}, "gpu1": {}}
@@ -643,9 +623,9 @@ def test_an_undo_that_is_refused_changes_nothing(world: World) -> None:
     world.see(*FLAT)
     world.hold("a", node1={"VGPU": 1})
     more = (host(), provider("gpu0", VGPU=4), provider("gpu1", VGPU=4), provider("gpu2", VGPU=4))
-    world.see(*NESTED, moves=TO_CARDS)
+    world.see(*NESTED, moves=THERE)
     (receipt,) = world.journal.reshapes(done=True)
-    world.see(*more, moves=TO_CARDS)
+    world.see(*more, moves=THERE)
     world.raw.put_inventories(  # an operator lowered what the root may give to one
         ROOT, world.tree()[ROOT].generation or 0, dict(world.tree()[ROOT].inventories)
     )
@@ -666,7 +646,7 @@ def test_an_undo_for_which_there_is_no_room_any_more_is_refused_with_who_it_is(w
     """A card grew since, and is full: more is held now than was ever counted where it came from."""
     receipt = done(world)
     grown = (host(), provider("gpu0", VGPU=8), provider("gpu1", VGPU=4))
-    world.see(*grown, moves=TO_CARDS)
+    world.see(*grown, moves=THERE)
     big = world.hold("big", gpu0={"VGPU": 6})
     before = world.totals(), world.placed(big), world.placed("a")
     preview = world.reconciler.preview_reshape(receipt)
@@ -685,7 +665,7 @@ def test_a_preview_shows_all_and_writes_nothing(world: World) -> None:
     """Scenario 92: each move with class, amount, consumer, from and to; the trees before and after."""
     world.see(*FLAT)
     world.hold("a", node1={"VGPU": 1})
-    world.driver.description = type(world.driver.description)(NESTED, TO_CARDS)
+    world.driver.description = type(world.driver.description)(NESTED, THERE)
     before = world.everything(), world.journal.reshapes(done=False)
     world.tap.calls.clear()
     preview = world.reconciler.preview_reshape()
@@ -713,24 +693,6 @@ def test_while_placement_is_away_an_undo_stays_asked_for(world: World) -> None:
     assert world.placed("a") == {HOST: {"VGPU": 1}}
 
 
-def test_death_at_every_boundary_of_an_undo(any_placement: Placement) -> None:
-    for number in range(1, 120):
-        with fast_directory() as directory, World(Path(directory), any_placement) as world:
-            receipt = done(world)
-            if not dies(world.taps(Death(number)), lambda: world.ask(receipt)):  # noqa: B023
-                assert number > 20
-                return
-            world.restart()
-            report = world.again()
-            assert (report.error, report.pending) == (None, None)
-            world.check()
-            asked = receipt in world.journal.undone_reshapes()
-            assert world.placed("a") == ({HOST: {"VGPU": 1}} if asked else {"gpu1": {"VGPU": 1}})
-            assert sum(each.get("VGPU", 0) for each in world.totals().values()) == 8
-            assert len(world.journal.reshapes(done=True)) == (2 if asked else 1)
-    raise AssertionError("more boundaries than that")
-
-
 WAIT_S = 0.2
 WRITES_MAX = 20
 
@@ -747,24 +709,15 @@ def at_write(number: int, then: Callable[[], None]) -> Callable[[str], None]:
     return before
 
 
-def is_whole(world: World, claimed: str) -> None:
-    """Placement, the claims in memory, and the journal all have the reshape, once."""
-    world.check()
-    assert world.placed(claimed) == {HOST: {"VCPU": 1}, "gpu0": {"VGPU": 2}}
-    assert world.placed("a") == {"gpu1": {"VGPU": 1}}
-    assert len(world.journal.reshapes(done=True)) == 1 and not world.journal.reshapes(done=False)
-    assert world.journal.reserved_slots() == []
-
-
 @pytest.mark.parametrize("restarts", [False, True], ids=["goes on", "starts again"])
 def test_each_write_that_the_disk_refuses_is_made_up_for(restarts: bool) -> None:
     refused = 0
     for number in range(1, WRITES_MAX):
         with fast_directory() as directory, World(Path(directory)) as world:
-            claimed = prepared(world)
+            prepare(world, "there")
             disk = StallingDisk(world.journal._file)
             world.journal.before = at_write(number, disk.fail_next)
-            error = world.see(*NESTED, moves=TO_CARDS).error
+            error = world.see(*NESTED, moves=THERE).error
             world.journal.before = lambda _: None
             assert world.tracker.claims() == world.journal.claims()
             if error is not None:
@@ -773,9 +726,9 @@ def test_each_write_that_the_disk_refuses_is_made_up_for(restarts: bool) -> None
             if restarts:
                 world.restart()
             if error is not None or restarts:
-                report = world.see(*NESTED, moves=TO_CARDS)
+                report = world.see(*NESTED, moves=THERE)
                 assert (report.error, report.pending) == (None, None)
-            is_whole(world, claimed)
+            done_once(world, "there")
     assert refused >= 3, "the reservation, the intent, the end"
 
 
@@ -784,11 +737,11 @@ def test_after_each_write_that_stalls_the_agent_continues_with_what_is_on_disk(r
     stalled = 0
     for number in range(1, WRITES_MAX):
         with fast_directory() as directory, World(Path(directory)) as world:
-            claimed = prepared(world)
+            prepare(world, "there")
             disk = StallingDisk(world.journal._file)
             world.journal.wait_s = WAIT_S
             world.journal.before = at_write(number, disk.stall)
-            error = world.see(*NESTED, moves=TO_CARDS).error
+            error = world.see(*NESTED, moves=THERE).error
             world.journal.before = lambda _: None
             if error is not None:
                 assert isinstance(error, StateUnknown)
@@ -802,9 +755,9 @@ def test_after_each_write_that_stalls_the_agent_continues_with_what_is_on_disk(r
                 world.restart()
             world.tracker.read_back()
             assert world.tracker.claims() == world.journal.claims()
-            report = world.see(*NESTED, moves=TO_CARDS)
+            report = world.see(*NESTED, moves=THERE)
             assert (report.error, report.pending) == (None, None)
-            is_whole(world, claimed)
+            done_once(world, "there")
     assert stalled >= 3, "the reservation, the intent, the end"
 
 
