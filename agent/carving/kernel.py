@@ -24,8 +24,8 @@ from pathlib import Path
 from agent.carving.carving import NAME, NUMBER, UUID, Mdev, Seen, SeenFunction, Sight, Step, StepKind
 from agent.carving.cpus import OFFLINE, ONLINE, CpuStep
 from agent.device_names import PCI_ADDRESS, vgpu_gib
+from agent.durable.files import read_text
 from agent.errors import UsageError, counted
-from agent.sysfs import read_text
 
 
 def read_number(path: Path) -> int | None:

@@ -17,8 +17,8 @@ from agent.cli.claim_request import read_text_file
 from agent.cli.client import INSTANCE_HELP, Client, claim_path, client_of, find_instance
 from agent.cli.grammar import CommandAdder, complete_instances, not_empty
 from agent.cli.output import show
+from agent.durable.files import read_text
 from agent.errors import ExitCode, PlimsollError, UsageError, plain
-from agent.sysfs import read_text
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser

@@ -41,7 +41,7 @@ from agent.cpuset import format_cpu_set
 from agent.doctor.check import DoctorCheck, bad, check_device, good, warning
 from agent.driver import Driver, GuestState, PassedDevice
 from agent.durable.errors import READ_ONLY_REMEDY, mount_of, obstacle_of, user_name
-from agent.durable.files import FILE_MODE, check_accepts_files, is_there
+from agent.durable.files import FILE_MODE, check_accepts_files, is_there, read_text
 from agent.errors import (
     DaemonUnreachable,
     DriverError,
@@ -57,7 +57,6 @@ from agent.placement.connect import open_transport, ping
 from agent.providers.limits import DISK, disk_in_use, disk_warning, odd_caps
 from agent.providers.provider_config import ProviderConfig
 from agent.state.identity import ID_FILE, NAME_FILE, establish_identity
-from agent.sysfs import read_text
 
 AGENT_USER = "plimsoll"
 UNIT = "plimsoll-agent"
@@ -438,9 +437,18 @@ def check_hypervisor(settings: Settings) -> Iterator[DoctorCheck]:
         return
     with closing(driver):
         try:
-            yield _answers(name, driver)
+            topology, guests = driver.topology(), driver.guests()
+            cpus = len(frozenset().union(*(cell.cpus for cell in topology.cells)))
+            cells = counted(len(topology.cells), "NUMA cell")
+            told = f"{name} answers: {counted(cpus, 'CPU')} in {cells}, {counted(len(guests), 'guest')}."
+            problems = [guest.problem for guest in guests if guest.problem]
+            if problems:
+                told = f"{told} {len(problems)} cannot be read: {problems[0]}."
+                yield warning("driver", told, "Check the domain's XML.")
+            else:
+                yield good("driver", told)
             if name == "libvirt":
-                yield from check_memory(sum(cell.memory_mb for cell in driver.topology().cells))
+                yield from check_memory(sum(cell.memory_mb for cell in topology.cells))
             yield from _offers(driver, settings.provider_config)
         except DriverSlow as error:
             yield warning(
@@ -472,20 +480,6 @@ def check_hypervisor(settings: Settings) -> Iterator[DoctorCheck]:
                 "[pci] device_spec names devices for guests, but the kernel has no IOMMU groups.",
                 "Enable VT-d or AMD-Vi in the firmware, and boot with intel_iommu=on if the kernel needs it.",
             )
-
-
-def _answers(name: str, driver: Driver) -> DoctorCheck:
-    topology, guests = driver.topology(), driver.guests()
-    cpus = len(frozenset().union(*(cell.cpus for cell in topology.cells)))
-    unreadable = [guest for guest in guests if guest.problem]
-    cells = counted(len(topology.cells), "NUMA cell")
-    sentence = f"{name} answers: {counted(cpus, 'CPU')} in {cells}, {counted(len(guests), 'guest')}."
-    if unreadable:
-        problem = unreadable[0].problem
-        return warning(
-            "driver", f"{sentence} {len(unreadable)} cannot be read: {problem}.", "Check the domain's XML."
-        )
-    return good("driver", sentence)
 
 
 def check_memory(described_mb: int, meminfo: Path = MEMINFO) -> Iterator[DoctorCheck]:

@@ -1,4 +1,4 @@
-"""Durable files and directories, synced to disk, and a lock file that names its holder."""
+"""Durable files and directories, synced to disk, a lock file that names its holder, and small texts."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ DIRECTORY_MODE = 0o700
 PID_WIDTH = 31
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_NAMELESS_FILES = frozenset({errno.EOPNOTSUPP, errno.EISDIR})
+SIZE_MAX = 65536
 KERNEL_FILE_SYSTEMS = (Path("/proc"), Path("/sys"))
 
 
@@ -36,6 +37,18 @@ def is_there(path: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
+
+
+def read_text(path: Path) -> str | None:
+    """The text of a small file, as the kernel's are, without blanks around it; None where there is none.
+
+    It is cut to SIZE_MAX characters, and what is not UTF-8 is replaced.
+    """
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return file.read(SIZE_MAX).strip()
+    except OSError:
+        return None
 
 
 def make_directory(path: Path) -> None:

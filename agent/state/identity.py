@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.durable.files import write_atomically
+from agent.durable.files import read_text, write_atomically
 from agent.errors import IdentityError, StateError, UsageError
-from agent.sysfs import read_text
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 NET = Path("/sys/class/net")

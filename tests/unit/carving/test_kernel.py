@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.carving.kernel import entries_of, read_link, read_number, vfio_uses
-from agent.sysfs import SIZE_MAX, read_text
+from agent.durable.files import SIZE_MAX, read_text
 
 
 def test_what_is_there_is_read(tmp_path: Path) -> None:
