@@ -7,14 +7,19 @@ from agent.cli.claim import add_claim_command, add_release_command
 from agent.cli.client import SOCKET_DEFAULT
 from agent.cli.config import add_config_command, add_init_command
 from agent.cli.devices import add_cpus_command, add_devices_command
-from agent.cli.doctor import add_doctor_command, add_support_bundle_command
 from agent.cli.domain import add_domain_command
 from agent.cli.gate import add_gate_command
 from agent.cli.grammar import TIMEOUT_DEFAULT_S, CommandAdder, Parser, common_options
 from agent.cli.move import add_move_command
 from agent.cli.pause import add_drain_command, add_pause_command, add_resume_command
 from agent.cli.placement import add_placement_command
-from agent.cli.service import add_adopt_command, add_agent_command, add_install_service_command
+from agent.cli.service import (
+    add_adopt_command,
+    add_agent_command,
+    add_doctor_command,
+    add_install_service_command,
+    add_support_bundle_command,
+)
 from agent.cli.status import (
     add_audit_command,
     add_history_command,

@@ -1,4 +1,8 @@
-"""The agent as a service: `plimsoll agent` runs it, `install-service` installs it, `adopt` names its host."""
+"""The agent as a service: `plimsoll agent` runs it, `install-service` installs it, `adopt` names its host.
+
+`plimsoll doctor` finds what keeps it from working, and `plimsoll support-bundle` has the doctor's checks
+among much else.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,12 @@ from argparse import Namespace
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent.cli.grammar import CommandAdder, add_settings_options, load_settings, settings_paths
-from agent.cli.output import show
-from agent.errors import ExitCode, StateError, UsageError
+from agent.cli.client import SOCKET_DEFAULT, Client
+from agent.cli.grammar import CommandAdder, add_settings_options, load_settings, not_empty, settings_paths
+from agent.cli.output import Style, show, waiting
+from agent.errors import ExitCode, StateError, UsageError, counted, plain
 
 if TYPE_CHECKING:
     import subprocess
@@ -21,6 +26,7 @@ if TYPE_CHECKING:
 COMMAND_TIMEOUT_S = 120.0
 SYSTEMD_RUNS = Path("run/systemd/system")
 RESTORECON = ("/usr/sbin/restorecon", "/sbin/restorecon")
+VERDICT_COLOURS = {"good": "green", "warning": "yellow", "bad": "red"}
 UNIT = "plimsoll-agent"
 DEVICES = "plimsoll-devices"
 CPUS = "plimsoll-cpus"
@@ -264,4 +270,92 @@ def adopt(args: Namespace) -> ExitCode:
     identity = write_identity(settings, host_uuid)
     line = f"this host, {identity.name}, is {identity.uuid} from now on; start the agent"
     show(args, {"uuid": identity.uuid, "name": identity.name}, lambda _: [line])
+    return ExitCode.DONE
+
+
+def add_doctor_command(add: CommandAdder) -> None:
+    """Add `plimsoll doctor`."""
+    command = add(
+        "doctor",
+        doctor,
+        "find what prevents the agent from working on this host, and the remedy",
+        "Checks versions, clock, settings, state directory, databases, identity, the running agent,\n"
+        "Placement and the hypervisor; changes nothing, and works without an agent. Run it as root, or as\n"
+        "the agent's user. Ends with 1 if something is bad, with 0 if there are only warnings.\n"
+        "With --device: whether a guest can be given that PCI device now.",
+        "  plimsoll doctor\n  plimsoll doctor --device 0000:41:00.0\n"
+        "  plimsoll doctor -o json | jq '.checks[] | select(.verdict != \"good\")'",
+    )
+    command.add_argument(
+        "--device",
+        metavar="ADDRESS",
+        type=not_empty,
+        help="check a PCI device: its driver, who holds it, its IOMMU group",
+    )
+    add_settings_options(command)
+
+
+def doctor(args: Namespace) -> ExitCode:
+    """Check the host and the agent."""
+    from agent.doctor.check import CheckVerdict, worst
+    from agent.doctor.examine import examine, examine_device
+
+    def ask(socket: str) -> object:
+        return Client(socket, args.timeout, quiet=True).get("/v1/status")
+
+    socket = args.socket if args.socket != SOCKET_DEFAULT else None
+    checks = []
+    with waiting("looking at the host") as show_activity:
+        settings = settings_paths(args)
+        device = args.device
+        for check in examine_device(*settings, device) if device else examine(*settings, ask, socket):
+            checks.append(check)
+            show_activity(
+                f"looking at the host; {counted(len(checks), 'check')} done, the last one: {check.name}"
+            )
+
+    def lines(style: Style) -> Iterator[str]:
+        width = max(len(check.name) for check in checks)
+        for check in checks:
+            verdict = style.paint(VERDICT_COLOURS[check.verdict], f"{check.verdict:<7}")
+            yield f"{verdict}  {check.name:<{width}}  {plain(check.sentence)}"
+            if check.verdict is not CheckVerdict.GOOD:
+                yield f"{'':7}  {'':<{width}}  -> {plain(check.remedy)}"
+
+    show(args, {"checks": [check.to_json() for check in checks]}, lines)
+    return ExitCode.FAILED if worst(checks) is CheckVerdict.BAD else ExitCode.DONE
+
+
+def add_support_bundle_command(add: CommandAdder) -> None:
+    """Add `plimsoll support-bundle`."""
+    command = add(
+        "support-bundle",
+        support_bundle,
+        "gather what is known about the agent in one file, with secrets masked",
+        "Contains status, tree, claims, moves, findings, settings, the doctor's checks and the end of the\n"
+        "log, as a .tar.gz that only you can read. The values of secret options are masked everywhere. The\n"
+        "bundle names what could not be gathered. Look through it before you hand it on.",
+        "  plimsoll support-bundle\n  plimsoll support-bundle --to /tmp/plimsoll.tar.gz",
+    )
+    command.add_argument(
+        "--to", metavar="FILE", help="the file to write (default: plimsoll-HOST-TIME.tar.gz here)"
+    )
+    add_settings_options(command)
+
+
+def support_bundle(args: Namespace) -> ExitCode:
+    """Write the bundle."""
+    from agent.doctor.examine import gather
+
+    given = args.socket if args.socket != SOCKET_DEFAULT else ""
+
+    def ask(socket: str, path: str) -> Any:
+        return Client(given or socket or args.socket, args.timeout).get(path)
+
+    path, members = gather(args.to, *settings_paths(args), ask)
+    show(
+        args,
+        {"file": str(path), "members": members},
+        lambda _: [f"{path}: {', '.join(members)}", "look through it before you hand it on"],
+    )
     return ExitCode.DONE

@@ -318,37 +318,38 @@ def defrag(args: Namespace) -> ExitCode:
     client = client_of(args)
     answer: DefragShape = client.request("POST", "/v1/defrag", claim_body(args))
     show_notes(answer)
-    show(args, answer, lambda style: _defrag_lines(answer, read_names(client), style))
-    return ExitCode.DONE if answer["possible"] else ExitCode.REFUSED
 
+    def lines(style: Style) -> Iterator[str]:
+        from agent.api.shapes.claims import name_of
 
-def _defrag_lines(answer: DefragShape, names: Mapping[str, str], style: Style) -> Iterator[str]:
-    from agent.api.shapes.claims import name_of
-
-    if not answer["possible"]:
-        yield "no moves of guests make room for it"
-        yield from shortfall_lines(answer["shortfalls"], style)
-        return
-    moves = answer["moves"]
-    if not moves:
-        yield "it fits: no guest has to move"
-    else:
-        more = "" if answer["fewest"] else "; fewer may do, the search has ended"
-        yield f"{counted(len(moves), 'move makes', 'moves make')} room for it{more}"
-    for index, move in enumerate(moves, start=1):
-        yield ""
-        here = move["here"]
-        state = "while it runs" if move["kind"] == "live_migrate" else "shut off"
-        where = "to another host" if here is None else f"on this host, {state}, to"
-        yield f"{index}. {plain(name_of(move))} {where}"
-        if here is None:
-            yield f"   there: {_begin_line(move)}"
+        names = read_names(client)
+        if not answer["possible"]:
+            yield "no moves of guests make room for it"
+            yield from shortfall_lines(answer["shortfalls"], style)
+            return
+        moves = answer["moves"]
+        if not moves:
+            yield "it fits: no guest has to move"
         else:
-            yield from (f"   {line}" for line in holding_lines(here, names, style))
-    if moves and answer["place"] is not None:
-        yield ""
-        yield "then it gets"
-        yield from holding_lines(answer["place"], names, style)
+            more = "" if answer["fewest"] else "; fewer may do, the search has ended"
+            yield f"{counted(len(moves), 'move makes', 'moves make')} room for it{more}"
+        for index, move in enumerate(moves, start=1):
+            yield ""
+            here = move["here"]
+            state = "while it runs" if move["kind"] == "live_migrate" else "shut off"
+            where = "to another host" if here is None else f"on this host, {state}, to"
+            yield f"{index}. {plain(name_of(move))} {where}"
+            if here is None:
+                yield f"   there: {_begin_line(move)}"
+            else:
+                yield from (f"   {line}" for line in holding_lines(here, names, style))
+        if moves and answer["place"] is not None:
+            yield ""
+            yield "then it gets"
+            yield from holding_lines(answer["place"], names, style)
+
+    show(args, answer, lines)
+    return ExitCode.DONE if answer["possible"] else ExitCode.REFUSED
 
 
 _BEYOND = {"topology", "pci", "same_subtree", "root_required"}

@@ -140,7 +140,7 @@ NAMES_NONE = {
     ("providers", "RECEIPT_COLUMNS"): "whole reshapes",
     ("host", "SETTING_COLUMNS"): "settings",
     ("output", "table_lines"): "the rows of each table of columns",
-    ("claim", "_explained"): "classes, of the claim that the command is about",
+    ("claim", "_explain"): "classes, of the claim that the command is about",
     ("claim", "holding_lines"): "what the claim has that the command is about",
     ("claim", "shortfall_lines"): "classes and providers",
     ("claim", "claim_lines"): "groups of the claim that the command is about",
