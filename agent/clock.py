@@ -8,6 +8,7 @@ wall clock says later.
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from datetime import UTC, datetime
 from math import inf
 from typing import NamedTuple
 
@@ -29,6 +30,11 @@ def suspended_s() -> float:
         if time.monotonic() - before < _READ_WITHIN_S:
             break
     return since_boot - before
+
+
+def exact_moment(seconds: float) -> str:
+    """Seconds since 1970 as RFC 3339 to the millisecond, UTC."""
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class _Span(NamedTuple):

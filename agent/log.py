@@ -8,9 +8,9 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Mapping, MutableMapping
-from datetime import UTC, datetime
 from typing import Any
 
+from agent.clock import exact_moment
 from agent.errors import plain
 
 MASK = "***"
@@ -51,9 +51,8 @@ class Formatter(logging.Formatter):
         message, fields = self.masked(record)
         if self._form == "journal":
             return f"<{PRIORITIES.get(record.levelname, 6)}>{' '.join((plain(message), *_pairs(fields)))}"
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         head = {
-            "time": at.replace("+00:00", "Z"),
+            "time": exact_moment(record.created),
             "level": record.levelname.lower(),
             "logger": record.name,
             "msg": message,

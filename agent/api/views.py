@@ -34,7 +34,6 @@ from agent.api.shapes.host import (
     FindingShape,
     FoundShape,
     HistoryShape,
-    LastPassShape,
     OverviewShape,
     PauseShape,
     StatusShape,
@@ -53,7 +52,7 @@ from agent.api.shapes.providers import (
     ResourceProviderShape,
     TreeShape,
 )
-from agent.api.shapes.schema import DATE_TIME
+from agent.api.shapes.schema import DATE_TIME, EXACT
 from agent.audit.auditor import AuditReport
 from agent.audit.finding import Finding
 from agent.claims.capacity import Capacity, Defrag
@@ -61,6 +60,7 @@ from agent.claims.claim import Claim, Fit
 from agent.claims.guest_cells import PlacedCell
 from agent.claims.parse_request import request_to_json
 from agent.claims.request import ClaimRequest
+from agent.clock import exact_moment
 from agent.codec import encode
 from agent.driver import Guest
 from agent.errors import Refused
@@ -69,14 +69,14 @@ from agent.moves.circumstances import moved_away_advice, next_actor
 from agent.moves.states import Move, MoveKind
 from agent.providers.device_health import DeviceHealth, HealthState, Symptom
 from agent.providers.reservations import with_reserved
-from agent.reconcile.pass_report import PassReport, Preview
+from agent.reconcile.pass_report import Preview
 from agent.reshape.laws import name_of
 from agent.reshape.receipt import Receipt
 from agent.shapes import Usages, beyond
 from agent.state.journal import Event
 from agent.state.operators import Cordon, Pause
 from agent.status.host_status import Explanation
-from agent.status.overview import PLACEMENT, Overview, Status, exact_moment
+from agent.status.overview import PLACEMENT, Overview, Status
 from agent.status.web import health_view
 from agent.tracker.cordons import OfferedDevice
 from agent.tree import ProviderTree
@@ -111,7 +111,8 @@ def _writer(kind: Any) -> Callable[[Any], Any]:
     base, arguments = get_origin(kind), get_args(kind)
     if base is Annotated:
         if DATE_TIME in kind.__metadata__:
-            return lambda value: value if isinstance(value, str) else moment(value)
+            write = exact_moment if EXACT in kind.__metadata__ else moment
+            return lambda value: value if isinstance(value, str) else write(value)
         return _writer(arguments[0])
     if type(None) in arguments:
         some = _writer(arguments[0])
@@ -368,7 +369,6 @@ def status_view(status: Status) -> StatusShape:
         StatusShape,
         status,
         version=__version__,
-        since=exact_moment(status.since),
         driver={"name": status.driver, "ok": driver is None, "error": driver},
         placement={"kind": status.placement, "ok": placement is None, "error": placement},
         claims={
@@ -382,8 +382,6 @@ def status_view(status: Status) -> StatusShape:
             "in_effect": status.gate.in_effect,
             "unanswered": status.gate.unanswered,
         },
-        next_try=None if status.next_try is None else exact_moment(status.next_try),
-        audited=None if status.audited is None else exact_moment(status.audited),
     )
 
 
@@ -440,11 +438,7 @@ def cordon_view(cordon: Cordon) -> CordonShape:
 
 def pause_view(pause: Pause) -> PauseShape:
     """A pause."""
-    return shown(PauseShape, pause, since=exact_moment(pause.at))
-
-
-def _last_pass(report: PassReport) -> LastPassShape:
-    return shown(LastPassShape, report, at=exact_moment(report.at))
+    return shown(PauseShape, pause, since=pause.at)
 
 
 def _device_health(health: DeviceHealth) -> DeviceHealthShape:
@@ -458,7 +452,6 @@ VIEWS: Mapping[Any, Callable[[Any], Any]] = {
     CordonShape: cordon_view,
     DeviceHealthShape: _device_health,
     GuestCellShape: partial(encode, PlacedCell),
-    LastPassShape: _last_pass,
     MoveInstructionShape: lambda move: {
         "from_resource_provider": move.from_resource_provider,
         "moved_resources": dict(move.moved_resources),

@@ -401,13 +401,6 @@ class ApiSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class HttpSettings:
-    """The group [http]."""
-
-    listen: tuple[Address, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class LogSettings:
     """The group [log]."""
 
@@ -434,7 +427,7 @@ class Settings:
     driver: DriverSettings
     placement: PlacementSettings
     api: ApiSettings
-    http: HttpSettings
+    http_listen: tuple[Address, ...]
     log: LogSettings
     pci_aliases: Aliases
     device_profiles: DeviceProfiles
@@ -544,7 +537,7 @@ def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
         driver=_driver_settings(table),
         placement=PlacementSettings.of(_values(table, "placement")),
         api=_api(_values(table, "api")),
-        http=HttpSettings(tuple(map(Address.parse, table["http"]["listen"].value))),
+        http_listen=tuple(map(Address.parse, table["http"]["listen"].value)),
         log=LogSettings(**_values(table, "log")),
         pci_aliases=parse_aliases(table["pci"]["alias"].value),
         device_profiles=load_device_profiles(_absolute("[claims] device_profiles", profiles))
@@ -680,7 +673,7 @@ def _check_cpus(host: HostSettings) -> None:
 def _check_addresses(settings: Settings) -> None:
     """Raises SettingsError where two servers of the agent would have the same address."""
     serve = settings.placement.serve
-    listen = [str(address) for address in settings.http.listen]
+    listen = [str(address) for address in settings.http_listen]
     if f"unix:{settings.api.socket}" in serve:
         raise SettingsError(
             f"[placement] serve and [api] socket are both {settings.api.socket}; give one of them another "

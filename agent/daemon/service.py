@@ -188,7 +188,7 @@ class Service:
         self._agent.is_alive()  # the first heartbeat
         # Serve the API and the status, and run the jobs.
         server = ApiServer(self._operations, self._settings.api.access, self._settings.api.socket)
-        listener = HttpListener(self._agent.host_status, self._settings.http.listen)
+        listener = HttpListener(self._agent.host_status, self._settings.http_listen)
         listener.start()
         self._stack.callback(listener.stop)
         server.start()

@@ -14,6 +14,7 @@ from uuid import UUID
 from agent import log
 from agent.audit.auditor import Auditor
 from agent.claims.attribution import IDLE
+from agent.clock import exact_moment
 from agent.config.settings import Settings
 from agent.durable.files import check_accepts_files
 from agent.errors import StateError, UnknownConsumer
@@ -37,7 +38,6 @@ from agent.status.overview import (
     HostState,
     Overview,
     Status,
-    exact_moment,
     explain,
 )
 from agent.tracker.tracker import ResourceTracker

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import cached_property
@@ -133,11 +133,6 @@ class Condition:
                 self.state = state
                 return True
             return fault is not None and fault.is_new(before)
-
-
-def exact_moment(seconds: float) -> str:
-    """Seconds since 1970 as RFC 3339 to the millisecond, UTC."""
-    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass(frozen=True, slots=True)

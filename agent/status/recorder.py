@@ -6,7 +6,10 @@ Metrics and history never fail the operation that they record: an event that can
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+
+from prometheus_client import Counter
 
 from agent import log
 from agent.audit.auditor import AuditReport
@@ -47,31 +50,33 @@ class Recorder:
     def record_claim(self, request: ClaimRequest) -> Iterator[None]:
         """Record the claim that is made within the context: its duration and its outcome."""
         began = self._timer()
-        outcome = UNEXPECTED
         try:
-            yield
-            outcome = GRANTED
-        except PlimsollError as error:
-            outcome = error.code
-            self._record_refusal(request.consumer, "refused", error, request.name)
-            raise
+            with self._outcome(request, GRANTED, "refused", self.metrics.claim_requests.labels):
+                yield
         finally:
             self.metrics.claim_seconds.observe(self._timer() - began)
-            self.metrics.claim_requests.labels(outcome).inc()
+
+    def record_move(self, kind: MoveKind, request: ClaimRequest) -> AbstractContextManager[None]:
+        """Record the begin of a move within the context: its outcome."""
+        return self._outcome(
+            request, "begun", "move_refused", partial(self.metrics.move_requests.labels, kind)
+        )
 
     @contextmanager
-    def record_move(self, kind: MoveKind, request: ClaimRequest) -> Iterator[None]:
-        """Record the begin of a move within the context: its outcome."""
+    def _outcome(
+        self, request: ClaimRequest, done: str, refused: str, count: Callable[[str], Counter]
+    ) -> Iterator[None]:
+        """Count how the block ends: as `done`, or by its error's code; a refusal is the event `refused`."""
         outcome = UNEXPECTED
         try:
             yield
-            outcome = "begun"
+            outcome = done
         except PlimsollError as error:
             outcome = error.code
-            self._record_refusal(request.consumer, "move_refused", error, request.name)
+            self._record_refusal(request.consumer, refused, error, request.name)
             raise
         finally:
-            self.metrics.move_requests.labels(kind, outcome).inc()
+            count(outcome).inc()
 
     @contextmanager
     def record_gate(self) -> Iterator[Callable[[str], None]]:

@@ -9,6 +9,7 @@ from agent.api.shapes.providers import ResourceProviderShape
 from agent.api.shapes.schema import (
     Column,
     Count,
+    ExactMoment,
     Moment,
     Named,
     Schema,
@@ -72,7 +73,7 @@ class PauseShape(TypedDict):
 
     reason: str
     uid: Annotated[Count, "the user who asked for it"]
-    since: Moment
+    since: ExactMoment
     schedulers: Annotated[bool, "true: the host has the trait COMPUTE_STATUS_DISABLED"]
     drains: Annotated[bool, "true: the instances that are here are to leave"]
 
@@ -98,7 +99,7 @@ class GateStatusShape(TypedDict):
 class LastPassShape(TypedDict):
     """The last pass: the agent compared the host with Placement and wrote the differences."""
 
-    at: Moment
+    at: ExactMoment
     sentence: Annotated[str, "what the pass did"]
     duration_ms: float
 
@@ -112,16 +113,18 @@ class StatusShape(TypedDict):
     version: str
     state: StateShape
     reasons: Annotated[list[str], "why the state is not ready, one sentence each"]
-    since: Annotated[Moment, "when the agent came into this state; RFC 3339, UTC"]
+    since: Annotated[ExactMoment, "when the agent came into this state; RFC 3339, UTC"]
     driver: DriverStatusShape
     placement: PlacementStatusShape
     claims: ClaimsStatusShape
     gate: GateStatusShape
     pause: Annotated[PauseShape | None, "null: the host is not paused"]
     last_pass: LastPassShape | None
-    next_try: Annotated[Moment | None, "when the agent tries again after a fault; null: there is no fault"]
+    next_try: Annotated[
+        ExactMoment | None, "when the agent tries again after a fault; null: there is no fault"
+    ]
     findings: Annotated[Count, "the number of findings of the last audit"]
-    audited: Annotated[Moment | None, "when the last audit ended; null: not audited since the start"]
+    audited: Annotated[ExactMoment | None, "when the last audit ended; null: not audited since the start"]
     pid: Count
 
 

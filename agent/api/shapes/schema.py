@@ -57,6 +57,9 @@ Uuid = Annotated[str, Schema(format="uuid")]
 DATE_TIME = Schema(format="date-time")
 Moment = Annotated[str, DATE_TIME]
 """RFC 3339, UTC."""
+EXACT = Schema()
+ExactMoment = Annotated[str, DATE_TIME, EXACT]
+"""The same, to the millisecond."""
 Count = Annotated[int, Schema(minimum=0)]
 Positive = Annotated[int, Schema(minimum=1)]
 
