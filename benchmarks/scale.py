@@ -75,7 +75,7 @@ class Fleet:
             f"{statistics.median(took):>9.0f} {took[int(len(took) * 0.99)]:>8.0f}"
         )
         unwell = [
-            world.operations.status()
+            world.agent.host_status.status()
             for world in self.worlds
             if world.agent.condition.state is not HostState.READY
         ]
@@ -121,7 +121,7 @@ def main() -> None:
         fleet.claims = [
             (world, claim.consumer)
             for world in fleet.worlds
-            for _, claim in world.operations.instances()
+            for _, claim in world.agent.host_status.overview().instances
             if claim
         ]
         fleet.each(fleet.release, f"{CLAIMS} releases")

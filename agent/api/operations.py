@@ -44,9 +44,8 @@ from agent.shapes import Usages
 from agent.state.identity import Identity
 from agent.state.operators import Cordon, Pause, PauseRequest
 from agent.status.host_status import HostStatus
-from agent.status.overview import STARTING, Condition, HostState, Status
+from agent.status.overview import STARTING, Condition, HostState
 from agent.status.recorder import Recorder
-from agent.tracker.cordons import OfferedDevice
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
 
@@ -121,10 +120,6 @@ class Operations:
 
     # What the host has
 
-    def status(self) -> Status:
-        """How the agent is. Never raises."""
-        return self.host_status.status()
-
     def configuration(self) -> dict[str, Any]:
         """The settings in force, JSON-ready {group: {option: {value, origin}}}, with secrets masked."""
         return describe(self.supervisor.settings)
@@ -151,16 +146,6 @@ class Operations:
     def providers(self) -> ProviderTree:
         """The providers that serve this host, from memory; empty before the first inventory."""
         return self.tracker.view.host.tree
-
-    def instances(self) -> tuple[tuple[Guest | None, Claim | None], ...]:
-        """Guests and their claims, in the order of uuids; one of the two may be None."""
-        guests = {guest.uuid: guest for guest in self.reconciler.guests or ()}
-        claims = self.tracker.claims()
-        return tuple((guests.get(uuid), claims.get(uuid)) for uuid in sorted({*guests, *claims}))
-
-    def devices(self) -> tuple[OfferedDevice, ...]:
-        """The devices that the host offers, with who has them and which are withheld."""
-        return self.tracker.cordons.devices()
 
     # Claims
 
@@ -414,18 +399,6 @@ class Operations:
         self.supervisor.request_pass()
 
     # Moves
-
-    def moves(self) -> tuple[Move, ...]:
-        """The host's moves that are under way or ended recently, oldest first."""
-        return tuple(sorted(self.tracker.moves().values(), key=lambda move: (move.since, move.migration)))
-
-    def look_for_moves(self) -> None:
-        """Read now what the agents of other hosts did: moves that began or ended there.
-
-        Does nothing while Placement is known to be away. Does not raise PlacementError: what the look finds
-        out, also that Placement does not answer, is in the status.
-        """
-        self.supervisor.verify()
 
     def provider_names(self, uuids: Collection[str]) -> Mapping[str, str]:
         """{uuid: name} of providers of any host, as far as the agent knows. Never raises."""

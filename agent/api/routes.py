@@ -368,7 +368,7 @@ def explain(call: Call) -> ExplainedShape:
 @route("GET", "/v1/status", READER, "the state, and the reasons for it")
 def status(call: Call) -> StatusShape:
     """The state of the agent: the reasons, the driver, Placement, claims, the last pass."""
-    return views.status_view(call.operations.status())
+    return views.status_view(call.operations.host_status.status())
 
 
 @route("GET", "/v1/tree", READER, "the provider tree, with inventories and usages")
@@ -389,7 +389,7 @@ def instances(call: Call) -> InstancesShape:
 def devices(call: Call) -> DevicesShape:
     """The devices for guests, who has each, and which are withheld."""
     names = call.operations.host_status.overview().name_of
-    return views.devices_view(call.operations.devices(), names)
+    return views.devices_view(call.operations.tracker.cordons.devices(), names)
 
 
 @route("GET", "/v1/plan", READER, "the operations, in their order")
@@ -592,9 +592,9 @@ def show_claim(call: Call) -> ClaimShape:
     Raises UnknownConsumer.
     """
     consumer = call.uuid("consumer")
-    for _, claim in call.operations.instances():
-        if claim is not None and claim.consumer == consumer:
-            return views.claim_view(claim, call.operations.providers())
+    claim = call.operations.tracker.claim_of(consumer)
+    if claim is not None:
+        return views.claim_view(claim, call.operations.providers())
     raise UnknownConsumer(
         f"No claim of {consumer} is known on this host; `plimsoll instances` lists the known ones",
         consumer=consumer,
@@ -712,7 +712,7 @@ def claim_running(call: Call, body: NothingShape) -> ClaimedRunningShape:
 def moves(call: Call) -> MovesShape:
     """The moves that this host takes part in, and the allocations of each."""
     if call.flag("look"):
-        call.operations.look_for_moves()
+        call.operations.supervisor.verify()
     overview = call.operations.host_status.overview()
     return {"moves": views.moves_view(overview.moves, overview)}
 
@@ -751,11 +751,11 @@ def show_move(call: Call) -> MoveShape:
     One that is not known yet may have begun on another host. Raises UnknownConsumer.
     """
     migration = call.uuid("migration")
-    if all(move.migration != migration for move in call.operations.moves()):
-        call.operations.look_for_moves()
-    for move in call.operations.moves():
-        if move.migration == migration:
-            return _move_view(call, move)
+    if migration not in call.operations.tracker.moves():
+        call.operations.supervisor.verify()
+    move = call.operations.tracker.moves().get(migration)
+    if move is not None:
+        return _move_view(call, move)
     raise UnknownConsumer(
         f"No migration {migration} is known on this host; `plimsoll move list --all` lists those that are.",
         migration=migration,

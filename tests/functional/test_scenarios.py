@@ -137,10 +137,10 @@ def test_what_a_crash_left_waits_for_the_hypervisor(settings: Settings, there: b
             again.driver.add_guest(Guest(asked.consumer, "web1", GuestState.RUNNING, {"VCPU": 1}))
         again.agent.reconcile("the start")
         again.agent.deliver()
-        assert [claim.state for _, claim in again.operations.instances() if claim] == [ClaimState.CLAIMING]
+        assert [claim.state for claim in again.operations.tracker.claims().values()] == [ClaimState.CLAIMING]
         again.driver.change(unavailable=None)
         again.retry()
-        assert [claim.state for _, claim in again.operations.instances() if claim] == (
+        assert [claim.state for claim in again.operations.tracker.claims().values()] == (
             [ClaimState.CLAIMED] if there else []
         )
     finally:

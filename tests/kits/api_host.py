@@ -63,6 +63,9 @@ class SmallHostStatus:
         self._host = host
         self._metrics = Metrics()
 
+    def status(self) -> Status:
+        return self._host.status()
+
     def health(self) -> Health:
         self._host.fault()
         closed = None if self._host.open else "it is asleep"
@@ -80,7 +83,7 @@ class SmallHostStatus:
             guests=tuple(guest for guest, _ in pairs if guest),
             claims={claim.consumer: claim for _, claim in pairs if claim},
             findings=self._host.findings,
-            moves=self._host.moves(),
+            moves=tuple(self._host.moves().values()),
             seen=self._host.circumstances(),
         )
 
@@ -257,11 +260,15 @@ class SmallHost:
         """What the overview has beside the moves."""
         return Circumstances()
 
-    def moves(self) -> tuple[Move, ...]:
+    def moves(self) -> dict[str, Move]:
         self.fault()
-        return ()
+        return {}
 
-    def look_for_moves(self) -> None:
+    def claim_of(self, consumer: str) -> Claim | None:
+        self.fault()
+        return self._claims.get(consumer)
+
+    def verify(self) -> None:
         self.fault()
 
     def provider_names(self, uuids: Collection[str]) -> dict[str, str]:
@@ -300,6 +307,11 @@ class SmallHost:
     @property
     def reconciler(self) -> "SmallHost":
         """The part that the routes ask for plans and previews."""
+        return self
+
+    @property
+    def supervisor(self) -> "SmallHost":
+        """The part that the routes have look at Placement."""
         return self
 
     @property

@@ -31,8 +31,8 @@ class MovingHost(SmallHost):
     def circumstances(self) -> Circumstances:
         return self._agent.tracker.circumstances()
 
-    def moves(self) -> tuple[Move, ...]:
-        return tuple(self._agent.tracker.moves().values())
+    def moves(self) -> dict[str, Move]:
+        return dict(self._agent.tracker.moves())
 
     def begin_move(self, kind: MoveKind, migration: str, request: ClaimRequest) -> Move:
         return self._agent.tracker.begin_move(request, kind, migration).move

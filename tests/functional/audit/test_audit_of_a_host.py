@@ -166,7 +166,7 @@ def test_a_host_that_is_not_known_is_not_compared(tmp_path: Path, fault: str) ->
                     world.operations.audit(heal=heal)
             world.retry()
             assert kinds(world) == []
-        assert len(world.operations.instances()) == 1
+        assert len(world.agent.host_status.overview().instances) == 1
 
 
 def _die(call: str) -> None:
@@ -186,5 +186,5 @@ def test_a_guest_that_a_new_state_directory_found_shut_off_is_a_finding(tmp_path
         assert (finding.kind, finding.subject) == ("unclaimed instance", OFF)
         assert world.operations.audit(heal=True).healed
         world.agent.reconcile("healed")
-        assert kinds(world) == [] and list(world.operations.status().reasons) == []
-        assert {claim.consumer for _, claim in world.operations.instances() if claim} == {OFF}
+        assert kinds(world) == [] and list(world.agent.host_status.status().reasons) == []
+        assert {claim.consumer for _, claim in world.agent.host_status.overview().instances if claim} == {OFF}

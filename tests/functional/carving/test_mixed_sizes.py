@@ -196,7 +196,7 @@ def test_devices_are_functions_and_one_that_is_cordoned_gives_nothing(host: Host
     free = [vf for vf in VFS if vf != unit.partition("/")[0]]
     cordoned = Cordon(free[0], "", 0, 1.0)
     host.world.operations.cordon(cordoned)
-    here = [each for each in host.world.operations.devices() if each.provider.endswith(A100)]
+    here = [each for each in host.world.operations.tracker.cordons.devices() if each.provider.endswith(A100)]
     assert [(each.unit, each.holder, each.cordon) for each in here] == [
         (unit, claim.consumer, None),
         (free[0], None, cordoned),

@@ -284,7 +284,7 @@ def test_a_cap_of_nothing_below_what_is_in_use_is_told(placement: Placement, tmp
             world.agent.reconcile("the reload")
             refused = plimsoll(tmp_path / "s", "claim", "--resources", "DISK_GB=1")
             assert f"none of it is offered, with {cap}" in one_line(refused)
-            (reason,) = world.operations.status().reasons
+            (reason,) = world.agent.host_status.status().reasons
             assert "over capacity" in reason and cap in reason
             audited = plimsoll(tmp_path / "s", "audit")
             assert audited.returncode == ExitCode.DRIFT_FOUND

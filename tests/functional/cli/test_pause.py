@@ -161,7 +161,7 @@ def test_a_drain_follows_the_instances_to_the_end(fresh: tuple[Sight, Path]) -> 
     )
     try:
         assert followed.stdout is not None
-        eventually("the drain", lambda: shown.world.operations.status().pause)
+        eventually("the drain", lambda: shown.world.agent.host_status.status().pause)
         time.sleep(0.5)  # it has listed both
         output_of(path, "release", "web1")
         assert followed.stdout.readline().endswith("(web1); 1 to go\n")

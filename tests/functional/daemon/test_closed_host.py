@@ -103,14 +103,14 @@ def test_schedulers_pass_over_a_host_whose_driver_is_away_until_it_is_back(make:
     assert DISABLED in host.traits and before < host.traits
     assert host.raw.provider_inventories(host.root.uuid)[1] == inventories
     assert host.raw.allocations_of(held.consumer).allocations == held.allocations
-    status = host.world.operations.status()
+    status = host.world.agent.host_status.status()
     assert status.schedulers is False and status.closed
     asked = host.requests()
     host.wait(600)
     assert host.requests() == asked, "it is said once"
     host.open()
     assert host.traits == before
-    assert host.world.operations.status().schedulers is True
+    assert host.world.agent.host_status.status().schedulers is True
     events = [event.event for event in host.world.journal.history()]
     assert events.count("schedulers_stopped") == events.count("schedulers_back") == 1
     host.agent.reconcile("its interval")

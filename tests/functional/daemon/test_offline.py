@@ -98,7 +98,7 @@ def test_a_host_with_nothing_to_move_gets_no_receipt_and_keeps_its_claims(tmp_pa
     again = opened(settings)
     try:
         again.agent.reconcile("the start")
-        assert [known for _, known in again.operations.instances()] == [claim]
+        assert [known for _, known in again.operations.host_status.overview().instances] == [claim]
     finally:
         again.close()
 

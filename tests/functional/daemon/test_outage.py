@@ -84,7 +84,7 @@ class Host:
         return found
 
     def claims(self) -> dict[str, dict[str, Mapping[str, int]]]:
-        claims = [claim for _, claim in self.operations.instances() if claim]
+        claims = list(self.operations.tracker.claims().values())
         assert {claim.state for claim in claims} <= {ClaimState.CLAIMED}
         return {claim.consumer: dict(claim.allocations) for claim in claims}
 
@@ -300,7 +300,7 @@ def test_away_at_the_start_the_agent_is_up_and_says_why(
         host.agent.reconcile("the start")
         for _ in range(5):
             host.world.retry()
-        status = host.operations.status()
+        status = host.operations.host_status.status()
         assert status.state == "degraded" and status.error("placement")
         assert "answer" in status.reasons[0] and "answer" in (status.closed or "")
         with pytest.raises(ClaimsClosed, match="answer"):
@@ -314,7 +314,7 @@ def test_away_at_the_start_the_agent_is_up_and_says_why(
 def undecided(host: Host) -> list[str]:
     """The claims of which it is not known, after one more delivery, whether Placement has them."""
     host.agent.deliver()
-    claims = [claim for _, claim in host.operations.instances() if claim]
+    claims = list(host.operations.tracker.claims().values())
     return [claim.consumer for claim in claims if claim.state is not ClaimState.CLAIMED]
 
 
@@ -326,7 +326,7 @@ def test_a_placement_that_hangs_is_given_up_in_time(openstack: OpenStack) -> Non
         with a_host(openstack) as host:
             with openstack.hanging(), pytest.raises(PlacementUnavailable, match="no answer in time"):
                 host.operations.claim(ASKED)
-            assert host.operations.status().state == "degraded"
+            assert host.operations.host_status.status().state == "degraded"
             host.recover()
             # Placement may have been stopped in the midst of the write, which goes on beside this.
             eventually("the claim is done or undone", lambda: not undecided(host))

@@ -95,7 +95,10 @@ def test_an_agent_whose_placement_goes_in_the_middle_of_a_resize_catches_up_in_o
     agent.wire.cut = not isinstance(placement, OpenStack)
     with pytest.raises(PlacementUnavailable):
         agent.operations.begin_move(MoveKind.RESIZE, MIGRATION, grown)
-    assert agent.operations.status().state == "degraded" and agent.operations.status().error("placement")
+    assert (
+        agent.operations.host_status.status().state == "degraded"
+        and agent.operations.host_status.status().error("placement")
+    )
     with pytest.raises(ClaimsClosed):
         agent.operations.begin_move(MoveKind.RESIZE, MIGRATION, grown)
     agent.wire.cut = False
@@ -107,7 +110,7 @@ def test_an_agent_whose_placement_goes_in_the_middle_of_a_resize_catches_up_in_o
     agent.wire.cut = not isinstance(placement, OpenStack)
     ending = getattr(agent.operations, f"{end}_move")(MIGRATION, None)
     assert ending.state not in (MoveState.CONFIRMED, MoveState.REVERTED), "it is journaled, and owed"
-    assert agent.operations.status().error("placement")
+    assert agent.operations.host_status.status().error("placement")
     with pytest.raises(ClaimsClosed):
         agent.operations.claim(request(VCPU=1))
     asked_so_far = agent.wire.requests
@@ -119,9 +122,9 @@ def test_an_agent_whose_placement_goes_in_the_middle_of_a_resize_catches_up_in_o
     outage.end()
     agent.retry()
     assert agent.agent.condition.state is HostState.READY
-    (move,) = agent.operations.moves()
+    (move,) = agent.operations.host_status.overview().moves
     assert move.state is (MoveState.CONFIRMED if end == "confirm" else MoveState.REVERTED)
-    (claim,) = [claim for _, claim in agent.operations.instances() if claim]
+    (claim,) = list(agent.operations.tracker.claims().values())
     assert claim.state is ClaimState.CLAIMED
     assert claim.request == (grown if end == "confirm" else asked)
     assert agent.operations.release(asked.consumer)

@@ -62,16 +62,16 @@ def world(settings: Settings) -> Iterator[World]:
 
 
 def test_claims_are_closed_until_the_host_was_seen_whole(world: World) -> None:
-    assert world.operations.status().state == "starting"
+    assert world.agent.host_status.status().state == "starting"
     with pytest.raises(ClaimsClosed, match="has not seen the whole host"):
         world.operations.claim(request(VCPU=1))
     world.driver.fail(1)
     world.agent.reconcile("the start")
-    assert world.operations.status().state == "degraded"
+    assert world.agent.host_status.status().state == "degraded"
     with pytest.raises(ClaimsClosed, match="fake hypervisor does not answer"):
         world.operations.claim(request(VCPU=1))
     world.retry()
-    assert world.operations.status().state == "ready"
+    assert world.agent.host_status.status().state == "ready"
     assert world.operations.claim(request(VCPU=1)).state == "claimed"
 
 
@@ -90,7 +90,7 @@ def test_the_first_audit_is_requested_as_soon_as_the_agent_is_ready(world: World
 def test_status_says_how_everything_is(world: World, settings: Settings) -> None:
     world.agent.reconcile("the start")
     world.operations.claim(request(VCPU=1))
-    status = world.operations.status()
+    status = world.agent.host_status.status()
     assert status.reasons == () and status.host == "node1"
     assert (status.driver, status.placement, status.fault) == ("fake", settings.placement.kind, None)
     assert (status.closed, status.claims, status.schedulers) == (None, 1, True)
@@ -114,7 +114,7 @@ def test_placement_away_is_one_line_bounded_retries_and_caught_up_within_one_pas
     assert len(degraded) == 1 and degraded[0].levelno == logging.WARNING
     assert len(caplog.records) == 1
     assert world.retries == sorted(world.retries) and world.retries[-1] == MAX_S
-    assert world.operations.status().error("placement")
+    assert world.agent.host_status.status().error("placement")
     world.wire.cut = False
     world.retry()
     assert world.agent.condition.state is HostState.READY
@@ -181,7 +181,7 @@ def test_retry_after_is_honoured(world: World) -> None:
     assert world.agent.condition.state is HostState.DEGRADED
     world.retry()
     assert world.agent.condition.state is HostState.READY
-    assert world.operations.instances() == ()
+    assert world.agent.host_status.overview().instances == ()
 
 
 @pytest.mark.parametrize("step", ["release", "confirm_move", "revert_move"])
@@ -210,8 +210,8 @@ def test_retry_after_is_honoured_by_what_is_journaled(
     world.time[0] += 120 + MAX_S
     world.agent.reconcile("the retry")
     assert world.agent.condition.state is HostState.READY
-    assert all(claim.state == "claimed" for _, claim in world.operations.instances() if claim)
-    assert all(move.ended for move in world.operations.moves())
+    assert all(claim.state == "claimed" for _, claim in world.agent.host_status.overview().instances if claim)
+    assert all(move.ended for move in world.agent.host_status.overview().moves)
 
 
 def test_what_was_in_flight_when_placement_went_away_is_one_failure(world: World) -> None:
@@ -233,7 +233,9 @@ def test_what_was_in_flight_when_placement_went_away_is_one_failure(world: World
     world.wire.before = nothing
     assert max(world.retries) <= 2 * BASE_S
     world.retry()
-    assert world.agent.condition.state is HostState.READY and world.operations.instances() == ()
+    assert (
+        world.agent.condition.state is HostState.READY and world.agent.host_status.overview().instances == ()
+    )
 
 
 def test_one_release_that_is_never_answered_closes_nobodys_host(world: World) -> None:
@@ -270,8 +272,8 @@ def test_retry_after_is_honoured_by_a_move_that_begins(world: World) -> None:
     world.wire.answer = None
     world.retry()
     assert world.agent.condition.state is HostState.READY
-    assert all(move.ended for move in world.operations.moves())
-    assert [claim.request for _, claim in world.operations.instances() if claim] == [asked]
+    assert all(move.ended for move in world.agent.host_status.overview().moves)
+    assert [claim.request for claim in world.operations.tracker.claims().values()] == [asked]
 
 
 class NoReshape:
@@ -304,7 +306,7 @@ class NoReshape:
 
 def followed(world: World, claimed: Iterable[Claim]) -> None:
     """Each claim is on two providers, where placement has it."""
-    now = {claim.consumer: claim.allocations for _, claim in world.operations.instances() if claim}
+    now = {claim.consumer: claim.allocations for claim in world.operations.tracker.claims().values()}
     client = PlacementClient(world.wire.inner)
     for each in claimed:
         assert len(now[each.consumer]) == 2
@@ -392,7 +394,7 @@ def test_hours_without_placement_end_within_one_pass(world: World) -> None:
     world.wire.cut = False
     world.retry()
     assert world.agent.condition.state is HostState.READY
-    assert [claim.consumer for _, claim in world.operations.instances() if claim] == [kept]
+    assert [claim.consumer for claim in world.operations.tracker.claims().values()] == [kept]
     tree, usages = world.operations.tree()
     assert tree.roots[0].inventories["DISK_GB"].total == 4000
     assert sum(each.get("VCPU", 0) for each in usages.values()) == 1
@@ -410,7 +412,7 @@ def test_a_placement_that_is_lost_meanwhile_is_not_offered_what_is_held(world: W
         client.delete_provider(each.uuid)
     for _ in range(2):
         world.agent.verify()
-        assert "no longer knows its providers" in world.operations.status().reasons[0]
+        assert "no longer knows its providers" in world.agent.host_status.status().reasons[0]
         assert client.find_provider(name="node1") is None
         world.time[0] += world.retries[-1]
     with pytest.raises(ClaimsClosed, match="no longer knows"):
@@ -428,7 +430,7 @@ def test_a_restart_finds_the_claims(world: World, settings: Settings) -> None:
     again = opened(settings)
     try:
         again.agent.reconcile("the start")
-        assert [found for _, found in again.operations.instances()] == [claim]
+        assert [found for _, found in again.operations.host_status.overview().instances] == [claim]
         with pytest.raises(DoesNotFit):
             again.operations.claim(request(PGPU=1))
         assert again.operations.release(claim.consumer)
@@ -445,7 +447,7 @@ def test_guests_and_claims_stand_side_by_side(world: World) -> None:
     claim = world.operations.claim(ClaimRequest(both, (RequestGroup(resources={"VCPU": 1}),)))
     pairs = {
         guest.uuid if guest else found.consumer if found else "": (guest, found)
-        for guest, found in world.operations.instances()
+        for guest, found in world.agent.host_status.overview().instances
     }
     assert pairs[both][1] == claim and pairs[both][0] is not None
     assert pairs[lone][1] is None and pairs[lone][0] is not None
@@ -477,10 +479,11 @@ def test_a_mistake_of_ours_degrades_and_is_survived(world: World) -> None:
     world.agent.reconcile("the start")
     world.agent.report_job_failure("look", RuntimeError("a mistake"))
     assert (
-        world.operations.status().state == "degraded" and "a mistake" in world.operations.status().reasons[0]
+        world.agent.host_status.status().state == "degraded"
+        and "a mistake" in world.agent.host_status.status().reasons[0]
     )
     world.retry()
-    assert world.operations.status().state == "ready"
+    assert world.agent.host_status.status().state == "ready"
 
 
 def test_stopping_closes_claims_for_good(world: World) -> None:
@@ -656,7 +659,7 @@ def test_a_body_that_makes_placement_stumble_does_not_close_the_host(ready: Worl
     ready.wire.answer = None
     assert ready.operations.claim(request(VCPU=1)).state is ClaimState.CLAIMED
     ready.agent.deliver()
-    claims = [claim for _, claim in ready.operations.instances() if claim]
+    claims = list(ready.operations.tracker.claims().values())
     assert [claim.state for claim in claims] == [ClaimState.CLAIMED]
 
 

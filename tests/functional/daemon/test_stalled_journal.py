@@ -56,13 +56,13 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 def reserved(world: World) -> int:
     """All that is reserved of the class of the first device, as Placement has it."""
-    name = world.operations.devices()[0].resource_class
+    name = world.operations.tracker.cordons.devices()[0].resource_class
     tree, _ = world.operations.tree()
     return sum(each.inventories[name].reserved for each in tree if name in each.inventories)
 
 
 def test_a_cordon_that_was_not_confirmed_is_in_force_once_the_disk_answers(world: World) -> None:
-    cordon = Cordon(world.operations.devices()[0].unit, "", 0, 1.0)
+    cordon = Cordon(world.operations.tracker.cordons.devices()[0].unit, "", 0, 1.0)
     before = reserved(world)
     disk, world.journal.wait_s = StallingDisk(world.journal._file), 0.1
     with disk.stalled(), pytest.raises(StateUnknown):
@@ -70,7 +70,7 @@ def test_a_cordon_that_was_not_confirmed_is_in_force_once_the_disk_answers(world
     world.journal.wait_s = 30.0
     assert world.journal.cordons() == {cordon.address: cordon}
     world.agent.reconcile("the start")
-    assert world.operations.devices()[0].cordon == cordon
+    assert world.operations.tracker.cordons.devices()[0].cordon == cordon
     assert reserved(world) == before + 1, "Placement has it too"
 
 
@@ -88,7 +88,7 @@ def test_a_pause_that_was_not_confirmed_is_in_force_once_the_disk_answers(world:
 
 
 def test_a_cordon_and_a_pause_on_a_disk_that_hangs_are_a_fault_at_once(world: World) -> None:
-    cordon = Cordon(world.operations.devices()[0].unit, "", 0, 1.0)
+    cordon = Cordon(world.operations.tracker.cordons.devices()[0].unit, "", 0, 1.0)
     for write in (
         lambda: world.operations.cordon(cordon),
         lambda: world.operations.pause(PauseRequest(0, 1.0, "a test")),
@@ -134,14 +134,14 @@ def test_a_file_system_that_turned_read_only_closes_the_host_until_it_is_mended(
     assert is_ready(world)
     kernel.error = errno.EROFS
     world.agent.reconcile("its interval")
-    status = world.operations.status()
+    status = world.agent.host_status.status()
     assert status.state == "degraded" and not is_ready(world)
     assert "read-only" in status.reasons[0] and "mount" in status.reasons[0]
     with pytest.raises(ClaimsClosed, match="read-only"):
         world.operations.claim(request(VCPU=1))
     kernel.error = None
     world.agent.reconcile("its interval")
-    assert world.operations.status().state == "ready" and is_ready(world)
+    assert world.agent.host_status.status().state == "ready" and is_ready(world)
     world.operations.claim(request(VCPU=1))
 
 
@@ -150,12 +150,12 @@ def test_a_state_directory_that_is_gone_closes_the_host(world: World, tmp_path: 
     tmp_path.rename(away)
     try:
         world.agent.reconcile("its interval")
-        assert world.operations.status().state == "degraded" and not is_ready(world)
+        assert world.agent.host_status.status().state == "degraded" and not is_ready(world)
     finally:
         shutil.rmtree(tmp_path, ignore_errors=True)
         away.rename(tmp_path)
     world.agent.reconcile("its interval")
-    assert world.operations.status().state == "ready"
+    assert world.agent.host_status.status().state == "ready"
 
 
 def test_a_mode_that_forbids_new_files_is_a_reason_while_the_open_ones_work(
@@ -163,7 +163,7 @@ def test_a_mode_that_forbids_new_files_is_a_reason_while_the_open_ones_work(
 ) -> None:
     kernel.error = errno.EACCES
     world.agent.reconcile("its interval")
-    status = world.operations.status()
+    status = world.agent.host_status.status()
     assert status.state == "ready" and not is_ready(world)
     assert any("may not write to" in reason and "chmod" in reason for reason in status.reasons)
     world.operations.claim(request(VCPU=1))

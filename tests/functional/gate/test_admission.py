@@ -360,7 +360,7 @@ def web(state: GuestState = GuestState.RUNNING, **used: int) -> Guest:
 
 
 def claims(world: World) -> set[str]:
-    return {claim.consumer for _, claim in world.operations.instances() if claim}
+    return {claim.consumer for claim in world.operations.tracker.claims().values()}
 
 
 def test_it_is_claimed_at_the_next_pass_and_the_commands_show_it(open_world: Open, tmp_path: Path) -> None:
@@ -438,7 +438,7 @@ def test_tree_top_and_page_draw_unclaimed_use_on_its_own(open_world: Open, tmp_p
             shown = plimsoll(tmp_path / "s", *command).stdout
             (memory,) = [line for line in shown.splitlines() if "MEMORY_MB  " in line and "/" in line]
             assert "▒▒▒▒▒▒▒▒▒▒░░░░░░░░░░  " in memory and "(131072 unclaimed, total" in memory
-        with listening(world.operations.host_status) as url:
+        with listening(world.agent.host_status) as url:
             page = fetch(url + "/")[2].decode()
         assert '<rect class="unclaimed" x="0.0" width="50.1"' in page and "131072 unclaimed" in page
         assert '"MEMORY_MB": 131072' in plimsoll(tmp_path / "s", "tree", "-o", "json").stdout
@@ -453,7 +453,7 @@ def test_a_guest_that_was_off_before_the_state_directory_was_there_is_claimed_wh
     world.agent.reconcile("the start")
     world.driver.add_guest(Guest(UUID.replace("5b2c", "6b2c"), "web2", GuestState.SHUTOFF, {"VCPU": 1}))
     world.agent.reconcile("another guest is defined")
-    reasons = world.operations.status().reasons
+    reasons = world.agent.host_status.status().reasons
     assert any(each.startswith(NEW_DIRECTORY) and "1 of the guests was here" in each for each in reasons)
     assert not claims(world)
     world.retries.clear()
@@ -465,7 +465,7 @@ def test_a_guest_that_was_off_before_the_state_directory_was_there_is_claimed_wh
     assert claims(world) == {UUID}
     assert world.retries, "a pass is requested at once, which has status say so"
     world.agent.reconcile("its claim")
-    assert not any(each.startswith(NEW_DIRECTORY) for each in world.operations.status().reasons)
+    assert not any(each.startswith(NEW_DIRECTORY) for each in world.agent.host_status.status().reasons)
 
 
 def test_a_running_guest_is_claimed_beside_a_definition_that_names_its_device(open_world: Open) -> None:

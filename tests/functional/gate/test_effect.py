@@ -93,7 +93,7 @@ def test_it_is_in_effect_once_libvirtd_has_started_with_the_hook(node: Node) -> 
         assert (done.returncode, done.stderr) == (ExitCode.DONE, "")
         assert done.stdout.startswith("gate        in effect\n")
         assert "\ngate       in effect\n" in plimsoll(node.socket, "status").stdout
-    assert b"plimsoll_gate_in_effect 1.0" in node.world.operations.host_status.metrics()
+    assert b"plimsoll_gate_in_effect 1.0" in node.world.agent.host_status.metrics()
 
 
 def test_right_after_gate_enable_it_is_not_in_effect(node: Node) -> None:
@@ -107,8 +107,8 @@ def test_right_after_gate_enable_it_is_not_in_effect(node: Node) -> None:
         status = plimsoll(node.socket, "status").stdout
         assert "\ngate       NOT IN EFFECT\n" in status
         assert "systemctl restart libvirtd" in status
-    assert b"plimsoll_gate_in_effect 0.0" in node.world.operations.host_status.metrics()
-    with listening(node.world.operations.host_status) as url:
+    assert b"plimsoll_gate_in_effect 0.0" in node.world.agent.host_status.metrics()
+    with listening(node.world.agent.host_status) as url:
         page = fetch(url + "/")[2]
     assert b"NOT IN EFFECT" in page and b"systemctl restart libvirtd" in page
 
@@ -168,13 +168,13 @@ def test_status_that_waits_shorter_than_the_hook_does_not_judge_the_gate_by_that
 ) -> None:
     node.install_hook()
     node.start_libvirtd(AFTER)
-    answer = node.world.operations.status()
+    answer = node.world.agent.host_status.status()
 
     def slow() -> object:
         time.sleep(0.6)
         return answer
 
-    monkeypatch.setattr(node.world.operations, "status", slow)
+    monkeypatch.setattr(node.world.agent.host_status, "status", slow)
     with serving(node.world.operations, node.socket):
         impatient = node.plimsoll("status", "--timeout", "0.2")
     assert impatient.returncode == ExitCode.UNREACHABLE
@@ -207,7 +207,7 @@ def test_while_claims_are_closed_it_is_not_in_effect(node: Node) -> None:
         done = node.gate_status()
     assert done.returncode == ExitCode.DRIFT_FOUND
     assert "does not answer" in done.stdout
-    assert node.world.operations.status().gate.in_effect is False
+    assert node.world.agent.host_status.status().gate.in_effect is False
 
 
 def test_a_paused_host_refuses_guests_and_the_gate_is_in_effect(node: Node) -> None:
@@ -245,14 +245,14 @@ def test_a_gate_that_is_disabled_is_no_fault(node: Node) -> None:
         done = node.gate_status()
         assert (done.returncode, done.stdout.splitlines()[0][:20]) == (ExitCode.DONE, "gate        disabled")
         assert "\ngate       disabled\n" in plimsoll(node.socket, "status").stdout
-    assert b"\nplimsoll_gate_in_effect " not in node.world.operations.host_status.metrics()
+    assert b"\nplimsoll_gate_in_effect " not in node.world.agent.host_status.metrics()
 
 
 def test_settings_of_the_hook_that_name_another_socket_are_told(node: Node) -> None:
     node.install_hook()
     node.start_libvirtd(AFTER)
     node.paths.config.write_text("socket = /run/elsewhere\n")
-    (reason,) = node.world.operations.status().reasons
+    (reason,) = node.world.agent.host_status.status().reasons
     assert "/run/elsewhere" in reason
 
 

@@ -167,7 +167,7 @@ def test_a_live_migration_is_a_move_and_ends_by_itself(host: GatedHost, other: G
     vm = guest(str(uuid4()))
     host.starts(vm, domain(vm.uuid))
     other.allowed("migrate", "begin", domain(vm.uuid))
-    (move,) = other.world.operations.moves()
+    (move,) = other.world.agent.host_status.overview().moves
     assert move.state is MoveState.BEGUN
     assert other.held(vm.uuid) == {"node2": {"VCPU": 2, "MEMORY_MB": 1024}}
     assert host.held(move.migration) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
@@ -177,12 +177,12 @@ def test_a_live_migration_is_a_move_and_ends_by_itself(host: GatedHost, other: G
     coming = Guest(vm.uuid, "vm", GuestState.MIGRATING, vm.resources)
     other.driver.add_guest(coming)
     other.world.agent.reconcile("it comes in")
-    assert [each.state for each in other.world.operations.moves()] == [MoveState.BEGUN]
+    assert [each.state for each in other.world.agent.host_status.overview().moves] == [MoveState.BEGUN]
     other.driver.add_guest(vm)
     host.ends(vm, domain(vm.uuid))
     assert host.held(move.migration) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}, "the destination decides"
     other.world.agent.reconcile("it runs")
-    assert [each.state for each in other.world.operations.moves()] == [MoveState.CONFIRMED]
+    assert [each.state for each in other.world.agent.host_status.overview().moves] == [MoveState.CONFIRMED]
     host.world.agent.verify()
     host.world.agent.reconcile("the source, later")
     assert host.held(move.migration) == {} and host.world.agent._tracker.claims() == {}
@@ -204,7 +204,7 @@ def test_a_migration_that_fails_is_reverted_and_may_be_tried_again(host: GatedHo
         assert other.held(vm.uuid) == {} and other.world.agent._tracker.claims() == {}
         assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
         assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
-    states = {each.state for each in other.world.operations.moves()}
+    states = {each.state for each in other.world.agent.host_status.overview().moves}
     assert states == {MoveState.REVERTED}
 
 
@@ -269,22 +269,22 @@ def test_a_guest_that_stayed_behind_is_shown_as_moved_away(
     assert host.world.agent._tracker.claims() == ({} if defined else before)
     shown = ask(host.socket, "GET", "/v1/instances").body["instances"]
     assert [(each["uuid"], each["moved_away"]) for each in shown] == [(vm.uuid, True)]
-    (sentence,) = host.world.operations.status().reasons
+    (sentence,) = host.world.agent.host_status.status().reasons
     assert vm.uuid in sentence and "remove it here" in sentence
-    assert b"plimsoll_moved_away_guests 1.0" in host.world.operations.host_status.metrics()
+    assert b"plimsoll_moved_away_guests 1.0" in host.world.agent.host_status.metrics()
     told = plimsoll(host.socket, "instances").stdout
     assert "MOVED AWAY" in told and sentence in told.splitlines()
     for command in (("explain", vm.uuid), ("status",)):
         assert sentence in plimsoll(host.socket, *command).stdout
-    with listening(host.world.operations.host_status) as url:
+    with listening(host.world.agent.host_status) as url:
         assert ">MOVED AWAY</span>" in fetch(url + "/")[2].decode()
     assert plimsoll(host.socket, "audit").stdout.startswith("moved away: ")
     host.driver.remove_guest(vm.uuid)
     for _ in range(2):
         host.world.agent.verify()
     assert "nothing differs" in plimsoll(host.socket, "audit").stdout
-    assert host.world.operations.status().reasons == () and host.world.agent._tracker.claims() == {}
-    assert b"plimsoll_moved_away_guests 0.0" in host.world.operations.host_status.metrics()
+    assert host.world.agent.host_status.status().reasons == () and host.world.agent._tracker.claims() == {}
+    assert b"plimsoll_moved_away_guests 0.0" in host.world.agent.host_status.metrics()
 
 
 def test_a_guest_that_nothing_here_knows_and_that_is_held_elsewhere_has_moved_away(
@@ -297,7 +297,7 @@ def test_a_guest_that_nothing_here_knows_and_that_is_held_elsewhere_has_moved_aw
     host.world.agent.reconcile("an event")
     host.world.agent.verify()
     host.world.agent.reconcile("later")
-    (sentence,) = host.world.operations.status().reasons
+    (sentence,) = host.world.agent.host_status.status().reasons
     assert "MOVED AWAY" in sentence and "claim-running" not in sentence
     assert "MOVED AWAY" in plimsoll(host.socket, "instances").stdout
 
@@ -321,7 +321,7 @@ def test_a_guest_that_nobody_claimed_for_comes_in_as_one_that_starts(other: Gate
     uuid = str(uuid4())
     other.allowed("migrate", "begin", domain(uuid))
     assert other.held(uuid) == {"node2": {"VCPU": 2, "MEMORY_MB": 1024}}
-    assert other.world.operations.moves() == ()
+    assert other.world.agent.host_status.overview().moves == ()
 
 
 def test_a_move_that_a_control_plane_began_is_its_own(host: GatedHost, other: GatedHost) -> None:
@@ -333,7 +333,7 @@ def test_a_move_that_a_control_plane_began_is_its_own(host: GatedHost, other: Ga
     other.allowed("prepare", "begin", domain(vm.uuid))
     other.driver.add_guest(vm)
     other.world.agent.reconcile("it runs")
-    (move,) = other.world.operations.moves()
+    (move,) = other.world.agent.host_status.overview().moves
     assert (move.migration, move.state) == (migration, MoveState.BEGUN)
 
 

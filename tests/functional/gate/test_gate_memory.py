@@ -288,11 +288,11 @@ def test_a_guest_that_comes_in_needs_room_for_the_disks_that_it_has(host: GatedH
         other.allowed("migrate", "begin", xml)
         other.allowed("prepare", "begin", xml)
         assert other.held(vm.uuid) == {"node2": {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 30}}
-        (move,) = other.world.operations.moves()
+        (move,) = other.world.agent.host_status.overview().moves
         assert move.state is MoveState.BEGUN
         changed = domain(vm.uuid, devices=DISK, vcpus=3)
         assert "end the move first" in other.refused("prepare", "begin", changed)
-        (move,) = other.world.operations.moves()
+        (move,) = other.world.agent.host_status.overview().moves
         assert move.state is MoveState.BEGUN
         assert other.held(vm.uuid) == {"node2": {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 30}}
 

@@ -93,7 +93,7 @@ def alone(site: Site) -> dict[str, object]:
 
 
 def claims(world: World) -> dict[str, object]:
-    return {claim.consumer: claim for _, claim in world.operations.instances() if claim}
+    return {claim.consumer: claim for claim in world.operations.tracker.claims().values()}
 
 
 def test_a_host_joins_and_leaves_again(site: Site) -> None:
@@ -147,7 +147,7 @@ def test_a_placement_that_was_lost_closes_claims_until_they_are_released(site: S
     for file in site.state.glob("placement.db*"):
         file.unlink()
     with closing(site.agent(site.alone, {})) as world:
-        assert "no longer knows its providers" in world.operations.status().reasons[0]
+        assert "no longer knows its providers" in world.agent.host_status.status().reasons[0]
         with pytest.raises(ClaimsClosed):
             world.operations.claim(request(VCPU=1))
         assert world.operations.release(consumer)

@@ -71,12 +71,12 @@ def test_a_provider_over_capacity_is_in_the_status_until_it_is_not(world: World)
     world.driver.change(disk_gb=half)
     world.agent.reconcile("an event")
     world.agent.verify()
-    (reason,) = world.operations.status().reasons
+    (reason,) = world.agent.host_status.status().reasons
     assert "node1 is over capacity" in reason and consumer in reason
     assert world.operations.claim(request(VCPU=1)).state is ClaimState.CLAIMED, "all else goes on"
     client.delete_allocations(consumer)
     world.agent.verify()
-    assert world.operations.status().reasons == ()
+    assert world.agent.host_status.status().reasons == ()
 
 
 def test_a_foreign_provider_with_our_name_is_named_and_can_be_adopted(
@@ -91,7 +91,7 @@ def test_a_foreign_provider_with_our_name_is_named_and_can_be_adopted(
         client.write_allocations(ConsumerAllocations(consumer, {foreign: {"VCPU": 1}}))
         before = client.generations(foreign)
         world.agent.reconcile("the start")
-        (reason,) = world.operations.status().reasons
+        (reason,) = world.agent.host_status.status().reasons
         assert world.agent.condition.state is HostState.DEGRADED and f"plimsoll adopt {foreign}" in reason
         with pytest.raises(ClaimsClosed, match=foreign):
             world.operations.claim(request(VCPU=1))

@@ -73,7 +73,11 @@ def test_claims_a_reshape_there_and_back_a_resize_and_an_audit(agent: Agent) -> 
 
 
 def claim_of(agent: Agent, consumer: str) -> Claim:
-    (claim,) = [claim for _, claim in agent.operations.instances() if claim and claim.consumer == consumer]
+    (claim,) = [
+        claim
+        for _, claim in agent.operations.host_status.overview().instances
+        if claim and claim.consumer == consumer
+    ]
     assert claim.state is ClaimState.CLAIMED
     return claim
 
@@ -138,7 +142,7 @@ def test_a_provider_that_needs_another_parent_is_told_below_1_37_and_the_way_bac
         claim = world.operations.claim(asked)
         world.driver.change(report_numa=True)
         world.agent.reconcile("the card goes under its cell")
-        (reason,) = world.operations.status().reasons
+        (reason,) = world.agent.host_status.status().reasons
         assert "under node1_numa0" in reason and "needs microversion 1.37" in reason
         world.driver.change(report_numa=False)
         world.retry()
@@ -153,7 +157,7 @@ def test_one_that_is_too_old_is_told_what_is_missing_and_nothing_is_written(
     openstack.empty()
     with openstack.aged(TOO_OLD), closing(opened(told(tmp_path, openstack))) as world:
         world.agent.reconcile("the start")
-        status = world.operations.status()
+        status = world.agent.host_status.status()
         assert status.state == "degraded"
         (reason,) = status.reasons
         assert f"speaks microversions 1.0 to {TOO_OLD}, and the agent needs 1.30" in reason

@@ -253,12 +253,12 @@ def test_an_agent_on_it_is_up_and_writes_nothing_and_goes_on_once_it_works(
             world.operations.claim(request(VCPU=1))
         world.agent.verify()
         assert world.agent.condition.state is HostState.DEGRADED
-        assert world.operations.status().reasons
+        assert world.agent.host_status.status().reasons
         world.wire.answer = None
         world.retry()
         assert world.agent.condition.state is HostState.READY
         world.agent.deliver()
-        claims = [claim for _, claim in world.operations.instances() if claim]
+        claims = list(world.operations.tracker.claims().values())
         assert all(claim.state is ClaimState.CLAIMED for claim in claims)
         usages = world.operations.tree()[1]
         assert all(not any(each.values()) for each in usages.values())

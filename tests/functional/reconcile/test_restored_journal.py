@@ -551,7 +551,7 @@ def test_an_empty_database_is_no_good_audit_and_adopt_and_heal_write_it_again(si
     lost = {("amounts differ", KEPT.consumer), ("amounts differ", NEW.consumer)}
     assert site.findings() == lost
     assert site.findings(heal=True) == lost
-    assert site.world.operations.status().findings == 0, "without those that were repaired"
+    assert site.world.agent.host_status.status().findings == 0, "without those that were repaired"
     for asked in (KEPT, NEW):
         (held,) = site.client.allocations_of(asked.consumer).allocations.values()
         assert held == asked.resources
@@ -579,5 +579,5 @@ def test_status_says_at_once_that_a_restored_journal_gives_a_unit_that_another_g
         Guest(new.consumer, "later", GuestState.RUNNING, {"VCPU": 1, "SRIOV_NET_VF": 1}, (uses,))
     )
     site.runs(KEPT.consumer, NEW.consumer)
-    told = [each for each in site.world.operations.status().reasons if "records are older" in each]
+    told = [each for each in site.world.agent.host_status.status().reasons if "records are older" in each]
     assert told and old.consumer in told[0] and new.consumer in told[0]

@@ -414,7 +414,7 @@ def test_no_label_holds_what_a_guest_or_a_caller_makes_up(full: Sight, url: str)
     for name in (*GUESTS, FORGOTTEN, MIGRATION):
         assert name not in values
         assert uuid_of(name) not in text
-    allowed = {full.world.operations.status().uuid}  # of the host itself
+    allowed = {full.world.agent.host_status.status().uuid}  # of the host itself
     uuids = re.findall(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", text)
     assert set(uuids) <= allowed
 

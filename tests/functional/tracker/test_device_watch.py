@@ -93,7 +93,7 @@ class Host:
         """{unit: why} as `plimsoll devices list` has it."""
         return {
             device.unit: device.health.reason
-            for device in self.world.operations.devices()
+            for device in self.world.operations.tracker.cordons.devices()
             if device.health is not None
         }
 
@@ -155,7 +155,7 @@ def test_it_is_never_taken_from_who_has_it_and_the_audit_names_them(host: Host) 
     host.dead(held)
     host.look(2)
     assert host.offered(PGPU) == 1, "the other one"
-    assert host.world.operations.instances()[0][1] == claim
+    assert host.world.agent.host_status.overview().instances[0][1] == claim
     report = host.world.operations.audit(heal=False)
     (finding,) = report.findings
     assert (finding.kind, finding.subject, finding.repair) == ("unhealthy device", held, ())

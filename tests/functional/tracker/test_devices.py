@@ -61,7 +61,7 @@ def started(directory: Path, *aliases: str, **host: Any) -> World:
     usual = {"gpus": (CARD, *GPUS), "nics": (replace(NIC, traits=pf_traits),), "guests": ()}
     found.driver.change(**{"cells": CELLS, "disk_gb": 100, **usual, **host})
     found.agent.reconcile("start")
-    assert found.operations.status().closed is None, found.operations.status()
+    assert found.operations.host_status.status().closed is None, found.operations.host_status.status()
     return found
 
 
@@ -300,7 +300,7 @@ def test_a_card_is_reconfigured_when_it_is_free(world: World) -> None:
     claim = world.operations.claim(by_class(**{WHOLE: 1}))
     world.driver.change(nics=(parts,))
     world.agent.reconcile("it is to be given by its functions")
-    assert any(claim.consumer in reason for reason in world.operations.status().reasons)
+    assert any(claim.consumer in reason for reason in world.agent.host_status.status().reasons)
     assert offered(world, name) == {WHOLE: 0, "SRIOV_NET_VF": 0}
     with pytest.raises(DoesNotFit):
         world.operations.claim(by_class(SRIOV_NET_VF=1))
@@ -310,7 +310,7 @@ def test_a_card_is_reconfigured_when_it_is_free(world: World) -> None:
     claim = world.operations.claim(by_class(SRIOV_NET_VF=2))
     world.driver.change(nics=(only_whole,))
     world.agent.reconcile("and whole again")
-    assert any(claim.consumer in reason for reason in world.operations.status().reasons)
+    assert any(claim.consumer in reason for reason in world.agent.host_status.status().reasons)
     assert offered(world, name) == {WHOLE: 0, "SRIOV_NET_VF": 0}
     with pytest.raises(DoesNotFit):
         world.operations.claim(by_class(**{WHOLE: 1}))
@@ -330,7 +330,7 @@ def test_functions_that_a_boot_took_are_kept_for_who_has_them(tmp_path: Path) ->
     try:
         there = provider(world, "node1_net_eth0").inventories["SRIOV_NET_VF"]
         assert (there.total, there.reserved) == (4, 2)
-        assert world.operations.instances()[0][1] == claim
+        assert world.agent.host_status.overview().instances[0][1] == claim
         with pytest.raises(DoesNotFit):
             world.operations.claim(by_class(SRIOV_NET_VF=1))
         world.driver.change(nics=nics)
@@ -349,12 +349,12 @@ def test_a_configured_device_that_is_gone_is_named_and_hides_no_other(tmp_path: 
     world.close()
     world = started(tmp_path, gpus=tuple(each for each in (CARD, *GPUS) if each.address != unit))
     try:
-        reasons = world.operations.status().reasons
+        reasons = world.agent.host_status.status().reasons
         assert any(unit in reason and claim.consumer in reason for reason in reasons), reasons
         assert world.operations.claim(by_class(VCPU=1, CUSTOM_SMALL=1)), "others are manageable"
         assert world.operations.release(claim.consumer)
         world.agent.reconcile("it is free")
-        assert not world.operations.status().reasons
+        assert not world.agent.host_status.status().reasons
     finally:
         world.close()
 
@@ -371,7 +371,9 @@ def test_a_device_for_one_time_use_is_reserved_until_an_operator_releases_it(tmp
         with pytest.raises(DoesNotFit):
             world.operations.claim(by_class(PGPU=1))
         world.agent.reconcile(asked)
-    assert any(f"PGPU of {name} is for one-time use" in each for each in world.operations.status().reasons)
+    assert any(
+        f"PGPU of {name} is for one-time use" in each for each in world.agent.host_status.status().reasons
+    )
     world.close()
     world = started(tmp_path, gpus=once)
     try:
@@ -381,7 +383,7 @@ def test_a_device_for_one_time_use_is_reserved_until_an_operator_releases_it(tmp
         free = {"PGPU": replace(there.inventories["PGPU"], reserved=0)}
         client.put_inventories(there.uuid, there.generation or 0, free)
         world.agent.verify()
-        assert offered(world, name) == {"PGPU": 1} and not world.operations.status().reasons
+        assert offered(world, name) == {"PGPU": 1} and not world.agent.host_status.status().reasons
         assert world.operations.claim(by_class(PGPU=1))
     finally:
         world.close()
@@ -439,7 +441,7 @@ def test_what_is_to_be_made_for_a_claim_is_told_and_kept(tmp_path: Path) -> None
     world.close()
     world = started(tmp_path)
     try:
-        assert world.operations.instances()[0][1] == claim
+        assert world.agent.host_status.overview().instances[0][1] == claim
         shown = claim_view(claim, world.operations.providers())
         assert shown["to_make"] == {"new0": MAKING}
         assert any("nvidia-11" in line for line in claim_lines(shown, {}, Style()))
@@ -459,7 +461,7 @@ def test_a_claim_follows_its_guest_whose_device_has_another_uuid(world: World) -
         divided(world, ("his",), new[:7])
         assert world.journal.claims()[claim.consumer] == claim, "an operation on it is under way"
     world.agent.verify()
-    (found,) = (each for _, each in world.operations.instances() if each is not None)
+    (found,) = (each for each in world.operations.tracker.claims().values())
     assert units(found)["CUSTOM_SMALL"] == ("his", "new1")
     assert found.makings == {"new1": MAKING}
     assert world.journal.claims()[claim.consumer] == found
@@ -487,7 +489,7 @@ def test_a_device_that_is_not_live_migratable_stays_where_it_is(world: World) ->
     by_its_class = replace(by_class(**{WHOLE: 1}), consumer=asked.consumer)
     with pytest.raises(Refused, match=f"{WHOLE} on node1_net_eth0 is not declared live_migratable"):
         world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), by_its_class)
-    assert not world.operations.moves()
+    assert not world.agent.host_status.overview().moves
     move = world.operations.begin_move(MoveKind.COLD_MIGRATE, str(uuid4()), asked)
     assert move.new is not None and units(move.new)[WHOLE] == (PF,)
 

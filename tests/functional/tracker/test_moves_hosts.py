@@ -32,17 +32,17 @@ def test_the_source_learns_in_its_verification(openstack: OpenStack, tmp_path: P
     asked, migration = request(VCPU=2, MEMORY_MB=512), str(uuid4())
     before = one.operations.claim(asked)
     assert two.operations.begin_move(MoveKind.COLD_MIGRATE, migration, asked).state is MoveState.BEGUN
-    assert one.operations.moves() == ()
+    assert one.operations.host_status.overview().moves == ()
     one.agent.verify()
-    (seen,) = one.operations.moves()
+    (seen,) = one.operations.host_status.overview().moves
     assert (seen.migration, seen.role, seen.old) == (migration, MoveRole.SOURCE, before)
-    assert [claim.consumer for _, claim in one.operations.instances() if claim] == [migration]
+    assert [claim.consumer for claim in one.operations.tracker.claims().values()] == [migration]
     assert two.operations.confirm_move(migration, None).state is MoveState.CONFIRMED
     for world in (one, two):
         world.agent.verify()
         assert world.agent.condition.fault is None
-    assert [each.state for each in one.operations.moves()] == [MoveState.CONFIRMED]
-    assert [claim for _, claim in one.operations.instances() if claim] == []
+    assert [each.state for each in one.operations.host_status.overview().moves] == [MoveState.CONFIRMED]
+    assert list(one.operations.tracker.claims().values()) == []
     requests = one.wire.requests, two.wire.requests
     for world in (one, two):
         world.agent.reconcile("nothing")
