@@ -26,14 +26,6 @@ def test_each_response_has_its_microversion_and_a_request_id(api: Api) -> None:
     assert first.headers["x-openstack-request-id"] != second.headers["x-openstack-request-id"]
 
 
-def test_the_header_decides_without_a_microversion(api: Api) -> None:
-    headers = {"OpenStack-API-Version": "placement 1.39"}
-    assert api.core.request("GET", "/traits", headers=headers).status == 200
-    assert api.core.request("GET", "/traits").status == 404, "1.0 has no traits"
-    refused = api.core.request("GET", "/", microversion="1.99")
-    assert refused.status == 406 and refused.body["errors"][0]["max_version"] == "1.39"
-
-
 def test_a_caller_may_be_refused_before_the_body_is_read(api: Api) -> None:
     def admit() -> None:
         raise RequestRefused(FORBIDDEN, "not you")

@@ -2,117 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
 from kits.embedded_api import CONCURRENT, UNDEFINED, Api, claim, new
 
 from agent.placement.embedded import rules
-from agent.placement.embedded.model import ConsumerRecord, Draft, InventoryRecord, Model, ProviderRecord
-from agent.placement.embedded.problems import (
-    BAD_REQUEST,
-    CONCURRENT_UPDATE,
-    CONFLICT,
-    DUPLICATE_NAME,
-    INVENTORY_IN_USE,
-    NOT_FOUND,
-    PROVIDER_HAS_CHILDREN,
-    RequestRefused,
-)
+from agent.placement.embedded.model import Draft, InventoryRecord, Model, ProviderRecord
+from agent.placement.embedded.problems import CONFLICT, DUPLICATE_NAME, RequestRefused
 from agent.placement.embedded.rules import BARRED_KEPT_S, BARRED_TYPE, ConsumerWrite
-from agent.placement.embedded.validation import MAX_INT
-
-
-def draft() -> Draft:
-    state = Draft(Model({"HW_CPU_X86_AVX": 0.0}, {}), 1.0)
-    rules.create_provider(state, "root", "root", None)
-    rules.create_provider(state, "child", "child", "root")
-    rules.create_provider(state, "grandchild", "grandchild", "child")
-    return state
-
-
-def test_a_subtree_moves_with_its_root() -> None:
-    state = draft()
-    moved = rules.update_provider(state, "child", "child", None, may_reparent=True)
-    grandchild = state.provider("grandchild")
-    assert moved.root_uuid == "child" and grandchild is not None and grandchild.root_uuid == "child"
-    assert moved.generation == 0
-
-
-def test_a_tree_has_no_cycle() -> None:
-    with pytest.raises(RequestRefused, match="loop"):
-        rules.update_provider(draft(), "root", "root", "grandchild", may_reparent=True)
-    with pytest.raises(RequestRefused):
-        rules.update_provider(draft(), "child", "child", None, may_reparent=False)
-
-
-def test_names_are_unique_and_parents_are_not_deleted() -> None:
-    with pytest.raises(RequestRefused) as refused:
-        rules.create_provider(draft(), "other", "root", None)
-    assert refused.value.problem is DUPLICATE_NAME
-    with pytest.raises(RequestRefused) as refused:
-        rules.delete_provider(draft(), "child")
-    assert refused.value.problem is PROVIDER_HAS_CHILDREN
-
-
-def test_traits_raise_the_generation_only_if_they_change() -> None:
-    state = draft()
-    for _ in range(2):
-        provider = rules.set_traits(state, "root", None, ["HW_CPU_X86_AVX"])
-    assert provider.generation == 1
-    with pytest.raises(RequestRefused) as refused:
-        rules.set_traits(state, "root", 0, [])
-    assert refused.value.problem is CONCURRENT_UPDATE
-
-
-FOUR = rules.inventory_of({"total": 4}, 0.0)
-ONE = FOUR._replace(total=1)
-
-
-def stocked() -> Draft:
-    model = Model({}, {"VCPU": 0.0, "VGPU": 0.0})
-    host = ProviderRecord("host", "host", 0, None, "host", {"VCPU": FOUR}, frozenset(), frozenset(), 0.0)
-    model.load([host], [ConsumerRecord("c", "p", "u", None, 1, {"host": {"VCPU": 3}}, 0.0)])
-    return Draft(model, 1.0)
-
-
-def test_missing_fields_have_the_defaults_of_the_api() -> None:
-    assert FOUR == (4, 0, 1, MAX_INT, 1, 1.0, 0.0)
-
-
-def test_an_inventory_may_shrink_below_its_use_and_not_go() -> None:
-    state = stocked()
-    assert rules.put_inventories(state, "host", 0, {"VCPU": ONE}).generation == 1
-    with pytest.raises(RequestRefused) as refused:
-        rules.put_inventories(state, "host", 1, {})
-    assert refused.value.problem is INVENTORY_IN_USE
-    with pytest.raises(RequestRefused) as refused:
-        rules.delete_inventory(state, "host", "VCPU")
-    assert refused.value.problem is CONCURRENT_UPDATE, "as the API defines it"
-
-
-def test_one_inventory_is_added_and_updated() -> None:
-    state = stocked()
-    assert rules.add_inventory(state, "host", "VGPU", ONE).inventories.keys() == {"VCPU", "VGPU"}
-    with pytest.raises(RequestRefused, match="has an inventory of VGPU"):
-        rules.add_inventory(state, "host", "VGPU", ONE)
-    assert rules.update_inventory(state, "host", 1, "VGPU", FOUR).inventories["VGPU"].total == 4
-    assert rules.delete_inventory(state, "host", "VGPU").inventories.keys() == {"VCPU"}
-
-
-@pytest.mark.parametrize("changes", [{"reserved": 5}, {"allocation_ratio": math.inf}])
-def test_a_capacity_below_zero_or_without_end_is_refused(changes: dict[str, float]) -> None:
-    with pytest.raises(RequestRefused):
-        rules.check_capacity("host", {"VCPU": FOUR._replace(**changes)}, may_be_zero=True)
-
-
-def test_no_capacity_is_allowed_from_1_26() -> None:
-    none = {"VCPU": FOUR._replace(reserved=4)}
-    rules.check_capacity("host", none, may_be_zero=True)
-    with pytest.raises(RequestRefused):
-        rules.check_capacity("host", none, may_be_zero=False)
-
 
 AVX = "HW_CPU_X86_AVX"
 
@@ -236,13 +134,12 @@ def write(uuid: str, generation: int | None, **amounts: int) -> ConsumerWrite:
     return ConsumerWrite(uuid, "p", "u", "INSTANCE", generation, True, {"host": amounts} if amounts else {})
 
 
-def test_two_consumers_swap_on_a_full_provider() -> None:
+def test_a_name_is_taken_once_also_by_two_requests_of_one_commit() -> None:
     state = four_free()
-    rules.replace_allocations(state, [write("a", None, VCPU=4)])
-    rules.replace_allocations(state, [write("a", 1), write("b", None, VCPU=4)])
-    assert state.consumer("a") is None and state.used("host", "VCPU") == 4
-    host = state.provider("host")
-    assert host is not None and host.generation == 2
+    rules.create_provider(state, "first", "new", None)
+    with pytest.raises(RequestRefused) as refused:
+        rules.create_provider(state, "second", "new", None)
+    assert refused.value.problem is DUPLICATE_NAME
 
 
 def test_a_refusal_lists_every_shortfall() -> None:
@@ -254,26 +151,6 @@ def test_a_refusal_lists_every_shortfall() -> None:
     rules.replace_allocations(full, [write("a", None, VCPU=3)])
     with pytest.raises(RequestRefused, match="3 of 4 are used, 1 are free"):
         rules.replace_allocations(full, [write("b", None, VCPU=2)])
-
-
-def test_generations_come_first() -> None:
-    with pytest.raises(RequestRefused) as refused:
-        rules.replace_allocations(four_free(), [write("a", 7, VCPU=99)])
-    assert refused.value.problem is CONCURRENT_UPDATE
-    elsewhere = ConsumerWrite("a", "p", "u", None, None, True, {"none": {"VCPU": 1}})
-    with pytest.raises(RequestRefused) as refused:
-        rules.replace_allocations(four_free(), [elsewhere])
-    assert refused.value.problem is BAD_REQUEST
-
-
-def test_only_a_consumer_with_allocations_can_be_deleted() -> None:
-    state = four_free()
-    rules.replace_allocations(state, [write("a", None, VCPU=1)])
-    rules.delete_allocations(state, "a")
-    assert state.used("host", "VCPU") == 0
-    with pytest.raises(RequestRefused) as refused:
-        rules.delete_allocations(state, "a")
-    assert refused.value.problem is NOT_FOUND
 
 
 def bar(uuid: str) -> ConsumerWrite:
