@@ -6,6 +6,7 @@ import pytest
 from kits.paths import CHECKOUT
 from mutants import draw
 from mutants.__main__ import equivalent
+from mutants.covered import Covered
 from mutants.draw import draw_mutants, mutants_of
 
 SOURCE = '''"""A room."""
@@ -63,3 +64,14 @@ def test_what_is_said_to_make_no_difference_stands_in_its_module() -> None:
     for (module, before, _after), why in equivalent().items():
         assert before in (CHECKOUT / module).read_text(), module
         assert why
+
+
+def test_the_tests_of_a_module_come_first_then_the_quickest_as_far_as_the_time_reaches() -> None:
+    far, quick, own, long = "u/test_b.py::far", "u/test_b.py::quick", "u/test_a.py::own", "u/test_b.py::long"
+    covered = Covered({far: 2.0, quick: 1.0, own: 3.0, long: 9.0})
+    covered.tests[("agent/a.py", 1)] = [far, long]
+    covered.tests[("agent/a.py", 2)] = [quick, own, far]
+    covered.tests[("agent/b.py", 2)] = [long]
+    assert covered.nearest("agent/a.py", range(1, 3), bound_s=6.5) == [own, quick, far]
+    assert covered.nearest("agent/a.py", range(2, 3), bound_s=5.0) == [own, quick]
+    assert covered.nearest("agent/a.py", range(3, 4), bound_s=60) == []

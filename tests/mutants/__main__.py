@@ -1,9 +1,10 @@
 """`./dev mutants [ROOM]`: change the code a little, many times, and print which changes no test notices.
 
-For each mutant the tests run that belong to its module, then those of its room, then the stories of the
-simulator, until one of them fails. A mutant whose run does not end within its bound counts as noticed.
-mutmut and cosmic-ray have one command of tests for all mutants; here the nearest tests come first, so most
-mutants are judged within two seconds.
+For each mutant the tests run that execute its line, the stories of the simulator among them: those of its
+module first, then the quickest, until one fails or a minute of them has passed. Which tests these are is
+recorded by one run of all of them, once for each state of the checkout. A mutant whose run does not end
+within its bound counts as noticed. mutmut and cosmic-ray have one command of tests for all mutants; here most
+are judged within some seconds.
 
 What is told goes into a file, one line a mutant: the same command again goes on behind them. Changes that
 make no difference are in equivalent.yaml, each with its reason; they count neither way.
@@ -12,8 +13,11 @@ make no difference are in equivalent.yaml, each with its reason; they count neit
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
+import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -21,69 +25,120 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from functools import cache
 from multiprocessing import Pool, current_process
 from pathlib import Path
+from typing import cast
 
 import yaml
 from kits.paths import CHECKOUT
 
+from mutants.covered import RECORD_VARIABLE, Covered, read
 from mutants.draw import ROOMS, Mutant, draw_mutants, room_folder
 
 GOAL = 0.9
 BOUND_S = 240
 EQUIVALENT = Path(__file__).with_name("equivalent.yaml")
-STORIES = ("tests/simulation/test_stories.py",)
+CHOSEN_S = 60.0
+"""How long the tests of one mutant take together, on unchanged code."""
+CHOICE = ("-m", "not slow and not libvirtd and not remote", "-k", "not openstack")
 
 _copy: Path
-
-
-def tests_of(module: str) -> list[tuple[str, ...]]:
-    """The paths of tests that may notice a change of this module: the nearest first.
-
-    Nearest are the files named as the module, and those with a section about it ("# agent.ROOM.MODULE: ...").
-    """
-    inside = Path(module).relative_to("agent") if module.startswith("agent/") else Path(module)
-    section = f"\n# {module.removesuffix('.py').replace('/', '.')}: "
-    own = [
-        str(path.relative_to(CHECKOUT))
-        for kind in ("unit", "functional")
-        for path in sorted((CHECKOUT / "tests" / kind / inside.parts[0]).rglob("test_*.py"))
-        if (
-            path.stem.startswith(f"test_{inside.stem}")
-            and path.parts[-len(inside.parts) : -1] == inside.parts[:-1]
-        )
-        or section in path.read_text()
-    ]
-    rooms = [f"tests/unit/{inside.parent}", f"tests/functional/{inside.parts[0]}"]
-    there = [(room,) for room in rooms if (CHECKOUT / room).is_dir()]
-    return [tests for tests in (tuple(own), *there, STORIES) if tests]
+_covered: Covered
 
 
 def judge(mutant: Mutant) -> tuple[Mutant, str]:
     """(the mutant, what noticed it, or "" where nothing did)."""
     file = _copy / mutant.module
     source = file.read_bytes()
-    for tests in tests_of(mutant.module):
+    lines = range(mutant.line, mutant.line + mutant.before.count("\n") + 1)
+    tests = _covered.nearest(mutant.module, lines, CHOSEN_S)
+    while tests:
         _write(file, mutant.applied(source))
         try:
-            failed = _fails(tests)
+            failed = _failed(tests)
         finally:
             _write(file, source)
-        if failed and _green(tests):
-            return mutant, tests[0]
+        if failed is None:
+            break
+        if _green(failed):
+            return mutant, failed
+        tests = tests[tests.index(failed) + 1 :] if failed in tests else ()
     return mutant, ""
 
 
 @cache
-def _green(tests: tuple[str, ...]) -> bool:
-    """Whether these tests pass on unchanged code: what fails anyway notices nothing."""
-    green = not _fails(tests)
+def _green(test: str) -> bool:
+    """Whether it passes on unchanged code: what fails anyway notices nothing."""
+    green = _failed((test,)) is None
     if not green:
-        print(f"These tests fail on unchanged code, and judge no mutant: {' '.join(tests)}", flush=True)
+        print(f"This test fails on unchanged code, and judges no mutant: {test}", flush=True)
     return green
+
+
+def _failed(tests: Sequence[str]) -> str | None:
+    """The first of the tests that fails; the first of all where the run ends otherwise, or not in time."""
+    chosen = _copy / ".chosen"
+    chosen.write_text("\n".join(tests))
+    command = (
+        *(sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "--timeout=60"),
+        *("--no-header", "--tb=no", f"@{chosen}"),
+    )
+    environment = os.environ | {
+        "PYTHONPATH": f"{_copy}:{_copy / 'tests'}",
+        "HYPOTHESIS_STORAGE_DIRECTORY": str(_copy / ".h"),
+    }
+    with (
+        tempfile.TemporaryFile() as output,
+        subprocess.Popen(
+            command,
+            cwd=_copy,
+            env=environment,
+            stdout=output,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        ) as run,
+    ):
+        try:
+            if run.wait(BOUND_S) == 0:
+                return None
+        except subprocess.TimeoutExpired:
+            return tests[0]
+        finally:
+            _end(run)
+        output.seek(0)
+        told = re.search(r"^(?:FAILED|ERROR) (.*?)(?: - .*)?$", output.read().decode(), re.MULTILINE)
+        return told[1] if told is not None else tests[0]
+
+
+def record(file: Path) -> Covered:
+    """Which tests execute which lines of this checkout: as the file tells it, or by a run of all tests."""
+    state = hashlib.sha256()
+    names = subprocess.run(["git", "ls-files", "-z"], cwd=CHECKOUT, check=True, capture_output=True).stdout
+    for name in names.decode().split("\0"):
+        if name.endswith(".py") and (CHECKOUT / name).is_file():
+            state.update(name.encode() + b"\0" + (CHECKOUT / name).read_bytes())
+    if file.exists():
+        told, covered = pickle.loads(file.read_bytes())
+        if told == state.digest():
+            return cast(Covered, covered)
+    print("All tests run once, to learn which lines each of them executes.", flush=True)
+    with tempfile.TemporaryDirectory(prefix="plimsoll-mutants-") as directory:
+        run = subprocess.run(
+            [sys.executable, *("-m", "pytest", "-q", "-n", "auto", "-p", "mutants.covered", *CHOICE)],
+            cwd=CHECKOUT,
+            env=os.environ | {RECORD_VARIABLE: directory},
+            stdout=subprocess.DEVNULL,
+            check=False,
+        )
+        if run.returncode not in (0, 1):  # 1: a test that fails judges no mutant, and is told then
+            raise subprocess.CalledProcessError(run.returncode, run.args)
+        covered = read(Path(directory))
+    file.write_bytes(pickle.dumps((state.digest(), covered)))
+    return covered
 
 
 def _write(file: Path, source: bytes) -> None:
@@ -93,50 +148,16 @@ def _write(file: Path, source: bytes) -> None:
     os.utime(file, (second, second))
 
 
-def _fails(tests: tuple[str, ...]) -> bool:
-    command = [
-        *(
-            sys.executable,
-            "-m",
-            "pytest",
-            "-x",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "--timeout=60",
-            "--no-header",
-        ),
-        *("-m", "not slow and not libvirtd and not remote", "-k", "not openstack", *tests),
-    ]
-    environment = os.environ | {
-        "PYTHONPATH": f"{_copy}:{_copy / 'tests'}",
-        "HYPOTHESIS_STORAGE_DIRECTORY": str(_copy / ".h"),
-    }
-    with subprocess.Popen(
-        command,
-        cwd=_copy,
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    ) as run:
-        try:
-            return run.wait(BOUND_S) not in (0, 5)  # 5: none of these tests was chosen
-        except subprocess.TimeoutExpired:
-            return True
-        finally:
-            _end(run)
-
-
 def _end(run: subprocess.Popen[bytes]) -> None:
     """Also what the tests have started."""
     with suppress(ProcessLookupError):
         os.killpg(run.pid, signal.SIGKILL)
 
 
-def _make_copy(directory: str) -> None:
+def _make_copy(directory: str, covered: Covered) -> None:
     """Each process changes a copy of the checkout of its own."""
-    global _copy
+    global _copy, _covered
+    _covered = covered
     _copy = Path(directory, current_process().name)
     names = subprocess.run(["git", "ls-files", "-z"], cwd=CHECKOUT, check=True, capture_output=True).stdout
     for name in names.decode().split("\0")[:-1]:
@@ -159,7 +180,12 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=300, metavar="N", help="how many, over all rooms (300)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes")
     parser.add_argument("--file", type=Path, default=Path(".mutants.jsonl"), help="what was told so far")
+    parser.add_argument(
+        "--record", type=Path, default=Path(".mutants.record"), help="which tests execute a line"
+    )
     arguments = parser.parse_args()
+    if not hasattr(sys, "monitoring"):
+        parser.error("Python 3.12 or newer is needed: PYTHON=/path/to/python3 ./dev mutants")
     rooms = [arguments.room] if arguments.room else list(ROOMS)
     for room in rooms:
         if not room_folder(room).is_dir():
@@ -177,11 +203,12 @@ def main() -> int:
         for mutant in room_of
         if str(mutant) not in told and (mutant.module, mutant.before, mutant.after) not in same
     ]
+    covered = record(arguments.record)
     began = time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="plimsoll-mutants-") as directory,
         arguments.file.open("a") as file,
-        Pool(arguments.jobs, _make_copy, [directory]) as pool,
+        Pool(arguments.jobs, _make_copy, [directory, covered]) as pool,
     ):
         for mutant, noticed in pool.imap_unordered(judge, left):
             told[str(mutant)] = noticed
