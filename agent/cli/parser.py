@@ -3,7 +3,13 @@
 import argparse
 import os
 
-from agent.cli.claim import add_claim_command, add_release_command
+from agent.cli.claim import (
+    add_claim_command,
+    add_drain_command,
+    add_pause_command,
+    add_release_command,
+    add_resume_command,
+)
 from agent.cli.client import SOCKET_DEFAULT
 from agent.cli.config import add_config_command, add_init_command
 from agent.cli.devices import add_cpus_command, add_devices_command
@@ -11,7 +17,6 @@ from agent.cli.domain import add_domain_command
 from agent.cli.gate import add_gate_command
 from agent.cli.grammar import TIMEOUT_DEFAULT_S, CommandAdder, Parser, common_options
 from agent.cli.move import add_move_command
-from agent.cli.pause import add_drain_command, add_pause_command, add_resume_command
 from agent.cli.placement import add_placement_command
 from agent.cli.service import (
     add_adopt_command,
