@@ -5,7 +5,7 @@ https://docs.openstack.org/nova/latest/configuration/config.html#pci.device_spec
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable
 from functools import cache
 
 NAME_MAX = 255
@@ -30,14 +30,14 @@ _IN_PLACE = re.compile(rf"(?P<function>{PCI_ADDRESS.pattern})/.+@[0-9]+", re.ASC
 _ID = re.compile(r"(?:0x)?[0-9a-f]{1,4}", re.ASCII | re.IGNORECASE)
 
 
-def custom(name: str, standard: Callable[[str], bool]) -> str:
+def custom(name: str, standard: Collection[str]) -> str:
     """A standard name as it is; any other as CUSTOM_<NAME>, with "_" for invalid characters.
 
     As in nova, a name that begins with CUSTOM_ keeps its underscores, and in another several stand for one.
-    `standard` tells whether a name is a standard one. Raises ValueError where no valid character is left.
+    `standard` are the standard names. Raises ValueError where no valid character is left.
     """
     name = name.strip().upper()
-    if standard(name):
+    if name in standard:
         return name
     own = name.removeprefix(_CUSTOM)
     cleaned = re.sub(r"[^A-Z0-9]+" if own == name else r"[^A-Z0-9_]+", "_", own)
@@ -48,12 +48,14 @@ def custom(name: str, standard: Callable[[str], bool]) -> str:
 
 def custom_class(name: str) -> str:
     """The resource class for an operator's text, see `custom`. Raises ValueError."""
-    return custom(name, _standard_classes())
+    import os_resource_classes  # late: only code that names devices needs it
+
+    return custom(name, os_resource_classes.STANDARDS)
 
 
 def custom_traits(names: Iterable[str]) -> frozenset[str]:
     """The traits for an operator's texts, see `custom`; empty texts are ignored. Raises ValueError."""
-    return frozenset(custom(name, _standard_traits()) for name in names if name.strip())
+    return frozenset(custom(name, standard_traits()) for name in names if name.strip())
 
 
 def hexadecimal_id(text: str) -> str:
@@ -71,7 +73,7 @@ def pci_class(vendor_id: str, product_id: str) -> str:
 
 def pmem_class(label: str) -> str:
     """The resource class of the namespaces of persistent memory with the operator's label."""
-    return custom(f"PMEM_NAMESPACE_{label}", lambda _: False)
+    return custom(f"PMEM_NAMESPACE_{label}", ())
 
 
 def page_class(size_kib: int) -> str:
@@ -96,7 +98,7 @@ def product_trait(product_id: str) -> str:
 
 def mdev_type_trait(type_id: str) -> str:
     """The trait of a card that offers mediated devices of a type, such as nvidia-11."""
-    return custom(f"MDEV_TYPE_{type_id}", lambda _: False)
+    return custom(f"MDEV_TYPE_{type_id}", ())
 
 
 def physical_network_trait(network: str | None) -> frozenset[str]:
@@ -155,17 +157,11 @@ def vgpu_gib(name: str) -> int | None:
 
 
 @cache
-def _standard_classes() -> Callable[[str], bool]:
-    import os_resource_classes  # late: only code that names devices needs it
-
-    return frozenset(os_resource_classes.STANDARDS).__contains__
-
-
-@cache
-def _standard_traits() -> Callable[[str], bool]:
+def standard_traits() -> frozenset[str]:
+    """The names of os-traits."""
     import os_traits  # late: it is slow to import
 
-    return frozenset(os_traits.get_traits()).__contains__
+    return frozenset(os_traits.get_traits())
 
 
 def mdev_types(traits: Iterable[str]) -> frozenset[str]:

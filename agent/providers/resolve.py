@@ -10,13 +10,12 @@ that finds a wrong one sends guests that cannot start here.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from re import compile as pattern
 from uuid import UUID, uuid5
 
 import os_resource_classes
-import os_traits
 
+from agent.device_names import standard_traits
 from agent.driver import DescribedInventory, DescribedProvider, Description
 from agent.errors import DriverDataError
 from agent.providers.divided_cards import Card
@@ -111,7 +110,7 @@ def resolve(
     notices: list[str] = []
     wanted: dict[str, Provider] = {}
     ours: dict[str, OwnedProvider] = {}
-    reportable = _standard_traits() & description.reportable
+    reportable = standard_traits() & description.reportable
     for described in description.providers:
         uuid = uuids[described.name]
         current_provider = current.get(uuid) or Provider(uuid, described.name)
@@ -208,11 +207,6 @@ def uuid_of_new(root_uuid: str, name: str) -> str:
     return str(uuid5(UUID(root_uuid), name))
 
 
-@cache
-def _standard_traits() -> frozenset[str]:
-    return frozenset(os_traits.get_traits())
-
-
 def _is_custom(name: str) -> bool:
     return _CUSTOM.fullmatch(name) is not None and len(name) <= _CUSTOM_MAX
 
@@ -234,7 +228,7 @@ def _known_names(described: DescribedProvider, problems: list[str], notices: lis
             name for name in described.inventories if name not in _RESOURCE_CLASSES and not _is_custom(name)
         ],
         "trait": [
-            name for name in described.traits if name not in _standard_traits() and not _is_custom(name)
+            name for name in described.traits if name not in standard_traits() and not _is_custom(name)
         ],
         "aggregate": [name for name in described.aggregates if not _is_uuid(name)],
     }
