@@ -361,10 +361,7 @@ class HostAgent:
         self.host_status.record_pass(report)
         self._recorder.record_pass(report)
         silences, fault = self._silences, self.condition.fault
-        directory_problem, directory_error = self._check_own_directory()
-        error = report.error or directory_error or self._recover(report)
-        if isinstance(error, IdentityError):
-            error = self._with_guests(error)
+        directory_problem, error = self._recover(report)
         if error is not None:
             self.report_fault(error)
             refused = isinstance(error, PlacementError) and bool(error.status)
@@ -400,18 +397,6 @@ class HostAgent:
             )
             if not self.host_status.is_audited and self._settings.audit_interval_s:
                 self._process.wake_audit()
-
-    def _with_guests(self, error: IdentityError) -> IdentityError:
-        """The error; where guests run and the agent has no record of any, it says what became of that."""
-        running = sum(guest.state not in IDLE for guest in self._reconciler.guests or ())
-        if not running or self._tracker.claims():
-            return error
-        return IdentityError(
-            f"{error.message} {counted(running, 'guest runs', 'guests run')} here, and the agent's "
-            "state directory is new: it was lost, or state_path is wrong. Until that is mended the agent "
-            "writes nothing and offers nothing; what Placement holds for the guests stays.",
-            **error.details,
-        )
 
     def end_audit(self, report: AuditReport) -> None:
         """Record an audit; after repairs, request a pass that reads Placement again.
@@ -478,19 +463,28 @@ class HostAgent:
         self._reconciler.invalidate()
         self.request_pass()
 
-    def _check_own_directory(self) -> tuple[str | None, StateError | None]:
-        """What is wrong with the state directory, and the fault that this is, if it is one."""
-        try:
-            return check_running_state_path(self._settings.state_path), None
-        except StateError as error:
-            return None, error
+    def _recover(self, report: PassReport) -> tuple[str | None, PlimsollError | None]:
+        """What is wrong with the state directory while the agent works on, a sentence; and the pass's error.
 
-    def _recover(self, report: PassReport) -> PlimsollError | None:
-        """Check that a fault of the agent's own state is gone. Once after the start, finish or undo what a
-        crash left; later, deliver what waited for Placement. Then settle the gate's claims. None of that is
-        done while another agent may write as this host: a copied journal has what that one has finished."""
-        fault, guests = self.condition.fault, self._reconciler.guests or ()
+        After a pass without one, check that a fault of the agent's own state is gone. Once after the start,
+        finish or undo what a crash left; later, deliver what waited for Placement. Then settle the gate's
+        claims. None of that is done while another agent may write as this host: a copied journal has what
+        that one has finished.
+        """
+        fault, guests, error = self.condition.fault, self._reconciler.guests or (), report.error
+        running = sum(guest.state not in IDLE for guest in guests)
+        if isinstance(error, IdentityError) and running and not self._tracker.claims():
+            # The agent has no record of any of the guests: say what became of that.
+            error = IdentityError(
+                f"{error.message} {counted(running, 'guest runs', 'guests run')} here, and the agent's "
+                "state directory is new: it was lost, or state_path is wrong. Until that is mended the agent "
+                "writes nothing and offers nothing; what Placement holds for the guests stays.",
+                **error.details,
+            )
+        if error is not None:
+            return None, error
         try:
+            problem = check_running_state_path(self._settings.state_path)
             if fault is not None and fault.concern == OWN:
                 self._journal.remember_host(self._identity.uuid)
             alone = not self._reconciler.waits_for_another()
@@ -503,9 +497,9 @@ class HostAgent:
                 self._tracker.deliver()
             if alone:
                 self._gate.settle(guests, report.at)
-        except (PlacementUnavailable, StateError) as error:
-            return error
-        return None
+        except (PlacementUnavailable, StateError) as failure:
+            return None, failure
+        return problem, None
 
     def _claim_missed(self) -> None:
         """Claim for guests that started while the gate did not decide, where it is enabled."""
