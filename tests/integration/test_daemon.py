@@ -13,6 +13,7 @@ from kits.daemon_process import Daemon, Manager, eventually
 from kits.libvirt_daemon import PrivateLibvirtd
 from kits.pci_tree import PciTree
 from kits.placements import OpenStack
+from kits.threads import at_once
 
 from agent.errors import ClaimsClosed, DaemonUnreachable, DoesNotFit, ExitCode, PlimsollError
 
@@ -118,23 +119,15 @@ def test_sixteen_clients_at_once_and_kill_9_in_the_middle(make: Make) -> None:
 def test_the_last_unit_is_given_once(make: Make) -> None:
     daemon = make()
     daemon.start()
-    outcomes: list[str] = []
-    barrier = threading.Barrier(CLIENTS)
 
-    def client() -> None:
-        barrier.wait()
+    def client() -> str:
         try:
             daemon.claim({"PGPU": 1})
         except PlimsollError as error:
-            outcomes.append(error.code)
-        else:
-            outcomes.append("claimed")
+            return error.code
+        return "claimed"
 
-    threads = [threading.Thread(target=client) for _ in range(CLIENTS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    outcomes = at_once(*[client] * CLIENTS)
     assert outcomes.count("claimed") == 1
     assert set(outcomes) == {"claimed", "plimsoll.claim.does_not_fit"}
     assert daemon.used() == {"PGPU": 1}

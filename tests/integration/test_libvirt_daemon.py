@@ -12,6 +12,7 @@ from typing import Any
 import libvirt
 import pytest
 from kits.libvirt_daemon import PrivateLibvirtd, file_disk, small_domain, wait_until
+from kits.threads import at_once
 
 from agent.driver import DriverSettings, Guest, GuestState
 from agent.errors import DriverUnavailable
@@ -289,18 +290,11 @@ def test_closing_while_libvirtd_hangs_does_not_hang(
 def test_several_threads_may_ask_at_once(make_driver: MakeDriver) -> None:
     driver = make_driver(full_connection=False)
     description = driver.describe()
-    found: list[object] = []
 
-    def ask() -> None:
-        for _ in range(10):
-            found.append(driver.describe() is description and driver.guests() == ())
+    def ask() -> bool:
+        return all(driver.describe() is description and driver.guests() == () for _ in range(10))
 
-    threads = [threading.Thread(target=ask) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    assert found == [True] * 80
+    assert at_once(*[ask] * 8) == [True] * 8
 
 
 @pytest.mark.slow

@@ -13,12 +13,14 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 from kits.api_client import NOBODY, ROOT_NEEDED, ask, check, is_root, public_directory, raw, serving
 from kits.api_host import GPU, LONER, ROOT, SmallHost
 from kits.served_agent import served_agent
+from kits.threads import at_once
 
 from agent.api.routes import ROUTES
 from agent.api.server import Api, ApiServer
@@ -272,17 +274,11 @@ def test_who_asked_for_what_failed_is_logged(path: Path, caplog: pytest.LogCaptu
 
 
 def test_sixteen_clients_get_no_more_than_there_is(path: Path) -> None:
-    statuses: list[int] = []
-
-    def client(number: int) -> None:
+    def client(number: int) -> int:
         consumer = f"5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a{number:02x}"
-        statuses.append(ask(path, "POST", "/v1/claims", wanted(consumer, VGPU=1)).status)
+        return ask(path, "POST", "/v1/claims", wanted(consumer, VGPU=1)).status
 
-    threads = [threading.Thread(target=client, args=(number,)) for number in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    statuses = at_once(*(partial(client, number) for number in range(16)))
     assert sorted(statuses) == [201] * 4 + [409] * 12
 
 
@@ -319,21 +315,17 @@ def test_a_request_that_trickles_is_given_up(host: SmallHost, tmp_path: Path, se
 
 
 def test_who_would_wait_too_long_is_turned_away(host: SmallHost, tmp_path: Path) -> None:
-    path, turned_away, codes = tmp_path / "s", threading.Event(), []
+    path, turned_away = tmp_path / "s", threading.Event()
 
-    def client() -> None:
-        code = ask(path, "GET", "/healthz").body.get("error", {}).get("code")
-        codes.append(code)
+    def client() -> str | None:
+        code: str | None = ask(path, "GET", "/healthz").body.get("error", {}).get("code")
         if code == "plimsoll.api.busy":
             turned_away.set()
+        return code
 
     host.fault = lambda: turned_away.wait(10) and None
     with serving(host, path, threads=1, waiting_max=1):
-        threads = [threading.Thread(target=client) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        codes = at_once(*[client] * 4)
         assert ask(path, "GET", "/healthz").status == 200
     assert {None, "plimsoll.api.busy"} == set(codes)
 

@@ -6,11 +6,13 @@ import random
 import threading
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from kits.placements import Placement
+from kits.threads import at_once
 from kits.tracker import HOST, VFS, Kit, guest, provider, request, uuid_of
 
 from agent.claims.claim import Claim, ClaimState, Restriction
@@ -128,25 +130,10 @@ def test_two_claims_race_for_the_last_device(kit: Kit) -> None:
     """Scenario 35: exactly one wins."""
     kit.tap.before = lambda _: None
     kit.tracker.claim(request(SRIOV_NET_VF=1))
-    asked = [request(SRIOV_NET_VF=1) for _ in range(4)]
-    answers: list[object] = []
-    start = threading.Barrier(len(asked))
-
-    def run(number: int) -> None:
-        start.wait(10)
-        try:
-            answers.append(kit.tracker.claim(asked[number]).claim.units)
-        except DoesNotFit as error:
-            answers.append(error)
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(len(asked))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(20)
-    won = [each for each in answers if not isinstance(each, DoesNotFit)]
-    assert won == [{uuid_of("nic0"): {"SRIOV_NET_VF": VFS[1:]}}]
-    assert len(answers) == len(asked)
+    answers = run_all([[request(SRIOV_NET_VF=1)] for _ in range(4)], kit)
+    (won,) = (each for each in answers if isinstance(each, Claim))
+    assert won.units == {uuid_of("nic0"): {"SRIOV_NET_VF": VFS[1:]}}
+    assert len(answers) == 4
 
 
 def test_a_host_without_inventory_refuses_and_records_nothing(tmp_path: Path) -> None:
@@ -704,25 +691,20 @@ def test_a_release_that_somebody_overtakes_is_made_again_from_a_fresh_read(kit: 
 CLIENTS = 16
 
 
-def run_all(work: list[list[ClaimRequest]], kit: Kit) -> list[object]:
-    """Each client makes its claims one after the other; what each was answered."""
-    answers: list[object] = []
-    start = threading.Barrier(len(work))
+def run_all(work: list[list[ClaimRequest]], kit: Kit) -> list[Claim | DoesNotFit]:
+    """Each client makes its claims one after the other; what all were answered."""
 
-    def client(asked: list[ClaimRequest]) -> None:
-        start.wait(20)
-        for each in asked:
-            try:
-                answers.append(kit.tracker.claim(each).claim)
-            except DoesNotFit as error:
-                answers.append(error)
+    def claim(asked: ClaimRequest) -> Claim | DoesNotFit:
+        try:
+            return kit.tracker.claim(asked).claim
+        except DoesNotFit as error:
+            return error
 
-    threads = [threading.Thread(target=client, args=(asked,)) for asked in work]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return answers
+    def client(asked: list[ClaimRequest]) -> list[Claim | DoesNotFit]:
+        return [claim(each) for each in asked]
+
+    answers = at_once(*(partial(client, asked) for asked in work))
+    return [answer for of_one in answers for answer in of_one]
 
 
 def test_exactly_the_capacity_is_granted(tmp_path: Path, placement: Placement) -> None:
@@ -782,12 +764,8 @@ def test_claims_and_releases_and_another_writer_never_give_a_unit_twice(
                 kit.raw.delete_allocations(consumer)
 
         meddler = threading.Thread(target=other)
-        threads = [threading.Thread(target=client, args=(seed,)) for seed in range(CLIENTS)]
         meddler.start()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
+        at_once(*(partial(client, seed) for seed in range(CLIENTS)))
         stop.set()
         meddler.join(20)
         assert (failures, owners, kit.placed_all()) == ([], {}, {})

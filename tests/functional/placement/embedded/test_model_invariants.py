@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import random
 import tempfile
-import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from kits.embedded_api import Api, claim, new
 from kits.examples import examples
+from kits.threads import at_once
 
 from agent.placement.embedded import Core
 from agent.placement.embedded.core import ROUTES
@@ -362,42 +363,21 @@ CLIENTS = 16
 Allocations = dict[str, dict[str, int]]
 
 
-def run_clients(work: Callable[[int], None], clients: int = CLIENTS) -> None:
-    """Run `work(number)` in that many threads, and raise what any of them raised."""
-    errors: list[Exception] = []
-
-    def guarded(number: int) -> None:
-        try:
-            work(number)
-        except Exception as error:  # noqa: BLE001 - raised below, in the thread that pytest watches
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(number,)) for number in range(clients)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    if errors:
-        raise errors[0]
-
-
 def test_one_unit_is_sold_once(tmp_path: Path) -> None:
     """30 providers with one unit each, 4 claims for each at the same moment: 30 owners."""
     core = Core.open(tmp_path)
     api = Api(core)
     hosts = [api.provider(f"host{number}", {"PGPU": 1}) for number in range(30)]
     sold: list[str] = []
-    gate = threading.Barrier(CLIENTS)
 
     def work(number: int) -> None:
-        gate.wait(10)
         for host in hosts[number % 4 :: 4] + hosts:
             status = api.claim(new(), {host: {"PGPU": 1}}).status
             assert status in (204, 409)
             if status == 204:
                 sold.append(host)
 
-    run_clients(work)
+    at_once(*(partial(work, number) for number in range(CLIENTS)))
     assert Counter(sold) == Counter(hosts)
     assert all(api.usage(host) == {"PGPU": 1} for host in hosts)
     core.close()
@@ -407,9 +387,8 @@ def test_capacity_is_granted_to_the_last_unit_and_no_further(tmp_path: Path) -> 
     core = Core.open(tmp_path)
     api = Api(core)
     host = api.provider("host", {"VCPU": 100})
-    statuses: list[int] = []
-    run_clients(lambda _: statuses.extend(api.claim(new(), {host: {"VCPU": 1}}).status for _ in range(25)))
-    assert Counter(statuses) == {204: 100, 409: 300}
+    claims = at_once(*[lambda: [api.claim(new(), {host: {"VCPU": 1}}).status for _ in range(25)]] * CLIENTS)
+    assert Counter(status for statuses in claims for status in statuses) == {204: 100, 409: 300}
     assert api.generation(host) == 101
     core.close()
 
@@ -440,7 +419,7 @@ def test_guarded_writes_fit_one_sequence(tmp_path: Path) -> None:
                 assert api.ask("DELETE", f"/allocations/{other}").status == 204
             assert all(api.usage(host)["VCPU"] <= 12 for host in hosts)
 
-    run_clients(work)
+    at_once(*(partial(work, number) for number in range(CLIENTS)))
     for consumer, writes in granted.items():
         writes.sort(key=lambda write: write[0])
         assert [seen for seen, _ in writes] == list(range(len(writes)))
@@ -493,7 +472,7 @@ def test_writes_of_every_kind_that_share_commits_leave_one_state(tmp_path: Path)
             answer = api.ask(*chance.choice(requests))
             assert answer.status < 500, answer
 
-    run_clients(work)
+    at_once(*(partial(work, number) for number in range(CLIENTS)))
     assert max(together) > 1, "nothing shared a commit"
     model = core._store.model
     before, names = api.whole(), dict(model.uuid_by_name)
