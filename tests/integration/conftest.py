@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import libvirt
 import pytest
-from kits.libvirt_daemon import MissingPrograms, PrivateLibvirtd, find_programs, wait_until
+from kits.daemon_process import eventually
+from kits.libvirt_daemon import MissingPrograms, PrivateLibvirtd, find_programs
 
 SYSTEM_URI = "qemu:///system"
 
@@ -40,7 +41,7 @@ def system_libvirtd() -> Iterator[str]:
     logger = subprocess.Popen([programs["virtlogd"]], stderr=subprocess.DEVNULL)
     daemon = subprocess.Popen([programs["libvirtd"]], stderr=subprocess.DEVNULL)
     try:
-        wait_until(f"{SYSTEM_URI} answers", _answers)
+        eventually(f"{SYSTEM_URI} answers", _answers)
         yield SYSTEM_URI
     finally:
         for process in (daemon, logger):

@@ -11,7 +11,8 @@ from typing import Any
 
 import libvirt
 import pytest
-from kits.libvirt_daemon import PrivateLibvirtd, file_disk, small_domain, wait_until
+from kits.daemon_process import eventually
+from kits.libvirt_daemon import PrivateLibvirtd, file_disk, small_domain
 from kits.threads import at_once
 
 from agent.driver import DriverSettings, Guest, GuestState
@@ -92,16 +93,16 @@ def test_a_guests_life_is_followed_by_events(
     told_of(told, "domain life")
     assert only(driver) == Guest(UUID, "life", GuestState.SHUTOFF, {"VCPU": 2, "MEMORY_MB": 32, "DISK_GB": 3})
     domain.create()
-    wait_until("it runs", lambda: only(driver).state == GuestState.RUNNING)
+    eventually("it runs", lambda: only(driver).state == GuestState.RUNNING)
     assert only(driver).resources == {"VCPU": 2, "MEMORY_MB": 32, "DISK_GB": 3}
     domain.suspend()
-    wait_until("it pauses", lambda: only(driver).state == GuestState.PAUSED)
+    eventually("it pauses", lambda: only(driver).state == GuestState.PAUSED)
     domain.attachDevice(file_disk(libvirtd.image("more.raw", 2), "vdb"))
     told_of(told, "domain life changed")
     assert only(driver).resources["DISK_GB"] == 5
     domain.destroy()
     domain.undefine()
-    wait_until("it is gone", lambda: driver.guests() == ())
+    eventually("it is gone", lambda: driver.guests() == ())
 
 
 PLUGGABLE = """<domain type='qemu'><name>pluggable</name><uuid>{uuid}</uuid>
@@ -120,7 +121,7 @@ def test_what_is_plugged_into_a_guest_is_seen_within_a_second(make_driver: MakeD
     assert driver.guests() == ()
     domain = writer.createXML(PLUGGABLE.format(uuid=UUID))
     told_of(told, "domain pluggable")
-    wait_until("it runs", lambda: only(driver).state == GuestState.RUNNING)
+    eventually("it runs", lambda: only(driver).state == GuestState.RUNNING)
     time.sleep(SEEN_S)
     while not told.empty():
         told.get()
@@ -245,7 +246,7 @@ def test_a_libvirtd_that_hangs_costs_one_deadline_and_no_more(
         assert threading.active_count() <= threads + STUCK_MAX
     finally:
         libvirtd.send(signal.SIGCONT)
-    wait_until("the hanging calls come back", lambda: threading.active_count() <= threads)
+    eventually("the hanging calls come back", lambda: threading.active_count() <= threads)
     assert driver.guests() == ()
 
 
@@ -268,7 +269,7 @@ def test_one_guest_whose_qemu_hangs_hides_no_other(
         assert driver.guests() == (hung, well)
     finally:
         os.kill(qemu, signal.SIGCONT)
-    wait_until("it is read again", lambda: [guest.problem for guest in driver.guests()] == [None, None])
+    eventually("it is read again", lambda: [guest.problem for guest in driver.guests()] == [None, None])
     assert driver.guests()[0].resources["DISK_GB"] == 2
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import libvirt
 import pytest
-from kits.libvirt_daemon import wait_until
+from kits.daemon_process import eventually
 from kits.libvirt_node import domain, domain_uuid, recorded_domain, write_node
 
 from agent.driver import DriverSettings, GuestState, HostSettings, UsedUnit
@@ -189,11 +189,11 @@ def test_events_of_domains_reach_the_watcher(drivers: Drivers) -> None:
 
         assert state() == GuestState.SHUTOFF
         defined.create()
-        wait_until("it runs", lambda: state() == GuestState.RUNNING)
+        eventually("it runs", lambda: state() == GuestState.RUNNING)
         defined.suspend()
-        wait_until("it pauses", lambda: state() == GuestState.PAUSED)
+        eventually("it pauses", lambda: state() == GuestState.PAUSED)
         defined.destroy()
-        wait_until("it ends", lambda: state() == GuestState.SHUTOFF)
+        eventually("it ends", lambda: state() == GuestState.SHUTOFF)
         defined.undefine()
         assert driver.guests() == guests
     finally:

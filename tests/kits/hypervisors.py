@@ -15,7 +15,8 @@ from uuid import uuid4
 
 import libvirt
 
-from kits.libvirt_daemon import find_programs, wait_until
+from kits.daemon_process import eventually
+from kits.libvirt_daemon import find_programs
 
 START_TIMEOUT_S = 60.0
 PLACES = {
@@ -89,7 +90,7 @@ class Hypervisor:
                 start_new_session=True,
             )
         )
-        wait_until(f"{self.uri} answers; its log is {self._log.name}", self._answers, START_TIMEOUT_S)
+        eventually(f"{self.uri} answers; its log is {self._log.name}", self._answers, START_TIMEOUT_S)
 
     def inside(self, *words: str) -> list[str]:
         """The command that runs these words where this hypervisor's directories are; it stays one process."""

@@ -11,12 +11,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import libvirt
+
+from kits.daemon_process import eventually
 
 START_TIMEOUT_S = 30.0
 _FOLDERS = ("run", "config", "cache", "data", "images")
@@ -37,16 +36,6 @@ def find_programs(*names: str) -> dict[str, str]:
             "qemu-system-x86"
         )
     return {name: program for name, program in paths.items() if program is not None}
-
-
-def wait_until(what: str, holds: Callable[[], Any], timeout_s: float = START_TIMEOUT_S) -> Any:
-    """Wait until `holds` returns something true, and return that. Raises TimeoutError naming `what`."""
-    end = time.monotonic() + timeout_s
-    while not (value := holds()):
-        if time.monotonic() >= end:
-            raise TimeoutError(f"not within {timeout_s} s: {what}")
-        time.sleep(0.02)
-    return value
 
 
 class PrivateLibvirtd:
@@ -96,7 +85,7 @@ class PrivateLibvirtd:
             stderr=self._log,
             **as_user,  # type: ignore[arg-type]
         )
-        wait_until(f"{self.uri} answers; its log is {self._log.name}", self._answers)
+        eventually(f"{self.uri} answers; its log is {self._log.name}", self._answers)
 
     def _answers(self) -> bool:
         try:
