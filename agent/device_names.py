@@ -23,6 +23,7 @@ PMEM_PREFIX = "CUSTOM_PMEM_NAMESPACE_"
 PCI_ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.ASCII)
 """A PCI address in lower case: its domain, bus, slot and function."""
 
+_VFIO_DRIVER = re.compile(r"(?:.+[-_])?vfio[-_]pci", re.ASCII)
 _CUSTOM = "CUSTOM_"
 _PAGES = re.compile(r"CUSTOM_HUGEPAGES_[0-9]+KIB", re.ASCII)
 _VGPU = re.compile(r"(?:^| )[^\s-]+(?:-[^\s-]*[A-Za-z][^\s-]*)*-([0-9]{1,4})[A-Z]{1,2}$", re.ASCII)
@@ -145,6 +146,11 @@ def address_of(unit: str) -> str:
     """
     match = _IN_PLACE.fullmatch(unit)
     return match["function"] if match else unit
+
+
+def is_vfio(driver: str) -> bool:
+    """Whether the driver is VFIO's for PCI devices, or a vendor's own one of that kind, by its name."""
+    return _VFIO_DRIVER.fullmatch(driver) is not None
 
 
 def vgpu_gib(name: str) -> int | None:

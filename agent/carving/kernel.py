@@ -1,8 +1,7 @@
 """The kernel's view of cards and CPUs in sysfs, and what is written there to carve cards and to power CPUs.
 
 Paths are built from parts that are checked here, each as what it is, and no link of the plan file is
-followed. A file that is missing or cannot be read has no value. The agent's folders cannot use the driver's
-reader (drivers.host), which is for callers without privileges.
+followed.
 
 libvirt leaves a function bound to VFIO's driver when its guest ends, so the driver alone says nothing.
 While a process has the function open, the driver keeps it enabled; `enable` in sysfs is how often, and any
@@ -23,31 +22,9 @@ from pathlib import Path
 
 from agent.carving.carving import NAME, NUMBER, UUID, Mdev, Seen, SeenFunction, Sight, Step, StepKind
 from agent.carving.cpus import OFFLINE, ONLINE, CpuStep
-from agent.device_names import PCI_ADDRESS, vgpu_gib
-from agent.durable.files import read_text
+from agent.device_names import PCI_ADDRESS, is_vfio, vgpu_gib
+from agent.durable.files import entries, link_name, read_number, read_text
 from agent.errors import UsageError, counted
-
-
-def read_number(path: Path) -> int | None:
-    """The number in the file; None where there is none."""
-    text = read_text(path) or ""
-    return int(text) if NUMBER.fullmatch(text) else None
-
-
-def read_link(path: Path) -> str:
-    """The last part of what the link names; empty where it is no link."""
-    try:
-        return path.readlink().name
-    except OSError:
-        return ""
-
-
-def entries_of(path: Path) -> list[Path]:
-    """What is in the directory, by name; nothing where it cannot be read."""
-    try:
-        return sorted(path.iterdir())
-    except OSError:
-        return []
 
 
 def write_text(path: Path, text: str) -> None:
@@ -65,8 +42,8 @@ def vfio_uses(device: Path, driver: str, proc: Path) -> Iterator[str]:
     There is one as well where the kernel does not tell.
     """
     # The files below /dev over which the function can be opened: its group's, and its own.
-    nodes = {f"/dev/vfio/devices/{entry.name}" for entry in entries_of(device / "vfio-dev")}
-    group = read_link(device / "iommu_group")
+    nodes = {f"/dev/vfio/devices/{entry.name}" for entry in entries(device / "vfio-dev")}
+    group = link_name(device / "iommu_group")
     nodes |= {f"/dev/vfio/{group}"} if group else set()
     has_process = False
     for process in proc.glob("[0-9]*"):
@@ -92,7 +69,6 @@ CONFIRM_S = 5.0
 """How long the effect of a write may take; some drivers are bound in a thread of the kernel."""
 POLL_S = 0.02
 
-_VFIO_DRIVER = re.compile(r"(?:.+[-_])?vfio[-_]pci", re.ASCII)
 _VGPU_NAME = re.compile(r"^([0-9]{1,9}) *: *(\S.*?) *$", re.ASCII | re.MULTILINE)
 _FRAME_BUFFER = re.compile(r"\bframebuffer=([0-9]{1,9})M\b", re.ASCII)
 _NO_OVERRIDE = "(null)"
@@ -165,7 +141,7 @@ class Kernel:
         device = self._device(address)
         if not device.is_dir():
             return None
-        driver = read_link(device / "driver")
+        driver = link_name(device / "driver")
         override = read_text(device / "driver_override")
         autoprobe = read_text(device / "sriov_drivers_autoprobe")
         vfs_max = read_number(device / "sriov_totalvfs")
@@ -174,23 +150,23 @@ class Kernel:
             address,
             driver,
             "" if override in (None, _NO_OVERRIDE) else str(override),
-            read_link(device / "physfn") or None,
+            link_name(device / "physfn") or None,
             vfs_max if driver else None,
             read_number(device / "sriov_numvfs") or 0,
             vfs,
             tuple(_vf_addresses(device, address, vfs, vfs_max or 0)),
             None if autoprobe is None else autoprobe != "0",
             read_text(device / "nvidia" / "current_vgpu_type"),
-            frozenset(entry.name for entry in entries_of(device / "mdev_supported_types")),
+            frozenset(entry.name for entry in entries(device / "mdev_supported_types")),
             tuple(_uses(device, driver, self._proc)),
             dict(_type_sizes(device)),
             read_number(device / "nvidia" / "placement_id"),
         )
 
     def _existing_mdevs(self) -> Iterator[tuple[str, Mdev]]:
-        for entry in entries_of(self._mdevs):
+        for entry in entries(self._mdevs):
             if UUID.fullmatch(entry.name):
-                yield entry.name, Mdev(entry.resolve().parent.name, read_link(entry / "mdev_type"))
+                yield entry.name, Mdev(entry.resolve().parent.name, link_name(entry / "mdev_type"))
 
     # Writing
 
@@ -233,12 +209,12 @@ class Kernel:
 
     def _unbind(self, step: Step) -> None:
         driver = self._device(step.function) / "driver"
-        bound = read_link(driver)
+        bound = link_name(driver)
         if bound and bound != step.value:
             raise OSError(errno.EBUSY, f"{bound} is bound meanwhile")
         if bound:
             write_text(self._drivers / _part(NAME, bound) / "unbind", step.function)
-            self._confirm(lambda: not read_link(driver), f"{bound} does not let go of it")
+            self._confirm(lambda: not link_name(driver), f"{bound} does not let go of it")
 
     def _bind(self, step: Step) -> None:
         driver = _part(NAME, step.value) if step.value else ""
@@ -248,7 +224,7 @@ class Kernel:
         if driver:
             link = self._device(step.function) / "driver"
             self._confirm(
-                lambda: read_link(link) == driver, f"{driver} does not take it; the kernel's log may say why"
+                lambda: link_name(link) == driver, f"{driver} does not take it; the kernel's log may say why"
             )
 
     def _set_type(self, step: Step) -> None:
@@ -315,7 +291,7 @@ def _type_sizes(device: Path) -> Iterator[tuple[str, int]]:
         gib = vgpu_gib(name)
         if gib is not None:
             yield number, gib * 1024
-    for entry in entries_of(device / "mdev_supported_types"):
+    for entry in entries(device / "mdev_supported_types"):
         told = _FRAME_BUFFER.search(read_text(entry / "description") or "")
         if told:
             yield entry.name, int(told[1])
@@ -323,12 +299,12 @@ def _type_sizes(device: Path) -> Iterator[tuple[str, int]]:
 
 def _uses(device: Path, driver: str, proc: Path) -> Iterator[str]:
     """Clauses on what has the device, as far as that can be seen."""
-    if _VFIO_DRIVER.fullmatch(driver) or (device / "vfio-dev").is_dir():
+    if is_vfio(driver) or (device / "vfio-dev").is_dir():
         yield from vfio_uses(device, driver, proc)
-    for interface in entries_of(device / "net"):
+    for interface in entries(device / "net"):
         if int(read_text(interface / "flags") or "0", 16) & 1:
             yield f"its interface {interface.name} is up"
-    if any(entries_of(device / "nvme")):
+    if any(entries(device / "nvme")):
         yield "it is a disk of the host"
     if read_text(device / "boot_vga") == "1":
         yield "it shows the host's console"

@@ -1,4 +1,7 @@
-"""Durable files and directories, synced to disk, a lock file that names its holder, and small texts."""
+"""Durable files and directories, synced to disk, a lock file that names its holder, and the kernel's files.
+
+Those are the small texts, numbers and links below /sys and /proc.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import errno
 import fcntl
 import os
 import pwd
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +20,7 @@ PID_WIDTH = 31
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_NAMELESS_FILES = frozenset({errno.EOPNOTSUPP, errno.EISDIR})
 SIZE_MAX = 65536
+_NUMBER = re.compile(r"[0-9]{1,19}", re.ASCII)
 KERNEL_FILE_SYSTEMS = (Path("/proc"), Path("/sys"))
 
 
@@ -49,6 +54,37 @@ def read_text(path: Path) -> str | None:
             return file.read(SIZE_MAX).strip()
     except OSError:
         return None
+
+
+def read_number(path: Path) -> int | None:
+    """The whole number in a small file; None where there is none."""
+    text = read_text(path) or ""
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def read_bytes(path: Path, size: int) -> bytes | None:
+    """The first bytes of the file, unbuffered: so many and no more are asked of the kernel."""
+    try:
+        with path.open("rb", buffering=0) as file:
+            return file.read(size)
+    except OSError:
+        return None
+
+
+def link_name(path: Path) -> str:
+    """The last part of what the link leads to; empty where it is no link."""
+    try:
+        return path.readlink().name
+    except OSError:
+        return ""
+
+
+def entries(path: Path) -> list[Path]:
+    """What is in the folder, by name; nothing where it cannot be read."""
+    try:
+        return sorted(path.iterdir())
+    except OSError:
+        return []
 
 
 def make_directory(path: Path) -> None:

@@ -24,55 +24,11 @@ from functools import cache
 from pathlib import Path
 
 from agent.cpuset import parse_cpu_set
-from agent.device_names import PCI_ADDRESS, address_of
+from agent.device_names import PCI_ADDRESS, address_of, is_vfio
 from agent.driver import DescribedProvider, DeviceSigns, GroupMember, HostDevice, PassedDevice
+from agent.durable.files import entries, link_name, read_bytes, read_number, read_text
 from agent.errors import DriverDataError, UsageError
 from drivers.host.domain_xml import DEFAULT_HUGE_PAGE_KIB
-
-# Single files, links and folders
-
-SIZE_MAX = 65536
-
-
-def entries(path: Path) -> list[Path]:
-    """What the folder has, sorted; empty where it is missing."""
-    try:
-        return sorted(path.iterdir())
-    except OSError:
-        return []
-
-
-def link_name(path: Path) -> str | None:
-    """The last part of what the link leads to; None where it is no link."""
-    try:
-        return path.readlink().name
-    except OSError:
-        return None
-
-
-def read_text(path: Path) -> str | None:
-    """The file's text without white space around it; None where it cannot be read."""
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            return file.read(SIZE_MAX).strip()
-    except OSError:
-        return None
-
-
-def read_number(path: Path) -> int | None:
-    """The whole number in the file; None where it has none."""
-    text = read_text(path) or ""
-    return int(text) if text.isdecimal() else None
-
-
-def read_bytes(path: Path, size: int) -> bytes | None:
-    """The first bytes of the file, unbuffered: so many and no more are asked of the kernel."""
-    try:
-        with path.open("rb", buffering=0) as file:
-            return file.read(size)
-    except OSError:
-        return None
-
 
 # The host
 
@@ -152,7 +108,6 @@ def read_namespaces(sys: Path) -> tuple[PmemNamespace, ...]:
 # PCI devices
 
 _SHORT_ADDRESS = re.compile(r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
-_VFIO_DRIVER = re.compile(r"(?:.+[-_])?vfio[-_]pci", re.ASCII)
 _BRIDGES = ("0x0604", "0x0609")
 _PLAIN_VFIO = "vfio_pci"
 _DEFAULT_ROUTE = "00000000"
@@ -182,8 +137,7 @@ def is_address(text: str) -> bool:
 
 def has_vfio(device: Path) -> bool:
     """Whether a driver of VFIO is bound to the device in this folder."""
-    driver = link_name(device / "driver") or ""
-    return bool(_VFIO_DRIVER.fullmatch(driver)) or (device / "vfio-dev").is_dir()
+    return is_vfio(link_name(device / "driver")) or (device / "vfio-dev").is_dir()
 
 
 class Sysfs:
@@ -221,7 +175,7 @@ class Sysfs:
             itself.vfio,
             itself.bridge,
             tuple(self._uses(path)) if itself.driver and not itself.vfio else (),
-            link_name(path / "iommu_group"),
+            link_name(path / "iommu_group") or None,
             tuple(self._member(other) for other in entries(path / "iommu_group" / "devices")),
             methods,
             cell,
@@ -240,7 +194,7 @@ class Sysfs:
 
     def _member(self, path: Path) -> GroupMember:
         bridge = (read_text(path / "class") or "").startswith(_BRIDGES)
-        return GroupMember(path.name, link_name(path / "driver") or "", has_vfio(path), bridge)
+        return GroupMember(path.name, link_name(path / "driver"), has_vfio(path), bridge)
 
     # What the host itself uses it for
 
@@ -320,8 +274,8 @@ class Sysfs:
 
     def _migration_driver(self, path: Path) -> str | None:
         """The driver of VFIO for this very device, which libvirt prefers to the plain one as well."""
-        bound = link_name(path / "driver") or ""
-        if _VFIO_DRIVER.fullmatch(bound) and bound.replace("-", "_") != _PLAIN_VFIO:
+        bound = link_name(path / "driver")
+        if is_vfio(bound) and bound.replace("-", "_") != _PLAIN_VFIO:
             return bound
         alias = (read_text(path / "modalias") or "").replace("pci:", "vfio_pci:", 1)
         if self._modules is None or not alias:
@@ -466,7 +420,7 @@ def _signs(device: Path, address: str, checks: Collection[str]) -> DeviceSigns:
     return DeviceSigns(
         address,
         answers=any(byte != 0xFF for byte in header) if header else None,
-        driver=(link_name(device / "driver") or "") if "driver" in checks else None,
+        driver=link_name(device / "driver") if "driver" in checks else None,
         vfio=has_vfio(device),
         only_driver="" if only == _NO_DRIVER else only,
         has_link=has_link,

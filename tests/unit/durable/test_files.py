@@ -8,7 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from agent.durable.files import LockHeld, is_there, make_directory, make_file, take_lock, write_atomically
+from agent.durable.files import (
+    SIZE_MAX,
+    LockHeld,
+    entries,
+    is_there,
+    link_name,
+    make_directory,
+    make_file,
+    read_bytes,
+    read_number,
+    read_text,
+    take_lock,
+    write_atomically,
+)
 
 
 def test_a_file_is_replaced_as_a_whole_and_is_its_owners(tmp_path: Path) -> None:
@@ -69,3 +82,45 @@ def test_a_path_that_cannot_be_looked_at_is_not_said_to_be_missing(tmp_path: Pat
     assert not is_there(tmp_path / "missing") and not is_there(file / "below")
     with pytest.raises(OSError, match="too long"):
         is_there(tmp_path / ("n" * 300))
+
+
+# The kernel's small files
+
+
+def test_what_is_there_is_read(tmp_path: Path) -> None:
+    (tmp_path / "numvfs").write_text("4\n", encoding="ascii")
+    (tmp_path / "driver").symlink_to("../../bus/pci/drivers/vfio-pci")
+    assert (read_text(tmp_path / "numvfs"), read_number(tmp_path / "numvfs")) == ("4", 4)
+    assert link_name(tmp_path / "driver") == "vfio-pci"
+    assert entries(tmp_path) == [tmp_path / "driver", tmp_path / "numvfs"]
+
+
+def test_what_is_missing_is_nothing(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"
+    assert (read_text(missing), read_number(missing), link_name(missing), entries(missing)) == (
+        None,
+        None,
+        "",
+        [],
+    )
+
+
+@pytest.mark.parametrize("text", ["", "-1", "4 5", "0x4", "٤"])
+def test_what_is_no_number_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "numvfs").write_text(text, encoding="utf-8")
+    assert read_number(tmp_path / "numvfs") is None
+
+
+def test_a_file_without_end_is_read_up_to_a_bound(tmp_path: Path) -> None:
+    (tmp_path / "long").write_text("1" * (SIZE_MAX + 1), encoding="ascii")
+    assert read_text(tmp_path / "long") == "1" * SIZE_MAX
+
+
+def test_no_more_is_read_than_asked_for(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"x" * 100)
+    os.close(writing)
+    assert read_bytes(Path(f"/dev/fd/{reading}"), 64) == b"x" * 64
+    assert os.read(reading, 100) == b"x" * 36
+    os.close(reading)
+    assert read_bytes(tmp_path, 64) is None

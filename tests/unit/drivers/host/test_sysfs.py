@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -17,12 +16,9 @@ from drivers.host.sysfs import (
     boot_id,
     default_huge_page_kib,
     device_addresses,
-    entries,
     parse_address,
-    read_bytes,
     read_cells,
     read_namespaces,
-    read_number,
     read_signs,
 )
 
@@ -297,7 +293,6 @@ def test_what_the_kernel_does_not_tell_is_not_known(tree: PciTree) -> None:
     tree.add(ACCELERATOR)
     assert signs(tree, ACCELERATOR) == DeviceSigns(ACCELERATOR, driver="")
     assert read_signs(tree.sys, [ACCELERATOR], ()) == (DeviceSigns(ACCELERATOR),)
-    assert read_number(tree.devices / ACCELERATOR / "class") is None and entries(tree.devices / "none") == []
 
 
 @pytest.mark.parametrize(
@@ -408,16 +403,6 @@ def test_a_recorded_host_has_no_sign_of_ill_health(tmp_path: Path) -> None:
     tree = recorded_tree(tmp_path)
     for found in read_signs(tree.sys, sorted(each.name for each in tree.devices.iterdir())):
         assert False not in (found.answers, found.has_link, found.has_power)
-
-
-def test_no_more_is_read_than_asked_for(tmp_path: Path) -> None:
-    reading, writing = os.pipe()
-    os.write(writing, b"x" * 100)
-    os.close(writing)
-    assert read_bytes(Path(f"/dev/fd/{reading}"), 64) == b"x" * 64
-    assert os.read(reading, 100) == b"x" * 36
-    os.close(reading)
-    assert read_bytes(tmp_path, 64) is None
 
 
 def test_memory_that_the_kernel_could_not_take_out_of_use_counts(tree: PciTree) -> None:
