@@ -16,7 +16,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.claims.claim import Claim
-from agent.claims.guest_cells import PlacedCell
 from agent.driver import Description, Guest, MoveInstruction
 from agent.moves.states import Move, MoveKind, MoveRole
 from agent.reshape.laws import CELL_CLASSES, Instruction, Relocation, Slot
@@ -191,36 +190,30 @@ def with_missing(
         for slot, now in places.items():
             if now.get(None) and slot.provider in tree:
                 missing.setdefault(slot, {})[consumer] = now[None]
-    merged = [_with_missing(instruction, located, missing, tree) for instruction in instructions]
+    merged = []
+    for instruction in instructions:
+        provider = tree.by_name(instruction.from_resource_provider)
+        if not instruction.stays or not instruction.consumers or provider is None:
+            merged.append(instruction)
+            continue
+        consumers = {
+            consumer: {
+                name: amount
+                for name, amount in shares.items()
+                if Slot(provider.uuid, name) not in located.get(consumer, {})
+            }
+            for consumer, shares in instruction.consumers.items()
+        }
+        for name in instruction.moved_resources:  # what it parks already is not missing any more
+            for consumer, amount in missing.pop(Slot(provider.uuid, name), {}).items():
+                consumers.setdefault(consumer, {})[name] = amount
+        left = {consumer: shares for consumer, shares in consumers.items() if shares}
+        merged.append(replace(instruction, consumers=left))
     for slot, shares in missing.items():
         name = tree[slot.provider].name
         by_consumer = {consumer: {slot.resource_class: amount} for consumer, amount in shares.items()}
         merged.append(MoveInstruction(name, {slot.resource_class: sum(shares.values())}, name, by_consumer))
     return tuple(merged)
-
-
-def _with_missing(
-    instruction: MoveInstruction,
-    located: Mapping[str, Places],
-    missing: dict[Slot, dict[str, int]],
-    tree: ProviderTree,
-) -> MoveInstruction:
-    """The instruction with what of `missing` it parks already; that is taken out of `missing`."""
-    provider = tree.by_name(instruction.from_resource_provider)
-    if not instruction.stays or not instruction.consumers or provider is None:
-        return instruction
-    consumers = {
-        consumer: {
-            name: amount
-            for name, amount in shares.items()
-            if Slot(provider.uuid, name) not in located.get(consumer, {})
-        }
-        for consumer, shares in instruction.consumers.items()
-    }
-    for name in instruction.moved_resources:
-        for consumer, amount in missing.pop(Slot(provider.uuid, name), {}).items():
-            consumers.setdefault(consumer, {})[name] = amount
-    return replace(instruction, consumers={consumer: each for consumer, each in consumers.items() if each})
 
 
 def slots_left(instruction: Instruction, located: Mapping[str, Places], held: Held) -> set[Slot]:
@@ -358,33 +351,28 @@ def name_claimed_cells(
     if not chosen or not cells:
         return description
     guests = {migrations[consumer].instance for consumer in chosen if consumer in migrations} - claims.keys()
-    moves = tuple(
-        _name_claims(move, chosen, cells[move.to_resource_provider], guests)
-        if move.to_resource_provider in cells and move.moved_resources.keys() <= CELL_CLASSES
-        else move
-        for move in description.moves
-    )
-    return replace(description, moves=moves)
-
-
-def _name_claims(
-    move: MoveInstruction, chosen: Mapping[str, tuple[PlacedCell, ...]], cell: int, guests: set[str]
-) -> MoveInstruction:
-    if move.becomes:
-        return move
-    consumers = {
-        consumer: shares
-        for consumer, shares in (move.consumers or {}).items()
-        if consumer not in chosen and consumer not in guests
-    }
-    for consumer, cells in chosen.items():
-        mine = [placed for placed in cells if placed.host_cell == cell]
-        amounts = {
-            "MEMORY_MB": sum(placed.memory_mb for placed in mine),
-            "PCPU": sum(len(placed.cpus) for placed in mine),
-            "VCPU": sum(len(placed.floating) for placed in mine),
+    moves = []
+    for move in description.moves:
+        cell = cells.get(move.to_resource_provider)
+        if cell is None or move.becomes or not move.moved_resources.keys() <= CELL_CLASSES:
+            moves.append(move)
+            continue
+        consumers = {
+            consumer: shares
+            for consumer, shares in (move.consumers or {}).items()
+            if consumer not in chosen and consumer not in guests
         }
-        shares = {name: amount for name, amount in amounts.items() if amount and name in move.moved_resources}
-        if shares:
-            consumers[consumer] = shares
-    return replace(move, consumers=consumers)
+        for consumer, placed_cells in chosen.items():
+            mine = [placed for placed in placed_cells if placed.host_cell == cell]
+            amounts = {
+                "MEMORY_MB": sum(placed.memory_mb for placed in mine),
+                "PCPU": sum(len(placed.cpus) for placed in mine),
+                "VCPU": sum(len(placed.floating) for placed in mine),
+            }
+            shares = {
+                name: amount for name, amount in amounts.items() if amount and name in move.moved_resources
+            }
+            if shares:
+                consumers[consumer] = shares
+        moves.append(replace(move, consumers=consumers))
+    return replace(description, moves=tuple(moves))

@@ -166,7 +166,18 @@ def inverse_moves(
     for consumer, source_class, amount, source, target, target_class in reshape.relocations:
         shares = returns.setdefault((tree[target].name, tree[source].name), {}).setdefault(consumer, {})
         shares[source_class, target_class] = shares.get((source_class, target_class), 0) + amount
-    shortfalls = _shortfalls(moves, reshape, before)
+    # {source slot: how much more it lost than its targets gained}: the host's count need not equal the sum
+    # over its cards, and an undo restores the count all the same.
+    shortfalls: dict[NamedSlot, int] = {}
+    for move in moves:
+        provider = before.by_name(move.from_resource_provider)
+        for name, amount in move.moved_resources.items():
+            inventory = provider.inventories.get(name) if provider else None
+            if provider is None or inventory is None:
+                continue
+            left = reshape.inventories.get(provider.uuid, {}).get(name)
+            lost = inventory.total - (left.total if left else 0)
+            shortfalls[provider.name, name] = shortfalls.get((provider.name, name), lost) - amount
     inverse = []
     for move in moves:
         origin, goal = move.to_resource_provider, move.from_resource_provider
@@ -180,7 +191,7 @@ def inverse_moves(
             for consumer, shares in returns.get((origin, goal), {}).items()
         }
         moved = {
-            names[name]: amount + shortfalls.pop((goal, name), 0)
+            names[name]: amount + max(0, shortfalls.pop((goal, name), 0))
             for name, amount in move.moved_resources.items()
         }
         inverse.append(
@@ -193,26 +204,6 @@ def inverse_moves(
             )
         )
     return tuple(inverse)
-
-
-def _shortfalls(
-    moves: Iterable[MoveInstruction], reshape: Reshape, before: ProviderTree
-) -> dict[NamedSlot, int]:
-    """{source slot: how much more it lost than its targets gained}.
-
-    The host's count need not equal the sum over its cards; an undo restores the count all the same.
-    """
-    lost: dict[NamedSlot, int] = {}
-    for move in moves:
-        source = before.by_name(move.from_resource_provider)
-        for name, amount in move.moved_resources.items():
-            inventory = source.inventories.get(name) if source else None
-            if source is None or inventory is None:
-                continue
-            left = reshape.inventories.get(source.uuid, {}).get(name)
-            key = (source.name, name)
-            lost[key] = lost.get(key, inventory.total - (left.total if left else 0)) - amount
-    return {key: amount for key, amount in lost.items() if amount > 0}
 
 
 def read_receipt(receipt_id: str, at: float, document: Any) -> Receipt:

@@ -16,7 +16,6 @@ import os_traits
 from oslo_config import cfg
 
 from agent.driver import (
-    Cell,
     DescribedInventory,
     DescribedProvider,
     Description,
@@ -325,7 +324,20 @@ def derived_moves(
         consumers = {guest.uuid: usage for guest in host.guests if (usage := _usage(guest, device))}
         yield MoveInstruction(name, totals, device.name, consumers)
     for cell in host.cells:
-        yield from _cell_moves(host, name, cpus, cell)
+        provider = cell_provider_name(name, cell.id)
+        cell_totals = (len(cpus[0] & cell.cpus), len(cpus[1] & cell.cpus), cell.memory_mb)
+        amounts = {kind: total for kind, total in zip(CPU_AND_MEMORY, cell_totals, strict=True) if total}
+        if not host.report_numa:
+            yield MoveInstruction(provider, amounts, name)
+            continue
+        in_cell = {
+            guest.uuid: {kind: guest.resources[kind] for kind in amounts if guest.resources.get(kind)}
+            for guest in host.guests
+            if _cells_of(host, guest) == {cell.id}
+        }
+        yield MoveInstruction(
+            name, amounts, provider, {uuid: usage for uuid, usage in in_cell.items() if usage}
+        )
     if host.report_numa:
         for cell in host.cells:
             below = (cpus[0] & cell.cpus, cpus[1] & cell.cpus)
@@ -352,36 +364,6 @@ def _usage(guest: Guest, device: DescribedProvider) -> dict[str, int]:
             if resource_class in guest.resources:
                 usage[resource_class] = guest.resources[resource_class]
     return usage
-
-
-def _cell_moves(
-    host: FakeHost, name: str, cpus: tuple[frozenset[int], frozenset[int]], cell: Cell
-) -> Iterator[MoveInstruction]:
-    shared, dedicated = cpus
-    totals = {
-        "VCPU": len(shared & cell.cpus),
-        "PCPU": len(dedicated & cell.cpus),
-        "MEMORY_MB": cell.memory_mb,
-    }
-    amounts = {resource_class: total for resource_class, total in totals.items() if total}
-    if not host.report_numa:
-        yield MoveInstruction(cell_provider_name(name, cell.id), amounts, name)
-        return
-    consumers = {
-        guest.uuid: {
-            resource_class: guest.resources[resource_class]
-            for resource_class in CPU_AND_MEMORY
-            if guest.resources.get(resource_class) and resource_class in amounts
-        }
-        for guest in host.guests
-        if _cells_of(host, guest) == {cell.id}
-    }
-    yield MoveInstruction(
-        name,
-        amounts,
-        cell_provider_name(name, cell.id),
-        {uuid: usage for uuid, usage in consumers.items() if usage},
-    )
 
 
 def _cells_of(host: FakeHost, guest: Guest) -> set[int]:

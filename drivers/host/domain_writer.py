@@ -258,7 +258,21 @@ def _cell_contradictions(root: Element, given: Sequence[GivenCell]) -> Iterator[
     for cell in given:
         element = root.find(f"cpu/numa/cell[@id='{cell.cell}']")
         if element is not None:
-            yield from _one_cell_contradictions(element, cell, xml)
+            cpus = _cpus_of(element, "cpus") - xml.later_vcpus
+            if cpus and cpus != cell.cpus:
+                yield (
+                    f"<cell id='{cell.cell}'> has the CPUs {format_cpu_set(cpus)}, and the claim has "
+                    f"{format_cpu_set(cell.cpus)}"
+                )
+            size = etree.Element("memory", unit=element.get("unit", "KiB"))
+            size.text = element.get("memory", "0")
+            memory_kib, plugged_mb = _kib(size), xml.plugged_mb(cell.cell)
+            if memory_kib and -(-memory_kib // KIB_PER_MIB) + plugged_mb != cell.memory_mb:
+                plugged = f" and {plugged_mb} MiB in memory devices" if plugged_mb else ""
+                yield (
+                    f"<cell id='{cell.cell}'> has {memory_kib} KiB{plugged}, and the claim has "
+                    f"{cell.memory_mb} MiB"
+                )
         elif xml.plugged_mb(cell.cell) >= cell.memory_mb:
             yield (
                 f"the memory devices of cell {cell.cell} have {xml.plugged_mb(cell.cell)} MiB, and the claim "
@@ -285,21 +299,6 @@ def _cell_contradictions(root: Element, given: Sequence[GivenCell]) -> Iterator[
     if sizes and sizes != claimed:
         shown = f"{format_cpu_set(frozenset(claimed))} KiB" if claimed else "small pages"
         yield f"<page> has {format_cpu_set(frozenset(sizes))} KiB, and the claim has {shown}"
-
-
-def _one_cell_contradictions(element: Element, cell: GivenCell, xml: DomainXml) -> Iterator[str]:
-    cpus, plugged_mb = _cpus_of(element, "cpus") - xml.later_vcpus, xml.plugged_mb(cell.cell)
-    if cpus and cpus != cell.cpus:
-        yield (
-            f"<cell id='{cell.cell}'> has the CPUs {format_cpu_set(cpus)}, and the claim has "
-            f"{format_cpu_set(cell.cpus)}"
-        )
-    size = etree.Element("memory", unit=element.get("unit", "KiB"))
-    size.text = element.get("memory", "0")
-    memory_kib = _kib(size)
-    if memory_kib and -(-memory_kib // KIB_PER_MIB) + plugged_mb != cell.memory_mb:
-        plugged = f" and {plugged_mb} MiB in memory devices" if plugged_mb else ""
-        yield f"<cell id='{cell.cell}'> has {memory_kib} KiB{plugged}, and the claim has {cell.memory_mb} MiB"
 
 
 def _device_contradictions(

@@ -232,8 +232,29 @@ def host_providers(
     shared, dedicated = split_cpus(frozenset().union(*(cell.cpus for cell in cells)), settings)
     disk = disk_inventory(disk_gb, settings)
     if report_numa:
-        root = DescribedProvider(name=name, inventories=disk, traits=traits)
-        return (root, *_cell_providers(name, cells, shared, dedicated, settings))
+        providers = [DescribedProvider(name=name, inventories=disk, traits=traits)]
+        # The cells share evenly what is reserved for the host.
+        reserved_cpus = shares(settings.reserved_host_cpus, len(cells))
+        reserved_mb = shares(settings.reserved_host_memory_mb, len(cells))
+        for index, cell in enumerate(cells):
+            own_shared, own_dedicated = shared & cell.cpus, dedicated & cell.cpus
+            providers.append(
+                DescribedProvider(
+                    name=cell_provider_name(name, cell.id),
+                    parent=name,
+                    inventories={
+                        **cpu_inventories(
+                            len(own_shared), len(own_dedicated), reserved_cpus[index], settings
+                        ),
+                        **memory_inventory(cell.memory_mb, reserved_mb[index], settings),
+                    },
+                    traits=frozenset({NUMA_ROOT, *map(page_class, _huge_page_sizes(cell))}),
+                    device=cell_device(cell.id),
+                    units=cpu_units(own_dedicated),
+                    cell=cell.id,
+                )
+            )
+        return tuple(providers)
     memory_mb = sum(cell.memory_mb for cell in cells)
     root = DescribedProvider(
         name=name,
@@ -285,32 +306,6 @@ def _huge_page_sizes(cell: Cell) -> list[int]:
 def cell_device(cell: int | str) -> str:
     """`DescribedProvider.device` of a cell."""
     return f"numa:{cell}"
-
-
-def _cell_providers(
-    name: str,
-    cells: tuple[Cell, ...],
-    shared: frozenset[int],
-    dedicated: frozenset[int],
-    settings: HostSettings,
-) -> Iterator[DescribedProvider]:
-    """The cells share evenly what is reserved for the host."""
-    reserved_cpus = shares(settings.reserved_host_cpus, len(cells))
-    reserved_mb = shares(settings.reserved_host_memory_mb, len(cells))
-    for index, cell in enumerate(cells):
-        own_shared, own_dedicated = shared & cell.cpus, dedicated & cell.cpus
-        yield DescribedProvider(
-            name=cell_provider_name(name, cell.id),
-            parent=name,
-            inventories={
-                **cpu_inventories(len(own_shared), len(own_dedicated), reserved_cpus[index], settings),
-                **memory_inventory(cell.memory_mb, reserved_mb[index], settings),
-            },
-            traits=frozenset({NUMA_ROOT, *map(page_class, _huge_page_sizes(cell))}),
-            device=cell_device(cell.id),
-            units=cpu_units(own_dedicated),
-            cell=cell.id,
-        )
 
 
 # Where the units that guests use are described: under which resource class, on which device

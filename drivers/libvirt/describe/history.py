@@ -254,11 +254,6 @@ def record_slots(
     return recorded
 
 
-def former_slots(address: str, history: DeviceHistory) -> tuple[str, ...]:
-    """The addresses that the card had before."""
-    return history.get(_slot_key(address), ())
-
-
 def _slot_key(address: str) -> str:
     return f"slot:{address}"
 
@@ -343,31 +338,10 @@ def removed_cells(history: DeviceHistory, present: Collection[int]) -> tuple[int
     return tuple(cell for cell in _cell_ids(history) if cell not in present)
 
 
-def cells_changed(history: DeviceHistory, present: Collection[int]) -> bool:
-    """Whether the described cells are or once were others than `present`.
-
-    Then it is unknown which CPUs and memory each of them had.
-    """
-    described = _cell_ids(history)
-    changed_before = any(history[cell_device(cell)] for cell in described)
-    return changed_before or bool(described and set(described) != set(present))
-
-
 def _cell_ids(devices: Iterable[str]) -> list[int]:
     prefix = cell_device("")
     ids = (device.removeprefix(prefix) for device in devices if device.startswith(prefix))
     return sorted(int(cell_id) for cell_id in ids if cell_id.isdecimal())
-
-
-def renamed_classes(provider: DescribedProvider, history: DeviceHistory) -> Iterator[tuple[str, str]]:
-    """(former class, current class) for each former class of the device that it no longer has.
-
-    A function whose vDPA device is made or removed is another kind of unit, and not one with another name.
-    """
-    for former in history.get(provider.device, ()):
-        if former not in provider.inventories and former != VDPA_CLASS:
-            for current in sorted(provider.units.keys() & provider.inventories.keys() - {VDPA_CLASS}):
-                yield former, current
 
 
 # Moves
@@ -437,17 +411,22 @@ def _device_moves(
         address = provider.device.removeprefix("pci:")
         interfaces = former_interfaces(address, history, devices)
         former_names = [card_name(root, address, interface) for interface in interfaces]
-        former_names += [card_name(root, slot, "") for slot in former_slots(address, history)]
+        former_names += [card_name(root, slot, "") for slot in history.get(_slot_key(address), ())]
         for source in (root, *(name for name in former_names if name != provider.name)):
             yield MoveInstruction(source, totals, provider.name, usage)
-        for former, current in renamed_classes(provider, history):
-            former_usage = {
-                uuid: {former: amounts[current]} for uuid, amounts in usage.items() if current in amounts
-            }
-            for source in (root, provider.name) if former == USUAL_MDEV_CLASS else (provider.name,):
-                yield MoveInstruction(
-                    source, {former: totals[current]}, provider.name, former_usage, {former: current}
-                )
+        for former in history.get(provider.device, ()):
+            # A function whose vDPA device is made or removed is another kind of unit, not one with another
+            # name.
+            if former in totals or former == VDPA_CLASS:
+                continue
+            for current in sorted(provider.units.keys() & totals.keys() - {VDPA_CLASS}):
+                former_usage = {
+                    uuid: {former: amounts[current]} for uuid, amounts in usage.items() if current in amounts
+                }
+                for source in (root, provider.name) if former == USUAL_MDEV_CLASS else (provider.name,):
+                    yield MoveInstruction(
+                        source, {former: totals[current]}, provider.name, former_usage, {former: current}
+                    )
 
 
 def _parking_moves(
@@ -495,7 +474,10 @@ def _cell_moves(
     for totals in unreported.values():
         host_totals.update(totals)
     # After cells have changed, any of them may have had all CPUs and memory.
-    changed = cells_changed(history, cell_totals)
+    described = _cell_ids(history)
+    changed = any(history[cell_device(cell)] for cell in described) or (
+        described and set(described) != cell_totals.keys()
+    )
     sources = {cell: dict(host_totals) if changed else totals for cell, totals in unreported.items()}
     sources |= {cell: dict(host_totals) for cell in removed_cells(history, cell_totals)}
     for cell, totals in sources.items():

@@ -294,7 +294,13 @@ def guest_traits(capabilities: DomainCapabilities, arch: str) -> frozenset[str]:
         traits |= _versioned_traits(capabilities, arch in ("x86_64", "i686"))
     if any(trait.startswith("COMPUTE_VIOMMU_MODEL_") for trait in traits):
         traits.add(_VIOMMU_AUTO)
-    return frozenset(traits | _tpm_traits(capabilities))
+    # Of TPMs only emulated ones: the host's own TPM is for one guest only.
+    if "emulator" in capabilities.enums.get("tpm.backendModel", ()):
+        models = capabilities.enums.get("tpm.model", frozenset()) & _TPM_MODELS
+        # libvirt before 8.6 does not report the versions; every swtpm has 2.0
+        versions = capabilities.enums.get("tpm.backendVersion", frozenset({"2.0"})) & _TPM_VERSIONS
+        traits |= {*map(_tpm_model_trait, models), *map(_tpm_version_trait, versions)}
+    return frozenset(traits)
 
 
 def _versioned_traits(capabilities: DomainCapabilities, x86: bool) -> set[str]:
@@ -347,16 +353,6 @@ def reportable_guest_traits() -> frozenset[str]:
 
 def _network_card_traits() -> frozenset[str]:
     return frozenset(f"COMPUTE_NET_VIF_MODEL_{model}" for model in NETWORK_CARDS)
-
-
-def _tpm_traits(capabilities: DomainCapabilities) -> set[str]:
-    """The traits of emulated TPMs; the host's own TPM is for one guest only and does not count."""
-    if "emulator" not in capabilities.enums.get("tpm.backendModel", ()):
-        return set()
-    models = capabilities.enums.get("tpm.model", frozenset()) & _TPM_MODELS
-    # libvirt before 8.6 does not report the versions; every swtpm has 2.0
-    versions = capabilities.enums.get("tpm.backendVersion", frozenset({"2.0"})) & _TPM_VERSIONS
-    return {*map(_tpm_model_trait, models), *map(_tpm_version_trait, versions)}
 
 
 def _tpm_model_trait(model: str) -> str:
@@ -412,6 +408,10 @@ class HostFacts:
     image_cache_mb: int = 0
     offline: Mapping[int, int | None] = field(default_factory=dict)
 
+    def with_cells(self, cells: tuple[Cell, ...]) -> "HostFacts":
+        """The facts with these cells."""
+        return replace(self, capabilities=replace(self.capabilities, cells=cells))
+
 
 def describe_host(
     facts: HostFacts, settings: HostSettings, name: str, *, report_numa: bool = False
@@ -440,33 +440,19 @@ def with_managed_cpus(facts: HostFacts, settings: HostSettings) -> HostFacts:
         with_cores.append(replace(cell, cpus=cell.cpus | own, siblings=tuple(siblings)))
     cells = tuple(with_cores)
     present = frozenset[int]().union(*(cell.cpus for cell in cells))
-    return replace(
-        facts,
-        online=facts.online | (dedicated & present),
-        capabilities=replace(facts.capabilities, cells=cells),
-    )
+    return replace(facts.with_cells(cells), online=facts.online | (dedicated & present))
 
 
-def with_image_cache(settings: HostSettings, image_cache_mb: int) -> HostSettings:
-    """The settings with the disk of cached images among what guests do not get."""
-    reserved_mb = settings.reserved_host_disk_mb + image_cache_mb
-    return replace(settings, reserved_host_disk_mb=reserved_mb) if image_cache_mb else settings
+def offered_facts(facts: HostFacts, settings: HostSettings, file_backed_mb: int = 0) -> HostFacts:
+    """The facts of what guests can have.
 
-
-def with_file_backed_cells(facts: HostFacts, memory_mb: int) -> HostFacts:
-    """The facts with the cells' shares of memory in files; 0: as they are."""
-    cells = with_file_backed_memory(facts.capabilities.cells, memory_mb)
-    return replace(
-        facts,
-        capabilities=replace(facts.capabilities, cells=cells),
-        memory_mb=memory_mb or facts.memory_mb,
-    )
-
-
-def with_reserved_pages(facts: HostFacts, settings: HostSettings) -> HostFacts:
-    """The facts without the large pages that are kept for the host."""
-    cells = without_reserved_pages(facts.capabilities.cells, settings.reserved_huge_pages)
-    return replace(facts, capabilities=replace(facts.capabilities, cells=cells))
+    That is: the CPUs of `with_managed_cpus`; without the large pages that are kept for the host; and with
+    `file_backed_mb` an equal share of memory in files in each cell.
+    """
+    cells = with_file_backed_memory(facts.capabilities.cells, file_backed_mb)
+    facts = replace(facts.with_cells(cells), memory_mb=file_backed_mb or facts.memory_mb)
+    facts = with_managed_cpus(facts, settings)
+    return facts.with_cells(without_reserved_pages(facts.capabilities.cells, settings.reserved_huge_pages))
 
 
 def reportable_traits(facts: HostFacts) -> frozenset[str]:
@@ -475,7 +461,7 @@ def reportable_traits(facts: HostFacts) -> frozenset[str]:
     Without those of guests where libvirt did not tell what guests can have.
     """
     of_guests = reportable_guest_traits() if facts.guests is not None else frozenset[str]()
-    return reportable_host_traits() | of_guests
+    return reportable_host_traits() | of_guests | {REMOTE_MANAGED_PORTS, MEMORY_FILES} | REPORTABLE
 
 
 def describe_topology(facts: HostFacts, settings: HostSettings) -> Topology:
@@ -570,26 +556,23 @@ def build_model(
     `known` are the records and `history` the history of the model before; `boot` is the id of the host's
     current boot. Raises DriverDataError where device specs contradict.
     """
-    settings = replace(settings, host=with_image_cache(settings.host, host.image_cache_mb))
-    host = with_managed_cpus(with_file_backed_cells(host, settings.file_backed_mb), settings.host)
-    host = with_reserved_pages(host, settings.host)
+    # The disk of cached images is among what guests do not get.
+    reserved_mb = settings.host.reserved_host_disk_mb + host.image_cache_mb
+    settings = replace(settings, host=replace(settings.host, reserved_host_disk_mb=reserved_mb))
+    host = offered_facts(host, settings.host, settings.file_backed_mb)
     history = record_slots(record_interfaces(history or {}, devices.cards), devices.cards, known)
     devices = replace(devices, cards=restore_interfaces(devices.cards, history))
     history = mixed_sizes.record_sizes(history, devices, settings.devices)
     devices = mixed_sizes.restore_sizes(devices, history)
     domains = with_vdpa(domains, devices.cards)
     domains = mixed_sizes.with_vgpus(domains, mixed_sizes.vgpu_units(devices, settings.devices, known))
-    named = _named_units(domains)
-    missing = missing_records(named, devices, settings.devices, known)
-    host_and_cells = describe_host(host, settings.host, settings.name, report_numa=settings.report_numa)
-    host_and_cells = with_tpm_secrets(host_and_cells, settings.tpm_secrets)
-    host_and_cells = memory.with_namespaces(host_and_cells, host.pmem, settings.pmem)
-    traits = (
-        {REMOTE_MANAGED_PORTS} if has_remote_managed_ports(devices.cards, settings.devices.specs) else set()
+    named = frozenset(
+        unit
+        for domain in (pair.domain for pair in domains if pair.domain is not None)
+        for unit in (*domain.pci_devices, *domain.interfaces, *domain.mdevs)
     )
-    traits |= {MEMORY_FILES} if settings.file_backed_mb else set()
-    root, *others = host_and_cells
-    host_and_cells = (replace(root, traits=root.traits | traits), *others)
+    missing = missing_records(named, devices, settings.devices, known)
+    host_and_cells = _host_and_cells(host, devices, settings)
     cells = host_cells(host)
     parent_of = _parent_names(host_and_cells, settings)
     contexts = card_contexts(devices, settings.devices, named, missing)
@@ -623,7 +606,7 @@ def build_model(
     moves = moves_of(providers, _cell_totals(cells, settings), located, cells, history)
     all_read = all(guest_domain.domain is not None for guest_domain in domains)
     return HostModel(
-        Description(providers, moves, _reportable(host, settings)),
+        Description(providers, moves, reportable_traits(host) | tpm_secret_traits(settings.tpm_secrets)),
         describe_topology(host, settings.host),
         tuple(guest_domain.guest for guest_domain in located),
         update_records(named, devices, settings.devices, locations, known, boot, forget=all_read),
@@ -634,6 +617,19 @@ def build_model(
         encryption,
         host.pmem,
     )
+
+
+def _host_and_cells(
+    host: HostFacts, devices: DeviceFacts, settings: ModelSettings
+) -> tuple[DescribedProvider, ...]:
+    """The providers of the host and its cells, with what the settings and the devices add to the host's."""
+    described = describe_host(host, settings.host, settings.name, report_numa=settings.report_numa)
+    described = with_tpm_secrets(described, settings.tpm_secrets)
+    root, *cells = memory.with_namespaces(described, host.pmem, settings.pmem)
+    traits = {MEMORY_FILES} if settings.file_backed_mb else set()
+    if has_remote_managed_ports(devices.cards, settings.devices.specs):
+        traits.add(REMOTE_MANAGED_PORTS)
+    return (replace(root, traits=root.traits | traits), *cells)
 
 
 def with_devices_of_domain(
@@ -662,23 +658,6 @@ def with_other_devices(
     amounts = memory.needed_contexts(domain.is_encrypted, model.encryption)
     amounts |= {memory.EPC_CLASS: domain.epc_mb} if domain.epc_mb else {}
     return replace(needs, devices=(*needs.devices, *vdpa, *namespaces), amounts=amounts)
-
-
-def _reportable(host: HostFacts, settings: ModelSettings) -> frozenset[str]:
-    return (
-        reportable_traits(host)
-        | tpm_secret_traits(settings.tpm_secrets)
-        | {REMOTE_MANAGED_PORTS, MEMORY_FILES}
-        | REPORTABLE
-    )
-
-
-def _named_units(guest_domains: Sequence[GuestDomain]) -> frozenset[str]:
-    """The PCI addresses and the uuids of mediated devices that the domains name."""
-    domains = [pair.domain for pair in guest_domains if pair.domain is not None]
-    return frozenset(
-        unit for domain in domains for unit in (*domain.pci_devices, *domain.interfaces, *domain.mdevs)
-    )
 
 
 def _parent_names(

@@ -280,8 +280,14 @@ class MixedCard:
             each.type_id: each.max_instances for each in self._specs() if each.max_instances is not None
         }
         layout = CardLayout(self._table.slots, {VFS: len(self._functions), **limits}, shapes)
+        there = {vgpu.unit for vgpu in self._existing.vgpus.values()}
         to_make = {
-            spec.resource_class: self._makings(spec, shapes[spec.resource_class]) for spec in self._specs()
+            spec.resource_class: {
+                unit: {"parent": shape.functions[unit], "type": spec.type_id, "placement": str(start)}
+                for unit, start in shape.units.items()
+                if unit not in there
+            }
+            for spec, shape in ((spec, shapes[spec.resource_class]) for spec in self._specs())
         }
         device, totals = card.device, self._totals(layout)
         return DescribedProvider(
@@ -359,14 +365,6 @@ class MixedCard:
                 sizes[name] = max(sizes.get(name, 0), vgpu.gib or self._table.slots - vgpu.place)
         for name, units in found.items():
             yield name, _card_shape(sizes[name], units, {VFS: 1})
-
-    def _makings(self, spec: MdevSpec, shape: CardShape) -> dict[str, dict[str, str]]:
-        there = {vgpu.unit for vgpu in self._existing.vgpus.values()}
-        return {
-            unit: {"parent": shape.functions[unit], "type": spec.type_id, "placement": str(start)}
-            for unit, start in shape.units.items()
-            if unit not in there
-        }
 
     def _totals(self, layout: CardLayout) -> dict[str, int]:
         """{class: how many the empty card can give}, and never fewer than guests have."""
