@@ -132,10 +132,6 @@ class ProviderTree:
         uuid = self._uuid_by_name.get(name)
         return None if uuid is None else self._by_uuid[uuid]
 
-    def children(self, uuid: str) -> tuple[Provider, ...]:
-        """The children of a provider, in the order of their names."""
-        return tuple(self._by_uuid[child] for child in self._children.get(uuid, ()))
-
     @property
     def roots(self) -> tuple[Provider, ...]:
         """The providers without a parent, in the order of their names."""
@@ -200,17 +196,3 @@ class ProviderTree:
         tree._uuid_by_name = self._uuid_by_name
         tree._children = self._children
         return tree
-
-    def without(self, uuid: str) -> "ProviderTree":
-        """The tree without a provider.
-
-        Raises TreeError where the provider has children, KeyError where it is not in the tree.
-        """
-        gone = self._by_uuid[uuid]
-        below = self.children(uuid)
-        if below:
-            raise TreeError(
-                f"Provider {gone.name!r} ({uuid}) cannot be removed, because it has children: "
-                f"{', '.join(child.name for child in below)}. Remove them first."
-            )
-        return ProviderTree(provider for provider in self._by_uuid.values() if provider.uuid != uuid)

@@ -12,7 +12,7 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -264,12 +264,10 @@ class PingReport:
         }
 
 
-def ping(
-    transport: Transport, fallback_address: str, *, timer: Callable[[], float] = time.perf_counter
-) -> PingReport:
+def ping(transport: Transport, fallback_address: str) -> PingReport:
     """Query the Placement service of the transport without changing it.
 
-    The report shows `fallback_address` where the transport has no address. `timer` is in seconds.
+    The report shows `fallback_address` where the transport has no address.
     Raises PlacementUnavailable where the service does not answer, PlacementError where it rejects the agent's
     credentials or is older than LEAST_MICROVERSION.
     """
@@ -279,14 +277,14 @@ def ping(
         address, identity = transport.address(), transport.identity()
     times_ms = []
     for _ in range(ROUND_TRIPS):
-        started = timer()
+        started = time.perf_counter()
         try:
             lowest, highest = client.versions()
         except PlacementError as error:
             if address not in error.message:
                 error.message = f"{address}: {error.message}"
             raise
-        times_ms.append((timer() - started) * 1000)
+        times_ms.append((time.perf_counter() - started) * 1000)
     client.find_provider(name="")  # any authenticated request negotiates the microversion
     lacking = [
         f"microversion {version}: {loss}"

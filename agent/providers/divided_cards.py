@@ -138,12 +138,6 @@ class Division:
             closed = self.model.closed_by(part)
         return Division(self.model, (*self.parts, part), self.open_places & ~closed, used)
 
-    def without(self, part: Part) -> "Division":
-        """The card with one part less. Raises ValueError where the card does not have the part."""
-        parts = list(self.parts)
-        parts.remove(part)
-        return self.model.divided(parts)
-
     def starts(self, name: str) -> tuple[int, ...]:
         """The slots in which a part of this shape can start now, in ascending order."""
         return self._open_starts(name) if self._counted(self.model.shapes[name]) else ()

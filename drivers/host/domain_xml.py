@@ -455,11 +455,12 @@ def starting_guest(
     return replace(locate_units(guest, locations), problem=problem)
 
 
-def passed_addresses(text: str, what: str = "a domain") -> Mapping[str, bool]:
+def passed_addresses(text: str) -> Mapping[str, bool]:
     """{PCI address: whether libvirt binds it to VFIO's driver} of the devices that a domain gives its guest.
 
     Raises DriverDataError where the XML is malformed.
     """
+    what = "a domain"
     root = parse_xml(text, what, "domain")
     return {
         pci_address(source, what): element.get("managed") == "yes"

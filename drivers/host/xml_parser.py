@@ -79,9 +79,9 @@ def number(text: str | None, what: str, maximum: int = 2**31 - 1) -> int:
     return value
 
 
-def size_bytes(element: Element, what: str, default_unit: str = "KiB") -> int:
-    """The size in an element with a `unit` attribute, in bytes. Raises DriverDataError naming `what`."""
-    unit = element.get("unit", default_unit)
+def size_bytes(element: Element, what: str) -> int:
+    """The size in an element, in its `unit` or in KiB, in bytes. Raises DriverDataError naming `what`."""
+    unit = element.get("unit", "KiB")
     if unit not in _BYTES:
         raise DriverDataError(f"{what}: {unit[:40]!r} is not a unit of size")
     return number(element.text, what, 2**64) * _BYTES[unit]

@@ -27,6 +27,9 @@ def apply_operation(tree: ProviderTree, operation: Operation) -> ProviderTree:
         case MoveProvider():
             return tree.with_provider(replace(tree[operation.provider], parent=operation.after))
         case DeleteProvider():
-            return tree.without(operation.provider)
+            tree[
+                operation.provider
+            ]  # a provider with children cannot leave: the tree lacks their parent then
+            return ProviderTree(provider for provider in tree if provider.uuid != operation.provider)
         case _:
             return tree.with_provider(with_contents(tree[operation.provider], operation))

@@ -39,7 +39,6 @@ import ssl
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from http import HTTPStatus
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -375,9 +374,8 @@ def _in_accepted_form(environ: Environ, response: Response) -> Response:
 
 
 PORT_MAX = 65535
-THREADS = 16
 LIMITS = Limits(
-    threads=THREADS,
+    threads=16,  # so many requests each address answers at the same time
     backlog=512,
     connections=640,
     kept_alive=512,
@@ -463,13 +461,11 @@ class Server:
         tokens_file: Path | None = None,
         tls_cert: Path | None = None,
         tls_key: Path | None = None,
-        threads: int = THREADS,
     ) -> None:
         """Check the addresses and files; open no socket yet.
 
-        Tokens and TLS, if given, apply to every TCP address, including loopback. `threads` is the number of
-        requests that each address answers at the same time. Raises ServeError where an address off loopback
-        lacks tokens or TLS, or where a file or an address cannot be used.
+        Tokens and TLS, if given, apply to every TCP address, including loopback. Raises ServeError where an
+        address off loopback lacks tokens or TLS, or where a file or an address cannot be used.
         """
         parsed = [Bind.parse(text) for text in binds]
         if not parsed:
@@ -499,7 +495,7 @@ class Server:
             server = BoundedServer(
                 bind.path or (bind.host, bind.port),
                 WsgiApplication(core, authenticate if is_tcp else noauth),
-                replace(LIMITS, threads=threads),
+                LIMITS,
                 name="placement",
                 json_errors=False,
                 tls=context if is_tcp else None,
@@ -568,7 +564,6 @@ def serve(
     tokens_file: Path | None = None,
     tls_cert: Path | None = None,
     tls_key: Path | None = None,
-    threads: int = THREADS,
     on_ready: Callable[[list[str]], None] | None = None,
 ) -> None:
     """Open the state directory and serve it until SIGTERM or SIGINT. Call this on the main thread.
@@ -578,19 +573,19 @@ def serve(
     """
     ended: SimpleQueue[int] = SimpleQueue()
     share_the_interpreter()
-    with _on_signals(ended), contextlib.closing(Core.open(state_dir)) as core:
-        server = Server(
-            core, binds, tokens_file=tokens_file, tls_cert=tls_cert, tls_key=tls_key, threads=threads
-        )
-        with server:
-            LOG.info("Serving Placement from %s at %s.", state_dir, ", ".join(server.addresses))
-            if on_ready is not None:
-                on_ready(server.addresses)
-            while True:  # the wait is bounded: a signal just before `get` does not interrupt it
-                with contextlib.suppress(Empty):
-                    ended.get(timeout=SIGNAL_POLL_S)
-                    break
-            LOG.info("Stopping.")
+    with (
+        _on_signals(ended),
+        contextlib.closing(Core.open(state_dir)) as core,
+        Server(core, binds, tokens_file=tokens_file, tls_cert=tls_cert, tls_key=tls_key) as server,
+    ):
+        LOG.info("Serving Placement from %s at %s.", state_dir, ", ".join(server.addresses))
+        if on_ready is not None:
+            on_ready(server.addresses)
+        while True:  # the wait is bounded: a signal just before `get` does not interrupt it
+            with contextlib.suppress(Empty):
+                ended.get(timeout=SIGNAL_POLL_S)
+                break
+        LOG.info("Stopping.")
 
 
 @contextlib.contextmanager

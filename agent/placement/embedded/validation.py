@@ -349,14 +349,6 @@ class Query:
         except ValueError as error:
             raise RequestRefused(BAD_REQUEST, f"The query string cannot be read: {error}.") from None
 
-    def __contains__(self, name: str) -> bool:
-        return any(key == name for key, _ in self.pairs)
-
-    def get(self, name: str) -> str | None:
-        """The last value of the parameter `name`."""
-        values = self.all(name)
-        return values[-1] if values else None
-
     def all(self, name: str) -> list[str]:
         """All values of the parameter `name`."""
         return [value for key, value in self.pairs if key == name]

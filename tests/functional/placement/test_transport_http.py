@@ -98,7 +98,7 @@ def test_the_real_placement_holds_what_was_planned(client: PlacementClient, tree
 
 def test_providers_move_and_swap_their_names(client: PlacementClient, tree: ProviderTree) -> None:
     (root,) = tree.roots
-    (gpu,) = tree.children(root.uuid)
+    _, gpu = tree.subtree(root.uuid)
     cell = Provider(str(uuid4()), f"cell-{root.uuid}", root.uuid)
     current = reach(client, EMPTY, tree.with_provider(cell))
     desired = ProviderTree(

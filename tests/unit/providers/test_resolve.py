@@ -173,7 +173,8 @@ def test_our_provider_stays_without_inventory_while_a_foreign_child_hangs_under_
     assert resolved.tree[FOREIGN] == child
     assert resolved.tree[uuid_of("host_gpu")].inventories == {}
     assert uuid_of("host_gpu") in resolved.owned
-    later = resolve(described(host()), resolved.tree.without(FOREIGN), resolved.owned, ROOT)
+    without = ProviderTree(provider for provider in resolved.tree if provider.uuid != FOREIGN)
+    later = resolve(described(host()), without, resolved.owned, ROOT)
     assert [provider.name for provider in later.tree] == ["host"]
 
 

@@ -26,7 +26,7 @@ from agent.config.settings import load
 from agent.errors import SettingsError
 from agent.placement.connect import open_transport
 from agent.placement.embedded import Core
-from agent.placement.embedded.serve import ServeError, Server
+from agent.placement.embedded.serve import LIMITS, ServeError, Server
 
 HOST = "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
 
@@ -336,12 +336,10 @@ def test_clients_that_connect_and_say_nothing_keep_nobody_else_waiting(
     core: Core, tokens: Path, tmp_path: Path, with_tls: bool
 ) -> None:
     certificate, key = make_certificate(tmp_path) if with_tls else (None, None)
-    with Server(
-        core, ["127.0.0.1:0"], tokens_file=tokens, tls_cert=certificate, tls_key=key, threads=2
-    ) as server:
+    with Server(core, ["127.0.0.1:0"], tokens_file=tokens, tls_cert=certificate, tls_key=key) as server:
         host, _, port = server.addresses[0].rpartition(":")
         with ExitStack() as silent:
-            for _ in range(6):
+            for _ in range(3 * LIMITS.threads):
                 silent.enter_context(socket.create_connection((host, int(port))))
             begin = time.monotonic()
             with door_client(server.addresses[0], ca=certificate) as client:

@@ -101,8 +101,8 @@ ONE, TWO = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-2222
 
 def test_a_parameter_may_occur_more_than_once() -> None:
     query = Query("a=1&b=&a=2")
-    assert query.all("a") == ["1", "2"] and query.get("a") == "2" and query.get("none") is None
-    assert "b" in query and query.as_dict() == {"a": "2", "b": ""}
+    assert query.all("a") == ["1", "2"] and query.all("none") == []
+    assert query.as_dict() == {"a": "2", "b": ""}
     with pytest.raises(RequestRefused):
         Query("a=%ff")
 
