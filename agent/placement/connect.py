@@ -158,7 +158,16 @@ class EmbeddedTransport:
         if method == "GET":
             answer = self._core.request(method, path, body, microversion=microversion)
             return Reply(answer.status, answer.body, answer.headers)
-        key = self._new_key() if not self._unknown else self._key(method, path, body)
+        key = f"{self._key_prefix}-{next(self._numbers)}"
+        if self._unknown:
+            subjects = _subjects(path, body)
+            with self._lock:
+                before = self._unknown.get(_content(method, path, body))
+                # Once another write of a consumer was sent, the same write again is a new one.
+                self._unknown = {
+                    other: write for other, write in self._unknown.items() if not write.subjects & subjects
+                }
+            key = before.key if before is not None else key
         answer = self._core.request(method, path, body, microversion=microversion, key=key)
         if answer.status == UNKNOWN_OUTCOME:
             with self._lock:
@@ -170,20 +179,6 @@ class EmbeddedTransport:
                 busy=True,
             )
         return Reply(answer.status, answer.body, answer.headers)
-
-    def _key(self, method: str, path: str, body: Any) -> str:
-        """The key of the same write whose outcome is unknown, else a new one."""
-        content, subjects = _content(method, path, body), _subjects(path, body)
-        with self._lock:
-            before = self._unknown.get(content)
-            # Once another write of a consumer was sent, the same write again is a new one.
-            self._unknown = {
-                other: write for other, write in self._unknown.items() if not write.subjects & subjects
-            }
-        return before.key if before is not None else self._new_key()
-
-    def _new_key(self) -> str:
-        return f"{self._key_prefix}-{next(self._numbers)}"
 
     def close(self) -> None:
         """Stop the server and close the core."""

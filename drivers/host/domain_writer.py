@@ -166,7 +166,17 @@ def write_domain(text: str, given: GivenResources, *, replace: bool = False) -> 
     contradictions = list(_contradictions(document.root, given, replace))
     devices = _device_elements(document.root, given.devices, replace)
     if not replace:
-        contradictions += _device_contradictions(document.root, devices, given)
+        # A host's device that the claim does not have, or that is another one than the label's.
+        filled = {id(element): device for device, element in devices.items() if element is not None}
+        units = {device.unit for device in given.devices}
+        for element in _host_devices(document.root):
+            unit, device = _unit_of(element), filled.get(id(element))
+            if unit is not None and device is not None and unit != device.unit:
+                contradictions.append(
+                    f"{shown_tag(element)} is {unit}, and the claim has {device.unit} there"
+                )
+            elif unit is not None and unit not in units:
+                contradictions.append(f"{shown_tag(element)} is {unit}, which the claim does not have")
     if contradictions:
         raise UsageError(
             f"The domain of {given.name or given.uuid} contradicts its claim: {'; '.join(contradictions)}",
@@ -299,23 +309,6 @@ def _cell_contradictions(root: Element, given: Sequence[GivenCell]) -> Iterator[
     if sizes and sizes != claimed:
         shown = f"{format_cpu_set(frozenset(claimed))} KiB" if claimed else "small pages"
         yield f"<page> has {format_cpu_set(frozenset(sizes))} KiB, and the claim has {shown}"
-
-
-def _device_contradictions(
-    root: Element, devices: Mapping[GivenDevice, Element | None], given: GivenResources
-) -> list[str]:
-    """A host's device in the domain that the claim does not have, or that is another one than the label's."""
-    filled = {id(element): device for device, element in devices.items() if element is not None}
-    units = {device.unit for device in given.devices}
-    sentences = []
-    for element in _host_devices(root):
-        unit = _unit_of(element)
-        device = filled.get(id(element))
-        if unit is not None and device is not None and unit != device.unit:
-            sentences.append(f"{shown_tag(element)} is {unit}, and the claim has {device.unit} there")
-        elif unit is not None and unit not in units:
-            sentences.append(f"{shown_tag(element)} is {unit}, which the claim does not have")
-    return sentences
 
 
 # Devices

@@ -149,42 +149,32 @@ def parse_domain_capabilities(text: str) -> DomainCapabilities:
     supported = {feature.tag for feature in root.findall("features/*") if feature.get("supported") == "yes"}
     for kind in root.findall("features/launchSecurity[@supported='yes']/enum[@name='sectype']/value"):
         supported.add(kind.text or "")
-    guests = root.findtext("features/sev[@supported='yes']/maxESGuests", "0").strip()
-    if guests not in ("", "0"):
+    sev = root.find("features/sev[@supported='yes']")
+    if sev is not None and sev.findtext("maxESGuests", "0").strip() not in ("", "0"):
         supported.add("sev-es")
+    # SEV-SNP has the number of SEV-ES.
+    most = {} if sev is None else {"sev": sev.find("maxGuests"), "sev-es": sev.find("maxESGuests")}
+    # The host-model CPU in the form of an argument of libvirt's baselineCPU.
+    domain_type, arch = text_of(root, "domain", what), text_of(root, "arch", what)
+    mode, host_model = root.find("cpu/mode[@name='host-model'][@supported='yes']"), ""
+    if mode is not None and mode.find("model") is not None:
+        cpu = Element("cpu")
+        ElementTree.SubElement(cpu, "arch").text = arch
+        cpu.extend(element for element in mode if element.tag in ("model", "vendor", "feature"))
+        host_model = ElementTree.tostring(cpu, encoding="unicode")
     return DomainCapabilities(
-        domain_type=text_of(root, "domain", what),
+        domain_type=domain_type,
         enums=enums,
         features=frozenset(supported),
-        cpu=_host_model(root, text_of(root, "arch", what)),
+        cpu=host_model,
         described=frozenset(element.tag for element in root.findall("devices/*")),
-        slots=_encryption_slots(root, what),
+        slots={
+            kind: number(element.text, f"{what}: {element.tag}", 2**20)
+            for kind, element in most.items()
+            if element is not None and (element.text or "").strip()
+        },
         epc=epc,
     )
-
-
-def _encryption_slots(root: Element, what: str) -> dict[str, int]:
-    """{"sev" or "sev-es": number of guests}; SEV-SNP has the number of SEV-ES."""
-    sev = root.find("features/sev[@supported='yes']")
-    if sev is None:
-        return {}
-    elements = {"sev": sev.find("maxGuests"), "sev-es": sev.find("maxESGuests")}
-    return {
-        kind: number(element.text, f"{what}: {element.tag}", 2**20)
-        for kind, element in elements.items()
-        if element is not None and (element.text or "").strip()
-    }
-
-
-def _host_model(root: Element, arch: str) -> str:
-    """The host-model CPU in the form of an argument of libvirt's baselineCPU."""
-    mode = root.find("cpu/mode[@name='host-model'][@supported='yes']")
-    if mode is None or mode.find("model") is None:
-        return ""
-    cpu = Element("cpu")
-    ElementTree.SubElement(cpu, "arch").text = arch
-    cpu.extend(element for element in mode if element.tag in ("model", "vendor", "feature"))
-    return ElementTree.tostring(cpu, encoding="unicode")
 
 
 def merge(capabilities: Iterable[DomainCapabilities]) -> DomainCapabilities | None:
