@@ -12,7 +12,8 @@ import json
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -23,6 +24,7 @@ from agent.placement.transport import Reply, Transport
 
 if TYPE_CHECKING:
     from agent.placement.embedded.core import Core
+    from agent.placement.embedded.serve import Server
 
 
 def open_transport(
@@ -56,12 +58,8 @@ def check_options(kind: str, options: Mapping[str, Any], to_be_made: Path | None
     if kind == "remote":
         open_transport(kind, options=options).close()
     elif options.get("serve"):
-        from agent.placement.embedded.serve import ServeError
-
-        try:
+        with _serve_errors():
             _server(None, options).check_places(to_be_made)
-        except ServeError as error:
-            raise _not_served(error) from error
 
 
 def _embedded(state_dir: Path, options: Mapping[str, Any]) -> Transport:
@@ -74,51 +72,44 @@ def _embedded(state_dir: Path, options: Mapping[str, Any]) -> Transport:
         raise StateError(str(error), path=str(error.path)) from error
     if not options.get("serve"):
         return EmbeddedTransport(core)
-    from agent.placement.embedded.serve import ServeError
-
     try:
-        server = _server(core, options)
-        try:
+        with _serve_errors():
+            server = _server(core, options)
             server.start()
-        except ServeError as error:
-            raise _not_served(error) from error
     except BaseException:
         core.close()
         raise
     return EmbeddedTransport(core, server)
 
 
-def _server(core: Any, options: Mapping[str, Any]) -> Any:
-    """The server, which listens nowhere yet. Raises SettingsError."""
-    from agent.placement.embedded.serve import ServeError, Server
+def _server(core: Any, options: Mapping[str, Any]) -> "Server":
+    """The server, which listens nowhere yet. Raises ServeError."""
+    from agent.placement.embedded.serve import Server
 
     def file(option: str) -> Path | None:
         return Path(options[option]) if options.get(option) else None
 
+    return Server(
+        core,
+        options["serve"],
+        tokens_file=file("serve_tokens"),
+        tls_cert=file("serve_tls_cert"),
+        tls_key=file("serve_tls_key"),
+    )
+
+
+@contextmanager
+def _serve_errors() -> Iterator[None]:
+    """Raise SettingsError for a ServeError."""
+    from agent.placement.embedded.serve import ServeError
+
     try:
-        return Server(
-            core,
-            options["serve"],
-            tokens_file=file("serve_tokens"),
-            tls_cert=file("serve_tls_cert"),
-            tls_key=file("serve_tls_key"),
-        )
+        yield
     except ServeError as error:
-        raise _not_served(error) from error
-
-
-def _not_served(error: Exception) -> SettingsError:
-    return SettingsError(f"[placement] serve: {error}", group="placement", option="serve")
+        raise SettingsError(f"[placement] serve: {error}", group="placement", option="serve") from error
 
 
 UNKNOWN_OUTCOME = 504
-
-
-class Stoppable(Protocol):
-    """A server of the core."""
-
-    def stop(self) -> None:
-        """End the requests under way and close the sockets."""
 
 
 class _UnknownWrite(NamedTuple):
@@ -136,7 +127,7 @@ class EmbeddedTransport:
     Closing the transport stops the server, then closes the core.
     """
 
-    def __init__(self, core: "Core", server: Stoppable | None = None) -> None:
+    def __init__(self, core: "Core", server: "Server | None" = None) -> None:
         self._core = core
         self._server = server
         self._key_prefix = uuid.uuid4().hex

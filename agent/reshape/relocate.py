@@ -57,9 +57,9 @@ def relocate_records(
         for consumer, shifts in by_consumer.items()
         if consumer in claims
     }
-    pool = _FreeUnits(exact, {**claims, **relocated}.values())
+    taken = {(name, unit) for claim in {**claims, **relocated}.values() for _, name, unit in claim.exact}
     relocated = {
-        consumer: pool.complete(claim) if claim != claims[consumer] else claim
+        consumer: _with_free_units(claim, exact, taken) if claim != claims[consumer] else claim
         for consumer, claim in relocated.items()
     }
     relocated_moves = []
@@ -157,36 +157,29 @@ def _places(
     return places
 
 
-class _FreeUnits:
-    """The exact units that no claim has and no guest of another consumer uses."""
+def _with_free_units(claim: Claim, exact: ExactUnits, taken: set[tuple[str, str]]) -> Claim:
+    """The claim with units for the amounts that had none, those that its guest uses first.
 
-    def __init__(self, exact: ExactUnits, claims: Iterable[Claim]) -> None:
-        self._exact = exact
-        self._users = {
-            (unit.resource_class, unit.unit): guest.uuid for guest in exact.guests for unit in guest.units
-        }
-        self._taken = {(name, unit) for claim in claims for _, name, unit in claim.exact}
-
-    def complete(self, claim: Claim) -> Claim:
-        """The claim with units for the amounts that had none, those that its guest uses first."""
-        units = {uuid: dict(classes) for uuid, classes in claim.units.items()}
-        for slot, amount in slots_of(claim.allocations).items():
-            name = slot.resource_class
-            present = units.get(slot.provider, {}).get(name, ())
-            if len(present) >= amount or not self._exact.has(slot):
-                continue
-            free = [
-                unit
-                for unit in self._exact.offered[slot.provider][name]
-                if (name, unit) not in self._taken
-                and self._users.get((name, unit), claim.consumer) == claim.consumer
-            ]
-            free.sort(key=lambda unit: (name, unit) not in self._users)
-            added = tuple(free[: amount - len(present)])
-            self._taken.update((name, unit) for unit in added)
-            if present or added:
-                units.setdefault(slot.provider, {})[name] = (*present, *added)
-        return replace(claim, units=units)
+    The units are those that no claim has (`taken`, which then has these) and no other guest uses.
+    """
+    users = {(unit.resource_class, unit.unit): guest.uuid for guest in exact.guests for unit in guest.units}
+    units = {uuid: dict(classes) for uuid, classes in claim.units.items()}
+    for slot, amount in slots_of(claim.allocations).items():
+        name = slot.resource_class
+        present = units.get(slot.provider, {}).get(name, ())
+        if len(present) >= amount or not exact.has(slot):
+            continue
+        free = [
+            unit
+            for unit in exact.offered[slot.provider][name]
+            if (name, unit) not in taken and users.get((name, unit), claim.consumer) == claim.consumer
+        ]
+        free.sort(key=lambda unit: (name, unit) not in users)
+        added = tuple(free[: amount - len(present)])
+        taken.update((name, unit) for unit in added)
+        if present or added:
+            units.setdefault(slot.provider, {})[name] = (*present, *added)
+    return replace(claim, units=units)
 
 
 # Claims that a reshape passed by
