@@ -31,7 +31,7 @@ command line. Each message is a sentence that an operator can act on; `counted` 
 
 import errno
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any, ClassVar
 
@@ -302,6 +302,12 @@ def counted(number: int, one: str, many: str = "") -> str:
     `many` is `one` with an s where it is not given.
     """
     return f"{number} {one if number == 1 else many or f'{one}s'}"
+
+
+def first_few(texts: Sequence[str], most: int, between: str = ", ") -> str:
+    """The first texts, and how many more there are: "a, b and 3 more", or with "; " "a; b; and 3 more"."""
+    more = f"{between.strip(', ')} and {len(texts) - most} more" if len(texts) > most else ""
+    return between.join(texts[:most]) + more
 
 
 def plain(text: object) -> str:

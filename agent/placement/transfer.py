@@ -34,6 +34,7 @@ from agent.errors import (
     StateError,
     UsageError,
     counted,
+    first_few,
 )
 from agent.placement.apply import apply
 from agent.placement.client import (
@@ -438,9 +439,10 @@ def _check_import(
         if not invariant.accepted and invariant.name not in _CREATED_BY_IMPORT
     ]
     if broken:
+        sentences = [invariant.sentence for invariant in broken]
         raise UsageError(
             f"The document is broken in {counted(len(broken), 'place')}, and no Placement accepts it: "
-            f"{_first_few(invariant.sentence for invariant in broken)} `plimsoll placement check` shows all, "
+            f"{first_few(sentences, _SHOWN_MAX, '; ')} `plimsoll placement check` shows all, "
             "with remedies.",
             findings=[invariant.to_json() for invariant in broken],
         )
@@ -449,8 +451,9 @@ def _check_import(
     unknown = sorted(name for name in used - names if not name.startswith(CUSTOM))
     if unknown:
         raise ImportRefused(
-            f"The target does not know {_first_few(unknown)}: its os-traits or os-resource-classes are older "
-            "than the source's. Upgrade those there, or remove the names from the document.",
+            f"The target does not know {first_few(unknown, _SHOWN_MAX, '; ')}: its os-traits or "
+            "os-resource-classes are older than the source's. Upgrade those there, or remove the names from "
+            "the document.",
             conflicts=unknown,
         )
     holders = {provider.name: provider.uuid for provider in present.providers.values()}
@@ -461,8 +464,8 @@ def _check_import(
     ]
     if taken:
         raise ImportRefused(
-            f"The target has other providers with names of the document: {_first_few(taken)}. Rename or "
-            "delete those there, or rename the ones here.",
+            "The target has other providers with names of the document: "
+            f"{first_few(taken, _SHOWN_MAX, '; ')}. Rename or delete those there, or rename the ones here.",
             conflicts=taken,
         )
     if not overwrite:
@@ -488,8 +491,8 @@ def _refuse_conflicts(wanted: PlacementSnapshot, present: PlacementSnapshot) -> 
     if conflicts:
         raise ImportRefused(
             f"The target differs from the document in {counted(len(conflicts), 'place')}: "
-            f"{_first_few(conflict.line() for conflict in conflicts)}. Nothing was written; --overwrite "
-            "makes the target the same as the document there.",
+            f"{first_few([each.line() for each in conflicts], _SHOWN_MAX, '; ')}. Nothing was written; "
+            "--overwrite makes the target the same as the document there.",
             conflicts=[conflict.to_json() for conflict in conflicts],
         )
 
@@ -557,13 +560,6 @@ def _without_names(planned: Plan) -> Iterator[Operation]:
     )
 
 
-def _first_few(texts: Iterable[str]) -> str:
-    """The first few texts, and the number of the others."""
-    complete = list(texts)
-    more = len(complete) - _SHOWN_MAX
-    return "; ".join(complete[:_SHOWN_MAX]) + (f"; and {more} more" if more > 0 else "")
-
-
 # Removal
 
 
@@ -610,7 +606,7 @@ def plan_removal(unwanted: PlacementSnapshot, present: PlacementSnapshot) -> Rem
     if changes:
         raise ImportRefused(
             f"The Placement differs from the document in {counted(len(changes), 'place')}: "
-            f"{_first_few(changes)}. Nothing was removed; export and import again.",
+            f"{first_few(changes, _SHOWN_MAX, '; ')}. Nothing was removed; export and import again.",
             conflicts=changes,
         )
     tree = ProviderTree(present.providers.values())

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agent.driver import MoveInstruction
-from agent.errors import ApplyError
+from agent.errors import ApplyError, first_few
 from agent.providers.limits import Caps, beyond_caps
 from agent.providers.plan import DeleteInventories, Plan, PutInventories
 from agent.providers.resolve import ResolvedDescription
@@ -139,10 +139,8 @@ def with_name(consumer: str, names: Mapping[str, str]) -> str:
 
 
 def _still_hold(consumers: Sequence[str], names: Mapping[str, str]) -> str:
-    more = len(consumers) - CONSUMERS_NAMED_MAX
-    first = ", ".join(with_name(consumer, names) for consumer in consumers[:CONSUMERS_NAMED_MAX])
-    all_of_them = f"{first} and {more} more" if more > 0 else first
-    return f"{all_of_them} still {'hold' if len(consumers) > 1 else 'holds'} some of it"
+    named = first_few([with_name(consumer, names) for consumer in consumers], CONSUMERS_NAMED_MAX)
+    return f"{named} still {'hold' if len(consumers) > 1 else 'holds'} some of it"
 
 
 GoneUnit = tuple[str, str, str, str]
@@ -205,12 +203,10 @@ def find_overuse(tree: ProviderTree, held: Held, caps: Caps | None = None) -> di
             withheld = inventory.reserved >= inventory.total and name not in beyond
             limit = int(inventory.total * inventory.allocation_ratio) if withheld else inventory.capacity
             if used > limit:
-                more = len(holders) - HOLDERS_NAMED_MAX
                 sentence = (
                     f"Provider {provider.name} is over capacity: {used} {name} "
                     f"{'is' if used == 1 else 'are'} in use of {inventory.capacity}, by "
-                    f"{', '.join(holders[:HOLDERS_NAMED_MAX])}{f' and {more} more' if more > 0 else ''}; "
-                    "release one of them, "
+                    f"{first_few(holders, HOLDERS_NAMED_MAX)}; release one of them, "
                 ) + (
                     f"move it away, or raise [DEFAULT] cap = {name}={beyond[name]}."
                     if name in beyond

@@ -22,7 +22,7 @@ from agent import log
 from agent.claims.claim import Claim, ClaimState
 from agent.config.settings import PlacementSettings
 from agent.durable.files import write_atomically
-from agent.errors import ApplyError, StateError, UsageError, counted
+from agent.errors import ApplyError, StateError, UsageError, counted, first_few
 from agent.json_checks import read_object
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.snapshot import PlacementSnapshot, from_document, to_document
@@ -117,8 +117,7 @@ def _check_known(client: PlacementClient, home: str, root: str, granted: Sequenc
 
 
 def _named(claims: Sequence[Claim]) -> str:
-    names = ", ".join(claim.request.name or claim.consumer for claim in claims[:NAMED_MAX])
-    return names + (f" and {len(claims) - NAMED_MAX} more" if len(claims) > NAMED_MAX else "")
+    return first_few([claim.request.name or claim.consumer for claim in claims], NAMED_MAX)
 
 
 def _is_held(client: PlacementClient, claim: Claim) -> bool:

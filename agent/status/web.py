@@ -30,7 +30,7 @@ from werkzeug.wrappers import Request, Response
 
 from agent import __version__, log
 from agent.config.access import Address
-from agent.errors import MORE_DESCRIPTORS, PlimsollError, UsageError, plain
+from agent.errors import MORE_DESCRIPTORS, PlimsollError, UsageError, first_few, plain
 from agent.http.errors import ListenError, OutOfDescriptors
 from agent.http.server import BoundedServer, Limits, Listener, stop_all
 from agent.moves.states import Move
@@ -280,8 +280,7 @@ def _holds(overview: Overview, allocations: Allocations, units: Units) -> Iterat
         place = "" if provider is None or provider.parent is None else f" on {provider.name}"
         for name, amount in sorted(amounts.items()):
             exact = units.get(uuid, {}).get(name, ())
-            more = f" and {len(exact) - UNITS_SHOWN} more" if len(exact) > UNITS_SHOWN else ""
-            which = f": {', '.join(exact[:UNITS_SHOWN])}{more}" if exact else ""
+            which = f": {first_few(exact, UNITS_SHOWN)}" if exact else ""
             yield f"{amount} {name}{place}{which}"
 
 

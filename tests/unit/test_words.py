@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from kits.paths import CHECKOUT
 
-from agent.errors import counted
+from agent.errors import counted, first_few
 
 NOUNS = (
     "allocation|cell|change|check|claim|consumer|CPU|device|difference|domain|error|event|"
@@ -29,6 +29,12 @@ def test_the_noun_follows_the_number(number: int, said: str) -> None:
 def test_the_verb_follows_it_too() -> None:
     assert counted(1, "guest runs", "guests run") == "1 guest runs"
     assert counted(3, "guest runs", "guests run") == "3 guests run"
+
+
+def test_the_first_few_say_how_many_more_there_are() -> None:
+    assert first_few(["a", "b"], 2) == "a, b" and first_few([], 2) == ""
+    assert first_few(["a", "b", "c"], 2) == "a, b and 1 more"
+    assert first_few(["a", "b", "c", "d"], 2, "; ") == "a; b; and 2 more"
 
 
 def plurals_behind_values(path: Path) -> list[str]:

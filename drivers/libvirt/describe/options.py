@@ -13,7 +13,7 @@ from oslo_config import cfg, types
 
 from agent.device_names import custom_class
 from agent.driver import DeclaredCarving, Suggestion, Topology
-from agent.errors import SettingsError, counted
+from agent.errors import SettingsError, counted, first_few
 from agent.providers.divided_cards import MIXED_SIZES
 from drivers.host.sysfs import CHECKS
 from drivers.libvirt.describe.bandwidth import parse_bandwidths, parse_inventory_defaults
@@ -543,7 +543,7 @@ def _of_divided_cards(cards: tuple[Card, ...]) -> Iterator[Suggestion]:
             names |= {mdev_type.id: mdev_type.name for mdev_type in parent.mdev_types.values()}
     if types:
         offers = "; ".join(
-            f"{type_id} ({names[type_id]}) on {_few(addresses)}"
+            f"{type_id} ({names[type_id]}) on {first_few(addresses, SHOWN_MAX)}"
             for type_id, addresses in sorted(types.items())
         )
         yield Suggestion(
@@ -587,12 +587,7 @@ def _of_passed_cards(cards: tuple[Card, ...]) -> Iterator[Suggestion]:
             "pci",
             "device_spec",
             json.dumps({"vendor_id": vendor, "product_id": product}),
-            f"Graphics cards that could be given to guests whole: {_few(addresses)}. Leave the host's own "
-            "console out.",
+            f"Graphics cards that could be given to guests whole: {first_few(addresses, SHOWN_MAX)}. Leave "
+            "the host's own console out.",
             certain=False,
         )
-
-
-def _few(addresses: list[str]) -> str:
-    more = f" and {len(addresses) - SHOWN_MAX} more" if len(addresses) > SHOWN_MAX else ""
-    return ", ".join(addresses[:SHOWN_MAX]) + more

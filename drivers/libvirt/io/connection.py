@@ -26,7 +26,7 @@ from typing import Any, Generic, TypeVar
 
 import libvirt
 
-from agent.errors import DriverError, DriverSlow, DriverUnavailable, counted
+from agent.errors import DriverError, DriverSlow, DriverUnavailable, counted, first_few
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -650,9 +650,7 @@ class ChangeNotifier:
                     reasons, self._reasons = list(self._reasons), {}
                 retry = self._disconnected and time.monotonic() >= self._retry_at
             if reasons:
-                more = len(reasons) - REASONS_MAX
-                shown = "; ".join(reasons[:REASONS_MAX])
-                self._changed(shown + (f"; and {more} more" if more > 0 else ""))
+                self._changed(first_few(reasons, REASONS_MAX, "; "))
             if retry:
                 try:
                     self._connect()
