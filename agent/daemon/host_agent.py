@@ -37,7 +37,7 @@ from agent.gate.gate import Gate, MissedGuests
 from agent.moves.states import MoveKind
 from agent.placement.client import PlacementClient
 from agent.placement.transport import Transport
-from agent.reconcile.one_writer import writer_of
+from agent.reconcile.one_writer import Writer, writer_of
 from agent.reconcile.pass_report import PassReport
 from agent.reconcile.placement_memory import TreeCache, check_home, home_name
 from agent.reconcile.reconciler import Reconciler
@@ -532,6 +532,37 @@ class HostAgent:
         self.host_status.record_problems(problems)
 
 
+def reconciler_of(
+    settings: Settings,
+    driver: Driver,
+    client: PlacementClient,
+    tracker: ResourceTracker,
+    journal: Journal,
+    root_uuid: str,
+    writer: Writer | None,
+    *,
+    tree_cache: TreeCache | None = None,
+    clock: Callable[[], float] = time.time,
+) -> Reconciler:
+    """The host's reconciler, in the daemon and in its place. See `Reconciler`."""
+    home = home_name(settings.placement)
+    return Reconciler(
+        driver,
+        client,
+        tracker,
+        journal,
+        root_uuid,
+        check_home=lambda: check_home(
+            settings.state_path, client, home, root_uuid, tracker.claims().values()
+        ),
+        tree_cache=tree_cache,
+        provider_config=settings.provider_config,
+        owner_trait=settings.placement.shared_owner_trait,
+        writer=writer,
+        clock=clock,
+    )
+
+
 class Assembled(NamedTuple):
     """One host's agent. `agent` runs the jobs, `operations` answer the local API; close `reconciler` at the
     end, which closes the driver."""
@@ -562,20 +593,15 @@ def assemble(
         process.wake_carving()
 
     tracker = ResourceTracker(journal, client, on_step=on_step, clock=clock.now, age_s=clock.age_s)
-    home = home_name(settings.placement)
-    reconciler = Reconciler(
+    reconciler = reconciler_of(
+        settings,
         driver,
         client,
         tracker,
         journal,
         identity.uuid,
-        check_home=lambda: check_home(
-            settings.state_path, client, home, identity.uuid, tracker.claims().values()
-        ),
-        tree_cache=TreeCache(settings.state_path, home),
-        provider_config=settings.provider_config,
-        owner_trait=settings.placement.shared_owner_trait,
-        writer=writer_of(settings, journal, client, identity.uuid, process.place),
+        writer_of(settings, journal, client, identity.uuid, process.place),
+        tree_cache=TreeCache(settings.state_path, home_name(settings.placement)),
         clock=clock.now,
     )
     auditor = Auditor(

@@ -15,6 +15,7 @@ from tempfile import TemporaryDirectory
 
 from agent.config.options import driver_class
 from agent.config.settings import Settings
+from agent.daemon.host_agent import reconciler_of
 from agent.durable.files import LockHeld, is_there, lock_file_itself
 from agent.errors import IdentityError, StateError, counted
 from agent.placement.client import PlacementClient
@@ -22,7 +23,7 @@ from agent.placement.connect import open_transport
 from agent.providers.resolve import OwnedProviders
 from agent.reconcile.one_writer import writer_of
 from agent.reconcile.pass_report import Preview
-from agent.reconcile.placement_memory import check_home, go_on_without, home_name
+from agent.reconcile.placement_memory import go_on_without
 from agent.reconcile.reconciler import Reconciler
 from agent.reshape.receipt import Receipt
 from agent.state import identity
@@ -107,31 +108,10 @@ def _reconciler(settings: Settings, runs_in: Path) -> Iterator[Reconciler]:
         transport = open_transport(settings.placement.kind, state_dir=settings.state_path, options=unserved)
         client = stack.enter_context(closing(PlacementClient(transport)))
         tracker = ResourceTracker(journal, client)
-        yield Reconciler(
-            driver,
-            client,
-            tracker,
-            journal,
-            identity.uuid,
-            provider_config=settings.provider_config,
-            owner_trait=settings.placement.shared_owner_trait,
-            # It ends before another agent can answer, so it challenges none.
-            writer=writer_of(
-                replace(settings, association_refresh_s=0),
-                journal,
-                client,
-                identity.uuid,
-                place_of(runs_in),
-                network_cards(),
-            ),
-            check_home=lambda: check_home(
-                settings.state_path,
-                client,
-                home_name(settings.placement),
-                identity.uuid,
-                tracker.claims().values(),
-            ),
-        )
+        # It ends before another agent can answer, so it challenges none.
+        hurried = replace(settings, association_refresh_s=0)
+        writer = writer_of(hurried, journal, client, identity.uuid, place_of(runs_in), network_cards())
+        yield reconciler_of(settings, driver, client, tracker, journal, identity.uuid, writer)
 
 
 def adopt(settings: Settings, host_uuid: str) -> Identity:
