@@ -72,7 +72,7 @@ from agent.json_checks import read_choice, read_object, read_text, read_truth, r
 from agent.moves.states import Move, MoveKind
 from agent.state.operators import ADDRESS_CHARS_MAX, REASON_CHARS_MAX, Cordon, PauseRequest
 from agent.status import web
-from agent.status.host_status import HostStatus
+from agent.status.web import WebResponse
 
 LOG = log.get("agent.api")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -105,16 +105,6 @@ class Call:
         if value not in ("true", "false"):
             raise UsageError(f"The query parameter {name} is true or false, not {value!r}", parameter=name)
         return value == "true"
-
-
-@dataclass(frozen=True, slots=True)
-class ApiResponse:
-    """The response: `body` is JSON-ready, or bytes of the media type `kind`."""
-
-    status: int
-    body: Any
-    headers: Mapping[str, str] = field(default_factory=dict)
-    kind: str = "application/json"
 
 
 class Parameter(NamedTuple):
@@ -175,10 +165,10 @@ class ApiRoute:
         """Whether a request must have a body."""
         return self.body is not None
 
-    def answer(self, call: Call, body: Any) -> ApiResponse:
+    def answer(self, call: Call, body: Any) -> WebResponse:
         """The function's answer; `body` is parsed JSON. Raises PlimsollError."""
         answer = self.function(call, body) if self.has_body else self.function(call)
-        return answer if isinstance(answer, ApiResponse) else ApiResponse(200, answer)
+        return answer if isinstance(answer, WebResponse) else WebResponse(200, answer)
 
 
 ROUTES: list[ApiRoute] = []
@@ -217,16 +207,10 @@ DRY_RUN = Parameter(
 # Health
 
 
-def _page(call: Call, page: Callable[[HostStatus], web.WebResponse]) -> ApiResponse:
-    """What the status listener shows, too."""
-    shown = page(call.operations.host_status)
-    return ApiResponse(shown.status, shown.text, kind=shown.kind)
-
-
 @route("GET", "/healthz", READER, {200: Result("it answers; `state` says how it is", HealthShape)})
-def healthz(call: Call) -> ApiResponse:
+def healthz(call: Call) -> WebResponse:
     """Whether the agent answers."""
-    return _page(call, web.healthz)
+    return web.healthz(call.operations.host_status)
 
 
 @route(
@@ -238,9 +222,9 @@ def healthz(call: Call) -> ApiResponse:
         503: Result("it does not run: a restart would help; `failed` names the check", HealthShape),
     },
 )
-def livez(call: Call) -> ApiResponse:
+def livez(call: Call) -> WebResponse:
     """Whether the agent's loop runs."""
-    return _page(call, web.livez)
+    return web.livez(call.operations.host_status)
 
 
 @route(
@@ -252,9 +236,9 @@ def livez(call: Call) -> ApiResponse:
         503: Result("it would not; `failed` names the checks, and each has its reason", HealthShape),
     },
 )
-def readyz(call: Call) -> ApiResponse:
+def readyz(call: Call) -> WebResponse:
     """Whether the agent would consider a claim."""
-    return _page(call, web.readyz)
+    return web.readyz(call.operations.host_status)
 
 
 @route(
@@ -263,9 +247,9 @@ def readyz(call: Call) -> ApiResponse:
     READER,
     {200: Result("Prometheus's text format, version 0.0.4", str, media_type="text/plain")},
 )
-def metrics(call: Call) -> ApiResponse:
+def metrics(call: Call) -> WebResponse:
     """The metrics, for Prometheus."""
-    return _page(call, web.metrics)
+    return web.metrics(call.operations.host_status)
 
 
 # The host
@@ -565,18 +549,18 @@ def defrag(call: Call, body: ClaimBodyShape) -> DefragShape:
     },
     DRY_RUN,
 )
-def claim(call: Call, body: ClaimBodyShape) -> ApiResponse:
+def claim(call: Call, body: ClaimBodyShape) -> WebResponse:
     """Claim resources, or only ask whether they would fit."""
     asked = parse_claim(body, call.operations.device_profiles(), by_name=True)
     with call.operations.identified(asked) as request:
         if call.flag("dry_run"):
             fit = call.operations.explain(request)
             view = views.explanation_view(request, fit, call.operations.tracker.admission.closed_reason)
-            return ApiResponse(200, _noted(view, body))
+            return WebResponse(200, _noted(view, body))
         claim = call.operations.claim(request)
     _record("claim", claim.consumer, call.caller, "granted")
     made = _noted(views.claim_view(claim, call.operations.providers()), body)
-    return ApiResponse(201, made, {"Location": f"/v1/claims/{claim.consumer}"})
+    return WebResponse(201, made, {"Location": f"/v1/claims/{claim.consumer}"})
 
 
 def _noted(view: V, asked: object) -> V:
@@ -611,14 +595,14 @@ def show_claim(call: Call) -> ClaimShape:
     },
     Parameter("force", Flag, "also release the claim of a guest that runs"),
 )
-def release(call: Call) -> ApiResponse:
+def release(call: Call) -> WebResponse:
     """Release a claim; 409 if its guest runs on this host."""
     consumer = call.uuid("consumer")
     if not call.flag("force"):
         call.operations.check_release(consumer)
     released = call.operations.release(consumer)
     _record("release", consumer, call.caller, "done" if released else "journaled")
-    return ApiResponse(200 if released else 202, {"consumer": consumer, "released": released})
+    return WebResponse(200 if released else 202, {"consumer": consumer, "released": released})
 
 
 @route("POST", "/v1/claims/<consumer>/domain", READER, "the complete domain")
@@ -642,7 +626,7 @@ def write_domain(call: Call, body: DomainBodyShape) -> DomainShape:
     },
     DRY_RUN,
 )
-def claim_domain(call: Call, body: ClaimDomainBodyShape) -> ApiResponse:
+def claim_domain(call: Call, body: ClaimDomainBodyShape) -> WebResponse:
     """Claim what a domain's XML asks for and complete it, or only ask whether that would fit."""
     given = read_object(body, "", ("xml", "consumer", "request"))
     xml = read_domain(given.get("xml"), "xml")
@@ -651,11 +635,11 @@ def claim_domain(call: Call, body: ClaimDomainBodyShape) -> ApiResponse:
     if call.flag("dry_run"):
         request, fit = call.operations.explain_domain(xml, asked)
         view = views.explanation_view(request, fit, call.operations.tracker.admission.closed_reason)
-        return ApiResponse(200, _noted(view, given.get("request")))
+        return WebResponse(200, _noted(view, given.get("request")))
     written = call.operations.claim_domain(xml, asked)
     _record("claim", written.claim.consumer, call.caller, "granted")
     made = _noted(views.domain_view(written, call.operations.providers()), given.get("request"))
-    return ApiResponse(201, made, {"Location": f"/v1/claims/{written.claim.consumer}"})
+    return WebResponse(201, made, {"Location": f"/v1/claims/{written.claim.consumer}"})
 
 
 # The gate
@@ -723,7 +707,7 @@ def moves(call: Call) -> MovesShape:
     CLAIMER,
     {201: Result("begun; the same request again gets the same answer", MoveShape, location=True)},
 )
-def begin_move(call: Call, body: MoveBodyShape) -> ApiResponse:
+def begin_move(call: Call, body: MoveBodyShape) -> WebResponse:
     """Begin a move to this host.
 
     With a domain, the request adds to what its XML asks for.
@@ -741,7 +725,7 @@ def begin_move(call: Call, body: MoveBodyShape) -> ApiResponse:
     move = call.operations.begin_move(kind, migration, request)
     _record(f"{kind} (migration {migration})", move.instance, call.caller, move.state, "move")
     begun = _noted(_move_view(call, move), given.get("request"))
-    return ApiResponse(201, begun, {"Location": f"/v1/moves/{move.migration}"})
+    return WebResponse(201, begun, {"Location": f"/v1/moves/{move.migration}"})
 
 
 @route("GET", "/v1/moves/<migration>", READER, "the move")
@@ -777,21 +761,21 @@ INSTANCE = Parameter(
 
 
 @route("POST", "/v1/moves/<migration>/confirm", CLAIMER, END_RESULTS, INSTANCE)
-def confirm_move(call: Call) -> ApiResponse:
+def confirm_move(call: Call) -> WebResponse:
     """The instance stays at the destination, and the source is free."""
     return _end_move(call, "confirm", call.operations.confirm_move)
 
 
 @route("POST", "/v1/moves/<migration>/revert", CLAIMER, END_RESULTS, INSTANCE)
-def revert_move(call: Call) -> ApiResponse:
+def revert_move(call: Call) -> WebResponse:
     """The instance has its old place again, and the destination is free."""
     return _end_move(call, "revert", call.operations.revert_move)
 
 
-def _end_move(call: Call, verb: str, end: Callable[[str, str | None], Move]) -> ApiResponse:
+def _end_move(call: Call, verb: str, end: Callable[[str, str | None], Move]) -> WebResponse:
     move = end(call.uuid("migration"), call.uuid("instance") if "instance" in call.query else None)
     _record(f"{verb} of migration {move.migration}", move.instance, call.caller, move.state, "move")
-    return ApiResponse(200 if move.ended else 202, _move_view(call, move))
+    return WebResponse(200 if move.ended else 202, _move_view(call, move))
 
 
 def _record(action: str, consumer: str, caller: PeerCredentials, outcome: str, event: str = "") -> None:

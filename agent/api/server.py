@@ -21,7 +21,7 @@ from werkzeug.wrappers import Request, Response
 
 from agent import log
 from agent.api.operations import Operations
-from agent.api.routes import ROUTES, ApiResponse, ApiRoute, Call
+from agent.api.routes import ROUTES, ApiRoute, Call
 from agent.config.access import Access, ApiRole
 from agent.config.check import check_api_socket, unusable_socket_directory
 from agent.errors import (
@@ -47,6 +47,7 @@ from agent.http.errors import (
 from agent.http.server import BoundedServer, Limits, Listener
 from agent.http.unix_socket import PeerCredentials, peer_credentials
 from agent.state.operators import acting_for
+from agent.status.web import WebResponse
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import StartResponse, WSGIEnvironment
@@ -105,25 +106,25 @@ class Api:
                 LOG.warning("%s %s: %s", request.method, request.path, error.message)
             allow = {"Allow": ", ".join(error.details["allow"])} if isinstance(error, WrongMethod) else {}
             body = error_body(error.code, error.message, error.details)
-            response = _response(ApiResponse(error.http_status, body, allow))
+            response = _response(WebResponse(error.http_status, body, allow))
         except HTTPException as error:
             code = f"plimsoll.api.http_{error.code or 400}"
             body = error_body(code, error.description or error.name)
-            response = _response(ApiResponse(error.code or 400, body))
+            response = _response(WebResponse(error.code or 400, body))
         except Exception as error:
             if isinstance(error, OSError) and error.errno in NO_DESCRIPTORS:
                 LOG.warning("%s %s: %s.", request.method, request.path, error.strerror)
-                response = _response(ApiResponse(503, error_body("plimsoll.internal", NO_DESCRIPTOR)))
+                response = _response(WebResponse(503, error_body("plimsoll.internal", NO_DESCRIPTOR)))
             else:
                 # The caller gets the id of the error, the log gets the traceback.
                 name = uuid4().hex[:12]
                 told = "error %s in %s %s", name, request.method, request.path
                 LOG.exception(*told, fields={"error_id": name})
                 message = f"The agent failed in an unexpected way; its log tells more under error {name}"
-                response = _response(ApiResponse(500, error_body("plimsoll.internal", message, {"id": name})))
+                response = _response(WebResponse(500, error_body("plimsoll.internal", message, {"id": name})))
         return response(environ, start_response)
 
-    def _answer(self, request: Request) -> ApiResponse:
+    def _answer(self, request: Request) -> WebResponse:
         caller = peer_credentials(request.environ)
         if caller is None:
             raise Forbidden("The kernel did not name the caller's user, so nothing is allowed")
@@ -222,9 +223,8 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return known
 
 
-def _response(answer: ApiResponse) -> Response:
-    text = answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body) + "\n"
-    response = Response(text, answer.status, content_type=answer.kind)
+def _response(answer: WebResponse) -> Response:
+    response = Response(answer.content, answer.status, content_type=answer.kind)
     response.headers.extend(answer.headers)
     response.headers["Cache-Control"] = "no-store"
     return response

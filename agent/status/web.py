@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING, NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
 from jinja2 import Environment, StrictUndefined, Template
@@ -352,16 +353,22 @@ HEADERS = {
 
 
 class WebResponse(NamedTuple):
-    """A response; `text` has the media type `kind`."""
+    """A response, here and of the local API: `body` is JSON-ready, or bytes of the media type `kind`."""
 
     status: int
-    kind: str
-    text: bytes
+    body: Any
+    headers: Mapping[str, str] = MappingProxyType({})
+    kind: str = JSON_TYPE
+
+    @property
+    def content(self) -> bytes:
+        """The body as it is sent."""
+        return self.body if isinstance(self.body, bytes) else json.dumps(self.body).encode() + b"\n"
 
 
 def healthz(host_status: HostStatus) -> WebResponse:
     """200 as long as the agent answers; `state` is its state."""
-    return _json(200, health_view(host_status.health(), ()))
+    return WebResponse(200, health_view(host_status.health(), ()))
 
 
 def livez(host_status: HostStatus) -> WebResponse:
@@ -378,7 +385,7 @@ def readyz(host_status: HostStatus) -> WebResponse:
 
 def metrics(host_status: HostStatus) -> WebResponse:
     """The metrics in Prometheus's text format."""
-    return WebResponse(200, METRICS_TYPE, host_status.metrics())
+    return WebResponse(200, host_status.metrics(), kind=METRICS_TYPE)
 
 
 def status_page(host_status: HostStatus, asked: Mapping[str, str]) -> WebResponse:
@@ -402,7 +409,7 @@ def status_page(host_status: HostStatus, asked: Mapping[str, str]) -> WebRespons
         host_status.history(limit=EVENTS_SHOWN),
         view,
     )
-    return WebResponse(200, HTML_TYPE, text.encode())
+    return WebResponse(200, text.encode(), kind=HTML_TYPE)
 
 
 def health_view(health: Health, checks: Iterable[HealthCheck]) -> dict[str, object]:
@@ -418,11 +425,7 @@ def health_view(health: Health, checks: Iterable[HealthCheck]) -> dict[str, obje
 
 def _probe(health: Health, checks: tuple[HealthCheck, ...]) -> WebResponse:
     view = health_view(health, checks)
-    return _json(200 if view["ok"] else 503, view)
-
-
-def _json(status: int, body: Mapping[str, object]) -> WebResponse:
-    return WebResponse(status, JSON_TYPE, json.dumps(body).encode() + b"\n")
+    return WebResponse(200 if view["ok"] else 503, view)
 
 
 def _number(name: str, word: str, least: int, most: int, unit: str = "") -> int:
@@ -454,14 +457,12 @@ class Web:
         try:
             answer = self._answer(request)
         except PlimsollError as error:
-            answer = WebResponse(
-                error.http_status, "text/plain; charset=utf-8", f"{error.message}\n".encode()
-            )
+            answer = _plain(error.http_status, error.message)
         except Exception:
             # The caller gets no details; the log has them.
             LOG.exception("Unexpected error in %s %s", request.method, request.path)
             answer = _plain(500, "The agent failed unexpectedly; its log has the details.")
-        response = Response(answer.text, answer.status, content_type=answer.kind, headers=HEADERS)
+        response = Response(answer.content, answer.status, content_type=answer.kind, headers=HEADERS)
         if answer.status == 405:
             response.headers["Allow"] = "GET, HEAD"
         return response(environ, start_response)
@@ -495,7 +496,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _plain(status: int, sentence: str) -> WebResponse:
-    return WebResponse(status, "text/plain; charset=utf-8", f"{sentence}\n".encode())
+    return WebResponse(status, f"{sentence}\n".encode(), kind="text/plain; charset=utf-8")
 
 
 LIMITS = Limits(
