@@ -41,6 +41,14 @@ def make(tmp_path: Path) -> Iterator[Make]:
 
 
 @pytest.fixture
+def daemon(make: Make) -> Daemon:
+    """With the fake driver, and running."""
+    daemon = make()
+    daemon.start()
+    return daemon
+
+
+@pytest.fixture
 def manager(tmp_path: Path) -> Iterator[Manager]:
     manager = Manager(tmp_path / "notify")
     yield manager
@@ -77,10 +85,8 @@ def test_a_claim_outlives_kill_9(
     assert daemon.stop() == ExitCode.DONE
 
 
-def test_sixteen_clients_at_once_and_kill_9_in_the_middle(make: Make) -> None:
+def test_sixteen_clients_at_once_and_kill_9_in_the_middle(daemon: Daemon) -> None:
     """What was acknowledged is there; what was not is there as a whole or not at all."""
-    daemon = make()
-    daemon.start()
     asked: list[str] = []
     acknowledged: list[str] = []
     enough = threading.Semaphore(0)
@@ -116,10 +122,7 @@ def test_sixteen_clients_at_once_and_kill_9_in_the_middle(make: Make) -> None:
     assert daemon.used() == {}
 
 
-def test_the_last_unit_is_given_once(make: Make) -> None:
-    daemon = make()
-    daemon.start()
-
+def test_the_last_unit_is_given_once(daemon: Daemon) -> None:
     def client() -> str:
         try:
             daemon.claim({"PGPU": 1})
@@ -161,9 +164,7 @@ def test_a_bad_reload_leaves_the_running_settings(
     assert daemon.claim({"VCPU": 1})["state"] == "claimed"
 
 
-def test_a_good_reload_changes_the_inventory_and_names_what_needs_a_restart(make: Make) -> None:
-    daemon = make()
-    daemon.start()
+def test_a_good_reload_changes_the_inventory_and_names_what_needs_a_restart(daemon: Daemon) -> None:
     daemon.options["DEFAULT"] |= {"reserved_host_memory_mb": 4096, "host": "node2"}
     daemon.write()
     daemon.hang_up()
@@ -196,9 +197,7 @@ def test_the_watchdog_is_fed_and_the_start_is_told(make: Make, manager: Manager)
     assert manager.heard("STOPPING")
 
 
-def test_sigterm_leaves_cleanly(make: Make) -> None:
-    daemon = make()
-    daemon.start()
+def test_sigterm_leaves_cleanly(daemon: Daemon) -> None:
     assert daemon.stop() == ExitCode.DONE
     assert not daemon.socket.exists()
     assert "Stopped." in daemon.lines("level=info")[-1]
@@ -218,9 +217,7 @@ def test_signals_that_come_at_once_do_not_hold_it_up(make: Make) -> None:
         assert daemon.stop() == ExitCode.DONE
 
 
-def test_the_idle_daemon_is_small(make: Make) -> None:
-    daemon = make()
-    daemon.start()
+def test_the_idle_daemon_is_small(daemon: Daemon) -> None:
     daemon.claim({"VCPU": 1})
     assert daemon.resident_mb() < RESIDENT_MAX_MB
 
@@ -275,9 +272,7 @@ def test_two_agents_do_not_share_a_state_directory(make: Make) -> None:
     assert first.status()["state"] == "ready"
 
 
-def test_a_journal_that_was_emptied_is_told_and_its_claims_are_found(make: Make) -> None:
-    daemon = make()
-    daemon.start()
+def test_a_journal_that_was_emptied_is_told_and_its_claims_are_found(daemon: Daemon) -> None:
     daemon.claim({"VCPU": 1})
     daemon.stop()
     assert daemon.lines("journal is new") == []

@@ -228,13 +228,25 @@ def test_pulled_at_each_step_of_a_reshape(
     pull_at_each_step(any_placement, operation, after)
 
 
-def pull_at_each_step(placement: Placement, operation: Operation, after: bool) -> None:
+@each_of(claim, release)
+def test_pulled_at_each_step_and_the_agent_killed_meanwhile(
+    placement: Placement, operation: Operation
+) -> None:
+    pull_at_each_step(placement, operation, after=True, killed=True)
+
+
+def pull_at_each_step(
+    placement: Placement, operation: Operation, after: bool, *, killed: bool = False
+) -> None:
     for number in range(1, REQUESTS_MAX):
         with a_host(placement) as host:
             PREPARED.get(operation, lambda _: None)(host)
             host.pull_at(number, after=after)
             operation(host)
             pulled = host.outage.begun
+            if killed:
+                host.outage.end()
+                host.restart()
             host.recover()
             host.check()
             nothing_is_leaked(host)
@@ -262,25 +274,6 @@ def test_pulled_at_each_step_of_the_first_report(placement: Placement, after: bo
         if not pulled:
             return
     raise AssertionError(f"the first report makes more than {REQUESTS_MAX} requests")
-
-
-@pytest.mark.parametrize("operation", [claim, release], ids=lambda each: each.__name__)
-def test_pulled_at_each_step_and_the_agent_killed_meanwhile(
-    placement: Placement, operation: Operation
-) -> None:
-    for number in range(1, REQUESTS_MAX):
-        with a_host(placement) as host:
-            host.pull_at(number, after=True)
-            operation(host)
-            pulled = host.outage.begun
-            host.outage.end()
-            host.restart()
-            host.recover()
-            host.check()
-            nothing_is_leaked(host)
-        if not pulled:
-            return
-    raise AssertionError(f"{operation.__name__} makes more than {REQUESTS_MAX} requests")
 
 
 def nothing_is_leaked(host: Host) -> None:

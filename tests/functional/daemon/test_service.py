@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 from uuid import uuid4
@@ -20,6 +21,7 @@ from kits.cli_process import output_of
 from kits.daemon_process import eventually
 from kits.late_writes import by_a_balancer
 from kits.placements import Embedded, Placement
+from kits.threads import at_once
 from kits.wire import Sent, Wire, nothing
 
 from agent.backoff import BASE_S, MAX_S
@@ -61,6 +63,13 @@ def world(settings: Settings) -> Iterator[World]:
     world.close()
 
 
+@pytest.fixture
+def started(world: World) -> World:
+    """It has seen its host."""
+    world.agent.reconcile("the start")
+    return world
+
+
 def test_claims_are_closed_until_the_host_was_seen_whole(world: World) -> None:
     assert world.agent.host_status.status().state == "starting"
     with pytest.raises(ClaimsClosed, match="has not seen the whole host"):
@@ -87,10 +96,9 @@ def test_the_first_audit_is_requested_as_soon_as_the_agent_is_ready(world: World
     assert world.audits_requested == []
 
 
-def test_status_says_how_everything_is(world: World, settings: Settings) -> None:
-    world.agent.reconcile("the start")
-    world.operations.claim(request(VCPU=1))
-    status = world.agent.host_status.status()
+def test_status_says_how_everything_is(started: World, settings: Settings) -> None:
+    started.operations.claim(request(VCPU=1))
+    status = started.agent.host_status.status()
     assert status.reasons == () and status.host == "node1"
     assert (status.driver, status.placement, status.fault) == ("fake", settings.placement.kind, None)
     assert (status.closed, status.claims, status.schedulers) == (None, 1, True)
@@ -98,125 +106,120 @@ def test_status_says_how_everything_is(world: World, settings: Settings) -> None
 
 
 def test_placement_away_is_one_line_bounded_retries_and_caught_up_within_one_pass(
-    world: World, caplog: pytest.LogCaptureFixture
+    started: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Scenario 11."""
-    world.agent.reconcile("the start")
     caplog.set_level(logging.INFO)
     caplog.clear()
-    world.wire.cut = True
+    started.wire.cut = True
     with pytest.raises(PlacementUnavailable):
-        world.operations.claim(request(VCPU=1))
-    world.driver.change(disk_gb=4000)
+        started.operations.claim(request(VCPU=1))
+    started.driver.change(disk_gb=4000)
     for _ in range(12):
-        world.retry()
+        started.retry()
     degraded = [record for record in caplog.records if record.getMessage().startswith("Degraded")]
     assert len(degraded) == 1 and degraded[0].levelno == logging.WARNING
     assert len(caplog.records) == 1
-    assert world.retries == sorted(world.retries) and world.retries[-1] == MAX_S
-    assert world.agent.host_status.status().error("placement")
-    world.wire.cut = False
-    world.retry()
-    assert world.agent.condition.state is HostState.READY
-    tree, usages = world.operations.tree()
+    assert started.retries == sorted(started.retries) and started.retries[-1] == MAX_S
+    assert started.agent.host_status.status().error("placement")
+    started.wire.cut = False
+    started.retry()
+    assert started.agent.condition.state is HostState.READY
+    tree, usages = started.operations.tree()
     assert tree.roots[0].inventories["DISK_GB"].total == 4000
     assert not any(amount for each in usages.values() for amount in each.values())
 
 
-def test_a_failed_claim_while_placement_is_away_leaves_nothing(world: World) -> None:
-    world.agent.reconcile("the start")
-    world.wire.cut = True
+def test_a_failed_claim_while_placement_is_away_leaves_nothing(started: World) -> None:
+    started.wire.cut = True
     with pytest.raises(PlacementUnavailable):
-        world.operations.claim(request(VCPU=1))
+        started.operations.claim(request(VCPU=1))
     with pytest.raises(ClaimsClosed, match="Placement does not answer"):
-        world.operations.claim(request(VCPU=1))
-    world.wire.cut = False
-    world.retry()
-    world.agent.deliver()
-    assert not any(amount for each in world.operations.tree()[1].values() for amount in each.values())
+        started.operations.claim(request(VCPU=1))
+    started.wire.cut = False
+    started.retry()
+    started.agent.deliver()
+    assert not any(amount for each in started.operations.tree()[1].values() for amount in each.values())
 
 
-def test_a_release_while_placement_is_away_is_delivered_later(world: World) -> None:
-    world.agent.reconcile("the start")
-    consumer = world.operations.claim(request(VCPU=2)).consumer
-    world.wire.cut = True
-    assert world.operations.release(consumer) is False
-    world.agent.deliver()
-    world.wire.cut = False
-    world.retry()
-    world.agent.deliver()
-    assert not any(amount for each in world.operations.tree()[1].values() for amount in each.values())
+def test_a_release_while_placement_is_away_is_delivered_later(started: World) -> None:
+    consumer = started.operations.claim(request(VCPU=2)).consumer
+    started.wire.cut = True
+    assert started.operations.release(consumer) is False
+    started.agent.deliver()
+    started.wire.cut = False
+    started.retry()
+    started.agent.deliver()
+    assert not any(amount for each in started.operations.tree()[1].values() for amount in each.values())
     with pytest.raises(UnknownConsumer):
-        world.operations.release(consumer)
+        started.operations.release(consumer)
 
 
-def test_while_placement_is_away_nothing_on_the_host_makes_it_be_asked(world: World) -> None:
-    world.agent.reconcile("the start")
-    consumer = world.operations.claim(request(VCPU=2)).consumer
-    world.wire.cut = True
-    world.agent.verify()
-    asked = world.wire.requests
+def test_while_placement_is_away_nothing_on_the_host_makes_it_be_asked(started: World) -> None:
+    consumer = started.operations.claim(request(VCPU=2)).consumer
+    started.wire.cut = True
+    started.agent.verify()
+    asked = started.wire.requests
     for _ in range(50):
-        world.agent.reconcile("an event")
-        world.agent.verify()
-        world.agent.deliver()
-    assert world.operations.release(consumer) is False
-    assert world.wire.requests == asked
-    assert world.retries[-1] <= MAX_S
-    world.retry()
-    assert world.wire.requests == asked + 1
+        started.agent.reconcile("an event")
+        started.agent.verify()
+        started.agent.deliver()
+    assert started.operations.release(consumer) is False
+    assert started.wire.requests == asked
+    assert started.retries[-1] <= MAX_S
+    started.retry()
+    assert started.wire.requests == asked + 1
 
 
-def test_retry_after_is_honoured(world: World) -> None:
-    world.agent.reconcile("the start")
-    world.wire.answer = by_a_balancer(503, retry_after="120")
+def test_retry_after_is_honoured(started: World) -> None:
+    started.wire.answer = by_a_balancer(503, retry_after="120")
     consumer = str(uuid4())
     with pytest.raises(PlacementUnavailable, match="not known yet"):
-        world.operations.claim(replace(request(VCPU=1), consumer=consumer))
-    assert world.wire.calls[-1] == f"PUT /allocations/{consumer}"  # and no read behind it
-    assert 120 < world.retries[-1] <= 120 + MAX_S
-    world.wire.answer = None
-    world.time[0] += 119
-    world.agent.reconcile("an event")
-    assert world.agent.condition.state is HostState.DEGRADED
-    world.retry()
-    assert world.agent.condition.state is HostState.READY
-    assert world.agent.host_status.overview().instances == ()
+        started.operations.claim(replace(request(VCPU=1), consumer=consumer))
+    assert started.wire.calls[-1] == f"PUT /allocations/{consumer}"  # and no read behind it
+    assert 120 < started.retries[-1] <= 120 + MAX_S
+    started.wire.answer = None
+    started.time[0] += 119
+    started.agent.reconcile("an event")
+    assert started.agent.condition.state is HostState.DEGRADED
+    started.retry()
+    assert started.agent.condition.state is HostState.READY
+    assert started.agent.host_status.overview().instances == ()
 
 
 @pytest.mark.parametrize("step", ["release", "confirm_move", "revert_move"])
 def test_retry_after_is_honoured_by_what_is_journaled(
-    world: World, step: str, caplog: pytest.LogCaptureFixture
+    started: World, step: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.agent.reconcile("the start")
     asked, migration = request(VCPU=1), str(uuid4())
-    world.operations.claim(asked)
+    started.operations.claim(asked)
     if step != "release":
         grown = replace(request(VCPU=2), consumer=asked.consumer)
-        world.operations.begin_move(MoveKind.RESIZE, migration, grown)
-    world.wire.answer = by_a_balancer(503, retry_after="120")
-    before = world.wire.requests
+        started.operations.begin_move(MoveKind.RESIZE, migration, grown)
+    started.wire.answer = by_a_balancer(503, retry_after="120")
+    before = started.wire.requests
     for _ in range(3):
         if step == "release":
-            assert world.operations.release(asked.consumer) is False
+            assert started.operations.release(asked.consumer) is False
         else:
-            assert not getattr(world.operations, step)(migration, None).ended
-        world.agent.reconcile("an event")
-        world.agent.deliver()
-    assert world.wire.requests - before == 1
-    assert world.agent.condition.state is HostState.DEGRADED and 120 < world.retries[0] <= 120 + MAX_S
+            assert not getattr(started.operations, step)(migration, None).ended
+        started.agent.reconcile("an event")
+        started.agent.deliver()
+    assert started.wire.requests - before == 1
+    assert started.agent.condition.state is HostState.DEGRADED and 120 < started.retries[0] <= 120 + MAX_S
     assert len([each for each in caplog.records if each.getMessage().startswith("Degraded")]) == 1
-    world.wire.answer = None
-    world.time[0] += 120 + MAX_S
-    world.agent.reconcile("the retry")
-    assert world.agent.condition.state is HostState.READY
-    assert all(claim.state == "claimed" for _, claim in world.agent.host_status.overview().instances if claim)
-    assert all(move.ended for move in world.agent.host_status.overview().moves)
+    started.wire.answer = None
+    started.time[0] += 120 + MAX_S
+    started.agent.reconcile("the retry")
+    assert started.agent.condition.state is HostState.READY
+    assert all(
+        claim.state == "claimed" for _, claim in started.agent.host_status.overview().instances if claim
+    )
+    assert all(move.ended for move in started.agent.host_status.overview().moves)
 
 
-def test_what_was_in_flight_when_placement_went_away_is_one_failure(world: World) -> None:
-    world.agent.reconcile("the start")
-    consumers = [world.operations.claim(request(VCPU=1)).consumer for _ in range(10)]
+def test_what_was_in_flight_when_placement_went_away_is_one_failure(started: World) -> None:
+    consumers = [started.operations.claim(request(VCPU=1)).consumer for _ in range(10)]
     all_are_in_flight = threading.Barrier(len(consumers))
 
     def slow(call: str) -> None:
@@ -224,56 +227,51 @@ def test_what_was_in_flight_when_placement_went_away_is_one_failure(world: World
             all_are_in_flight.wait(10.0)
             raise PlacementUnavailable("Placement did not answer in time.", busy=True)
 
-    world.wire.before = slow
-    threads = [threading.Thread(target=world.operations.release, args=(each,)) for each in consumers]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    world.wire.before = nothing
-    assert max(world.retries) <= 2 * BASE_S
-    world.retry()
+    started.wire.before = slow
+    at_once(*(partial(started.operations.release, each) for each in consumers))
+    started.wire.before = nothing
+    assert max(started.retries) <= 2 * BASE_S
+    started.retry()
     assert (
-        world.agent.condition.state is HostState.READY and world.agent.host_status.overview().instances == ()
+        started.agent.condition.state is HostState.READY
+        and started.agent.host_status.overview().instances == ()
     )
 
 
-def test_one_release_that_is_never_answered_closes_nobodys_host(world: World) -> None:
-    world.agent.reconcile("the start")
-    poison = world.operations.claim(request(VCPU=1)).consumer
-    other = world.operations.claim(request(VCPU=1)).consumer
+def test_one_release_that_is_never_answered_closes_nobodys_host(started: World) -> None:
+    poison = started.operations.claim(request(VCPU=1)).consumer
+    other = started.operations.claim(request(VCPU=1)).consumer
 
     def poisoned(sent: Sent) -> None:
         if sent.method != "GET" and poison in f"{sent.path} {sent.body}":
             raise PlacementUnavailable("Placement did not answer in time.", busy=True)
 
-    world.wire.answer = poisoned
-    assert world.operations.release(poison) is False
-    assert world.agent.condition.state is HostState.DEGRADED
+    started.wire.answer = poisoned
+    assert started.operations.release(poison) is False
+    assert started.agent.condition.state is HostState.DEGRADED
     for _ in range(3):
-        world.retry()
-        world.agent.deliver()
-        assert world.agent.condition.state is HostState.READY
-    world.operations.claim(request(VCPU=1))
-    assert world.operations.release(other) is True
+        started.retry()
+        started.agent.deliver()
+        assert started.agent.condition.state is HostState.READY
+    started.operations.claim(request(VCPU=1))
+    assert started.operations.release(other) is True
 
 
-def test_retry_after_is_honoured_by_a_move_that_begins(world: World) -> None:
-    world.agent.reconcile("the start")
+def test_retry_after_is_honoured_by_a_move_that_begins(started: World) -> None:
     asked, migration = request(VCPU=1), str(uuid4())
-    world.operations.claim(asked)
+    started.operations.claim(asked)
     grown = replace(request(VCPU=2), consumer=asked.consumer)
     busy = by_a_balancer(503, retry_after="120")
-    world.wire.answer = lambda sent: busy(sent) if sent.method == "POST" else None
+    started.wire.answer = lambda sent: busy(sent) if sent.method == "POST" else None
     with pytest.raises(PlacementUnavailable, match="not known yet"):
-        world.operations.begin_move(MoveKind.RESIZE, migration, grown)
-    assert world.wire.calls[-1] == "POST /allocations"  # and no read behind it
-    assert 120 < world.retries[-1] <= 120 + MAX_S
-    world.wire.answer = None
-    world.retry()
-    assert world.agent.condition.state is HostState.READY
-    assert all(move.ended for move in world.agent.host_status.overview().moves)
-    assert [claim.request for claim in world.operations.tracker.claims().values()] == [asked]
+        started.operations.begin_move(MoveKind.RESIZE, migration, grown)
+    assert started.wire.calls[-1] == "POST /allocations"  # and no read behind it
+    assert 120 < started.retries[-1] <= 120 + MAX_S
+    started.wire.answer = None
+    started.retry()
+    assert started.agent.condition.state is HostState.READY
+    assert all(move.ended for move in started.agent.host_status.overview().moves)
+    assert [claim.request for claim in started.operations.tracker.claims().values()] == [asked]
 
 
 class NoReshape:
@@ -380,53 +378,50 @@ def test_a_reshape_that_comes_after_a_restart_is_refused(
         followed(world, claimed)
 
 
-def test_hours_without_placement_end_within_one_pass(world: World) -> None:
-    world.agent.reconcile("the start")
-    kept, given = (world.operations.claim(request(VCPU=amount)).consumer for amount in (1, 2))
-    world.wire.cut = True
-    world.agent.verify()
-    asked = world.wire.requests
-    world.operations.release(given)
-    world.driver.change(disk_gb=4000)
-    while world.time[0] < 6 * 3600:
-        world.retry()
-    assert world.wire.requests - asked < 6 * 3600 / MAX_S + 10
-    world.wire.cut = False
-    world.retry()
-    assert world.agent.condition.state is HostState.READY
-    assert [claim.consumer for claim in world.operations.tracker.claims().values()] == [kept]
-    tree, usages = world.operations.tree()
+def test_hours_without_placement_end_within_one_pass(started: World) -> None:
+    kept, given = (started.operations.claim(request(VCPU=amount)).consumer for amount in (1, 2))
+    started.wire.cut = True
+    started.agent.verify()
+    asked = started.wire.requests
+    started.operations.release(given)
+    started.driver.change(disk_gb=4000)
+    while started.time[0] < 6 * 3600:
+        started.retry()
+    assert started.wire.requests - asked < 6 * 3600 / MAX_S + 10
+    started.wire.cut = False
+    started.retry()
+    assert started.agent.condition.state is HostState.READY
+    assert [claim.consumer for claim in started.operations.tracker.claims().values()] == [kept]
+    tree, usages = started.operations.tree()
     assert tree.roots[0].inventories["DISK_GB"].total == 4000
     assert sum(each.get("VCPU", 0) for each in usages.values()) == 1
 
 
-def test_a_placement_that_is_lost_meanwhile_is_not_offered_what_is_held(world: World) -> None:
+def test_a_placement_that_is_lost_meanwhile_is_not_offered_what_is_held(started: World) -> None:
     """A host that is full must not be written anew as if it were empty."""
-    world.agent.reconcile("the start")
     asked = request(VCPU=2)
-    world.operations.claim(asked)
-    client = PlacementClient(world.wire.inner)
-    tree = world.operations.tree()[0]
+    started.operations.claim(asked)
+    client = PlacementClient(started.wire.inner)
+    tree = started.operations.tree()[0]
     client.delete_allocations(asked.consumer)
     for each in tree.bottom_up():
         client.delete_provider(each.uuid)
     for _ in range(2):
-        world.agent.verify()
-        assert "no longer knows its providers" in world.agent.host_status.status().reasons[0]
+        started.agent.verify()
+        assert "no longer knows its providers" in started.agent.host_status.status().reasons[0]
         assert client.find_provider(name="node1") is None
-        world.time[0] += world.retries[-1]
+        started.time[0] += started.retries[-1]
     with pytest.raises(ClaimsClosed, match="no longer knows"):
-        world.operations.claim(request(VCPU=1))
-    assert world.operations.release(asked.consumer)
-    world.retry()
-    assert world.agent.condition.state is HostState.READY
+        started.operations.claim(request(VCPU=1))
+    assert started.operations.release(asked.consumer)
+    started.retry()
+    assert started.agent.condition.state is HostState.READY
     assert client.read_tree(tree.roots[0].uuid) == tree
 
 
-def test_a_restart_finds_the_claims(world: World, settings: Settings) -> None:
-    world.agent.reconcile("the start")
-    claim = world.operations.claim(request(VCPU=2, PGPU=1))
-    world.close()
+def test_a_restart_finds_the_claims(started: World, settings: Settings) -> None:
+    claim = started.operations.claim(request(VCPU=2, PGPU=1))
+    started.close()
     again = opened(settings)
     try:
         again.agent.reconcile("the start")
@@ -453,84 +448,75 @@ def test_guests_and_claims_stand_side_by_side(world: World) -> None:
     assert pairs[lone][1] is None and pairs[lone][0] is not None
 
 
-def test_asking_and_planning_change_nothing(world: World) -> None:
-    world.agent.reconcile("the start")
-    before = world.operations.tree()
-    assert world.operations.explain(request(VCPU=1)).fits
-    refused = world.operations.explain(request(PGPU=9))
+def test_asking_and_planning_change_nothing(started: World) -> None:
+    before = started.operations.tree()
+    assert started.operations.explain(request(VCPU=1)).fits
+    refused = started.operations.explain(request(PGPU=9))
     assert not refused.fits and refused.shortfalls[0].asked == 9
-    world.driver.change(disk_gb=5)
-    assert len(world.operations.reconciler.next_plan().operations) == 1
-    assert world.operations.tree() == before
+    started.driver.change(disk_gb=5)
+    assert len(started.operations.reconciler.next_plan().operations) == 1
+    assert started.operations.tree() == before
 
 
-def test_other_settings_bring_another_inventory(world: World, settings: Settings, tmp_path: Path) -> None:
-    world.agent.reconcile("the start")
+def test_other_settings_bring_another_inventory(started: World, settings: Settings, tmp_path: Path) -> None:
     file = tmp_path / "plimsoll.conf"
     file.write_text(file.read_text() + "reserved_host_memory_mb = 1024\n")
     other = load([file])
-    world.agent.apply_settings(other, FakeDriver.create(other.driver))
-    world.agent.reconcile("the reload")
-    assert world.operations.tree()[0].roots[0].inventories["MEMORY_MB"].reserved == 1024
-    assert world.operations.configuration()["DEFAULT"]["reserved_host_memory_mb"]["value"] == 1024
+    started.agent.apply_settings(other, FakeDriver.create(other.driver))
+    started.agent.reconcile("the reload")
+    assert started.operations.tree()[0].roots[0].inventories["MEMORY_MB"].reserved == 1024
+    assert started.operations.configuration()["DEFAULT"]["reserved_host_memory_mb"]["value"] == 1024
 
 
-def test_a_mistake_of_ours_degrades_and_is_survived(world: World) -> None:
-    world.agent.reconcile("the start")
-    world.agent.report_job_failure("look", RuntimeError("a mistake"))
-    assert (
-        world.agent.host_status.status().state == "degraded"
-        and "a mistake" in world.agent.host_status.status().reasons[0]
-    )
-    world.retry()
-    assert world.agent.host_status.status().state == "ready"
+def test_a_mistake_of_ours_degrades_and_is_survived(started: World) -> None:
+    started.agent.report_job_failure("look", RuntimeError("a mistake"))
+    status = started.agent.host_status.status()
+    assert status.state == "degraded" and "a mistake" in status.reasons[0]
+    started.retry()
+    assert started.agent.host_status.status().state == "ready"
 
 
-def test_stopping_closes_claims_for_good(world: World) -> None:
-    world.agent.reconcile("the start")
-    world.agent.stop()
-    world.agent.reconcile("its interval")
+def test_stopping_closes_claims_for_good(started: World) -> None:
+    started.agent.stop()
+    started.agent.reconcile("its interval")
     with pytest.raises(ClaimsClosed, match="stopping"):
-        world.operations.claim(request(VCPU=1))
-    assert world.agent.is_alive()
+        started.operations.claim(request(VCPU=1))
+    assert started.agent.is_alive()
 
 
-def test_a_stuck_pass_is_not_called_alive(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    world.agent.reconcile("the start")
-    assert world.agent.is_alive()
+def test_a_stuck_pass_is_not_called_alive(started: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert started.agent.is_alive()
     monkeypatch.setattr(host_module, "PASS_STUCK_S", 0.05)
-    world.driver.delay(30)
-    stuck = threading.Thread(target=world.agent.reconcile, args=("an event",))
+    started.driver.delay(30)
+    stuck = threading.Thread(target=started.agent.reconcile, args=("an event",))
     stuck.start()
     end = time.monotonic() + 10
-    while world.agent.is_alive():
+    while started.agent.is_alive():
         assert time.monotonic() < end
         time.sleep(0.01)
-    world.driver.close()
+    started.driver.close()
     stuck.join(10)
-    assert world.agent.is_alive()
+    assert started.agent.is_alive()
 
 
 def test_a_journal_that_cannot_be_written_closes_claims_until_it_can(
-    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    started: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    world.agent.reconcile("the start")
-
     def full(*_: object, **__: object) -> NoReturn:
         raise StateError("The agent's journal was not written: no space is left.")
 
     with monkeypatch.context() as disk:
-        disk.setattr(world.journal, "put_claim", full)
-        disk.setattr(world.journal, "remember_host", full)
+        disk.setattr(started.journal, "put_claim", full)
+        disk.setattr(started.journal, "remember_host", full)
         with pytest.raises(StateError):
-            world.operations.claim(request(VCPU=1))
+            started.operations.claim(request(VCPU=1))
         for _ in range(3):
-            world.retry()
+            started.retry()
             with pytest.raises(ClaimsClosed, match="no space is left"):
-                world.operations.claim(request(VCPU=1))
+                started.operations.claim(request(VCPU=1))
     assert len([each for each in caplog.records if each.getMessage().startswith("Degraded")]) == 1
-    world.retry()
-    assert world.operations.claim(request(VCPU=1)).state == "claimed"
+    started.retry()
+    assert started.operations.claim(request(VCPU=1)).state == "claimed"
 
 
 FIVE_MINUTES_S = 300.0
@@ -640,12 +626,11 @@ def stumbling(sent: Sent, *, own: bool = True) -> Reply:
 
 
 @pytest.fixture
-def ready(placement: Placement, tmp_path: Path) -> Iterator[World]:
-    with closing(opened(told(tmp_path, placement))) as ready:
-        ready.driver.change(gpus=GPUS, nics=())
-        ready.agent.reconcile("the start")
-        assert ready.agent.condition.state is HostState.READY
-        yield ready
+def ready(world: World) -> World:
+    world.driver.change(gpus=GPUS, nics=())
+    world.agent.reconcile("the start")
+    assert world.agent.condition.state is HostState.READY
+    return world
 
 
 @pytest.mark.parametrize("own", [False, True], ids=["of a proxy", "of Placement"])

@@ -85,15 +85,21 @@ def node(tmp_path: Path) -> Iterator[Node]:
         world.close()
 
 
-def test_it_is_in_effect_once_libvirtd_has_started_with_the_hook(node: Node) -> None:
+@pytest.fixture
+def gated(node: Node) -> Node:
+    """Its libvirtd has started with the hook."""
     node.install_hook()
     node.start_libvirtd(AFTER)
-    with serving(node.world.operations, node.socket):
-        done = node.gate_status()
+    return node
+
+
+def test_it_is_in_effect_once_libvirtd_has_started_with_the_hook(gated: Node) -> None:
+    with serving(gated.world.operations, gated.socket):
+        done = gated.gate_status()
         assert (done.returncode, done.stderr) == (ExitCode.DONE, "")
         assert done.stdout.startswith("gate        in effect\n")
-        assert "\ngate       in effect\n" in plimsoll(node.socket, "status").stdout
-    assert b"plimsoll_gate_in_effect 1.0" in node.world.agent.host_status.metrics()
+        assert "\ngate       in effect\n" in plimsoll(gated.socket, "status").stdout
+    assert b"plimsoll_gate_in_effect 1.0" in gated.world.agent.host_status.metrics()
 
 
 def test_right_after_gate_enable_it_is_not_in_effect(node: Node) -> None:
@@ -113,10 +119,8 @@ def test_right_after_gate_enable_it_is_not_in_effect(node: Node) -> None:
     assert b"NOT IN EFFECT" in page and b"systemctl restart libvirtd" in page
 
 
-def test_with_the_agent_dead_and_fail_open_it_is_not_in_effect(node: Node) -> None:
-    node.install_hook()
-    node.start_libvirtd(AFTER)
-    done = node.gate_status("-o", "json")
+def test_with_the_agent_dead_and_fail_open_it_is_not_in_effect(gated: Node) -> None:
+    done = gated.gate_status("-o", "json")
     assert done.returncode == ExitCode.DRIFT_FOUND
     answer = json.loads(done.stdout)
     assert answer["in_effect"] is False
@@ -124,21 +128,17 @@ def test_with_the_agent_dead_and_fail_open_it_is_not_in_effect(node: Node) -> No
     assert "unanswered = allow" in reason and "claim-running" in reason
 
 
-def test_with_the_agent_dead_and_fail_closed_no_guest_starts(node: Node) -> None:
-    node.install_hook()
-    node.start_libvirtd(AFTER)
-    node.configure("refuse")
-    done = node.gate_status()
+def test_with_the_agent_dead_and_fail_closed_no_guest_starts(gated: Node) -> None:
+    gated.configure("refuse")
+    done = gated.gate_status()
     assert done.returncode == ExitCode.DRIFT_FOUND
     assert done.stdout.startswith("gate        in effect\n")
     assert "unanswered = refuse: no guest without a claim starts" in done.stdout
 
 
-def test_status_with_the_agent_dead_tells_what_becomes_of_the_gate(node: Node) -> None:
+def test_status_with_the_agent_dead_tells_what_becomes_of_the_gate(gated: Node) -> None:
     """In the error of the one command, with the exit code of an agent that does not answer."""
-    node.install_hook()
-    node.start_libvirtd(AFTER)
-    dead = node.plimsoll("status")
+    dead = gated.plimsoll("status")
     assert dead.returncode == ExitCode.UNREACHABLE
     line = one_line(dead)
     assert "no agent listens" in line and "systemctl status plimsoll-agent" in line
@@ -146,51 +146,45 @@ def test_status_with_the_agent_dead_tells_what_becomes_of_the_gate(node: Node) -
         "The gate is NOT IN EFFECT: " in line and "unanswered = allow: guests start without a claim" in line
     )
     assert "run `plimsoll gate claim-running`" in line
-    error = json.loads(node.plimsoll("status", "-o", "json").stderr)["error"]
+    error = json.loads(gated.plimsoll("status", "-o", "json").stderr)["error"]
     assert error["details"]["gate"]["in_effect"] is False and error["details"]["gate"]["reasons"]
-    node.configure("refuse")
-    line = one_line(node.plimsoll("status"))
+    gated.configure("refuse")
+    line = one_line(gated.plimsoll("status"))
     assert "The gate is in effect: " in line and "no guest without a claim starts" in line
-    node.paths.hook.unlink()
-    assert "gate" not in one_line(node.plimsoll("status"))
+    gated.paths.hook.unlink()
+    assert "gate" not in one_line(gated.plimsoll("status"))
 
 
-def test_status_at_a_wrong_socket_says_nothing_of_a_gate_that_is_in_effect(node: Node) -> None:
-    node.install_hook()
-    node.start_libvirtd(AFTER)
-    with serving(node.world.operations, node.socket):
-        wrong = node.plimsoll("status", "--socket", str(node.directory / "none"))
+def test_status_at_a_wrong_socket_says_nothing_of_a_gate_that_is_in_effect(gated: Node) -> None:
+    with serving(gated.world.operations, gated.socket):
+        wrong = gated.plimsoll("status", "--socket", str(gated.directory / "none"))
     assert wrong.returncode == ExitCode.UNREACHABLE and "gate" not in one_line(wrong)
 
 
 def test_status_that_waits_shorter_than_the_hook_does_not_judge_the_gate_by_that(
-    node: Node, monkeypatch: pytest.MonkeyPatch
+    gated: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node.install_hook()
-    node.start_libvirtd(AFTER)
-    answer = node.world.agent.host_status.status()
+    answer = gated.world.agent.host_status.status()
 
     def slow() -> object:
         time.sleep(0.6)
         return answer
 
-    monkeypatch.setattr(node.world.agent.host_status, "status", slow)
-    with serving(node.world.operations, node.socket):
-        impatient = node.plimsoll("status", "--timeout", "0.2")
+    monkeypatch.setattr(gated.world.agent.host_status, "status", slow)
+    with serving(gated.world.operations, gated.socket):
+        impatient = gated.plimsoll("status", "--timeout", "0.2")
     assert impatient.returncode == ExitCode.UNREACHABLE
     line = one_line(impatient)
     assert "did not answer within 0.2 s" in line and "gate" not in line
 
 
 @pytest.mark.skipif(not is_root(), reason=ROOT_NEEDED)
-def test_a_user_who_may_not_open_the_socket_is_told_that_and_nothing_of_the_gate(node: Node) -> None:
-    node.install_hook()
-    node.start_libvirtd(AFTER)
+def test_a_user_who_may_not_open_the_socket_is_told_that_and_nothing_of_the_gate(gated: Node) -> None:
     with public_directory() as directory:
-        public = Node(directory, node.world)
+        public = Node(directory, gated.world)
         public.configure("allow")
         public.install_hook()
-        with serving(node.world.operations, public.socket):
+        with serving(gated.world.operations, public.socket):
             public.socket.chmod(0o600)
             for words in (("status",), ("gate", "status")):
                 denied = public.plimsoll(*words, uid=NOBODY)
@@ -198,29 +192,25 @@ def test_a_user_who_may_not_open_the_socket_is_told_that_and_nothing_of_the_gate
                 assert "this user may not open" in denied.stderr and "NOT IN EFFECT" not in denied.stderr
 
 
-def test_while_claims_are_closed_it_is_not_in_effect(node: Node) -> None:
-    node.install_hook()
-    node.start_libvirtd(AFTER)
-    node.world.driver.fail(1)
-    node.world.agent.reconcile("an event")
-    with serving(node.world.operations, node.socket):
-        done = node.gate_status()
+def test_while_claims_are_closed_it_is_not_in_effect(gated: Node) -> None:
+    gated.world.driver.fail(1)
+    gated.world.agent.reconcile("an event")
+    with serving(gated.world.operations, gated.socket):
+        done = gated.gate_status()
     assert done.returncode == ExitCode.DRIFT_FOUND
     assert "does not answer" in done.stdout
-    assert node.world.agent.host_status.status().gate.in_effect is False
+    assert gated.world.agent.host_status.status().gate.in_effect is False
 
 
-def test_a_paused_host_refuses_guests_and_the_gate_is_in_effect(node: Node) -> None:
-    node.install_hook()
-    node.start_libvirtd(AFTER)
-    with serving(node.world.operations, node.socket):
-        assert plimsoll(node.socket, "pause", "--reason", "new memory").returncode == ExitCode.DONE
-        assert node.gate_status().returncode == ExitCode.DONE
+def test_a_paused_host_refuses_guests_and_the_gate_is_in_effect(gated: Node) -> None:
+    with serving(gated.world.operations, gated.socket):
+        assert plimsoll(gated.socket, "pause", "--reason", "new memory").returncode == ExitCode.DONE
+        assert gated.gate_status().returncode == ExitCode.DONE
         domain = (
             "<domain type='qemu'><name>web1</name><uuid>5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69</uuid>"
             "<memory unit='MiB'>64</memory><vcpu>1</vcpu><os><type>hvm</type></os></domain>"
         )
-        config = str(node.paths.config)
+        config = str(gated.paths.config)
         call = f"import sys; from agent.gate.hook import main; sys.exit(main(sys.argv, {config!r}))"
         hook = subprocess.run(
             [sys.executable, "-c", call, "web1", "prepare", "begin", "-"],
@@ -248,11 +238,9 @@ def test_a_gate_that_is_disabled_is_no_fault(node: Node) -> None:
     assert b"\nplimsoll_gate_in_effect " not in node.world.agent.host_status.metrics()
 
 
-def test_settings_of_the_hook_that_name_another_socket_are_told(node: Node) -> None:
-    node.install_hook()
-    node.start_libvirtd(AFTER)
-    node.paths.config.write_text("socket = /run/elsewhere\n")
-    (reason,) = node.world.agent.host_status.status().reasons
+def test_settings_of_the_hook_that_name_another_socket_are_told(gated: Node) -> None:
+    gated.paths.config.write_text("socket = /run/elsewhere\n")
+    (reason,) = gated.world.agent.host_status.status().reasons
     assert "/run/elsewhere" in reason
 
 

@@ -58,6 +58,14 @@ from agent.reconcile.reshape_runner import fence_and_check, was_executed
 from agent.reshape.receipt import Receipt
 
 
+@pytest.fixture
+def held(world: World) -> World:
+    """A scheduler gave one VGPU of the flat host to "a"."""
+    world.see(*FLAT)
+    world.hold("a", node1={"VGPU": 1})
+    return world
+
+
 def refusing(error: PlacementError) -> Callable[[str], None]:
     """For `World.tap.before`: what each reshape ends with."""
 
@@ -279,40 +287,34 @@ def test_inventory_that_another_agent_left_on_the_root_moves_by_the_drivers_word
     assert "VGPU" not in world.totals()[HOST]
 
 
-def test_a_lost_reply_is_resolved_by_reading_and_never_asked_twice(world: World) -> None:
-    world.see(*FLAT)
-    world.hold("a", node1={"VGPU": 1})
-    world.tap.calls.clear()
-    with world.tap.away(after=True, only="POST /reshaper"):
-        report = world.see(*NESTED, moves=THERE)
+def test_a_lost_reply_is_resolved_by_reading_and_never_asked_twice(held: World) -> None:
+    held.tap.calls.clear()
+    with held.tap.away(after=True, only="POST /reshaper"):
+        report = held.see(*NESTED, moves=THERE)
     assert (report.error, report.pending) == (None, None)
-    assert world.tap.calls.count("POST /reshaper") == 1
-    assert world.placed("a") == {"gpu1": {"VGPU": 1}}
-    assert len(world.journal.reshapes(done=True)) == 1 and not world.journal.reshapes(done=False)
+    assert held.tap.calls.count("POST /reshaper") == 1
+    assert held.placed("a") == {"gpu1": {"VGPU": 1}}
+    assert len(held.journal.reshapes(done=True)) == 1 and not held.journal.reshapes(done=False)
 
 
-def test_a_request_that_never_arrived_is_asked_again_by_the_next_pass(world: World) -> None:
-    world.see(*FLAT)
-    world.hold("a", node1={"VGPU": 1})
-    with world.tap.away(sent=True, only="POST /reshaper"):
-        report = world.see(*NESTED, moves=THERE)
+def test_a_request_that_never_arrived_is_asked_again_by_the_next_pass(held: World) -> None:
+    with held.tap.away(sent=True, only="POST /reshaper"):
+        report = held.see(*NESTED, moves=THERE)
     assert isinstance(report.error, PlacementUnavailable)
-    assert world.placed("a") == {HOST: {"VGPU": 1}}
-    assert not world.journal.reshapes(done=False)
-    assert world.again().pending is None
-    assert world.placed("a") == {"gpu1": {"VGPU": 1}}
+    assert held.placed("a") == {HOST: {"VGPU": 1}}
+    assert not held.journal.reshapes(done=False)
+    assert held.again().pending is None
+    assert held.placed("a") == {"gpu1": {"VGPU": 1}}
 
 
-def test_a_refusal_of_placement_leaves_everything_as_it_was(world: World) -> None:
+def test_a_refusal_of_placement_leaves_everything_as_it_was(held: World) -> None:
     """A service that does not let the agent reshape."""
-    world.see(*FLAT)
-    world.hold("a", node1={"VGPU": 1})
-    before = world.placed("a"), world.totals()[HOST]
-    world.tap.before = refusing(PlacementError("You may not.", status=403))
-    report = world.see(*NESTED, moves=THERE)
+    before = held.placed("a"), held.totals()[HOST]
+    held.tap.before = refusing(PlacementError("You may not.", status=403))
+    report = held.see(*NESTED, moves=THERE)
     assert isinstance(report.pending, ReshapeRefused) and "Placement refused" in report.pending.message
-    assert (world.placed("a"), world.totals()[HOST]) == before
-    assert world.totals()["gpu0"] == {}
+    assert (held.placed("a"), held.totals()[HOST]) == before
+    assert held.totals()["gpu0"] == {}
 
 
 @pytest.mark.parametrize(
@@ -374,22 +376,20 @@ def test_unrelated_claims_in_between_cost_a_narrow_look_each(world: World) -> No
     assert world.placed("unrelated 4") == {HOST: {"VCPU": 1}}
 
 
-def test_a_consumer_that_changes_in_between_is_planned_anew(world: World) -> None:
-    world.see(*FLAT)
-    world.hold("a", node1={"VGPU": 1})
-    world.hold("gone", node1={"VGPU": 1})
+def test_a_consumer_that_changes_in_between_is_planned_anew(held: World) -> None:
+    held.hold("gone", node1={"VGPU": 1})
 
     def change() -> None:
-        world.raw.delete_allocations(uuid_of("gone"))
+        held.raw.delete_allocations(uuid_of("gone"))
         with pytest.raises(PlacementFull):
-            world.hold("late", node1={"VGPU": 2})
-        world.hold("a", node1={"VGPU": 1, "VCPU": 1})
+            held.hold("late", node1={"VGPU": 2})
+        held.hold("a", node1={"VGPU": 1, "VCPU": 1})
 
-    world.tap.once("POST /reshaper", change)
-    report = world.see(*NESTED, moves=THERE)
+    held.tap.once("POST /reshaper", change)
+    report = held.see(*NESTED, moves=THERE)
     assert (report.error, report.pending) == (None, None)
-    assert world.placed("a") == {"gpu1": {"VGPU": 1}, HOST: {"VCPU": 1}}
-    assert world.placed("gone") == {}
+    assert held.placed("a") == {"gpu1": {"VGPU": 1}, HOST: {"VCPU": 1}}
+    assert held.placed("gone") == {}
 
 
 @pytest.mark.parametrize("fits", [True, False], ids=["done", "refused"])
@@ -454,43 +454,37 @@ def test_what_the_driver_says_of_a_guest_is_not_said_of_its_next_claim(world: Wo
     assert world.raw.allocations_of(pinned.consumer).allocations == {ROOT: {"VCPU": 4}}
 
 
-def test_an_endless_conflict_is_put_off_to_the_next_pass(world: World) -> None:
-    world.see(*FLAT)
-    world.hold("a", node1={"VGPU": 1})
-
+def test_an_endless_conflict_is_put_off_to_the_next_pass(held: World) -> None:
     def write(call: str) -> None:
         """Aggregates, which no inventory that is closed keeps others from writing."""
         if call == "POST /reshaper":
-            root = world.tree()[ROOT]
-            world.raw.put_aggregates(ROOT, root.generation or 0, root.aggregates)
+            root = held.tree()[ROOT]
+            held.raw.put_aggregates(ROOT, root.generation or 0, root.aggregates)
 
-    world.tap.before = write
-    report = world.see(*NESTED, moves=to_gpus())
-    tries = world.tap.calls.count("POST /reshaper")
+    held.tap.before = write
+    report = held.see(*NESTED, moves=to_gpus())
+    tries = held.tap.calls.count("POST /reshaper")
     assert report.pending is not None
     assert f"were written {tries} times by other clients of Placement; nothing" in report.pending.message
-    assert world.tree()[ROOT].inventories["VCPU"].reserved == 0, "what was closed for it is open"
-    assert world.placed("a") == {HOST: {"VGPU": 1}}
-    assert world.tree()[ROOT].inventories["VGPU"].reserved == 8
-    world.tap.before = lambda _: None
-    assert world.again().pending is None
-    assert world.placed("a") == {"gpu0": {"VGPU": 1}}
+    assert held.tree()[ROOT].inventories["VCPU"].reserved == 0, "what was closed for it is open"
+    assert held.placed("a") == {HOST: {"VGPU": 1}}
+    assert held.tree()[ROOT].inventories["VGPU"].reserved == 8
+    held.tap.before = lambda _: None
+    assert held.again().pending is None
+    assert held.placed("a") == {"gpu0": {"VGPU": 1}}
 
 
-def test_inventory_changed_by_an_operator_in_between_is_not_overwritten(world: World) -> None:
-    world.see(*FLAT)
-    world.hold("a", node1={"VGPU": 1})
-
+def test_inventory_changed_by_an_operator_in_between_is_not_overwritten(held: World) -> None:
     def change() -> None:
-        root = world.tree()[ROOT]
+        root = held.tree()[ROOT]
         theirs = replace(root.inventories["VCPU"], total=1000, max_unit=10)
-        world.raw.put_inventories(ROOT, root.generation or 0, {**root.inventories, "DISK_GB": theirs})
+        held.raw.put_inventories(ROOT, root.generation or 0, {**root.inventories, "DISK_GB": theirs})
 
-    world.tap.once("POST /reshaper", change)
-    report = world.see(*NESTED, moves=to_gpus())
+    held.tap.once("POST /reshaper", change)
+    report = held.see(*NESTED, moves=to_gpus())
     assert (report.error, report.pending) == (None, None)
-    assert world.totals()[HOST] == {"VCPU": 64, "DISK_GB": 1000}
-    assert world.placed("a") == {"gpu0": {"VGPU": 1}}
+    assert held.totals()[HOST] == {"VCPU": 64, "DISK_GB": 1000}
+    assert held.placed("a") == {"gpu0": {"VGPU": 1}}
 
 
 @pytest.mark.slow
@@ -619,27 +613,25 @@ def test_providers_that_went_away_come_back_when_that_is_undone(world: World) ->
     assert (world.placed("a"), world.placed("b"), world.totals()) == before
 
 
-def test_an_undo_that_is_refused_changes_nothing(world: World) -> None:
-    world.see(*FLAT)
-    world.hold("a", node1={"VGPU": 1})
+def test_an_undo_that_is_refused_changes_nothing(held: World) -> None:
     more = (host(), provider("gpu0", VGPU=4), provider("gpu1", VGPU=4), provider("gpu2", VGPU=4))
-    world.see(*NESTED, moves=THERE)
-    (receipt,) = world.journal.reshapes(done=True)
-    world.see(*more, moves=THERE)
-    world.raw.put_inventories(  # an operator lowered what the root may give to one
-        ROOT, world.tree()[ROOT].generation or 0, dict(world.tree()[ROOT].inventories)
+    held.see(*NESTED, moves=THERE)
+    (receipt,) = held.journal.reshapes(done=True)
+    held.see(*more, moves=THERE)
+    held.raw.put_inventories(  # an operator lowered what the root may give to one
+        ROOT, held.tree()[ROOT].generation or 0, dict(held.tree()[ROOT].inventories)
     )
-    big = world.hold("big", gpu0={"VGPU": 4}, gpu1={"VGPU": 3}, gpu2={"VGPU": 4})
-    world.hold("z", node1={"VCPU": 1})
-    before = world.totals(), world.placed(big), world.placed("a")
-    world.tap.before = refusing(PlacementFull("it does not fit, as it was told", status=409))
+    big = held.hold("big", gpu0={"VGPU": 4}, gpu1={"VGPU": 3}, gpu2={"VGPU": 4})
+    held.hold("z", node1={"VCPU": 1})
+    before = held.totals(), held.placed(big), held.placed("a")
+    held.tap.before = refusing(PlacementFull("it does not fit, as it was told", status=409))
     with pytest.raises(ReshapeRefused):
-        world.ask(receipt)
-    world.tap.before = lambda _: None
-    assert (world.totals(), world.placed(big), world.placed("a")) == before
-    assert all(i.reserved == 0 for each in world.tree() for i in each.inventories.values())
-    assert world.journal.undone_reshapes() == ()
-    assert world.again().operations == 0
+        held.ask(receipt)
+    held.tap.before = lambda _: None
+    assert (held.totals(), held.placed(big), held.placed("a")) == before
+    assert all(i.reserved == 0 for each in held.tree() for i in each.inventories.values())
+    assert held.journal.undone_reshapes() == ()
+    assert held.again().operations == 0
 
 
 def test_an_undo_for_which_there_is_no_room_any_more_is_refused_with_who_it_is(world: World) -> None:
@@ -661,16 +653,14 @@ def test_an_undo_for_which_there_is_no_room_any_more_is_refused_with_who_it_is(w
     assert undone.undoes == receipt and world.placed("a") == {HOST: {"VGPU": 1}}
 
 
-def test_a_preview_shows_all_and_writes_nothing(world: World) -> None:
+def test_a_preview_shows_all_and_writes_nothing(held: World) -> None:
     """Scenario 92: each move with class, amount, consumer, from and to; the trees before and after."""
-    world.see(*FLAT)
-    world.hold("a", node1={"VGPU": 1})
-    world.driver.description = type(world.driver.description)(NESTED, THERE)
-    before = world.everything(), world.journal.reshapes(done=False)
-    world.tap.calls.clear()
-    preview = world.reconciler.preview_reshape()
-    assert not any(call.startswith(("P", "D")) for call in world.tap.calls)
-    assert (world.everything(), world.journal.reshapes(done=False)) == before
+    held.driver.description = type(held.driver.description)(NESTED, THERE)
+    before = held.everything(), held.journal.reshapes(done=False)
+    held.tap.calls.clear()
+    preview = held.reconciler.preview_reshape()
+    assert not any(call.startswith(("P", "D")) for call in held.tap.calls)
+    assert (held.everything(), held.journal.reshapes(done=False)) == before
     assert preview.refused is None
     (move,) = preview.relocations
     gpu1 = preview.after.by_name("gpu1")
@@ -678,10 +668,10 @@ def test_a_preview_shows_all_and_writes_nothing(world: World) -> None:
     assert (move.consumer, move.resource_class, move.amount) == (uuid_of("a"), "VGPU", 1)
     assert (move.source, move.target) == (ROOT, gpu1.uuid)
     assert preview.used_before[ROOT]["VGPU"] == 1 and preview.used_after[gpu1.uuid] == {"VGPU": 1}
-    world.again()
-    assert world.reconciler.preview_reshape().moves == ()
-    (receipt,) = world.journal.reshapes(done=True)
-    back = world.reconciler.preview_reshape(receipt)
+    held.again()
+    assert held.reconciler.preview_reshape().moves == ()
+    (receipt,) = held.journal.reshapes(done=True)
+    back = held.reconciler.preview_reshape(receipt)
     assert [(each.source, each.target) for each in back.relocations] == [(gpu1.uuid, ROOT)]
 
 
@@ -859,12 +849,10 @@ def test_what_travels_together_is_parked_together_and_an_undo_finds_it(world: Wo
     assert world.placed("a") == {"nic0": held} and world.placed("b") == {HOST: held}
 
 
-def test_a_preview_shows_what_is_parked(world: World) -> None:
-    world.see(*FLAT)
-    world.hold("a", node1={"VGPU": 1})
-    world.hold("b", node1={"VGPU": 1})
-    world.driver.description = type(world.driver.description)(ONE_LEFT, (to_gpu(0, a=1), gone(b=1)))
-    preview = world.reconciler.preview_reshape()
+def test_a_preview_shows_what_is_parked(held: World) -> None:
+    held.hold("b", node1={"VGPU": 1})
+    held.driver.description = type(held.driver.description)(ONE_LEFT, (to_gpu(0, a=1), gone(b=1)))
+    preview = held.reconciler.preview_reshape()
     assert preview.refused is None
     (sentence,) = preview.parked
     assert uuid_of("b") in sentence and "parked, and no other consumer gets it" in sentence
@@ -872,6 +860,6 @@ def test_a_preview_shows_what_is_parked(world: World) -> None:
     assert lines[lines.index("parked:") + 1] == sentence
     assert [each.consumer for each in preview.relocations] == [uuid_of("a")]
     assert preview.after[ROOT].inventories["VGPU"].total == preview.used_after[ROOT]["VGPU"] == 1
-    world.again()
-    done = world.reconciler.preview_reshape()
+    held.again()
+    done = held.reconciler.preview_reshape()
     assert (done.moves, done.parked) == ((), (sentence,)), "done, it is told still"

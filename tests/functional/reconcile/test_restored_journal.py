@@ -56,24 +56,16 @@ class Restored:
         self.a.restart()
         self.a.look()
 
+    def audit(self, *, heal_own: bool = False, heal_all: bool = False) -> AuditReport:
+        a, tree, leads = self.a, lambda: self.a.reconciler.tree, lambda: self.a.reconciler.leads
+        auditor = Auditor(a.tracker, a.client, a.root, a.driver.guests, a.journal.devices, tree, leads)
+        return auditor.audit(heal_own=heal_own, heal_all=heal_all)
+
     def findings(self, *, heal_own: bool = False) -> list[str]:
-        a = self.a
-        auditor = Auditor(
-            a.tracker,
-            a.client,
-            a.root,
-            a.driver.guests,
-            dict,
-            lambda: a.reconciler.tree,
-            lambda: a.reconciler.leads,
-        )
-        return [finding.kind for finding in auditor.audit(heal_own=heal_own).findings]
+        return [finding.kind for finding in self.audit(heal_own=heal_own).findings]
 
     def heal(self) -> AuditReport:
-        a = self.a
-        return Auditor(
-            a.tracker, a.client, a.root, a.driver.guests, a.journal.devices, lambda: a.reconciler.tree
-        ).audit(heal_own=True, heal_all=True)
+        return self.audit(heal_own=True, heal_all=True)
 
 
 @pytest.fixture(params=["flat first", "nested first"])

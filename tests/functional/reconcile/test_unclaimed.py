@@ -37,6 +37,13 @@ GPU = DescribedProvider(
 TREE = (HOST, NIC, GPU)
 
 
+@pytest.fixture
+def seen(world: World) -> World:
+    """The host without guests is in Placement."""
+    world.see(*TREE)
+    return world
+
+
 def guest(consumer: str, vcpus: int, memory_mb: int, *units: tuple[str, str]) -> Guest:
     used = tuple(UsedUnit(name, unit, "pci:") for name, unit in units)
     return Guest(consumer, "web1", GuestState.RUNNING, {VCPU: vcpus, MEMORY: memory_mb}, used)
@@ -107,15 +114,14 @@ def test_what_a_shut_off_guest_needs_counts_where_the_state_directory_was_lost(w
     assert offered(world, MEMORY) == 32256 - 8000, "released, and off: it holds nothing"
 
 
-def test_a_host_that_is_full_with_an_unclaimed_guest_is_not_said_to_be_over_capacity(world: World) -> None:
+def test_a_host_that_is_full_with_an_unclaimed_guest_is_not_said_to_be_over_capacity(seen: World) -> None:
     """Its inventory did not shrink: the problem is the guest, and names it."""
-    world.see(*TREE)
-    world.tracker.claim(ask(MEMORY_MB=20000))
+    seen.tracker.claim(ask(MEMORY_MB=20000))
     runs = str(uuid4())
-    world.driver.domains = (guest(runs, 2, 20000),)
-    (problem,) = world.reconciler.reconcile("a stranger starts").problems
+    seen.driver.domains = (guest(runs, 2, 20000),)
+    (problem,) = seen.reconciler.reconcile("a stranger starts").problems
     assert f"web1 ({runs})" in problem and "20000 MEMORY_MB" in problem
-    (problem,) = world.reconciler.verify("once more").problems
+    (problem,) = seen.reconciler.verify("once more").problems
     assert f"web1 ({runs})" in problem
 
 
@@ -184,60 +190,58 @@ def test_no_scheduler_comes_between_the_end_of_a_reservation_and_the_claim(world
 @pytest.mark.parametrize("how", ["DELETE", "PUT {}"])
 @pytest.mark.parametrize("state", [GuestState.RUNNING, GuestState.SHUTOFF, None])
 def test_a_claim_whose_allocation_another_client_took_away_is_reserved_until_one_heal(
-    world: World, how: str, state: GuestState | None
+    seen: World, how: str, state: GuestState | None
 ) -> None:
     """Scenario N1: a claimed guest runs, is shut off, or is yet to start."""
-    world.see(*TREE)
-    claim = world.tracker.claim(ask(VCPU=8, MEMORY_MB=30000, PGPU=1)).claim
+    claim = seen.tracker.claim(ask(VCPU=8, MEMORY_MB=30000, PGPU=1)).claim
     if state is not None:
         runs = guest(claim.consumer, 8, 30000, ("PGPU", "0000:84:00.0"))
-        world.driver.domains = (replace(runs, state=state),)
-    world.again()
-    held = world.raw.allocations_of(claim.consumer)
+        seen.driver.domains = (replace(runs, state=state),)
+    seen.again()
+    held = seen.raw.allocations_of(claim.consumer)
     if how == "DELETE":
-        world.raw.delete_allocations(claim.consumer)
+        seen.raw.delete_allocations(claim.consumer)
     else:
-        world.raw.write_allocations(replace(held, allocations={}))
-    (problem,) = world.again().problems
+        seen.raw.write_allocations(replace(held, allocations={}))
+    (problem,) = seen.again().problems
     assert claim.consumer in problem and "1 PGPU on gpu0" in problem and "audit --heal" in problem
-    assert (offered(world, MEMORY), offered(world, "PGPU", "gpu0")) == (2256, 0)
-    before = world.tree()
-    assert world.again().problems == (problem,) and world.tree() == before, "no flapping"
+    assert (offered(seen, MEMORY), offered(seen, "PGPU", "gpu0")) == (2256, 0)
+    before = seen.tree()
+    assert seen.again().problems == (problem,) and seen.tree() == before, "no flapping"
     with pytest.raises(PlacementFull):
-        schedule(world, str(uuid4()), "gpu0", PGPU=1)
+        schedule(seen, str(uuid4()), "gpu0", PGPU=1)
 
     def steal(_: str) -> None:
         with pytest.raises(PlacementFull):
-            schedule(world, str(uuid4()), "gpu0", PGPU=1)
+            schedule(seen, str(uuid4()), "gpu0", PGPU=1)
 
-    with world.taps(steal), world.tracker.turns.take(claim.consumer):
-        world.tracker.heal(replace(held, generation=None))
-    assert world.raw.allocations_of(claim.consumer).allocations == claim.allocations
-    assert world.again().problems == ()
-    assert world.tree()[ROOT].inventories[MEMORY].reserved == 512
-    world.check()
+    with seen.taps(steal), seen.tracker.turns.take(claim.consumer):
+        seen.tracker.heal(replace(held, generation=None))
+    assert seen.raw.allocations_of(claim.consumer).allocations == claim.allocations
+    assert seen.again().problems == ()
+    assert seen.tree()[ROOT].inventories[MEMORY].reserved == 512
+    seen.check()
 
 
-def test_a_guest_that_grew_beyond_its_claim_has_the_excess_reserved(world: World) -> None:
-    world.see(*TREE)
-    claim = world.tracker.claim(ask(VCPU=2, MEMORY_MB=2048, SRIOV_NET_VF=1)).claim
-    has = claim.units[world.uuid("nic0")][VF][0]
+def test_a_guest_that_grew_beyond_its_claim_has_the_excess_reserved(seen: World) -> None:
+    claim = seen.tracker.claim(ask(VCPU=2, MEMORY_MB=2048, SRIOV_NET_VF=1)).claim
+    has = claim.units[seen.uuid("nic0")][VF][0]
     more = next(unit for unit in VFS if unit != has)
     units = ((VF, has), (VF, more), ("PGPU", "0000:84:00.0"))
-    world.driver.domains = (guest(claim.consumer, 8, 16384, *units),)
-    report = world.reconciler.reconcile("it grew")
+    seen.driver.domains = (guest(claim.consumer, 8, 16384, *units),)
+    report = seen.reconciler.reconcile("it grew")
     (problem,) = report.problems
     assert "14336 MEMORY_MB, 6 VCPU on node1" in problem
     assert "1 PGPU on gpu0" in problem and f"1 {VF} on nic0" in problem
-    assert offered(world, MEMORY) == 32256 - 16384
-    assert offered(world, VCPU) == 64 - 2 - 2 * 4, "6 VCPU at the ratio 4 are 2 CPUs"
-    assert (offered(world, VF, "nic0"), offered(world, "PGPU", "gpu0")) == (2, 0)
+    assert offered(seen, MEMORY) == 32256 - 16384
+    assert offered(seen, VCPU) == 64 - 2 - 2 * 4, "6 VCPU at the ratio 4 are 2 CPUs"
+    assert (offered(seen, VF, "nic0"), offered(seen, "PGPU", "gpu0")) == (2, 0)
     for asked in ({"PGPU": 1}, {VF: 3}, {MEMORY: 32256 - 16383}):
         with pytest.raises(DoesNotFit):
-            world.tracker.claim(ask(**asked))
-    given = world.tracker.claim(ask(SRIOV_NET_VF=2)).claim.units[world.uuid("nic0")][VF]
+            seen.tracker.claim(ask(**asked))
+    given = seen.tracker.claim(ask(SRIOV_NET_VF=2)).claim.units[seen.uuid("nic0")][VF]
     assert not {has, more} & set(given)
-    assert set(world.tracker.view.unclaimed()) == {claim.consumer}
+    assert set(seen.tracker.view.unclaimed()) == {claim.consumer}
 
 
 def test_a_scheduler_cannot_place_anything_on_what_a_guest_uses(world: World) -> None:
@@ -272,36 +276,34 @@ def test_a_guest_of_all_memory_is_read_at_one_glance_in_the_next_plan(world: Wor
 
 
 def test_an_allocation_on_the_memory_of_an_evacuated_guest_that_still_runs_is_not_taken_over(
-    world: World,
+    seen: World,
 ) -> None:
     """Its claim is left, Placement holds nothing of it here, and a scheduler uses the memory again."""
-    world.see(*TREE)
-    claim = world.tracker.claim(ask(VCPU=8, MEMORY_MB=30000)).claim
-    world.driver.domains = (guest(claim.consumer, 8, 30000),)
-    world.again()
-    world.raw.delete_allocations(claim.consumer)
+    claim = seen.tracker.claim(ask(VCPU=8, MEMORY_MB=30000)).claim
+    seen.driver.domains = (guest(claim.consumer, 8, 30000),)
+    seen.again()
+    seen.raw.delete_allocations(claim.consumer)
     other = str(uuid4())
-    schedule(world, other, VCPU=2, MEMORY_MB=4096)
+    schedule(seen, other, VCPU=2, MEMORY_MB=4096)
     with pytest.raises(DoesNotFit, match="4096 MEMORY_MB asked, 2256 free on node1"):
-        world.tracker.claim(ask(other, VCPU=2, MEMORY_MB=4096))
-    world.again()
+        seen.tracker.claim(ask(other, VCPU=2, MEMORY_MB=4096))
+    seen.again()
     with pytest.raises(DoesNotFit, match="4096 MEMORY_MB asked, 2256 free on node1"):
-        world.tracker.claim(ask(other, VCPU=2, MEMORY_MB=4096))
+        seen.tracker.claim(ask(other, VCPU=2, MEMORY_MB=4096))
     fits = str(uuid4())
-    world.raw.delete_allocations(other)
-    schedule(world, fits, MEMORY_MB=2256)
-    assert world.tracker.claim(ask(fits, MEMORY_MB=2256)).claim.adopted
+    seen.raw.delete_allocations(other)
+    schedule(seen, fits, MEMORY_MB=2256)
+    assert seen.tracker.claim(ask(fits, MEMORY_MB=2256)).claim.adopted
 
 
-def test_an_allocation_on_claimed_memory_is_not_taken_over_after_placement_was_restored(world: World) -> None:
+def test_an_allocation_on_claimed_memory_is_not_taken_over_after_placement_was_restored(seen: World) -> None:
     """From a backup that is older than the claim; the claimed guest does not run yet."""
-    world.see(*TREE)
-    claim = world.tracker.claim(ask(MEMORY_MB=30000, SRIOV_NET_VF=3)).claim
-    world.raw.delete_allocations(claim.consumer)
+    claim = seen.tracker.claim(ask(MEMORY_MB=30000, SRIOV_NET_VF=3)).claim
+    seen.raw.delete_allocations(claim.consumer)
     other = str(uuid4())
-    schedule(world, other, "nic0", SRIOV_NET_VF=2)
+    schedule(seen, other, "nic0", SRIOV_NET_VF=2)
     with pytest.raises(DoesNotFit, match=f"2 {VF} asked, 1 free on nic0"):
-        world.tracker.claim(ask(other, SRIOV_NET_VF=2))
+        seen.tracker.claim(ask(other, SRIOV_NET_VF=2))
 
 
 def test_a_running_guest_is_recorded_on_an_over_committed_host(world: World) -> None:
@@ -317,67 +319,61 @@ def test_a_running_guest_is_recorded_on_an_over_committed_host(world: World) -> 
         assert world.tracker.claim(ask(consumer, MEMORY_MB=16000)).claim.adopted
 
 
-def test_the_reservation_gives_way_to_an_extension_of_the_guests_claim(world: World) -> None:
+def test_the_reservation_gives_way_to_an_extension_of_the_guests_claim(seen: World) -> None:
     """Of memory that is all in use with it: Placement has room for it only once."""
-    world.see(*TREE)
-    claim = world.tracker.claim(ask(MEMORY_MB=16256)).claim
-    world.driver.domains = (guest(claim.consumer, 0, 32256),)
-    world.again()
-    assert offered(world, MEMORY) == 0
-    assert world.tracker.extend(claim, ask(claim.consumer, MEMORY_MB=32256)) is not None
-    assert world.again().problems == ()
-    assert world.tree()[ROOT].inventories[MEMORY].reserved == 512
-    world.check()
+    claim = seen.tracker.claim(ask(MEMORY_MB=16256)).claim
+    seen.driver.domains = (guest(claim.consumer, 0, 32256),)
+    seen.again()
+    assert offered(seen, MEMORY) == 0
+    assert seen.tracker.extend(claim, ask(claim.consumer, MEMORY_MB=32256)) is not None
+    assert seen.again().problems == ()
+    assert seen.tree()[ROOT].inventories[MEMORY].reserved == 512
+    seen.check()
 
 
-def test_the_reservation_gives_way_to_a_claim_in_place_of_the_guests_former_one(world: World) -> None:
-    world.see(*TREE)
-    claim = world.tracker.claim(ask(MEMORY_MB=16256)).claim
-    world.driver.domains = (guest(claim.consumer, 0, 32256),)
-    world.again()
-    assert offered(world, MEMORY) == 0
-    with world.tracker.turns.take(claim.consumer):
-        replace_claim(world.tracker._context, ask(claim.consumer, MEMORY_MB=32256))
-    assert world.again().problems == ()
-    assert world.tree()[ROOT].inventories[MEMORY].reserved == 512
-    world.check()
+def test_the_reservation_gives_way_to_a_claim_in_place_of_the_guests_former_one(seen: World) -> None:
+    claim = seen.tracker.claim(ask(MEMORY_MB=16256)).claim
+    seen.driver.domains = (guest(claim.consumer, 0, 32256),)
+    seen.again()
+    assert offered(seen, MEMORY) == 0
+    with seen.tracker.turns.take(claim.consumer):
+        replace_claim(seen.tracker._context, ask(claim.consumer, MEMORY_MB=32256))
+    assert seen.again().problems == ()
+    assert seen.tree()[ROOT].inventories[MEMORY].reserved == 512
+    seen.check()
 
 
-def test_what_a_guest_that_was_left_behind_uses_is_reserved_until_it_is_gone(world: World) -> None:
+def test_what_a_guest_that_was_left_behind_uses_is_reserved_until_it_is_gone(seen: World) -> None:
     """Another host took its instance over and released it: Placement holds nothing, the guest still runs."""
-    world.see(*TREE)
-    claim = world.tracker.claim(ask(VCPU=2, MEMORY_MB=30000)).claim
-    world.driver.domains = (guest(claim.consumer, 2, 30000),)
-    world.again()
+    claim = seen.tracker.claim(ask(VCPU=2, MEMORY_MB=30000)).claim
+    seen.driver.domains = (guest(claim.consumer, 2, 30000),)
+    seen.again()
     leaves = replace(claim, state=ClaimState.RELEASING)
-    world.tracker._register.step_claim(ClaimStep.RELEASE, claim.consumer, leaves)
-    world.raw.write_allocations(replace(world.raw.allocations_of(claim.consumer), allocations={}))
-    world.again()
-    assert offered(world, MEMORY) == 2256
-    world.driver.domains = ()
-    world.again()
-    assert offered(world, MEMORY) == 32256
+    seen.tracker._register.step_claim(ClaimStep.RELEASE, claim.consumer, leaves)
+    seen.raw.write_allocations(replace(seen.raw.allocations_of(claim.consumer), allocations={}))
+    seen.again()
+    assert offered(seen, MEMORY) == 2256
+    seen.driver.domains = ()
+    seen.again()
+    assert offered(seen, MEMORY) == 32256
 
 
 def test_a_guest_that_came_back_after_an_evacuation_is_not_said_to_have_lost_its_allocation(
-    world: World,
+    seen: World,
 ) -> None:
     """It is on another host by now, from the first look on: nothing is to be healed here."""
-    world.see(*TREE)
-    claim = world.tracker.claim(ask(VCPU=2, MEMORY_MB=30000)).claim
-    world.raw.create_provider(Provider(elsewhere := str(uuid4()), "node2", None))
-    world.raw.put_inventories(elsewhere, 0, {VCPU: Inventory(8), MEMORY: Inventory(30000)})
-    left = replace(
-        world.raw.allocations_of(claim.consumer), allocations={elsewhere: {VCPU: 2, MEMORY: 30000}}
-    )
-    world.raw.write_allocations(left)
-    world.driver.domains = (guest(claim.consumer, 2, 30000),)
+    claim = seen.tracker.claim(ask(VCPU=2, MEMORY_MB=30000)).claim
+    seen.raw.create_provider(Provider(elsewhere := str(uuid4()), "node2", None))
+    seen.raw.put_inventories(elsewhere, 0, {VCPU: Inventory(8), MEMORY: Inventory(30000)})
+    left = replace(seen.raw.allocations_of(claim.consumer), allocations={elsewhere: {VCPU: 2, MEMORY: 30000}})
+    seen.raw.write_allocations(left)
+    seen.driver.domains = (guest(claim.consumer, 2, 30000),)
     for _ in range(2):
-        assert world.again().problems == ()
-        assert offered(world, MEMORY) == 2256
-    world.driver.domains = ()
-    world.again()
-    assert offered(world, MEMORY) == 32256
+        assert seen.again().problems == ()
+        assert offered(seen, MEMORY) == 2256
+    seen.driver.domains = ()
+    seen.again()
+    assert offered(seen, MEMORY) == 32256
 
 
 CARD_HOST = DescribedProvider("node1", None, {"VCPU": DescribedInventory(16)})

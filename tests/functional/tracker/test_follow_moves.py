@@ -24,38 +24,42 @@ from agent.tracker.follow_moves import LeftPlaces
 from agent.tracker.tracker import ResourceTracker
 
 
-def test_two_identical_moves_are_not_mixed_up(world: World) -> None:
+@pytest.fixture
+def alike(world: World) -> World:
+    """Two instances of one size are on a."""
+    for consumer in (INSTANCE, OTHER):
+        world.a.tracker.claim(asks(consumer, PCPU=2))
+    return world
+
+
+def test_two_identical_moves_are_not_mixed_up(alike: World) -> None:
     """Which migration is whose cannot be told: nothing is freed before it is certain."""
-    for consumer in (INSTANCE, OTHER):
-        world.a.tracker.claim(asks(consumer, PCPU=2))
-    before = world.a.tracker.claims()
-    world.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
-    world.b.tracker.begin_move(asks(OTHER, PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
-    world.settle()
-    assert world.a.tracker.moves() == {}
-    assert world.a.tracker.claims() == before
-    world.b.tracker.confirm_move(MIGRATION)
-    world.settle()
-    assert world.a.tracker.claims() == before  # one of the two is free, but which?
+    before = alike.a.tracker.claims()
+    alike.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
+    alike.b.tracker.begin_move(asks(OTHER, PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    alike.settle()
+    assert alike.a.tracker.moves() == {}
+    assert alike.a.tracker.claims() == before
+    alike.b.tracker.confirm_move(MIGRATION)
+    alike.settle()
+    assert alike.a.tracker.claims() == before  # one of the two is free, but which?
     with pytest.raises(ClaimConflict):
-        world.a.tracker.confirm_move(MIGRATION, instance=INSTANCE)
-    world.b.tracker.revert_move(OTHER_MIGRATION)
-    world.settle()
-    assert world.a.tracker.claims() == {OTHER: before[OTHER]}
-    world.check_settled()
+        alike.a.tracker.confirm_move(MIGRATION, instance=INSTANCE)
+    alike.b.tracker.revert_move(OTHER_MIGRATION)
+    alike.settle()
+    assert alike.a.tracker.claims() == {OTHER: before[OTHER]}
+    alike.check_settled()
 
 
-def test_a_hint_tells_identical_moves_apart(world: World) -> None:
-    for consumer in (INSTANCE, OTHER):
-        world.a.tracker.claim(asks(consumer, PCPU=2))
-    before = world.a.tracker.claims()
-    world.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
-    world.b.tracker.begin_move(asks(OTHER, PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
-    world.settle()
-    assert world.a.tracker.revert_move(MIGRATION, instance=INSTANCE).state is MoveState.REVERTED
-    world.settle()
-    assert world.a.tracker.claim_of(INSTANCE) == before[INSTANCE]
-    world.check_settled()
+def test_a_hint_tells_identical_moves_apart(alike: World) -> None:
+    before = alike.a.tracker.claims()
+    alike.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
+    alike.b.tracker.begin_move(asks(OTHER, PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    alike.settle()
+    assert alike.a.tracker.revert_move(MIGRATION, instance=INSTANCE).state is MoveState.REVERTED
+    alike.settle()
+    assert alike.a.tracker.claim_of(INSTANCE) == before[INSTANCE]
+    alike.check_settled()
 
 
 @pytest.mark.parametrize("typed", [True, False], ids=["an instance by its type", "an instance by its guest"])
@@ -278,66 +282,60 @@ def test_a_superseded_move_is_not_ended_twice(claimed: World, asked: str) -> Non
     claimed.check_settled()
 
 
-def test_instances_that_look_the_same_leave_one_after_the_other(world: World) -> None:
+def test_instances_that_look_the_same_leave_one_after_the_other(alike: World) -> None:
     """One is confirmed and the next one begins before the source looks: nobody wrote the first one, so the
     migration can only be the second one's."""
-    for consumer in (INSTANCE, OTHER):
-        world.a.tracker.claim(asks(consumer, PCPU=2))
-    world.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
-    world.settle()
-    world.b.tracker.confirm_move(MIGRATION)
-    world.b.tracker.begin_move(asks(OTHER, PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
-    world.a.look()
-    assert world.a.moving() is MoveState.CONFIRMED
-    assert world.a.tracker.claims().keys() == {OTHER_MIGRATION}
-    world.check_settled()
+    alike.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
+    alike.settle()
+    alike.b.tracker.confirm_move(MIGRATION)
+    alike.b.tracker.begin_move(asks(OTHER, PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    alike.a.look()
+    assert alike.a.moving() is MoveState.CONFIRMED
+    assert alike.a.tracker.claims().keys() == {OTHER_MIGRATION}
+    alike.check_settled()
 
 
-def test_a_second_move_of_one_is_not_taken_for_the_move_of_another(world: World) -> None:
+def test_a_second_move_of_one_is_not_taken_for_the_move_of_another(alike: World) -> None:
     """Both look the same; one was begun again, and the other one confirmed."""
-    for consumer in (INSTANCE, OTHER):
-        world.a.tracker.claim(asks(consumer, PCPU=2))
-    before = world.a.tracker.claims()
-    world.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
-    world.settle()
-    world.b.tracker.revert_move(MIGRATION)
-    world.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
-    world.b.tracker.begin_move(asks(OTHER, PCPU=2), MoveKind.COLD_MIGRATE, uuid_of("a third migration"))
-    world.b.tracker.confirm_move(uuid_of("a third migration"))
-    world.settle()
-    assert {unit for claim in world.a.tracker.claims().values() for unit in claim.exact} == {
+    before = alike.a.tracker.claims()
+    alike.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
+    alike.settle()
+    alike.b.tracker.revert_move(MIGRATION)
+    alike.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    alike.b.tracker.begin_move(asks(OTHER, PCPU=2), MoveKind.COLD_MIGRATE, uuid_of("a third migration"))
+    alike.b.tracker.confirm_move(uuid_of("a third migration"))
+    alike.settle()
+    assert {unit for claim in alike.a.tracker.claims().values() for unit in claim.exact} == {
         unit for claim in before.values() for unit in claim.exact
     }
-    world.b.tracker.revert_move(OTHER_MIGRATION)
-    world.settle()
-    assert world.a.tracker.claims() == {INSTANCE: before[INSTANCE]}
-    world.check_settled()
+    alike.b.tracker.revert_move(OTHER_MIGRATION)
+    alike.settle()
+    assert alike.a.tracker.claims() == {INSTANCE: before[INSTANCE]}
+    alike.check_settled()
 
 
-def test_a_claim_that_leaves_while_the_source_looks_is_not_robbed_of_its_migration(world: World) -> None:
+def test_a_claim_that_leaves_while_the_source_looks_is_not_robbed_of_its_migration(alike: World) -> None:
     """The first one has left for good. The second one, just like it, leaves after the source has read who is
     gone, and before it reads the migrations."""
-    for consumer in (INSTANCE, OTHER):
-        world.a.tracker.claim(asks(consumer, PCPU=2))
-    before = world.a.tracker.claims()
-    world.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
-    world.b.tracker.confirm_move(MIGRATION)
-    world.a.refresh()
+    before = alike.a.tracker.claims()
+    alike.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
+    alike.b.tracker.confirm_move(MIGRATION)
+    alike.a.refresh()
     left = []
 
     def leave(call: str) -> None:
         if call.startswith("GET /resource_providers") and not left:
             left.append(call)
-            world.b.tracker.begin_move(asks(OTHER, PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+            alike.b.tracker.begin_move(asks(OTHER, PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
 
-    world.a.tap.before = leave
-    world.a.tracker.follow_moves()
-    assert left and world.a.tracker.claims() == before
-    world.a.tap.before = lambda _: None
-    world.b.tracker.revert_move(OTHER_MIGRATION)
-    world.settle()
-    assert world.a.tracker.claims() == {OTHER: before[OTHER]}
-    world.check_settled()
+    alike.a.tap.before = leave
+    alike.a.tracker.follow_moves()
+    assert left and alike.a.tracker.claims() == before
+    alike.a.tap.before = lambda _: None
+    alike.b.tracker.revert_move(OTHER_MIGRATION)
+    alike.settle()
+    assert alike.a.tracker.claims() == {OTHER: before[OTHER]}
+    alike.check_settled()
 
 
 # The source is asked before it has looked
@@ -355,18 +353,16 @@ def test_an_end_at_a_source_that_has_not_looked_yet(claimed: World, end: str) ->
     claimed.check_settled()
 
 
-def test_an_end_at_a_source_that_cannot_tell_whose_migration_it_is_changes_nothing(world: World) -> None:
-    for consumer in (INSTANCE, OTHER):
-        world.a.tracker.claim(asks(consumer, PCPU=2))
-    world.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
-    world.b.tracker.begin_move(asks(OTHER, PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
-    before = world.state()
+def test_an_end_at_a_source_that_cannot_tell_whose_migration_it_is_changes_nothing(alike: World) -> None:
+    alike.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
+    alike.b.tracker.begin_move(asks(OTHER, PCPU=2), MoveKind.COLD_MIGRATE, OTHER_MIGRATION)
+    before = alike.state()
     with pytest.raises(UnknownConsumer, match="--instance"):
-        world.a.tracker.confirm_move(MIGRATION)
+        alike.a.tracker.confirm_move(MIGRATION)
     with pytest.raises(UnknownConsumer):
-        world.a.tracker.confirm_move(uuid_of("no migration at all"))
-    assert world.state() == before
-    assert world.a.tracker.confirm_move(MIGRATION, instance=INSTANCE).state is MoveState.CONFIRMED
+        alike.a.tracker.confirm_move(uuid_of("no migration at all"))
+    assert alike.state() == before
+    assert alike.a.tracker.confirm_move(MIGRATION, instance=INSTANCE).state is MoveState.CONFIRMED
 
 
 # A move that ends while the other host reads of it

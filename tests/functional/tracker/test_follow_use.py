@@ -32,6 +32,13 @@ def grow(world: World) -> None:
     world.agent.apply_settings(replace(world.agent.settings, claims_grow=True), None)
 
 
+@pytest.fixture
+def growing(world: World) -> World:
+    """Its claims grow with what their guests use."""
+    grow(world)
+    return world
+
+
 def runs(world: World, uuid: str, *vfs: str, state: GuestState = GuestState.RUNNING, **amounts: int) -> None:
     """A guest with these virtual functions, as the driver reports it now."""
     units = tuple(UsedUnit(VF, vf, "pci:0000:41:00.0") for vf in vfs)
@@ -112,156 +119,145 @@ def test_without_audits_there_are_no_findings(world: World) -> None:
 # grow
 
 
-def test_what_comes_is_claimed_and_what_goes_is_given_back(world: World) -> None:
-    grow(world)
-    uuid = claimed(world, VCPU=2, MEMORY_MB=1024)
-    runs(world, uuid, VCPU=2, MEMORY_MB=1024)
-    before = free(world, "VCPU", "node1"), free(world, VF, "node1_net_enp65s0f0")
-    runs(world, uuid, VFS[3], VCPU=6, MEMORY_MB=2048)
-    assert held(world, uuid) == {"node1": {"VCPU": 6, "MEMORY_MB": 2048}, "node1_net_enp65s0f0": {VF: 1}}
-    assert (units(world, uuid), findings(world)) == ([VFS[3]], [])
-    world.agent.reconcile("the next")
-    assert (free(world, "VCPU", "node1"), free(world, VF, "node1_net_enp65s0f0")) == (
+def test_what_comes_is_claimed_and_what_goes_is_given_back(growing: World) -> None:
+    uuid = claimed(growing, VCPU=2, MEMORY_MB=1024)
+    runs(growing, uuid, VCPU=2, MEMORY_MB=1024)
+    before = free(growing, "VCPU", "node1"), free(growing, VF, "node1_net_enp65s0f0")
+    runs(growing, uuid, VFS[3], VCPU=6, MEMORY_MB=2048)
+    assert held(growing, uuid) == {"node1": {"VCPU": 6, "MEMORY_MB": 2048}, "node1_net_enp65s0f0": {VF: 1}}
+    assert (units(growing, uuid), findings(growing)) == ([VFS[3]], [])
+    growing.agent.reconcile("the next")
+    assert (free(growing, "VCPU", "node1"), free(growing, VF, "node1_net_enp65s0f0")) == (
         before[0] - 4,
         before[1] - 1,
     ), "nothing of it is reserved as well"
-    runs(world, uuid, VCPU=3, MEMORY_MB=1024)
-    assert held(world, uuid) == {"node1": {"VCPU": 3, "MEMORY_MB": 1024}}
-    assert (units(world, uuid), findings(world)) == ([], [])
-    claim = world.agent._tracker.claim_of(uuid)
-    assert claim == world.journal.claims()[uuid]
+    runs(growing, uuid, VCPU=3, MEMORY_MB=1024)
+    assert held(growing, uuid) == {"node1": {"VCPU": 3, "MEMORY_MB": 1024}}
+    assert (units(growing, uuid), findings(growing)) == ([], [])
+    claim = growing.agent._tracker.claim_of(uuid)
+    assert claim == growing.journal.claims()[uuid]
 
 
-def test_what_the_guest_never_had_stays_claimed(world: World) -> None:
-    grow(world)
-    uuid = claimed(world, VCPU=4, SRIOV_NET_VF=1)
-    runs(world, uuid, VCPU=2)
-    runs(world, uuid, VCPU=2, MEMORY_MB=512)
-    assert held(world, uuid)["node1"]["VCPU"] == 4 and len(units(world, uuid)) == 1
+def test_what_the_guest_never_had_stays_claimed(growing: World) -> None:
+    uuid = claimed(growing, VCPU=4, SRIOV_NET_VF=1)
+    runs(growing, uuid, VCPU=2)
+    runs(growing, uuid, VCPU=2, MEMORY_MB=512)
+    assert held(growing, uuid)["node1"]["VCPU"] == 4 and len(units(growing, uuid)) == 1
 
 
-def test_a_guest_that_starts_anew_with_less_gives_nothing_back(world: World) -> None:
+def test_a_guest_that_starts_anew_with_less_gives_nothing_back(growing: World) -> None:
     """The claim is an operator's, and covers the domain; only what goes while it runs is given back."""
-    grow(world)
-    uuid = claimed(world, VCPU=4)
-    runs(world, uuid, VCPU=4)
-    runs(world, uuid, VCPU=4, state=GuestState.SHUTOFF)
-    runs(world, uuid, VCPU=2, state=GuestState.SHUTOFF)
-    runs(world, uuid, VCPU=2)
-    assert held(world, uuid) == {"node1": {"VCPU": 4}}
+    uuid = claimed(growing, VCPU=4)
+    runs(growing, uuid, VCPU=4)
+    runs(growing, uuid, VCPU=4, state=GuestState.SHUTOFF)
+    runs(growing, uuid, VCPU=2, state=GuestState.SHUTOFF)
+    runs(growing, uuid, VCPU=2)
+    assert held(growing, uuid) == {"node1": {"VCPU": 4}}
 
 
-def test_what_does_not_fit_is_a_finding_and_the_rest_of_the_host_keeps_it(world: World) -> None:
-    grow(world)
-    uuid, other = claimed(world, VCPU=2), claimed(world, SRIOV_NET_VF=1)
-    (taken,) = units(world, other)
-    runs(world, uuid, taken, VCPU=2)
-    assert ("uses more", uuid) in findings(world)
-    assert held(world, uuid) == {"node1": {"VCPU": 2}} and units(world, other) == [taken]
-    too_much = sum(cell.memory_mb for cell in world.driver.host.cells) + 1
-    runs(world, uuid, VCPU=2, MEMORY_MB=too_much)
-    assert findings(world) == [("uses more", uuid)]
-    assert held(world, uuid) == {"node1": {"VCPU": 2}}
+def test_what_does_not_fit_is_a_finding_and_the_rest_of_the_host_keeps_it(growing: World) -> None:
+    uuid, other = claimed(growing, VCPU=2), claimed(growing, SRIOV_NET_VF=1)
+    (taken,) = units(growing, other)
+    runs(growing, uuid, taken, VCPU=2)
+    assert ("uses more", uuid) in findings(growing)
+    assert held(growing, uuid) == {"node1": {"VCPU": 2}} and units(growing, other) == [taken]
+    too_much = sum(cell.memory_mb for cell in growing.driver.host.cells) + 1
+    runs(growing, uuid, VCPU=2, MEMORY_MB=too_much)
+    assert findings(growing) == [("uses more", uuid)]
+    assert held(growing, uuid) == {"node1": {"VCPU": 2}}
 
 
-def test_a_claim_that_cannot_follow_is_not_tried_at_each_pass(world: World) -> None:
+def test_a_claim_that_cannot_follow_is_not_tried_at_each_pass(growing: World) -> None:
     """A consumer gets no more of one provider than its max_unit, although the host has more."""
-    grow(world)
-    uuid = claimed(world, VCPU=2)
-    most = len(frozenset().union(*(cell.cpus for cell in world.driver.host.cells)))
-    runs(world, uuid, VCPU=most + 1)
-    assert findings(world) == [("uses more", uuid)] and held(world, uuid) == {"node1": {"VCPU": 2}}
-    world.agent.reconcile("the reservation")
-    before = world.wire.requests
+    uuid = claimed(growing, VCPU=2)
+    most = len(frozenset().union(*(cell.cpus for cell in growing.driver.host.cells)))
+    runs(growing, uuid, VCPU=most + 1)
+    assert findings(growing) == [("uses more", uuid)] and held(growing, uuid) == {"node1": {"VCPU": 2}}
+    growing.agent.reconcile("the reservation")
+    before = growing.wire.requests
     for _ in range(3):
-        world.agent.reconcile("its interval")
-    assert world.wire.requests == before
+        growing.agent.reconcile("its interval")
+    assert growing.wire.requests == before
 
 
-def test_what_was_refused_once_is_tried_at_once_after_the_claim_has_followed(world: World) -> None:
+def test_what_was_refused_once_is_tried_at_once_after_the_claim_has_followed(growing: World) -> None:
     """The claim is another one by then; only what is refused time and again waits."""
-    grow(world)
-    uuid, other = claimed(world, VCPU=2), claimed(world, SRIOV_NET_VF=1)
-    (taken,) = units(world, other)
-    runs(world, uuid, VCPU=2)
-    runs(world, uuid, taken, VCPU=2)
-    assert ("uses more", uuid) in findings(world) and units(world, uuid) == []
-    runs(world, uuid, VCPU=3)
-    runs(world, uuid, VCPU=2)
-    world.operations.release(other)
-    runs(world, uuid, taken, VCPU=2)
-    assert (units(world, uuid), findings(world)) == ([taken], [])
+    uuid, other = claimed(growing, VCPU=2), claimed(growing, SRIOV_NET_VF=1)
+    (taken,) = units(growing, other)
+    runs(growing, uuid, VCPU=2)
+    runs(growing, uuid, taken, VCPU=2)
+    assert ("uses more", uuid) in findings(growing) and units(growing, uuid) == []
+    runs(growing, uuid, VCPU=3)
+    runs(growing, uuid, VCPU=2)
+    growing.operations.release(other)
+    runs(growing, uuid, taken, VCPU=2)
+    assert (units(growing, uuid), findings(growing)) == ([taken], [])
 
 
-def test_an_allocation_that_another_client_wrote_is_not_overwritten(world: World) -> None:
-    grow(world)
-    uuid = claimed(world, VCPU=2)
-    runs(world, uuid, VCPU=2)
-    client = world.operations.client
+def test_an_allocation_that_another_client_wrote_is_not_overwritten(growing: World) -> None:
+    uuid = claimed(growing, VCPU=2)
+    runs(growing, uuid, VCPU=2)
+    client = growing.operations.client
     there = client.allocations_of(uuid)
     (root,) = there.allocations
     client.write_allocations(replace(there, allocations={root: {"VCPU": 3}}))
-    runs(world, uuid, VCPU=5)
-    assert held(world, uuid) == {"node1": {"VCPU": 3}}
+    runs(growing, uuid, VCPU=5)
+    assert held(growing, uuid) == {"node1": {"VCPU": 3}}
 
 
-def test_a_guest_in_a_move_is_left_alone(world: World) -> None:
+def test_a_guest_in_a_move_is_left_alone(growing: World) -> None:
     """A resize on the same host: the migration has the old claim, the instance the new one."""
-    grow(world)
-    uuid = claimed(world, VCPU=2)
-    runs(world, uuid, VCPU=2)
+    uuid = claimed(growing, VCPU=2)
+    runs(growing, uuid, VCPU=2)
     migration = str(uuid4())
     wish = ClaimRequest(uuid, (RequestGroup("", {"VCPU": 3}),))
-    world.agent._tracker.begin_move(wish, MoveKind.RESIZE, migration)
-    runs(world, uuid, VFS[0], VCPU=8)
-    assert held(world, uuid) == {"node1": {"VCPU": 3}}
-    assert held(world, migration) == {"node1": {"VCPU": 2}}
-    world.agent._tracker.revert_move(migration)
-    runs(world, uuid, VFS[1], VCPU=8)
-    assert held(world, uuid) == {"node1": {"VCPU": 8}, "node1_net_enp65s0f0": {VF: 1}}
+    growing.agent._tracker.begin_move(wish, MoveKind.RESIZE, migration)
+    runs(growing, uuid, VFS[0], VCPU=8)
+    assert held(growing, uuid) == {"node1": {"VCPU": 3}}
+    assert held(growing, migration) == {"node1": {"VCPU": 2}}
+    growing.agent._tracker.revert_move(migration)
+    runs(growing, uuid, VFS[1], VCPU=8)
+    assert held(growing, uuid) == {"node1": {"VCPU": 8}, "node1_net_enp65s0f0": {VF: 1}}
 
 
-def test_a_guest_that_moved_away_unknown_to_this_host_is_left_alone(world: World) -> None:
-    grow(world)
-    uuid = claimed(world, VCPU=2)
-    runs(world, uuid, VCPU=2)
-    there = world.operations.client.allocations_of(uuid)
+def test_a_guest_that_moved_away_unknown_to_this_host_is_left_alone(growing: World) -> None:
+    uuid = claimed(growing, VCPU=2)
+    runs(growing, uuid, VCPU=2)
+    there = growing.operations.client.allocations_of(uuid)
     migration = str(uuid4())
-    world.operations.client.write_allocations(
+    growing.operations.client.write_allocations(
         ConsumerAllocations(migration, there.allocations, None, "p", "u", "MIGRATION")
     )
-    world.operations.client.write_allocations(replace(there, allocations={}))
-    runs(world, uuid, VCPU=5)
-    assert held(world, uuid) == {} and held(world, migration) == {"node1": {"VCPU": 2}}
+    growing.operations.client.write_allocations(replace(there, allocations={}))
+    runs(growing, uuid, VCPU=5)
+    assert held(growing, uuid) == {} and held(growing, migration) == {"node1": {"VCPU": 2}}
 
 
-def test_while_placement_is_away_it_waits(world: World) -> None:
-    grow(world)
-    uuid = claimed(world, VCPU=2, MEMORY_MB=512)
-    runs(world, uuid, VFS[0], VCPU=2, MEMORY_MB=512)
-    world.wire.cut = True
-    runs(world, uuid, VFS[1], VCPU=1, MEMORY_MB=512)
-    world.wire.cut = False
-    world.retry()
-    world.agent.reconcile("the next")
-    assert held(world, uuid) == {
+def test_while_placement_is_away_it_waits(growing: World) -> None:
+    uuid = claimed(growing, VCPU=2, MEMORY_MB=512)
+    runs(growing, uuid, VFS[0], VCPU=2, MEMORY_MB=512)
+    growing.wire.cut = True
+    runs(growing, uuid, VFS[1], VCPU=1, MEMORY_MB=512)
+    growing.wire.cut = False
+    growing.retry()
+    growing.agent.reconcile("the next")
+    assert held(growing, uuid) == {
         "node1": {"VCPU": 1, "MEMORY_MB": 512},
         "node1_net_enp65s0f0": {VF: 1},
     }
-    assert (units(world, uuid), findings(world)) == ([VFS[1]], [])
+    assert (units(growing, uuid), findings(growing)) == ([VFS[1]], [])
 
 
-def test_an_answer_that_is_lost_is_asked_for_again(world: World) -> None:
-    grow(world)
-    uuid = claimed(world, VCPU=2)
-    runs(world, uuid, VCPU=2)
-    world.driver.add_guest(Guest(uuid, "web", GuestState.RUNNING, {"VCPU": 6}))
-    world.wire.lost = True
-    world.agent.reconcile("an event")
-    world.wire.lost = False
-    world.retry()
-    world.agent.reconcile("the next")
-    claim = world.agent._tracker.claim_of(uuid)
+def test_an_answer_that_is_lost_is_asked_for_again(growing: World) -> None:
+    uuid = claimed(growing, VCPU=2)
+    runs(growing, uuid, VCPU=2)
+    growing.driver.add_guest(Guest(uuid, "web", GuestState.RUNNING, {"VCPU": 6}))
+    growing.wire.lost = True
+    growing.agent.reconcile("an event")
+    growing.wire.lost = False
+    growing.retry()
+    growing.agent.reconcile("the next")
+    claim = growing.agent._tracker.claim_of(uuid)
     assert claim is not None and claim.request.resources == {"VCPU": 6}
-    assert held(world, uuid) == {"node1": {"VCPU": 6}}
-    assert findings(world) == []
+    assert held(growing, uuid) == {"node1": {"VCPU": 6}}
+    assert findings(growing) == []
