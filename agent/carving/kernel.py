@@ -146,6 +146,27 @@ class Kernel:
         autoprobe = read_text(device / "sriov_drivers_autoprobe")
         vfs_max = read_number(device / "sriov_totalvfs")
         vfs = _vfs(device)
+        uses: list[str] = []
+        if is_vfio(driver) or (device / "vfio-dev").is_dir():
+            uses += vfio_uses(device, driver, self._proc)
+        for interface in entries(device / "net"):
+            if int(read_text(interface / "flags") or "0", 16) & 1:
+                uses.append(f"its interface {interface.name} is up")
+        if any(entries(device / "nvme")):
+            uses.append("it is a disk of the host")
+        if read_text(device / "boot_vga") == "1":
+            uses.append("it shows the host's console")
+        # {number of a vGPU type, or id of a mediated type: MiB of its frame buffer}, as far as it is told.
+        sizes: dict[str, int] = {}
+        for number, name in _VGPU_NAME.findall(read_text(device / "nvidia" / "creatable_vgpu_types") or ""):
+            gib = vgpu_gib(name)
+            if gib is not None:
+                sizes[number] = gib * 1024
+        mdev_types = entries(device / "mdev_supported_types")
+        for entry in mdev_types:
+            told = _FRAME_BUFFER.search(read_text(entry / "description") or "")
+            if told:
+                sizes[entry.name] = int(told[1])
         return SeenFunction(
             address,
             driver,
@@ -157,9 +178,9 @@ class Kernel:
             tuple(_vf_addresses(device, address, vfs, vfs_max or 0)),
             None if autoprobe is None else autoprobe != "0",
             read_text(device / "nvidia" / "current_vgpu_type"),
-            frozenset(entry.name for entry in entries(device / "mdev_supported_types")),
-            tuple(_uses(device, driver, self._proc)),
-            dict(_type_sizes(device)),
+            frozenset(entry.name for entry in mdev_types),
+            tuple(uses),
+            sizes,
             read_number(device / "nvidia" / "placement_id"),
         )
 
@@ -283,31 +304,6 @@ def _vf_addresses(device: Path, address: str, vfs: tuple[str, ...], vfs_max: int
         routing_id = own + offset + number * stride
         if routing_id <= _LAST_FUNCTION:
             yield f"{match[1]}:{routing_id >> 8:02x}:{routing_id >> 3 & 31:02x}.{routing_id & 7}"
-
-
-def _type_sizes(device: Path) -> Iterator[tuple[str, int]]:
-    """(number of a vGPU type, or id of a mediated type, MiB of its frame buffer), as far as it is told."""
-    for number, name in _VGPU_NAME.findall(read_text(device / "nvidia" / "creatable_vgpu_types") or ""):
-        gib = vgpu_gib(name)
-        if gib is not None:
-            yield number, gib * 1024
-    for entry in entries(device / "mdev_supported_types"):
-        told = _FRAME_BUFFER.search(read_text(entry / "description") or "")
-        if told:
-            yield entry.name, int(told[1])
-
-
-def _uses(device: Path, driver: str, proc: Path) -> Iterator[str]:
-    """Clauses on what has the device, as far as that can be seen."""
-    if is_vfio(driver) or (device / "vfio-dev").is_dir():
-        yield from vfio_uses(device, driver, proc)
-    for interface in entries(device / "net"):
-        if int(read_text(interface / "flags") or "0", 16) & 1:
-            yield f"its interface {interface.name} is up"
-    if any(entries(device / "nvme")):
-        yield "it is a disk of the host"
-    if read_text(device / "boot_vga") == "1":
-        yield "it shows the host's console"
 
 
 CPUS = Path("sys/devices/system/cpu")

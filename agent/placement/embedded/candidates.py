@@ -402,7 +402,12 @@ class TreeSearch:
             yield from self._fill(0, [slot.options for slot in self._slots])
             return
         # The top of a subtree is one of the providers chosen in it; each possible top is tried in turn.
-        for tops in itertools.product(*(self._tops(suffixes) for suffixes in subtrees)):
+        possible = []
+        for suffixes in subtrees:
+            in_subtree = (slot.options for slot in self._slots if slot.group.suffix in suffixes)
+            distinct = {provider.uuid: provider for some in in_subtree for provider in some}
+            possible.append([(suffixes, provider) for provider in distinct.values()])
+        for tops in itertools.product(*possible):
             # Each slot has the options that are under the tops of its subtrees.
             options = [slot.options for slot in self._slots]
             for suffixes, top in tops:
@@ -483,14 +488,6 @@ class TreeSearch:
             frozenset(provider.uuid for provider in self._chosen[:first]),
             frozenset(provider.uuid for provider in self._chosen[first:]),
         )
-
-    # -- same_subtree --
-
-    def _tops(self, suffixes: frozenset[str]) -> list[tuple[frozenset[str], ProviderRecord]]:
-        """Each provider that could be the top of the subtree, with the suffixes of the subtree."""
-        options = (slot.options for slot in self._slots if slot.group.suffix in suffixes)
-        distinct = {provider.uuid: provider for some in options for provider in some}
-        return [(suffixes, provider) for provider in distinct.values()]
 
     def _is_under(self, provider: ProviderRecord, top: str) -> bool:
         above: ProviderRecord | None = provider

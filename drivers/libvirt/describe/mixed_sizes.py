@@ -289,7 +289,17 @@ class MixedCard:
             }
             for spec, shape in ((spec, shapes[spec.resource_class]) for spec in self._specs())
         }
-        device, totals = card.device, self._totals(layout)
+        # How many the empty card can give of each class, and never fewer than guests have.
+        places = {
+            name: Shape(name, shape.size, tuple(sorted({*shape.units.values()})), shape.counters)
+            for name, shape in shapes.items()
+        }
+        empty = CardModel(layout.slots, layout.counters, places).divided()
+        most = {
+            name: max(empty.left(name), sum(unit in self.context.held for unit in shape.units))
+            for name, shape in shapes.items()
+        }
+        device, totals = card.device, {name: total for name, total in most.items() if total}
         return DescribedProvider(
             provider_name(card, host),
             parent,
@@ -365,19 +375,6 @@ class MixedCard:
                 sizes[name] = max(sizes.get(name, 0), vgpu.gib or self._table.slots - vgpu.place)
         for name, units in found.items():
             yield name, _card_shape(sizes[name], units, {VFS: 1})
-
-    def _totals(self, layout: CardLayout) -> dict[str, int]:
-        """{class: how many the empty card can give}, and never fewer than guests have."""
-        shapes = {
-            name: Shape(name, shape.size, tuple(sorted({*shape.units.values()})), shape.counters)
-            for name, shape in layout.shapes.items()
-        }
-        empty = CardModel(layout.slots, layout.counters, shapes).divided()
-        totals = {
-            name: max(empty.left(name), sum(unit in self.context.held for unit in shape.units))
-            for name, shape in layout.shapes.items()
-        }
-        return {name: total for name, total in totals.items() if total}
 
 
 def _card_shape(gib: int, units: Mapping[str, tuple[int, str]], counters: Mapping[str, int]) -> CardShape:
