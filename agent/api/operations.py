@@ -351,8 +351,7 @@ class Operations:
             verdict = self.gatekeeper.decide(call, self.supervisor.settings.driver.host_settings)
             record_outcome(verdict.outcome)
         if verdict.outcome is GateOutcome.NOTED:
-            self.reconciler.invalidate()
-            self.supervisor.request_pass()
+            self._look_anew()
         return verdict
 
     def claim_running(self) -> tuple[tuple[Guest, GateVerdict | Refused], ...]:
@@ -379,22 +378,22 @@ class Operations:
         with self._writing():
             self.tracker.set_pause(pause)
         if (before is not None and before.schedulers) != (pause is not None and pause.schedulers):
-            self.reconciler.invalidate()
-            self.supervisor.request_pass()
+            self._look_anew()
 
     def cordon(self, cordon: Cordon) -> None:
         """Give the device to no guest that does not have it. Raises UsageError, StateError."""
         with self._writing():
             self.tracker.cordons.put(cordon)
-        self._write_cordons()
+        self._look_anew()
 
     def clear_cordon(self, address: str) -> None:
         """Give the device to guests again. Raises UsageError where it is not withheld, StateError."""
         with self._writing():
             self.tracker.cordons.clear(address)
-        self._write_cordons()
+        self._look_anew()
 
-    def _write_cordons(self) -> None:
+    def _look_anew(self) -> None:
+        """Request a pass that reads Placement again."""
         self.reconciler.invalidate()
         self.supervisor.request_pass()
 

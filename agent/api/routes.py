@@ -418,7 +418,7 @@ def pause(call: Call, body: PauseBodyShape) -> PauseShape:
     )
     reason = read_text(given["reason"], "reason", longest=REASON_CHARS_MAX) if "reason" in given else None
     asked = PauseRequest(call.caller.uid, time.time(), reason, schedulers, drains)
-    return views.pause_view(call.operations.pause(asked))
+    return views.shown(PauseShape, call.operations.pause(asked))
 
 
 @route("POST", "/v1/resume", ADMIN, "claims are taken again")
@@ -434,7 +434,7 @@ def cordon_device(call: Call, body: CordonBodyShape) -> CordonShape:
     """Give the device to no guest; the guest that has it keeps it, also after a restart of the agent."""
     asked = read_cordon_body(body, call.caller.uid)
     call.operations.cordon(asked)
-    return views.cordon_view(asked)
+    return views.shown(CordonShape, asked)
 
 
 @route("POST", "/v1/devices/clear", ADMIN, "the cordon has ended, and the symptoms are excused")

@@ -1,8 +1,8 @@
 """The agent's values in the shapes of the local API, in Placement's terms; all of them from the agent's
 memory. Pure.
 
-A shape says how its value is written: each field is the attribute of its name. What has another name, or
-joins several values, is given by a view below.
+A shape says how its value is written: each field is the attribute of its name, or the one that `From` names.
+What joins several values is given by a view below.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -35,12 +35,10 @@ from agent.api.shapes.host import (
     FoundShape,
     HistoryShape,
     OverviewShape,
-    PauseShape,
     StatusShape,
 )
 from agent.api.shapes.instances import ClaimedRunningShape, GuestVerdictShape, InstanceShape, MoveShape
 from agent.api.shapes.providers import (
-    CordonShape,
     DeviceHealthShape,
     DeviceShape,
     DevicesShape,
@@ -52,7 +50,7 @@ from agent.api.shapes.providers import (
     ResourceProviderShape,
     TreeShape,
 )
-from agent.api.shapes.schema import DATE_TIME, EXACT
+from agent.api.shapes.schema import DATE_TIME, EXACT, From
 from agent.audit.auditor import AuditReport
 from agent.audit.finding import Finding
 from agent.claims.capacity import Capacity, Defrag
@@ -74,7 +72,6 @@ from agent.reshape.laws import name_of
 from agent.reshape.receipt import Receipt
 from agent.shapes import Usages, beyond
 from agent.state.journal import Event
-from agent.state.operators import Cordon, Pause
 from agent.status.host_status import Explanation
 from agent.status.overview import PLACEMENT, Overview, Status
 from agent.status.web import health_view
@@ -85,7 +82,7 @@ S = TypeVar("S")
 
 
 def shown(shape: type[S], value: object, **instead: object) -> S:
-    """The value in that shape; `instead` has the values of the fields that are no attributes of it.
+    """The value in that shape; `instead` has the values of the fields that no attribute has.
 
     Mappings and sets are in order, moments are seconds since 1970 or text, and a mapping in the place of a
     shape is in that shape already. A field that an answer may lack is left to the caller.
@@ -93,16 +90,22 @@ def shown(shape: type[S], value: object, **instead: object) -> S:
     return cast(
         S,
         {
-            name: write(instead[name] if name in instead else getattr(value, name))
-            for name, write in _fields(cast(Any, shape))
+            name: write(instead[name] if name in instead else getattr(value, attribute))
+            for name, attribute, write in _fields(cast(Any, shape))
         },
     )
 
 
 @cache
-def _fields(shape: Any) -> tuple[tuple[str, Callable[[Any], Any]], ...]:
-    hints = get_type_hints(shape, include_extras=True)
-    return tuple((name, _writer(hints[name])) for name in hints if name in shape.__required_keys__)
+def _fields(shape: Any) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]:
+    """(name, the value's attribute, what writes it) of each field that an answer must have."""
+    found = []
+    for name, kind in get_type_hints(shape, include_extras=True).items():
+        notes = getattr(kind, "__metadata__", ())
+        attribute = next((note.attribute for note in notes if isinstance(note, From)), name)
+        if name in shape.__required_keys__:
+            found.append((name, attribute, _writer(kind)))
+    return tuple(found)
 
 
 @cache
@@ -162,7 +165,6 @@ def tree_view(
             shown(
                 ResourceProviderShape,
                 provider,
-                parent_provider_uuid=provider.parent,
                 root_provider_uuid=roots[provider.uuid],
                 usages={name: used.get(name, 0) for name in {*provider.inventories, *used}},
                 unclaimed=unclaimed.get(provider.uuid, {}),
@@ -200,7 +202,7 @@ def instances_view(overview: Overview) -> list[InstanceShape]:
 def claim_view(claim: Claim, tree: ProviderTree) -> ClaimShape:
     """A claim with its request in the form by groups; `tree` are the host's providers."""
     name, mappings = claim.request.name, claim.mappings(tree)
-    return shown(ClaimShape, claim, name=name, to_make=claim.makings, mappings=mappings)
+    return shown(ClaimShape, claim, name=name, mappings=mappings)
 
 
 def explanation_view(request: ClaimRequest, fit: Fit, closed: str | None) -> ExplanationShape:
@@ -211,7 +213,6 @@ def explanation_view(request: ClaimRequest, fit: Fit, closed: str | None) -> Exp
         consumer=request.consumer,
         asked=request.resources,
         closed=closed,
-        to_make=fit.makings,
     )
 
 
@@ -431,16 +432,6 @@ def _event(event: Event, name: str) -> EventShape:
     return shown(EventShape, event, consumer=event.consumer or None, name=name)
 
 
-def cordon_view(cordon: Cordon) -> CordonShape:
-    """A cordon."""
-    return shown(CordonShape, cordon, since=cordon.at)
-
-
-def pause_view(pause: Pause) -> PauseShape:
-    """A pause."""
-    return shown(PauseShape, pause, since=pause.at)
-
-
 def _device_health(health: DeviceHealth) -> DeviceHealthShape:
     symptoms = [symptom for symptom in Symptom if symptom in health.causes]
     recovering = health.state is HealthState.RECOVERING
@@ -449,7 +440,6 @@ def _device_health(health: DeviceHealth) -> DeviceHealthShape:
 
 VIEWS: Mapping[Any, Callable[[Any], Any]] = {
     ClaimByGroupsShape: request_to_json,
-    CordonShape: cordon_view,
     DeviceHealthShape: _device_health,
     GuestCellShape: partial(encode, PlacedCell),
     MoveInstructionShape: lambda move: {
@@ -457,7 +447,6 @@ VIEWS: Mapping[Any, Callable[[Any], Any]] = {
         "moved_resources": dict(move.moved_resources),
         "to_resource_provider": move.to_resource_provider,
     },
-    PauseShape: pause_view,
     ProviderAllocationShape: lambda amounts: {"resources": dict(sorted(amounts.items()))},
     ShortfallShape: lambda shortfall: shortfall.to_json(),
 }

@@ -9,6 +9,7 @@ from typing import Annotated, Literal, NotRequired, TypedDict
 from agent.api.shapes.schema import (
     Column,
     Count,
+    From,
     Moment,
     Named,
     Notes,
@@ -265,7 +266,7 @@ class ClaimShape(TypedDict):
     allocations: AllocationsShape
     units: UnitsShape
     cells: CellsShape
-    to_make: ToMakeShape
+    to_make: Annotated[ToMakeShape, From("makings")]
     mappings: Annotated[list[GroupMappingShape], "which group got what, by suffix"]
     request: ClaimRequestShape
     notes: NotRequired[Notes]
@@ -297,7 +298,7 @@ class ExplanationShape(TypedDict):
     allocations: AllocationsShape
     units: UnitsShape
     cells: CellsShape
-    to_make: ToMakeShape
+    to_make: Annotated[ToMakeShape, From("makings")]
     shortfalls: list[ShortfallShape]
     notes: NotRequired[Notes]
 

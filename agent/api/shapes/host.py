@@ -10,6 +10,7 @@ from agent.api.shapes.schema import (
     Column,
     Count,
     ExactMoment,
+    From,
     Moment,
     Named,
     Schema,
@@ -73,7 +74,7 @@ class PauseShape(TypedDict):
 
     reason: str
     uid: Annotated[Count, "the user who asked for it"]
-    since: ExactMoment
+    since: Annotated[ExactMoment, From("at")]
     schedulers: Annotated[bool, "true: the host has the trait COMPUTE_STATUS_DISABLED"]
     drains: Annotated[bool, "true: the instances that are here are to leave"]
 

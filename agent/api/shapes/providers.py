@@ -9,6 +9,7 @@ from typing import Annotated, Any, NotRequired, TypedDict
 from agent.api.shapes.schema import (
     Column,
     Count,
+    From,
     Moment,
     Positive,
     ResourcesShape,
@@ -37,7 +38,7 @@ class ResourceProviderShape(TypedDict):
 
     uuid: Uuid
     name: str
-    parent_provider_uuid: str | None
+    parent_provider_uuid: Annotated[str | None, From("parent")]
     root_provider_uuid: Uuid
     generation: int | None
     inventories: Annotated[dict[str, InventoryShape], "{resource class: inventory}"]
@@ -72,7 +73,7 @@ class CordonShape(TypedDict):
     address: Address
     reason: str
     uid: Annotated[Count, "the user who asked for it"]
-    since: Moment
+    since: Annotated[Moment, From("at")]
 
 
 class DeviceHealthShape(TypedDict):

@@ -1,9 +1,9 @@
 """What every shape is written with: what a field says beside its type, the columns of tables, errors.
 
 Inside `Annotated`, a string is the description of the field, `Schema` holds keywords of JSON Schema,
-`Values` names the allowed values, and `Named` makes the type a component of its own in the OpenAPI
-document. A table of the command line is a tuple of `Column`; the functions below `Column` show lists,
-amounts and times in its cells.
+`Values` names the allowed values, `From` the attribute that is shown, and `Named` makes the type a component
+of its own in the OpenAPI document. A table of the command line is a tuple of `Column`; the functions below
+`Column` show lists, amounts and times in its cells.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,6 +17,14 @@ class Schema:
 
     def __init__(self, **keywords: Any) -> None:
         self.keywords = keywords
+
+
+class From(Schema):
+    """The attribute of the agent's value that the field shows, where it has another name than the field."""
+
+    def __init__(self, attribute: str) -> None:
+        super().__init__()
+        self.attribute = attribute
 
 
 class Values:

@@ -174,11 +174,11 @@ def test_the_agent_finds_and_heals_what_it_leaked(tmp_path: Path) -> None:
         assert agent.audit(heal=False).findings == ()
         world.wire.inner.request("DELETE", f"/allocations/{lost.consumer}", microversion="1.39")
         for _ in range(2):
-            assert lost.consumer in {claim.consumer for _, claim in agent.instances() if claim}
+            assert lost.consumer in {claim.consumer for claim in agent.tracker.claims().values()}
             world.agent.run_audit()
-        assert [claim for _, claim in agent.instances() if claim] == [kept]
+        assert list(agent.tracker.claims().values()) == [kept]
         assert agent.audit(heal=False).findings == ()
-        assert agent.status().findings == 0
+        assert world.agent.host_status.status().findings == 0
     finally:
         world.close()
 
