@@ -86,17 +86,6 @@ def claim(allocations: dict[str, dict[str, int]], **units: str) -> Claim:
     return Claim(GUEST, ClaimState.CLAIMED, ClaimRequest(GUEST, ()), allocations, exact)
 
 
-def test_an_exact_unit_is_on_the_provider_that_offers_it() -> None:
-    use = use_of(Row(GUEST, guest=guest({"VCPU": 2, "SRIOV_NET_VF": 1}, units=(vf("vf2"),))), FLAT)
-    assert use.amounts == {"nic1": {"SRIOV_NET_VF": 1}, "host": {"VCPU": 2}}
-    assert use.units == {"nic1": {"SRIOV_NET_VF": ("vf2",)}}
-
-
-def test_units_need_not_be_among_the_amounts() -> None:
-    use = use_of(Row(GUEST, guest=guest({}, units=(vf("vf0"), vf("vf2")))), FLAT)
-    assert use.amounts == {"nic0": {"SRIOV_NET_VF": 1}, "nic1": {"SRIOV_NET_VF": 1}}
-
-
 def test_a_unit_that_is_gone_is_used_where_it_was_claimed_and_else_nowhere() -> None:
     lost = guest({"SRIOV_NET_VF": 1}, units=(vf("vf9"),))
     claimed = Row(GUEST, claimed={GUEST: claim({"nic1": {"SRIOV_NET_VF": 1}}, nic1="vf9")}, guest=lost)
@@ -167,10 +156,6 @@ def test_until_a_reshape_moves_it_all_is_used_where_it_is_held_or_claimed() -> N
     flat = Row(GUEST, {GUEST: held}, guest=guest({"SRIOV_NET_VF": 1}, units=(vf("vf2"),)))
     assert use_of(flat, FLAT).amounts == {"host": {"SRIOV_NET_VF": 1}}
     assert use_of(flat, FLAT).units == {"nic1": {"SRIOV_NET_VF": ("vf2",)}}
-
-
-def test_a_disk_is_on_the_shared_pool_where_the_host_has_none() -> None:
-    assert use_of(Row(GUEST, guest=guest({"DISK_GB": 30})), FLAT).amounts == {"pool": {"DISK_GB": 30}}
 
 
 def test_what_no_provider_has_is_not_counted() -> None:

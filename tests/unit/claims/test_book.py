@@ -322,15 +322,6 @@ def test_a_row_is_the_instance_with_the_migration_of_its_move() -> None:
     assert book.rows() == {} and book.row(CONSUMERS[0]) == Row(CONSUMERS[0])
 
 
-def test_a_consumer_is_fitted_as_if_it_held_nothing() -> None:
-    book = Book()
-    book.refresh(HOST, {NIC: {CONSUMERS[1]: {VF: 1}}}, UNITS)
-    book.put(claim(CONSUMERS[0], {NIC: {VF: 3}, ROOT: {VCPU: 40}}))
-    assert book.fit(ask(CONSUMERS[0], SRIOV_NET_VF=3)).allocations == {NIC: {VF: 3}}
-    assert not book.fit(ask(CONSUMERS[2], SRIOV_NET_VF=1)).fits
-    assert book.fit(ask(CONSUMERS[1], SRIOV_NET_VF=1)).fits
-
-
 def test_units_of_a_guest_are_its_own_first_and_go_to_no_other() -> None:
     book = Book()
     book.refresh(HOST, {}, UNITS)

@@ -130,14 +130,6 @@ def test_an_invalid_value_is_refused(key: str, value: Any) -> None:
         decode(Claim, {**record, key: value})
 
 
-def test_a_claim_of_an_earlier_version_has_no_cells_and_no_makings() -> None:
-    claim = Claim(CONSUMER, ClaimState.CLAIMED, REQUEST, {})
-    record = encode(Claim, claim)
-    del record["cells"], record["makings"]
-    assert decode(Claim, record) == claim
-    assert decode(tuple[PlacedCell, ...], []) == ()
-
-
 HOST = "host"
 NIC = "nic"
 

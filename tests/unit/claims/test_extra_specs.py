@@ -53,7 +53,12 @@ def test_an_unknown_spec_of_a_known_namespace_is_refused_with_the_nearest(namesp
         ("hw:cpu_polcy", "hw:cpu_policy"),
         ("group-policy", "group_policy"),
         ("resource:VGPU", "resources:VGPU"),
+        ("quota:cpu_share", "quota:cpu_shares"),
         ("quotas:cpu_shares", "quota:cpu_shares"),
+        ("traits:CUSTOM_A", "trait:CUSTOM_A"),
+        ("os:secure_bot", "os:secure_boot"),
+        ("accel:profile", "accel:device_profile"),
+        ("hw_rng:allow", "hw_rng:allowed"),
         ("TRAIT:CUSTOM_A", "trait:CUSTOM_A"),
         ("Trait:CUSTOM_A", "trait:CUSTOM_A"),
         ("trait.1:CUSTOM_A", "trait:CUSTOM_A"),
@@ -77,6 +82,7 @@ def test_a_misspelt_spec_is_refused_with_the_nearest(key: str, near: str) -> Non
 def test_no_spec_is_in_both_lists() -> None:
     keys = [spec.key for spec in CLAIM_SPECS]
     assert len(keys) == len(set(keys)) and not set(keys) & NO_CLAIM.keys()
+    assert not {row.key for row in TRAIT_PROPERTIES} & IMAGE_NO_CLAIM.keys()
 
 
 def test_truth_values_are_those_of_nova() -> None:
@@ -149,26 +155,9 @@ def test_an_architecture_is_known_by_its_other_names(key: str, value: str, trait
     assert of({key: value}).root_required == {f"HW_ARCH_{trait}"}
 
 
-def test_required_traits_are_asked_of_the_unsuffixed_group() -> None:
-    request = of({"trait:HW_CPU_X86_AVX2": "required"}, {"resources1:VGPU": "1"})
-    assert [group.required for group in request.groups] == [(frozenset({"HW_CPU_X86_AVX2"}),), ()]
-
-
 def test_a_required_trait_that_there_is_not_is_refused_with_the_nearest() -> None:
     with pytest.raises(UsageError, match=r"image trait:HW_CPU_X86_AVX22: .* did you mean HW_CPU_X86_AVX2\?"):
         of({"trait:HW_CPU_X86_AVX22": "required"})
-
-
-def test_memory_is_encrypted_by_the_image() -> None:
-    image = {"hw_mem_encryption": True, "hw_mem_encryption_model": "amd-sev-es", **UEFI}
-    (group,) = of(image).groups
-    assert group.resources["MEM_ENCRYPTION_CONTEXT"] == 1
-    assert group.required == (frozenset({"HW_CPU_X86_AMD_SEV_ES"}),)
-
-
-def test_without_image_properties_a_flavor_with_encrypted_memory_is_claimed() -> None:
-    request = claim_for_flavor(CONSUMER, Flavor(1, 512, 0, {"hw:mem_encryption": "true"}))
-    assert request.resources["MEM_ENCRYPTION_CONTEXT"] == 1
 
 
 @pytest.mark.parametrize(
@@ -190,18 +179,6 @@ def test_the_image_says_how_cpus_are_pinned(
     request = of(image, specs)
     assert request.resources == {**cpus, "MEMORY_MB": 4096, "DISK_GB": 10}
     assert request.topology.cpu_policy == policy
-
-
-def test_the_image_has_cells_and_a_page_size_where_the_flavor_lets_it() -> None:
-    request = of(
-        {
-            **{"hw_numa_nodes": 2, "hw_numa_cpus.0": "0", "hw_numa_cpus.1": "1-3", "hw_numa_mem.0": 1024},
-            **{"hw_numa_mem.1": 3072, "hw_mem_page_size": "1GB"},
-        },
-        {"hw:mem_page_size": "any"},
-    )
-    assert request.topology.cell_memory_mb == (1024, 3072)
-    assert request.topology.mem_page_size == 1 << 20
 
 
 @pytest.mark.parametrize(
@@ -255,48 +232,22 @@ def test_equal_words_of_the_flavor_and_the_image_are_no_conflict() -> None:
     assert both == of({"hw_virtio_packed_ring": "1"})
 
 
-def test_all_other_properties_of_nova_change_no_claim() -> None:
-    assert of(dict.fromkeys(IMAGE_NO_CLAIM, "1")) == of({})
-    assert not {row.key for row in TRAIT_PROPERTIES} & IMAGE_NO_CLAIM.keys()
-
-
-TIS, V2 = os_traits.COMPUTE_SECURITY_TPM_TIS, os_traits.COMPUTE_SECURITY_TPM_2_0
-
-
 @pytest.mark.parametrize(
     ("specs", "traits"),
     [
         ({}, set()),
-        ({"hw:tpm_version": "2.0"}, {TIS, V2}),
-        ({"hw:tpm_version": "1.2"}, {TIS, os_traits.COMPUTE_SECURITY_TPM_1_2}),
-        (
-            {"hw:tpm_version": "2.0", "hw:tpm_model": "tpm-crb"},
-            {os_traits.COMPUTE_SECURITY_TPM_CRB, V2},
-        ),
-        (
-            {"hw:tpm_version": "2.0", "hw:tpm_secret_security": "host"},
-            {TIS, V2, os_traits.COMPUTE_SECURITY_TPM_SECRET_SECURITY_HOST},
-        ),
         ({"hw:tpm_model": "tpm-crb", "hw:tpm_secret_security": "user"}, set()),
-        ({"os:secure_boot": "required"}, {os_traits.COMPUTE_SECURITY_UEFI_SECURE_BOOT}),
         ({"os:secure_boot": "disabled"}, set()),
         ({"hw:maxphysaddr_mode": "passthrough"}, {os_traits.COMPUTE_ADDRESS_SPACE_PASSTHROUGH}),
-        ({"hw:maxphysaddr_mode": "emulate"}, {os_traits.COMPUTE_ADDRESS_SPACE_EMULATED}),
-        ({"hw:ephemeral_encryption": "true"}, {os_traits.COMPUTE_EPHEMERAL_ENCRYPTION}),
-        (
-            {"hw:ephemeral_encryption": "1", "hw:ephemeral_encryption_format": "luks"},
-            {os_traits.COMPUTE_EPHEMERAL_ENCRYPTION, os_traits.COMPUTE_EPHEMERAL_ENCRYPTION_LUKS},
-        ),
         ({"hw:ephemeral_encryption_format": "luks"}, set()),
         ({"hw:ephemeral_encryption": "no"}, set()),
-        ({"hw:virtio_packed_ring": "yes"}, {os_traits.COMPUTE_NET_VIRTIO_PACKED}),
         ({"hw:virtio_packed_ring": "off"}, set()),
-        ({"hw:sound_model": "virtio"}, {os_traits.COMPUTE_SOUND_MODEL_VIRTIO}),
         ({"hw:sound_model": "ich9"}, set()),
         ({"hw:viommu_model": "smmuv3"}, {os_traits.COMPUTE_VIOMMU_MODEL_SMMUV3}),
     ],
 )
 def test_a_spec_asks_for_the_traits_that_nova_asks_for(specs: dict[str, str], traits: set[str]) -> None:
+    """Beside the rows of the page, each of which has an example in test_nova_rows."""
     assert host_traits(specs) == traits
 
 

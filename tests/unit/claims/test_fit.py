@@ -20,10 +20,6 @@ from agent.placement.embedded.validation import AggregateFilter, TraitFilter
 from agent.tree import Inventory, Provider, ProviderTree
 
 
-def test_one_provider_gives_all() -> None:
-    assert fitted(ask(group(VCPU=2, DISK_GB=10)), HOST).allocations == {"host": {"VCPU": 2, "DISK_GB": 10}}
-
-
 def test_the_unsuffixed_group_spreads_but_is_not_torn_apart_where_one_cell_can_give_both() -> None:
     found = fitted(ask(group(VCPU=2, MEMORY_MB=2048, DISK_GB=10)), *NUMA)
     assert found.allocations == {"numa1": {"VCPU": 2, "MEMORY_MB": 2048}, "host": {"DISK_GB": 10}}

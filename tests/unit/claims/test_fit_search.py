@@ -25,7 +25,6 @@ from agent.claims.fit_search import (
     FitSearch,
     HostStock,
     ProviderIndex,
-    any_of_clause,
     first_units,
     fit_slots,
 )
@@ -117,20 +116,6 @@ def test_classes_that_share_units_get_different_ones_in_order(
     assert "VCPU" not in chosen
 
 
-def test_a_choice_of_names_is_one_clause() -> None:
-    assert any_of_clause("trait", frozenset({"A"})) == "trait A"
-    assert any_of_clause("aggregate", frozenset({"B", "A"})) == "any of the aggregates A, B"
-
-
-def test_exact_units_are_the_first_free_ones_in_order() -> None:
-    host = provider("host", PCPU=4, SRIOV_NET_VF=2)
-    free = {"host": {"PCPU": ("3", "5", "9"), "SRIOV_NET_VF": ("0000:41:02.1",)}}
-    found = fitted(ask(group(PCPU=2), group("1", SRIOV_NET_VF=1)), host, units=free)
-    assert found.units == {"host": {"PCPU": ("3", "5"), "SRIOV_NET_VF": ("0000:41:02.1",)}}
-    found = fitted(ask(group("1", PCPU=1), group("2", PCPU=2), policy="none"), host, units=free)
-    assert found.units == {"host": {"PCPU": ("3", "5", "9")}}
-
-
 def test_units_that_are_not_free_bound_what_can_be_given() -> None:
     host = provider("host", PCPU=4)
     found = fitted(ask(group(PCPU=3)), host, units={"host": {"PCPU": ("0", "1")}})
@@ -171,14 +156,6 @@ def test_every_class_that_falls_short_is_named() -> None:
         ("VCPU", "host"),
         ("MEMORY_MB", "host"),
         ("VGPU", "host"),
-    ]
-
-
-def test_groups_together_may_not_pass_max_unit() -> None:
-    host = provider("host", VGPU=Inventory(8, max_unit=4))
-    request = ask(group("1", VGPU=3), group("2", VGPU=3), policy="none")
-    assert reasons(fitted(request, host)) == [
-        ("VGPU", 6, 8, "host", "the groups '1', '2' together ask for more than fits")
     ]
 
 

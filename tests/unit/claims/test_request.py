@@ -20,55 +20,14 @@ def group(suffix: str = "", **resources: int) -> RequestGroup:
     return RequestGroup(suffix, resources)
 
 
-def ask(
-    *groups: RequestGroup, policy: str | None = None, subtree: str = "", devices: int = 0
-) -> ClaimRequest:
-    return ClaimRequest(
-        "consumer",
-        groups,
-        policy,
-        (frozenset(subtree.split()),) if subtree else (),
-        pci=(("nic", devices),) if devices else (),
-    )
-
-
-@pytest.mark.parametrize(
-    "request_",
-    [
-        ask(group(VCPU=1)),
-        ask(group(VCPU=1), group("1", VGPU=1)),
-        ask(group("1", VGPU=1), group("2", VGPU=1), policy="none"),
-        ask(
-            RequestGroup("_N", required=(frozenset({"A"}),)),
-            group("_G", VGPU=1),
-            policy="none",
-            subtree="_N _G",
-        ),
-        ask(group(VCPU=1), group(f"{DEVICE_PREFIX}0", VF=1), group(f"{DEVICE_PREFIX}1", VF=1), devices=2),
-        ask(group(VCPU=1), devices=GROUPS_MAX - 1),
-    ],
-)
-def test_a_consistent_request_is_returned_as_it_is(request_: ClaimRequest) -> None:
-    assert check_request(request_) is request_
+def ask(*groups: RequestGroup, policy: str | None = None, devices: int = 0) -> ClaimRequest:
+    return ClaimRequest("consumer", groups, policy, pci=(("nic", devices),) if devices else ())
 
 
 @pytest.mark.parametrize(
     ("request_", "sentence"),
     [
-        (ask(), "the request is empty"),
-        (ask(group(VCPU=1), group(VCPU=1)), "the suffix '' is given twice"),
-        (ask(group("1", VGPU=1), group("2", VGPU=1)), "group_policy: the groups '1', '2' need one"),
         (ask(group("1", VGPU=1), policy="any"), "group_policy: 'any' is not one of"),
-        (ask(group(VCPU=1), subtree="_N"), "same_subtree: '_N' is no suffix of a group"),
-        (ask(group(VCPU=1), group("1")), "has traits or aggregates but no resources"),
-        (
-            ask(group("_N"), group("1", VGPU=1), policy="none", subtree="_N 1"),
-            "needs a required trait or an aggregate",
-        ),
-        (
-            ask(RequestGroup("", {"VCPU": 1}, (frozenset({"A"}),), frozenset({"A"}))),
-            "both required and forbidden",
-        ),
         (
             ask(group(VCPU=1), devices=GROUPS_MAX),
             f"{GROUPS_MAX + 1} groups are asked for, {GROUPS_MAX} are allowed",
@@ -77,6 +36,7 @@ def test_a_consistent_request_is_returned_as_it_is(request_: ClaimRequest) -> No
     ],
 )
 def test_a_contradiction_is_refused_with_its_part(request_: ClaimRequest, sentence: str) -> None:
+    """Beside those of a body, in test_parse_request."""
     with pytest.raises(UsageError) as refused:
         check_request(request_)
     assert sentence in refused.value.message
