@@ -652,7 +652,7 @@ def test_a_guest_that_could_not_be_read_or_is_shut_off_is_not_compared() -> None
 
 MOVED = {uuid_of("gpu0"): {"VCPU": 2}}
 CLAIM = claimed({"VCPU": 2})[CONSUMER]
-TWIN, TWIN_MIGRATION = uuid_of("the twin"), uuid_of("the twin's migration")
+TWIN = uuid_of("the twin")
 
 
 def sentence(

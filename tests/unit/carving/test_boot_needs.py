@@ -94,14 +94,6 @@ def test_a_file_that_is_spoilt_is_told_once_and_written_anew(
     assert [need.unit for need in read_plan_file(folder)] == list(CARVED)
 
 
-def test_nothing_is_written_while_nothing_changes(folder: Path) -> None:
-    needs = needs_of(World(), folder)
-    needs.write()
-    first = (folder / PLAN_NAME).stat().st_ino
-    needs.write()
-    assert (folder / PLAN_NAME).stat().st_ino == first
-
-
 def test_a_vgpu_that_is_not_made_is_asked_for_again_and_ever_more_seldom(folder: Path) -> None:
     world = World()
     unit = f"{VF}/nvidia-470@12"

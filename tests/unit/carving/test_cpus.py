@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -35,7 +34,6 @@ from agent.errors import UsageError
 HOST = "host"
 WEB, DB = (str(UUID(int=number)) for number in (1, 2))
 SETTINGS = HostSettings(cpu_dedicated_set=frozenset(range(6)), cpu_power_management=True)
-GOVERNOR = replace(SETTINGS, cpu_power_management_strategy="governor")
 ALL_UP = dict.fromkeys(range(1, 6), "online")
 ALL_DOWN = dict.fromkeys(range(1, 6), "offline")
 
@@ -103,15 +101,6 @@ def test_at_a_boot_what_no_instance_has_goes_down_but_for_cpu_0() -> None:
 
 def test_nothing_goes_down_where_it_is_unknown_who_has_what() -> None:
     assert steps(None, ALL_UP, booting=True) == []
-
-
-def test_the_other_strategy_sets_governors() -> None:
-    holds = {WEB: CpuHold(frozenset({3}), awaited=True)}
-    seen = {2: "schedutil", 3: "powersave"}
-    assert steps(holds, seen, GOVERNOR, booting=True) == [
-        "give CPU 2 the governor powersave",
-        "give CPU 3 the governor performance",
-    ]
 
 
 def test_a_cpu_that_the_kernel_cannot_change_stays_and_so_does_all_without_the_option() -> None:
@@ -233,18 +222,6 @@ def test_an_agent_that_starts_again_goes_on_from_the_file(world: World) -> None:
     world.needs = world.restarted()
     world.kernel_says("1")
     assert not world.writes()
-
-
-def test_a_file_that_is_spoilt_is_told_once_and_written_anew(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    (world.folder / CPUS_NAME).write_text("spoilt")
-    world.kernel_says("1")
-    with caplog.at_level(logging.WARNING):
-        assert world.writes()
-        assert not world.writes()
-    assert len(caplog.records) == 1
-    assert read_cpu_file(world.folder) == HELD
 
 
 def test_a_cpu_that_does_not_come_up_is_asked_for_again_and_ever_more_seldom(world: World) -> None:

@@ -102,13 +102,7 @@ def test_a_file_or_standard_input_is_taken_as_it_is(tmp_path: Path, monkeypatch:
             ("--resources", "VCPU=1", "--flavor", "vcpus=1,memory_mb=1"),
             "not --flavor and --resources or --group",
         ),
-        (("--resources", "VCPU"), "'VCPU' has no whole number"),
         (("--resources", "VCPU=two"), "'VCPU=two' has no whole number"),
-        (("--resources", "VCPU=-1"), "VCPU cannot be negative"),
-        (("--resources", "VCPU=²"), "no whole number"),
-        (("--resources", "VCPU=" + "9" * 5000), "has more digits than any amount"),
-        (("--resources", "VCPU=1,"), "'' has no whole number"),
-        (("--resources", "VCPU=1,VCPU=2"), "names VCPU twice"),
         (("--group", "VGPU=1"), "is not SUFFIX:CLASS=N"),
         (("--group", "1:VGPU=1", "--group", "1:VCPU=1"), "--group 1 is given twice"),
         (("--flavor", "vcpus=1", "--spec", "hw:cpu_policy"), "is not KEY=VALUE"),
@@ -121,6 +115,9 @@ def test_a_file_or_standard_input_is_taken_as_it_is(tmp_path: Path, monkeypatch:
         (("--flavor", "vcpus=1", "--required", "HW_A"), "--required needs --resources"),
         (("--resources", "VCPU=1", "--group-policy", "none"), "--group-policy needs --group"),
         (("--resources", "VCPU=1", "--group-policy", "maybe"), "invalid choice"),
+        (("--flavor", "cpus=1"), "cpus is unknown; write vcpus=N,memory_mb=N"),
+        (("--flavor", "vcpus=1,memory_mb=1.5K"), "memory_mb is counted in whole MiB"),
+        (("--connect", ""), "the value is an empty text"),
     ],
 )
 def test_what_is_unclear_is_refused(words: tuple[str, ...], complaint: str) -> None:
@@ -159,20 +156,6 @@ def test_whatever_is_given_is_a_body_or_a_usage_error(words: list[str]) -> None:
             assert json.dumps(made)
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--flavor", "cpus=1"), "cpus is unknown; write vcpus=N,memory_mb=N"),
-        (("--flavor", "vcpus=1,memory_mb=1.5K"), "memory_mb is counted in whole MiB"),
-        (("--resources", "VCPU=1.5"), "VCPU is counted in whole units"),
-        (("--connect", ""), "the value is an empty text"),
-    ],
-)
-def test_what_is_wrong_is_named(words: tuple[str, ...], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        body(*words)
-
-
 @pytest.mark.parametrize("command", [("defrag", "--dry-run"), ("explain", "--capacity")])
 def test_an_error_names_no_other_command(command: tuple[str, ...]) -> None:
     with pytest.raises(UsageError) as caught:
@@ -206,7 +189,11 @@ def test_what_people_write(text: str, amounts: dict[str, int]) -> None:
         ("memory_mb=8Gbit", "is no unit of memory_mb"),
         ("memory_mb=1K", "1K is not a whole number of them"),
         ("disk_gb=512M", "counted in whole GiB"),
-        ("VCPU=1.5", "not a whole number"),
+        ("VCPU=1.5", "VCPU is counted in whole units"),
+        ("VCPU=two", "'VCPU=two' has no whole number"),
+        ("VCPU=²", "has no whole number"),
+        ("VCPU=" + "9" * 5000, "has more digits than any amount"),
+        ("VCPU=1,", "'' has no whole number"),
         ("VCPU=2G", "VCPU is a count"),
         ("VCPU=-1", "VCPU cannot be negative"),
         ("VCPU", "'VCPU' has no whole number"),
@@ -231,9 +218,8 @@ def test_a_file_and_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     file = tmp_path / "web.xml"
-    for content, said in ((b"\xff", "not UTF-8"), (b"x" * (CHARS_MAX + 1), "longer than")):
-        file.write_bytes(content)
-        with pytest.raises(UsageError, match=said):
-            read_text_file("domain", str(file))
+    file.write_bytes(b"x" * (CHARS_MAX + 1))
+    with pytest.raises(UsageError, match="longer than"):
+        read_text_file("domain", str(file))
     with pytest.raises(UsageError, match=r"claim: .* cannot be read"):
         read_text_file("claim", str(tmp_path))

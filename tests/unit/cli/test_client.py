@@ -11,9 +11,6 @@ WEB, DB, TWIN = (f"{digit * 8}-0000-4000-8000-000000000000" for digit in "abc")
 MIGRATION, ENDED = (f"{digit * 8}-1111-4000-8000-000000000000" for digit in "de")
 
 
-CLAIM = {"state": "claimed", "since": "today"}
-
-
 class Agent:
     """Answers like a host with three instances and two moves, and counts how often it is asked."""
 
@@ -75,12 +72,6 @@ def test_two_of_one_name_are_told_apart() -> None:
         find_instance(Agent(), "db")  # type: ignore[arg-type]
     assert f"{DB} (no guest, claimed since today)" in refused.value.message
     assert f"{TWIN} (guest shutoff, no claim)" in refused.value.message
-
-
-@pytest.mark.parametrize("text", ["aaa", "zzzz", "ab*", "w"])
-def test_what_names_nobody_is_not_guessed(text: str) -> None:
-    with pytest.raises(UnknownConsumer):
-        find_instance(Agent(), text)  # type: ignore[arg-type]
 
 
 def test_a_migration_by_its_uuid_or_by_the_name_of_its_instance() -> None:

@@ -82,9 +82,6 @@ def test_a_holder_is_named_by_its_name() -> None:
     assert first.startswith(f"web1 ({ONE}) has claimed") and second.startswith(f"{OTHER} has claimed")
 
 
-CREATE_AGAIN = "Bring the device back (virtual functions must be created again after each boot)"
-
-
 @pytest.mark.parametrize(
     ("name", "parent", "way"),
     [

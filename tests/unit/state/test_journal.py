@@ -200,19 +200,6 @@ def test_a_fact_that_makes_no_sense_is_told(
     again.close()
 
 
-def test_a_database_of_a_newer_version_is_left_untouched(journal: Journal, tmp_path: Path) -> None:
-    journal.put_claim(CLAIM, "claiming").wait()
-    journal.close()
-    path = tmp_path / FILE_NAME
-    with sqlite3.connect(path) as connection:
-        connection.execute("PRAGMA user_version = 99")
-    connection.close()
-    before = path.read_bytes()
-    with pytest.raises(StateError, match="newer version"):
-        Journal.open(tmp_path)
-    assert path.read_bytes() == before
-
-
 def test_a_damaged_database_is_left_untouched(tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
     path.write_bytes(b"SQLite format 3\x00" + bytes(range(256)) * 32)

@@ -13,7 +13,6 @@ from agent.errors import SettingsError
 from drivers.host.providers import (
     UnitLocation,
     absent_cpus,
-    check_cpu_sets,
     check_file_backed_memory,
     cpu_inventories,
     described_locations,
@@ -113,11 +112,6 @@ def test_a_configured_cpu_that_is_not_online_is_named_and_takes_nothing_else_awa
     assert "cpu_shared_set names CPU 10, not online" in shared
     assert "cpu_dedicated_set names CPU 8-9, not" in dedicated and "echo 1 > /sys" in dedicated
     assert list(absent_cpus(cells, HostSettings(cpu_dedicated_set=frozenset({7})))) == []
-
-
-def test_a_cpu_both_shared_and_dedicated_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"both name CPU 3"):
-        check_cpu_sets(HostSettings(cpu_shared_set=frozenset({1, 3}), cpu_dedicated_set=frozenset({3})))
 
 
 def test_dedicated_cpus_are_never_overcommitted_at_any_ratio() -> None:

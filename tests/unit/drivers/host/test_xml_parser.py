@@ -13,14 +13,6 @@ BOMB = (
 )
 
 
-@pytest.mark.parametrize(
-    "text", [BOMB, "<!DOCTYPE domain><domain/>", '<!DOCTYPE d SYSTEM "file:///etc/passwd"><domain/>']
-)
-def test_document_types_are_refused(text: str) -> None:
-    with pytest.raises(DriverDataError, match="domain vm1: a document type is not allowed"):
-        parse_xml(text, "domain vm1", "domain")
-
-
 def test_text_that_only_looks_like_a_document_type_is_text() -> None:
     root = parse_xml("<domain><metadata><![CDATA[<!DOCTYPE x>]]></metadata></domain>", "domain vm1", "domain")
     assert root.findtext("metadata") == "<!DOCTYPE x>"
@@ -34,6 +26,9 @@ def test_text_that_only_looks_like_a_document_type_is_text() -> None:
         ("<domain>\0</domain>", "this is not XML"),
         ("<domain>\ud800</domain>", "this is not XML"),
         ("<pool/>", "<domain> was expected, not <pool>"),
+        (BOMB, "a document type is not allowed"),
+        ("<!DOCTYPE domain><domain/>", "a document type is not allowed"),
+        ('<!DOCTYPE d SYSTEM "file:///etc/passwd"><domain/>', "a document type is not allowed"),
         ("<domain>" + "x" * SIZE_MAX + "</domain>", f"more than {SIZE_MAX} characters"),
     ],
 )

@@ -57,8 +57,14 @@ def test_a_socket_is_local_and_no_loopback() -> None:
     assert bind.path == Path("/run/x.sock") and bind.is_local and not bind.is_loopback
 
 
-@pytest.mark.parametrize("text", ["unix:x.sock", "127.0.0.1", "127.0.0.1:99999", "127.0.0.1:x", "no host:1"])
-def test_another_address_is_refused_by_its_text(text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "8778", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:65536", ":8778", "no host:1"),
+        *("no.such.host.invalid:1", "unix:", "unix:a", "unix:x.sock"),
+    ],
+)
+def test_what_is_no_address_is_refused_by_its_text(text: str) -> None:
     with pytest.raises(ServeError, match=f"Cannot listen at '?{text}"):
         Bind.parse(text)
 
@@ -308,22 +314,3 @@ def test_what_the_roles_are_for(request: tuple[str, str, str]) -> None:
     own_usages = method == "GET" and path == "/usages" and query.endswith("project_id=p")
     assert permits(TokenUser("x", "p", frozenset({"reader"})), *request) == own_usages
     assert not permits(TokenUser("x", "p", frozenset({"member"})), *request)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "8778",
-        "127.0.0.1",
-        "127.0.0.1:x",
-        "127.0.0.1:65536",
-        ":8778",
-        "no.such.host.invalid:1",
-        "unix:",
-        "unix:a",
-    ],
-)
-def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(ServeError, match="Cannot listen at"):
-        Bind.parse(text)

@@ -18,9 +18,7 @@ from agent.placement.embedded.validation import (
     mapping,
     nullable,
     number,
-    parse_member_of,
     parse_required,
-    parse_resources,
     record,
     string,
     validate,
@@ -76,13 +74,6 @@ def test_what_placement_takes_for_a_uuid() -> None:
     assert not is_loose_uuid(1)
 
 
-def test_the_newest_entry_up_to_the_microversion_is_used() -> None:
-    body = {"name": "host", "parent_provider_uuid": UUID}
-    assert validate(validation.POST_PROVIDER, 14, body, "body") == body
-    with pytest.raises(RequestRefused, match="parent_provider_uuid"):
-        validate(validation.POST_PROVIDER, 13, body, "body")
-
-
 def test_mappings_are_checked_by_suffix() -> None:
     body = {
         "allocations": {UUID: {"resources": {"VCPU": 1}}},
@@ -96,22 +87,12 @@ def test_mappings_are_checked_by_suffix() -> None:
         validate(validation.PUT_ALLOCATIONS, 34, {**body, "mappings": {"_NIC": ["x"]}}, "body")
 
 
-ONE, TWO = "11111111-1111-1111-1111-111111111111", "22222222-2222-2222-2222-222222222222"
-
-
 def test_a_parameter_may_occur_more_than_once() -> None:
     query = Query("a=1&b=&a=2")
     assert query.all("a") == ["1", "2"] and query.all("none") == []
     assert query.as_dict() == {"a": "2", "b": ""}
     with pytest.raises(RequestRefused):
         Query("a=%ff")
-
-
-def test_resources() -> None:
-    assert parse_resources("VCPU:2,MEMORY_MB:1024") == {"VCPU": 2, "MEMORY_MB": 1024}
-    for wrong in ("VCPU", "VCPU:0", "VCPU:x", ""):
-        with pytest.raises(RequestRefused):
-            parse_resources(wrong)
 
 
 def test_required_traits() -> None:
@@ -122,12 +103,3 @@ def test_required_traits() -> None:
     for wrong, minor in (("A,,B", 39), ("!B", 21), ("in:A", 38), ("in:!A", 39)):
         with pytest.raises(RequestRefused):
             parse_required([wrong], minor)
-
-
-def test_member_of() -> None:
-    aggregates = parse_member_of([f"in:{ONE},{TWO}"], 39)
-    assert aggregates.admits(frozenset({TWO})) and not aggregates.admits(frozenset())
-    assert not parse_member_of([f"!{ONE}"], 32).admits(frozenset({ONE}))
-    for values, minor in (([ONE, TWO], 23), ([f"{ONE},{TWO}"], 39), ([f"!{ONE}"], 31), (["rack"], 39)):
-        with pytest.raises(RequestRefused):
-            parse_member_of(values, minor)
