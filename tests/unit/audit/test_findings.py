@@ -31,7 +31,6 @@ from agent.audit.cases import FindingKind, RowCase
 from agent.audit.finding import (
     ClaimUse,
     Deliver,
-    DropClaim,
     EndMove,
     Finding,
     FollowGuests,
@@ -270,14 +269,6 @@ def test_a_claims_cpus_and_cells_must_agree() -> None:
 THERE = {ELSEWHERE: {"VCPU": 2}}
 
 
-def test_the_repair_keeps_the_side_of_the_guest() -> None:
-    for guests, kept in (((running(CONSUMER),), HERE), ((), THERE)):
-        finding = Doubled().judge_consumer(consumer_case(observe(CLAIMS, guests=guests), {**HERE, **THERE}))
-        assert finding is not None and not finding.own
-        (step,) = finding.repair
-        assert isinstance(step, WriteAllocations) and step.write.allocations == kept
-
-
 def test_a_shared_provider_is_not_another_host() -> None:
     shared = {uuid_of("pool"): {"DISK_GB": 5}}
     assert Doubled().judge_consumer(consumer_case(observe(CLAIMS), {**HERE, **shared})) is None
@@ -287,12 +278,6 @@ def test_a_shared_provider_is_not_another_host() -> None:
 
 
 ONE_CPU = claimed({"VCPU": 1})
-
-
-def test_a_claim_alone_is_leaked_and_released() -> None:
-    finding = LeakedClaim().judge_consumer(consumer_case(observe(ONE_CPU, placed={}), {}))
-    assert finding is not None and finding.own
-    assert finding.repair == (DropClaim(CONSUMER),)
 
 
 def test_a_guest_or_an_allocation_keeps_it() -> None:
@@ -720,13 +705,6 @@ def test_a_guest_without_the_device_that_it_claimed_is_reported_with_the_unit() 
     assert finding.evidence["missing"] == {"SRIOV_NET_VF": 1} and finding.evidence["units"] == [VF]
     assert f"1 SRIOV_NET_VF ({VF}) are missing" in finding.reason and not finding.repair
     assert row_findings(UsesLess(), observe(WITH_A_DISK, guests=(WITH_VF,))) == []
-
-
-def test_fewer_cpus_are_reported_and_a_disk_that_the_driver_does_not_see_is_not() -> None:
-    (finding,) = row_findings(
-        UsesLess(), observe(WITH_A_DISK, guests=(running(CONSUMER, VCPU=1, SRIOV_NET_VF=1),))
-    )
-    assert finding.evidence["missing"] == {"VCPU": 1}
 
 
 def test_a_unit_is_named_with_the_amount_of_its_own_class() -> None:

@@ -99,12 +99,6 @@ def test_nothing_goes_down_before_the_agent_said_who_has_what(host: Host) -> Non
     assert host.online() == {0, 1, 2, 3, 4}
 
 
-def test_without_the_option_nothing_is_done(host: Host) -> None:
-    host.configure("false")
-    host.holds(3, awaited=True)
-    assert host.run("plan") == ExitCode.DONE
-
-
 def test_governors(host: Host) -> None:
     host.configure(strategy="governor")
     host.holds(1, awaited=True)

@@ -444,13 +444,6 @@ def test_a_mediated_device_of_nobody_that_the_agent_knows_keeps_its_function() -
     assert refused.steps == () and UUIDS[0] in refused.refusals[0]
 
 
-def test_a_number_that_nobody_stands_against_changes_over_0() -> None:
-    kernel = host()
-    take_all(kernel, Carving({NIC: 2}))
-    steps = plan(Carving({NIC: 3}), kernel.seen()).steps
-    assert [step.value for step in steps if step.kind is StepKind.VFS] == ["0", "3"]
-
-
 @pytest.mark.parametrize(
     ("carving", "what"),
     [

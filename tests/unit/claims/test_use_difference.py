@@ -158,11 +158,6 @@ def has(claim: Claim | None) -> tuple[Allocations, Units]:
     return claim.allocations, claim.units
 
 
-def test_nothing_changed_nothing_follows() -> None:
-    claim = claim_for(RequestGroup("", {"VCPU": 2, "MEMORY_MB": 512, VF: 1}))
-    assert follow(claim, guest((VF, VFS[0]), VCPU=2, MEMORY_MB=512)) is claim
-
-
 def test_cpus_and_memory_that_came_are_claimed() -> None:
     claim = claim_for(RequestGroup("", {"VCPU": 2, "MEMORY_MB": 512}))
     after = follow(claim, guest(VCPU=4, MEMORY_MB=768), guest(VCPU=2, MEMORY_MB=512))

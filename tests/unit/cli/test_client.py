@@ -11,6 +11,11 @@ WEB, DB, TWIN = (f"{digit * 8}-0000-4000-8000-000000000000" for digit in "abc")
 MIGRATION, ENDED = (f"{digit * 8}-1111-4000-8000-000000000000" for digit in "de")
 
 
+CLAIM = {"state": "claimed", "since": "today"}
+INSTANCES = ((WEB, "web", "running", None), (DB, "db", None, CLAIM), (TWIN, "db", "shutoff", None))
+MOVES = ((ENDED, "old", DB, "confirmed"), (MIGRATION, "web", WEB, "begun"))
+
+
 class Agent:
     """Answers like a host with three instances and two moves, and counts how often it is asked."""
 
@@ -22,35 +27,17 @@ class Agent:
         if path == "/v1/instances":
             return {
                 "instances": [
-                    {"uuid": WEB, "name": "web", "guest": {"state": "running"}, "claim": None},
-                    {
-                        "uuid": DB,
-                        "name": "db",
-                        "guest": None,
-                        "claim": {"state": "claimed", "since": "today"},
-                    },
-                    {"uuid": TWIN, "name": "db", "guest": {"state": "shutoff"}, "claim": None},
+                    {"uuid": uuid, "name": name, "guest": {"state": state} if state else None, "claim": claim}
+                    for uuid, name, state, claim in INSTANCES
                 ]
             }
         assert path == "/v1/moves"
+        resize = {"kind": "resize"}
         return {
             "moves": [
-                {
-                    "migration": ENDED,
-                    "name": "old",
-                    "instance": DB,
-                    "kind": "resize",
-                    "state": "confirmed",
-                    "ended": True,
-                },
-                {
-                    "migration": MIGRATION,
-                    "name": "web",
-                    "instance": WEB,
-                    "kind": "resize",
-                    "state": "begun",
-                    "ended": False,
-                },
+                {**resize, "migration": uuid, "name": name, "instance": instance, "state": state}
+                | {"ended": state == "confirmed"}
+                for uuid, name, instance, state in MOVES
             ]
         }
 

@@ -217,15 +217,6 @@ class Tally:
         self.pending = []
 
 
-def test_what_was_acknowledged_is_there_after_reopening(path: Path) -> None:
-    first = opened(path)
-    first.run(add("a"))
-    first.close()
-    second = opened(path)
-    assert names(second) == ["a"]
-    second.close()
-
-
 def test_files_are_for_their_owner_only(file: SqliteFile, path: Path) -> None:
     file.run(add("a"))
     modes = {entry.name: entry.stat().st_mode & 0o777 for entry in path.parent.iterdir()}

@@ -89,12 +89,6 @@ def test_a_symptom_makes_unhealthy_after_its_looks_and_not_before(symptom: Sympt
     assert not states[-1].is_withheld and states[-1].causes == frozenset()
 
 
-@pytest.mark.parametrize("symptom", [symptom for symptom in Symptom if DEBOUNCE[symptom].looks > 1])
-def test_one_look_alone_is_no_symptom(symptom: Symptom) -> None:
-    states = after(sequence([{symptom}, set()] * 20))
-    assert not any(each.is_withheld for each in states)
-
-
 def test_a_symptom_that_comes_and_goes_stays_withheld() -> None:
     needed, quiet = DEBOUNCE[Symptom.NO_LINK]
     states = after(sequence([{Symptom.NO_LINK}] * needed + [*[set()] * (quiet - 1), {Symptom.NO_LINK}] * 5))

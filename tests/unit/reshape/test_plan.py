@@ -15,19 +15,6 @@ from agent.reshape.receipt import inverse_moves
 from agent.tree import Inventory, Provider, ProviderTree
 
 
-def test_told_consumers_land_on_the_device_their_guest_holds() -> None:
-    held = {consumer(1): {ROOT: {"VCPU": 2, "VGPU": 1}}, consumer(2): {ROOT: {"VCPU": 1, "VGPU": 2}}}
-    moves = [
-        MoveInstruction("host", {"VGPU": 4}, "gpu0", {consumer(2): {"VGPU": 2}}),
-        MoveInstruction("host", {"VGPU": 4}, "gpu1", {consumer(1): {"VGPU": 1}}),
-    ]
-    reshape = plan_reshape(flat(8), nested(2, 4), moves, held)
-    assert reshape.allocations == {
-        consumer(1): {ROOT: {"VCPU": 2}, GPU[1]: {"VGPU": 1}},
-        consumer(2): {ROOT: {"VCPU": 1}, GPU[0]: {"VGPU": 2}},
-    }
-
-
 def test_only_the_touched_are_named() -> None:
     bystander = {ROOT: {"VCPU": 8}}
     held = {consumer(1): {ROOT: {"VGPU": 1}}, consumer(2): bystander}
@@ -89,11 +76,6 @@ def test_inventory_that_goes_away_without_an_instruction_loses_nobody() -> None:
     held = {consumer(1): {ROOT: {"SRIOV_NET_VF": 1}}}
     with pytest.raises(ReshapeRefused, match="holds 1 SRIOV_NET_VF of host, which no longer has any"):
         plan_reshape(current, nested(1, 4), to_gpus(1, 4), held)
-
-
-def test_an_unknown_provider_in_an_instruction_is_named() -> None:
-    with pytest.raises(ReshapeRefused, match="names provider gpu7"):
-        plan_reshape(flat(4), nested(1, 4), [MoveInstruction("host", {"VGPU": 4}, "gpu7")], {})
 
 
 def amounts(allocations: dict[str, dict[str, int]]) -> Counter[str]:

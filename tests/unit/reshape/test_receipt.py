@@ -12,7 +12,6 @@ from agent.reshape.laws import Slot, resolve_instructions
 from agent.reshape.receipt import (
     Receipt,
     UndoneReceipts,
-    inverse_moves,
     make_receipt,
     read_receipt,
     read_slots,
@@ -77,14 +76,6 @@ def test_a_source_that_went_is_created_again() -> None:
     assert [source.uuid for source in made.sources] == [GPU[0]]
     restored = made.restore(desired)
     assert restored[GPU[0]].parent == ROOT and restored[GPU[0]].inventories["VGPU"].total == 4
-
-
-def test_the_inverse_restores_a_count_that_the_cards_do_not_add_up_to() -> None:
-    moves = to_gpus(2, 4)
-    reshape = plan_reshape(flat(9), nested(2, 4), moves, HELD)
-    inverse = inverse_moves(moves, reshape, flat(9), nested(2, 4))
-    assert sum(move.moved_resources["VGPU"] for move in inverse) == 9
-    assert {who for move in inverse for who in move.consumers or {}} == HELD.keys()
 
 
 FURTHER = MoveInstruction("gpu0", {"VGPU": 4}, "gpu7")
