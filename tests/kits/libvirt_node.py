@@ -11,6 +11,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element
 
+from drivers.libvirt.io.connection import Connection, DeadlineRunner, PendingReads
 from kits.paths import TESTS
 
 DATA = TESTS / "data" / "libvirt"
@@ -81,6 +82,28 @@ def recorded_sysfs(folder: Path, moment: str, devices: Iterable[str] = ()) -> Pa
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(ast.literal_eval(value), encoding="utf-8")
     return folder
+
+
+def connection_to(
+    uri: str,
+    pending_reads: PendingReads | None = None,
+    call_timeout_s: float = 10,
+    total_timeout_s: float = 10,
+) -> Connection:
+    """A connection to the test driver that tells nobody what happens to it."""
+    return Connection(
+        uri,
+        DeadlineRunner("libvirt", "look at libvirtd", call_timeout_s, total_timeout_s),
+        pending_reads or PendingReads(),
+        turn_timeout_s=10,
+        changed=_nothing,
+        opened=_nothing,
+        disconnected=_nothing,
+    )
+
+
+def _nothing(*_: object) -> None:
+    """Nobody is told."""
 
 
 def write_node(path: Path, domains: Iterable[str] = (), devices: Iterable[str] = (), pools: str = "") -> str:

@@ -3,22 +3,12 @@
 import io
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from agent import log
 from agent.systemd import journald
-
-
-@pytest.fixture(autouse=True)
-def root() -> Iterator[None]:
-    logger = logging.getLogger()
-    before = logger.handlers[:], logger.level
-    yield
-    logger.handlers[:], level = before
-    logger.setLevel(level)
 
 
 def written(style: str, secrets: tuple[str, ...] = ()) -> io.StringIO:

@@ -55,10 +55,6 @@ def test_providers_that_cannot_stand_together_are_refused(providers: list[Provid
         ProviderTree(providers)
 
 
-def test_tree_errors_are_value_errors_too() -> None:
-    assert issubclass(TreeError, ValueError)
-
-
 def test_a_change_makes_a_new_tree() -> None:
     bigger = TREE.with_provider(replace(GPU, inventories={"VGPU": Inventory(16)}))
     assert bigger["gpu"].inventories["VGPU"].total == 16

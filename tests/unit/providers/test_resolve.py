@@ -159,13 +159,6 @@ def test_a_trait_that_the_driver_could_report_and_does_not_goes_whoever_put_it_t
     assert resolved.owned.get(ROOT).traits == {"HW_CPU_X86_VMX"}
 
 
-def test_our_provider_that_is_no_longer_described_goes_away() -> None:
-    once = first(host(), gpu())
-    resolved = resolve(described(host()), once.tree, once.owned, ROOT)
-    assert [provider.name for provider in resolved.tree] == ["host"]
-    assert uuid_of("host_gpu") not in resolved.owned
-
-
 def test_our_provider_stays_without_inventory_while_a_foreign_child_hangs_under_it() -> None:
     once = first(host(), gpu())
     child = Provider(FOREIGN, "theirs", uuid_of("host_gpu"), {"CUSTOM_X": Inventory(1)})
@@ -200,14 +193,6 @@ def test_an_unset_ratio_keeps_placements_and_a_set_one_wins() -> None:
         resolve(described(fixed), tuned, once.owned, ROOT).tree[ROOT].inventories["VCPU"].allocation_ratio
         == 2.0
     )
-
-
-def test_a_class_with_total_zero_is_omitted_and_its_inventory_goes() -> None:
-    once = first(host())
-    none_left = host(inventories={"VCPU": DescribedInventory(0), "VGPU": DescribedInventory(0)})
-    resolved = resolve(described(none_left), once.tree, once.owned, ROOT)
-    assert resolved.tree[ROOT].inventories == {}
-    assert resolved.problems == ()
 
 
 def test_reserved_goes_back_when_it_is_no_longer_asked_for() -> None:

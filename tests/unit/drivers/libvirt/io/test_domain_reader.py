@@ -10,17 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kits.libvirt_node import domain, domain_uuid, write_node
+from kits.libvirt_node import connection_to, domain, domain_uuid, write_node
 
 from agent.driver import GuestState
 from drivers.host.domain_xml import guest_of, parse_domain
 from drivers.libvirt.io import domain_reader
-from drivers.libvirt.io.connection import Connection, DeadlineRunner, PendingReads
+from drivers.libvirt.io.connection import Connection, PendingReads
 from drivers.libvirt.io.domain_reader import DomainReader, KnownGuest, skipped_guest
-
-
-def nothing(*_: object) -> None:
-    pass
 
 
 @pytest.fixture
@@ -31,10 +27,7 @@ def pending_reads() -> PendingReads:
 @pytest.fixture
 def connection(tmp_path: Path, pending_reads: PendingReads) -> Iterator[Connection]:
     uri = write_node(tmp_path / "node.xml", [domain(2), domain(1, vcpus=3, running=False)])
-    runner = DeadlineRunner("libvirt", "look at libvirtd", 10, 10)
-    connection = Connection(
-        uri, runner, pending_reads, turn_timeout_s=10, changed=nothing, opened=nothing, disconnected=nothing
-    )
+    connection = connection_to(uri, pending_reads)
     yield connection
     connection.close()
 
@@ -63,7 +56,7 @@ def test_domains_come_by_uuid_and_unchanged_ones_are_the_same_object(
     assert [known.guest.uuid for known in domains] == [domain_uuid(1), domain_uuid(2)]
     assert [known.guest.resources["VCPU"] for known in domains] == [3, 1]
     assert sorted(reads) == ["guest-1", "guest-2"]
-    connection.run("look", lambda session: setattr(session, "has_events", True), nothing)
+    connection.run("look", lambda session: setattr(session, "has_events", True), id)
     assert reader.read() is domains
     assert len(reads) == 2, "no event named a domain"
     pending_reads.add_domain(domain_uuid(1))
@@ -76,7 +69,7 @@ def test_without_events_every_reading_reads_all(
 ) -> None:
     reader = DomainReader(connection, pending_reads, frozenset(), 60.0)
     reader.read()
-    connection.run("look", lambda session: setattr(session, "has_events", False), nothing)
+    connection.run("look", lambda session: setattr(session, "has_events", False), id)
     reader.read()
     assert len(reads) == 4
 
@@ -94,10 +87,7 @@ def test_a_domain_on_which_libvirt_blocks_hides_no_other(
     tmp_path: Path, pending_reads: PendingReads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     uri = write_node(tmp_path / "node.xml", [domain(2), domain(1)])
-    runner = DeadlineRunner("libvirt", "look at libvirtd", 0.5, 5)
-    connection = Connection(
-        uri, runner, pending_reads, turn_timeout_s=10, changed=nothing, opened=nothing, disconnected=nothing
-    )
+    connection = connection_to(uri, pending_reads, call_timeout_s=0.5, total_timeout_s=5)
     answers = threading.Event()
     read_guest = domain_reader.read_guest
 

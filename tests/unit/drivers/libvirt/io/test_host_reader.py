@@ -4,25 +4,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kits.libvirt_node import domain, write_node
+from kits.libvirt_node import connection_to, domain, write_node
 
 from agent.errors import DriverUnavailable
 from drivers.libvirt.describe.options import LibvirtOptions
-from drivers.libvirt.io.connection import Connection, DeadlineRunner, PendingReads
+from drivers.libvirt.io.connection import Connection
 from drivers.libvirt.io.host_reader import HostReader
-
-
-def nothing(*_: object) -> None:
-    pass
 
 
 @pytest.fixture
 def connection(tmp_path: Path) -> Iterator[Connection]:
-    uri = write_node(tmp_path / "node.xml", [domain(1)])
-    runner = DeadlineRunner("libvirt", "look at libvirtd", 10, 10)
-    connection = Connection(
-        uri, runner, PendingReads(), turn_timeout_s=10, changed=nothing, opened=nothing, disconnected=nothing
-    )
+    connection = connection_to(write_node(tmp_path / "node.xml", [domain(1)]))
     yield connection
     connection.close()
 
