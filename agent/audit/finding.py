@@ -155,3 +155,12 @@ class Finding:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     own: bool = False
     repair: tuple[Repair, ...] = ()
+
+    def concerns(self, consumer: str) -> bool:
+        """Whether it names the consumer: as its subject, in its reason or evidence, or in its repair.
+
+        A finding about a unit or a provider concerns each instance that has some of it.
+        """
+        return any(consumer in text for text in (self.subject, self.reason, *map(str, self.repair))) or (
+            consumer in str(self.evidence)
+        )

@@ -214,6 +214,12 @@ def find_audit_subject(client: Client, text: str) -> str:
     return find_consumer(text, "instance or migration", known, "plimsoll instances")
 
 
+def migrations_under_way(client: Client, instance: str) -> list[str]:
+    """The migrations of the instance whose moves have not ended, as far as the agent knows."""
+    moves = client.get("/v1/moves")["moves"]
+    return [move["migration"] for move in moves if move["instance"] == instance and not move["ended"]]
+
+
 def check_is_known(client: Client, consumer: str) -> None:
     """Raises UnknownConsumer where the host has neither guest, claim, move nor allocation of the consumer."""
     items = client.get(f"/v1/explain?what={consumer}")["found"]  # an unknown word is an error

@@ -13,7 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from agent.cli.client import check_is_known, client_of, find_audit_subject, is_denied, read_names
+from agent.cli.client import (
+    check_is_known,
+    client_of,
+    find_audit_subject,
+    is_denied,
+    migrations_under_way,
+    read_names,
+)
 from agent.cli.grammar import (
     CommandAdder,
     add_column_option,
@@ -254,10 +261,11 @@ def audit(args: Namespace) -> ExitCode:
     consumer = None if args.consumer is None else find_audit_subject(client, args.consumer)
     report: AuditShape = client.request(method, path)
     if consumer is not None:
+        concerned = {consumer, *migrations_under_way(client, consumer)}
         report["findings"] = [
             finding
             for finding in report["findings"]
-            if consumer in (finding["subject"], finding["evidence"].get("instance"))
+            if any(who in str(finding) for who in concerned)  # whom a finding names, it concerns
         ]
         if not report["findings"]:
             check_is_known(client, consumer)

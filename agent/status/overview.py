@@ -425,7 +425,7 @@ def _consumer_lines(known: ExplainSources, uuid: str) -> Iterator[str]:
                 amount = f"{relocation.amount} {relocation.resource_class}"
                 moved = f"moved its {amount} from {source} to {target}"
                 yield f"Reshape {receipt.id} of {_when(receipt.at)} {moved}."
-    yield from _findings(overview, uuid)
+    yield from _findings(overview, lambda finding: finding.concerns(uuid))
 
 
 def _cell_lines(cells: Iterable[PlacedCell]) -> Iterator[str]:
@@ -510,7 +510,7 @@ def _provider_lines(known: ExplainSources, provider: Provider) -> Iterator[str]:
     for receipt in known.receipts:
         if any(provider.uuid == slot.provider for slot in (*receipt.before, *receipt.after)):
             yield f"Reshape {receipt.id} of {_when(receipt.at)} moved inventory to or from it."
-    yield from _findings(overview, provider.uuid)
+    yield from _findings(overview, lambda finding: finding.subject == provider.uuid)
 
 
 def _more(holders: list[str], what: str) -> str:
@@ -601,9 +601,9 @@ def _explain_reshape(known: ExplainSources, receipt: Receipt) -> ExplainedItem:
     return ExplainedItem("reshape", receipt.id, receipt.id, tuple(lines))
 
 
-def _findings(overview: Overview, subject: str) -> Iterator[str]:
+def _findings(overview: Overview, is_shown: Callable[[Finding], bool]) -> Iterator[str]:
     for finding in overview.findings:
-        if finding.subject == subject:
+        if is_shown(finding):
             yield f"Finding of the audit: {finding.kind}: {finding.reason}"
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 
@@ -19,8 +20,10 @@ from kits.status import FORGOTTEN, Sight, asks, guest, uuid_of
 
 from agent.api.operations import Operations
 from agent.audit.finding import DropClaim, Finding
-from agent.driver import Guest, GuestState
+from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import ClaimsClosed, DoesNotFit, DriverUnavailable, ExitCode
+from agent.moves.states import MoveKind
+from agent.placement.client import PlacementClient
 from agent.status.recorder import REPEATED_S
 
 
@@ -195,6 +198,41 @@ def test_of_an_instance_that_no_one_knows_the_audit_says_that(
     root = next(iter(agent.world.operations.providers())).uuid
     done = agent("audit", root)
     assert done.returncode == ExitCode.FAILED and "neither an instance nor a migration" in one_line(done)
+
+
+def test_a_finding_is_shown_for_each_instance_that_it_concerns(agent: ServedAgent) -> None:
+    world = agent.world
+    asked = request(VCPU=1, PGPU=1)
+    world.operations.claim(asked)
+    gpu = UsedUnit("PGPU", "0000:83:00.0", "pci:0000:83:00.0")
+    owner, thief, other = asked.consumer, uuid_of("thief"), world.operations.claim(request(VCPU=2)).consumer
+    for uuid, name in ((owner, "owner"), (thief, "thief")):
+        used = {"VCPU": 1, "PGPU": 1}
+        world.driver.add_guest(Guest(uuid, name, GuestState.RUNNING, used, (gpu,)))
+    world.agent.reconcile("a thief")
+    world.agent.run_audit()
+    for who in (owner, thief):
+        shown = agent("audit", who)
+        assert shown.returncode == ExitCode.DRIFT_FOUND and "shared unit: " in shown.stdout
+        assert "shared unit: " in agent("explain", who).stdout
+    assert agent("audit", other).stdout == "nothing differs\n"
+    whole = json.loads(agent("audit", "-o", "json").stdout)["findings"]
+    for who in (owner, thief, other):
+        shown = json.loads(agent("audit", who, "-o", "json").stdout)["findings"]
+        assert shown == [finding for finding in whole if who in json.dumps(finding)]
+
+
+def test_a_finding_about_its_migration_is_shown_for_the_instance(agent: ServedAgent) -> None:
+    world = agent.world
+    instance, migration = request(VCPU=2), uuid_of("migration")
+    world.operations.claim(instance)
+    world.operations.begin_move(MoveKind.RESIZE, migration, replace(instance, groups=request(VCPU=1).groups))
+    client = PlacementClient(world.wire)
+    held = client.allocations_of(migration)
+    less = {uuid: {**amounts, "VCPU": 1} for uuid, amounts in held.allocations.items()}
+    client.write_allocations(replace(held, allocations=less))
+    for who in (instance.consumer, migration):
+        assert "amounts differ: " in agent("audit", who).stdout
 
 
 def events(path: Path, *words: str) -> list[dict[str, str]]:
