@@ -492,18 +492,9 @@ def _provider_lines(known: ExplainSources, provider: Provider) -> Iterator[str]:
     if provider.traits:
         yield f"Traits: {', '.join(sorted(provider.traits))}."
     holders = []
-    for consumer, claim in sorted(overview.claims.items()):
-        if provider.uuid in claim.allocations:
-            amounts = claim.allocations[provider.uuid]
-            held = _listed(amounts)
-            exact = ", ".join(unit for units in claim.units.get(provider.uuid, {}).values() for unit in units)
-            which = f" ({exact})" if exact else ""
-            holders.append(f"{_called(overview, consumer)} holds {held}{which} since {_when(claim.since)}.")
-    for consumer, allocations in sorted(overview.others.items()):
-        if provider.uuid in allocations:
-            by = "by an allocation that another client wrote"
-            held = _listed(allocations[provider.uuid])
-            holders.append(f"{_called(overview, consumer)} holds {held}, {by}.")
+    for called, amounts, units, how in _holders(overview, provider.uuid):
+        exact = ", ".join(unit for by_class in units.values() for unit in by_class)
+        holders.append(f"{called} holds {_listed(amounts)}{f' ({exact})' if exact else ''}{how}.")
     yield from holders[:HOLDERS_SHOWN_MAX]
     if len(holders) > HOLDERS_SHOWN_MAX:
         yield f"{_more(holders, 'allocations of it')}."
@@ -511,6 +502,21 @@ def _provider_lines(known: ExplainSources, provider: Provider) -> Iterator[str]:
         if any(provider.uuid == slot.provider for slot in (*receipt.before, *receipt.after)):
             yield f"Reshape {receipt.id} of {_when(receipt.at)} moved inventory to or from it."
     yield from _findings(overview, lambda finding: finding.subject == provider.uuid)
+
+
+def _holders(
+    overview: Overview, provider: str
+) -> Iterator[tuple[str, Amounts, Mapping[str, tuple[str, ...]], str]]:
+    """(who holds some of the provider, the amounts and exact units by class, since when or by what)."""
+    for consumer, claim in sorted(overview.claims.items()):
+        if provider in claim.allocations:
+            since = f" since {_when(claim.since)}"
+            units = claim.units.get(provider, {})
+            yield _called(overview, consumer), claim.allocations[provider], units, since
+    for consumer, allocations in sorted(overview.others.items()):
+        if provider in allocations:
+            by = ", by an allocation that another client wrote"
+            yield _called(overview, consumer), allocations[provider], {}, by
 
 
 def _more(holders: list[str], what: str) -> str:
@@ -528,18 +534,10 @@ def _class_lines(known: ExplainSources, name: str) -> Iterator[str]:
         in_use = overview.used.get(provider.uuid, {}).get(name, 0)
         yield f"{provider.name}: {in_use} of {inventory.capacity} in use."
         holders = []
-        for consumer, claim in sorted(overview.claims.items()):
-            amount = claim.allocations.get(provider.uuid, {}).get(name)
-            if amount:
-                exact = claim.units.get(provider.uuid, {}).get(name, ())
-                which = f": {', '.join(exact)}" if exact else ""
-                since = f"since {_when(claim.since)}{which}"
-                holders.append(f"  {_called(overview, consumer)} holds {amount} {since}")
-        for consumer, allocations in sorted(overview.others.items()):
-            amount = allocations.get(provider.uuid, {}).get(name)
-            if amount:
-                by = "by an allocation that another client wrote"
-                holders.append(f"  {_called(overview, consumer)} holds {amount}, {by}")
+        for called, amounts, units, how in _holders(overview, provider.uuid):
+            if amounts.get(name):
+                exact = ", ".join(units.get(name, ()))
+                holders.append(f"  {called} holds {amounts[name]}{how}{f': {exact}' if exact else ''}")
         yield from holders[:HOLDERS_SHOWN_MAX]
         if len(holders) > HOLDERS_SHOWN_MAX:
             yield f"  {_more(holders, 'some of it')}."
