@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from uuid import UUID
+
+from agent.claims.book import Book
+from agent.claims.claim import Claim, ClaimState
 from agent.claims.fit_search import HostStock, ProviderIndex
 from agent.claims.host_cells import HostCells, HostLayout
+from agent.claims.parse_request import Flavor, claim_for_flavor
+from agent.claims.request import ClaimRequest
 from agent.driver import Cell, Topology
 from agent.tree import Inventory, Provider, ProviderTree
 from kits.fit import uuid_of
@@ -51,3 +58,42 @@ def host_cells(layout: Topology, tree: ProviderTree) -> tuple[HostCells, HostSto
         for cell in layout.cells
     }
     return HostCells.of(HostLayout(layout, of_provider), index), HostStock(index, {}, units)
+
+
+def book_of_cells(gpus: Mapping[int, int], *, large_pages: int = 0) -> Book:
+    """An empty host of two cells with 8 dedicated CPUs each; {cell: the units of its "gpu0" or "gpu1"}."""
+    layout = topology(2, large_pages=large_pages)
+    tree = provider_tree(layout)
+    units = dict(host_cells(layout, tree)[1].units)
+    for cell, number in gpus.items():
+        name = f"gpu{cell}"
+        card = Provider(uuid_of(name), name, uuid_of(f"cell{cell}"), {"VGPU": Inventory(number)})
+        tree = tree.with_provider(card)
+        units[card.uuid] = {"VGPU": tuple(f"{name}-{unit}" for unit in range(number))}
+    index = ProviderIndex.of(tree, uuid_of("host"))
+    cells = HostLayout(layout, {uuid_of(f"cell{number}"): number for number in range(2)})
+    made = Book()
+    made.refresh(index, {}, units, HostCells.of(cells, index))
+    return made
+
+
+def asks(
+    number: int, cpus: int, memory_mb: int = 1024, *, gpu: bool = False, page_size: str = ""
+) -> ClaimRequest:
+    """The request of the consumer of that number for dedicated CPUs, with a GPU on their cell if `gpu`."""
+    specs = {"hw:cpu_policy": "dedicated", "hw:pci_numa_affinity_policy": "required"}
+    if page_size:
+        specs["hw:mem_page_size"] = page_size
+    if gpu:
+        specs["resources_GPU:VGPU"] = "1"
+    return claim_for_flavor(str(UUID(int=number)), Flavor(cpus, memory_mb, 0, specs))
+
+
+def put(book: Book, request: ClaimRequest) -> Claim | None:
+    """The claim that the book now has; None where it does not fit."""
+    fit = book.fit(request)
+    if not fit.fits:
+        return None
+    claim = Claim(request.consumer, ClaimState.CLAIMED, request, fit.allocations, fit.units, cells=fit.cells)
+    book.put(claim)
+    return claim

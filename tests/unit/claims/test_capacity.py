@@ -10,53 +10,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kits.examples import examples
-from kits.host_cells import host_cells, provider_tree, topology, uuid_of
+from kits.host_cells import asks, book_of_cells, put, uuid_of
 
 from agent.claims import capacity as capacity_module
 from agent.claims.book import Book
 from agent.claims.capacity import GUESTS_MAX, Stranded, capacity, defrag
 from agent.claims.claim import Claim, ClaimState, Restriction
-from agent.claims.fit_search import ProviderIndex
-from agent.claims.host_cells import HostCells, HostLayout
-from agent.claims.parse_request import Flavor, claim_for_flavor
 from agent.claims.request import ClaimRequest
 from agent.driver import Guest, GuestState, UsedUnit
-from agent.tree import Inventory, Provider
 
-GPU, CELL = uuid_of("gpu"), {number: uuid_of(f"cell{number}") for number in range(2)}
+GPU, CELL = uuid_of("gpu0"), {number: uuid_of(f"cell{number}") for number in range(2)}
 
 
 def empty_host(gpus: int = 1, large_pages: int = 0) -> Book:
-    """Two cells of 8 dedicated CPUs and 8 GiB, with GPUs on cell 0."""
-    layout = topology(2, large_pages=large_pages)
-    cells_tree = provider_tree(layout)
-    gpu = Provider(GPU, "gpu", CELL[0], {"VGPU": Inventory(gpus)})
-    index = ProviderIndex.of(cells_tree.with_provider(gpu), uuid_of("host"))
-    units = {**host_cells(layout, cells_tree)[1].units, GPU: {"VGPU": tuple(f"gpu{n}" for n in range(gpus))}}
-    made = Book()
-    cells = HostLayout(layout, {uuid: number for number, uuid in CELL.items()})
-    made.refresh(index, {}, units, HostCells.of(cells, index))
-    return made
-
-
-def asks(
-    number: int, cpus: int, memory_mb: int = 1024, *, gpu: bool = False, page_size: str = ""
-) -> ClaimRequest:
-    specs = {"hw:cpu_policy": "dedicated", "hw:pci_numa_affinity_policy": "required"}
-    if page_size:
-        specs["hw:mem_page_size"] = page_size
-    if gpu:
-        specs["resources_GPU:VGPU"] = "1"
-    return claim_for_flavor(str(UUID(int=number)), Flavor(cpus, memory_mb, 0, specs))
-
-
-def put(book: Book, request: ClaimRequest) -> Claim | None:
-    fit = book.fit(request)
-    if not fit.fits:
-        return None
-    claim = Claim(request.consumer, ClaimState.CLAIMED, request, fit.allocations, fit.units, cells=fit.cells)
-    book.put(claim)
-    return claim
+    return book_of_cells({0: gpus}, large_pages=large_pages)
 
 
 def on_cell(book: Book, cell: int, request: ClaimRequest) -> Claim:
@@ -73,7 +40,7 @@ def test_a_gpu_beside_a_plain_guest_is_stranded_by_it_and_one_move_on_the_host_f
     plain = on_cell(book, 0, asks(1, 6))
     found = capacity(book, asks(2, 4, gpu=True))
     assert (found.guests, found.more) == (0, False)
-    assert Stranded("gpu", GPU, "VGPU", 1, (plain.consumer,)) in found.stranded
+    assert Stranded("gpu0", GPU, "VGPU", 1, (plain.consumer,)) in found.stranded
     assert found.shortfalls
     moves = defrag(book, asks(2, 4, gpu=True))
     (move,) = moves.moves

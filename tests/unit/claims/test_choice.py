@@ -7,15 +7,10 @@ from uuid import UUID
 
 import pytest
 from kits.fit import HOST, ask, fitted, group, provider
-from kits.host_cells import host_cells, provider_tree, topology, uuid_of
+from kits.host_cells import asks, book_of_cells, put
 
 from agent.claims.book import Book
 from agent.claims.choice import Choice, Order, Strategy
-from agent.claims.claim import Claim, ClaimState
-from agent.claims.fit_search import ProviderIndex
-from agent.claims.host_cells import HostCells, HostLayout
-from agent.claims.parse_request import Flavor, claim_for_flavor
-from agent.tree import Inventory, Provider
 
 
 @pytest.mark.parametrize(
@@ -90,30 +85,13 @@ def test_a_device_is_lost_where_the_cpus_that_guests_have_beside_one_are_taken()
 
 
 def book(strategy: Strategy, *, gpus: int) -> Book:
-    """Two cells of 8 dedicated CPUs, with GPUs on cell 0."""
-    layout = topology(2)
-    cells_tree = provider_tree(layout)
-    gpu = Provider(uuid_of("gpu"), "gpu", uuid_of("cell0"), {"VGPU": Inventory(gpus)})
-    index = ProviderIndex.of(cells_tree.with_provider(gpu), uuid_of("host"))
-    of_provider = {uuid_of("cell0"): 0, uuid_of("cell1"): 1}
-    units = {**host_cells(layout, cells_tree)[1].units, gpu.uuid: {"VGPU": tuple(map(str, range(gpus)))}}
-    made = Book()
+    made = book_of_cells({0: gpus} if gpus else {})
     made.choose_by(strategy)
-    made.refresh(index, {}, units, HostCells.of(HostLayout(layout, of_provider), index))
     return made
 
 
-def claim(made: Book, number: int, cpus: int, memory_mb: int = 1024, *, gpu: bool = False) -> bool:
-    specs = {"hw:cpu_policy": "dedicated", "hw:pci_numa_affinity_policy": "required"}
-    if gpu:
-        specs["resources_GPU:VGPU"] = "1"
-    request = claim_for_flavor(str(UUID(int=number)), Flavor(cpus, memory_mb, 0, specs))
-    fit = made.fit(request)
-    if fit.fits:
-        made.put(
-            Claim(request.consumer, ClaimState.CLAIMED, request, fit.allocations, fit.units, cells=fit.cells)
-        )
-    return fit.fits
+def claim(made: Book, number: int, cpus: int, *, gpu: bool = False) -> bool:
+    return put(made, asks(number, cpus, gpu=gpu)) is not None
 
 
 @pytest.mark.parametrize("order", list(Order))
@@ -174,18 +152,7 @@ def test_places_that_are_alike_are_taken_by_name() -> None:
 
 def test_a_guest_takes_the_cpus_that_are_left_over_beside_the_devices() -> None:
     """Guests with a GPU have 2 CPUs: of 8 CPUs, cell 0 with 4 GPUs has none to spare, cell 1 with 2 has 4."""
-    layout, tree = topology(2), provider_tree(topology(2))
-    units = dict(host_cells(layout, tree)[1].units)
-    for cell, number in ((0, 4), (1, 2)):
-        gpus = Provider(
-            uuid_of(f"gpu{cell}"), f"gpu{cell}", uuid_of(f"cell{cell}"), {"VGPU": Inventory(number)}
-        )
-        tree = tree.with_provider(gpus)
-        units[gpus.uuid] = {"VGPU": tuple(f"{cell}-{unit}" for unit in range(number))}
-    index = ProviderIndex.of(tree, uuid_of("host"))
-    of_provider = {uuid_of("cell0"): 0, uuid_of("cell1"): 1}
-    made = Book()
-    made.refresh(index, {}, units, HostCells.of(HostLayout(layout, of_provider), index))
+    made = book_of_cells({0: 4, 1: 2})
     assert claim(made, 1, cpus=2, gpu=True) and host_cell(made, 1) == 0
     assert claim(made, 2, cpus=4) and host_cell(made, 2) == 1
     assert all(claim(made, number, cpus=2, gpu=True) for number in range(3, 8))

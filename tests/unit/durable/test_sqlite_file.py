@@ -12,7 +12,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,21 @@ def log_of(path: Path) -> Path:
     return path.with_name(path.name + "-wal")
 
 
+def refusing(number: int) -> Callable[..., None]:
+    """A call of the system that fails with this number."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return refuse
+
+
+def rows(path: Path, statement: str) -> list[tuple[object, ...]]:
+    """What another connection reads."""
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(statement).fetchall()
+
+
 def blocks(path: Path) -> int:
     return path.stat().st_blocks * 512
 
@@ -81,9 +97,7 @@ def test_a_close_leaves_an_empty_log_with_its_blocks(connection: sqlite3.Connect
     sqlite_file.after_close(path)
     assert sorted(each.name for each in path.parent.iterdir()) == ["test.db", "test.db-wal"]
     assert blocks(log_of(path)) >= sqlite_file.LOG_BYTES
-    with sqlite3.connect(path) as again:
-        assert again.execute("SELECT a FROM t").fetchall() == [(1,)]
-    again.close()
+    assert rows(path, "SELECT a FROM t") == [(1,)]
 
 
 def test_a_backup_in_place_of_the_closed_database_is_read_as_it_is(
@@ -97,9 +111,7 @@ def test_a_backup_in_place_of_the_closed_database_is_read_as_it_is(
     connection.close()
     sqlite_file.after_close(path)
     path.write_bytes(backup)
-    again = sqlite3.connect(path)
-    assert again.execute("SELECT a FROM t").fetchall() == []
-    again.close()
+    assert rows(path, "SELECT a FROM t") == []
 
 
 def test_a_crash_within_a_close_loses_no_transaction(connection: sqlite3.Connection, path: Path) -> None:
@@ -107,9 +119,7 @@ def test_a_crash_within_a_close_loses_no_transaction(connection: sqlite3.Connect
     sqlite_file.before_close(path)
     sqlite_file.after_close(path)
     assert not path.with_name("test.db-wal.kept").exists()
-    other = sqlite3.connect(path)
-    assert other.execute("SELECT a FROM t").fetchall() == [(1,)]
-    other.close()
+    assert rows(path, "SELECT a FROM t") == [(1,)]
 
 
 def test_spare_pages_serve_writes_that_cannot_grow_the_file(
@@ -140,10 +150,7 @@ def test_spare_pages_that_the_disk_has_no_space_for_are_left_as_they_are(
         connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count")
     )
 
-    def full(*_: int) -> None:
-        raise OSError(errno.ENOSPC, "no space")
-
-    monkeypatch.setattr("os.posix_fallocate", full)
+    monkeypatch.setattr("os.posix_fallocate", refusing(errno.ENOSPC))
     assert free > 0 and not sqlite_file.fill_pages(descriptor, connection)
     assert connection.execute("PRAGMA page_count").fetchone()[0] == pages
     assert connection.execute("PRAGMA freelist_count").fetchone()[0] == free
@@ -161,19 +168,14 @@ def test_a_file_gets_the_blocks_of_its_pages_before_the_commit(
     sqlite_file.grow_file(descriptor, connection)
     assert blocks(path) >= 100000
 
-    def full(*_: int) -> None:
-        raise OSError(errno.ENOSPC, "no space")
-
-    monkeypatch.setattr("os.posix_fallocate", full)
+    monkeypatch.setattr("os.posix_fallocate", refusing(errno.ENOSPC))
     sqlite_file.grow_file(descriptor, connection)  # it has them already
     connection.execute("INSERT INTO t VALUES (zeroblob(100000))")
     with pytest.raises(OSError):
         sqlite_file.grow_file(descriptor, connection)
     connection.execute("COMMIT")
     connection.close()
-    again = sqlite3.connect(path)
-    assert again.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    again.close()
+    assert rows(path, "PRAGMA integrity_check") == [("ok",)]
 
 
 APPLICATION = 0x54455354
@@ -383,9 +385,7 @@ def test_migrations_run_once_with_a_backup_first_and_two_kept(path: Path) -> Non
         opened(path, migrations).close()
     backups = sorted(path.parent.glob("test.db.backup-*"))
     assert [backup.name.split("-")[1] for backup in backups] == ["3", "4"]
-    copy = sqlite3.connect(backups[-1])
-    assert copy.execute("SELECT max(size) FROM thing").fetchone() == (4,)
-    copy.close()
+    assert rows(backups[-1], "SELECT max(size) FROM thing") == [(4,)]
     file = opened(path, migrations)
     assert names(file) == ["v2", "v3", "v4", "v5"]
     file.close()
@@ -576,10 +576,7 @@ def test_after_a_mistake_in_publishing_nothing_goes_on(file: SqliteFile) -> None
 def test_a_disk_that_cannot_hold_a_ballast_is_no_full_disk(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*arguments: int) -> None:
-        raise OSError(errno.EOPNOTSUPP, "not supported")
-
-    monkeypatch.setattr("os.posix_fallocate", refuse)
+    monkeypatch.setattr("os.posix_fallocate", refusing(errno.EOPNOTSUPP))
     file = opened(path)
     assert file.run(add("a")) == 1
     assert not path.with_name("test.db.ballast").exists()
@@ -589,10 +586,7 @@ def test_a_disk_that_cannot_hold_a_ballast_is_no_full_disk(
 def test_a_disk_without_room_for_the_ballast_lets_only_releases_through(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*arguments: int) -> None:
-        raise OSError(errno.ENOSPC, "full")
-
-    monkeypatch.setattr("os.posix_fallocate", refuse)
+    monkeypatch.setattr("os.posix_fallocate", refusing(errno.ENOSPC))
     file = opened(path)
     with pytest.raises(DiskFull):
         file.run(add("a"))

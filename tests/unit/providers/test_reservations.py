@@ -112,6 +112,12 @@ TREE = ProviderTree(
 )
 
 
+def book_of_cards() -> Book:
+    made = Book()
+    made.refresh(ProviderIndex.of(TREE, "host", WAYS), {}, UNITS)
+    return made
+
+
 @given(
     steps=st.lists(
         st.tuples(st.integers(0, 5), st.sampled_from([*PORT, *GPU]), st.integers(0, 5)), max_size=30
@@ -122,8 +128,7 @@ def test_whatever_is_claimed_and_released_no_card_is_given_in_two_ways(
     steps: list[tuple[int, str, int]], guest: tuple[str, str] | None
 ) -> None:
     """Placement's numbers lag behind all the time: the book alone keeps the ways apart."""
-    book = Book()
-    book.refresh(ProviderIndex.of(TREE, "host", WAYS), {}, UNITS)
+    book = book_of_cards()
     if guest is not None:
         book.observe_guests(
             [Guest("guest", "guest", GuestState.RUNNING, {}, (UsedUnit(*guest, "pci:card"),))]
@@ -158,8 +163,7 @@ def test_whatever_is_claimed_and_released_no_card_is_given_in_two_ways(
 
 
 def test_a_unit_that_is_asked_for_by_name_is_no_exception() -> None:
-    book = Book()
-    book.refresh(ProviderIndex.of(TREE, "host", WAYS), {}, UNITS)
+    book = book_of_cards()
     whole, part = (
         ClaimRequest(f"00000000-0000-4000-8000-{number:012}", (RequestGroup("", {name: 1}),))
         for number, name in enumerate(("PF", "VF"))
@@ -172,8 +176,7 @@ def test_a_unit_that_is_asked_for_by_name_is_no_exception() -> None:
 
 
 def test_a_unit_that_is_asked_for_by_name_is_nobody_elses_as_another_type() -> None:
-    book = Book()
-    book.refresh(ProviderIndex.of(TREE, "host", WAYS), {}, UNITS)
+    book = book_of_cards()
     other, named = asked(("ALSO_SMALL", 2)), replace(asked(("SMALL", 1)), consumer="by name")
     found = book.fit(other)
     assert found.units == {"gpu": {"ALSO_SMALL": ("slot0", "slot1")}}
@@ -185,8 +188,7 @@ def test_a_unit_that_is_asked_for_by_name_is_nobody_elses_as_another_type() -> N
 
 
 def test_types_that_share_a_card_get_different_units_of_it_in_one_claim() -> None:
-    book = Book()
-    book.refresh(ProviderIndex.of(TREE, "host", WAYS), {}, UNITS)
+    book = book_of_cards()
     found = book.fit(asked(("SMALL", 3), ("ALSO_SMALL", 2)))
     units = [unit for exact in found.units["gpu"].values() for unit in exact]
     assert len(set(units)) == len(units) == 5
@@ -194,8 +196,7 @@ def test_types_that_share_a_card_get_different_units_of_it_in_one_claim() -> Non
 
 def test_a_guest_that_moves_away_counts_once() -> None:
     """Its migration holds what it uses."""
-    book = Book()
-    book.refresh(ProviderIndex.of(TREE, "host", WAYS), {}, UNITS)
+    book = book_of_cards()
     request, other = asked(("SMALL", 8)), replace(asked(("SMALL", 8)), consumer="another consumer")
     found = book.fit(request)
     book.put(Claim("migration", ClaimState.CLAIMED, request, found.allocations, found.units))

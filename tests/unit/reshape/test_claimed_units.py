@@ -7,7 +7,8 @@ cards. Where each unit is now is drawn first; the trees, the instructions and th
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -33,6 +34,7 @@ from agent.reshape.due_instructions import due_instructions
 from agent.reshape.laws import Reshape, resolve_instructions
 from agent.reshape.plan import plan_reshape
 from agent.reshape.relocate import relocate_records
+from agent.shapes import Allocations
 from agent.tree import Inventory, Provider, ProviderTree
 
 VF = "SRIOV_NET_VF"
@@ -185,66 +187,61 @@ def test_every_unit_stays_with_its_owner_where_it_is_now(case: Case) -> None:
     assert len(taken) == len(set(taken)), "one owner"
 
 
+UNITS_OF_TWO = ("0000:00:00.0", "0000:00:01.0")
+"""Both are on the host, and then one on each of the cards a and b."""
+
+
+def to_two_cards(owners: dict[str, tuple[str, ...]], moving: frozenset[str] = frozenset()) -> Case:
+    after = dict(zip(UNITS_OF_TWO, "ab", strict=True))
+    return Case(dict.fromkeys(UNITS_OF_TWO, "host"), after, owners, moving, frozenset())
+
+
+def planned_from(
+    case: Case, records: HostRecords, held: dict[str, Allocations], migrations: Collection[str] = ()
+) -> Reshape:
+    """The reshape of all that Placement holds, with instructions that name no consumer."""
+    current, desired = tree(case.before), tree(case.after)
+    moves = resolve_instructions(
+        [MoveInstruction("host", {VF: 1}, name, {}) for name in sorted(set(case.after.values()))],
+        current,
+        desired,
+    )
+    places = claimed_places(records, locate_units(records, moves), held, migrations)
+    return plan_reshape(current, desired, moves, held, claimed=places)
+
+
 def test_a_unit_that_is_nowhere_refuses() -> None:
     case = Case({"0000:00:00.0": "host"}, {"0000:00:01.0": "a"}, {}, frozenset(), frozenset())
     claim = claim_of(consumer(1), ("0000:00:00.0",), case.before)
-    exact = ExactUnits({CARD["a"]: {VF: ("0000:00:01.0",)}})
-    records = HostRecords({claim.consumer: claim}, {}, exact)
-    current, desired = tree(case.before), tree(case.after)
-    moves = resolve_instructions([MoveInstruction("host", {VF: 1}, "a", {})], current, desired)
-    held = {claim.consumer: claim.allocations}
-    places = claimed_places(records, locate_units(records, moves), held, ())
+    records = replace(records_of(case), claims={claim.consumer: claim})
     with pytest.raises(ReshapeRefused, match="are on no provider now"):
-        plan_reshape(current, desired, moves, held, claimed=places)
+        planned_from(case, records, {claim.consumer: claim.allocations})
 
 
 def test_what_a_migration_bears_without_a_record_follows_the_claim() -> None:
     """The source was down at the begin: the claim is the instance's, and the migration holds its part."""
-    units = ("0000:00:00.0", "0000:00:01.0")
-    case = Case(
-        dict.fromkeys(units, "host"), dict(zip(units, "ab", strict=True)), {}, frozenset(), frozenset()
-    )
-    claim = claim_of(consumer(1), units[1:], case.before)
-    records = HostRecords(
-        {claim.consumer: claim}, {}, ExactUnits({CARD["a"]: {VF: units[:1]}, CARD["b"]: {VF: units[1:]}})
-    )
-    current, desired = tree(case.before), tree(case.after)
-    moves = resolve_instructions(
-        [MoveInstruction("host", {VF: 1}, name, {}) for name in "ab"], current, desired
-    )
-    held = {consumer(9): claim.allocations}
-    places = claimed_places(records, locate_units(records, moves), held, {consumer(9)})
-    reshape = plan_reshape(current, desired, moves, held, claimed=places)
-    assert reshape.allocations == {consumer(9): counted(units[1:], case.after)}
+    case, units = to_two_cards({}), UNITS_OF_TWO[1:]
+    claim = claim_of(consumer(1), units, case.before)
+    records = replace(records_of(case), claims={claim.consumer: claim})
+    reshape = planned_from(case, records, {consumer(9): claim.allocations}, {consumer(9)})
+    assert reshape.allocations == {consumer(9): counted(units, case.after)}
     relocations = (*reshape.relocations, *reshape.records)
     (followed,) = relocate_records(relocations, records.claims, {}, records.exact).claims
-    assert followed.allocations == counted(units[1:], case.after)
-    assert followed.units == {CARD["b"]: {VF: units[1:]}}
+    assert followed.allocations == counted(units, case.after)
+    assert followed.units == {CARD["b"]: {VF: units}}
 
 
 def test_what_a_reverted_move_gave_back_follows_the_claim_of_its_migration() -> None:
     """Another host reverted the move, and this one has not learned of it: the claim is the migration's."""
-    units = ("0000:00:00.0", "0000:00:01.0")
-    case = Case(
-        dict.fromkeys(units, "host"),
-        dict(zip(units, "ab", strict=True)),
-        {consumer(1): units[1:]},
-        frozenset({consumer(1)}),
-        frozenset(),
-    )
+    units = UNITS_OF_TWO[1:]
+    case = to_two_cards({consumer(1): units}, frozenset({consumer(1)}))
     records = records_of(case)
-    current, desired = tree(case.before), tree(case.after)
-    moves = resolve_instructions(
-        [MoveInstruction("host", {VF: 1}, name, {}) for name in "ab"], current, desired
-    )
-    held = {consumer(1): counted(units[1:], case.before)}
-    places = claimed_places(records, locate_units(records, moves), held, ())
-    reshape = plan_reshape(current, desired, moves, held, claimed=places)
-    assert reshape.allocations == {consumer(1): counted(units[1:], case.after)}
+    reshape = planned_from(case, records, {consumer(1): counted(units, case.before)})
+    assert reshape.allocations == {consumer(1): counted(units, case.after)}
     relocations = (*reshape.relocations, *reshape.records)
     (move,) = relocate_records(relocations, records.claims, records.moves, records.exact).moves
-    assert move.old.allocations == move.handed == counted(units[1:], case.after)
-    assert move.old.units == {CARD["b"]: {VF: units[1:]}}
+    assert move.old.allocations == move.handed == counted(units, case.after)
+    assert move.old.units == {CARD["b"]: {VF: units}}
 
 
 @pytest.mark.parametrize(

@@ -55,6 +55,12 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
     journal.close()
 
 
+def execute(state_dir: Path, statement: str, *values: object) -> list[Any]:
+    """The rows of a statement on the file of a closed journal."""
+    with closing(sqlite3.connect(state_dir / FILE_NAME)) as connection, connection:
+        return connection.execute(statement, values).fetchall()
+
+
 def reopened(journal: Journal, state_dir: Path) -> Journal:
     journal.close()
     return Journal.open(state_dir)
@@ -86,10 +92,9 @@ def test_claims_that_were_written_before_there_were_cells_are_read(tmp_path: Pat
     before = sql.MIGRATIONS[:3]
     name = tmp_path / FILE_NAME
     SqliteFile.open(name, application_id=module.APPLICATION_ID, migrations=before, name="journal").close()
-    with closing(sqlite3.connect(name)) as old, old:
-        row = (CONSUMER, "claimed", json.dumps(request_to_json(CLAIM.request)), json.dumps(CLAIM.allocations))
-        units = json.dumps(CLAIM.units)
-        old.execute("INSERT INTO claims VALUES (?, ?, ?, ?, ?, ?, 0)", (*row, units, CLAIM.since))
+    row = (CONSUMER, "claimed", json.dumps(request_to_json(CLAIM.request)), json.dumps(CLAIM.allocations))
+    units = json.dumps(CLAIM.units)
+    execute(tmp_path, "INSERT INTO claims VALUES (?, ?, ?, ?, ?, ?, 0)", *row, units, CLAIM.since)
     with closing(Journal.open(tmp_path)) as journal:
         assert journal.claims() == {CONSUMER: replace(CLAIM, state=ClaimState.CLAIMED)}
 
@@ -145,11 +150,10 @@ def test_facts_come_back(journal: Journal, tmp_path: Path) -> None:
     journal.remember_host(PROVIDER)
     journal.remember_owned(owned)
     journal.remember_devices({PROVIDER: "pci:0000:84:00.0"})
-    again = reopened(journal, tmp_path)
-    assert again.host_uuid() == PROVIDER
-    assert again.owned() == owned
-    assert again.devices() == {PROVIDER: "pci:0000:84:00.0"}
-    again.close()
+    with closing(reopened(journal, tmp_path)) as again:
+        assert again.host_uuid() == PROVIDER
+        assert again.owned() == owned
+        assert again.devices() == {PROVIDER: "pci:0000:84:00.0"}
 
 
 @pytest.mark.parametrize(
@@ -168,17 +172,11 @@ def test_a_row_that_makes_no_sense_is_told_and_left(
 ) -> None:
     journal.put_claim(CLAIM, "claiming").wait()
     journal.close()
-    with sqlite3.connect(tmp_path / FILE_NAME) as connection:
-        connection.execute(f"UPDATE claims SET {column} = ?", (value,))
-    connection.close()
-    again = Journal.open(tmp_path)
-    with pytest.raises(StateError, match="makes no sense") as caught:
+    execute(tmp_path, f"UPDATE claims SET {column} = ?", value)
+    with closing(Journal.open(tmp_path)) as again, pytest.raises(StateError, match="no sense") as caught:
         again.claims()
-    again.close()
     assert FILE_NAME in caught.value.message
-    with sqlite3.connect(tmp_path / FILE_NAME) as connection:
-        assert connection.execute(f"SELECT {column} FROM claims").fetchall() == [(value,)]
-    connection.close()
+    assert execute(tmp_path, f"SELECT {column} FROM claims") == [(value,)]
 
 
 @pytest.mark.parametrize(
@@ -191,13 +189,10 @@ def test_a_fact_that_makes_no_sense_is_told(
 ) -> None:
     journal.remember_host(PROVIDER)
     journal.close()
-    with sqlite3.connect(tmp_path / FILE_NAME) as connection:
-        connection.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
-    connection.close()
-    again = Journal.open(tmp_path)
-    with pytest.raises(StateError, match=f"the fact '{name}' makes no sense"):
+    execute(tmp_path, "INSERT OR REPLACE INTO facts VALUES (?, ?)", name, value)
+    said = f"the fact '{name}' makes no sense"
+    with closing(Journal.open(tmp_path)) as again, pytest.raises(StateError, match=said):
         read(again)
-    again.close()
 
 
 def test_a_damaged_database_is_left_untouched(tmp_path: Path) -> None:
