@@ -232,10 +232,8 @@ def test_what_was_in_flight_when_placement_went_away_is_one_failure(started: Wor
     started.wire.before = nothing
     assert max(started.retries) <= 2 * BASE_S
     started.retry()
-    assert (
-        started.agent.condition.state is HostState.READY
-        and started.agent.host_status.overview().instances == ()
-    )
+    assert started.agent.condition.state is HostState.READY
+    assert started.agent.host_status.overview().instances == ()
 
 
 def test_one_release_that_is_never_answered_closes_nobodys_host(started: World) -> None:
