@@ -109,22 +109,31 @@ def test_two_claims_keep_their_functions_through_a_reshape_there_and_back() -> N
         story.comes_to_rest()
 
 
-def test_a_migration_keeps_its_function_through_a_reshape_at_the_source() -> None:
+@pytest.mark.parametrize("seen", [True, False], ids=["guest seen", "no guest"])
+@pytest.mark.parametrize("end", ["confirms", "reverts"])
+@pytest.mark.parametrize("side", ["a", "b"])
+def test_a_migration_keeps_its_function_through_a_reshape_at_the_source(
+    side: str, end: str, *, seen: bool
+) -> None:
     with Story() as story:
         a, b = story.host("a"), story.host("b")
         a.reshapes("flat")
         assert a.claims("web1", **WEB).granted and a.claims("web2", **WEB).granted
         told = units(story, "a", "web2")
         a.releases("web1")
-        a.guest_starts("web2")
+        if seen:
+            a.guest_starts("web2")
         assert b.begins_move("web2", "move1", "cold_migrate", **WEB).granted
         story.waits(130)
         a.reshapes("nested")
         story.waits(300)
         assert units(story, "a", "move1") == told
-        assert b.reverts("move1").granted
+        if seen and end == "confirms":
+            a.guest_moves("web2", "b")
+        assert getattr(story.host(side), end)("move1").granted
         story.comes_to_rest()
-        assert units(story, "a", "web2") == told
+        assert story.held("web2") == WEB and not story.held("move1")
+        assert end == "confirms" or units(story, "a", "web2") == told
 
 
 def test_a_reshape_in_a_resize_here_moves_what_the_old_guest_uses_and_not_the_new_claim() -> None:

@@ -61,40 +61,6 @@ def test_numa_on_and_off_keeps_the_unit(hosts: Hosts) -> None:
         hosts.a.check()
 
 
-@pytest.mark.first_variant
-@pytest.mark.parametrize("seen", [True, False], ids=["guest seen", "no guest"])
-@pytest.mark.parametrize("end", ["confirm", "revert"])
-@pytest.mark.parametrize("side", ["a", "b"])
-def test_a_migration_keeps_the_very_unit_through_a_reshape_at_the_source(
-    hosts: Hosts, seen: bool, end: str, side: str
-) -> None:
-    fifth = last_of_five(hosts)
-    told = hosts.a.units(fifth.consumer)
-    if seen:
-        hosts.a.guests(guest_of(fifth))
-    moved(hosts, fifth.consumer, MIGRATION)
-    hosts.a.look()
-    assert hosts.a.units(MIGRATION) == told
-    hosts.a.change(flat_devices=False)
-    assert hosts.a.units(MIGRATION) == told
-    hosts.a.check()
-    if end == "confirm":
-        hosts.a.guests()
-    getattr(getattr(hosts, side).tracker, f"{end}_move")(MIGRATION)
-    hosts.settle()
-    assert hosts.raw.allocations_of(MIGRATION).allocations == {}
-    if end == "revert":
-        assert hosts.a.units(fifth.consumer) == told
-        assert hosts.b.tracker.claim_of(fifth.consumer) is None
-        states = [node.tracker.moves()[MIGRATION].state for node in (hosts.a, hosts.b)]
-        assert states == [MoveState.REVERTED, MoveState.REVERTED]
-    else:
-        assert hosts.a.tracker.claims() == {}
-        assert hosts.b.tracker.claim_of(fifth.consumer) is not None
-    hosts.a.check()
-    hosts.b.check()
-
-
 @pytest.mark.parametrize("end", ["confirm", "revert"])
 def test_same_host_resize_with_a_reshape_in_between(hosts: Hosts, end: str) -> None:
     fifth = last_of_five(hosts)
