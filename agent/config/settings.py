@@ -2,15 +2,18 @@
 
 They are shown with the origin of each value. oslo.config ignores a misspelt option, and finds a bad value
 only when a program reads it. So each reading makes a new ConfigOpts, reads every option once, and rejects
-unknown ones; it reads the files that options name as well. Source:
+unknown ones; it reads the files that options name as well. A `Reading` opens each file once, so that what is
+judged is what is used, also while another process writes the file. Source:
 https://docs.openstack.org/oslo.config/latest/reference/
 """
 
 import difflib
 import grp
+import io
 import os
 import re
 import stat
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
@@ -19,7 +22,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn, Self
 from urllib.parse import urlsplit
 
-from oslo_config import cfg
+from oslo_config import cfg, iniparser
 
 from agent.claims.choice import Strategy
 from agent.claims.device_profiles import DeviceProfiles, parse_device_profiles
@@ -61,12 +64,76 @@ STORES = (
 )
 """The directories of the service's credentials: of the running service, and for its next start."""
 FILES_MAX = 64
+SETTLED_S = 0.25
+"""A reload takes files that nobody has written to for so long."""
+UNSETTLED_MAX_S = 3.0
+"""A reload waits so long for files that are being written."""
 Sections = Mapping[str, Mapping[str, list[str]]]
 _KIB_PER = {"": 1, "k": 1, "m": 1 << 10, "g": 1 << 20}
 _SIZE = re.compile(r"([0-9]{1,9})\s*([kmg]?)(?:i?b)?", re.ASCII | re.IGNORECASE)
 
 
 # The files
+
+
+class Reading:
+    """The files and directories of one load or reload. Each is read once, and has that content from then on.
+
+    That is also so for one that cannot be read: it has its error.
+    """
+
+    def __init__(self) -> None:
+        self._contents: dict[Path, bytes | OSError] = {}
+        self._names: dict[Path, list[Path] | OSError] = {}
+        self._modes: dict[Path, int] = {}
+        self._unsettled: Path | None = None
+
+    @property
+    def unsettled(self) -> Path | None:
+        """A file or directory that was written to within SETTLED_S before it was read, or meanwhile."""
+        return self._unsettled
+
+    def content(self, path: Path, size: int = -1) -> bytes:
+        """The first `size` bytes of the file, by default all. Raises OSError."""
+        if path not in self._contents:
+            try:
+                with path.open("rb") as file:
+                    before = os.fstat(file.fileno())
+                    self._contents[path] = file.read(size)
+                    self._settle(path, before, os.fstat(file.fileno()))
+                self._modes[path] = stat.S_IMODE(before.st_mode)
+            except OSError as error:
+                self._contents[path] = error
+        content = self._contents[path]
+        if isinstance(content, OSError):
+            raise content
+        return content
+
+    def names(self, directory: Path, pattern: str) -> list[Path]:
+        """The directory's paths that match, in the order of names. Raises OSError.
+
+        Hidden files, which editors leave, are skipped.
+        """
+        if directory not in self._names:
+            try:
+                before = directory.stat()
+                self._names[directory] = sorted(directory.iterdir())
+                self._settle(directory, before, directory.stat())
+            except OSError as error:
+                self._names[directory] = error
+        paths = self._names[directory]
+        if isinstance(paths, OSError):
+            raise paths
+        return [path for path in paths if path.match(f"[!.]{pattern}")]
+
+    def mode(self, path: Path) -> int:
+        """The permissions of a file that was read, as they were then."""
+        return self._modes[path]
+
+    def _settle(self, path: Path, before: os.stat_result, after: os.stat_result) -> None:
+        is_written = (before.st_mtime_ns, before.st_size) != (after.st_mtime_ns, after.st_size)
+        if is_written or abs(time.time() - after.st_mtime) < SETTLED_S:
+            self._unsettled = path
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +160,12 @@ def unreadable(kind: str, path: Path, error: OSError) -> SettingsError:
     )
 
 
-def read(files: Sequence[Path], options: Options) -> Table:
+def read(files: Sequence[Path], options: Options, reading: Reading) -> Table:
     """Every option's value: environment over files, later files over earlier ones, files over defaults.
 
     Raises SettingsError with file, group, option, value and the allowed values.
     """
-    parsed = [(path, _parse(path)) for path in files]
+    parsed = [(path, _parse(path, reading)) for path in files]
     for path, sections in parsed:
         _check_known(path, sections, options)
     options = with_groups(options, (group for _, sections in parsed for group in sections))
@@ -119,30 +186,31 @@ def read(files: Sequence[Path], options: Options) -> Table:
                 group=group,
                 option=name.lower(),
             )
-    conf = cfg.ConfigOpts()
+    conf: Any = cfg.ConfigOpts()
     for group, declared in options.items():
         conf.register_opts(declared, group=None if group == "DEFAULT" else group)
     try:
-        conf(
-            args=[],
-            project="plimsoll",
-            default_config_files=[str(path) for path in files],
-            default_config_dirs=[],
-        )
+        conf(args=[], project="plimsoll", default_config_files=[], default_config_dirs=[])
     except cfg.Error as error:
         raise SettingsError(f"The configuration cannot be used: {error}.") from error
+    for path, sections in parsed:
+        # oslo.config itself would open the file again, which may say something else by now.
+        conf._namespace._add_parsed_config_file(str(path), sections, sections)
     return MappingProxyType(
         {
-            group: MappingProxyType({option.dest: _value(conf, group, option, parsed) for option in declared})
+            group: MappingProxyType(
+                {option.dest: _value(conf, group, option, parsed, reading) for option in declared}
+            )
             for group, declared in options.items()
         }
     )
 
 
-def _parse(path: Path) -> Sections:
+def _parse(path: Path, reading: Reading) -> Sections:
     sections: dict[str, dict[str, list[str]]] = {}
     try:
-        cfg.ConfigParser(str(path), sections).parse()
+        lines = io.StringIO(reading.content(path).decode("utf-8"), newline=None).readlines()
+        iniparser.BaseParser.parse(cfg.ConfigParser(str(path), sections), lines)
     except OSError as error:
         raise unreadable("file", path, error) from error
     except UnicodeDecodeError as error:
@@ -152,8 +220,8 @@ def _parse(path: Path) -> Sections:
         # line behind the option: it is the first line with one.
         line = error.lineno
         if not error.line:
-            lines = enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
-            line = next(number for number, text in lines if text.strip() and text[0] not in "#;")
+            numbered = enumerate(lines, start=1)
+            line = next(number for number, text in numbered if text.strip() and text[0] not in "#;")
         raise SettingsError(
             f"The configuration file {path} has an error in line {line}: {error.msg}.",
             file=str(path),
@@ -215,7 +283,9 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     return f"; the nearest one is {close[0]!r}" if close else ""
 
 
-def _value(conf: Any, group: str, option: Any, parsed: Sequence[tuple[Path, Sections]]) -> Configured:
+def _value(
+    conf: Any, group: str, option: Any, parsed: Sequence[tuple[Path, Sections]], reading: Reading
+) -> Configured:
     origin, text = _source(group, option, parsed)
     try:
         value = conf[option.dest] if group == "DEFAULT" else conf[group][option.dest]
@@ -249,7 +319,7 @@ def _value(conf: Any, group: str, option: Any, parsed: Sequence[tuple[Path, Sect
             return Configured(text.removesuffix("\n"), origin, True)
         return Configured(None, "default", True)
     if option.secret:
-        _check_secrecy(group, option, origin)
+        _check_secrecy(group, option, origin, reading)
     return Configured(_frozen(value), origin, bool(option.secret))
 
 
@@ -280,14 +350,14 @@ def _refuse(group: str, option: Any, origin: str, text: str, why: str, hint: str
     )
 
 
-def _check_secrecy(group: str, option: Any, origin: str) -> None:
+def _check_secrecy(group: str, option: Any, origin: str, reading: Reading) -> None:
     """Raises SettingsError where other users may read the secret."""
     name = f"{group}.{option.dest}"
     better = f"better, remove it and use a systemd credential (LoadCredential={name}:PATH)"
     if origin.startswith("environment "):
         why, remedy = "other users can see a service's environment (systemctl show)", better
     else:
-        mode = stat.S_IMODE(Path(origin).stat().st_mode)
+        mode = reading.mode(Path(origin))
         if not mode & (stat.S_IRWXG | stat.S_IRWXO):
             return
         why = f"other users may open that file (mode {mode:04o})"
@@ -308,14 +378,17 @@ def _frozen(value: Any) -> Any:
     return value
 
 
-def load_provider_config(directory: Path, *, required: bool) -> ProviderConfig:
+def load_provider_config(
+    directory: Path, *, required: bool, reading: Reading | None = None
+) -> ProviderConfig:
     """The entries of the directory's *.yaml files, in the order of the file names, as nova reads them.
 
     Hidden files, which editors leave, are skipped. Without `required`, a missing directory counts as empty.
     Raises SettingsError with file and key.
     """
+    reading = reading or Reading()
     try:
-        files = sorted(path for path in directory.iterdir() if path.match("[!.]*.yaml"))
+        files = reading.names(directory, "*.yaml")
     except OSError as error:
         if isinstance(error, FileNotFoundError) and not required:
             return ProviderConfig()
@@ -334,8 +407,7 @@ def load_provider_config(directory: Path, *, required: bool) -> ProviderConfig:
     entries: list[ProviderEntry] = []
     for path in files:
         try:
-            with path.open("rb") as file:
-                content = file.read(FILE_BYTES_MAX + 1)
+            content = reading.content(path, FILE_BYTES_MAX + 1)
         except OSError as error:
             raise SettingsError(
                 f"The provider config file {path} cannot be read: {error.strerror}.", file=str(path)
@@ -344,11 +416,10 @@ def load_provider_config(directory: Path, *, required: bool) -> ProviderConfig:
     return merge_entries(entries)
 
 
-def load_device_profiles(path: Path) -> DeviceProfiles:
+def load_device_profiles(path: Path, reading: Reading | None = None) -> DeviceProfiles:
     """The profiles of the file. Raises SettingsError where it cannot be read or is invalid."""
     try:
-        with path.open("rb") as file:
-            text = file.read(FILE_BYTES_MAX + 1)
+        text = (reading or Reading()).content(path, FILE_BYTES_MAX + 1)
     except OSError as error:
         raise SettingsError(
             f"[claims] device_profiles = {path} cannot be read: {error.strerror}; create the file, readable "
@@ -461,13 +532,17 @@ def load(config_files: Sequence[Path] = (), config_dirs: Sequence[Path] = ()) ->
     Without arguments, reads /etc/plimsoll/plimsoll.conf and conf.d if they exist. Raises SettingsError; a
     running agent is not affected.
     """
-    table, files = _read(config_files, config_dirs)
-    return build(table, files)
+    return _load(config_files, config_dirs, Reading())
+
+
+def _load(config_files: Sequence[Path], config_dirs: Sequence[Path], reading: Reading) -> Settings:
+    table, files = _read(config_files, config_dirs, reading)
+    return build(table, files, reading)
 
 
 def load_driver(config_files: Sequence[Path] = (), config_dirs: Sequence[Path] = ()) -> DriverChoice:
     """The driver alone, for a process that is given no secrets; files as for `load`. Raises SettingsError."""
-    table, files = _read(config_files, config_dirs)
+    table, files = _read(config_files, config_dirs, Reading())
     default = _values(table, "DEFAULT")
     groups = with_groups(driver_class(default["compute_driver"]).OPTIONS, table)
     said = {item.origin for group in groups for item in table[group].values()}
@@ -481,7 +556,9 @@ def read_only_driver(settings: Settings) -> Driver:
     return driver.create(replace(settings.driver, state_path=None, read_only=True))
 
 
-def _read(config_files: Sequence[Path], config_dirs: Sequence[Path]) -> tuple[Table, tuple[Path, ...]]:
+def _read(
+    config_files: Sequence[Path], config_dirs: Sequence[Path], reading: Reading
+) -> tuple[Table, tuple[Path, ...]]:
     """Every option's value, and the files: those named, then each directory's *.conf in the order of names.
 
     Hidden files, which editors leave, are skipped. Raises SettingsError also for a missing directory.
@@ -495,13 +572,13 @@ def _read(config_files: Sequence[Path], config_dirs: Sequence[Path]) -> tuple[Ta
             raise unreadable("file", DEFAULT_FILE, error) from error
     for directory in directories:
         try:
-            files.extend(sorted(path for path in directory.iterdir() if path.match("[!.]*.conf")))
+            files.extend(reading.names(directory, "*.conf"))
         except OSError as error:
             raise unreadable("directory", directory, error) from error
-    return read(files, all_options(driver_classes()[0])), tuple(files)
+    return read(files, all_options(driver_classes()[0]), reading), tuple(files)
 
 
-def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
+def build(table: Table, files: tuple[Path, ...], reading: Reading) -> Settings:
     """Settings from values that are valid each. Raises SettingsError where two contradict each other."""
     default, compute, claims = (_values(table, group) for group in ("DEFAULT", "compute", "claims"))
     host, profiles, location = (
@@ -521,7 +598,7 @@ def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
     if location:
         directory = _absolute("[compute] provider_config_location", location)
         is_required = location != PROVIDER_CONFIG_LOCATION  # only the default directory may be missing
-        provider_config = load_provider_config(directory, required=is_required)
+        provider_config = load_provider_config(directory, required=is_required, reading=reading)
     settings = Settings(
         host=host,
         state_path=_absolute("state_path", default["state_path"]),
@@ -540,7 +617,7 @@ def build(table: Table, files: tuple[Path, ...] = ()) -> Settings:
         http_listen=tuple(map(Address.parse, table["http"]["listen"].value)),
         log=LogSettings(**_values(table, "log")),
         pci_aliases=parse_aliases(table["pci"]["alias"].value),
-        device_profiles=load_device_profiles(_absolute("[claims] device_profiles", profiles))
+        device_profiles=load_device_profiles(_absolute("[claims] device_profiles", profiles), reading)
         if profiles
         else {},
         provider_config=replace(provider_config, caps=parse_caps(default["cap"])),
@@ -811,7 +888,12 @@ def reload(
     running: Settings, config_files: Sequence[Path] = (), config_dirs: Sequence[Path] = ()
 ) -> Reloaded:
     """Load the settings again, but keep those that need a restart. Raises SettingsError."""
-    wanted = load(config_files, config_dirs)
+    wanted, reading = _load_settled(config_files, config_dirs)
+    if not (config_files or config_dirs) and DEFAULT_FILE in set(running.files) - set(wanted.files):
+        raise SettingsError(
+            f"{DEFAULT_FILE} is gone: put it back, or restart the agent to use the defaults.",
+            file=str(DEFAULT_FILE),
+        )
     table: dict[str, Mapping[str, Configured]] = {}
     changed: list[str] = []
     restart: list[str] = []
@@ -828,9 +910,32 @@ def reload(
                 (restart if option in NEED_RESTART.get(group, ()) else changed).append(f"[{group}] {option}")
         table[group] = merged
     changed.extend(f"[{group}]" for group in running.table if group not in wanted.table)
-    settings = build(table, wanted.files)
+    settings = build(table, wanted.files, reading)
     if settings.provider_config != running.provider_config:
         changed.append("the provider config files")
     if settings.device_profiles != running.device_profiles:
         changed.append("the device profiles")
     return Reloaded(settings, tuple(changed), tuple(restart))
+
+
+def _load_settled(config_files: Sequence[Path], config_dirs: Sequence[Path]) -> tuple[Settings, Reading]:
+    """The settings of files that are not being written meanwhile: a half of a file may be valid, too.
+
+    Raises SettingsError, also where the writing does not end.
+    """
+    end = time.monotonic() + UNSETTLED_MAX_S
+    while True:
+        reading = Reading()
+        try:
+            wanted = _load(config_files, config_dirs, reading)
+            if reading.unsettled is None:
+                return wanted, reading
+            if time.monotonic() >= end:
+                raise SettingsError(
+                    f"{reading.unsettled} is being written; reload again when that is done.",
+                    file=str(reading.unsettled),
+                )
+        except SettingsError:
+            if reading.unsettled is None or time.monotonic() >= end:
+                raise
+        time.sleep(SETTLED_S)

@@ -42,7 +42,7 @@ from agent.config.settings import Settings
 from agent.daemon.host_agent import Surroundings, assemble
 from agent.driver import Driver
 from agent.durable.files import is_there
-from agent.errors import DriverError, ExitCode, PlimsollError, SettingsError
+from agent.errors import DriverError, ExitCode, PlimsollError
 from agent.gate.effect import GatePaths
 from agent.http.process import share_the_interpreter, take_all_descriptors
 from agent.placement.connect import open_transport
@@ -134,6 +134,7 @@ class Service:
         return self
 
     def __exit__(self, *_: object) -> None:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the interpreter's end would give it its default back
         self._notifier.stopping()
         LOG.info("Stopping.")
         self._agent.stop()
@@ -307,7 +308,7 @@ class Service:
         self._signals.put(None)
 
     def _reload_settings(self) -> None:
-        """Use the new settings as a whole, or keep the running ones after any error."""
+        """Use the new settings as a whole, or keep the running ones after any error. Raises nothing."""
         self._notifier.reloading()
         driver: Driver | None = None
         refused = ""
@@ -316,6 +317,13 @@ class Service:
             if reloaded.settings.driver != self._settings.driver:
                 driver = driver_class(reloaded.settings.compute_driver).create(reloaded.settings.driver)
             self._agent.apply_settings(reloaded.settings, driver)
+        except Exception as error:  # a mistake in the reload must not end the agent
+            if driver is not None:
+                driver.close()
+            why = error.message if isinstance(error, PlimsollError) else f"the reload broke ({error!r})."
+            refused = f"The settings were not reloaded, the running ones stay in force: {why}"
+            LOG.error("%s", refused, exc_info=not isinstance(error, PlimsollError))
+        else:
             self._settings = reloaded.settings
             journald.configure(
                 reloaded.settings.log.level, reloaded.settings.log.format, reloaded.settings.secrets
@@ -327,11 +335,6 @@ class Service:
             LOG.info("Reloaded: %s.", ", ".join(reloaded.changed) or "nothing changed")
             if reloaded.restart:
                 LOG.warning("A restart is necessary to change %s.", ", ".join(reloaded.restart))
-        except SettingsError as error:
-            if driver is not None:
-                driver.close()
-            refused = f"The settings were not reloaded, the running ones stay in force: {error.message}"
-            LOG.error("%s", refused)
         self._notifier.ready(f"{self._status()}. {refused}" if refused else self._status())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import signal
 import threading
@@ -582,6 +583,39 @@ def test_a_reload_that_came_before_the_service_is_done_by_it(
     with own as service_:
         service_.serve()
     assert reloads == [True]
+
+
+@pytest.mark.parametrize("broken", ["reload", "create", "apply"])
+def test_a_reload_that_breaks_ends_nothing(
+    own: Service,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    broken: str,
+) -> None:
+    """Whatever error it is: a file that is gone when the agent asks for its mode raised FileNotFoundError."""
+
+    def fail(*_: object) -> NoReturn:
+        raise FileNotFoundError(errno.ENOENT, "No such file or directory", "default")
+
+    file = tmp_path / "plimsoll.conf"
+    with own:
+        running = own._settings
+        file.write_text(file.read_text() + "[compute]\ncpu_shared_set = 0-1\n")
+        where = {
+            "reload": (service.settings, "reload"),
+            "create": (FakeDriver, "create"),
+            "apply": (own._agent, "apply_settings"),
+        }[broken]
+        with monkeypatch.context() as patches:
+            patches.setattr(*where, fail)
+            own._reload_settings()
+        assert own._settings is running and own._agent.settings is running
+        assert (
+            "The settings were not reloaded, the running ones stay in force: the reload broke" in caplog.text
+        )
+        own._reload_settings()
+        assert own._agent.settings.driver.host_settings.cpu_shared_set == frozenset((0, 1))
 
 
 CARDS = ("0000:41:02", "0000:81:02")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import errno
+import os
+import sys
 import tempfile
+import time
 from pathlib import Path
-from typing import NoReturn
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -167,12 +170,16 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 def test_what_may_not_be_read_is_named_with_who_may(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(self: Path | str, *args: object) -> NoReturn:
-        raise PermissionError(errno.EACCES, "Permission denied")
+    path, real = tmp_path / "x.conf", Path.open
+    path.mkdir()
 
-    monkeypatch.setattr("oslo_config.cfg.ConfigParser.parse", refused)
+    def refused(self: Path, *arguments: Any, **words: Any) -> Any:
+        if self == path:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(self, *arguments, **words)
+
+    monkeypatch.setattr(Path, "open", refused)
     monkeypatch.setattr(Path, "iterdir", refused)
-    path = tmp_path / "x.conf"
     with pytest.raises(SettingsError, match=rf"{kind} {path} cannot be read: .*as root or as the agent's"):
         load([path] if kind == "file" else [], [path] if kind == "directory" else [])
 
@@ -324,6 +331,111 @@ def test_a_bad_reload_raises_and_leaves_the_running_settings(file: Path) -> None
     with pytest.raises(SettingsError):
         reload(running, [file])
     assert describe(running) == before
+
+
+class Opened:
+    """The names of the files that this process opens below `root`, once that is set."""
+
+    root: Path | None = None
+    names: list[Path] = []  # noqa: RUF012 - an audit hook cannot be removed: there is one
+
+    @classmethod
+    def hear(cls, event: str, arguments: tuple[object, ...]) -> None:
+        """See `sys.addaudithook`."""
+        if cls.root is not None and event == "open" and str(arguments[0]).startswith(f"{cls.root}/"):
+            cls.names.append(Path(str(arguments[0])))
+
+
+def settle(*paths: Path) -> None:
+    """As if nobody had written to them for a minute."""
+    for path in paths:
+        os.utime(path, (time.time() - 60, time.time() - 60))
+
+
+def test_a_reload_opens_each_file_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What another process writes between two readings would be used without having been judged."""
+    configs, providers = tmp_path / "conf.d", tmp_path / "provider_config"
+    configs.mkdir()
+    providers.mkdir()
+    first, second, profiles = configs / "1.conf", configs / "2.conf", tmp_path / "profiles.yaml"
+    provider = written(providers / "a.yaml", SAMPLE.read_text(encoding="utf-8"))
+    written(first, "[DEFAULT]\ncompute_driver = fake\nhost = node1\n[placement]\npassword = x\n")
+    written(second, f"[claims]\ndevice_profiles = {profiles}\n")
+    written(second, second.read_text() + f"[compute]\nprovider_config_location = {providers}\n")
+    profiles.write_text(ONE)
+    settle(first, second, profiles, provider, configs, providers)
+    running = load([], [configs])
+    sys.addaudithook(Opened.hear)
+    monkeypatch.setattr(Opened, "names", [])
+    monkeypatch.setattr(Opened, "root", tmp_path)
+    reload(running, [], [configs])
+    monkeypatch.setattr(Opened, "root", None)
+    assert sorted(Opened.names) == sorted((first, second, profiles, provider))
+
+
+@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_a_reload_beside_a_writer_takes_a_whole_file_or_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch, data: st.DataObject
+) -> None:
+    """A process writes the file in place, in pieces; each opening of it, and each pause, is one piece later.
+
+    A half of the file may be valid, too: then nothing of it may be taken.
+    """
+    texts = {str(n): f"[DEFAULT]\ncompute_driver = fake\nhost = node1\ncap = VCPU={n}\n" for n in (1, 2)}
+    written(file, texts["1"])
+    settle(file)
+    running = load([file])
+    marks = data.draw(st.lists(st.integers(0, len(texts["2"]) - 1), min_size=1, max_size=6).map(sorted))
+    pieces = iter([texts["2"][:mark] for mark in marks] + [texts["2"]])
+
+    def write(*_: object) -> None:
+        piece = next(pieces, None)
+        if piece is None:
+            settle(file)
+        else:
+            file.write_text(piece, encoding="utf-8")
+
+    real_open, real_sleep = Path.open, time.sleep
+
+    def opened(path: Path, *arguments: Any, **words: Any) -> Any:
+        stream = real_open(path, *arguments, **words)
+        if path == file and arguments == ("rb",):
+            with real_open(file, "w", encoding="utf-8") as other:
+                other.write(next(pieces, texts["2"]))
+        return stream
+
+    with monkeypatch.context() as patches:
+        patches.setattr(Path, "open", opened)
+        patches.setattr(settings_module.time, "sleep", write)
+        patches.setattr(settings_module, "SETTLED_S", 30)  # a slow machine, too
+        patches.setattr(settings_module, "UNSETTLED_MAX_S", 0.2)
+        try:
+            caps = reload(running, [file]).settings.provider_config.caps
+        except SettingsError as error:
+            assert "is being written" in error.message or "conf" in error.message
+        else:
+            assert caps in ({"VCPU": 1}, {"VCPU": 2})
+    assert time.sleep is real_sleep
+
+
+def test_a_reload_whose_file_is_being_written_says_so(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running = load([file])
+    monkeypatch.setattr(settings_module.time, "sleep", lambda _: file.write_text(""))
+    monkeypatch.setattr(settings_module, "UNSETTLED_MAX_S", 0.1)
+    with pytest.raises(SettingsError, match=f"{file} is being written; reload again when that is done"):
+        reload(running, [file])
+
+
+def test_a_reload_does_not_take_the_defaults_of_a_file_that_is_gone(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settings_module, "DEFAULT_FILE", file)
+    monkeypatch.setattr(settings_module, "DEFAULT_DIRECTORY", tmp_path / "none.d")
+    running = load()
+    file.unlink()
+    with pytest.raises(SettingsError, match=f"{file} is gone: put it back, or restart the agent"):
+        reload(running)
 
 
 def test_the_sample_is_a_good_file_and_has_every_option(tmp_path: Path) -> None:
