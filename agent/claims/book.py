@@ -264,11 +264,16 @@ class Book:
         row, held = self._rows[instance], self._in_own_tree(self.held_by(consumer))
         if row.guest is None:
             return bool(held) and not beyond(held, row.claimed_amounts)
-        if self._with_place(row, consumer).unheld == row.unheld:
-            return False
+        return self._with_place(row, consumer).unheld != row.unheld and self._differs_by_devices(
+            held, row.needed
+        )
+
+    def _differs_by_devices(self, held: Allocations, place: Allocations) -> bool:
+        """Whether these have the same CPUs and memory here, and so on: only exact units differ, if any."""
         exact = {name for classes in self.offered.values() for name in classes}
-        has, needed = self._seen_here(held), self._seen_here(row.needed)
-        return all(has.get(name, 0) == needed.get(name, 0) for name in (has.keys() | needed.keys()) - exact)
+        has, needed = self._seen_here(held), self._seen_here(place)
+        others = (has.keys() | needed.keys()) - exact
+        return bool(others) and all(has.get(name, 0) == needed.get(name, 0) for name in others)
 
     def _seen_here(self, allocations: Allocations) -> Amounts:
         """The part in this host's own tree, by class, of the classes of which drivers see all."""
@@ -880,13 +885,20 @@ class Book:
         )
 
     def possible_holders(self, claim: Claim) -> tuple[str, ...]:
-        """The consumers without a claim that have the claim's allocations here, or may have its units."""
+        """The consumers without a claim that have the claim's allocations here, or may have a part of them.
+
+        Another client may have narrowed the claim's migration. What is left are some of its units, or the
+        same CPUs and memory: that could be taken for the place of another guest (`_holds_part`), were this
+        claim dropped.
+        """
         alike = self.holders_of(claim.allocations)
         exact = {(uuid, name) for uuid, classes in claim.units.items() for name in classes}
         return tuple(
             consumer
             for consumer, held in self.others.items()
-            if consumer in alike or any(name in held.get(uuid, {}) for uuid, name in exact)
+            if consumer in alike
+            or any(name in held.get(uuid, {}) for uuid, name in exact)
+            or self._differs_by_devices(held, claim.allocations)
         )
 
     def _in_own_tree(self, allocations: Allocations) -> Allocations:

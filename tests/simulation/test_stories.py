@@ -1442,6 +1442,32 @@ def test_what_either_of_two_narrowed_migrations_lacks_of_a_guests_use_is_reserve
             story.comes_to_rest()
 
 
+@pytest.mark.parametrize(("stays", "goes"), [("web1", "web3"), ("web3", "web1")])
+@pytest.mark.parametrize("amounts", [WEB, BOTH])
+def test_a_narrowed_migration_of_one_instance_holds_nothing_for_the_guest_of_one_alike(
+    stays: str, goes: str, amounts: dict[str, int]
+) -> None:
+    """The guest of `stays` still runs at a after its move; what the other migration holds is not its own."""
+    with Story("abc") as story:
+        a, b, c = story.host("a"), story.host("b"), story.host("c")
+        for consumer in (stays, goes):
+            assert a.claims(consumer, **amounts).granted
+            a.guest_starts(consumer)
+            story.narrows_allocation(consumer)
+        assert b.begins_move(stays, "move1", "evacuate", **amounts).granted
+        assert c.begins_move(goes, "move2", "cold_migrate", **amounts).granted
+        a.guest_moves(goes, "c")
+        a.looks()
+        assert b.confirms("move1").granted
+        story.comes_to_rest()
+        assert a.claim_of(goes) is not None, "its move can still be reverted"
+        assert c.confirms("move2").granted
+        story.comes_to_rest()
+        a.guest_goes(stays)
+        story.comes_to_rest()
+        assert a.claim_of(goes) is None and a.claim_of(stays) is None
+
+
 def test_no_reshape_takes_a_migration_of_a_claim_for_that_of_another_guest() -> None:
     """A guest that nobody claimed for uses what the migration holds; the reshape waits for that guest."""
     with Story() as story:
