@@ -9,7 +9,7 @@ may be on any of several cells: which of them has it, no driver can say.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -59,16 +59,23 @@ class Place:
         return frozenset(unit for _, unit in self.provider_of_unit)
 
 
-def use_of(row: Row, place: Place) -> Use:
-    """What the row's guest uses there; what is held and claimed in the row decides where."""
-    return _Attribution(row, row.guest, place).use() if row.guest is not None else NOT_USED
+def use_of(row: Row, place: Place, counted: Collection[tuple[str, str]] = ()) -> Use:
+    """What the row's guest uses there; what is held and claimed in the row decides where.
+
+    `counted` are (class, exact unit) that another guest uses as well, and that count for that one: they are
+    among the units, and not in the amounts.
+    """
+    return _Attribution(row, row.guest, place, counted).use() if row.guest is not None else NOT_USED
 
 
 class _Attribution:
     """Attributes one guest's use; `use` once."""
 
-    def __init__(self, row: Row, guest: Guest, place: Place) -> None:
+    def __init__(
+        self, row: Row, guest: Guest, place: Place, counted: Collection[tuple[str, str]] = ()
+    ) -> None:
         self._row = row
+        self._counted = counted
         self._guest = guest
         self._place = place
         self._amounts: dict[str, dict[str, int]] = {}
@@ -81,7 +88,9 @@ class _Attribution:
             return Use(self._claimed_elsewhere(units, has), units, stray)
         for uuid, classes in units.items():
             for name, exact in classes.items():
-                self._add_units(uuid, name, len(exact), has)
+                elsewhere = sum((name, unit) in self._counted for unit in exact)
+                self._rest[name] = self._rest.get(name, 0) - elsewhere
+                self._add_units(uuid, name, len(exact) - elsewhere, has)
         for used in stray:
             if not any(name == used.resource_class for amounts in has.values() for name in amounts):
                 self._rest[used.resource_class] = self._rest.get(used.resource_class, 0) - 1

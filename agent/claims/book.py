@@ -5,7 +5,6 @@ largest of its columns, and what is free is the capacity without the needs of al
 are kept up to date with each change, so that the time of a fit does not depend on the number of rows.
 """
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
@@ -34,7 +33,7 @@ from agent.claims.host_cells import (
     memory_shortfalls,
 )
 from agent.claims.request import ClaimRequest
-from agent.claims.rows import NOT_USED, Doubted, Row
+from agent.claims.rows import NOT_USED, Doubted, Row, Use
 from agent.claims.use_difference import UNSEEN
 from agent.driver import Guest, UsedMemory
 from agent.providers.device_health import Cordoned, idle_cordoned
@@ -74,7 +73,7 @@ class Survey(NamedTuple):
     `unheld` {instance: {provider: {class: amount}}} is what must be reserved; `claimed` and `unclaimed` are
     its two parts, with a claim and used without one. `names` are of the instances in it, for people.
     `found`: see `Place`. The instances that are `departed` live on other hosts; those in `claiming` have a
-    claim here.
+    claim here. `remedies` {instance without a claim: sentence} are for guests with a unit that others have.
     """
 
     used: Usages
@@ -85,6 +84,7 @@ class Survey(NamedTuple):
     found: frozenset[str]
     departed: frozenset[str]
     claiming: frozenset[str]
+    remedies: Mapping[str, str]
 
 
 class Book:
@@ -118,6 +118,9 @@ class Book:
         self._taken: dict[tuple[str, str], str] = {}
         self._in_guests: dict[tuple[str, str], str] = {}
         self._in_several: Mapping[tuple[str, str], frozenset[str]] = {}
+        self._contested: dict[tuple[str, str], Mapping[str, bool]] = {}
+        self._counted: Mapping[str, frozenset[tuple[str, str]]] = {}
+        self._counts_for: Mapping[tuple[str, str], tuple[str, str]] = {}
         self._cordoned: Cordoned = frozenset()
         self._in_use: dict[tuple[str, str], str] = {}
         self._restrictions: dict[str, Restriction] = {}
@@ -222,10 +225,27 @@ class Book:
         claimed = self._rows[instance].claimed.values()
         return instance in self._moving and any(claim.state is ClaimState.RELEASING for claim in claimed)
 
+    def unheld_by(self, consumer: str) -> Usages:
+        """{provider: {class: amount}} of the consumer's row that Placement does not hold.
+
+        Of units that others have as well, with those that it may have.
+        """
+        row = self.row(consumer)
+        if not self._contested or row.guest is None:
+            return row.unheld
+        counted = self._counted_once(row.instance).get(row.instance, ())
+        return replace(row, used=use_of(row, self._place, counted)).unheld
+
     def unheld_of_others(self, consumer: str) -> Usages:
-        """{provider: {class: amount}} of `unheld` of all rows but the consumer's."""
+        """{provider: {class: amount}} of `unheld` of all rows but the consumer's.
+
+        Without the units that count for the consumer if it is given them.
+        """
         instance = self._instances.get(consumer, consumer)
-        return total(amounts for each, amounts in self.unheld().items() if each != instance)
+        unheld = {each: amounts for each, amounts in self.unheld().items() if each != instance}
+        for each, row in self._recounted(instance).items():
+            unheld[each] = beyond(unheld.get(each, {}), beyond(self._rows[each].unheld, row.unheld))
+        return total(unheld.values())
 
     def strangers_beside(self) -> Mapping[str, Collection[str]]:
         """{instance with something unheld: the consumers without a claim or guest that have such amounts}"""
@@ -283,7 +303,10 @@ class Book:
     def _with_place(self, row: Row, consumer: str) -> Row:
         """The row with what the consumer holds, as its migration. That says where its guest is."""
         whole = row.with_held({**row.held, consumer: self.held_by(consumer)})
-        return whole if row.guest is None else replace(whole, used=use_of(whole, self._place))
+        return whole if row.guest is None else replace(whole, used=self._use_of(whole))
+
+    def _use_of(self, row: Row) -> Use:
+        return use_of(row, self._place, self._counted.get(row.instance, ()))
 
     def departed(self) -> Mapping[str, Collection[str]]:
         """{instance that lives on another host: the consumers that may hold its place here}"""
@@ -300,7 +323,7 @@ class Book:
     def _enter(self, row: Row) -> None:
         """Replace the row of that instance, and count it instead of the former one."""
         if row.guest is not None:
-            row = replace(row, used=use_of(row, self._place))
+            row = replace(row, used=self._use_of(row))
         before, after = self._needs.pop(row.instance, {}), {} if row.is_empty else row.need
         if before != after:
             self._count(before, -1)
@@ -383,6 +406,7 @@ class Book:
         self._used, self._needs = {}, {}
         for instance in sorted({self._instances.get(who, who) for who in changed}.union(self._rows)):
             self._enter(self._with_held(instance))
+        self._count_once()
 
     def choose_by(self, strategy: Strategy) -> None:
         """From now on, choose by this strategy where several places fit."""
@@ -456,6 +480,7 @@ class Book:
         book._place = replace(place, found=self._place.found)
         book._held, book._instances, book._moving = self._held, self._instances, self._moving
         book._growing, book._departed = self._growing, self._departed
+        book._counted = self._counted
         for row in self._rows.values():
             book._enter(row)
         unheld = book.unheld()
@@ -472,7 +497,44 @@ class Book:
         names = {instance: _name_of(self._rows[instance]) for instance in unheld}
         departed = frozenset(self._departed)
         claiming = frozenset(instance for instance in unheld if self._rows[instance].claimed)
-        return Survey(book.used, unheld, claimed, unclaimed, names, self._place.found, departed, claiming)
+        found, remedies = self._place.found, self._remedies()
+        return Survey(book.used, unheld, claimed, unclaimed, names, found, departed, claiming, remedies)
+
+    def _remedies(self) -> Mapping[str, str]:
+        """{instance without a claim: what to do}, where others have a unit of its guest: no claim fits."""
+        remedies = {}
+        for (name, unit), guests in sorted(self._contested.items()):
+            for instance in guests.keys() - self.claims.keys():
+                others = self._others_with(name, unit, instance)
+                labels = " and ".join(map(self.label, others))
+                if (name, unit) not in self._taken and self._runs(instance) and any(map(self._runs, others)):
+                    remedies[instance] = (
+                        f"The {name} {unit} is in use by {labels} as well: stop all but one of these guests, "
+                        "then claim for that one: `plimsoll gate claim-running`."
+                    )
+                elif others:
+                    remedies[instance] = (
+                        f"The {name} {unit} of its domain belongs to {labels} as well: take it from one of "
+                        "them, then claim for the guest: `plimsoll gate claim-running`."
+                    )
+        return remedies
+
+    def _runs(self, instance: str) -> bool:
+        guest = self.row(instance).guest
+        return guest is not None and guest.state not in IDLE
+
+    def _others_with(self, resource_class: str, unit: str, consumer: str) -> list[str]:
+        """The others that keep a unit from the consumer's guest, which names it.
+
+        That is who claims it, else the guests that run with it. A guest that is off keeps it from one that is
+        off, too: neither is preferred.
+        """
+        key = resource_class, unit
+        if key in self._taken:
+            return [self._taken[key]] if self._taken[key] != consumer else []
+        guests = self._contested.get(key, {}).keys() - {consumer}
+        running = sorted(filter(self._runs, guests))
+        return running if running or self._runs(consumer) else sorted(guests)
 
     # Held: what Placement was read to hold, and what the agent wrote
 
@@ -523,6 +585,7 @@ class Book:
         else:
             self._held.pop(consumer, None)
         self._enter(self._with_held(self._instances.get(consumer, consumer)))
+        self._count_once()
 
     def observe_provider(self, uuid: str, consumers: Holders, reading: Reading | None = None) -> None:
         """Replace what is held on the provider by `consumers`, as it was read since `reading` began."""
@@ -589,6 +652,7 @@ class Book:
         self._instances = {migration: instance for instance, migration in under_way.items()}
         if changed:
             self._regroup(sorted(changed))
+        self._count_once()
 
     def _regroup(self, consumers: Collection[str]) -> None:
         """Deal the columns of these consumers to their rows anew."""
@@ -628,12 +692,7 @@ class Book:
             if guest.state not in IDLE
             for used in guest.units
         }
-        present = {
-            guest.uuid: self._without_used_by_others(guest)
-            if guest.uuid in found and guest.state in IDLE
-            else guest
-            for guest in guests
-        }
+        present = {guest.uuid: guest for guest in guests}
         gone = [row for row in self._rows.values() if row.guest and row.instance not in present]
         for row in gone:
             self._enter(replace(row, guest=None, used=NOT_USED))
@@ -641,20 +700,79 @@ class Book:
             row = self._rows.get(uuid) or Row(uuid)
             if row.guest != guest or uuid in otherwise:
                 self._enter(replace(row, guest=guest))
+        self._contest(guests, several=named > len(self._in_guests))
+        self._count_once()
 
-    def _without_used_by_others(self, guest: Guest) -> Guest:
-        """The guest without the units of its definition that another guest uses now: they count once."""
-        units = tuple(
-            used
-            for used in guest.units
-            if self._in_use.get((used.resource_class, used.unit), guest.uuid) == guest.uuid
-        )
-        if units == guest.units:
-            return guest
-        fewer = Counter(used.resource_class for used in guest.units)
-        fewer.subtract(used.resource_class for used in units)
-        resources = {name: amount - fewer[name] for name, amount in guest.resources.items()}
-        return replace(guest, units=units, resources=resources)
+    def _count_once(self) -> None:
+        """Count each unit that several instances have for one of them; see `_counted_once`."""
+        if not (self._contested or self._counted):
+            return
+        before, self._counted = self._counted, self._counted_once()
+        for instance in sorted(before.keys() | self._counted.keys()):
+            if instance in self._rows and before.get(instance) != self._counted.get(instance):
+                self._enter(self._rows[instance])
+
+    def _counted_once(self, consumer: str = "") -> Mapping[str, frozenset[tuple[str, str]]]:
+        """{instance: the units that its guest uses, and that count for another instance}
+
+        A unit counts for the instance that claims it, as long as its guest is here, running or not; else for
+        one without a claim that Placement holds the class for; else for a guest that runs, before a
+        definition that a new state directory found; of several, for one without a claim, since a claim may
+        stand for another unit than its guest uses. With a `consumer`, it counts for that one if it may have
+        it, and otherwise for another one.
+        """
+        counted: dict[str, set[tuple[str, str]]] = {}
+        for key, guests in self._contested.items():
+            using = {who: idle for who, idle in guests.items() if not idle or who in self._place.found}
+            claim = self.claims.get(self._taken.get(key, ""))
+            owner = self._instances.get(claim.consumer, claim.consumer) if claim else ""
+            if claim is not None and claim.state is ClaimState.CLAIMED and self.row(owner).guest is not None:
+                one = owner
+            elif consumer in using and self._may_keep(key, consumer):
+                one = consumer
+            else:
+                ranks = {
+                    who: (self._holds_none(who, key), idle, who != owner, who in self.claims, who)
+                    for who, idle in using.items()
+                    if who != consumer or len(using) == 1
+                }
+                one = min(ranks, key=ranks.__getitem__, default="")
+            for guest in using.keys() - {one}:
+                counted.setdefault(guest, set()).add(key)
+        return {guest: frozenset(units) for guest, units in counted.items()}
+
+    def _may_keep(self, unit: tuple[str, str], consumer: str) -> bool:
+        """Whether a unit that the consumer's guest and others name may be given to the consumer.
+
+        A definition that is off keeps it from no guest that runs, or that starts with it.
+        """
+        if unit in self._taken:
+            return self._taken[unit] == consumer
+        named = self._restrictions.get(consumer, UNRESTRICTED).units.values()
+        starts = any(unit[1] in classes.get(unit[0], ()) for classes in named)
+        others_idle = all(idle for who, idle in self._contested[unit].items() if who != consumer)
+        return others_idle and (starts or self._runs(consumer))
+
+    def _holds_none(self, instance: str, unit: tuple[str, str]) -> bool:
+        """Whether the instance has a claim, or Placement holds nothing of the unit's class for it there."""
+        uuid = self._place.provider_of_unit.get(unit, "")
+        return instance in self.claims or not self.row(instance).held_amounts.get(uuid, {}).get(unit[0])
+
+    def _contest(self, guests: Collection[Guest], *, several: bool) -> None:
+        """Note the units that `several` of the guests name, and those of guests that others claim."""
+        contested = {
+            key
+            for key, owner in self._taken.items()
+            if (user := self._in_guests.get(key, owner)) != owner
+            and user != self._instances.get(owner, owner)
+        }
+        naming: dict[tuple[str, str], dict[str, bool]] = {}
+        if contested or several:
+            for guest in guests:
+                for used in guest.units:
+                    key = used.resource_class, used.unit
+                    naming.setdefault(key, {})[guest.uuid] = guest.state in IDLE
+        self._contested = {key: each for key, each in naming.items() if len(each) > 1 or key in contested}
 
     def expect_guest(self, consumer: str, guest: Guest | None) -> None:
         """Count the memory of a guest that will start soon, until it is observed; None ends that."""
@@ -745,6 +863,9 @@ class Book:
         for instance in gone & self._needs.keys():
             copy._count(self._needs[instance], -1)
         copy._cells = self._cells.without(gone)
+        copy._contested = {unit: stays(guests) for unit, guests in self._contested.items()}
+        copy._counted = self._counted
+        copy._count_once()
         return copy
 
     def movable(self) -> tuple[str, ...]:
@@ -773,6 +894,12 @@ class Book:
             self._taken[name, unit] = claim.consumer
         row = self.row(claim.consumer)
         self._enter(row.with_claimed({**row.claimed, claim.consumer: claim}))
+        for _, name, unit in claim.exact:
+            user = self._in_guests.get((name, unit), row.instance)
+            if user != row.instance and (name, unit) not in self._contested:
+                guest = self.row(user).guest
+                self._contested[name, unit] = {user: guest is None or guest.state in IDLE}
+        self._count_once()
 
     def remove(self, consumer: str) -> None:
         """Remove the consumer's claim, if it has one."""
@@ -781,6 +908,7 @@ class Book:
             self._enter(
                 row.with_claimed({who: claim for who, claim in row.claimed.items() if who != consumer})
             )
+            self._count_once()
 
     def _take_out(self, consumer: str) -> Claim | None:
         claim = self.claims.pop(consumer, None)
@@ -820,7 +948,25 @@ class Book:
         units = self._free_units(request.resources, consumer, host.cards)
         used, cells = self._beside(consumer), self._stock(request)
         result = fit(request, host, used, units, cells, self._choice)
-        return self._complete(request, result, consumer, host.cards)
+        result = self._complete(request, result, consumer, host.cards)
+        if result.fits or not self._contested:
+            return result
+        return replace(
+            result, shortfalls=tuple(self._with_others_named(each, consumer) for each in result.shortfalls)
+        )
+
+    def _with_others_named(self, shortfall: Shortfall, consumer: str) -> Shortfall:
+        """The shortfall with the units of the consumer's guest that it may not have, as others have them."""
+        clauses = [
+            f"{unit} of its domain belongs to {' and '.join(map(self.label, others))} as well: take it from "
+            "one of them"
+            for (name, unit), guests in sorted(self._contested.items())
+            if name == shortfall.resource_class
+            and consumer in guests
+            and self._place.provider_of_unit.get((name, unit)) == shortfall.provider_uuid
+            and (others := self._others_with(name, unit, consumer))
+        ]
+        return replace(shortfall, reason="; ".join((shortfall.reason, *clauses)))
 
     def cover(self, request: ClaimRequest, held: Allocations, *, exact: bool) -> Fit:
         """Whether the allocations `held` cover the request.
@@ -919,7 +1065,7 @@ class Book:
 
         What the consumer's own guest uses is given to it already.
         """
-        uses, others = self.row(consumer).used.amounts, self._without(self._own(consumer))
+        uses, others = self._uses(consumer), self._without(self._own(consumer))
         crowded = []
         for uuid, amounts in allocations.items():
             for name, amount in amounts.items():
@@ -986,7 +1132,32 @@ class Book:
         if row is None:
             return {}
         rest = row.without(consumer)
-        return self._needs[row.instance] if rest.is_empty else beyond(self._needs[row.instance], rest.need)
+        own = self._needs[row.instance] if rest.is_empty else beyond(self._needs[row.instance], rest.need)
+        if consumer != row.instance:
+            return own
+        for other, recounted in self._recounted(consumer).items():
+            before, need = self._needs[other], recounted.need
+            own = beyond(total((own, beyond(before, need))), beyond(need, before))
+        return own
+
+    def _recounted(self, consumer: str) -> Mapping[str, Row]:
+        """{other instance: its row} where that is another one once the consumer has what it may have."""
+        if not self._contested:
+            return {}
+        counted = self._counted_once(consumer)
+        rows = {}
+        for other in sorted((self._counted.keys() | counted.keys()) - {consumer}):
+            if counted.get(other) != self._counted.get(other) and other in self._rows:
+                row = self._rows[other]
+                rows[other] = replace(row, used=use_of(row, self._place, counted.get(other, ())))
+        return rows
+
+    def _uses(self, consumer: str) -> Usages:
+        """What the consumer's guest uses, of units that others have as well those that it may have."""
+        row = self.row(consumer)
+        if consumer not in self._counted and not any(consumer in each for each in self._contested.values()):
+            return row.used.amounts
+        return use_of(row, self._place, self._counted_once(consumer).get(consumer, ())).amounts
 
     def _without(self, own: Usages) -> Usages:
         """The needs of all rows without this part of them."""
@@ -1005,7 +1176,7 @@ class Book:
     def _beside(self, consumer: str) -> Usages:
         """What other consumers need, without what the consumer's own guest uses in spite of them."""
         others = self._without(self._own(consumer))
-        uses = self.row(consumer).used.amounts if consumer in self._rows else {}
+        uses = self._uses(consumer) if consumer in self._rows else {}
         if not uses:
             return others
         left = {
@@ -1067,7 +1238,8 @@ class Book:
             return {}
         used = {name: n - own.get(name, 0) for name, n in self._used.get(uuid, {}).items()}
         for name, units in self.offered.get(uuid, {}).items():
-            owners = (self._in_guests.get((name, unit), consumer) for unit in units)
+            having = {unit: self._in_guests.get((name, unit), consumer) for unit in units}
+            owners = (who for unit, who in having.items() if (name, unit) not in self._counted.get(who, ()))
             used[name] = used.get(name, 0) + sum(
                 owner != consumer and name not in self.need(owner).get(uuid, {}) for owner in owners
             )

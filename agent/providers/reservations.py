@@ -184,7 +184,7 @@ class UnheldUse:
     `claimed` and `unclaimed` are the two parts of that: with a claim, and used without one. `names` are the
     instances', for people. `found` are guests that were here before the state directory was, and the
     instances that are `departed` live on other hosts, even if they have claims here. Those in `claiming` have
-    claims here.
+    claims here. `remedies` {instance: sentence} are those of guests for which no claim would fit.
     """
 
     by_instance: Mapping[str, Usages] = field(default_factory=dict)
@@ -194,6 +194,7 @@ class UnheldUse:
     found: frozenset[str] = frozenset()
     departed: frozenset[str] = frozenset()
     claiming: frozenset[str] = frozenset()
+    remedies: Mapping[str, str] = field(default_factory=dict)
 
     def reserve(self, tree: ProviderTree, owned: OwnedProviders) -> ProviderTree:
         """The tree with these amounts reserved, as far as the agent writes the inventories itself."""
@@ -241,7 +242,9 @@ class UnheldUse:
                     "`plimsoll audit` shows what differs, and whether `plimsoll audit --heal` (or `[claims] "
                     "follow = grow`) adds it to the claim; else take it away from the guest."
                     if instance in self.claiming
-                    else "Claim it (`plimsoll gate claim-running`), or take it away from the guest."
+                    else self.remedies.get(
+                        instance, "Claim it (`plimsoll gate claim-running`), or take it away from the guest."
+                    )
                 )
                 notices.append(
                     f"The guest {name} uses {_text(unclaimed, tree)} beyond what is claimed for it or "

@@ -392,6 +392,32 @@ class PassSteps:
             return written
         return self._write(this, self._reshape_runner.reserve_sources(this.current, this.desired))
 
+    def reserve_more(self, this: Pass) -> Pass:
+        """Reserve what is unheld beyond what Placement has reserved already; take no reservation back.
+
+        For a host of which the driver says nothing now: what guests have left since is not known.
+        Raises PlacementError, ApplyError.
+        """
+        reserved = this.unheld.reserve(this.resolved.tree, this.desired.owned)
+        wanted = this.current
+        for provider in this.current:
+            now = reserved.get(provider.uuid)
+            inventories = {
+                name: replace(inventory, reserved=min(inventory.total, now.inventories[name].reserved))
+                for name, inventory in provider.inventories.items()
+                if now is not None
+                and name in now.inventories
+                and now.inventories[name].reserved > inventory.reserved
+            }
+            if inventories:
+                wanted = wanted.with_provider(
+                    replace(provider, inventories={**provider.inventories, **inventories})
+                )
+        operations, foreign = plan(this.current, wanted), set[str]()
+        tree = apply(operations, self._client, this.current, read_again=foreign.add)
+        self._allocations.follow_writes(this.current, tree, foreign)
+        return replace(this, current=tree)
+
     def inform_tracker(self, this: Pass) -> tuple[Pass, Held]:
         """Hand Placement's tree and its allocations to the tracker; the host's allocations are returned, too.
 

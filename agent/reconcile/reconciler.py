@@ -14,9 +14,11 @@ from agent.backoff import CONFLICTS_MAX, pause
 from agent.driver import CarvedUnit, DeviceSigns, DomainNeeds, Driver, GivenResources, Guest, PassedDevice
 from agent.errors import (
     AnotherWriter,
+    ApplyError,
     DriverError,
     DriverUnavailable,
     PlacementConflict,
+    PlacementError,
     PlacementUnavailable,
     PlimsollError,
     StateError,
@@ -410,7 +412,12 @@ class Reconciler:
     def _run_steps(self, reread: bool, in_full: bool) -> Plan | None:
         taken_back = self._tracker.placement.taken_back
         reread = reread or taken_back != self._taken_back
-        seen = self._describe()
+        try:
+            seen = self._describe()
+        except DriverError:
+            if reread:
+                self._reserve_undescribed()
+            raise
         if self._in_sync and not reread and self._is_known(seen):
             self._unknown = None
             return None
@@ -437,6 +444,28 @@ class Reconciler:
         if self._tree_cache is not None:
             self._tree_cache.save(this.current, held)
         return Plan(this.written)
+
+    def _reserve_undescribed(self) -> None:
+        """Reserve what others have taken from the host's claims and guests while the driver is away.
+
+        The host counts as the last pass described it. Raises PlacementConflict, AnotherWriter.
+        """
+        if self._seen is None or self._last is None:
+            return
+        try:
+            current = self._read_current(reread=True)
+            self._keep_tree(current)
+            self._in_sync = False
+            self._steps.read_held(self._seen, current, reread=True, in_full=False)
+            unheld = self._tracker.view.unheld()
+            this = self._steps.resolve(replace(self._seen, unheld=unheld), current)
+            self._keep_tree(self._steps.reserve_more(this).current)
+            self._last = replace(self._last, unheld=this.unheld)
+            self._unheld = (unheld, this.unheld.by_instance)
+        except (PlacementConflict, AnotherWriter):
+            raise
+        except (PlacementError, ApplyError) as error:
+            LOG.warning("What other clients took from claims is not reserved: %s", error.message)
 
     def _keep_tree(self, tree: ProviderTree) -> None:
         self._tree, self._traits_doubted = tree, False

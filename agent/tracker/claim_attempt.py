@@ -153,7 +153,7 @@ class ClaimAttempt:
         """Raises DoesNotFit; PlacementConflict where the consumer is known to hold something already."""
         if book.other_allocations(self._consumer):
             raise PlacementConflict(f"{label(self._request)} already holds an allocation in Placement.")
-        self._unheld = self._unheld or book.row(self._consumer).unheld
+        self._unheld = self._unheld or book.unheld_by(self._consumer)
         fit = book.fit(self._request)
         if not fit.fits:
             raise does_not_fit(self._request, fit.shortfalls)

@@ -378,7 +378,7 @@ class TrackerContext:
         raises; DoesNotFit, PlacementError, StateError: the old claim stays.
         """
         consumer = held.consumer
-        unheld = self.register.under_lock(lambda book: book.row(consumer).unheld)
+        unheld = self.register.under_lock(lambda book: book.unheld_by(consumer))
         with self.register.reserved(choose) as after:
             if held.allocations != after.allocations:  # an earlier attempt may have been done
                 write = write_of(after)

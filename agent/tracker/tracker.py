@@ -387,7 +387,7 @@ class ResourceTracker:
                     f"An earlier write for {write.consumer} was in doubt. Nothing was written; audit again."
                 )
             secured = replace(write, generation=held.generation)
-        unheld = self._register.under_lock(lambda book: book.row(write.consumer).unheld)
+        unheld = self._register.under_lock(lambda book: book.unheld_by(write.consumer))
         outcome = self._context.send_in_reserved(
             write.consumer,
             unheld if write.allocations else {},

@@ -218,6 +218,7 @@ class Oracle:
         rows = self._with_reserved(host, rows)
         needs = self._needs(host, rows, providers, known_at=submitted_at)
         used = self._used(host, self.scheduler.now + 1, set(providers), seen=False)
+        shared = self._shared_units(host, rows)
         parties = set(map(self.party, rows))
         new = parties - self.claiming.get(host.name, set())
         self.claiming[host.name] = parties
@@ -240,7 +241,7 @@ class Oracle:
                 claimed = [who for who in claimed if not self._uses(host, who, name, need[who])]
                 if (
                     claimed
-                    and sum(need.values()) > capacity
+                    and sum(need.values()) - shared[uuid, name] > capacity
                     and host.changed_at <= known_at
                     and not self._is_held_for_another(host, rows, (uuid, name), capacity, submitted_at)
                 ):
@@ -271,7 +272,7 @@ class Oracle:
                 self.party_of[migration] = uuid
                 need = self._needs(host, rows, here, known_at).get(slot, {})
                 self.party_of[migration] = instance
-                if sum(need.values()) <= capacity:
+                if sum(need.values()) - self._shared_units(host, rows)[slot] <= capacity:
                     return True
         return False
 
@@ -347,21 +348,11 @@ class Oracle:
 
         Of a guest that is shut off, the same where it was here before the state directory.
         """
-        facts = host.disk.rows("SELECT value FROM facts WHERE name = 'found guests'")
-        found = {uuid for (text,) in facts for uuid in json.loads(text)}
+        found, place_of = self._found(host), self._place_of_unit(host)
         having: dict[str, list[str]] = {}
-        uuid_by_name = {}
         for uuid in sorted(mine):
-            provider = self.network.model.providers[uuid]
-            uuid_by_name[provider.name] = uuid
-            for name in provider.inventories:
+            for name in self.network.model.providers[uuid].inventories:
                 having.setdefault(name, []).append(uuid)
-        place_of = {
-            (name, unit): uuid_by_name.get(described.name)
-            for described in host.described()
-            for name, units in described.units.items()
-            for unit in units
-        }
         used: Column = {}
         for uuid, guest in host.guests.items():
             if not (guest.runs or uuid in found) or (seen and guest.since >= min(host.seen_at, known_at)):
@@ -375,6 +366,38 @@ class Oracle:
                 if name not in exact and len(having.get(name, ())) == 1:
                     used.setdefault((having[name][0], name), Counter())[self.party(uuid)] += amount
         return used
+
+    @staticmethod
+    def _found(host: Host) -> set[str]:
+        """The guests that were here before the state directory."""
+        facts = host.disk.rows("SELECT value FROM facts WHERE name = 'found guests'")
+        return {uuid for (text,) in facts for uuid in json.loads(text)}
+
+    def _place_of_unit(self, host: Host) -> dict[tuple[str, str], str | None]:
+        """{(class, unit): provider uuid}"""
+        providers = self.network.model.providers
+        uuids = {each.name: uuid for uuid, each in providers.items() if each.root_uuid == host.uuid}
+        return {
+            (name, unit): uuids.get(described.name)
+            for described in host.described()
+            for name, units in described.units.items()
+            for unit in units
+        }
+
+    def _shared_units(self, host: Host, rows: Mapping[str, Row]) -> Counter[tuple[str, str]]:
+        """{(provider, class): how often units there count once too often} that several have: each is one."""
+        found, having = self._found(host), dict[tuple[str, str], set[str]]()
+        for uuid, guest in host.guests.items():
+            for unit in guest.units if guest.runs or uuid in found else ():
+                having.setdefault(unit, set()).add(self.party(uuid))
+        for consumer, row in rows.items():
+            for unit in row.units:
+                having.setdefault(unit, set()).add(self.party(consumer))
+        surplus: Counter[tuple[str, str]] = Counter()
+        places = self._place_of_unit(host)
+        for (name, unit), parties in having.items():
+            surplus[places.get((name, unit)) or "", name] += len(parties) - 1
+        return surplus
 
     # What an agent answered stays true
 
@@ -681,7 +704,7 @@ class Oracle:
             for who in self.foreign_migrations
         )
         held, claimed, used = self._columns(host, here, mine, self.scheduler.now, releasing=True)
-        untold = self._held_for_the_returned(mine)
+        untold, shared = self._held_for_the_returned(mine), self._shared_units(host, rows)
         kept: Column = {}
         for who, row in rows.items():
             if who not in here and self._is_one_of_several_alike(row, rows):
@@ -701,11 +724,11 @@ class Oracle:
             guessed = sum((most - told).values()) - sum(beyond.values())
             if astray and any(self._lives_elsewhere(host, who) for who in beyond):
                 continue
-            hidden = sum(beyond.values())
+            hidden, twice = sum(beyond.values()), shared[uuid, name]
             offered = int(inventory.capacity) - model.used(uuid, name)
             capacity = self._capacity(host, model.providers[uuid].name, name, inventory)
             free = int(capacity) - model.used(uuid, name) - hidden
-            if hidden and offered > max(0, free):
+            if hidden > twice and offered > max(0, free + twice):
                 parts = ", ".join(f"{self.name(who)} {n}" for who, n in sorted(beyond.items()))
                 raise Violation(
                     "what is needed is not offered",

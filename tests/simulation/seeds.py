@@ -44,6 +44,8 @@ FOREIGN = 0.15
 """So many of the histories have moves of a control plane, and as many lose allocations to others."""
 HEALED = 0.08
 """So many of the histories have repairs whose answers are lost."""
+SHARED = 0.06
+"""So many of the histories have guests that get devices of others."""
 CLONED = 0.08
 """So many of the histories have a host whose disk is copied into another machine."""
 GROWTH: tuple[dict[str, int], ...] = (
@@ -112,6 +114,8 @@ class Narrator:
             self.plots += ["healed"] * 2
         if Random(f"cloned {seed}").random() < CLONED:
             self.mishaps += ["clone"] * 2
+        if Random(f"shared {seed}").random() < SHARED:
+            self.plots += ["shared"] * 2
         if Random(f"suspended {seed}").random() < SUSPENDED:
             self.mishaps += ["sleep"] * 2
         self.fast = dice.random() < 0.5
@@ -331,6 +335,19 @@ class Narrator:
         if self.dice.random() < 0.8:
             steps += [Step("claims", (host, consumer), amounts), Step("guest_starts", (host, consumer))]
         return steps + self._end(host, consumer)
+
+    def _shared(self, consumer: str) -> list[Step]:
+        """Somebody gives its device to another guest as well; often one of them stops, or is gone."""
+        host, beside = self._near(), f"beside {consumer}"
+        amounts = tuple(self.dice.choice((SHAPES[0], SHAPES[1], SHAPES[3])).items())
+        steps = [Step("stranger_starts", (host, consumer), amounts)]
+        if self.dice.random() < 0.5:
+            steps = [Step("claims", (host, consumer), amounts), Step("guest_starts", (host, consumer))]
+        steps.append(Step("stranger_starts", (host, beside), (("VCPU", 1), ("MEMORY_MB", 1024))))
+        steps.append(Step("guest_shares_a_device", (host, beside, consumer)))
+        verb = self.dice.choice(("guest_stops", "guest_goes", "guest_loses_a_device", "looks", "audits"))
+        about = (host,) if verb in ("looks", "audits") else (host, self.dice.choice((beside, consumer)))
+        return [*steps, Step(verb, about), *self._end(host, consumer)]
 
     def _foreign_move(self, consumer: str) -> list[Step]:
         """Placed, started and moved by a control plane; this agent has no claim of it."""

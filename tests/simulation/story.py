@@ -63,6 +63,7 @@ SENTENCES = {
     "guest_starts": "the guest {1} starts on host {0} with what was claimed for it",
     "guest_grows": "the guest {1} on host {0} gets {amounts} more, past the agent",
     "guest_loses_a_device": "the guest {1} on host {0} loses a device",
+    "guest_shares_a_device": "the guest {1} on host {0} gets a device of {2} as well, past the agent",
     "guest_stops": "the guest {1} on host {0} is shut off",
     "guest_resizes": "the guest {1} on host {0} becomes what is claimed for it",
     "gate_lets_in": "libvirt starts the guest {1} with {amounts} on host {0}, and asks the gate",
@@ -361,6 +362,20 @@ class Story:
         name, _ = guest.units[0]
         less = {**guest.resources, name: guest.resources[name] - 1}
         here.put_guest(uuid, replace(guest, resources=less, units=guest.units[1:]))
+
+    def guest_shares_a_device(self, host: str, consumer: str, other: str) -> None:
+        """It is one device: what the other is promised stays, and the agent cannot take it from the guest."""
+        here, uuid = self.hosts[host], uuid_of(consumer)
+        guest, having = here.guests.get(uuid), here.guests.get(uuid_of(other))
+        if guest is None or having is None or not having.units or having.units[0] in guest.units:
+            return
+        unit = having.units[0]
+        rows = self.oracle.rows(here).items()
+        claimants = {self.oracle.party(who) for who, row in rows if unit in row.units}
+        for one in {uuid, uuid_of(other), *claimants}:
+            self.oracle.excused |= {(host, unit[1], one, who) for who in (uuid, uuid_of(other)) if who != one}
+        more = {**guest.resources, unit[0]: guest.resources.get(unit[0], 0) + 1}
+        here.put_guest(uuid, replace(guest, resources=more, units=(*guest.units, unit)))
 
     def guest_stops(self, host: str, consumer: str) -> None:
         here, uuid = self.hosts[host], uuid_of(consumer)

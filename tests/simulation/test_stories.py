@@ -1468,6 +1468,31 @@ def test_a_narrowed_migration_of_one_instance_holds_nothing_for_the_guest_of_one
         assert a.claim_of(goes) is None and a.claim_of(stays) is None
 
 
+@pytest.mark.parametrize("claimed", ["neither", "one", "one that is off"])
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_function_that_two_guests_use_is_reserved_once(claimed: str, lost: bool) -> None:
+    """It is one of four, and the other three are given to others."""
+    with Story("a") as story:
+        a = story.host("a")
+        if claimed == "neither":
+            a.stranger_starts("web1", **WEB)
+        else:
+            assert a.claims("web1", **WEB).granted
+            a.guest_starts("web1")
+        a.stranger_starts("web2", VCPU=1, MEMORY_MB=1024)
+        a.guest_shares_a_device("web2", "web1")
+        if claimed == "one that is off":
+            a.guest_stops("web1")
+        if lost:
+            a.dies()
+            a.loses_disk()
+            a.starts()
+        story.comes_to_rest()
+        assert a.claims("web3", **BOTH).granted and a.claims("web4", **WEB).granted
+        assert not a.claims("web5", **WEB).granted
+        story.comes_to_rest()
+
+
 def test_no_reshape_takes_a_migration_of_a_claim_for_that_of_another_guest() -> None:
     """A guest that nobody claimed for uses what the migration holds; the reshape waits for that guest."""
     with Story() as story:

@@ -28,7 +28,7 @@ from agent.clock import HostClock
 from agent.daemon.host_agent import AT_ONCE_S
 from agent.doctor.examine import NEW_DIRECTORY
 from agent.driver import Guest, GuestState, UsedUnit
-from agent.errors import ExitCode, PlacementUnavailable, Refused
+from agent.errors import DoesNotFit, ExitCode, PlacementUnavailable, Refused
 from agent.gate import gate, install
 from agent.gate.decision import CpuOrder, HookCall
 from agent.gate.effect import GatePaths
@@ -693,6 +693,37 @@ def test_another_guest_in_the_group_is_named(host: GatedHost, tree: PciTree) -> 
     host.world.agent.reconcile("a guest that nobody asked about")
     reason = host.refused("prepare", "begin", domain(str(uuid4()), devices=managed(pci(GPU))))
     assert other.uuid in reason and SOUND in reason
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_definitions_that_name_one_device_the_first_to_start_gets_it(
+    host: GatedHost, order: int
+) -> None:
+    """Beside a new state directory, too: no second one starts, and it is told who has the device."""
+    card = "0000:83:00.0"
+    used = (UsedUnit("PGPU", card, f"pci:{card}"),)
+    needs = {"VCPU": 2, "MEMORY_MB": 1024, "PGPU": 1}
+    uuids = sorted(str(uuid4()) for _ in range(2))[::order]
+    one, other = (
+        Guest(uuid, name, GuestState.SHUTOFF, needs, used)
+        for uuid, name in zip(uuids, ("web1", "web2"), strict=True)
+    )
+    host.world.agent._tracker._register._finds_all = True
+    host.driver.change(guests=(one, other))
+    host.world.agent.reconcile("a new directory")
+    with pytest.raises(
+        DoesNotFit, match=f"{card} of its domain belongs to web1 .{one.uuid}. as well: take it"
+    ):
+        host.world.operations.claim(request(other.uuid, **needs))
+    host.starts(one, domain(one.uuid, devices=pci(card)))
+    reason = host.refused("prepare", "begin", domain(other.uuid, devices=pci(card)))
+    assert f"{card} belongs to" in reason and one.uuid in reason
+    reserved = {
+        name: inventory.reserved
+        for provider in host.world.operations.tree()[0]
+        for name, inventory in provider.inventories.items()
+    }
+    assert reserved["PGPU"] == 0, "the claim of web1 holds it in Placement"
 
 
 def test_a_driver_that_reads_no_devices_refuses_nothing(host: GatedHost) -> None:

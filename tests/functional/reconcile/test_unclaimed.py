@@ -13,8 +13,15 @@ from kits.reshape import ROOT, World
 
 from agent.claims.claim import Claim, ClaimState, ClaimStep
 from agent.claims.request import ClaimRequest, RequestGroup
-from agent.driver import DescribedInventory, DescribedProvider, Guest, GuestState, UsedUnit
-from agent.errors import DoesNotFit, PlacementFull
+from agent.driver import (
+    DescribedInventory,
+    DescribedProvider,
+    Description,
+    Guest,
+    GuestState,
+    UsedUnit,
+)
+from agent.errors import DoesNotFit, DriverUnavailable, PlacementFull
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.shapes import Allocations
 from agent.tracker.claim_attempt import replace_claim
@@ -112,6 +119,84 @@ def test_what_a_shut_off_guest_needs_counts_where_the_state_directory_was_lost(w
     world.tracker.release(off.uuid)
     world.again()
     assert offered(world, MEMORY) == 32256 - 8000, "released, and off: it holds nothing"
+
+
+@pytest.mark.parametrize("states", ["both run", "one runs", "both are off"])
+def test_a_unit_that_two_guests_name_is_reserved_once_beside_a_new_state_directory(
+    world: World, states: str
+) -> None:
+    """And once it is claimed for one of them, by its allocation alone."""
+    one, other = (guest(str(uuid4()), 1, 1000, (VF, VFS[0]), ("PGPU", "0000:84:00.0")) for _ in range(2))
+    other = replace(other, name="web2")
+    off = {"both run": (), "one runs": (other,), "both are off": (one, other)}[states]
+    world.driver.domains = tuple(
+        replace(each, state=GuestState.SHUTOFF) if each in off else each for each in (one, other)
+    )
+    world.see(*TREE)
+    assert (offered(world, VF, "nic0"), offered(world, "PGPU", "gpu0")) == (3, 0)
+    assert world.tree()[world.uuid("nic0")].inventories[VF].reserved == 1
+    world.tracker.claim(ask(SRIOV_NET_VF=3))
+    if states == "one runs":
+        world.tracker.claim(ask(one.uuid, VCPU=1, MEMORY_MB=1000, SRIOV_NET_VF=1, PGPU=1))
+        world.again()
+        for name, on in ((VF, "nic0"), ("PGPU", "gpu0")):
+            assert world.tree()[world.uuid(on)].inventories[name].reserved == 0
+        world.tracker.release(one.uuid)
+    world.again()
+    assert (offered(world, VF, "nic0"), offered(world, "PGPU", "gpu0")) == (0, 0)
+    assert world.tree()[world.uuid("gpu0")].inventories["PGPU"].reserved == 1
+
+
+def test_where_two_guests_run_with_one_unit_status_advises_to_stop_one_and_claim_for_the_other(
+    world: World,
+) -> None:
+    """No claim fits for either of them before that."""
+    one, other = (guest(str(uuid4()), 1, 1000, ("PGPU", "0000:84:00.0")) for _ in range(2))
+    world.driver.domains = (one, replace(other, name="web2"))
+    _, *problems = world.see(*TREE).problems
+    assert len(problems) == 2
+    for problem, label in zip(sorted(problems), (f"web2 ({other.uuid})", f"web1 ({one.uuid})"), strict=True):
+        assert (
+            f"The PGPU 0000:84:00.0 is in use by {label} as well: stop all but one of these guests, then "
+            "claim for that one: `plimsoll gate claim-running`." in problem
+        )
+    with pytest.raises(
+        DoesNotFit, match=f"0000:84:00.0 of its domain belongs to web2 .{other.uuid}. as well"
+    ):
+        world.tracker.claim(ask(one.uuid, VCPU=1, MEMORY_MB=1000, PGPU=1))
+    world.driver.domains = (one,)
+    world.again()
+    world.tracker.claim(ask(one.uuid, VCPU=1, MEMORY_MB=1000, PGPU=1))
+    assert world.again().problems == ()
+
+
+def test_what_another_client_takes_away_is_reserved_while_the_driver_is_away(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing that was reserved is offered before the driver says what has become of its guest."""
+    stranger, runs = guest(str(uuid4()), 1, 3000), guest(str(uuid4()), 2, 8000, ("PGPU", "0000:84:00.0"))
+    world.driver.domains = (stranger,)
+    world.see(*TREE)
+    world.tracker.claim(ask(runs.uuid, VCPU=2, MEMORY_MB=8000, PGPU=1))
+    world.driver.domains = (stranger, runs)
+    assert world.again().error is None
+    free = 32256 - 3000 - 8000
+    assert (offered(world, MEMORY), offered(world, "PGPU", "gpu0")) == (free, 0)
+
+    def away() -> Description:
+        raise DriverUnavailable("libvirt does not answer.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.driver, "describe", away)
+        world.raw.write_allocations(replace(world.raw.allocations_of(runs.uuid), allocations={}))
+        for _ in range(2):
+            report = world.reconciler.verify("a verification")
+            assert isinstance(report.error, DriverUnavailable)
+            assert any(runs.uuid in problem for problem in report.problems)
+            assert (offered(world, MEMORY), offered(world, "PGPU", "gpu0")) == (free, 0)
+    world.driver.domains = ()
+    assert world.again().error is None
+    assert offered(world, MEMORY) == free + 3000, "the stranger has gone; the claim stays reserved"
 
 
 def test_a_host_that_is_full_with_an_unclaimed_guest_is_not_said_to_be_over_capacity(seen: World) -> None:

@@ -69,13 +69,14 @@ class Model:
     guests: dict[str, Guest] = field(default_factory=dict)
     doubts: dict[str, list[dict[str, Amounts]]] = field(default_factory=dict)
     moves: dict[str, str] = field(default_factory=dict)
+    found: frozenset[str] = frozenset()
 
     def groups(self) -> Iterator[set[str]]:
         for consumer in EVERYBODY:
             if consumer not in self.moves.values():
                 yield {consumer, self.moves.get(consumer, consumer)}
 
-    def columns(self, group: set[str], slot: tuple[str, str]) -> tuple[int, int, int, int]:
+    def columns(self, group: set[str], slot: tuple[str, str], beside: str = "") -> tuple[int, int, int, int]:
         """Held, claimed, used and the most that writes in doubt may give, of the group's row."""
         uuid, name = slot
         held = {who: self.held.get(who, {}).get(uuid, {}).get(name, 0) for who in group}
@@ -85,14 +86,57 @@ class Model:
         used = 0
         for who in group & self.guests.keys():
             guest = self.guests[who]
-            named = len([unit for unit in guest.units if unit.resource_class == name])
-            if guest.state not in (GuestState.SHUTOFF, GuestState.CRASHED):
-                used += max(named, guest.resources.get(name, 0))
+            named = [each.unit for each in guest.units if each.resource_class == name]
+            if self.counts(guest):
+                used += max(
+                    sum(self.counted_for(unit, beside) == who for unit in named), guest.resources.get(name, 0)
+                )
         doubted = 0
         for who in group:
             writes = [write for row in self.doubts.values() for write in row if who in write]
             doubted += max([held[who], *(write[who].get(uuid, {}).get(name, 0) for write in writes)])
         return sum(held.values()), claimed, used, doubted
+
+    def counts(self, guest: Guest) -> bool:
+        """A guest that runs, and one that a new state directory found, until something is claimed for it."""
+        return not is_off(guest) or guest.uuid in self.found
+
+    def counted_for(self, unit: str, beside: str = "") -> str:
+        """A unit that several have is one: of a claim whose guest is here, or of a guest that uses it.
+
+        `beside`: of the others, where there are some, as this one may not have it.
+        """
+        users = [
+            guest
+            for guest in self.guests.values()
+            if self.counts(guest) and any(used.unit == unit for used in guest.units)
+        ]
+        instances = {migration: instance for instance, migration in self.moves.items()}
+        owners = {
+            instances.get(who, who): claim.state
+            for who, claim in self.claims.items()
+            if unit in claim.units.get(NIC, {}).get(VF, ())
+        }
+        standing = {who for who, state in owners.items() if state is ClaimState.CLAIMED}
+        if standing & self.guests.keys():
+            return min(standing)
+        others = [guest for guest in users if guest.uuid != beside]
+        if len(others) < len(users):
+            runs_alone = all(map(is_off, others)) and not is_off(self.guests[beside])
+            if set(owners) == {beside} or (runs_alone and not owners):
+                return beside
+            users = others or users
+        if holding := [
+            guest for guest in users if guest.uuid not in self.claims and self.holds_vf(guest.uuid)
+        ]:
+            users = holding
+        who = [guest.uuid for guest in users if not is_off(guest)] or [guest.uuid for guest in users]
+        without_claim = [each for each in who if each not in self.claims]
+        return min([each for each in who if each in owners] or without_claim or who)
+
+    def holds_vf(self, instance: str) -> bool:
+        members = {instance, self.moves.get(instance, instance)}
+        return any(self.held.get(who, {}).get(NIC, {}).get(VF, 0) for who in members)
 
     def unheld(self, group: set[str], slot: tuple[str, str]) -> int:
         """max(claimed, used) - held: of the claims those that stay, or that a guest keeps here."""
@@ -103,13 +147,13 @@ class Model:
         standing = sum(each.allocations.get(uuid, {}).get(name, 0) for each in claims if each.state in states)
         return max(standing, used) - held
 
-    def need(self, group: set[str], slot: tuple[str, str]) -> int:
-        return max(self.columns(group, slot))
+    def need(self, group: set[str], slot: tuple[str, str], beside: str = "") -> int:
+        return max(self.columns(group, slot, beside))
 
     def free(self, slot: tuple[str, str], beside: str) -> int:
         """What another group than that of `beside` leaves."""
         provider = HOST.tree[slot[0]]
-        others = sum(self.need(group, slot) for group in self.groups() if beside not in group)
+        others = sum(self.need(group, slot, beside) for group in self.groups() if beside not in group)
         return max(0, provider.inventories[slot[1]].capacity - others)
 
     def may_have(self, unit: str, consumer: str) -> bool:
@@ -122,6 +166,10 @@ class Model:
         }
         users = {who for who, idle in having.items() if not idle} or having.keys()
         return claimed <= {consumer} and (users <= {consumer} or consumer in claimed & users)
+
+
+def is_off(guest: Guest) -> bool:
+    return guest.state in (GuestState.SHUTOFF, GuestState.CRASHED)
 
 
 class World:
@@ -145,6 +193,8 @@ class World:
         chosen = tuple(free[: what.get(NIC, {}).get(VF, 0)])
         state = data.draw(st.sampled_from(ClaimState))
         self.model.claims[consumer] = claim(consumer, what, chosen).in_state(state)
+        if state is ClaimState.CLAIMED:
+            self.model.found -= {consumer}
         self.book.put(self.model.claims[consumer])
 
     def drop(self, data: st.DataObject) -> None:
@@ -212,7 +262,9 @@ class World:
             state = data.draw(st.sampled_from(GuestState))
             guests.append(Guest(consumer, "guest", state, {VCPU: data.draw(st.integers(0, 9))}, mine))
         self.model.guests = {guest.uuid: guest for guest in guests}
-        self.book.observe_guests(guests)
+        new = sorted(self.model.guests.keys() - self.model.claims.keys())
+        self.model.found = frozenset(data.draw(st.sets(st.sampled_from(new)))) if new else frozenset()
+        self.book.observe_guests(guests, self.model.found)
 
     def doubt(self, data: st.DataObject) -> None:
         consumer = data.draw(st.sampled_from(CONSUMERS))
@@ -276,9 +328,13 @@ def test_whatever_fits_needs_nothing_that_another_row_needs(data: st.DataObject,
     vcpus, vfs = data.draw(st.integers(1, 9)), data.draw(st.integers(0, 2))
     request = ask(consumer, VCPU=vcpus, **({VF: vfs} if vfs else {}))
     guest = model.guests.get(consumer)
-    running = guest is not None and guest.state not in (GuestState.SHUTOFF, GuestState.CRASHED)
-    own_vcpus = guest.resources[VCPU] if guest is not None and running else 0
-    own_vfs = len(guest.units) if guest is not None and running else 0
+    uses = guest is not None and model.counts(guest)
+    own_vcpus = guest.resources[VCPU] if guest is not None and uses else 0
+    own_vfs = (
+        sum(model.counted_for(each.unit, consumer) == consumer for each in guest.units)
+        if guest is not None and uses
+        else 0
+    )
     enough = vcpus <= max(own_vcpus, model.free((ROOT, VCPU), consumer))
     free_vfs = [unit for unit in VFS if model.may_have(unit, consumer)]
     enough = enough and vfs <= max(own_vfs, model.free((NIC, VF), consumer)) and vfs <= len(free_vfs)
@@ -291,7 +347,13 @@ def test_whatever_fits_needs_nothing_that_another_row_needs(data: st.DataObject,
     model.held[consumer] = held
     taken_over = book.cover(request, held, exact=True)
     assert taken_over.fits == enough
-    _check_units(taken_over.units.get(NIC, {}).get(VF, ()), vfs if taken_over.fits else 0, free_vfs)
+    chosen = taken_over.units.get(NIC, {}).get(VF, ())
+    _check_units(chosen, vfs if taken_over.fits else 0, free_vfs)
+    if taken_over.fits:
+        before = {slot: book.used.get(slot[0], {}).get(slot[1], 0) for slot in SLOTS}
+        book.put(claim(consumer, held, chosen))
+        for slot, capacity in zip(SLOTS, (40, 4), strict=True):
+            assert book.used.get(slot[0], {}).get(slot[1], 0) <= max(capacity, before[slot])
 
 
 def _check_units(chosen: tuple[str, ...], count: int, free: list[str]) -> None:
