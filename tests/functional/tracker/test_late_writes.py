@@ -557,9 +557,6 @@ def test_another_operation_of_the_consumer_ends_the_doubt_first(kit: Kit) -> Non
 # Steps of moves: whenever Placement does them, each instance has one place
 
 
-HOST_UUID = uuid_of("host")
-
-
 def moved(kit: Kit) -> MoveState:
     return kit.tracker.moves()[MIGRATION].state
 
@@ -594,11 +591,7 @@ def test_a_begin_that_nobody_answered_ends_where_the_host_is_over_committed_mean
     before = kit.placed_all()
     with late_writes(kit, "502") as late, pytest.raises(PlacementUnavailable, match="not known yet"):
         kit.tracker.begin_move(request(asked.consumer, VCPU=1), MoveKind.RESIZE, MIGRATION)
-    root = kit.raw.find_provider(uuid=HOST_UUID)
-    assert root is not None
-    inventories = dict(HOST[0].inventories)
-    inventories["VCPU"] = replace(inventories["VCPU"], max_unit=1)
-    kit.raw.put_inventories(HOST_UUID, root.generation or 0, inventories)
+    shrink(kit)
     assert kit.tracker.deliver() == 1
     assert (moved(kit), kit.tracker.pending) == (MoveState.REVERTED, 0)
     assert late.execute() == CONFLICT

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from kits.placements import Placement
-from kits.tracker import Crash, Death, Kit, fast_directory, guest, request, uuid_of
+from kits.tracker import Crash, Death, Kit, dies, fast_directory, guest, request, uuid_of
 
 from agent.claims.claim import ClaimState
 from agent.claims.request import ClaimRequest, TopologyRequest
@@ -65,13 +65,7 @@ OPERATIONS = (claim, claim_where_somebody_was_faster, claim_that_does_not_fit, a
 def died(kit: Kit, operation: Callable[[Kit], None], number: int) -> bool:
     if operation is release:
         kit.tracker.claim(ASKED)
-    death = Death(number)
-    with kit.taps(death):
-        try:
-            operation(kit)
-        except Crash:
-            return True
-    return False
+    return dies(kit.taps(Death(number)), lambda: operation(kit))
 
 
 def come_back(kit: Kit, *, running: bool, away: bool) -> None:
