@@ -1,7 +1,7 @@
 """Runs the audit: reads the host twice, reports the findings of both readings, and repairs them."""
 
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -100,6 +100,7 @@ class AuditReader:
             holders = {uuid: each.consumers for uuid, each in allocations.items()}
             self._tracker.observe(holders, reading)  # another client's DELETE raises no generation
         known = self._tracker.view.snapshot()
+        self._check_tree(tree, known.host, known.claims.values())
         _, cells = self._tracker.view.host_and_cells()
         shared = [provider for provider in known.host.tree if not known.host.is_own(provider.uuid)]
         with_shared = ProviderTree([*tree, *(provider for provider in shared if provider.uuid not in tree)])
@@ -129,6 +130,20 @@ class AuditReader:
         )
         observation = replace(observation, elsewhere=self._elsewhere(observation))
         return replace(observation, types=self._types(observation))
+
+    def _check_tree(self, tree: ProviderTree, host: ProviderIndex, claims: Iterable[Claim]) -> None:
+        """Raises PlacementError where the tree lacks a provider of this host that claims have."""
+        for claim in claims:
+            for uuid in claim.allocations:
+                if uuid not in tree and host.is_own(uuid):
+                    whose = (
+                        f"{claim.request.name} ({claim.consumer})" if claim.request.name else claim.consumer
+                    )
+                    raise PlacementError(
+                        f"The provider {host.tree[uuid].name} ({uuid}) is no longer in this host's tree in "
+                        f"Placement, and the claim of {whose} has a part of it. Nothing was compared; "
+                        "`plimsoll status` has the remedy."
+                    )
 
     def _elsewhere(self, observation: Observation) -> Mapping[str, Allocations]:
         """Read what the instances have whose claims have no allocation here, if another consumer may have it.

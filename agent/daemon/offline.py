@@ -119,12 +119,19 @@ def adopt(settings: Settings, host_uuid: str) -> Identity:
 
     Repairs a lost uuid file, a changed host name, a name that another provider has, or the mark of another
     agent: at its next start the agent writes for the host again, even if another agent wrote last. Raises
-    IdentityError where the text is no uuid, or where the journal has claims of another host; StateError while
-    the agent is running.
+    IdentityError where the text is no uuid, where it is that of a child of this host's root, such as a card,
+    or where the journal has claims of another host; StateError while the agent is running.
     """
     wanted = identity.canonical_uuid(host_uuid)
     with closing(Journal.open(settings.state_path)) as journal:
         recorded, claims = journal.host_uuid(), journal.claims()
+        if recorded not in (None, wanted) and wanted in journal.owned():
+            raise IdentityError(
+                f"{wanted} is a part of this host, such as a card, and no host: the agent made that provider "
+                f"below {recorded}, which stays this host's uuid. If another client took it out of the "
+                "host's tree, start the agent: it puts it back.",
+                uuid=recorded,
+            )
         if claims and recorded not in (None, wanted):
             raise IdentityError(
                 f"The agent's journal has {counted(len(claims), 'claim')} of the host {recorded}; release "

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import groupby
 from typing import TypeVar
 
+from agent import log
 from agent.backoff import pause
 from agent.errors import (
     ApplyError,
@@ -36,6 +37,8 @@ from agent.providers.plan import (
     with_contents,
 )
 from agent.tree import Inventory, Provider, ProviderTree
+
+LOG = log.get(__name__)
 
 ATTEMPTS_MAX = 12
 RESHAPE_GENERATION_STEPS = 2
@@ -194,7 +197,8 @@ class _Writer:
                 except PlacementError as error:
                     if error.placement_code != DUPLICATE_NAME:
                         raise
-                    raise self._name_taken(operation.after) from error
+                    root = self._providers[operation.provider].parent is None
+                    raise self._name_taken(operation.after, root=root) from error
                 renamed = replace(self._providers[operation.provider], name=operation.after)
                 self._providers[operation.provider] = renamed
             case MoveProvider():
@@ -216,7 +220,9 @@ class _Writer:
                 raise
             twin = self._client.find_provider(uuid=operation.provider)
             if twin is None:
-                raise self._name_taken(operation.name) from error
+                raise self._name_taken(operation.name, root=operation.parent is None) from error
+            if wanted.parent is not None and twin.parent != wanted.parent:
+                raise self._taken_back(wanted) from error
             if (twin.name, twin.parent) != (wanted.name, wanted.parent):
                 raise IdentityError(
                     f"Placement already has a provider with the uuid {twin.uuid}, named {twin.name!r}, "
@@ -228,15 +234,43 @@ class _Writer:
             self._read_again(twin.uuid)
             return self._client.read_provider(twin)  # created by a request whose answer was lost
 
-    def _name_taken(self, name: str) -> PlacementError | IdentityError:
+    def _taken_back(self, wanted: Provider) -> PlacementConflict | IdentityError:
+        """Put a provider of this host back under its parent: another client took it out of the host's tree.
+
+        Its uuid is made from the root's and its name, so it is no other's.
+        """
+        try:
+            self._client.reparent_provider(wanted.uuid, wanted.name, wanted.parent)
+        except PlacementUnavailable:
+            raise
+        except PlacementError as error:
+            return IdentityError(
+                f"Another client took the provider {wanted.name} ({wanted.uuid}) out of this host's tree, "
+                f"and the agent could not put it back: {error.message.rstrip('.')}. Put it back with "
+                f"`openstack --os-placement-api-version 1.37 resource provider set --name {wanted.name} "
+                f"--parent-provider {wanted.parent} {wanted.uuid}`.",
+                uuid=wanted.uuid,
+                name=wanted.name,
+            )
+        LOG.warning(
+            "Another client took the provider %s (%s) out of this host's tree: the agent has put it back.",
+            wanted.name,
+            wanted.uuid,
+        )
+        return PlacementConflict(
+            f"The provider {wanted.name} ({wanted.uuid}) is in this host's tree again: plan again."
+        )
+
+    def _name_taken(self, name: str, *, root: bool) -> PlacementError | IdentityError:
         holder = self._client.find_provider(name=name)
         if holder is None:
             return PlacementConflict(
                 f"The name {name!r} belonged to another provider a moment ago and is free now: plan again."
             )
+        remedy = f"Run `plimsoll adopt {holder.uuid}` if it is this host's, or rename or delete it."
         return IdentityError(
             f"Another provider in Placement is already named {name!r}: {holder.uuid}, outside this host's "
-            f"tree. Run `plimsoll adopt {holder.uuid}` if it is this host's, or rename or delete it.",
+            f"tree. {remedy if root else 'Rename or delete it.'}",
             uuid=holder.uuid,
             name=name,
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 from uuid import uuid4
 
 import pytest
@@ -15,7 +16,7 @@ from kits.placements import Placement
 from agent.claims.claim import ClaimState
 from agent.config.settings import Settings
 from agent.daemon.offline import adopt
-from agent.errors import ClaimsClosed
+from agent.errors import ClaimsClosed, IdentityError, PlacementError
 from agent.moves.states import MoveKind, MoveState
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.status.overview import HostState
@@ -105,6 +106,60 @@ def test_a_foreign_provider_with_our_name_is_named_and_can_be_adopted(
         assert [each.uuid for each in tree.roots] == [foreign] and len(tree) == 9
         assert usages[foreign]["VCPU"] == 1, "what was held on it is kept"
         assert world.operations.claim(request(VCPU=1, PGPU=1)).state is ClaimState.CLAIMED
+
+
+@pytest.mark.parametrize("has_claim", [True, False])
+@pytest.mark.parametrize("new_parent", [None, NEIGHBOUR.uuid])
+def test_a_card_that_a_client_took_out_of_the_tree_is_put_back(
+    world: World, settings: Settings, new_parent: str | None, has_claim: bool
+) -> None:
+    """Its provider cannot be adopted as a host: the host would be in Placement twice."""
+    client = PlacementClient(world.wire.inner)
+    tree = world.operations.tree()[0]
+    card = next(each for each in tree if "PGPU" in each.inventories)
+    if new_parent is not None:
+        client.create_provider(NEIGHBOUR)
+    claim = world.operations.claim(request(PGPU=1)) if has_claim else None
+    client.reparent_provider(card.uuid, card.name, new_parent)
+    if claim is not None:
+        with pytest.raises(PlacementError, match=f"{card.name} .*is no longer in this host's tree"):
+            world.operations.audit(heal=False)
+    world.agent.verify()
+    assert world.agent.condition.state is HostState.READY, world.agent.condition.fault
+    again = world.operations.tree()[0]
+    assert len(again) == len(tree) and again[card.uuid].parent == card.parent
+    assert again[card.uuid].inventories == tree[card.uuid].inventories
+    assert world.operations.audit(heal=False).findings == ()
+    if claim is not None:
+        assert client.allocations_of(claim.consumer).allocations == claim.allocations
+
+
+def test_where_placement_does_not_take_the_card_back_the_command_is_named(
+    world: World, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = PlacementClient(world.wire.inner)
+    card = next(each for each in world.operations.tree()[0] if "PGPU" in each.inventories)
+
+    def refuse(*_: object) -> NoReturn:
+        raise PlacementError("Placement cannot do that.")
+
+    client.reparent_provider(card.uuid, card.name, None)
+    monkeypatch.setattr(PlacementClient, "reparent_provider", refuse)
+    world.agent.verify()
+    (reason,) = world.agent.host_status.status().reasons
+    assert f"set --name {card.name} --parent-provider {card.parent} {card.uuid}" in reason
+    assert "adopt" not in reason
+
+
+def test_a_card_cannot_be_adopted_as_a_host(settings: Settings) -> None:
+    with closing(opened(settings)) as world:
+        world.agent.reconcile("the start")
+        tree = world.operations.tree()[0]
+        card = next(each for each in tree if "PGPU" in each.inventories)
+    with pytest.raises(IdentityError, match=f"{card.uuid} is a part of this host.* below {card.parent}"):
+        adopt(settings, card.uuid)
+    assert card.parent is not None
+    assert adopt(settings, card.parent).uuid == card.parent
 
 
 def test_an_aggregate_that_somebody_changed_on_a_child_is_no_obstacle(world: World) -> None:
