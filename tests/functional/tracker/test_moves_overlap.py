@@ -133,6 +133,16 @@ def test_a_revert_of_a_move_that_another_one_overtook_is_refused(world: World) -
     world.check_settled()
 
 
+def test_a_revert_takes_nothing_back_from_where_another_client_put_the_instance(world: World) -> None:
+    world.a.tracker.claim(asks(**PINNED))
+    world.b.tracker.begin_move(asks(**PINNED), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.schedule(INSTANCE, a={"VCPU": 1})
+    with pytest.raises(ClaimConflict, match="has moved on"):
+        world.b.tracker.revert_move(MIGRATION)
+    assert world.placed_all() == {INSTANCE: {"a": {"VCPU": 1}}, MIGRATION: PINNED_ON_A}
+    assert world.b.moving() is MoveState.BEGUN
+
+
 def test_a_rebuild_whose_instance_moved_away_is_over(world: World) -> None:
     """Else its host would never look where the instance went."""
     world.a.tracker.claim(asks(**PINNED))
