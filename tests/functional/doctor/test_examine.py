@@ -203,6 +203,17 @@ def test_a_hypervisor_that_is_away(patient: Patient, tmp_path: Path) -> None:
     assert verdict == "bad" and "no connection to libvirt" in told
 
 
+def test_the_memory_that_libvirt_counts_is_compared_with_the_kernels(patient: Patient) -> None:
+    """libvirt's test driver has two cells of 3 GiB each, whatever this machine has."""
+    pytest.importorskip("libvirt", reason="libvirt's binding is not installed")
+    patient.write("[libvirt]\nconnection_uri = test:///default\n")
+    assert patient.verdicts("memory") == [], "the fake driver counts no memory of this machine"
+    text = patient.file.read_text("utf-8").replace("= fake", "= libvirt")
+    patient.file.write_text(text, encoding="utf-8")
+    ((_, told),) = patient.verdicts("memory")
+    assert told.startswith("libvirt counts 6144 MiB of memory, ")
+
+
 def test_a_remote_placement_that_is_away(patient: Patient) -> None:
     patient.write(
         "[placement]\nkind = remote\nauth_type = none\nendpoint_override = http://127.0.0.1:1\ntimeout = 1\n"
@@ -301,6 +312,9 @@ def test_a_device_is_checked_without_an_agent(patient: Patient, tmp_path: Path) 
         "migration": "warning",
     }
     assert "-> Set another card as the primary one" in done.stdout
+    assert (
+        "The driver is fake, and its devices do not exist: --device looks at this machine's." in done.stdout
+    )
     nowhere = plimsoll(patient.state / "s", "doctor", "--device", "x", "--config-file", str(patient.file))
     assert nowhere.returncode == ExitCode.USAGE and "no PCI address" in nowhere.stderr
 
