@@ -90,9 +90,11 @@ def show_settings(args: Namespace) -> ExitCode:
 def validate(args: Namespace) -> ExitCode:
     """Check settings files. Raises SettingsError where they are wrong."""
     from agent.config.check import check_start
+    from agent.state.identity import written_uuid
 
     settings = load_settings(args)
-    notes = check_start(settings)
+    directories = (settings.state_path, *(path.parent for path in settings.files))
+    notes = check_start(settings, written_uuid(directories))
     files = [str(path) for path in settings.files]
     source = ", ".join(files) if files else "no file, so every option has its default"
     lines = [f"the settings are good: {source}", *map(plain, notes)]

@@ -118,8 +118,10 @@ def _check_directory(path: Path) -> int:
     return mode
 
 
-def check_start(settings: Settings) -> tuple[str, ...]:
+def check_start(settings: Settings, host_uuid: str | None = None) -> tuple[str, ...]:
     """Returns clauses on what could not be checked, and on what the agent would start with, but not work.
+
+    `host_uuid` is the uuid of this host's root provider, None where it is not known.
 
     The driver connects only if there are CPU sets, reservations or provider config files to compare with what
     it describes. Whether another process uses an address is not looked at. Raises SettingsError where a
@@ -149,7 +151,7 @@ def check_start(settings: Settings) -> tuple[str, ...]:
         if name != settings.compute_driver:
             other.check_options(values_of(settings.table, with_groups(other.OPTIONS, settings.table)))
     with closing(read_only_driver(settings)) as driver:
-        notes += _check_description(settings, driver)
+        notes += _check_description(settings, driver, host_uuid)
     return tuple(notes)
 
 
@@ -162,7 +164,7 @@ def _is_denied(error: BaseException | None) -> bool:
     return False
 
 
-def _check_description(settings: Settings, driver: Driver) -> Iterator[str]:
+def _check_description(settings: Settings, driver: Driver, host_uuid: str | None) -> Iterator[str]:
     """Notes on what the driver does not describe, or not offer. Raises SettingsError."""
     host = settings.driver.host_settings
     unset, options = (
@@ -194,12 +196,19 @@ def _check_description(settings: Settings, driver: Driver) -> Iterator[str]:
         if total and reserved >= total * divisor:
             yield f"[DEFAULT] {option} = {reserved} leaves nothing of the {total} {resource_class} here"
     yield from _missing_pages(host, topology)
-    uuids = uuids_of(description, ProviderTree(), NIL_UUID)
+    uuids = uuids_of(description, ProviderTree(), host_uuid or NIL_UUID)
     result = overlay(settings.provider_config, description, uuids)
     if result.conflicts:
         raise SettingsError(" ".join(result.conflicts))
     for entry in result.unmatched:
-        yield f"{entry.where}: this host's driver describes no provider {entry.provider}"
+        if entry.uuid is not None and host_uuid is None:
+            # The uuids of all providers follow from the host's.
+            yield (
+                f"{entry.where}: whether this host has the provider {entry.provider} is not known: "
+                f"{settings.state_path}/host_id, which the agent's first start writes, cannot be read"
+            )
+        else:
+            yield f"{entry.where}: this host's driver describes no provider {entry.provider}"
 
 
 def _missing_pages(host: HostSettings, topology: Topology) -> Iterator[str]:

@@ -130,6 +130,15 @@ def establish_identity(
     return Identity(host_uuid, host)
 
 
+def written_uuid(directories: Iterable[Path]) -> str | None:
+    """The host's uuid as its files say it; None where none can be read, or they differ. Writes nothing."""
+    try:
+        found = set(_read_uuids(directories, None).values())
+    except IdentityError:
+        return None
+    return found.pop() if len(found) == 1 else None
+
+
 def adopt_identity(state_path: Path, host: str, host_uuid: str) -> Identity:
     """Write that this host has this name and that uuid from now on. Raises IdentityError, UsageError."""
     adopted = canonical_uuid(host_uuid)

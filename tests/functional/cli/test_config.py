@@ -17,6 +17,7 @@ from kits.terminal import Terminal
 
 from agent.config.settings import DEFAULT_FILE
 from agent.errors import ExitCode
+from agent.providers.resolve import uuid_of_new
 
 HOST = "0c1f7a52-8f0e-4f2b-9d4b-3a5f0a7c6e21"
 FAKE = "[DEFAULT]\ncompute_driver = fake\n"
@@ -62,6 +63,38 @@ def test_a_file_that_is_not_there(nowhere: Path, tmp_path: Path) -> None:
     done = plimsoll(nowhere, "config", "validate", "--config-file", str(tmp_path / "none.conf"))
     assert done.returncode == ExitCode.USAGE
     assert "none.conf" in one_line(done)
+
+
+def test_a_provider_file_may_name_the_providers_by_the_uuids_that_the_agent_gave_them(
+    nowhere: Path, tmp_path: Path
+) -> None:
+    """The uuid of the host is in its state directory; before the first start nobody knows it."""
+    file, state = tmp_path / "plimsoll.conf", tmp_path / "state"
+    (tmp_path / "files").mkdir()
+    state.mkdir(mode=0o700)
+    file.write_text(
+        f"[DEFAULT]\ncompute_driver = fake\nhost = node1\nstate_path = {state}\n"
+        f"[compute]\nprovider_config_location = {tmp_path}/files\n"
+    )
+
+    def notes(uuid: str) -> list[str]:
+        (tmp_path / "files" / "a.yaml").write_text(
+            f"meta: {{schema_version: '1.0'}}\nproviders:\n  - identification: {{uuid: {uuid}}}\n"
+            "    inventories: {additional: [{CUSTOM_X: {total: 10}}]}\n"
+        )
+        done = plimsoll(nowhere, "config", "validate", "--config-file", str(file), "-o", "json")
+        assert done.returncode == ExitCode.DONE, done.stderr
+        return list(json.loads(done.stdout)["notes"])
+
+    card = uuid_of_new(HOST, "node1_net_enp65s0f0")
+    for uuid in (HOST, card):
+        (note,) = notes(uuid)
+        assert f"whether this host has the provider {uuid} is not known" in note and "host_id" in note
+    (state / "host_id").write_text(f"{HOST}\n")
+    for uuid in (HOST, card):
+        assert notes(uuid) == []
+    (note,) = notes("0c1f7a52-8f0e-4f2b-9d4b-3a5f0a7c6e22")
+    assert "this host's driver describes no provider 0c1f7a52-8f0e-4f2b-9d4b-3a5f0a7c6e22" in note
 
 
 def test_the_sample_is_a_file_that_is_good_and_changes_nothing(nowhere: Path, tmp_path: Path) -> None:

@@ -214,6 +214,18 @@ def test_the_memory_that_libvirt_counts_is_compared_with_the_kernels(patient: Pa
     assert told.startswith("libvirt counts 6144 MiB of memory, ")
 
 
+def test_a_dedicated_cpu_that_is_offline_is_told_with_how_to_bring_it_online(
+    patient: Patient, tmp_path: Path
+) -> None:
+    host = tmp_path / "host.yaml"
+    host.write_text("cells: [{id: 0, cpus: '0-3', memory_mb: 4096}]\n", encoding="utf-8")
+    patient.write(f"[compute]\ncpu_shared_set = 0-1\ncpu_dedicated_set = 2-4\n[fake]\nhost_file = {host}\n")
+    ((verdict, told),) = patient.verdicts("options")
+    assert verdict == "warning" and "cpu_dedicated_set names CPU 4, not online" in told
+    assert "such a CPU is not offered, and all else is" in told
+    assert "Bring it online (echo 1 > /sys/devices/system/cpu/cpu4/online)" in told
+
+
 def test_a_remote_placement_that_is_away(patient: Patient) -> None:
     patient.write(
         "[placement]\nkind = remote\nauth_type = none\nendpoint_override = http://127.0.0.1:1\ntimeout = 1\n"

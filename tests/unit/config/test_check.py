@@ -79,8 +79,10 @@ def test_a_provider_file_that_matches_nothing_is_told(file: Path, tmp_path: Path
     (tmp_path / "files/a.yaml").write_text(PROVIDER.format(name="node2"))
     (note,) = checked(file, location)
     assert "a.yaml: providers[0]" in note and "describes no provider node2" in note
-    (tmp_path / "files/a.yaml").write_text(PROVIDER.format(name="node1"))
-    assert checked(file, location) == ()
+    for identification in ("name: node1", "uuid: $COMPUTE_NODE"):
+        text = PROVIDER.replace("name: {name}", identification).format()
+        (tmp_path / "files/a.yaml").write_text(text)
+        assert checked(file, location) == (), identification
 
 
 @pytest.mark.parametrize("name", ["cpu", "ram", "disk", "initial_cpu", "initial_ram", "initial_disk"])
