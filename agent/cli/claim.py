@@ -128,17 +128,22 @@ def claim(args: Namespace) -> ExitCode:
         if error.details.get("asked"):
             # The agent may have claimed, and only this message has a new uuid.
             if "consumer" not in body:
-                error.message += "; the same command again finds its claim by the name"
+                _add(error, "the same command again finds its claim by the name")
             elif args.consumer in (None, NEW):
-                error.message += f"; the uuid made for it is {body['consumer']}"
+                _add(error, f"the uuid made for it is {body['consumer']}")
         raise
     except (ClaimConflict, UsageError) as error:
         if "consumer" not in body and {"consumer", "instances"} & error.details.keys():
-            error.message += f"; --new claims for another instance that is called {body['name']}"
+            _add(error, f"--new claims for another instance that is called {body['name']}")
         raise
     show(args, answer, lambda style: _claimed(answer, read_names(client), style))
     show_notes(answer)
     return ExitCode.DONE
+
+
+def _add(error: PlimsollError, clause: str) -> None:
+    """Let the error's sentence go on with the clause."""
+    error.message = f"{error.message.rstrip('.')}; {clause}"
 
 
 def _identify(args: Namespace, client: Client, body: dict[str, Any]) -> None:
@@ -175,7 +180,7 @@ def _claim_domain(args: Namespace) -> ExitCode:
     try:
         done = libvirt.hand_over(written, start=args.start)
     except PlimsollError as error:
-        error.message += f"; {_after_refusal(args, client, written)}"
+        _add(error, _after_refusal(args, client, written))
         raise
     show(args, written, lambda style: [done, *_claimed(written["claim"], read_names(client), style)])
     return ExitCode.DONE

@@ -142,6 +142,11 @@ class Admitted(NamedTuple):
     was_held: bool
 
 
+def _named_as(present: Claim | None, request: ClaimRequest) -> ClaimRequest:
+    """The request, with the name of the consumer's claim if it has none: a name is for people."""
+    return request if present is None or request.name else replace(request, name=present.request.name)
+
+
 class ClaimOperations:
     """The operations on claims of one tracker. Any thread may call."""
 
@@ -154,6 +159,7 @@ class ClaimOperations:
         """See `ResourceTracker.claim`."""
         check_placeable(request)
         with self._context.turns.take(request.consumer, request):
+            request = _named_as(self._register.claim_and_move_of(request.consumer)[0], request)
 
             def claim() -> Claim:
                 with restricted(self._register, request, restriction):
@@ -167,7 +173,7 @@ class ClaimOperations:
 
         def explain(book: Book) -> Fit:
             present = book.claims.get(request.consumer)
-            if present is not None and present.request == request:
+            if present is not None and present.request == _named_as(present, request):
                 return fit_of_claim(present)
             held = book.other_allocations(request.consumer)
             in_force = book.restriction(request.consumer)

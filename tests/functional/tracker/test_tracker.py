@@ -163,6 +163,18 @@ def test_several_devices_for_several_guests_over_two_cards(kit: Kit) -> None:
     assert {*both.allocations} == {uuid_of("gpu0"), uuid_of("gpu1")}
 
 
+def test_the_same_claim_again_without_its_name_is_the_same_claim(kit: Kit) -> None:
+    """As `plimsoll claim web1`, which finds the instance by its name, sends it."""
+    named = request(name="web1", VCPU=1, VGPU=1)
+    claim = kit.tracker.claim(named).claim
+    assert kit.tracker.explain(replace(named, name="")).fits
+    assert kit.tracker.claim(replace(named, name="")).claim == claim
+    assert kit.tracker.claim_of(named.consumer).request.name == "web1"
+    for other in (replace(named, name="web2"), request(named.consumer, VCPU=1)):
+        with pytest.raises(ClaimConflict, match="with another request"):
+            kit.tracker.claim(other)
+
+
 def test_the_same_claim_again_is_the_same_claim(kit: Kit) -> None:
     asked = request(VCPU=2, PCPU=1)
     first = kit.tracker.claim(asked).claim
