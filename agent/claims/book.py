@@ -36,6 +36,7 @@ from agent.claims.request import ClaimRequest
 from agent.claims.rows import NOT_USED, Doubted, Row, Use
 from agent.claims.use_difference import UNSEEN
 from agent.driver import Guest, UsedMemory
+from agent.errors import first_few
 from agent.providers.device_health import Cordoned, idle_cordoned
 from agent.providers.divided_cards import Card, CardStock
 from agent.providers.reservations import room
@@ -55,6 +56,8 @@ from agent.shapes import (
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+
+HOLDERS_NAMED_MAX = 3
 
 
 class Reading:
@@ -948,12 +951,34 @@ class Book:
         units = self._free_units(request.resources, consumer, host.cards)
         used, cells = self._beside(consumer), self._stock(request)
         result = fit(request, host, used, units, cells, self._choice)
-        result = self._complete(request, result, consumer, host.cards)
+        result = self._with_holders_named(self._complete(request, result, consumer, host.cards), consumer)
         if result.fits or not self._contested:
             return result
         return replace(
             result, shortfalls=tuple(self._with_others_named(each, consumer) for each in result.shortfalls)
         )
+
+    def _with_holders_named(self, result: Fit, consumer: str) -> Fit:
+        """The fit whose shortfalls on the parts of the host say who has what is not free."""
+        return replace(
+            result, shortfalls=tuple(self._with_holders(each, consumer) for each in result.shortfalls)
+        )
+
+    def _with_holders(self, shortfall: Shortfall, consumer: str) -> Shortfall:
+        uuid, name = shortfall.provider_uuid, shortfall.resource_class
+        provider = self.host.tree.get(uuid)
+        if provider is None or provider.parent is None or not shortfall.reason.startswith("only "):
+            return shortfall
+        own = self._instances.get(consumer, consumer)
+        holders = [
+            f"{self.label(instance)} has {amount}"
+            for instance, need in self._needs.items()
+            if instance != own and (amount := need.get(uuid, {}).get(name, 0))
+        ]
+        if not holders:
+            return shortfall
+        named = first_few(sorted(holders), HOLDERS_NAMED_MAX)
+        return replace(shortfall, reason=f"{shortfall.reason}: {named}")
 
     def _with_others_named(self, shortfall: Shortfall, consumer: str) -> Shortfall:
         """The shortfall with the units of the consumer's guest that it may not have, as others have them."""
@@ -1021,7 +1046,7 @@ class Book:
             if result.fits:
                 return self._complete(request, result, holder, host.cards)
         result = fit(request, host, used, units, cells, self._choice)
-        return self._complete(request, result, holder, host.cards)
+        return self._with_holders_named(self._complete(request, result, holder, host.cards), request.consumer)
 
     def holders_of(self, allocations: Allocations) -> tuple[str, ...]:
         """The consumers without a claim that have exactly these allocations in this host's own tree."""

@@ -163,6 +163,20 @@ def test_several_devices_for_several_guests_over_two_cards(kit: Kit) -> None:
     assert {*both.allocations} == {uuid_of("gpu0"), uuid_of("gpu1")}
 
 
+def test_a_refusal_names_who_has_the_device(kit: Kit) -> None:
+    """With exact units, and without."""
+    asked = [{"VGPU": 3}, {"VGPU": 3}, {"SRIOV_NET_VF": 2}]
+    for number, resources in enumerate(asked, start=1):
+        kit.tracker.claim(request(uuid_of(f"web{number}"), name=f"web{number}", **resources))
+    for resources, holders, text in (
+        ({"VGPU": 2}, ("web1", "web2"), r"only 1 of 4 is free: {} has 3"),
+        ({"SRIOV_NET_VF": 1}, ("web3",), r"only 0 of 2 are free: {} has 2"),
+    ):
+        with pytest.raises(DoesNotFit) as caught:
+            kit.tracker.claim(request(**resources))
+        assert any(text.format(f"{name} ({uuid_of(name)})") in caught.value.message for name in holders)
+
+
 def test_the_same_claim_again_without_its_name_is_the_same_claim(kit: Kit) -> None:
     """As `plimsoll claim web1`, which finds the instance by its name, sends it."""
     named = request(name="web1", VCPU=1, VGPU=1)
