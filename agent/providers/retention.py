@@ -152,12 +152,13 @@ def count_gone(
     gone: Iterable[GoneUnit],
     moves: Collection[MoveInstruction] = (),
     names: Mapping[str, str] | None = None,
+    migrations: Collection[str] = (),
 ) -> ResolvedDescription:
     """`resolved` with the units in `gone` in the totals, and a sentence for each of their holders.
 
     A class of which the driver reports no unit any more is not here: its inventory is retained as a whole
     (`retain_held`). What one of the driver's `moves` takes elsewhere is not gone. `names`
-    {consumer: name} are for the sentences.
+    {consumer: name} and `migrations`, those of moves, are for the sentences.
     """
     names = names or {}
     moving = {(move.from_resource_provider, name) for move in moves for name in move.moved_resources}
@@ -180,7 +181,8 @@ def count_gone(
             problems.append(
                 f"{with_name(consumer, names)} has claimed {name} {', '.join(lost)} of {provider.name}, "
                 "which this host does not have any more: the rest of the inventory can be given. "
-                f"{way_back(provider, name)}, or release the claim."
+                f"{way_back(provider, name)}, or "
+                f"{'confirm or revert its move' if consumer in migrations else 'release the claim'}."
             )
     return replace(resolved, tree=tree, problems=tuple(problems), gone=classes)
 
@@ -188,8 +190,18 @@ def count_gone(
 HOLDERS_NAMED_MAX = 5
 
 
-def find_overuse(tree: ProviderTree, held: Held, caps: Caps | None = None) -> dict[str, tuple[str, ...]]:
-    """{provider uuid: (sentence, ...)}, one sentence for each class whose usage exceeds its capacity."""
+def find_overuse(
+    tree: ProviderTree,
+    held: Held,
+    caps: Caps | None = None,
+    names: Mapping[str, str] | None = None,
+    migrations: Collection[str] = (),
+) -> dict[str, tuple[str, ...]]:
+    """{provider uuid: (sentence, ...)}, one sentence for each class whose usage exceeds its capacity.
+
+    `names` {consumer: name} and `migrations`, the consumers that are migrations of moves, are for the
+    sentences: nobody can release a migration.
+    """
     beyond = beyond_caps(caps or {}, held)
     overuse: dict[str, tuple[str, ...]] = {}
     for provider in tree:
@@ -202,15 +214,26 @@ def find_overuse(tree: ProviderTree, held: Held, caps: Caps | None = None) -> di
             # is in use.
             withheld = inventory.reserved >= inventory.total and name not in beyond
             limit = int(inventory.total * inventory.allocation_ratio) if withheld else inventory.capacity
-            if used > limit:
-                sentence = (
-                    f"Provider {provider.name} is over capacity: {used} {name} "
-                    f"{'is' if used == 1 else 'are'} in use of {inventory.capacity}, by "
-                    f"{first_few(holders, HOLDERS_NAMED_MAX)}; release one of them, "
-                ) + (
-                    f"move it away, or raise [DEFAULT] cap = {name}={beyond[name]}."
-                    if name in beyond
-                    else "or move it away."
-                )
-                overuse[provider.uuid] = (*overuse.get(provider.uuid, ()), sentence)
+            if used <= limit:
+                continue
+            moving = [consumer for consumer in holders if consumer in migrations]
+            ways = [f"confirm or revert migration {moving[0]}"] if moving else []
+            if len(moving) < len(holders):
+                ways = ["release one of them", *ways, "move it away"]
+            if name in beyond:
+                ways.append(f"raise [DEFAULT] cap = {name}={beyond[name]}")
+            elif provider.parent is None and name.startswith("CUSTOM_"):
+                ways.append(f"raise total of {name} in its provider config file")
+            labels = [
+                f"migration {consumer}{f' of {names[consumer]}' if names and names.get(consumer) else ''}"
+                if consumer in moving
+                else with_name(consumer, names or {})
+                for consumer in holders
+            ]
+            remedy = ways[0] if len(ways) == 1 else f"{', '.join(ways[:-1])}, or {ways[-1]}"
+            sentence = (
+                f"Provider {provider.name} is over capacity: {used} {name} {'is' if used == 1 else 'are'} in "
+                f"use of {inventory.capacity}, by {first_few(labels, HOLDERS_NAMED_MAX)}; {remedy}."
+            )
+            overuse[provider.uuid] = (*overuse.get(provider.uuid, ()), sentence)
     return overuse

@@ -184,7 +184,7 @@ class PassSteps:
         if self._writer is not None:
             resolved = self._writer.mark(resolved, current)
         gone = gone_units(Place(offered=resolved.units), self._tracker.view.rows().values())
-        resolved = count_gone(resolved, gone, description.moves, self._names(seen))
+        resolved = count_gone(resolved, gone, description.moves, self._names(seen), self._tracker.moves())
         used, unheld = self._survey(seen, resolved)
         cordons = self._tracker.cordons
         cordoned = cordoned_units(resolved.units, resolved.devices, cordons.addresses)
@@ -426,7 +426,9 @@ class PassSteps:
         withheld = _moving(this.desired) if this.pending is not None else ()
         held = self._refresh_tracker(this, this.current, withheld)
         offered = without_reservations(this.current, this.offered_here, withheld)
-        return replace(this, overused=find_overuse(offered, held, self._provider_config.caps)), held
+        caps, names = self._provider_config.caps, self._names(this.seen)
+        overused = find_overuse(offered, held, caps, names, self._tracker.moves())
+        return replace(this, overused=overused), held
 
     def next_plan(self, this: Pass) -> Plan:
         """The operations of the pass without its reshape, which `preview_reshape` shows.

@@ -26,7 +26,7 @@ from agent.errors import (
 from agent.placement.client import PlacementClient
 from agent.providers.owner import check_owner
 from agent.providers.plan import Plan
-from agent.providers.provider_config import STATUS_DISABLED, ProviderConfig, closed_traits
+from agent.providers.provider_config import CLOSED, STATUS_DISABLED, ProviderConfig, closed_traits
 from agent.providers.reservations import ReservedUsages
 from agent.reconcile.desired_state import ActiveProviderConfig, UndoneReshapes
 from agent.reconcile.one_writer import Writer
@@ -131,6 +131,16 @@ class Reconciler:
     def is_disabled(self) -> bool:
         """Whether Placement, as last read, tells schedulers to pass the host over; operators set it, too."""
         return STATUS_DISABLED in self._root_traits
+
+    @property
+    def is_disabled_by_others(self) -> bool:
+        """Whether that is so, and neither the host's closing nor a pause is known to be why.
+
+        Either another client did it, or one took away the agent's mark while the agent did not run.
+        """
+        if not self.is_disabled or CLOSED in self._root_traits or self._last is None:
+            return False
+        return STATUS_DISABLED not in self._last.resolved.owned.get(self._root_uuid).traits
 
     @property
     def guests(self) -> tuple[Guest, ...] | None:

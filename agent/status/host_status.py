@@ -106,6 +106,12 @@ def _check(name: str, ok: bool, reason: str) -> HealthCheck:
 
 LOG = log.get(__name__)
 
+DISABLED_BY_OTHERS = (
+    "Schedulers pass the host over: its root provider has COMPUTE_STATUS_DISABLED, which another client of "
+    "Placement put there, or took the agent's own mark from. If nobody wants that any more, run `plimsoll "
+    "pause --schedulers`, then `plimsoll resume`: that takes the trait away."
+)
+
 EVENTS_SHOWN_MAX = 10
 
 
@@ -226,6 +232,9 @@ class HostStatus:
             for guest in guests
             if guest.problem is not None and guest.state not in IDLE
         ]
+        disabled = []
+        if pause is None and closed is None and self._reconciler.is_disabled_by_others:
+            disabled.append(DISABLED_BY_OTHERS)
         next_try = self._next_try
         if next_try is not None:
             next_try = self._clock() + max(0.0, next_try - self._timer())
@@ -240,6 +249,7 @@ class HostStatus:
             reasons=(
                 *([fault.sentence] if fault else []),
                 *self._problems,
+                *disabled,
                 *advice,
                 *unread,
                 *gate.reasons,

@@ -186,6 +186,30 @@ def test_what_another_client_said_of_the_host_stays(make: Make) -> None:
     assert host.traits == theirs
 
 
+def test_a_trait_that_the_agent_does_not_know_for_its_own_has_a_reason_and_a_way_out(make: Make) -> None:
+    """Another client took the agent's mark away while it did not run: the trait may be an operator's."""
+    host = make()
+    host.close()
+    host.wait(LIMIT_S)
+    assert host.traits >= {DISABLED, "CUSTOM_PLIMSOLL_CLOSED"}
+    host.put(host.traits - {"CUSTOM_PLIMSOLL_CLOSED"})
+    host.restart(away=False)
+    status = host.agent.host_status.status()
+    assert status.state == "ready" and status.schedulers is False
+    (reason,) = status.reasons
+    assert "COMPUTE_STATUS_DISABLED" in reason
+    assert "`plimsoll pause --schedulers`, then `plimsoll resume`" in reason
+    host.world.operations.pause(PauseRequest(0, 0.0, schedulers=True))
+    host.agent.reconcile("the pause")
+    assert host.agent.host_status.status().reasons == ()
+    host.world.operations.resume()
+    assert host.agent.host_status.status().reasons == ()
+    host.agent.reconcile("its end")
+    assert DISABLED not in host.traits
+    status = host.agent.host_status.status()
+    assert status.schedulers is True and status.reasons == ()
+
+
 def test_another_writer_in_between_costs_another_look(make: Make) -> None:
     host = make()
     host.close()

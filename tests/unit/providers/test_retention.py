@@ -141,3 +141,38 @@ def test_what_a_cap_reserves_whole_is_too_small_for_what_is_in_use(cap: int, rep
     tree = ProviderTree((Provider(ROOT, "node1", inventories={"VGPU": Inventory(16, reserved=16)}),))
     sentences = find_overuse(tree, {ROOT: {GUEST: {"VGPU": 2}}}, {"VGPU": cap, "PGPU": 0}).get(ROOT, ())
     assert [f"raise [DEFAULT] cap = VGPU={cap}." in sentence for sentence in sentences] == [True] * reported
+
+
+MIGRATION = "00000000-0000-4000-8000-0000000000aa"
+OVER = ProviderTree([Provider(ROOT, "node1", inventories={"VCPU": Inventory(2), "CUSTOM_LIC": Inventory(1)})])
+
+
+@pytest.mark.parametrize(
+    ("holders", "name", "end"),
+    [
+        ({GUEST: 3}, "VCPU", f"by web1 ({GUEST}); release one of them, or move it away."),
+        (
+            {GUEST: 2},
+            "CUSTOM_LIC",
+            f"by web1 ({GUEST}); release one of them, move it away, or raise total of CUSTOM_LIC in its "
+            "provider config file.",
+        ),
+        (
+            {MIGRATION: 3},
+            "VCPU",
+            f"by migration {MIGRATION} of web2; confirm or revert migration {MIGRATION}.",
+        ),
+        (
+            {GUEST: 2, MIGRATION: 2},
+            "VCPU",
+            f"by migration {MIGRATION} of web2, web1 ({GUEST}); release one of them, confirm or revert "
+            f"migration {MIGRATION}, or move it away.",
+        ),
+    ],
+)
+def test_who_uses_too_much_is_named_with_what_ends_that(holders: dict[str, int], name: str, end: str) -> None:
+    """`plimsoll release` refuses a migration: its move is confirmed or reverted."""
+    held = {ROOT: {consumer: {name: amount} for consumer, amount in holders.items()}}
+    names = {GUEST: "web1", MIGRATION: "web2"}
+    (sentence,) = find_overuse(OVER, held, None, names, {MIGRATION})[ROOT]
+    assert sentence.endswith(end), sentence
