@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from agent.api.shapes.instances import InstanceShape
     from agent.api.shapes.providers import ResourceProviderShape
 
+PAUSED = "paused: new claims are refused until `plimsoll resume`"
 POLL_S = 2.0
 WAIT_MAX_S = 86400 * 100.0
 ABSENT = frozenset({"shutoff", "crashed"})
@@ -175,14 +176,19 @@ def _claim_domain(args: Namespace) -> ExitCode:
     written: DomainShape = client.request("POST", "/v1/domains", body)
     show_notes(written)
     if libvirt is None:
-        show(args, written, lambda _: [written["xml"].rstrip("\n")])
+        show(args, written, lambda _: [written["xml"].rstrip("\n")], _claimed_for(written["claim"]))
         return ExitCode.DONE
     try:
         done = libvirt.hand_over(written, start=args.start)
     except PlimsollError as error:
         _add(error, _after_refusal(args, client, written))
         raise
-    show(args, written, lambda style: [done, *_claimed(written["claim"], read_names(client), style)])
+    show(
+        args,
+        written,
+        lambda style: [done, *_claimed(written["claim"], read_names(client), style)],
+        f"{_claimed_for(written['claim'])}; {done}",
+    )
     return ExitCode.DONE
 
 
@@ -200,9 +206,13 @@ def _after_refusal(args: Namespace, client: Client, written: DomainShape) -> str
     return f"the claim of {consumer} was released again"
 
 
-def _claimed(claim: ClaimShape, names: Mapping[str, str], style: Style) -> Iterator[str]:
+def _claimed_for(claim: ClaimShape) -> str:
     name = f" ({plain(claim['name'])})" if claim["name"] else ""
-    yield f"{plain(claim['state'])} for {plain(claim['consumer'])}{name}"
+    return f"{plain(claim['state'])} for {plain(claim['consumer'])}{name}"
+
+
+def _claimed(claim: ClaimShape, names: Mapping[str, str], style: Style) -> Iterator[str]:
+    yield _claimed_for(claim)
     yield from claim_lines(claim, names, style)
 
 
@@ -418,7 +428,7 @@ def _add_pause_options(command: ArgumentParser) -> None:
 def pause(args: Namespace) -> ExitCode:
     """Pause the host."""
     answer = _pause(client_of(args), args)
-    show(args, answer, lambda _: ["paused: new claims are refused until `plimsoll resume`"])
+    show(args, answer, lambda _: [PAUSED])
     return ExitCode.DONE
 
 
@@ -473,7 +483,7 @@ def drain(args: Namespace) -> ExitCode:
             advice.setdefault(*_what_to_do(instance))
         yield from (f"{kind}: {text}" for kind, text in advice.items())
 
-    show(args, {"pause": answer, "left": left}, lines)
+    show(args, {"pause": answer, "left": left}, lines, PAUSED)
     return ExitCode.DRIFT_FOUND if left else ExitCode.DONE
 
 

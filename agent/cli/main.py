@@ -101,10 +101,10 @@ def _drop_output() -> None:
 def _say_what_was_done() -> None:
     """Name what the agent did for a command whose answer nothing shows: the caller must not do it again."""
     from agent.cli import client
-    from agent.cli.output import first_line
+    from agent.cli.output import what_was_done
 
     if client.written:
-        print(f"plimsoll: the answer was not shown, and it is done: {first_line()}", file=sys.stderr)
+        print(f"plimsoll: the answer was not shown, and it is done: {what_was_done()}", file=sys.stderr)
 
 
 def _run(args: Namespace) -> int:

@@ -157,7 +157,7 @@ def begin(args: Namespace) -> ExitCode:
         show_notes(move)
         # As the domain is to be on this host, the destination.
         xml = complete_domain(client, move["instance"], body["domain"], replace=True)["xml"]
-        show(args, {**move, "xml": xml}, lambda _: [xml.rstrip("\n")])
+        show(args, {**move, "xml": xml}, lambda _: [xml.rstrip("\n")], _sentence(move))
         return ExitCode.DONE
     show(args, move, lambda style: _lines(move, style))
     show_notes(move)

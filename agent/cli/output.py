@@ -172,21 +172,24 @@ def _folded(text: str, width: int) -> list[str]:
 
 FORMATS = ("table", "json", "yaml", "csv")
 
-_shown: list[Callable[[Style], Iterable[str]]] = []
+_shown: list[tuple[str, Callable[[Style], Iterable[str]]]] = []
 
 
-def first_line() -> str:
-    """The first line, for people, of the last answer that a command has shown; "" for none."""
-    return next(iter(_shown[-1](Style()) if _shown else ()), "")
+def what_was_done() -> str:
+    """What the last answer that a command has shown says was done; "" for none."""
+    if not _shown:
+        return ""
+    done, lines = _shown[-1]
+    return done or next(iter(lines(Style())), "")
 
 
-def show(args: Namespace, data: Any, lines: Callable[[Style], Iterable[str]]) -> None:
+def show(args: Namespace, data: Any, lines: Callable[[Style], Iterable[str]], done: str = "") -> None:
     """Print an answer, in the form of the option --output.
 
     `data` is JSON-ready; `lines` returns the same for people. The form is not csv: `agent.cli.main` refuses
-    that for a command without a table.
+    that for a command without a table. `done` says what the command did, where the first line does not.
     """
-    _shown.append(lines)
+    _shown.append((done, lines))
     if args.output == "json":
         print(json.dumps(data, indent=2))
     elif args.output == "yaml":

@@ -687,6 +687,45 @@ def test_what_was_done_is_told_where_the_answer_cannot_be_shown(path: Path, form
         assert last.startswith(f"plimsoll: the answer was not shown, and it is done: {word} {consumer}")
 
 
+def test_what_was_done_is_told_also_where_the_answer_is_a_domain_or_a_list(
+    fresh: tuple[Sight, Path], tmp_path: Path
+) -> None:
+    """The first line of these answers does not say it."""
+    _, path = fresh
+    (tmp_path / "web.xml").write_text(
+        "<domain type='kvm'><name>web1</name><memory unit='MiB'>512</memory><vcpu>1</vcpu><devices/></domain>"
+    )
+
+    def last_line(*words: str) -> str:
+        command = [*COMMAND, *words, "--socket", str(path)]
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                command,
+                env=ENVIRONMENT,
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=DEADLINE_S,
+                check=False,
+            )
+        return done.stderr.splitlines()[-1].removeprefix(
+            "plimsoll: the answer was not shown, and it is done: "
+        )
+
+    claimed = last_line("claim", "--domain", str(tmp_path / "web.xml"))
+    (instance,) = (
+        each
+        for each in json.loads(output_of(path, "instances", "-o", "json"))["instances"]
+        if each["name"] == "web1"
+    )
+    assert claimed == f"claimed for {instance['uuid']} (web1)"
+    begin = ("move", "begin", instance["uuid"], "--kind", "resize", "--domain", str(tmp_path / "web.xml"))
+    assert last_line(*begin).startswith(f"same_host_resize of {instance['uuid']} (web1): begun, migration ")
+    assert last_line("drain") == "paused: new claims are refused until `plimsoll resume`"
+    dry = last_line("claim", "--new", "--domain", str(tmp_path / "web.xml"), "--dry-run")
+    assert dry == "plimsoll: No space left on device: standard output", "nothing was done"
+
+
 def test_a_full_disk_is_one_line(path: Path) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
