@@ -216,13 +216,14 @@ class Operations:
             return
         with self._naming:
             # Who claims for the same name meanwhile gets the same answer as this claim.
-            # The instance is the guest, as libvirt has one domain a name, else that of a claim.
+            # The instance is the guest, as libvirt has one domain a name, else that of a claim or a move.
             guests = {guest.uuid for guest in self.reconciler.guests or () if guest.name == name}
-            migrations = {move.migration for move in self.tracker.moves().values()}
+            moves = self.tracker.moves().values()
+            moving = {move.instance for move in moves if move.name == name and not move.ended}
             claims = {
                 claim.consumer for claim in self.tracker.claims().values() if claim.request.name == name
             }
-            named = sorted(guests or claims - migrations)
+            named = sorted(guests or (claims | moving) - {move.migration for move in moves})
             if len(named) > 1:
                 instances = counted(len(named), "instance")
                 raise UsageError(

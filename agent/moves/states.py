@@ -156,10 +156,14 @@ class Move:
     reverts_from: Allocations | None = None
 
     @property
+    def name(self) -> str:
+        """The instance's name; "" where it has none."""
+        return (self.new and self.new.request.name) or self.old.request.name
+
+    @property
     def label(self) -> str:
         """The instance in a sentence: "name (uuid)", or its uuid where it has no name."""
-        name = (self.new and self.new.request.name) or self.old.request.name
-        return f"{name} ({self.instance})" if name else self.instance
+        return f"{self.name} ({self.instance})" if self.name else self.instance
 
     @property
     def ended(self) -> bool:

@@ -325,6 +325,20 @@ def test_a_moving_guest_is_not_unclaimed(moving: Hosts) -> None:
     assert "1 unclaimed" not in output_of(moving.source, "tree")
 
 
+def test_a_name_is_that_of_an_instance_that_moves_away_until_the_move_has_ended(hosts: Hosts) -> None:
+    """It has no guest, and its claim is the migration's here."""
+    output_of(hosts.source, "claim", WEB, *WANTED, "--name", "web1")
+    begin = ("move", "begin", WEB, "--kind", "cold-migrate", "--migration", MOVE, *WANTED)
+    output_of(hosts.destination, *begin, "--name", "web1")
+    assert MOVE in output_of(hosts.source, "move", "list")
+    refused = plimsoll(hosts.source, "claim", "--name", "web1", *WANTED)
+    assert refused.returncode == ExitCode.REFUSED
+    assert f"web1 ({WEB}) is moving (migration {MOVE}, " in one_line(refused)
+    assert "--new" in one_line(refused)
+    output_of(hosts.source, "move", "confirm", MOVE)
+    assert claimed(hosts.source, "--name", "web1", *WANTED) != WEB
+
+
 @pytest.mark.parametrize("kind", ["resize", "rebuild", "live-migrate"])
 def test_a_begin_that_is_refused_beside_a_move_says_which(hosts: Hosts, kind: str) -> None:
     """The source has not looked since the move began elsewhere; Placement knows it."""
