@@ -21,6 +21,7 @@ from agent.claims.claim import (
     map_groups,
     units_of_groups,
 )
+from agent.claims.exact_units import ExactUnits
 from agent.claims.fit import ProviderIndex, cover, fit
 from agent.claims.fit_search import HostStock
 from agent.claims.guest_cells import wants_cells
@@ -29,7 +30,6 @@ from agent.claims.host_cells import (
     CellUsage,
     HostCells,
     beside_devices,
-    in_guests_beside,
     memory_shortfalls,
 )
 from agent.claims.request import ClaimRequest
@@ -37,7 +37,6 @@ from agent.claims.rows import NOT_USED, Doubted, Row, Use
 from agent.claims.use_difference import UNSEEN
 from agent.driver import Guest, UsedMemory
 from agent.errors import first_few
-from agent.providers.device_health import Cordoned, idle_cordoned
 from agent.providers.divided_cards import Card, CardStock
 from agent.providers.reservations import room
 from agent.shapes import (
@@ -46,7 +45,6 @@ from agent.shapes import (
     Held,
     Holders,
     Units,
-    UnitsToMake,
     Usages,
     beyond,
     by_class,
@@ -93,9 +91,8 @@ class Survey(NamedTuple):
 class Book:
     """What of the host is held, claimed and used, by whom, and what is left.
 
-    `claims` {consumer uuid: claim} are the agent's claims. `to_make` are the units that do not exist yet, and
-    `cards` {provider uuid: card} those whose classes share their room, as the driver describes them. Read
-    them only. `choice` compares places that fit; its devices and cells come with each `refresh`, and what
+    `claims` {consumer uuid: claim} are the agent's claims: read them only. `units` says who has each exact
+    unit. `choice` compares places that fit; its devices and cells come with each `refresh`, and what
     guests have beside a device is what the claim that was put last has.
     """
 
@@ -103,8 +100,7 @@ class Book:
         self._beside_devices = dict(choice.beside) if choice else {}
         self._choice = replace(choice or Choice(), beside=self._beside_devices)
         self.claims: dict[str, Claim] = {}
-        self.to_make: UnitsToMake = {}
-        self.cards: Mapping[str, Card] = {}
+        self.units = ExactUnits()
         self._place = Place()
         self._rows: dict[str, Row] = {}
         self._needs: dict[str, Usages] = {}
@@ -118,14 +114,7 @@ class Book:
         self._moving: dict[str, str] = {}
         self._readings: list[Reading] = []
         self._doubtful: frozenset[str] = frozenset()
-        self._taken: dict[tuple[str, str], str] = {}
-        self._in_guests: dict[tuple[str, str], str] = {}
-        self._in_several: Mapping[tuple[str, str], frozenset[str]] = {}
-        self._contested: dict[tuple[str, str], Mapping[str, bool]] = {}
         self._counted: Mapping[str, frozenset[tuple[str, str]]] = {}
-        self._counts_for: Mapping[tuple[str, str], tuple[str, str]] = {}
-        self._cordoned: Cordoned = frozenset()
-        self._in_use: dict[tuple[str, str], str] = {}
         self._restrictions: dict[str, Restriction] = {}
         self._cells = CellUsage()
         for claim in claims:
@@ -234,7 +223,7 @@ class Book:
         Of units that others have as well, with those that it may have.
         """
         row = self.row(consumer)
-        if not self._contested or row.guest is None:
+        if not self.units.contested or row.guest is None:
             return row.unheld
         counted = self._counted_once(row.instance).get(row.instance, ())
         return replace(row, used=use_of(row, self._place, counted)).unheld
@@ -417,58 +406,12 @@ class Book:
             self._choice, strategy=strategy, devices=self.cells.devices, cell_of=self.cells.providers
         )
 
-    def cordon(self, cordoned: Cordoned) -> None:
-        """From now on, give these exact units to no consumer that does not have them."""
-        self._cordoned = cordoned
-
-    def idle_cordoned(self, units: Units, cordoned: Cordoned) -> Usages:
-        """{provider uuid: {class: number}} of the cordoned units among `units` that no consumer has."""
-        return idle_cordoned(units, cordoned, {*self._taken, *self._in_guests}) if cordoned else {}
-
     def left_on_cards(self, cards: Mapping[str, Card]) -> Usages:
         """{provider uuid: {class: number}} that these cards can still give to a new consumer."""
-        return {uuid: self._card_stock(uuid, card, None).left for uuid, card in cards.items()}
-
-    def _card_stock(self, uuid: str, card: Card, consumer: str | None) -> CardStock:
-        """The card beside what other consumers than this one have."""
-        owners = {
-            unit: owner
-            for unit in card.part_of
-            if (owner := self._taken.get(unit) or self._in_guests.get(unit)) is not None
-        }
-        taken = {unit for unit, owner in owners.items() if owner != consumer}
-        own = self._own(consumer).get(uuid, {}) if consumer is not None else {}
-        used = {name: n - own.get(name, 0) for name, n in self._used.get(uuid, {}).items()}
-        return card.stock(taken, used, self._cordoned - owners.keys())
-
-    def _card_stocks(self, holder: str, classes: Collection[str]) -> Mapping[str, CardStock]:
-        """{provider uuid: what is left beside others than the holder} of the cards with these classes."""
         return {
-            uuid: self._card_stock(uuid, card, holder)
-            for uuid, card in self.cards.items()
-            if not card.model.shapes.keys().isdisjoint(classes)
+            uuid: self.units.card_stock(card, self._used.get(uuid, {}), None).left
+            for uuid, card in cards.items()
         }
-
-    def _with_places(self, holder: str, result: Fit, stocks: Mapping[str, CardStock]) -> Fit:
-        """The fit with units of cards that have room for each other, those that the holder has first."""
-        units = dict(result.units)
-        for uuid, stock in stocks.items():
-            amounts = result.allocations.get(uuid, {})
-            wanted = {name: amount for name, amount in amounts.items() if name in stock.classes}
-            if not any(wanted.values()):
-                continue
-            own = [
-                unit
-                for unit in stock.card.part_of
-                if holder in (self._taken.get(unit), self._in_guests.get(unit))
-            ]
-            found = stock.together(wanted, own)
-            if found is None:
-                provider, (name, amount) = self.host.tree.get(uuid), next(iter(wanted.items()))
-                reason = "the card has no place for all of it beside what is on it"
-                return Fit(False, {}, {}, (Shortfall.at(provider, name, amount, stock.left[name], reason),))
-            units[uuid] = {**units.get(uuid, {}), **found}
-        return replace(result, units=units)
 
     def leave_out(self, uuids: Collection[str]) -> None:
         """Choose nothing on these providers until the next `refresh`: Placement does not have them."""
@@ -506,11 +449,12 @@ class Book:
     def _remedies(self) -> Mapping[str, str]:
         """{instance without a claim: what to do}, where others have a unit of its guest: no claim fits."""
         remedies = {}
-        for (name, unit), guests in sorted(self._contested.items()):
-            for instance in guests.keys() - self.claims.keys():
-                others = self._others_with(name, unit, instance)
+        for (name, unit), guests in sorted(self.units.contested.items()):
+            for instance in sorted(guests.keys() - self.claims.keys()):
+                others = self.units.others_with((name, unit), instance)
                 labels = " and ".join(map(self.label, others))
-                if (name, unit) not in self._taken and self._runs(instance) and any(map(self._runs, others)):
+                is_claimed = (name, unit) in self.units.claimed
+                if not is_claimed and others and not any(guests[each] for each in (instance, *others)):
                     remedies[instance] = (
                         f"The {name} {unit} is in use by {labels} as well: stop all but one of these guests, "
                         "then claim for that one: `plimsoll gate claim-running`."
@@ -521,23 +465,6 @@ class Book:
                         "them, then claim for the guest: `plimsoll gate claim-running`."
                     )
         return remedies
-
-    def _runs(self, instance: str) -> bool:
-        guest = self.row(instance).guest
-        return guest is not None and guest.state not in IDLE
-
-    def _others_with(self, resource_class: str, unit: str, consumer: str) -> list[str]:
-        """The others that keep a unit from the consumer's guest, which names it.
-
-        That is who claims it, else the guests that run with it. A guest that is off keeps it from one that is
-        off, too: neither is preferred.
-        """
-        key = resource_class, unit
-        if key in self._taken:
-            return [self._taken[key]] if self._taken[key] != consumer else []
-        guests = self._contested.get(key, {}).keys() - {consumer}
-        running = sorted(filter(self._runs, guests))
-        return running if running or self._runs(consumer) else sorted(guests)
 
     # Held: what Placement was read to hold, and what the agent wrote
 
@@ -681,20 +608,9 @@ class Book:
         otherwise = found ^ self._place.found
         if otherwise:
             self._place = replace(self._place, found=found)
-        # A guest that runs has a unit, although the definition of another one names it, too.
-        ordered = sorted(guests, key=lambda guest: guest.state not in IDLE)
-        self._in_guests = {
-            (used.resource_class, used.unit): guest.uuid for guest in ordered for used in guest.units
-        }
-        named = sum(len(guest.units) for guest in ordered)
-        self._in_several = _in_several(guests) if named > len(self._in_guests) else {}
-        self._cells.observe_guests(ordered, self._in_several)
-        self._in_use = {
-            (used.resource_class, used.unit): guest.uuid
-            for guest in guests
-            if guest.state not in IDLE
-            for used in guest.units
-        }
+        several = self.units.observe_guests(guests, self._instances)
+        # Of guests that name one CPU, the one that runs comes last, and counts.
+        self._cells.observe_guests(sorted(guests, key=lambda guest: guest.state not in IDLE), several)
         present = {guest.uuid: guest for guest in guests}
         gone = [row for row in self._rows.values() if row.guest and row.instance not in present]
         for row in gone:
@@ -703,12 +619,11 @@ class Book:
             row = self._rows.get(uuid) or Row(uuid)
             if row.guest != guest or uuid in otherwise:
                 self._enter(replace(row, guest=guest))
-        self._contest(guests, several=named > len(self._in_guests))
         self._count_once()
 
     def _count_once(self) -> None:
         """Count each unit that several instances have for one of them; see `_counted_once`."""
-        if not (self._contested or self._counted):
+        if not (self.units.contested or self._counted):
             return
         before, self._counted = self._counted, self._counted_once()
         for instance in sorted(before.keys() | self._counted.keys()):
@@ -725,9 +640,9 @@ class Book:
         it, and otherwise for another one.
         """
         counted: dict[str, set[tuple[str, str]]] = {}
-        for key, guests in self._contested.items():
+        for key, guests in self.units.contested.items():
             using = {who: idle for who, idle in guests.items() if not idle or who in self._place.found}
-            claim = self.claims.get(self._taken.get(key, ""))
+            claim = self.claims.get(self.units.claimed.get(key, ""))
             owner = self._instances.get(claim.consumer, claim.consumer) if claim else ""
             if claim is not None and claim.state is ClaimState.CLAIMED and self.row(owner).guest is not None:
                 one = owner
@@ -749,39 +664,23 @@ class Book:
 
         A definition that is off keeps it from no guest that runs, or that starts with it.
         """
-        if unit in self._taken:
-            return self._taken[unit] == consumer
+        if unit in self.units.claimed:
+            return self.units.claimed[unit] == consumer
         named = self._restrictions.get(consumer, UNRESTRICTED).units.values()
         starts = any(unit[1] in classes.get(unit[0], ()) for classes in named)
-        others_idle = all(idle for who, idle in self._contested[unit].items() if who != consumer)
-        return others_idle and (starts or self._runs(consumer))
+        others_idle = all(idle for who, idle in self.units.contested[unit].items() if who != consumer)
+        return others_idle and (starts or not self.units.contested[unit].get(consumer, True))
 
     def _holds_none(self, instance: str, unit: tuple[str, str]) -> bool:
         """Whether the instance has a claim, or Placement holds nothing of the unit's class for it there."""
         uuid = self._place.provider_of_unit.get(unit, "")
         return instance in self.claims or not self.row(instance).held_amounts.get(uuid, {}).get(unit[0])
 
-    def _contest(self, guests: Collection[Guest], *, several: bool) -> None:
-        """Note the units that `several` of the guests name, and those of guests that others claim."""
-        contested = {
-            key
-            for key, owner in self._taken.items()
-            if (user := self._in_guests.get(key, owner)) != owner
-            and user != self._instances.get(owner, owner)
-        }
-        naming: dict[tuple[str, str], dict[str, bool]] = {}
-        if contested or several:
-            for guest in guests:
-                for used in guest.units:
-                    key = used.resource_class, used.unit
-                    naming.setdefault(key, {})[guest.uuid] = guest.state in IDLE
-        self._contested = {key: each for key, each in naming.items() if len(each) > 1 or key in contested}
-
     def expect_guest(self, consumer: str, guest: Guest | None) -> None:
         """Count the memory of a guest that will start soon, until it is observed; None ends that."""
         self._cells.expect_guest(consumer, guest)
 
-    # Exact units
+    # What later fits must give
 
     def restrict(self, consumer: str, restriction: Restriction | None) -> None:
         """Give the consumer in later fits what the restriction says; None lifts it."""
@@ -792,45 +691,6 @@ class Book:
     def restriction(self, consumer: str) -> Restriction | None:
         """The restriction that is in force for the consumer."""
         return self._restrictions.get(consumer)
-
-    def owner(self, resource_class: str, unit: str, beside: Collection[str] = ()) -> str | None:
-        """The consumer, none of those `beside`, that claimed the exact unit, or else whose guest uses it."""
-        key = resource_class, unit
-        if key in self._taken:
-            owners: Collection[str] = (self._taken[key],)
-        elif key in self._in_use:
-            owners = self._in_several.get(key, (self._in_use[key],))
-        else:
-            return None
-        return min((owner for owner in owners if owner not in beside), default=None)
-
-    def _may_have(self, resource_class: str, unit: str, consumer: str) -> bool:
-        """Whether the consumer may have a unit that its domain names."""
-        if self.owner(resource_class, unit, beside=(consumer,)) is not None:
-            return False
-        return (resource_class, unit) not in self._cordoned or self.owner(resource_class, unit) == consumer
-
-    def owners(self) -> Mapping[tuple[str, str], str]:
-        """{(class, exact unit): consumer that claimed it, or whose guest uses it now}"""
-        return {**self._in_use, **self._taken}
-
-    def made_instead(self, claim: Claim) -> dict[str, str]:
-        """{unit that was to be made: unclaimed unit that the claim's guest uses in its place}"""
-        instead: dict[str, str] = {}
-        replaceable = claim.replaceable
-        for uuid, classes in claim.units.items():
-            for name, units in classes.items():
-                missing = self.to_make.get(uuid, {}).get(name, {})
-                missing_units = [unit for unit in units if unit in replaceable and unit in missing]
-                used_units = [
-                    unit
-                    for unit in self.offered.get(uuid, {}).get(name, ())
-                    if self._in_guests.get((name, unit)) == claim.consumer
-                    and (name, unit) not in self._taken
-                    and (name, unit) not in self._in_several
-                ]
-                instead.update(zip(missing_units, used_units, strict=False))
-        return instead
 
     @property
     def used(self) -> Usages:
@@ -846,12 +706,8 @@ class Book:
         def stays(column: Mapping[Key, Value]) -> dict[Key, Value]:
             return {key: value for key, value in column.items() if key not in gone}
 
-        def others(owners: Mapping[tuple[str, str], str]) -> dict[tuple[str, str], str]:
-            return {unit: owner for unit, owner in owners.items() if owner not in gone}
-
         copy = Book(choice=self._choice)
-        copy.to_make, copy.cards = self.to_make, self.cards
-        copy._place, copy._cordoned = self._place, self._cordoned
+        copy.units, copy._place = self.units.without(gone), self._place
         copy.claims, copy._held = stays(self.claims), stays(self._held)
         copy._rows, copy._needs, copy._unclaimed = (
             stays(self._rows),
@@ -860,13 +716,10 @@ class Book:
         )
         copy._moving, copy._restrictions = stays(self._moving), stays(self._restrictions)
         copy._instances = stays(self._instances)
-        copy._taken, copy._in_guests = others(self._taken), others(self._in_guests)
-        copy._in_use, copy._in_several = others(self._in_use), self._in_several
         copy._used = {uuid: dict(amounts) for uuid, amounts in self._used.items()}
         for instance in gone & self._needs.keys():
             copy._count(self._needs[instance], -1)
         copy._cells = self._cells.without(gone)
-        copy._contested = {unit: stays(guests) for unit, guests in self._contested.items()}
         copy._counted = self._counted
         copy._count_once()
         return copy
@@ -893,15 +746,9 @@ class Book:
             self._place = replace(self._place, found=self._place.found - {claim.consumer})
         self._cells.put(claim)
         self._beside_devices.update(beside_devices(claim))
-        for _, name, unit in claim.exact:
-            self._taken[name, unit] = claim.consumer
         row = self.row(claim.consumer)
+        self.units.claim(claim, row.instance)
         self._enter(row.with_claimed({**row.claimed, claim.consumer: claim}))
-        for _, name, unit in claim.exact:
-            user = self._in_guests.get((name, unit), row.instance)
-            if user != row.instance and (name, unit) not in self._contested:
-                guest = self.row(user).guest
-                self._contested[name, unit] = {user: guest is None or guest.state in IDLE}
         self._count_once()
 
     def remove(self, consumer: str) -> None:
@@ -917,9 +764,7 @@ class Book:
         claim = self.claims.pop(consumer, None)
         if claim is not None:
             self._cells.remove(consumer)
-            for _, name, unit in claim.exact:
-                if self._taken.get((name, unit)) == consumer:
-                    del self._taken[name, unit]
+            self.units.release(claim)
         return claim
 
     @property
@@ -952,7 +797,7 @@ class Book:
         used, cells = self._beside(consumer), self._stock(request)
         result = fit(request, host, used, units, cells, self._choice)
         result = self._with_holders_named(self._complete(request, result, consumer, host.cards), consumer)
-        if result.fits or not self._contested:
+        if result.fits or not self.units.contested:
             return result
         return replace(
             result, shortfalls=tuple(self._with_others_named(each, consumer) for each in result.shortfalls)
@@ -985,11 +830,11 @@ class Book:
         clauses = [
             f"{unit} of its domain belongs to {' and '.join(map(self.label, others))} as well: take it from "
             "one of them"
-            for (name, unit), guests in sorted(self._contested.items())
+            for (name, unit), guests in sorted(self.units.contested.items())
             if name == shortfall.resource_class
             and consumer in guests
             and self._place.provider_of_unit.get((name, unit)) == shortfall.provider_uuid
-            and (others := self._others_with(name, unit, consumer))
+            and (others := self.units.others_with((name, unit), consumer))
         ]
         return replace(shortfall, reason="; ".join((shortfall.reason, *clauses)))
 
@@ -1117,19 +962,11 @@ class Book:
         `stocks` are what is left of the cards beside others than the holder.
         """
         if result.fits and stocks:
-            result = self._with_places(holder, result, stocks)
+            result = self.units.with_places(self.host, holder, result, stocks)
             if not result.fits:
                 return result
-        makings = {
-            unit: makings[unit]
-            for uuid, classes in result.units.items()
-            for name, units in classes.items()
-            for makings in (self.to_make.get(uuid, {}).get(name, {}),)
-            for unit in units
-            if unit in makings
-        }
         restriction = self._restrictions.get(request.consumer, UNRESTRICTED)
-        result = restriction.pin(result)
+        result, makings = restriction.pin(result), self.units.makings_of(result.units)
         groups = any(group.suffix for group in request.groups) and bool(result.units)
         if not makings and not groups:
             return result
@@ -1143,12 +980,18 @@ class Book:
     def _host_for(self, consumer: str, holder: str, classes: Collection[str]) -> ProviderIndex:
         bound = self._restrictions.get(consumer, UNRESTRICTED).bound
         host = replace(self.host, bound=bound) if bound else self.host
-        if self.cards:
-            host = replace(host, cards=self._card_stocks(holder, classes))
-        if not self._cordoned:
+        cards, cordoned = self.units.cards, self.units.cordoned
+        if cards:
+            stocks = {
+                uuid: self.units.card_stock(card, self._used_beside(uuid, holder), holder)
+                for uuid, card in cards.items()
+                if not card.model.shapes.keys().isdisjoint(classes)
+            }
+            host = replace(host, cards=stocks)
+        if not cordoned:
             return host
-        units = {uuid: classes for uuid, classes in self.offered.items() if uuid not in self.cards}
-        idle = self.idle_cordoned(units, self._cordoned)
+        units = {uuid: classes for uuid, classes in self.offered.items() if uuid not in cards}
+        idle = self.units.idle_cordoned(units, cordoned)
         return replace(host, cordoned=idle) if idle else host
 
     def _own(self, consumer: str) -> Usages:
@@ -1165,9 +1008,14 @@ class Book:
             own = beyond(total((own, beyond(before, need))), beyond(need, before))
         return own
 
+    def _used_beside(self, uuid: str, consumer: str) -> dict[str, int]:
+        """{class: amount} that the other consumers need of the provider."""
+        own = self._own(consumer).get(uuid, {})
+        return {name: amount - own.get(name, 0) for name, amount in self._used.get(uuid, {}).items()}
+
     def _recounted(self, consumer: str) -> Mapping[str, Row]:
         """{other instance: its row} where that is another one once the consumer has what it may have."""
-        if not self._contested:
+        if not self.units.contested:
             return {}
         counted = self._counted_once(consumer)
         rows = {}
@@ -1180,7 +1028,9 @@ class Book:
     def _uses(self, consumer: str) -> Usages:
         """What the consumer's guest uses, of units that others have as well those that it may have."""
         row = self.row(consumer)
-        if consumer not in self._counted and not any(consumer in each for each in self._contested.values()):
+        if consumer not in self._counted and not any(
+            consumer in each for each in self.units.contested.values()
+        ):
             return row.used.amounts
         return use_of(row, self._place, self._counted_once(consumer).get(consumer, ())).amounts
 
@@ -1219,95 +1069,33 @@ class Book:
         return inventory.capacity if inventory else 0
 
     def _free_units(self, classes: Collection[str], consumer: str, stocks: Mapping[str, CardStock]) -> Units:
-        """The free units of these classes, first those that the consumer's guest uses.
+        """The units of these classes that the consumer may be given, first those that its guest uses.
 
-        `stocks` are the cards of these classes, whose units are as many as the card can still give.
+        `stocks` are the cards of these classes.
         """
-        free_units: dict[str, dict[str, tuple[str, ...]]] = {}
-        for uuid, offered in self.offered.items():
-            if uuid in self.cards:
-                if uuid in stocks:
-                    free_units[uuid] = {
-                        name: stocks[uuid].units(name)
-                        for name in offered.keys() & classes & stocks[uuid].classes
-                    }
-                continue
-            room = self._room(uuid, consumer) if uuid in self.host.ways else {}
-            for name in offered.keys() & classes:
-                free = self._free(name, offered[name], consumer)
-                if name in room:
-                    for other in room:
-                        free = free if other == name else self._free(other, free, consumer)
-                used = [unit for unit in free if (name, unit) in self._in_guests] if self._in_guests else []
-                ordered = (*used, *(unit for unit in free if unit not in used)) if used else tuple(free)
-                free_units.setdefault(uuid, {})[name] = ordered[: room.get(name)]
-        self._restrict_to_named(free_units, classes, consumer)
-        return free_units
-
-    def _free(self, name: str, units: Iterable[str], consumer: str) -> list[str]:
-        """Those of the units that no other consumer has, by claim or by its guest, and that are offered."""
-        taken, cordoned = self._taken, self._cordoned
-        in_guests = in_guests_beside(consumer, self._in_guests, self._in_several, taken)
-        return [
-            unit
-            for unit in units
-            if taken.get(key := (name, unit), consumer) == consumer
-            and in_guests.get(key, consumer) == consumer
-            and not (key in cordoned and key not in taken and key not in in_guests)
-        ]
+        rooms = {uuid: self._room(uuid, consumer) for uuid in self.host.ways}
+        choices = self.units.choices(self.offered, classes, consumer, stocks, rooms)
+        restriction = self._restrictions.get(consumer, UNRESTRICTED)
+        return self.units.named(choices, restriction, classes, consumer, self.host, rooms)
 
     def _room(self, uuid: str, consumer: str) -> dict[str, int]:
         """{class: amount} that the consumer could have of classes that exclude each other."""
-        provider, own = self.host.tree.get(uuid), self._own(consumer).get(uuid, {})
+        provider = self.host.tree.get(uuid)
         if provider is None:
             return {}
-        used = {name: n - own.get(name, 0) for name, n in self._used.get(uuid, {}).items()}
+        used = self._used_beside(uuid, consumer)
         for name, units in self.offered.get(uuid, {}).items():
-            having = {unit: self._in_guests.get((name, unit), consumer) for unit in units}
+            having = {unit: self.units.in_guests.get((name, unit), consumer) for unit in units}
             owners = (who for unit, who in having.items() if (name, unit) not in self._counted.get(who, ()))
             used[name] = used.get(name, 0) + sum(
                 owner != consumer and name not in self.need(owner).get(uuid, {}) for owner in owners
             )
-        idle = self.idle_cordoned({uuid: self.offered.get(uuid, {})}, self._cordoned).get(uuid, {})
+        idle = self.units.idle_cordoned({uuid: self.offered.get(uuid, {})}, self.units.cordoned).get(uuid, {})
         offered = {
             name: inventory.total - inventory.reserved + idle.get(name, 0)
             for name, inventory in provider.inventories.items()
         }
         return room(self.host.ways[uuid], offered, {**used, **{n: used.get(n, 0) + idle[n] for n in idle}})
-
-    def _restrict_to_named(
-        self, free_units: dict[str, dict[str, tuple[str, ...]]], classes: Collection[str], consumer: str
-    ) -> None:
-        restriction = self._restrictions.get(consumer, UNRESTRICTED)
-        named = restriction.units
-        for name in {name for exact in named.values() for name in exact}.intersection(classes):
-            for provider in self.host.by_class.get(name, ()):
-                units = named.get(provider.uuid, {}).get(name, ())
-                if not units and name in restriction.others:
-                    continue
-                room = self._room(provider.uuid, consumer) if provider.uuid in self.host.ways else {}
-                sharing = {name, *room} if name in room else {name}
-                free = tuple(
-                    unit for unit in units if all(self._may_have(other, unit, consumer) for other in sharing)
-                )
-                if name in restriction.others and len(free) == len(units):
-                    rest = free_units.get(provider.uuid, {}).get(name, ())
-                    free += tuple(unit for unit in rest if unit not in units)
-                free_units.setdefault(provider.uuid, {})[name] = free[: room.get(name)]
-
-
-def _in_several(guests: Iterable[Guest]) -> Mapping[tuple[str, str], frozenset[str]]:
-    """{(class, exact unit): guests} of units that several guests use, or that only definitions name."""
-    having: dict[tuple[str, str], dict[str, Guest]] = {}
-    for guest in guests:
-        for used in guest.units:
-            having.setdefault((used.resource_class, used.unit), {})[guest.uuid] = guest
-    several = {}
-    for unit, each in having.items():
-        running = frozenset(uuid for uuid, guest in each.items() if guest.state not in IDLE)
-        if len(running) > 1 or (not running and len(each) > 1):
-            several[unit] = running or frozenset(each)
-    return several
 
 
 def _name_of(row: Row) -> str:

@@ -70,7 +70,7 @@ def numbered(request: ClaimRequest, number: int) -> ClaimRequest:
 
 def _stranded(trial: Book, book: Book, request: ClaimRequest) -> Iterator[Stranded]:
     """`trial` is the host with as many guests as fit, `book` the host as it is."""
-    on_cards = {(uuid, name) for uuid, card in trial.cards.items() for name in card.model.shapes}
+    on_cards = {(uuid, name) for uuid, card in trial.units.cards.items() for name in card.model.shapes}
     # The smallest amount of each class that one group asks for, or one cell of the guest, and what is free of
     # the class where that is as much.
     least: dict[str, int] = {}
@@ -95,7 +95,7 @@ def _stranded(trial: Book, book: Book, request: ClaimRequest) -> Iterator[Strand
             if (uuid, name) in on_cards:
                 if name in book.claims[instance].allocations.get(uuid, {}):
                     continue  # it has a part of this size itself
-                free[uuid, name] = alone.left_on_cards({uuid: trial.cards[uuid]})[uuid][name]
+                free[uuid, name] = alone.left_on_cards({uuid: trial.units.cards[uuid]})[uuid][name]
             holders.setdefault((uuid, name), []).append(instance)
     for (uuid, name), amount in free.items():
         provider = trial.host.tree[uuid]

@@ -390,7 +390,7 @@ def _lacking(book: Book, before: Claim, after: Claim) -> Iterator[Shortfall]:
             elif inventory is not None and amount > inventory.max_unit:
                 yield Shortfall.at(provider, name, amount, free, f"max_unit is {inventory.max_unit}")
     for uuid, name, unit in after.exact:
-        owner = book.owner(name, unit, beside=(after.consumer,))
+        owner = book.units.owner(name, unit, beside=(after.consumer,))
         if owner is not None:
             yield Shortfall.at(book.host.tree.get(uuid), name, 1, 0, f"{unit} belongs to {book.label(owner)}")
 

@@ -124,7 +124,7 @@ def _foreign_units(book: Book, request: ClaimRequest, restriction: Restriction) 
         provider = book.host.tree[uuid]
         for name, exact in classes.items():
             for unit in exact:
-                owner = book.owner(name, unit, beside=(request.consumer,))
+                owner = book.units.owner(name, unit, beside=(request.consumer,))
                 if owner is not None:
                     reason = f"{unit} belongs to {book.label(owner)}"
                     yield Shortfall(name, 1, 0, provider.name, uuid, reason)

@@ -205,11 +205,11 @@ class Cordons:
     def withhold(self) -> None:
         """Tell the book which of the units that it offers now are withheld."""
         cordoned = self._units(self.addresses)
-        self._register.under_lock(lambda book: book.cordon(cordoned))
+        self._register.under_lock(lambda book: setattr(book.units, "cordoned", cordoned))
 
     def idle(self, units: Units, cordoned: Cordoned) -> Usages:
         """{provider uuid: {class: number}} of the cordoned units among `units` that no consumer has."""
-        return self._register.under_lock(lambda book: book.idle_cordoned(units, cordoned))
+        return self._register.under_lock(lambda book: book.units.idle_cordoned(units, cordoned))
 
     def devices(self) -> tuple[OfferedDevice, ...]:
         """All devices, by provider and class, in the order in which they are given.
@@ -218,7 +218,7 @@ class Cordons:
         has is shown, or the function alone.
         """
         host, offered, owners = self._register.under_lock(
-            lambda book: (book.host, book.offered, book.owners())
+            lambda book: (book.host, book.offered, book.units.owners())
         )
         cards, unhealthy = self._journal.devices(), self.unhealthy()
         found = []
@@ -259,7 +259,9 @@ class Cordons:
     def _holders(self) -> dict[str, str]:
         """{exact unit, or its function: who has it, as people know it}"""
         return self._register.under_lock(
-            lambda book: {address_of(unit): book.label(owner) for (_, unit), owner in book.owners().items()}
+            lambda book: {
+                address_of(unit): book.label(owner) for (_, unit), owner in book.units.owners().items()
+            }
         )
 
     def _replace(self, cordons: Mapping[str, Cordon], event: str, detail: str) -> None:

@@ -95,7 +95,7 @@ def _write_grown(
 def _check_units(book: Book, after: Claim, consumers: Collection[str]) -> None:
     """Check that the claim's units are free, or of these consumers' claims. Raises ClaimConflict."""
     for _, name, unit in after.exact:
-        owner = book.owner(name, unit, beside=consumers)
+        owner = book.units.owner(name, unit, beside=consumers)
         if owner is not None:
             raise ClaimConflict(
                 f"The guest of {book.label(after.consumer)} uses the {name} {unit}, which belongs to "
@@ -113,7 +113,7 @@ def _with_guest_units(book: Book) -> Iterator[Claim]:
     for claim in book.claims.values():
         if not claim.makings or claim.state is not ClaimState.CLAIMED:
             continue
-        used_instead = book.made_instead(claim)
+        used_instead = book.units.made_instead(claim, book.offered)
         if used_instead:
             units = {
                 uuid: {

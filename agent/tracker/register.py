@@ -301,8 +301,8 @@ class Register(BookView):
         cells = HostCells.of(layout, host)
         with self._lock:
             self._book.refresh(host, held, units, cells, kept=kept, reading=reading)
-            self._book.to_make = layout.to_make if layout else {}
-            self._book.cards = layout.cards if layout else {}
+            self._book.units.to_make = layout.to_make if layout else {}
+            self._book.units.cards = layout.cards if layout else {}
         self._keep_found()
 
     @contextmanager

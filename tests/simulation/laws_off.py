@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 from agent.audit.cases import ConsumerCase
 from agent.claims.book import Book
+from agent.claims.exact_units import ExactUnits
 from agent.claims.rows import NOT_USED, Row
 from agent.clock import HostClock
 from agent.durable.errors import DatabaseError
@@ -52,7 +53,7 @@ class LawOff:
 
 
 def _units() -> Patches:
-    return [patch.object(Book, "_free", lambda self, name, units, consumer: list(units))]
+    return [patch.object(ExactUnits, "free", lambda self, name, units, consumer: list(units))]
 
 
 def _used() -> Patches:

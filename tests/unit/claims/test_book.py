@@ -402,12 +402,12 @@ def test_a_unit_that_two_guests_use_is_given_to_neither_and_stays_with_a_claim_o
     book.refresh(HOST, {}, UNITS)
     book.observe_guests([Guest(who, "g", GuestState.RUNNING, {}, used) for who in CONSUMERS[:2]])
     assert book.fit(ask(one, SRIOV_NET_VF=1)).units == {NIC: {VF: ("vf1",)}}
-    assert book.owner(VF, "vf0", beside=(one,)) == other
+    assert book.units.owner(VF, "vf0", beside=(one,)) == other
     book.put(claim(one, {NIC: {VF: 1}}, ("vf0",)))
     assert book.fit(ask(one, SRIOV_NET_VF=1)).units == {NIC: {VF: ("vf0",)}}
     assert book.fit(ask(other, SRIOV_NET_VF=1)).units == {NIC: {VF: ("vf1",)}}
-    assert book.owner(VF, "vf0", beside=(one,)) is None
-    assert book.owner(VF, "vf0", beside=(other,)) == one
+    assert book.units.owner(VF, "vf0", beside=(one,)) is None
+    assert book.units.owner(VF, "vf0", beside=(other,)) == one
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
@@ -436,7 +436,7 @@ def test_a_unit_that_is_offered_elsewhere_by_now_is_still_its_owners() -> None:
     book.refresh(moved, {NIC: {CONSUMERS[0]: {VF: 1}}}, {card.uuid: {VF: VFS}})
     fit = book.fit(ask(CONSUMERS[1], SRIOV_NET_VF=3))
     assert fit.units == {card.uuid: {VF: ("vf1", "vf2", "vf3")}}
-    assert book.owner(VF, "vf0") == CONSUMERS[0]
+    assert book.units.owner(VF, "vf0") == CONSUMERS[0]
 
 
 def test_what_contradicts_a_write_is_read_again() -> None:

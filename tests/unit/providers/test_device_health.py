@@ -229,7 +229,7 @@ def asked(consumer: str, name: str, number: int = 1) -> ClaimRequest:
 def test_a_card_of_which_a_function_is_cordoned_is_not_given_whole() -> None:
     made = book()
     assert made.fit(asked(ONE, PF)).fits
-    made.cordon(frozenset({(VF, "41:10.0")}))
+    made.units.cordon(frozenset({(VF, "41:10.0")}))
     assert not made.fit(asked(ONE, PF)).fits
     assert made.fit(asked(ONE, VF)).units == {NIC_PROVIDER: {VF: ("41:10.2",)}}
     assert not made.fit(asked(ONE, VF, 2)).fits
@@ -237,7 +237,7 @@ def test_a_card_of_which_a_function_is_cordoned_is_not_given_whole() -> None:
 
 def test_a_domain_that_names_a_cordoned_device_does_not_get_it_unless_it_has_it() -> None:
     made = book()
-    made.cordon(frozenset({("PGPU", "83:00.0")}))
+    made.units.cordon(frozenset({("PGPU", "83:00.0")}))
     made.restrict(OTHER, Restriction({GPU_PROVIDER: {"PGPU": ("83:00.0",)}}))
     assert not made.fit(asked(OTHER, "PGPU")).fits
     request = asked(ONE, "PGPU")

@@ -1,0 +1,290 @@
+"""Who has each exact unit of a host, and what is left of them: units that can be told apart, and cards. Pure.
+
+A unit has at most one claim, and is given to nobody else meanwhile. Guests may name it as well: one that uses
+it without a claim has it until it is gone, and several that name one unit contest it. The book says for which
+of them such a unit counts; here is only who has it.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from agent.claims.attribution import IDLE
+from agent.claims.claim import Claim, Fit, Restriction, Shortfall
+from agent.claims.fit import ProviderIndex
+from agent.claims.host_cells import in_guests_beside
+from agent.driver import Guest
+from agent.providers import device_health
+from agent.providers.device_health import Cordoned
+from agent.providers.divided_cards import Card, CardStock
+from agent.shapes import Amounts, Makings, Units, UnitsToMake, Usages
+
+ExactUnit = tuple[str, str]
+"""(resource class, unit)"""
+
+
+class ExactUnits:
+    """The owners of a host's exact units; callers hold the tracker's lock.
+
+    `to_make` are the units that do not exist yet, and `cards` {provider uuid: card} those whose classes share
+    their room, as the driver describes them. `claimed` {unit: consumer} are those of the agent's claims,
+    `in_guests` {unit: guest} those that guests use or that a definition names, a guest that runs first, and
+    `contested` {unit: {guest: whether it is off}} those that several have. Read them only.
+    """
+
+    def __init__(self) -> None:
+        self.to_make: UnitsToMake = {}
+        self.cards: Mapping[str, Card] = {}
+        self.cordoned: Cordoned = frozenset()
+        self.claimed: dict[ExactUnit, str] = {}
+        self.in_guests: dict[ExactUnit, str] = {}
+        self.contested: dict[ExactUnit, Mapping[str, bool]] = {}
+        self._in_use: dict[ExactUnit, str] = {}
+        self._in_several: Mapping[ExactUnit, frozenset[str]] = {}
+
+    def without(self, gone: Collection[str]) -> "ExactUnits":
+        """A copy in which these consumers have nothing."""
+
+        def others(owners: Mapping[ExactUnit, str]) -> dict[ExactUnit, str]:
+            return {unit: owner for unit, owner in owners.items() if owner not in gone}
+
+        copy = ExactUnits()
+        copy.to_make, copy.cards, copy.cordoned = self.to_make, self.cards, self.cordoned
+        copy.claimed, copy.in_guests = others(self.claimed), others(self.in_guests)
+        copy._in_use, copy._in_several = others(self._in_use), self._in_several
+        copy.contested = {
+            unit: {guest: is_off for guest, is_off in guests.items() if guest not in gone}
+            for unit, guests in self.contested.items()
+        }
+        return copy
+
+    # Claims and guests
+
+    def claim(self, claim: Claim, instance: str) -> None:
+        """The claim of the instance has its units from now on; one that another guest uses is contested."""
+        for _, name, unit in claim.exact:
+            self.claimed[name, unit] = claim.consumer
+            user = self.in_guests.get((name, unit), instance)
+            if user != instance and (name, unit) not in self.contested:
+                self.contested[name, unit] = {user: self._in_use.get((name, unit)) != user}
+
+    def release(self, claim: Claim) -> None:
+        """The claim has none of its units any more."""
+        for _, name, unit in claim.exact:
+            if self.claimed.get((name, unit)) == claim.consumer:
+                del self.claimed[name, unit]
+
+    def observe_guests(
+        self, guests: Collection[Guest], instances: Mapping[str, str]
+    ) -> Mapping[ExactUnit, frozenset[str]]:
+        """Replace the known guests; `instances` {migration: instance} are those of the moves under way.
+
+        Returns {unit: guests} of the units that several guests use, or that only definitions name.
+        """
+        naming: dict[ExactUnit, dict[str, bool]] = {}
+        # A guest that runs has a unit, although the definition of another one names it, too.
+        for guest in sorted(guests, key=lambda guest: guest.state not in IDLE):
+            for used in guest.units:
+                naming.setdefault((used.resource_class, used.unit), {})[guest.uuid] = guest.state in IDLE
+        self.in_guests = {unit: [*having][-1] for unit, having in naming.items()}
+        self._in_use = {
+            (used.resource_class, used.unit): guest.uuid
+            for guest in guests
+            if guest.state not in IDLE
+            for used in guest.units
+        }
+        several: dict[ExactUnit, frozenset[str]] = {}
+        contested: dict[ExactUnit, Mapping[str, bool]] = {}
+        for unit, having in naming.items():
+            running = frozenset(guest for guest, is_off in having.items() if not is_off)
+            if len(running) > 1 or (not running and len(having) > 1):
+                several[unit] = running or frozenset(having)
+            user = self.in_guests[unit]
+            owner = self.claimed.get(unit, user)
+            if len(having) > 1 or user not in (owner, instances.get(owner, owner)):
+                contested[unit] = having
+        self._in_several, self.contested = several, contested
+        return several
+
+    def owner(self, resource_class: str, unit: str, beside: Collection[str] = ()) -> str | None:
+        """The consumer, none of those `beside`, that claimed the exact unit, or else whose guest uses it."""
+        key = resource_class, unit
+        if key in self.claimed:
+            owners: Collection[str] = (self.claimed[key],)
+        elif key in self._in_use:
+            owners = self._in_several.get(key, (self._in_use[key],))
+        else:
+            return None
+        return min((owner for owner in owners if owner not in beside), default=None)
+
+    def owners(self) -> Mapping[ExactUnit, str]:
+        """{(class, exact unit): consumer that claimed it, or whose guest uses it now}"""
+        return {**self._in_use, **self.claimed}
+
+    def others_with(self, unit: ExactUnit, guest: str) -> list[str]:
+        """The others that keep a contested unit from the guest, which names it.
+
+        That is who claims it, else the guests that run with it. A guest that is off keeps it from one that is
+        off, too: neither is preferred.
+        """
+        if unit in self.claimed:
+            return [self.claimed[unit]] if self.claimed[unit] != guest else []
+        naming = self.contested.get(unit, {})
+        others = sorted(naming.keys() - {guest})
+        running = [other for other in others if not naming[other]]
+        return running if running or not naming.get(guest, True) else others
+
+    def made_instead(self, claim: Claim, offered: Units) -> dict[str, str]:
+        """{unit that was to be made: unclaimed unit that the claim's guest uses in its place}"""
+        instead: dict[str, str] = {}
+        replaceable = claim.replaceable
+        for uuid, classes in claim.units.items():
+            for name, units in classes.items():
+                missing = self.to_make.get(uuid, {}).get(name, {})
+                missing_units = [unit for unit in units if unit in replaceable and unit in missing]
+                used_units = [
+                    unit
+                    for unit in offered.get(uuid, {}).get(name, ())
+                    if self.in_guests.get((name, unit)) == claim.consumer
+                    and (name, unit) not in self.claimed
+                    and (name, unit) not in self._in_several
+                ]
+                instead.update(zip(missing_units, used_units, strict=False))
+        return instead
+
+    def makings_of(self, units: Units) -> Makings:
+        """How those of the units that do not exist yet are made."""
+        return {
+            unit: makings[unit]
+            for uuid, classes in units.items()
+            for name, exact in classes.items()
+            for makings in (self.to_make.get(uuid, {}).get(name, {}),)
+            for unit in exact
+            if unit in makings
+        }
+
+    # What is left
+
+    def cordon(self, cordoned: Cordoned) -> None:
+        """From now on, give these exact units to no consumer that does not have them."""
+        self.cordoned = cordoned
+
+    def idle_cordoned(self, units: Units, cordoned: Cordoned) -> Usages:
+        """{provider uuid: {class: number}} of the cordoned units among `units` that no consumer has."""
+        if not cordoned:
+            return {}
+        return device_health.idle_cordoned(units, cordoned, {*self.claimed, *self.in_guests})
+
+    def free(self, name: str, units: Iterable[str], consumer: str) -> list[str]:
+        """Those of the units that no other consumer has, by claim or by its guest, and that are offered."""
+        claimed, cordoned = self.claimed, self.cordoned
+        in_guests = in_guests_beside(consumer, self.in_guests, self._in_several, claimed)
+        return [
+            unit
+            for unit in units
+            if claimed.get(key := (name, unit), consumer) == consumer
+            and in_guests.get(key, consumer) == consumer
+            and not (key in cordoned and key not in claimed and key not in in_guests)
+        ]
+
+    def choices(
+        self,
+        offered: Units,
+        classes: Collection[str],
+        consumer: str,
+        stocks: Mapping[str, CardStock],
+        rooms: Mapping[str, Amounts],
+    ) -> dict[str, dict[str, tuple[str, ...]]]:
+        """The free units of these classes, first those that the consumer's guest uses.
+
+        `stocks` are the cards of these classes, whose units are as many as the card can still give, and
+        `rooms` {provider uuid: {class: amount}} bounds the classes that exclude each other.
+        """
+        choices: dict[str, dict[str, tuple[str, ...]]] = {}
+        for uuid, units_of in offered.items():
+            if uuid in self.cards:
+                if uuid in stocks:
+                    choices[uuid] = {
+                        name: stocks[uuid].units(name)
+                        for name in units_of.keys() & classes & stocks[uuid].classes
+                    }
+                continue
+            room = rooms.get(uuid, {})
+            for name in units_of.keys() & classes:
+                free = self.free(name, units_of[name], consumer)
+                if name in room:
+                    for other in room:
+                        free = free if other == name else self.free(other, free, consumer)
+                used = [unit for unit in free if (name, unit) in self.in_guests] if self.in_guests else []
+                ordered = (*used, *(unit for unit in free if unit not in used)) if used else tuple(free)
+                choices.setdefault(uuid, {})[name] = ordered[: room.get(name)]
+        return choices
+
+    def named(
+        self,
+        choices: dict[str, dict[str, tuple[str, ...]]],
+        restriction: Restriction,
+        classes: Collection[str],
+        consumer: str,
+        host: ProviderIndex,
+        rooms: Mapping[str, Amounts],
+    ) -> Units:
+        """The choices, of classes of which the restriction names units only with these."""
+        wanted = restriction.units
+        for name in {name for exact in wanted.values() for name in exact}.intersection(classes):
+            for provider in host.by_class.get(name, ()):
+                units = wanted.get(provider.uuid, {}).get(name, ())
+                if not units and name in restriction.others:
+                    continue
+                room = rooms.get(provider.uuid, {})
+                sharing = {name, *room} if name in room else {name}
+                free = tuple(
+                    unit
+                    for unit in units
+                    if all(self._may_have((other, unit), consumer) for other in sharing)
+                )
+                if name in restriction.others and len(free) == len(units):
+                    rest = choices.get(provider.uuid, {}).get(name, ())
+                    free += tuple(unit for unit in rest if unit not in units)
+                choices.setdefault(provider.uuid, {})[name] = free[: room.get(name)]
+        return choices
+
+    def _may_have(self, unit: ExactUnit, consumer: str) -> bool:
+        """Whether the consumer may have a unit that its domain names."""
+        if self.owner(*unit, beside=(consumer,)) is not None:
+            return False
+        return unit not in self.cordoned or self.owner(*unit) == consumer
+
+    # Cards, whose classes share their room
+
+    def card_stock(self, card: Card, used: Amounts, consumer: str | None) -> CardStock:
+        """What is left of a card; `used` is what other consumers than this one need of it."""
+        owners = {
+            unit: owner
+            for unit in card.part_of
+            if (owner := self.claimed.get(unit) or self.in_guests.get(unit)) is not None
+        }
+        taken = {unit for unit, owner in owners.items() if owner != consumer}
+        return card.stock(taken, used, self.cordoned - owners.keys())
+
+    def with_places(
+        self, host: ProviderIndex, holder: str, result: Fit, stocks: Mapping[str, CardStock]
+    ) -> Fit:
+        """The fit with units of cards that have room for each other, those that the holder has first."""
+        units = dict(result.units)
+        for uuid, stock in stocks.items():
+            amounts = result.allocations.get(uuid, {})
+            wanted = {name: amount for name, amount in amounts.items() if name in stock.classes}
+            if not any(wanted.values()):
+                continue
+            own = [
+                unit
+                for unit in stock.card.part_of
+                if holder in (self.claimed.get(unit), self.in_guests.get(unit))
+            ]
+            found = stock.together(wanted, own)
+            if found is None:
+                provider, (name, amount) = host.tree.get(uuid), next(iter(wanted.items()))
+                reason = "the card has no place for all of it beside what is on it"
+                return Fit(False, {}, {}, (Shortfall.at(provider, name, amount, stock.left[name], reason),))
+            units[uuid] = {**units.get(uuid, {}), **found}
+        return replace(result, units=units)
