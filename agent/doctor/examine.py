@@ -40,7 +40,7 @@ from agent.config.settings import Settings, load, read_only_driver
 from agent.cpuset import format_cpu_set
 from agent.doctor.check import DoctorCheck, bad, check_device, good, warning
 from agent.driver import Driver, GuestState, PassedDevice
-from agent.durable.errors import READ_ONLY_REMEDY, mount_of, obstacle_of, user_name
+from agent.durable.errors import READ_ONLY_REMEDY, is_immutable, mount_of, obstacle_of, user_name
 from agent.durable.files import FILE_MODE, check_accepts_files, is_there, read_text
 from agent.errors import (
     DaemonUnreachable,
@@ -259,6 +259,8 @@ def check_state_directory(path: Path) -> Iterator[DoctorCheck]:
         yield warning(
             "state", f"Other users than {owner} may open {path} (mode {mode:04o}).", f"chmod 0700 {path}"
         )
+    elif is_immutable(path):
+        yield bad("state", f"{path} is immutable: the agent cannot start again.", f"Run `chattr -i {path}`.")
     else:
         yield good("state", f"Only {owner} may open {path}.")
     yield _free_space(path)
@@ -387,9 +389,10 @@ def check_agent(socket: Path, ask: Any) -> Iterator[DoctorCheck]:
 def check_writable(path: Path, uid: int) -> Iterator[DoctorCheck]:
     """What keeps the agent's user, if this process is its, from making files in the state directory.
 
-    Nothing if all is well. Other checks tell a missing directory and a read-only file system.
+    Nothing if all is well. Other checks tell a missing or immutable directory and a read-only
+    file system.
     """
-    if os.geteuid() != uid:
+    if os.geteuid() != uid or is_immutable(path):
         return
     try:
         check_accepts_files(path)

@@ -19,15 +19,22 @@ cannot write a file, and what an operator does about it, in clauses for such a s
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import pwd
 import sqlite3
 import stat
+import struct
 from dataclasses import dataclass
 from pathlib import Path
 
 from agent.durable.files import check_accepts_files
 from agent.errors import LACK_OF_DESCRIPTORS, MORE_DESCRIPTORS, NO_DESCRIPTORS
+
+_GET_FLAGS = 2 << 30 | struct.calcsize("l") << 16 | ord("f") << 8 | 1
+"""FS_IOC_GETFLAGS, _IOR('f', 1, long)"""
+_IMMUTABLE = 0x10
+"""FS_IMMUTABLE_FL"""
 
 
 class DatabaseError(Exception):
@@ -263,9 +270,29 @@ def obstacle_of(directory: Path, error: OSError) -> Obstacle:
         return Obstacle(f"the file system at {mount.point} is read-only", mount.remedy)
     if error.errno in NO_DESCRIPTORS:
         return Obstacle(LACK_OF_DESCRIPTORS, MORE_DESCRIPTORS)
+    if is_immutable(directory):
+        return Obstacle(f"{reason}: {directory} is immutable", f"run `chattr -i {directory}`")
     if error.errno in {errno.EACCES, errno.EPERM}:
         return _denied(directory, reason, "0700")
     return Obstacle(reason, "check the disk")
+
+
+def is_immutable(directory: Path) -> bool:
+    """Whether an administrator has marked the directory so (`chattr +i`): root, too, makes no file there.
+
+    Source: https://man7.org/linux/man-pages/man2/ioctl_iflags.2.html
+    """
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        flags = fcntl.ioctl(descriptor, _GET_FLAGS, bytes(struct.calcsize("l")))
+        return bool(struct.unpack("l", flags)[0] & _IMMUTABLE)
+    except OSError:  # a file system without such marks
+        return False
+    finally:
+        os.close(descriptor)
 
 
 def _denied(path: Path, reason: str, mode: str) -> Obstacle:

@@ -118,7 +118,8 @@ def establish_identity(
         raise IdentityError(
             f"This host was named {former_name!r} and is now named {host!r}; set [DEFAULT] host = "
             f"{former_name} to keep the name, or run `plimsoll adopt {host_uuid or 'UUID'}` to give its "
-            "provider the new one.",
+            f"provider the new one. If this state directory is a copy of that of {former_name}, which goes "
+            f"on: remove {state_path}, and this host gets a uuid of its own.",
             before=former_name,
             now=host,
         )

@@ -175,6 +175,7 @@ class Cordons:
     def put(self, cordon: Cordon) -> None:
         """Cordon a device. Raises UsageError where the host has no such device, StateError."""
         if not self._units([cordon.address]):
+            self._check_has_units(cordon.address)
             raise UsageError(
                 f"{cordon.address} is no device that this host offers; `plimsoll devices list` shows them. A "
                 "card is named by its PCI address, a mediated device by its uuid."
@@ -182,6 +183,20 @@ class Cordons:
         detail = f"{cordon.address}: {cordon.reason}" if cordon.reason else cordon.address
         with self._writing:
             self._replace({**self._cordons, cordon.address: cordon}, "cordon", detail)
+
+    def _check_has_units(self, address: str) -> None:
+        """Raises UsageError where a card of the host has the address, and no exact units to cordon."""
+        host = self._register.under_lock(lambda book: book.host)
+        for uuid, device in self._journal.devices().items():
+            provider = host.tree.get(uuid)
+            if device == f"pci:{address}" and provider is not None and provider.inventories:
+                classes = sorted(provider.inventories)
+                caps = " or ".join(f"[DEFAULT] cap = {name}=N" for name in classes)
+                raise UsageError(
+                    f"{address} is the card of {provider.name}, but the driver names no exact units of its "
+                    f"{' and '.join(classes)}, and only such units can be cordoned. To give less of it to "
+                    f"new guests of this host, set {caps}."
+                )
 
     def clear(self, address: str) -> None:
         """End the cordon, and offer the device in spite of the symptoms that it shows.

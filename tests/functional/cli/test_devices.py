@@ -33,6 +33,7 @@ from agent.config.settings import load
 from agent.driver import CarvedUnit
 from agent.errors import ExitCode
 from agent.state.operators import Cordon
+from drivers.fake.host import Gpu
 
 VF = "0000:41:02.0"
 WEB = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
@@ -148,6 +149,19 @@ def test_what_cannot_be_cordoned_or_cleared_is_said(
     refused = plimsoll(fresh[1], "devices", *words)
     assert refused.returncode == ExitCode.USAGE
     assert said in one_line(refused)
+
+
+def test_a_card_without_exact_units_is_named_as_what_it_is(fresh: tuple[Sight, Path]) -> None:
+    """The tree shows it, and `plimsoll devices list` does not."""
+    shown, path = fresh
+    card = Gpu("0000:85:00.0", "PGPU")
+    shown.world.driver.change(flat_devices=False, gpus=(card, *shown.world.driver.host.gpus))
+    shown.world.agent.reconcile("an event")
+    refused = plimsoll(path, "devices", "cordon", "0000:85:00.0")
+    assert refused.returncode == ExitCode.USAGE
+    said = one_line(refused)
+    assert "_pci_0000:85:00.0, but the driver names no exact units of its PGPU" in said
+    assert "set [DEFAULT] cap = PGPU=N" in said
 
 
 def test_two_devices_that_are_cordoned_at_once_are_both_cordoned(

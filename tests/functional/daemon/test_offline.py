@@ -55,7 +55,9 @@ def test_a_lost_file_is_mended(named: MakeSettings, tmp_path: Path) -> None:
 
 def test_a_rename_is_confirmed(named: MakeSettings) -> None:
     uuid = started(named("node1"))
-    with pytest.raises(IdentityError):
+    with pytest.raises(
+        IdentityError, match=r"is a copy of that of node1, which goes on: remove .*, and this"
+    ):
         started(named("node2"))
     adopt(named("node2"), uuid)
     assert started(named("node2")) == uuid

@@ -560,6 +560,17 @@ def test_a_file_system_that_statvfs_calls_read_only_is_bad(
     assert disk.verdict is BAD and "dmesg" in disk.remedy
 
 
+def test_an_immutable_directory_is_bad_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o700)
+    monkeypatch.setattr("agent.doctor.examine.is_immutable", lambda _: True)
+    checks = [*check_state_directory(tmp_path), *check_writable(tmp_path, os.geteuid())]
+    state = next(check for check in checks if check.name == "state")
+    assert state.verdict is BAD and "chattr -i" in state.remedy
+    assert [check.name for check in checks].count("state") == 1
+
+
 def test_a_directory_in_which_its_owner_may_make_no_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import struct
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,19 @@ def test_without_mountinfo_no_mount_is_named(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(errors, "MOUNTS", tmp_path / "none")
     assert mount_of(tmp_path) is None
     assert "read-only" in obstacle_of(tmp_path, OSError(errno.EROFS, "x")).reason
+
+
+def test_an_immutable_directory_is_named_with_the_command_that_helps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `chattr +i` leaves it: chmod and chown do not help, and root may not write either."""
+    denied = OSError(errno.EPERM, os.strerror(errno.EPERM))
+    assert not obstacle_of(tmp_path, denied).reason.endswith("is immutable")
+    monkeypatch.setattr(errors.fcntl, "ioctl", lambda *_: struct.pack("l", 0x80010))
+    assert errors.is_immutable(tmp_path) and not errors.is_immutable(tmp_path / "none")
+    obstacle = obstacle_of(tmp_path, denied)
+    assert obstacle.reason == f"Operation not permitted: {tmp_path} is immutable"
+    assert obstacle.remedy == f"run `chattr -i {tmp_path}`"
 
 
 @pytest.mark.parametrize(
