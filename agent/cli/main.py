@@ -11,6 +11,21 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
+    from types import TracebackType
+
+
+def say_interrupted(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    """The hook for exceptions outside `main`: what Ctrl-C interrupts there is not worth a traceback.
+
+    Python then ends by the signal, which a shell shows as 130, too.
+    """
+    if issubclass(kind, KeyboardInterrupt):
+        print("plimsoll: interrupted", file=sys.stderr)
+    else:
+        sys.__excepthook__(kind, error, trace)
+
+
+sys.excepthook = say_interrupted
 
 
 def main(argv: Sequence[str] | None = None) -> int:
