@@ -5,7 +5,7 @@ largest of its columns, and what is free is the capacity without the needs of al
 are kept up to date with each change, so that the time of a fit does not depend on the number of rows.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
@@ -30,8 +30,8 @@ from agent.claims.host_cells import (
     CellUsage,
     HostCells,
     beside_devices,
-    memory_shortfalls,
 )
+from agent.claims.refusal import memory_shortfalls
 from agent.claims.request import ClaimRequest
 from agent.claims.rows import NOT_USED, Doubted, Row, Use
 from agent.claims.use_difference import UNSEEN
@@ -866,6 +866,30 @@ class Book:
         stock = HostStock(self.host, self._without(self._own(consumer)), {})
         cells = self._cells.stock(consumer, self._moving, self._needs)
         return memory_shortfalls(memory, self.claims.get(consumer), cells, stock)
+
+    def unit_shortfalls(self, consumer: str, units: Units) -> Iterator[Shortfall]:
+        """A shortfall for each of the exact units that another consumer has."""
+        for uuid, classes in units.items():
+            for name, exact in classes.items():
+                for unit in exact:
+                    owner = self.units.owner(name, unit, beside=(consumer,))
+                    if owner is not None:
+                        reason = f"{unit} belongs to {self.label(owner)}"
+                        yield Shortfall.at(self.host.tree.get(uuid), name, 1, 0, reason)
+
+    def growth_shortfalls(self, before: Claim, after: Claim) -> Iterator[Shortfall]:
+        """What the host lacks for the claim after: amounts beyond those of before, units of others."""
+        for uuid, amounts in after.allocations.items():
+            for name, amount in amounts.items():
+                if amount <= before.allocations.get(uuid, {}).get(name, 0):
+                    continue
+                provider, free = self.host.tree.get(uuid), self.free(uuid, name, after.consumer)
+                inventory = provider.inventories.get(name) if provider else None
+                if amount > free:
+                    yield Shortfall.at(provider, name, amount, free, "its guest uses it already")
+                elif inventory is not None and amount > inventory.max_unit:
+                    yield Shortfall.at(provider, name, amount, free, f"max_unit is {inventory.max_unit}")
+        yield from self.unit_shortfalls(after.consumer, after.units)
 
     def fit_move(self, request: ClaimRequest, migration: str, held: Allocations) -> Fit:
         """Where a moving instance's request fits, while the migration takes over what it has here.

@@ -314,7 +314,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """Why a provider cannot serve a request.
+    """Why a provider cannot serve a request; `agent.claims.refusal` says who makes them.
 
     `asked` and `free` are amounts of `resource_class`; it is empty where the reason concerns no class.
     `reason` is a clause: "only 3 of 16 are free", "lacks trait HW_CPU_X86_AVX2", "max_unit is 4". `traits`

@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from agent.claims.attribution import IDLE
-from agent.claims.claim import Claim, Fit, Restriction, Shortfall
+from agent.claims.claim import Claim, Fit, Restriction
 from agent.claims.fit import ProviderIndex
 from agent.claims.host_cells import in_guests_beside
+from agent.claims.refusal import no_place
 from agent.driver import Guest
 from agent.providers import device_health
 from agent.providers.device_health import Cordoned
@@ -284,7 +285,6 @@ class ExactUnits:
             found = stock.together(wanted, own)
             if found is None:
                 provider, (name, amount) = host.tree.get(uuid), next(iter(wanted.items()))
-                reason = "the card has no place for all of it beside what is on it"
-                return Fit(False, {}, {}, (Shortfall.at(provider, name, amount, stock.left[name], reason),))
+                return Fit(False, {}, {}, (no_place(provider, name, amount, stock.left[name]),))
             units[uuid] = {**units.get(uuid, {}), **found}
         return replace(result, units=units)

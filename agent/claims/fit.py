@@ -12,7 +12,7 @@ that it asks for; then a class may come from several cells, as the guest's own c
 Source: https://docs.openstack.org/placement/latest/user/provider-tree.html.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from agent.claims.choice import Choice
@@ -25,63 +25,27 @@ from agent.claims.fit_search import (
     ProviderIndex,
     first_units,
     fit_slots,
-    root_shortfalls,
-    shortfalls,
 )
 from agent.claims.guest_cells import (
     KIB_PER_MIB,
+    Affinity,
     CellPairs,
     FreeCell,
     GuestCell,
-    Misfit,
     PlacedCell,
     guest_cells,
+    nova_affinity,
     page_sizes,
     thread_policy,
     wants_cells,
 )
 from agent.claims.host_cells import CELL_CLASSES, CellStock, HostCells
+from agent.claims.refusal import cells_unknown, held_shortfall, misfit_shortfall, root_shortfalls, shortfalls
 from agent.claims.request import ClaimRequest, RequestGroup, has_unresolved_devices
 from agent.device_names import is_page_class, page_class
-from agent.errors import UsageError, counted
+from agent.errors import UsageError
 from agent.shapes import Allocations, Units, Usages
 from agent.tree import Inventory, Provider, ProviderTree
-
-Affinity = Callable[[RequestGroup, int | None, Collection[int]], int | str]
-"""(group, host cell of the provider or None, host cells of the guest) -> rank of the provider, or why not.
-
-Rank 0 is the best; a larger rank is used only if nothing better fits. A text excludes the provider and is the
-clause that says why: "is on NUMA cell 1, the guest would be on 0".
-"""
-
-
-def nova_affinity(sockets: Mapping[int, int]) -> Affinity:
-    """The affinity under nova's NUMA policies; `sockets` is {cell id: CPU socket} where it is known.
-
-    A group without a policy gets the nearest device.
-    """
-
-    def affinity(group: RequestGroup, cell: int | None, guest: Collection[int]) -> int | str:
-        if cell is not None and cell in guest:
-            return 0
-        match group.numa_policy:
-            case None:
-                return 0 if cell is None else 1
-            case "preferred":
-                return 1 if cell is None else 2
-            case "legacy" if cell is None:
-                return 1
-            case "socket" if cell is not None and cell in sockets:
-                if sockets[cell] in {sockets.get(cell_id) for cell_id in guest}:
-                    return 1
-        position = "has no NUMA affinity" if cell is None else f"is on NUMA cell {cell}"
-        where = ", ".join(map(str, sorted(guest)))
-        return f"{position}, the guest would be on {where} (policy {group.numa_policy})"
-
-    return affinity
-
-
-CELLS_UNKNOWN = "the driver has not reported the host's NUMA cells yet"
 
 
 def fit_with_cells(request: ClaimRequest, stock: HostStock, cells: CellStock, affinity: Affinity) -> Fit:
@@ -92,7 +56,7 @@ def fit_with_cells(request: ClaimRequest, stock: HostStock, cells: CellStock, af
     guest = guest_cells(request)
     root = stock.host.root
     if not cells.host.cells or root is None:
-        return _no_fit([Shortfall.at(root, "", len(guest), 0, CELLS_UNKNOWN)])
+        return _no_fit([cells_unknown(root, len(guest))])
     rest = fit_slots(without_cell_resources(request), stock)
     free, sizes_kib = cells.free(stock), page_sizes(request.topology, cells.host.page_sizes_kib)
     pairs = CellPairs.of(
@@ -127,7 +91,7 @@ def fit_with_cells(request: ClaimRequest, stock: HostStock, cells: CellStock, af
             if hopeless or steps > STEPS_MAX:
                 break
     if refusal is None:
-        return _no_fit(_misfit_shortfall(misfit, stock, cells.host) for misfit in pairs.misfits())
+        return _no_fit(misfit_shortfall(misfit, stock, cells.host) for misfit in pairs.misfits())
     return _no_fit(shortfalls(request, stock, *refusal))
 
 
@@ -286,15 +250,6 @@ def _no_fit(short: Iterable[Shortfall]) -> Fit:
     return Fit(False, {}, {}, tuple(short))
 
 
-def _misfit_shortfall(misfit: Misfit, stock: HostStock, host: HostCells) -> Shortfall:
-    uuid = next((cell.provider for cell in host.cells if cell.id == misfit.host_cell), None)
-    provider = stock.host.tree.get(uuid) if uuid else stock.host.root
-    reason = misfit.reason
-    if misfit.host_cell >= 0:
-        reason = f"guest cell {misfit.guest_cell}: host cell {misfit.host_cell} {misfit.reason}"
-    return Shortfall.at(provider, misfit.resource_class, misfit.asked, misfit.free, reason)
-
-
 def fit_in_sum(request: ClaimRequest, stock: HostStock) -> Fit:
     """Whether the amounts of a consumer's own allocations suffice, on any cells, and its other groups fit.
 
@@ -312,8 +267,7 @@ def fit_in_sum(request: ClaimRequest, stock: HostStock) -> Fit:
                 able = next(stock.obstacles(unsuffixed, resources, provider), None) is None
                 slots.append(FitSlot(unsuffixed, resources, (provider,) if able else ()))
         if left:
-            reason = f"only {counted(asked - left, 'of it is', 'of it are')} held"
-            short.append(Shortfall.at(stock.host.root, name, asked, asked - left, reason))
+            short.append(held_shortfall(stock.host.root, name, asked, asked - left))
     if short:
         return _no_fit(short)
     slots += fit_slots(without_cell_resources(request), stock)

@@ -8,14 +8,14 @@ Source: the flavor extra specs `hw:numa_*`, `hw:cpu_policy`, `hw:cpu_thread_poli
 as documented for nova, https://docs.openstack.org/nova/latest/admin/cpu-topologies.html.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from itertools import combinations, islice
 from typing import Annotated
 
 from agent.claims.choice import NO_COST, CellCost, Strategy
-from agent.claims.request import ClaimRequest, TopologyRequest
+from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.codec import Key, whole
 from agent.errors import UsageError, counted
 
@@ -537,3 +537,39 @@ def _evenly(vcpus: int, count: int) -> tuple[frozenset[int], ...]:
 def _shares(amount: int, parts: int) -> tuple[int, ...]:
     share, rest = divmod(amount, parts)
     return tuple(share + (1 if part < rest else 0) for part in range(parts))
+
+
+# The devices near a guest's cells
+
+Affinity = Callable[[RequestGroup, int | None, Collection[int]], int | str]
+"""(group, host cell of the provider or None, host cells of the guest) -> rank of the provider, or why not.
+
+Rank 0 is the best; a larger rank is used only if nothing better fits. A text excludes the provider and is the
+clause that says why: "is on NUMA cell 1, the guest would be on 0".
+"""
+
+
+def nova_affinity(sockets: Mapping[int, int]) -> Affinity:
+    """The affinity under nova's NUMA policies; `sockets` is {cell id: CPU socket} where it is known.
+
+    A group without a policy gets the nearest device.
+    """
+
+    def affinity(group: RequestGroup, cell: int | None, guest: Collection[int]) -> int | str:
+        if cell is not None and cell in guest:
+            return 0
+        match group.numa_policy:
+            case None:
+                return 0 if cell is None else 1
+            case "preferred":
+                return 1 if cell is None else 2
+            case "legacy" if cell is None:
+                return 1
+            case "socket" if cell is not None and cell in sockets:
+                if sockets[cell] in {sockets.get(cell_id) for cell_id in guest}:
+                    return 1
+        position = "has no NUMA affinity" if cell is None else f"is on NUMA cell {cell}"
+        where = ", ".join(map(str, sorted(guest)))
+        return f"{position}, the guest would be on {where} (policy {group.numa_policy})"
+
+    return affinity

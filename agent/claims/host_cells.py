@@ -1,5 +1,4 @@
-"""The host's NUMA cells: what each has for guests, what of it is in use, and whether a guest's memory fits.
-Pure.
+"""The host's NUMA cells: what each has for guests, and what of it is in use. Pure.
 
 Placement knows totals. It does not know which CPUs are siblings, nor the page sizes of a cell's memory. The
 agent accounts for these itself: `HostCells` is what there is, a `CellUse` what is in use of it, and
@@ -8,24 +7,19 @@ agent accounts for these itself: `HostCells` is what there is, a `CellUse` what 
 `CellUsage` is the book's part. A guest whose claim has cells is counted by its claim. Of any other guest,
 the memory that the driver reports is counted, and the CPUs that it is pinned to.
 
-A guest that starts with its own domain XML is checked for what its hypervisor will need: memory that is
-bound to a cell must be free on that cell, memory that is bound to several cells on these cells together,
-and large pages that are bound to no cell on all cells together.
-
 `beside_devices` says which CPUs and memory of a guest a device is of no use without.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from agent.claims.claim import Claim, Shortfall
+from agent.claims.claim import Claim
 from agent.claims.fit_search import HostStock, ProviderIndex
 from agent.claims.guest_cells import KIB_PER_MIB, SMALL_PAGE_KIB, FreeCell, PlacedCell
 from agent.device_names import is_page_class, page_class
-from agent.driver import Cell, Guest, GuestState, Topology, UsedMemory
-from agent.errors import counted
+from agent.driver import Cell, Guest, GuestState, Topology
 from agent.providers.divided_cards import Card
 from agent.providers.reservations import WaysOf
 from agent.shapes import Allocations, UnitsToMake, Usages
@@ -540,85 +534,6 @@ def _cpus_of(claim: Claim) -> Iterable[int]:
         yield from (int(unit) for unit in classes.get(CPUS, ()) if unit.isdecimal())
     for cell in claim.cells:
         yield from cell.cpus
-
-
-_MEMORY = "MEMORY_MB"
-_PAGES = "pages:"
-
-
-def memory_shortfalls(
-    memory: Collection[UsedMemory], claim: Claim | None, cells: CellStock, stock: HostStock
-) -> tuple[Shortfall, ...]:
-    """The shortfalls of a guest's bound memory, against its claim's cells if it has any, else the host's.
-
-    There are none if the driver has not reported the host's cells.
-    """
-    if not cells.host.cells or not memory:
-        return ()
-    if claim is not None and claim.cells:
-        available: CellUse = cell_use(claim.cells, cells.host.small_page_kib)
-        return tuple(_compare(memory, available, cells.host, stock, "its claim has"))
-    room: Counter[tuple[int, str]] = Counter()
-    for cell in cells.free(stock):
-        room[cell.id, "memory_mb"] = cell.memory_mb if cell.loose_mb is None else cell.loose_mb
-        room.update({(cell.id, page_key(size)): count for size, count in cell.pages.items()})
-    return tuple(_compare(memory, room, cells.host, stock, "there are"))
-
-
-def _compare(
-    memory: Collection[UsedMemory], room: CellUse, host: HostCells, stock: HostStock, has: str
-) -> Iterator[Shortfall]:
-    left = Counter(room)
-    for (where, what), asked in _asked_by_cells(memory, host).items():
-        among = sorted(where or {cell.id for cell in host.cells})
-        free = sum(max(0, left[cell, what]) for cell in among)
-        if asked > free:
-            yield _memory_shortfall(among, what, asked, free, host, stock, has)
-        rest = asked
-        for cell in among:
-            part = min(rest, max(0, left[cell, what]))
-            left[cell, what] -= part
-            rest -= part
-
-
-def _asked_by_cells(
-    memory: Collection[UsedMemory], host: HostCells
-) -> Mapping[tuple[frozenset[int], str], int]:
-    """{(cells, empty for any; resource): amount}, the tightest binding first; see `CellUse`."""
-    asked: Counter[tuple[frozenset[int], str]] = Counter()
-    together: dict[str, set[int]] = {}
-    split: Counter[str] = Counter()
-    anywhere: Counter[tuple[frozenset[int], str]] = Counter()
-    for part in memory:
-        what, amount = memory_use(part.memory_mb, part.page_kib, host.small_page_kib)
-        if part.cell is None:
-            anywhere[frozenset(), what] += amount
-        elif part.guest_cell is None:
-            together.setdefault(what, set()).add(part.cell)
-            split[what] += amount
-        else:
-            asked[frozenset({part.cell}), what] += amount
-    asked.update({(frozenset(together[what]), what): amount for what, amount in split.items()})
-    asked.update(anywhere)
-    return asked
-
-
-def _memory_shortfall(
-    among: Sequence[int], what: str, asked: int, free: int, host: HostCells, stock: HostStock, has: str
-) -> Shortfall:
-    uuids = {cell.provider for cell in host.cells if cell.id in among}
-    provider = stock.host.tree.get(uuids.pop()) if len(uuids) == 1 else stock.host.root
-    size = what.removeprefix(_PAGES) if what.startswith(_PAGES) else ""
-    unit_kib = int(size) if size else KIB_PER_MIB
-    cells = f"host {'cell' if len(among) == 1 else 'cells'} {', '.join(map(str, among))}"
-    room = f"{counted(free, 'page')} of {size} KiB" if size else f"{free} MiB"
-    return Shortfall.at(
-        provider,
-        _MEMORY,
-        asked * unit_kib // KIB_PER_MIB,
-        free * unit_kib // KIB_PER_MIB,
-        f"{has} {room} {'' if has.startswith('its') else 'free '}on {cells}, {asked} asked",
-    )
 
 
 _NO_DEVICES = frozenset({*CELL_CLASSES, "DISK_GB"})

@@ -1,17 +1,37 @@
-"""The errors with which a claim is refused: what was asked, what is free, and where. Pure."""
+"""Why a claim is refused: what was asked, what is free, and where; and the errors that say so. Pure.
 
-from collections.abc import Callable, Mapping, Sequence
+A refusal is a list of shortfalls. All are made here but for those of agent.claims.book: what is missing
+because others have it. Their clauses come from where a place is rejected: a provider in `HostStock.obstacles`
+(agent.claims.fit_search), a NUMA cell in `CellPairs` and `nova_affinity` (agent.claims.guest_cells). The fit
+and the tracker hand them on as they are. The error's sentence is what the command line prints.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 
 from agent.claims.claim import Claim, Shortfall
+from agent.claims.fit_search import STEPS_MAX, FitSearch, FitSlot, HostStock, ProviderIndex, any_of_clause
+from agent.claims.guest_cells import KIB_PER_MIB, Misfit
+from agent.claims.host_cells import CellStock, CellUse, HostCells, cell_use, memory_use, page_key
+from agent.claims.near_names import near_class, near_trait
 from agent.claims.request import ClaimRequest
 from agent.claims.rows import Row
-from agent.driver import Guest
-from agent.errors import ClaimConflict, DoesNotFit, GuestRuns
+from agent.driver import Guest, UsedMemory
+from agent.errors import ClaimConflict, DoesNotFit, GuestRuns, counted
 from agent.shapes import Allocations, beyond, by_class
-from agent.tree import ProviderTree
+from agent.tree import Provider, ProviderTree
 
 SHOWN_MAX = 4
+
+_MEMORY = "MEMORY_MB"
+_PAGES = "pages:"
+
+
+CELLS_UNKNOWN = "the driver has not reported the host's NUMA cells yet"
+
+
+# The sentences
 
 
 def does_not_fit(request: ClaimRequest, shortfalls: Sequence[Shortfall]) -> DoesNotFit:
@@ -138,3 +158,260 @@ def provider_label(uuid: str, tree: ProviderTree) -> str:
     """The provider in a sentence: its name, or "provider uuid" where the tree does not have it."""
     provider = tree.get(uuid)
     return provider.name if provider else f"provider {uuid}"
+
+
+# What the providers lack
+
+
+def shortfalls(
+    request: ClaimRequest, stock: HostStock, slots: list[FitSlot], search: FitSearch
+) -> tuple[Shortfall, ...]:
+    """The shortfalls of a request that does not fit, at least one.
+
+    `slots` are those of the request, and `search` is the search that failed. Rules are disabled one after the
+    other, to find the one that the failure is due to.
+    """
+    of_single_slots = tuple(
+        shortfall for slot in slots if not slot.options for shortfall in _of_slot(slot, stock)
+    )
+    if of_single_slots:
+        return of_single_slots
+    if search.gave_up:
+        asked = sum(request.resources.values())
+        reason = f"no arrangement was found within {STEPS_MAX} steps; ask for fewer groups at once"
+        return (Shortfall.at(stock.host.root, "", asked, 0, reason),)
+    if FitSearch(request, stock, slots, traits=False).run():
+        return tuple(_of_traits(stock, slots))
+    if FitSearch(request, stock, slots, subtrees=False).run():
+        return tuple(_of_subtrees(request, stock, slots))
+    if FitSearch(request, stock, slots, isolated=False).run():
+        return tuple(_of_isolation(stock, slots))
+    return tuple(_of_crowding(stock, slots))
+
+
+def root_shortfalls(request: ClaimRequest, host: ProviderIndex) -> Iterator[Shortfall]:
+    """A shortfall for each trait that the host's root lacks, or must not have."""
+    traits = host.root.traits if host.root else frozenset()
+    for trait in sorted(request.root_required - traits):
+        yield Shortfall.at(host.root, "", 0, 0, f"lacks trait {trait}", [trait])
+    for trait in sorted(request.root_forbidden & traits):
+        yield Shortfall.at(host.root, "", 0, 0, f"has the forbidden trait {trait}", [trait])
+
+
+def _of_slot(slot: FitSlot, stock: HostStock) -> Iterator[Shortfall]:
+    """The shortfalls of a slot that no provider can serve alone."""
+    candidates = [
+        provider
+        for provider in stock.host.providers
+        if any(name in provider.inventories for name in slot.resources)
+    ]
+    for provider in candidates:
+        traits_of = stock.trait_obstacles(slot.group, provider)
+        for name, reason in stock.obstacles(slot.group, slot.resources, provider):
+            asked, free = slot.resources.get(name, 0), stock.free(provider, name)
+            traits = traits_of.get(reason, ())
+            yield Shortfall.at(provider, name, asked, free, _in_group(slot, reason), traits)
+        if provider.uuid in slot.barred:
+            for name, amount in slot.resources.items():
+                reason = _in_group(slot, slot.barred[provider.uuid])
+                yield Shortfall.at(provider, name, amount, stock.free(provider, name), reason)
+    if not candidates:
+        reason = _in_group(slot, _nothing(slot, stock.host))
+        wanted = frozenset[str]() if slot.resources else frozenset[str]().union(*slot.group.required)
+        for name, amount in (slot.resources or {"": 0}).items():
+            yield Shortfall.at(stock.host.root, name, amount, 0, reason, wanted)
+
+
+def _nothing(slot: FitSlot, host: ProviderIndex) -> str:
+    if host.root is None:
+        return "the host has no inventory yet"
+    if slot.resources:
+        return "no provider of this host has it" + _meant(
+            near_class(name, host.by_class) for name in slot.resources if name not in host.by_class
+        )
+    wanted = [any_of_clause("trait", any_of) for any_of in slot.group.required]
+    wanted += [any_of_clause("aggregate", any_of) for any_of in slot.group.member_of]
+    return f"no provider of this host has {' and '.join(wanted)}" + _meant_traits(slot, host)
+
+
+def _meant_traits(slot: FitSlot, host: ProviderIndex) -> str:
+    present = frozenset().union(*(provider.traits for provider in host.providers))
+    return _meant(near_trait(name, present) for any_of in slot.group.required for name in sorted(any_of))
+
+
+def _meant(near: Iterable[str | None]) -> str:
+    names = [name for name in near if name is not None]
+    return f"; did you mean {' and '.join(names)}?" if names else ""
+
+
+def _in_group(slot: FitSlot, reason: str) -> str:
+    return f"group {slot.group.suffix!r}: {reason}" if slot.group.suffix else reason
+
+
+def _of_traits(stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:
+    unsuffixed = [slot for slot in slots if not slot.group.suffix]
+    able = [provider for slot in unsuffixed for provider in slot.options]
+    missing = [
+        any_of
+        for any_of in unsuffixed[0].group.required
+        if not any(any_of & provider.traits for provider in able)
+    ]
+    reason = "the providers that have the required traits cannot give all of the group together"
+    if missing:
+        wanted = " or ".join(any_of_clause("trait", any_of) for any_of in missing)
+        reason = f"no provider that can give any of the group has {wanted}"
+        reason += _meant_traits(unsuffixed[0], stock.host)
+    for slot in unsuffixed:
+        yield from _everywhere(slot, stock, reason, frozenset[str]().union(*missing))
+
+
+def _of_subtrees(request: ClaimRequest, stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:
+    for suffixes in request.same_subtree:
+        groups = ", ".join(map(repr, sorted(suffixes)))
+        for slot in slots:
+            if slot.group.suffix in suffixes:
+                reason = f"the groups {groups} must lie in one subtree, and here they do not fit together"
+                yield from _everywhere(slot, stock, reason)
+
+
+def _of_isolation(stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:
+    suffixed = [slot for slot in slots if slot.group.suffix]
+    serving = {provider.uuid for slot in suffixed for provider in slot.options}
+    reason = (
+        f"group_policy isolate puts each of {counted(len(suffixed), 'group')} on a provider of its own, "
+        f"and {len(serving)} can serve them"
+    )
+    for slot in suffixed:
+        yield from _everywhere(slot, stock, reason)
+
+
+def _of_crowding(stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:
+    """Each slot fits alone, but several slots compete for the same resources."""
+    for name in dict.fromkeys(name for slot in slots for name in slot.resources):
+        askers = [slot for slot in slots if name in slot.resources]
+        if len(askers) < 2:
+            continue
+        asked = sum(slot.resources[name] for slot in askers)
+        for provider in {provider.uuid: provider for slot in askers for provider in slot.options}.values():
+            groups = ", ".join(repr(slot.group.suffix) for slot in askers)
+            free = stock.free(provider, name)
+            yield Shortfall.at(
+                provider, name, asked, free, f"the groups {groups} together ask for more than fits"
+            )
+
+
+def _everywhere(
+    slot: FitSlot, stock: HostStock, reason: str, traits: Iterable[str] = ()
+) -> Iterator[Shortfall]:
+    reason = _in_group(slot, reason)
+    for name, amount in (slot.resources or {"": 0}).items():
+        for provider in slot.options:
+            free = stock.free(provider, name)
+            yield Shortfall.at(provider, name, amount, free, reason, traits)
+
+
+def held_shortfall(root: Provider | None, name: str, asked: int, held: int) -> Shortfall:
+    """The shortfall of a consumer whose own allocations have too little of the class."""
+    return Shortfall.at(root, name, asked, held, f"only {counted(held, 'of it is', 'of it are')} held")
+
+
+def no_place(card: Provider | None, name: str, asked: int, free: int) -> Shortfall:
+    """The shortfall of a card that has enough of the class, but no places for it beside what is on it."""
+    reason = "the card has no place for all of it beside what is on it"
+    return Shortfall.at(card, name, asked, free, reason)
+
+
+# What the NUMA cells lack
+
+
+def cells_unknown(root: Provider | None, cells: int) -> Shortfall:
+    """The shortfall of a guest with so many cells, before the driver has reported the host's."""
+    return Shortfall.at(root, "", cells, 0, CELLS_UNKNOWN)
+
+
+def misfit_shortfall(misfit: Misfit, stock: HostStock, host: HostCells) -> Shortfall:
+    """The shortfall of a host cell that cannot take a cell of the guest."""
+    uuid = next((cell.provider for cell in host.cells if cell.id == misfit.host_cell), None)
+    provider = stock.host.tree.get(uuid) if uuid else stock.host.root
+    reason = misfit.reason
+    if misfit.host_cell >= 0:
+        reason = f"guest cell {misfit.guest_cell}: host cell {misfit.host_cell} {misfit.reason}"
+    return Shortfall.at(provider, misfit.resource_class, misfit.asked, misfit.free, reason)
+
+
+def memory_shortfalls(
+    memory: Collection[UsedMemory], claim: Claim | None, cells: CellStock, stock: HostStock
+) -> tuple[Shortfall, ...]:
+    """The shortfalls of a guest's bound memory, against its claim's cells if it has any, else the host's.
+
+    A guest that starts with its own domain XML is checked for what its hypervisor will need: memory that is
+    bound to a cell must be free on that cell, memory that is bound to several cells on these cells together,
+    and large pages that are bound to no cell on all cells together. There are none if the
+    driver has not reported the host's cells.
+    """
+    if not cells.host.cells or not memory:
+        return ()
+    if claim is not None and claim.cells:
+        available: CellUse = cell_use(claim.cells, cells.host.small_page_kib)
+        return tuple(_compare(memory, available, cells.host, stock, "its claim has"))
+    room: Counter[tuple[int, str]] = Counter()
+    for cell in cells.free(stock):
+        room[cell.id, "memory_mb"] = cell.memory_mb if cell.loose_mb is None else cell.loose_mb
+        room.update({(cell.id, page_key(size)): count for size, count in cell.pages.items()})
+    return tuple(_compare(memory, room, cells.host, stock, "there are"))
+
+
+def _compare(
+    memory: Collection[UsedMemory], room: CellUse, host: HostCells, stock: HostStock, has: str
+) -> Iterator[Shortfall]:
+    left = Counter(room)
+    for (where, what), asked in _asked_by_cells(memory, host).items():
+        among = sorted(where or {cell.id for cell in host.cells})
+        free = sum(max(0, left[cell, what]) for cell in among)
+        if asked > free:
+            yield _memory_shortfall(among, what, asked, free, host, stock, has)
+        rest = asked
+        for cell in among:
+            part = min(rest, max(0, left[cell, what]))
+            left[cell, what] -= part
+            rest -= part
+
+
+def _asked_by_cells(
+    memory: Collection[UsedMemory], host: HostCells
+) -> Mapping[tuple[frozenset[int], str], int]:
+    """{(cells, empty for any; resource): amount}, the tightest binding first; see `CellUse`."""
+    asked: Counter[tuple[frozenset[int], str]] = Counter()
+    together: dict[str, set[int]] = {}
+    split: Counter[str] = Counter()
+    anywhere: Counter[tuple[frozenset[int], str]] = Counter()
+    for part in memory:
+        what, amount = memory_use(part.memory_mb, part.page_kib, host.small_page_kib)
+        if part.cell is None:
+            anywhere[frozenset(), what] += amount
+        elif part.guest_cell is None:
+            together.setdefault(what, set()).add(part.cell)
+            split[what] += amount
+        else:
+            asked[frozenset({part.cell}), what] += amount
+    asked.update({(frozenset(together[what]), what): amount for what, amount in split.items()})
+    asked.update(anywhere)
+    return asked
+
+
+def _memory_shortfall(
+    among: Sequence[int], what: str, asked: int, free: int, host: HostCells, stock: HostStock, has: str
+) -> Shortfall:
+    uuids = {cell.provider for cell in host.cells if cell.id in among}
+    provider = stock.host.tree.get(uuids.pop()) if len(uuids) == 1 else stock.host.root
+    size = what.removeprefix(_PAGES) if what.startswith(_PAGES) else ""
+    unit_kib = int(size) if size else KIB_PER_MIB
+    cells = f"host {'cell' if len(among) == 1 else 'cells'} {', '.join(map(str, among))}"
+    room = f"{counted(free, 'page')} of {size} KiB" if size else f"{free} MiB"
+    return Shortfall.at(
+        provider,
+        _MEMORY,
+        asked * unit_kib // KIB_PER_MIB,
+        free * unit_kib // KIB_PER_MIB,
+        f"{has} {room} {'' if has.startswith('its') else 'free '}on {cells}, {asked} asked",
+    )

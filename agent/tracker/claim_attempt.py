@@ -7,13 +7,13 @@ while the register's lock is held.
 serve it. `replace_claim` puts another claim in its place, in one write.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 
 from agent.backoff import CONFLICTS_MAX, pause, retry_conflicts
 from agent.claims.book import Book
-from agent.claims.claim import Claim, ClaimState, ClaimStep, Shortfall, claim_of_fit
+from agent.claims.claim import Claim, ClaimState, ClaimStep, claim_of_fit
 from agent.claims.doubt import DoubtKind
 from agent.claims.refusal import does_not_fit, label, not_covered_conflict
 from agent.claims.request import ClaimRequest
@@ -329,7 +329,7 @@ def follow_use(context: TrackerContext, before: Claim, after: Claim) -> Claim:
         if book.claims.get(consumer) != before or consumer in moving:
             raise ClaimConflict(f"The claim of {label(after.request)} has changed.", consumer=consumer)
         check_unchanged(held, before, after)
-        shortfalls = tuple(_lacking(book, before, after))
+        shortfalls = tuple(book.growth_shortfalls(before, after))
         if shortfalls:
             raise does_not_fit(after.request, shortfalls)
         return after
@@ -375,24 +375,6 @@ def check_unchanged(held: ConsumerAllocations, before: Claim, after: Claim) -> N
             "`plimsoll audit` shows the difference.",
             consumer=after.consumer,
         )
-
-
-def _lacking(book: Book, before: Claim, after: Claim) -> Iterator[Shortfall]:
-    """What the host does not have for the claim after: amounts beyond those of before, units of others."""
-    for uuid, amounts in after.allocations.items():
-        for name, amount in amounts.items():
-            if amount <= before.allocations.get(uuid, {}).get(name, 0):
-                continue
-            provider, free = book.host.tree.get(uuid), book.free(uuid, name, after.consumer)
-            inventory = provider.inventories.get(name) if provider else None
-            if amount > free:
-                yield Shortfall.at(provider, name, amount, free, "its guest uses it already")
-            elif inventory is not None and amount > inventory.max_unit:
-                yield Shortfall.at(provider, name, amount, free, f"max_unit is {inventory.max_unit}")
-    for uuid, name, unit in after.exact:
-        owner = book.units.owner(name, unit, beside=(after.consumer,))
-        if owner is not None:
-            yield Shortfall.at(book.host.tree.get(uuid), name, 1, 0, f"{unit} belongs to {book.label(owner)}")
 
 
 def _both(first: Units, second: Units) -> Units:

@@ -101,7 +101,7 @@ def restrict(book: Book, request: ClaimRequest, restriction: Restriction) -> Non
     memory = () if request.consumer in book.claims else restriction.memory
     shortfalls = (
         *book.memory_shortfalls(request.consumer, memory),
-        *_foreign_units(book, request, restriction),
+        *book.unit_shortfalls(request.consumer, restriction.units),
     )
     if shortfalls:
         raise does_not_fit(request, shortfalls)
@@ -111,23 +111,12 @@ def restrict(book: Book, request: ClaimRequest, restriction: Restriction) -> Non
 def _reserve(book: Book, demand: GuestDemand) -> None:
     shortfalls = (
         *book.memory_shortfalls(demand.guest.uuid, demand.guest.memory),
-        *_foreign_units(book, demand.request, demand.restriction),
+        *book.unit_shortfalls(demand.request.consumer, demand.restriction.units),
     )
     if shortfalls:
         raise does_not_fit(demand.request, shortfalls)
     book.expect_guest(demand.request.consumer, demand.guest)
     book.restrict(demand.request.consumer, demand.restriction)
-
-
-def _foreign_units(book: Book, request: ClaimRequest, restriction: Restriction) -> Iterator[Shortfall]:
-    for uuid, classes in restriction.units.items():
-        provider = book.host.tree[uuid]
-        for name, exact in classes.items():
-            for unit in exact:
-                owner = book.units.owner(name, unit, beside=(request.consumer,))
-                if owner is not None:
-                    reason = f"{unit} belongs to {book.label(owner)}"
-                    yield Shortfall(name, 1, 0, provider.name, uuid, reason)
 
 
 StartDecision = Callable[[Claim | None, Move | None], tuple[GuestDemand, bool]]

@@ -12,14 +12,7 @@ from kits.fit import HOST, NUMA, RACK, SHARING, ask, fitted, group, provider, re
 from kits.host_cells import CORES, host_cells, provider_tree, topology
 
 from agent.claims.claim import Fit, Shortfall
-from agent.claims.fit import (
-    CELLS_UNKNOWN,
-    cell_amounts,
-    fit_in_sum,
-    fit_with_cells,
-    nova_affinity,
-    without_cell_resources,
-)
+from agent.claims.fit import cell_amounts, fit_in_sum, fit_with_cells, without_cell_resources
 from agent.claims.fit_search import (
     STEPS_MAX,
     FitSearch,
@@ -28,7 +21,9 @@ from agent.claims.fit_search import (
     first_units,
     fit_slots,
 )
+from agent.claims.guest_cells import nova_affinity
 from agent.claims.host_cells import CellStock
+from agent.claims.refusal import CELLS_UNKNOWN
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.tree import Inventory, Provider, ProviderTree
 
@@ -249,34 +244,3 @@ def test_amounts_on_any_cells_add_up(first: int, second: int, wanted: int) -> No
         tree = tree.with_provider(Provider(uuid_of(name), name, uuid_of("host"), inventories))
     stock = HostStock(ProviderIndex.of(tree, uuid_of("host")), {}, {})
     assert fit_in_sum(ask_cells(1, wanted, 1), stock).fits is (first + second >= wanted)
-
-
-SOCKETS = {0: 0, 1: 0, 2: 1, 3: 1}
-
-
-@pytest.mark.parametrize(
-    ("policy", "same", "none", "same_socket", "other_socket"),
-    [
-        (None, 0, 0, 1, 1),
-        ("preferred", 0, 1, 2, 2),
-        ("legacy", 0, 1, "is on NUMA cell 1", "is on NUMA cell 2"),
-        ("required", 0, "has no NUMA affinity", "is on NUMA cell 1", "is on NUMA cell 2"),
-        ("socket", 0, "has no NUMA affinity", 1, "is on NUMA cell 2"),
-    ],
-)
-def test_where_a_device_may_be(
-    policy: str | None, same: int, none: int | str, same_socket: int | str, other_socket: int | str
-) -> None:
-    affinity, group = nova_affinity(SOCKETS), RequestGroup("1", {"PGPU": 1}, numa_policy=policy)
-    ranks = {0: same, None: none, 1: same_socket, 2: other_socket}
-    for cell, rank in ranks.items():
-        found = affinity(group, cell, {0})
-        if isinstance(rank, str):
-            assert found == f"{rank}, the guest would be on 0 (policy {policy})"
-        else:
-            assert found == rank
-
-
-def test_the_socket_of_a_cell_that_nobody_knows_is_no_ones() -> None:
-    group = RequestGroup("1", {"PGPU": 1}, numa_policy="socket")
-    assert isinstance(nova_affinity({})(group, 1, {0}), str)

@@ -21,6 +21,7 @@ from agent.claims.guest_cells import (
     PlacedCell,
     ThreadPolicy,
     guest_cells,
+    nova_affinity,
     page_sizes,
     thread_policy,
     wants_cells,
@@ -409,3 +410,34 @@ def test_only_a_guest_that_asks_for_cells_pinning_or_a_page_size_has_cells() -> 
 )
 def test_the_best_page_size_comes_first(wanted: int | str | None, sizes: tuple[int, ...] | None) -> None:
     assert page_sizes(TopologyRequest(mem_page_size=wanted), (1048576, 2048, 4)) == sizes
+
+
+SOCKETS = {0: 0, 1: 0, 2: 1, 3: 1}
+
+
+@pytest.mark.parametrize(
+    ("policy", "same", "none", "same_socket", "other_socket"),
+    [
+        (None, 0, 0, 1, 1),
+        ("preferred", 0, 1, 2, 2),
+        ("legacy", 0, 1, "is on NUMA cell 1", "is on NUMA cell 2"),
+        ("required", 0, "has no NUMA affinity", "is on NUMA cell 1", "is on NUMA cell 2"),
+        ("socket", 0, "has no NUMA affinity", 1, "is on NUMA cell 2"),
+    ],
+)
+def test_where_a_device_may_be(
+    policy: str | None, same: int, none: int | str, same_socket: int | str, other_socket: int | str
+) -> None:
+    affinity, group = nova_affinity(SOCKETS), RequestGroup("1", {"PGPU": 1}, numa_policy=policy)
+    ranks = {0: same, None: none, 1: same_socket, 2: other_socket}
+    for cell, rank in ranks.items():
+        found = affinity(group, cell, {0})
+        if isinstance(rank, str):
+            assert found == f"{rank}, the guest would be on 0 (policy {policy})"
+        else:
+            assert found == rank
+
+
+def test_the_socket_of_a_cell_that_nobody_knows_is_no_ones() -> None:
+    group = RequestGroup("1", {"PGPU": 1}, numa_policy="socket")
+    assert isinstance(nova_affinity({})(group, 1, {0}), str)

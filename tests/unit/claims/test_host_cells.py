@@ -21,9 +21,9 @@ from agent.claims.host_cells import (
     beside_devices,
     cell_use,
     cell_use_of_guests,
-    memory_shortfalls,
     memory_use,
 )
+from agent.claims.refusal import memory_shortfalls
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState, UsedMemory, UsedUnit
 from agent.tree import Inventory, Provider, ProviderTree
