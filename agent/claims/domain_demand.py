@@ -732,7 +732,7 @@ def with_claimed_devices(guest: Guest, claim: Claim, devices: Mapping[str, str])
         if used.device == f"{UNSEEN_MDEV}{used.unit}" and used.unit in claimed:
             name, device = claimed[used.unit]
             amounts[name] = amounts.get(name, 0) + 1
-            units.append(UsedUnit(name, used.unit, device))
+            units.append(replace(used, resource_class=name, device=device))
         else:
             units.append(used)
     return replace(guest, resources=amounts, units=tuple(units))

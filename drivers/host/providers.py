@@ -21,7 +21,6 @@ from agent.driver import (
     Guest,
     HostSettings,
     ReservedPages,
-    UsedUnit,
 )
 from agent.errors import SettingsError, counted
 from agent.tree import MAX_UNIT
@@ -342,7 +341,7 @@ def locate_units(guest: Guest, locations: Mapping[str, UnitLocation]) -> Guest:
         if location is None:
             units.append(unit)
             continue
-        units.append(UsedUnit(location.resource_class, unit.unit, location.device))
+        units.append(replace(unit, resource_class=location.resource_class, device=location.device))
         if location.resource_class != "PCPU":  # the domain's pins count as PCPU already
             device_amounts[location.resource_class] = device_amounts.get(location.resource_class, 0) + 1
     return replace(guest, resources={**guest.resources, **device_amounts}, units=tuple(units))
