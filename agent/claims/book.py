@@ -164,17 +164,32 @@ class Book:
                     for each in self._possible_migrations(instance, migrations[instance])
                 )
                 row = self._with_place(row, migrations[instance])
-            elif (
-                instance in self._departed
-                and row.guest is None
-                and not (row.claimed.keys() - {instance}) & row.held.keys()
-            ):
+            elif self._has_gone(row):
                 continue  # the instance is on another host, and so is its guest; no migration holds its place
             if self._growing & row.claimed.keys():
                 rest = row.unclaimed
             if rest:
                 unheld[instance] = rest
         return unheld
+
+    def away(self) -> Mapping[str, str]:
+        """{instance on another host: its migration, which holds a part of its place here, or ""}
+
+        It is "" where the migration holds all of the place, where another one may be it, too, and where the
+        claim needs nothing here any more.
+        """
+        gone = (each for each in self._departed if each in self._rows and self._has_gone(self._rows[each]))
+        found = dict.fromkeys(gone, "")
+        for instance, migration in self._migrations().items():
+            whole = self.holds_place(migration, instance) or self._holds_as_much(migration, instance)
+            alone = len(self._possible_migrations(instance, migration)) == 1
+            found[instance] = migration if alone and not whole else ""
+        return found
+
+    def _has_gone(self, row: Row) -> bool:
+        """Whether the instance lives on another host, without a guest here or a migration with a claim."""
+        others = row.claimed.keys() - {row.instance}
+        return row.instance in self._departed and row.guest is None and not others & row.held.keys()
 
     def _migrations(self) -> Mapping[str, str]:
         """{departed instance: the consumer that is taken for its migration}

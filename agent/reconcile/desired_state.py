@@ -31,8 +31,8 @@ from agent.reshape.due_instructions import (
 from agent.reshape.laws import Instruction
 from agent.reshape.plan import without_sources
 from agent.reshape.receipt import Receipt, UndoneReceipts
-from agent.reshape.relocate import places_of_claims
-from agent.shapes import Amounts, Held, Holders
+from agent.reshape.relocate import places_of_claims, unheld_claims
+from agent.shapes import Amounts, Held, Holders, total
 from agent.state.journal import Journal
 from agent.tree import ProviderTree
 
@@ -201,16 +201,21 @@ def desired_state(
     moves, back = undone.remaining_moves(description), undone.inverse_moves()
     moves = name_migrations(moves, records.moves, records.exact.guests)
     held = _held_at_ends(client, (*moves, *back), current, tree)
-    inverse = still_held(known_instructions(back, current, tree), held)
-    known = known_instructions(moves, current, tree)
     by_consumer: dict[str, dict[str, Amounts]] = {}
     for uuid, holders in held.items():
         for consumer, amounts in holders.items():
             by_consumer.setdefault(consumer, {})[uuid] = amounts
+    returning = known_instructions(back, current, tree)
+    unheld = unheld_claims(records, by_consumer, returning)
+    together = {
+        who: total((by_consumer.get(who, {}), unheld.get(who, {}))) for who in (*by_consumer, *unheld)
+    }
+    inverse = still_held(returning, together)
+    known = known_instructions(moves, current, tree)
     located = {**places_of_claims(records, by_consumer, known), **locate_units(records, known, inverse)}
     parking = park_units(with_missing(moves, located, current), described, current, tree, held)
     instructions = without_claimed(known_instructions(parking.moves, current, parking.tree), located)
-    instructions = without_claimed_changes(instructions, records.claims.keys(), current, parking.tree)
+    instructions = without_claimed_changes(instructions, records.claims, current, parking.tree)
     due_back = due_instructions(inverse, current, parking.tree, held)
     return Desired(
         parking.tree,

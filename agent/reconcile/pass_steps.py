@@ -342,7 +342,9 @@ class PassSteps:
         """
         description = name_claimed_cells(this.description, self._tracker.claims(), self._tracker.moves())
         receipts = self._undone_reshapes.with_ids(self._undone_reshapes.ids() if undone is None else undone)
-        records = HostRecords(self._tracker.claims(), self._tracker.moves(), this.exact_units)
+        records = HostRecords(
+            self._tracker.claims(), self._tracker.moves(), this.exact_units, self._tracker.view.away()
+        )
         desired = desired_state(self._client, description, this.current, this.resolved, receipts, records)
         # Allocations are about to come to the slots of a reshape: what is unheld there shows afterwards.
         unheld = this.unheld.part(_moving(desired), on=False)

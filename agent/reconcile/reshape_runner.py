@@ -53,8 +53,8 @@ from agent.reshape.due_instructions import still_held, with_stand_ins
 from agent.reshape.laws import Instruction, Reshape, Slot, inventory_at, new_custom_classes, total_at
 from agent.reshape.plan import moving_slots, plan_reshape, staged_tree, touched_providers
 from agent.reshape.receipt import Receipt, make_receipt, read_slots, slots_to_json
-from agent.reshape.relocate import places_of_claims
-from agent.shapes import Allocations, Holders
+from agent.reshape.relocate import claims_of_migrations, places_of_claims, unheld_claims
+from agent.shapes import Allocations, Holders, total
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import Inventory, ProviderTree
@@ -229,31 +229,43 @@ class ReshapeRunner:
             for consumer, amounts in holders.items():
                 held[consumer] = {**held.get(consumer, {}), uuid: amounts}
         held |= {consumer: whole.allocations for consumer, whole in allocated.consumers.items()}
-        records = HostRecords(self._tracker.claims(), self._tracker.moves(), exact)
+        records = HostRecords(self._tracker.claims(), self._tracker.moves(), exact, self._tracker.view.away())
         guests = {guest.uuid for guest in exact.guests}
         migrations = {
             consumer
             for consumer, whole in allocated.consumers.items()
             if whole.consumer_type in MIGRATION_TYPES and consumer not in guests
         }
+        # What claims have goes along, whether Placement holds it or not.
+        others = sorted(migrations - records.claims.keys())
+        unheld = unheld_claims(records, held, desired.due, others)
+        together = {who: total((held.get(who, {}), unheld.get(who, {}))) for who in {**held, **unheld}}
         located = {
             **places_of_claims(records, held, desired.moves),
             **locate_units(records, desired.moves, desired.back),
         }
-        claimed = claimed_places(records, located, held, migrations)
+        claimed = claimed_places(records, located, together, migrations)
         typed = {who for who in migrations if allocated.consumers[who].consumer_type == MIGRATION_TYPE}
         instructions = (
             *with_stand_ins(
                 without_claimed(desired.moves, claimed.located),
-                held,
+                together,
                 typed - claimed.located.keys(),
                 self._tracker.view.departed(),
             ),
-            *still_held(desired.back, allocated.holders),
+            *still_held(desired.back, together),
         )
         try:
             reshape = plan_reshape(
-                tree, desired.tree, instructions, held, claimed=claimed, may_grow=not desired.back
+                tree,
+                desired.tree,
+                instructions,
+                held,
+                claimed=claimed,
+                unheld=unheld,
+                strangers=migrations - records.claims.keys() - claimed.located.keys(),
+                followers=claims_of_migrations(records, held, desired.due, others),
+                may_grow=not desired.back,
             )
         except ReshapeRefused as refused:
             raise _for_people(refused, records, held.keys()) from refused

@@ -57,11 +57,16 @@ class ExactUnits:
 
 @dataclass(frozen=True, slots=True)
 class HostRecords:
-    """What the agent knows of who has what: its claims by consumer, its moves by migration, and the units."""
+    """What the agent knows of who has what: its claims by consumer, its moves by migration, and the units.
+
+    The instances that are `away` {instance: migration} live on other hosts. Where the migration is known, it
+    holds a part of the place here; what others are it may be that of another one, or hold all of it: "".
+    """
 
     claims: Mapping[str, Claim] = field(default_factory=dict)
     moves: Mapping[str, Move] = field(default_factory=dict)
     exact: ExactUnits = field(default_factory=ExactUnits)
+    away: Mapping[str, str] = field(default_factory=dict)
 
 
 def name_migrations(
@@ -262,7 +267,7 @@ def relocations_of_record(
     for instruction in instructions:
         if (instruction.source, instruction.target) in units:
             for source, target, _ in instruction.slot_pairs():
-                if source.resource_class not in with_units:
+                if source.resource_class not in with_units and not instruction.move.becomes:
                     companions.setdefault(source, {})[target.provider] = target.resource_class
     for slot, targets in sorted(companions.items()):
         amount = claim.allocations.get(slot.provider, {}).get(slot.resource_class, 0)

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from agent.claims.claim import Claim
 from agent.driver import MoveInstruction
 from agent.providers.resolve import OwnedProvider, OwnedProviders
 from agent.reshape.claimed_units import Places, slots_left
@@ -41,15 +42,17 @@ def known_instructions(
 
 def without_claimed_changes(
     instructions: Iterable[Instruction],
-    claimed: Collection[str],
+    claims: Mapping[str, Claim],
     current: ProviderTree,
     desired: ProviderTree,
 ) -> tuple[Instruction, ...]:
-    """Leave the `claimed` consumers out where a class is to change and the target gains nothing.
+    """Leave consumers with claims out where a class is to change and the target gains nothing.
 
     The target's units were there when these claims were made. A guest that uses another class than its claim
-    has differs from the claim, but its units have not moved.
+    has differs from the claim, but its units have not moved. Nor have they where the claim has exact units of
+    the new class already, as many as the guest uses: those are the guest's, and no others become such.
     """
+    exact = {consumer: Counter(name for _, name, _ in claim.exact) for consumer, claim in claims.items()}
     kept = []
     for instruction in instructions:
         unmoved = {
@@ -59,7 +62,13 @@ def without_claimed_changes(
             and inventory_at(current, target) is not None
             and total_at(desired, target) <= total_at(current, target)
         }
-        named = {(consumer, name) for consumer in claimed for name in unmoved}
+        named = {(consumer, name) for consumer in claims for name in unmoved}
+        named |= {
+            (consumer, name)
+            for name, new_name in instruction.move.becomes.items()
+            for consumer, shares in (instruction.move.consumers or {}).items()
+            if consumer in exact and exact[consumer][new_name] >= shares.get(name, 0)
+        }
         kept.append(instruction.without_shares(named))
     return tuple(kept)
 
@@ -152,15 +161,22 @@ def _only(amounts: Amounts, names: Container[str]) -> dict[str, int]:
     return {name: amount for name, amount in amounts.items() if name in names}
 
 
-def still_held(instructions: Iterable[Instruction], held: Held) -> tuple[Instruction, ...]:
-    """The instructions of a receipt, naming only the consumers that still hold their share on the source."""
+def still_held(
+    instructions: Iterable[Instruction], held: Mapping[str, Allocations]
+) -> tuple[Instruction, ...]:
+    """The instructions of a receipt, naming only the consumers that still have their share on the source.
+
+    `held` {consumer: what it holds on the sources, with what its claim has there}.
+    """
     restricted = []
     for instruction in instructions:
-        holders = held.get(instruction.source, {})
         consumers = {
             consumer: shares
             for consumer, shares in (instruction.move.consumers or {}).items()
-            if all(holders.get(consumer, {}).get(name, 0) >= amount for name, amount in shares.items())
+            if all(
+                held.get(consumer, {}).get(instruction.source, {}).get(name, 0) >= amount
+                for name, amount in shares.items()
+            )
         }
         restricted.append(instruction.naming(consumers))
     return tuple(restricted)

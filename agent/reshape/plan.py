@@ -17,26 +17,28 @@ over, mostly providers without inventory. While the reshape cannot be carried ou
 the inventory to move is reserved, so that no scheduler allocates it.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from agent.claims.claim import Claim
 from agent.driver import MoveInstruction
 from agent.errors import ReshapeRefused
+from agent.providers.reservations import with_reserved
 from agent.reshape.claimed_units import ClaimedPlaces, Places, relocations_of_record
 from agent.reshape.laws import (
     Instruction,
     Relocation,
     Reshape,
     Slot,
-    allocations_of,
     breaches,
     inventory_at,
     name_of,
     slots_of,
 )
-from agent.shapes import Allocations, Amounts
+from agent.reshape.relocate import relocate_allocations
+from agent.shapes import Allocations, Amounts, total
 from agent.tree import Inventory, ProviderTree
 
 
@@ -47,17 +49,26 @@ def plan_reshape(
     held: Mapping[str, Allocations],
     *,
     claimed: ClaimedPlaces | None = None,
+    unheld: Mapping[str, Allocations] | None = None,
+    strangers: Collection[str] = (),
+    followers: Mapping[str, Claim] | None = None,
     may_grow: bool = False,
 ) -> Reshape:
     """The content of the one request that carries out the instructions.
 
     `current` is Placement's tree, `desired` the driver's; `held` has the whole allocation of every consumer
-    on a touched provider, `claimed` where the units of the agent's claims are. `may_grow`: see
+    on a touched provider, `claimed` where the units of the agent's claims are, and `unheld` what claims have
+    beyond that: it goes along, in the agent's records, and is reserved where it comes to. `strangers` are
+    consumers that may be migrations of guests which hold nothing, and `followers` {migration: claim whose
+    record follows it} are of those that hold a part of a claimed place. `may_grow`: see
     `agent.reshape.laws.breaches`. Raises ReshapeRefused with every reason; then nothing can be moved.
     """
-    claimed = claimed or ClaimedPlaces()
+    claimed, unheld = claimed or ClaimedPlaces(), unheld or {}
+    together = {who: total((held.get(who, {}), unheld.get(who, {}))) for who in {**held, **unheld}}
     draft = _Draft(
-        current, desired, {consumer: slots_of(allocations) for consumer, allocations in held.items()}
+        current,
+        desired,
+        {consumer: slots_of(allocations) for consumer, allocations in together.items()},
     )
     for instruction in instructions:
         for consumer, shares in (instruction.move.consumers or {}).items() if instruction.move.stays else ():
@@ -66,31 +77,45 @@ def plan_reshape(
     for slots in draft.held.values():
         for slot, amount in slots.items():
             draft.used[slot] += amount
-    _place_claimed(draft, claimed.located)
+    _place_claimed(draft, claimed.located, held)
     missing = _place_named(draft, instructions)
+    # What a guest uses and nobody holds is reserved where it is: no other consumer is placed on it.
+    most = {(share.consumer, share.target): share for share in sorted(missing, key=lambda each: each.amount)}
+    for share in most.values():
+        draft.used[share.target] += draft.lack(share)
     for bundle in _bundles(instructions):
         _place_companions(draft, bundle)
         _place_unnamed(draft, bundle)
-    # Judged last: several instructions may name the same units, since they may come from either source.
-    draft.problems[:0] = [
-        *claimed.problems,
-        *(
-            share.sentence
-            for share in missing
-            if draft.held.get(share.consumer, {}).get(share.target, 0) < share.amount
+    draft.problems[:0] = [*claimed.problems, *_unexplained(draft, missing, held, strangers)]
+    relocations, records = _divided(draft.relocations, held)
+    # What is not held comes to its place together with what is: no scheduler is offered it in between.
+    reserved = with_reserved(
+        desired,
+        total(
+            relocate_allocations(unheld[consumer], (each for each in records if each.consumer == consumer))
+            for consumer in sorted(unheld)
         ),
-    ]
+    )
     reshape = Reshape(
         {
-            uuid: desired[uuid].inventories if uuid in desired else {}
+            uuid: reserved[uuid].inventories if uuid in reserved else {}
             for uuid in touched_providers(instructions)
         },
-        {consumer: allocations_of(draft.held[consumer]) for consumer, *_ in draft.relocations},
-        tuple(draft.relocations),
-        tuple(
-            relocation
-            for claim, places in claimed.adrift.values()
-            for relocation in relocations_of_record(claim, places, instructions)
+        {
+            consumer: relocate_allocations(
+                held[consumer], (each for each in relocations if each.consumer == consumer)
+            )
+            for consumer, *_ in relocations
+        },
+        relocations,
+        (
+            *records,
+            *_following(relocations, followers or {}),
+            *(
+                relocation
+                for claim, places in claimed.adrift.values()
+                for relocation in relocations_of_record(claim, places, instructions)
+            ),
         ),
     )
     problems = draft.problems or list(
@@ -209,6 +234,10 @@ class _Draft:
             staying += max(self.placed[consumer, slot], self.named[consumer, slot])
         return max(0, self.held[consumer].get(slot, 0) - staying)
 
+    def lack(self, share: "_MissingShare") -> int:
+        """How much of the share the consumer has not got at the target."""
+        return max(0, share.amount - self.held.get(share.consumer, {}).get(share.target, 0))
+
     def inventory(self, slot: Slot) -> Inventory | None:
         return inventory_at(self.desired, slot)
 
@@ -229,15 +258,48 @@ class _Draft:
 
 
 class _MissingShare(NamedTuple):
-    """A share that the consumer did not hold on the source. `sentence` holds unless it comes from another."""
+    """A share that the consumer did not hold on the source, where it `has` less."""
 
     consumer: str
+    move: MoveInstruction
+    source: Slot
     target: Slot
     amount: int
-    sentence: str
+    has: int
 
 
-def _place_claimed(draft: _Draft, located: Mapping[str, Places]) -> None:
+def _divided(
+    moved: Iterable[Relocation], held: Mapping[str, Allocations]
+) -> tuple[tuple[Relocation, ...], tuple[Relocation, ...]]:
+    """The relocations of what Placement holds, and of what only claims have; what is held goes first."""
+    left = {consumer: Counter(slots_of(allocations)) for consumer, allocations in held.items()}
+    relocations, records = [], []
+    for relocation in moved:
+        source, target = relocation.slots
+        mine = left.setdefault(relocation.consumer, Counter())
+        amount = min(relocation.amount, mine[source])
+        mine[source] -= amount
+        mine[target] += amount
+        if amount:
+            relocations.append(relocation._replace(amount=amount))
+        if amount < relocation.amount:
+            records.append(relocation._replace(amount=relocation.amount - amount))
+    return tuple(relocations), tuple(records)
+
+
+def _following(relocations: Iterable[Relocation], followers: Mapping[str, Claim]) -> Iterator[Relocation]:
+    """The relocations of records that follow what their migrations hold, as far as the claims have it."""
+    left = {who: Counter(slots_of(claim.allocations)) for who, claim in followers.items()}
+    for relocation in relocations:
+        if claim := followers.get(relocation.consumer):
+            source, target = relocation.slots
+            amount = min(relocation.amount, left[relocation.consumer][source])
+            left[relocation.consumer].update({source: -amount, target: amount})
+            if amount:
+                yield relocation._replace(consumer=claim.consumer, amount=amount)
+
+
+def _place_claimed(draft: _Draft, located: Mapping[str, Places], held: Mapping[str, Allocations]) -> None:
     """Move the amounts of claims to where their units are; what is nowhere is parked, or a problem."""
     for consumer, places in sorted(located.items()):
         for slot, now in places.items():
@@ -251,7 +313,8 @@ def _place_claimed(draft: _Draft, located: Mapping[str, Places]) -> None:
                     draft.shift(consumer, slot, amount, place)
                     draft.placed[consumer, place] += amount
             lost = now.get(None, 0) - draft.parked.get(consumer, {}).get(slot, 0)
-            if draft.kept[consumer].get(slot) and lost > 0 and draft.inventory(slot) is None:
+            holds = held.get(consumer, {}).get(slot.provider, {}).get(slot.resource_class, 0)
+            if holds and draft.kept[consumer].get(slot) and lost > 0 and draft.inventory(slot) is None:
                 draft.problems.append(
                     f"consumer {consumer} has claimed {lost} {slot.resource_class} of "
                     f"{name_of(slot.provider, draft.desired, draft.current)} that are on no provider now: "
@@ -272,18 +335,42 @@ def _place_named(draft: _Draft, instructions: Sequence[Instruction]) -> list[_Mi
                 has = left.get(consumer, {}).get(source, 0)
                 draft.named[consumer, target] = max(uses, draft.named[consumer, target])
                 if uses > has:
-                    sentence = (
-                        f"consumer {consumer} uses {uses} {source.resource_class} of "
-                        f"{instruction.move.to_resource_provider} but holds {has} on "
-                        f"{instruction.move.from_resource_provider}: give it an allocation first"
-                    )
-                    missing.append(_MissingShare(consumer, target, uses, sentence))
+                    missing.append(_MissingShare(consumer, instruction.move, source, target, uses, has))
                 amount = min(uses, has)
                 if amount:
                     left[consumer][source] = has - amount
                     draft.shift(consumer, source, amount, target)
                     draft.placed[consumer, target] += amount
     return missing
+
+
+def _unexplained(
+    draft: _Draft,
+    missing: Iterable[_MissingShare],
+    held: Mapping[str, Allocations],
+    strangers: Collection[str],
+) -> Iterator[str]:
+    """A sentence for each share that nobody holds for the guest, unless one of the `strangers` does.
+
+    Judged last: several instructions may name the same units, since they may come from either source.
+    """
+    told = set()
+    for share in missing:
+        others = [
+            stranger
+            for stranger in sorted(strangers)
+            if held.get(stranger, {}).get(share.source.provider, {}).get(share.source.resource_class)
+        ]
+        if not others or (share.consumer, share.target) in told or not draft.lack(share):
+            continue
+        told.add((share.consumer, share.target))
+        yield (
+            f"consumer {share.consumer} uses {share.amount} {share.target.resource_class} of "
+            f"{share.move.to_resource_provider} but holds {share.has} {share.source.resource_class} on "
+            f"{share.move.from_resource_provider}, where {', '.join(f'consumer {each}' for each in others)} "
+            "may hold it as its migration: end that move, or delete the allocation that no move needs "
+            "(`plimsoll audit` shows both)"
+        )
 
 
 def _place_companions(draft: _Draft, bundle: _Bundle) -> None:

@@ -163,7 +163,8 @@ def inverse_moves(
     """
     # {(target name, source name): {consumer: {(class at the source, class at the target): amount}}}
     returns: dict[tuple[str, str], dict[str, dict[tuple[str, str], int]]] = {}
-    for consumer, source_class, amount, source, target, target_class in reshape.relocations:
+    for relocation in (*reshape.relocations, *reshape.records):
+        consumer, source_class, amount, source, target, target_class = relocation
         shares = returns.setdefault((tree[target].name, tree[source].name), {}).setdefault(consumer, {})
         shares[source_class, target_class] = shares.get((source_class, target_class), 0) + amount
     # {source slot: how much more it lost than its targets gained}: the host's count need not equal the sum

@@ -16,7 +16,7 @@ each amount goes where its claim has it (`places_of_claims`).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agent.claims.claim import Claim, ClaimState
@@ -26,7 +26,7 @@ from agent.providers.resolve import uuid_of_new
 from agent.reshape.claimed_units import ExactUnits, HostRecords, Places, locate_units, used_instead
 from agent.reshape.laws import Instruction, Relocation, Slot, allocations_of, inventory_at, slots_of
 from agent.reshape.receipt import Receipt
-from agent.shapes import Allocations
+from agent.shapes import Allocations, beyond, total
 from agent.tree import ProviderTree
 
 _WITHOUT_UNITS = frozenset({"VCPU"})
@@ -332,6 +332,93 @@ def places_of_claims(
         if mine:
             places[consumer] = mine
     return places
+
+
+def unheld_claims(
+    records: HostRecords,
+    held: Mapping[str, Allocations],
+    instructions: Sequence[Instruction],
+    strangers: Collection[str] = (),
+) -> dict[str, Allocations]:
+    """{consumer: what its claim has in slots of the instructions, and Placement does not hold for it}
+
+    Another client deleted the allocation, or gave it to another host while the guest stayed. Such a claim
+    follows the inventory that moves, as if it were held. Not so that of a consumer which holds as much
+    elsewhere: then Placement and the record are from the two sides of a reshape; nor one that is not granted
+    yet; nor one whose place may be held by one of the `strangers`, which may be migrations without a claim.
+    `held` {consumer: its allocation on the providers of the instructions, at least}.
+    """
+    slots = {slot for instruction in instructions for pair in instruction.slot_pairs() for slot in pair[:2]}
+    ends = {slot.provider for slot in slots}
+    partners = {
+        consumer: {move.instance, move.migration}
+        for move in records.moves.values()
+        if not move.ended
+        for consumer in (move.instance, move.migration)
+    }
+    partners |= {instance: {instance, migration} for instance, migration in records.away.items() if migration}
+    guests = {guest.uuid for guest in records.exact.guests}
+    taken: dict[str, Counter[Slot]] = {}  # {instance or migration: what of its row's lack is one claim's}
+    places = [
+        {slot: amount for slot, amount in slots_of(held.get(who, {})).items() if slot in slots}
+        for who in strangers
+    ]
+    unheld: dict[str, Allocations] = {}
+    for consumer, claim in sorted(records.claims.items()):
+        stays = claim.state is ClaimState.RELEASING and partners.get(consumer, {consumer}) & guests
+        if records.away.get(consumer) == "" or not (claim.state is ClaimState.CLAIMED or stays):
+            continue
+        row = sorted(partners.get(consumer, {consumer}))
+        columns = [records.claims[who].allocations for who in row if who in records.claims]
+        lack = Counter(slots_of(beyond(total(columns), total(held.get(who, {}) for who in row))))
+        lack -= taken.setdefault(row[0], Counter())
+        mine = {
+            slot: min(amount, lack[slot])
+            for slot, amount in slots_of(beyond(claim.allocations, held.get(consumer, {}))).items()
+            if slot in slots and lack[slot] > 0
+        }
+        here, there = (
+            {uuid: amounts for uuid, amounts in each.items() if uuid in ends}
+            for each in (claim.allocations, held.get(consumer, {}))
+        )
+        if (
+            not mine
+            or mine in places
+            or _flows(here, there, {}, instructions)
+            or _flows(there, here, {}, instructions)
+        ):
+            continue
+        taken[row[0]].update(mine)
+        unheld[consumer] = allocations_of(mine)
+    return unheld
+
+
+def claims_of_migrations(
+    records: HostRecords,
+    held: Mapping[str, Allocations],
+    instructions: Sequence[Instruction],
+    strangers: Collection[str],
+) -> dict[str, Claim]:
+    """{migration that this host does not know yet: the claim whose place it holds, or a part of that}
+
+    The claim's record follows it. One of the `strangers` is taken for a migration where it alone holds what
+    the claim has in slots of the instructions, and no other claim has just that without holding it.
+    """
+    slots = {slot for instruction in instructions for pair in instruction.slot_pairs() for slot in pair[:2]}
+    found = {who: records.claims[at] for at, who in records.away.items() if who and at in records.claims}
+    places: dict[str, tuple[list[str], list[Claim]]] = {}
+    for who in strangers:
+        part = sorted(each for each in slots_of(held.get(who, {})).items() if each[0] in slots)
+        places.setdefault(str(part), ([], []))[0].append(who)
+    for consumer, claim in records.claims.items():
+        lack = slots_of(beyond(claim.allocations, held.get(consumer, {})))
+        part = sorted(each for each in lack.items() if each[0] in slots)
+        if part and str(part) in places:
+            places[str(part)][1].append(claim)
+    for holders, claims in places.values():
+        if len(holders) == len(claims) == 1:
+            found.setdefault(holders[0], claims[0])
+    return found
 
 
 def _flows(

@@ -204,6 +204,11 @@ class BookView:
         with self._lock:
             return self._book.departed()
 
+    def away(self) -> Mapping[str, str]:
+        """{instance on another host: the migration that holds a part of its place here, or ""}"""
+        with self._lock:
+            return self._book.away()
+
     def doubtful(self) -> frozenset[str]:
         """The providers of which the last refresh contradicted what the agent wrote: read them again."""
         with self._lock:

@@ -1,6 +1,6 @@
 """Small trees, instructions and allocations of reshapes, for tests of the pure room."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from hypothesis import strategies as st
 
@@ -43,10 +43,14 @@ def plan_reshape(
     moves: Sequence[MoveInstruction],
     held: Mapping[str, Allocations],
     *,
+    unheld: Mapping[str, Allocations] | None = None,
+    strangers: Collection[str] = (),
     may_grow: bool = False,
 ) -> Reshape:
     instructions = resolve_instructions(moves, current, desired)
-    return plan.plan_reshape(current, desired, instructions, held, may_grow=may_grow)
+    return plan.plan_reshape(
+        current, desired, instructions, held, unheld=unheld, strangers=strangers, may_grow=may_grow
+    )
 
 
 @st.composite

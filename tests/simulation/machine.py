@@ -496,11 +496,17 @@ class Host:
                 guest.name,
                 guest.state,
                 guest.resources,
-                tuple(UsedUnit(name, unit, self.devices.get(unit, "host")) for name, unit in guest.units),
+                tuple(UsedUnit(name, unit, self._device_of(name, unit)) for name, unit in guest.units),
             )
             for uuid, guest in sorted(self.guests.items())
         )
         return replace(self._hardware, guests=guests)
+
+    def _device_of(self, name: str, unit: str) -> str:
+        """As libvirt's driver says it of a CPU: on its cell, where the cells have providers."""
+        cells = self._hardware.cells if self._hardware.report_numa and name == "PCPU" else ()
+        on = next((each.id for each in cells if int(unit) in each.cpus), None)
+        return f"numa:{on}" if on is not None else self.devices.get(unit, "host")
 
     def _show(self) -> None:
         driver, shown, task = self._starting[1], None, self.scheduler.current

@@ -551,6 +551,7 @@ class Oracle:
             self._nothing_is_in_doubt(host)
             self._nothing_leaked(host, rows)
             self._nothing_needed_is_offered(host, rows)
+            self._claims_have_their_places(host, rows)
         self._pool_is_claimed()
 
     def _rows_agree(self, host: Host, rows: Mapping[str, Row]) -> None:
@@ -689,6 +690,11 @@ class Oracle:
                 "pool, and no host has a claim of it",
             )
 
+    def nothing_needed_is_offered(self, host: Host) -> None:
+        """What is claimed or used on the host is not on offer now. Raises Violation."""
+        self._nothing_needed_is_offered(host, self.rows(host))
+        self._claims_have_their_places(host, self.rows(host))
+
     def _nothing_needed_is_offered(self, host: Host, rows: Mapping[str, Row]) -> None:
         """What is claimed or used beyond what is held for it is reserved: no scheduler is offered it."""
         model = self.network.model
@@ -741,6 +747,22 @@ class Oracle:
                     "what is free is offered",
                     f"Placement offers {offered} {name} of {model.providers[uuid].name}, and {free} are free",
                 )
+
+    def _claims_have_their_places(self, host: Host, rows: Mapping[str, Row]) -> None:
+        """A claim of what has no units names providers that have the class: else nothing is reserved."""
+        providers = self.network.model.providers
+        for who, row in rows.items():
+            if row.state != "claimed" or not self._is_here(host, who, row):
+                continue
+            for uuid, amounts in _own(row.allocations).items():
+                there = providers[uuid].inventories if uuid in providers else {}
+                lost = sorted({"VCPU", "MEMORY_MB"} & amounts.keys() - there.keys())
+                if lost:
+                    where = providers[uuid].name if uuid in providers else "a provider that is gone"
+                    raise Violation(
+                        "a claim follows what moved",
+                        f"{self.name(who)} claims {lost} of {where}, which has no such inventory",
+                    )
 
     def _held_for_the_returned(self, mine: set[str]) -> Column:
         """What control planes' migrations hold here for instances that another move brought back here.

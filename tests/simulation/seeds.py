@@ -42,6 +42,8 @@ many have moves that are ended right after an interrupted begin, as many have cl
 write for them is in doubt that cannot be written again, and as many have reshapes after a unit got free."""
 FOREIGN = 0.15
 """So many of the histories have moves of a control plane, and as many lose allocations to others."""
+UNHELD = 0.12
+"""So many of the histories have claims that others took the allocation of, and then other cells."""
 HEALED = 0.08
 """So many of the histories have repairs whose answers are lost."""
 SHARED = 0.06
@@ -97,10 +99,12 @@ class Narrator:
         self.pooled = Random(f"pool {seed}").random() < POOLED
         if self.pooled:
             self.plots += ["pooled"] * 2
-        if Random(f"interrupted {seed}").random() < INTERRUPTED:
-            self.plots.append("interrupted")
-        if Random(f"foreign move {seed}").random() < FOREIGN:
-            self.plots.append("foreign_move")
+        for name, plot, likely in (
+            ("interrupted", "interrupted", INTERRUPTED),
+            ("foreign move", "foreign_move", FOREIGN),
+        ):
+            if Random(f"{name} {seed}").random() < likely:
+                self.plots.append(plot)
         for plot in ("asked_again", "begun_in_doubt", "worn", "reshaped"):
             if Random(f"{plot} {seed}").random() < RENEWED:
                 self.plots.append(plot)
@@ -110,6 +114,7 @@ class Narrator:
             self.plots += ["slow_start"] * 2
         if Random(f"taken {seed}").random() < FOREIGN:
             self.mishaps.append("taken")
+        self.plots += ["unheld"] * (2 if Random(f"unheld {seed}").random() < UNHELD else 0)
         if Random(f"healed {seed}").random() < HEALED:
             self.plots += ["healed"] * 2
         if Random(f"cloned {seed}").random() < CLONED:
@@ -310,6 +315,23 @@ class Narrator:
             Step("answers_come"),
             Step("reshapes", (host, "nested")),
         ]
+        return steps + self._end(host, consumer)
+
+    def _unheld(self, consumer: str) -> list[Step]:
+        """Another client takes the allocation of a claim, or a part of it, and then CPUs and memory move."""
+        host, cells = self._near(), ["by cell", "nested"]
+        if self.dice.random() < 0.4:
+            cells.reverse()
+        amounts = self._amounts()
+        if self.dice.random() < 0.3:
+            amounts = (("VCPU", 3), ("PCPU", 2), ("MEMORY_MB", 10000))
+        steps = [Step("reshapes", (host, cells[0])), Step("claims", (host, consumer), amounts)]
+        if self.dice.random() < 0.6:
+            steps += [Step("guest_starts", (host, consumer)), *self._change(host, consumer)]
+        takes = self.dice.choice(("deletes_allocation", "deletes_allocation", "narrows_allocation"))
+        steps += [Step(takes, (consumer,)), Step("looks", (host,)), Step("reshapes", (host, cells[1]))]
+        if self.dice.random() < 0.5:
+            steps += [Step("audits", (host,))]
         return steps + self._end(host, consumer)
 
     def _healed(self, consumer: str) -> list[Step]:

@@ -879,6 +879,10 @@ class Story:
         """The row of the host's journal."""
         return self.oracle.rows(self.hosts[host]).get(uuid_of(consumer))
 
+    def offers_nothing_needed(self, host: str) -> None:
+        """What is claimed or used there is reserved now. Raises Violation."""
+        self.oracle.nothing_needed_is_offered(self.hosts[host])
+
     def unfinished_moves(self, host: str) -> set[str]:
         """The names of the migrations that the host's journal has, and that have not ended."""
         ended = ("confirmed", "reverted", "deleted")

@@ -9,7 +9,7 @@ import pytest
 from agent.errors import AnotherWriter
 from simulation.machine import uuid_of
 from simulation.network import BECOMES, Fate
-from simulation.story import Story
+from simulation.story import Story, _sum
 
 WEB = {"VCPU": 1, "MEMORY_MB": 1024, "SRIOV_NET_VF": 1}
 BOTH = {"VCPU": 2, "MEMORY_MB": 2048, "SRIOV_NET_VF": 2}
@@ -1527,3 +1527,143 @@ def test_the_gate_lets_no_guest_in_on_a_move_whose_instance_was_deleted() -> Non
         assert let_in.granted
         story.comes_to_rest()
         assert story.held("web2") == large
+
+
+# Claims that Placement does not hold, and reshapes
+
+PINNED = {"VCPU": 3, "PCPU": 2, "MEMORY_MB": 10000}
+
+
+def total_of(story: Story, host: str, consumer: str) -> dict[str, int]:
+    """What the host's journal has for the consumer, by class."""
+    return _sum(story.claim_of(host, consumer).allocations)
+
+
+@pytest.mark.parametrize("guest", ["runs", "is shut off", "none"])
+@pytest.mark.parametrize("there", ["by cell", "nested"])
+def test_a_claim_that_placement_does_not_hold_follows_the_cpus_and_the_memory(guest: str, there: str) -> None:
+    """Another client deleted the allocation before the cells got providers, or lost them."""
+    with Story() as story:
+        a = story.host("a")
+        a.reshapes("nested" if there == "by cell" else "by cell")
+        assert a.claims("web1", **PINNED, SRIOV_NET_VF=1).granted
+        assert a.claims("web2", **WEB).granted
+        units = story.claim_of("a", "web1").units
+        if guest != "none":
+            a.guest_starts("web1")
+        if guest == "is shut off":
+            a.guest_stops("web1")
+        story.deletes_allocation("web1")
+        story.waits(130)
+        a.reshapes(there)
+        story.offers_nothing_needed("a")
+        story.waits(130)
+        assert total_of(story, "a", "web1") == {**PINNED, "SRIOV_NET_VF": 1}
+        assert story.claim_of("a", "web1").units == units
+        assert not a.claims("web3", MEMORY_MB=22000).granted
+        story.comes_to_rest()
+
+
+def test_a_claim_whose_guest_stays_after_an_evacuation_follows_the_memory() -> None:
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert a.claims("web1", **PINNED).granted
+        a.guest_starts("web1")
+        assert b.begins_move("web1", "move1", "evacuate", **PINNED).granted
+        assert b.confirms("move1").granted
+        story.waits(130)
+        a.reshapes("by cell")
+        story.offers_nothing_needed("a")
+        story.waits(130)
+        assert total_of(story, "a", "web1") == PINNED
+        story.comes_to_rest()
+
+
+@pytest.mark.parametrize("host", ["a", "b"])
+def test_the_part_of_a_migrations_claim_that_placement_does_not_hold_follows(host: str) -> None:
+    """On one of the hosts it is the host that is taken out, on the other one the card."""
+    with Story() as story:
+        source, target = story.host(host), story.host("b" if host == "a" else "a")
+        assert source.claims("web1", **PINNED, SRIOV_NET_VF=1).granted
+        assert target.begins_move("web1", "move1", "cold_migrate", **PINNED, SRIOV_NET_VF=1).granted
+        story.waits(130)
+        story.narrows_allocation("move1")
+        story.waits(130)
+        source.reshapes("by cell")
+        story.waits(130)
+        assert total_of(story, host, "move1") == {**PINNED, "SRIOV_NET_VF": 1}
+        story.comes_to_rest()
+
+
+def test_several_claims_that_placement_does_not_hold_find_room_beside_those_that_it_holds() -> None:
+    with Story() as story:
+        a = story.host("a")
+        for number, memory in enumerate((9000, 9000, 5000, 5000), start=1):
+            assert a.claims(f"web{number}", VCPU=1, MEMORY_MB=memory).granted
+            if number % 2:
+                a.guest_starts(f"web{number}")
+        for number in (1, 2, 3):
+            story.deletes_allocation(f"web{number}")
+        story.waits(130)
+        a.reshapes("by cell")
+        story.offers_nothing_needed("a")
+        story.waits(130)
+        for number, memory in enumerate((9000, 9000, 5000, 5000), start=1):
+            assert total_of(story, "a", f"web{number}") == {"VCPU": 1, "MEMORY_MB": memory}
+        assert not a.claims("web5", MEMORY_MB=2600).granted
+        story.comes_to_rest()
+
+
+@pytest.mark.parametrize("host", ["a", "b"])
+@pytest.mark.parametrize("there", ["by cell", "nested"])
+def test_a_part_of_an_allocation_that_others_took_follows_with_the_rest(host: str, there: str) -> None:
+    """On one of the hosts it is the host that is taken out, on the other one the card."""
+    with Story() as story:
+        here = story.host(host)
+        here.reshapes("nested" if there == "by cell" else "by cell")
+        assert here.claims("web1", **PINNED, SRIOV_NET_VF=1).granted
+        here.guest_starts("web1")
+        story.narrows_allocation("web1")
+        story.waits(130)
+        here.reshapes(there)
+        story.waits(130)
+        story.offers_nothing_needed(host)
+        assert total_of(story, host, "web1") == {**PINNED, "SRIOV_NET_VF": 1}
+        story.comes_to_rest()
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_a_pinned_guest_without_an_allocation_does_not_stop_a_reshape(released: bool) -> None:
+    """What it uses is reserved on its cell; its allocation can be written again there."""
+    with Story() as story:
+        a = story.host("a")
+        assert a.claims("web1", **PINNED).granted
+        a.guest_starts("web1")
+        story.deletes_allocation("web1")
+        story.waits(130)
+        if released:
+            assert a.releases("web1").granted
+        a.reshapes("by cell")
+        story.offers_nothing_needed("a")
+        story.waits(130)
+        audit = a.audits()
+        assert audit.granted
+        assert not audit.value.failed
+        assert story.held("web1") == PINNED
+        story.comes_to_rest()
+
+
+def test_a_claim_follows_the_migration_that_holds_a_part_of_its_place_before_its_host_knows() -> None:
+    """Seed 900298: the allocation was narrowed before the begin, so the source does not learn of the move."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        a.reshapes("by cell")
+        assert a.claims("web3", **WEB).granted
+        a.guest_starts("web3")
+        story.narrows_allocation("web3")
+        story.waits(130)
+        assert b.begins_move("web3", "move1", "resize", PCPU=2, MEMORY_MB=1024).granted
+        a.reshapes("nested")
+        story.waits(130)
+        assert total_of(story, "a", "web3") == WEB
+        story.comes_to_rest()

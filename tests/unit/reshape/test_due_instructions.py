@@ -10,6 +10,8 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 from kits.reshape_trees import GPU, ROOT, consumer, flat, nested, to_gpus
 
+from agent.claims.claim import Claim, ClaimState
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import MoveInstruction
 from agent.errors import ReshapeRefused
 from agent.reshape.due_instructions import (
@@ -61,6 +63,13 @@ def test_a_migration_stands_in_for_its_guest_where_they_hold_the_same() -> None:
     assert with_stand_ins(told, held, {consumer(8), consumer(9)}, both) == (instruction,)
 
 
+def claimed(owner: str, amounts: dict[str, int], *cpus: str) -> Claim:
+    """A claim on the host, with these dedicated CPUs."""
+    request = ClaimRequest(owner, (RequestGroup("", amounts),))
+    units = {ROOT: {"PCPU": cpus}} if cpus else {}
+    return Claim(owner, ClaimState.CLAIMED, request, {ROOT: amounts}, units)
+
+
 def test_a_claim_changes_its_class_only_with_the_inventory() -> None:
     none, four, six = flat(1), flat(1, PCPU=Inventory(4)), flat(1, PCPU=Inventory(6))
     uses = {consumer(1): {"VCPU": 2}, consumer(2): {"VCPU": 1}}
@@ -71,7 +80,20 @@ def test_a_claim_changes_its_class_only_with_the_inventory() -> None:
         (four, four, {consumer(2): {"VCPU": 1}}),
     ):
         instructions = resolve_instructions(told, current, desired)
-        (instruction,) = without_claimed_changes(instructions, {consumer(1)}, current, desired)
+        claims = {consumer(1): claimed(consumer(1), {"VCPU": 2})}
+        (instruction,) = without_claimed_changes(instructions, claims, current, desired)
+        assert instruction.move.consumers == named
+
+
+def test_a_claim_that_has_dedicated_cpus_gets_no_others_for_its_guest_that_uses_them() -> None:
+    """Its guest uses two dedicated CPUs, and three shared ones that stay shared."""
+    none, four = flat(1), flat(1, PCPU=Inventory(4))
+    uses = {consumer(1): {"VCPU": 2}}
+    told = [MoveInstruction("host", {"VCPU": 4}, "host", uses, {"VCPU": "PCPU"})]
+    instructions = resolve_instructions(told, none, four)
+    for cpus, named in ((("4", "5"), {}), (("4",), uses)):
+        claims = {consumer(1): claimed(consumer(1), {"VCPU": 3, "PCPU": 2}, *cpus)}
+        (instruction,) = without_claimed_changes(instructions, claims, none, four)
         assert instruction.move.consumers == named
 
 

@@ -43,10 +43,39 @@ def test_a_consumer_that_no_single_target_holds_stops_the_whole() -> None:
         plan_reshape(flat(4), nested(2, 2), to_gpus(2, 2), held)
 
 
-def test_the_driver_cannot_tell_more_than_is_held() -> None:
-    moves = [MoveInstruction("host", {"VGPU": 4}, "gpu0", {consumer(1): {"VGPU": 2}})]
-    with pytest.raises(ReshapeRefused, match="uses 2 VGPU of gpu0 but holds 1 on host"):
-        plan_reshape(flat(4), nested(1, 4), moves, {consumer(1): {ROOT: {"VGPU": 1}}})
+def test_what_a_guest_uses_and_does_not_hold_is_no_room_for_others() -> None:
+    """Unless a migration may hold it for the guest: then nobody knows which units that has."""
+    moves = [
+        MoveInstruction("host", {"VGPU": 2}, "gpu0", {consumer(1): {"VGPU": 2}}),
+        MoveInstruction("host", {"VGPU": 2}, "gpu1"),
+    ]
+    held = {consumer(1): {ROOT: {"VGPU": 1}}, consumer(2): {ROOT: {"VGPU": 1}}}
+    reshape = plan_reshape(flat(4), nested(2, 2), moves, held)
+    assert reshape.allocations == {consumer(1): {GPU[0]: {"VGPU": 1}}, consumer(2): {GPU[1]: {"VGPU": 1}}}
+    others = f"uses 2 VGPU of gpu0 but holds 1 VGPU on host, where consumer {consumer(2)} may hold it"
+    with pytest.raises(ReshapeRefused, match=others):
+        plan_reshape(flat(4), nested(2, 2), moves, held, strangers={consumer(2)})
+
+
+def test_a_claim_that_placement_does_not_hold_goes_along_and_is_reserved() -> None:
+    """Together with what is held of it, and only as a record."""
+    held = {consumer(1): {ROOT: {"VGPU": 1}}, consumer(2): {ROOT: {"VGPU": 2}}}
+    unheld = {consumer(1): {ROOT: {"VGPU": 1}}, consumer(3): {ROOT: {"VGPU": 1}}}
+    reshape = plan_reshape(flat(6), nested(2, 3), to_gpus(2, 3), held, unheld=unheld)
+    assert reshape.allocations == {consumer(1): {GPU[0]: {"VGPU": 1}}, consumer(2): {GPU[1]: {"VGPU": 2}}}
+    records = {(each.consumer, each.amount, each.source, each.target) for each in reshape.records}
+    assert records == {(consumer(1), 1, ROOT, GPU[0]), (consumer(3), 1, ROOT, GPU[0])}
+    assert [reshape.inventories[uuid]["VGPU"].reserved for uuid in GPU[:2]] == [2, 0]
+
+
+def test_claims_that_placement_does_not_hold_need_room_as_others_do() -> None:
+    held = {consumer(1): {ROOT: {"VGPU": 2}}}
+    for amount, refused in ((2, 3), (4, 2)):
+        unheld = {consumer(number): {ROOT: {"VGPU": amount}} for number in (2, 3)}
+        with pytest.raises(
+            ReshapeRefused, match=f"consumer {consumer(refused)} .* no single target has room"
+        ):
+            plan_reshape(flat(6), nested(2, 3), to_gpus(2, 3), held, unheld=unheld)
 
 
 def test_a_target_that_is_too_small_is_refused_even_where_ownership_is_told() -> None:
