@@ -93,6 +93,21 @@ class Observation:
         }
         return replace(self, holders=holders)
 
+    def without_room(self, allocations: Allocations) -> str:
+        """What of these allocations no provider of this host can give now, whoever has some: "3 VCPU on a".
+
+        A reshape moved it, or waits and has its inventory reserved; or the device has vanished.
+        """
+        tree = (self.unreserved or self.host).tree
+        lacking = []
+        for uuid, amounts in sorted(allocations.items()):
+            provider = tree.get(uuid)
+            for name, amount in sorted(amounts.items()) if self.host.is_own(uuid) or not provider else ():
+                inventory = provider.inventories.get(name) if provider else None
+                if inventory is None or inventory.capacity < amount:
+                    lacking.append(f"{amount} {name} on {provider.name if provider else uuid}")
+        return ", ".join(lacking)
+
     def own_part(self, allocations: Allocations) -> Allocations:
         """The part of these allocations that is on this host's own providers."""
         return {uuid: amounts for uuid, amounts in allocations.items() if amounts and self.host.is_own(uuid)}

@@ -69,6 +69,7 @@ def plan_reshape(
         current,
         desired,
         {consumer: slots_of(allocations) for consumer, allocations in together.items()},
+        unheld=unheld,
     )
     for instruction in instructions:
         for consumer, shares in (instruction.move.consumers or {}).items() if instruction.move.stays else ():
@@ -190,15 +191,16 @@ def _bundles(instructions: Sequence[Instruction]) -> Iterator[_Bundle]:
 class _Draft:
     """The plan in the making: the allocations after the moves so far, and the problems met.
 
-    `parked` {consumer: {slot: amount}} stays where it is (see `agent.reshape.due_instructions`), and so does
-    `kept`, whose units are there. `named`
-    {(consumer, target slot): amount} is what instructions say that the consumer uses there, `placed` what of
-    it has been moved there.
+    `held` is with what is `unheld`. `parked` {consumer: {slot: amount}} stays where it is (see
+    `agent.reshape.due_instructions`), and so does `kept`, whose units are there. `named` {(consumer, target
+    slot): amount} is what instructions say that the consumer uses there, `placed` what of it has been moved
+    there.
     """
 
     current: ProviderTree
     desired: ProviderTree
     held: dict[str, dict[Slot, int]]
+    unheld: Mapping[str, Allocations] = field(default_factory=dict)
     parked: dict[str, dict[Slot, int]] = field(default_factory=dict)
     kept: dict[str, dict[Slot, int]] = field(default_factory=lambda: defaultdict(dict))
     used: dict[Slot, int] = field(default_factory=lambda: defaultdict(int))
@@ -422,10 +424,16 @@ def _place_unnamed(draft: _Draft, bundle: _Bundle) -> None:
                 )
                 for target, names in bundle.targets.items()
             )
+            unheld = draft.unheld.get(consumer, {}).get(bundle.source)
+            remedy = (
+                ". Placement does not hold it: release the claim (`plimsoll release --force` where its guest "
+                "runs); what the guest uses stays reserved"
+            )
             draft.problems.append(
-                f"consumer {consumer} holds {amounts} of "
+                f"consumer {consumer} {'has a claim of' if unheld else 'holds'} {amounts} of "
                 f"{name_of(bundle.source, draft.desired, draft.current)}, no instruction says which units "
                 f"these are, and no single target has room for them (free on {free})"
+                f"{remedy if unheld else ''}"
             )
     for name in sorted(bundle.classes - lost):
         targets = bundle.open_targets | bundle.targets_keeping({name})

@@ -34,6 +34,7 @@ from agent.driver import Guest
 from agent.errors import (
     PlacementConflict,
     PlacementError,
+    PlacementFull,
     PlacementUnavailable,
     PlimsollError,
     Refused,
@@ -42,6 +43,7 @@ from agent.errors import (
 from agent.moves.circumstances import Circumstances
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, moving_conflict
 from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.transport import WriteRefused
 from agent.providers.limits import Caps
 from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.laws import Relocation
@@ -393,6 +395,12 @@ class ResourceTracker:
             unheld if write.allocations else {},
             lambda inventories: writer.send_over_bar(DoubtKind.HEAL, secured, inventories),
         )
+        if isinstance(outcome, WriteRefused) and isinstance(outcome.error, PlacementFull):
+            raise PlacementFull(
+                f"Placement has no room for {write.consumer} any more: another consumer got it. `plimsoll "
+                "explain CLASS` lists who has some of a class; release one, and audit again.",
+                **outcome.error.details,
+            )
         checked(outcome, f"repair of {write.consumer}", "the next audit shows it")
         if not write.allocations:
             writer.bar_again(write.consumer)

@@ -242,7 +242,7 @@ def _one_writer() -> Patches:
 
 LAWS_OFF = {
     "units": LawOff("a unit has one owner", _units, 7),
-    "used": LawOff("what guests use is counted", _used, 51),
+    "used": LawOff("what guests use is counted", _used, 78),
     "claimed": LawOff("what is claimed is counted", _claimed, 104),
     "takeover": LawOff("a take-over passes the same check as a fit", _takeover, 148),
     "same-unit": LawOff("a unit stays the same unit through a reshape", _same_unit, 18),
@@ -255,7 +255,7 @@ LAWS_OFF = {
     "taken-back": LawOff("a step that the disk refused is taken back", _taken_back, 110),
     "finished-begins": LawOff("an interrupted begin is finished before the end", _finished_begins, 200),
     "stalls": LawOff("a commit that stalls is unknown", _stalls, 140),
-    "turns": LawOff("one operation at a time for each consumer", _turns, 13),
+    "turns": LawOff("one operation at a time for each consumer", _turns, 20),
     "ages": LawOff("no age is by the wall clock", _ages, 56),
     "offered": LawOff("nothing claimed or used is on offer", _offered, 8),
     "reserved": LawOff("what is claimed or used, and not held, is reserved", _reserved, 18),

@@ -1667,3 +1667,27 @@ def test_a_claim_follows_the_migration_that_holds_a_part_of_its_place_before_its
         story.waits(130)
         assert total_of(story, "a", "web3") == WEB
         story.comes_to_rest()
+
+
+def test_a_claim_that_no_cell_has_room_for_has_a_way_out_while_its_guest_runs() -> None:
+    """No repair is offered that Placement must refuse, and the reshape says what to do."""
+    with Story() as story:
+        a = story.host("a")
+        assert a.claims("web1", VCPU=2, MEMORY_MB=20000).granted
+        a.guest_starts("web1")
+        story.deletes_allocation("web1")
+        story.waits(130)
+        a.reshapes("by cell")
+        pending = story.hosts["a"].agent.assembled.reconciler._last.pending
+        assert pending is not None
+        assert "has a claim of" in pending.message
+        assert "release the claim (`plimsoll release --force`" in pending.message
+        (finding,) = a.audits().value.findings
+        assert finding.repair == ()
+        assert "Placement cannot give it 20000 MEMORY_MB on a" in finding.reason
+        story.offers_nothing_needed("a")
+        assert a.releases("web1").granted
+        story.waits(130)
+        assert story.hosts["a"].agent.assembled.reconciler._last.pending is None
+        assert not a.claims("web2", MEMORY_MB=9000).granted
+        story.comes_to_rest()

@@ -111,6 +111,12 @@ class AmountsDiffer(FindingKind):
             "no",
         ),
         TableRow(
+            "No allocation while the guest is here, and Placement cannot give what is claimed: a reshape "
+            "waits, or a device has vanished.",
+            "None: end what the reshape waits for, or bring the device back.",
+            "no",
+        ),
+        TableRow(
             "The same, or other providers, and the guest runs with just what Placement has, or is shut off "
             "and its definition names the exact units that Placement has: the claim's record is older, as in "
             "a state directory that was restored from a copy.",
@@ -137,15 +143,21 @@ class AmountsDiffer(FindingKind):
                 request.user_id,
                 request.consumer_type,
             )
-            return Finding(
-                self.name,
-                case.consumer,
+            reason = (
                 f"{case.consumer} has {'a guest and ' if case.guest else ''}a claim on this host, but no "
                 "allocation in Placement"
-                f"{'' if case.guest else ', whose database was restored or replaced'}.",
-                case.evidence,
-                repair=(WriteAllocations(write),),
+                f"{'' if case.guest else ', whose database was restored or replaced'}."
             )
+            lacking = case.observation.without_room(case.claim.allocations)
+            if lacking:
+                reason += (
+                    f" Placement cannot give it {lacking}: where `plimsoll status` shows a reshape that "
+                    "waits, end what it waits for; where a device has vanished, bring it back. Else release "
+                    "the claim (`plimsoll release --force` where its guest runs), and claim for the instance "
+                    "again."
+                )
+            repair = () if lacking else (WriteAllocations(write),)
+            return Finding(self.name, case.consumer, reason, case.evidence, repair=repair)
         allocations = case.claimed_otherwise
         if allocations is None or case.is_on_other_providers or case.reshaped:
             return None
