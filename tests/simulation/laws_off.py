@@ -242,11 +242,11 @@ def _one_writer() -> Patches:
 
 LAWS_OFF = {
     "units": LawOff("a unit has one owner", _units, 7),
-    "used": LawOff("what guests use is counted", _used, 78),
+    "used": LawOff("what guests use is counted", _used, 51),
     "claimed": LawOff("what is claimed is counted", _claimed, 104),
     "takeover": LawOff("a take-over passes the same check as a fit", _takeover, 148),
     "same-unit": LawOff("a unit stays the same unit through a reshape", _same_unit, 18),
-    "sums": LawOff("a reshape conserves sums", _sums, 13),
+    "sums": LawOff("a reshape conserves sums", _sums, 4),
     "unknown": LawOff("an unknown write is not a refused one", _unknown, 17),
     "fences": LawOff("a doubt ends by a fence", _fences, 81),
     "durable-doubts": LawOff("a doubt survives a restart", _durable_doubts, 66),
@@ -255,12 +255,12 @@ LAWS_OFF = {
     "taken-back": LawOff("a step that the disk refused is taken back", _taken_back, 110),
     "finished-begins": LawOff("an interrupted begin is finished before the end", _finished_begins, 200),
     "stalls": LawOff("a commit that stalls is unknown", _stalls, 140),
-    "turns": LawOff("one operation at a time for each consumer", _turns, 20),
+    "turns": LawOff("one operation at a time for each consumer", _turns, 13),
     "ages": LawOff("no age is by the wall clock", _ages, 56),
     "offered": LawOff("nothing claimed or used is on offer", _offered, 8),
     "reserved": LawOff("what is claimed or used, and not held, is reserved", _reserved, 18),
     "held-for-guest": LawOff("a migration holds for its guest while that is here", _held_for_guest, 11),
-    "deletions": LawOff("a deletion that raises no generation is noticed", _deletions, 31),
+    "deletions": LawOff("a deletion that raises no generation is noticed", _deletions, 29),
     "one-writer": LawOff("one agent writes for a host", _one_writer, 40),
     "release": LawOff("a release gives back what is held", _release, 120),
 }

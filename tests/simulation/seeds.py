@@ -114,7 +114,7 @@ class Narrator:
             self.plots += ["slow_start"] * 2
         if Random(f"taken {seed}").random() < FOREIGN:
             self.mishaps.append("taken")
-        self.plots += ["unheld"] * (2 if Random(f"unheld {seed}").random() < UNHELD else 0)
+        self.plots += ["unheld"] * (2 if Random(f"a claim without a holder {seed}").random() < UNHELD else 0)
         if Random(f"healed {seed}").random() < HEALED:
             self.plots += ["healed"] * 2
         if Random(f"cloned {seed}").random() < CLONED:
