@@ -192,7 +192,8 @@ class Overview:
     """The host as the agent knows it. Times are seconds since 1970.
 
     `used` {provider uuid: {class: amount}} counts all consumers, as of the last pass and the claims since.
-    `unclaimed`, of the same form, is what guests use beyond what is held and claimed for them.
+    `unclaimed`, of the same form, is what all guests together use beyond what is held and claimed for them;
+    the book and the audit have it by instance.
     `offered` has the exact units that the driver offers. `others` is {consumer without a claim: its
     allocations}. `moves` has those under way and those that ended recently, oldest first. `pending` counts
     the writes that wait for Placement or for a guest to leave. `reshape_pending` is the reason why a due
