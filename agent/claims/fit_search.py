@@ -27,6 +27,8 @@ from agent.tree import Inventory, Provider, ProviderTree
 
 SHARING_TRAIT = "MISC_SHARES_VIA_AGGREGATE"
 STEPS_MAX = 10_000
+SCARCE = "only "
+"""So begins the clause on a class of which less is free than is asked, because others have the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,12 +198,12 @@ class HostStock:
         number = self.host.cordoned.get(provider.uuid, {}).get(name, 0)
         cordoned = f", {number} more cordoned or unhealthy (`plimsoll devices list`)" if number else ""
         if free < left:
-            return f"only {free} of its exact units are free{cordoned}"
+            return f"{SCARCE}{free} of its exact units are free{cordoned}"
         has_cap = inventory.reserved and name in self.host.caps
         cap = f", with [DEFAULT] cap = {name}={self.host.caps[name]}" if has_cap else ""
         if not inventory.capacity and not cordoned:
             return f"none of it is offered{cap}" if cap else "all of it is reserved"
-        return f"only {free} of {inventory.capacity} {'is' if free == 1 else 'are'} free{cordoned}{cap}"
+        return f"{SCARCE}{free} of {inventory.capacity} {'is' if free == 1 else 'are'} free{cordoned}{cap}"
 
     def cell_costs(
         self, asked: Mapping[str, int], room: Mapping[int, Mapping[str, int]]
