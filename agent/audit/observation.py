@@ -94,7 +94,7 @@ class Observation:
         return replace(self, holders=holders)
 
     def without_room(self, allocations: Allocations) -> str:
-        """What of these allocations no provider of this host can give now, whoever has some: "3 VCPU on a".
+        """What of these allocations no provider of this host can give now, to any consumer: "3 VCPU on a".
 
         A reshape moved it, or waits and has its inventory reserved; or the device has vanished.
         """

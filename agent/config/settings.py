@@ -65,7 +65,7 @@ STORES = (
 """The directories of the service's credentials: of the running service, and for its next start."""
 FILES_MAX = 64
 SETTLED_S = 0.25
-"""A reload takes files that nobody has written to for so long."""
+"""A reload takes files that no program has written to for so long."""
 UNSETTLED_MAX_S = 3.0
 """A reload waits so long for files that are being written."""
 Sections = Mapping[str, Mapping[str, list[str]]]

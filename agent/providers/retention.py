@@ -200,7 +200,7 @@ def find_overuse(
     """{provider uuid: (sentence, ...)}, one sentence for each class whose usage exceeds its capacity.
 
     `names` {consumer: name} and `migrations`, the consumers that are migrations of moves, are for the
-    sentences: nobody can release a migration.
+    sentences: a migration cannot be released.
     """
     beyond = beyond_caps(caps or {}, held)
     overuse: dict[str, tuple[str, ...]] = {}

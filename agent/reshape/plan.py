@@ -80,7 +80,7 @@ def plan_reshape(
             draft.used[slot] += amount
     _place_claimed(draft, claimed.located, held)
     missing = _place_named(draft, instructions)
-    # What a guest uses and nobody holds is reserved where it is: no other consumer is placed on it.
+    # What a guest uses and no consumer holds is reserved where it is: no other one is placed on it.
     most = {(share.consumer, share.target): share for share in sorted(missing, key=lambda each: each.amount)}
     for share in most.values():
         draft.used[share.target] += draft.lack(share)
@@ -352,7 +352,7 @@ def _unexplained(
     held: Mapping[str, Allocations],
     strangers: Collection[str],
 ) -> Iterator[str]:
-    """A sentence for each share that nobody holds for the guest, unless one of the `strangers` does.
+    """A sentence for each share that is not held for the guest, unless by one of the `strangers`.
 
     Judged last: several instructions may name the same units, since they may come from either source.
     """

@@ -108,8 +108,8 @@ LOG = log.get(__name__)
 
 DISABLED_BY_OTHERS = (
     "Schedulers pass the host over: its root provider has COMPUTE_STATUS_DISABLED, which another client of "
-    "Placement put there, or took the agent's own mark from. If nobody wants that any more, run `plimsoll "
-    "pause --schedulers`, then `plimsoll resume`: that takes the trait away."
+    "Placement put there, or took the agent's own mark from. If you want schedulers to use the host, "
+    "run `plimsoll pause --schedulers`, then `plimsoll resume`: that takes the trait away."
 )
 
 EVENTS_SHOWN_MAX = 10
