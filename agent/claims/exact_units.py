@@ -1,8 +1,8 @@
 """Who has each exact unit of a host, and what is left of them: units that can be told apart, and cards. Pure.
 
-A unit has at most one claim, and is given to no other consumer meanwhile. Guests may name it as well: one that uses
-it without a claim has it until it is gone, and several that name one unit contest it. The book says for which
-of them such a unit counts; here is only who has it.
+A unit has at most one claim, and is given to no other consumer meanwhile. Guests may name it as well: one
+that uses it without a claim has it until it is gone, and several that name one unit contest it. The book says
+for which of them such a unit counts; here is only who has it.
 """
 
 from collections.abc import Collection, Iterable, Mapping
