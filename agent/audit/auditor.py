@@ -107,7 +107,7 @@ class AuditReader:
         observation = Observation(
             host=replace(ProviderIndex.of(with_shared, self._root), caps=known.host.caps),
             unreserved=ProviderIndex.of(without_reservations(with_shared, known.host.tree), self._root),
-            unclaimed=self._tracker.view.unclaimed(),
+            unheld=self._tracker.view.unheld(),
             moved_away=self._tracker.circumstances().moved_away,
             guests={guest.uuid: guest for guest in guests},
             claims=known.claims,
@@ -227,7 +227,20 @@ class AuditReader:
             migrations=self._migrations(observation, placed, known.claims),
         )
         ended = observation.claims.keys() - known.claims.keys()
-        return judge_consumer(ConsumerCase.of(present.without(ended), placed))
+        present = present.without(ended)
+        finding = judge_consumer(ConsumerCase.of(present, placed))
+        return None if finding is None else self._as_possible(present, finding)
+
+    def _as_possible(self, observation: Observation, finding: Finding) -> Finding:
+        """The finding, without a repair by a claim that would be refused: the book says what a claim gets."""
+        for step in finding.repair:
+            if isinstance(step, ClaimUse | TakeClaim):
+                fit = self._tracker.explain(step.request, step.restriction)
+                is_written = isinstance(step, ClaimUse)
+                lacking = observation.lacking(finding.subject, fit.allocations) if is_written else ()
+                if not fit.fits or lacking:
+                    return finding.refused(fit.shortfalls or lacking)
+        return finding
 
     def _departed(
         self, observation: Observation, placed: ConsumerAllocations, claims: Mapping[str, Claim]

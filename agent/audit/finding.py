@@ -3,11 +3,11 @@
 Each step is a value; `str` describes it to the operator.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agent.claims.claim import Claim, Restriction
+from agent.claims.claim import Claim, Restriction, Shortfall
 from agent.claims.refusal import amounts_text
 from agent.claims.request import ClaimRequest
 from agent.placement.client import ConsumerAllocations
@@ -155,6 +155,12 @@ class Finding:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     own: bool = False
     repair: tuple[Repair, ...] = ()
+
+    def refused(self, shortfalls: Iterable[Shortfall]) -> "Finding":
+        """The finding where its repair would be refused for these reasons: it is only reported."""
+        why = "; ".join(dict.fromkeys(f"{each.resource_class}: {each.reason}" for each in shortfalls))
+        reason = f"{self.reason.removesuffix('.')}; it does not fit{f' ({why})' if why else ''}."
+        return replace(self, reason=reason, own=False, repair=())
 
     def concerns(self, consumer: str) -> bool:
         """Whether it names the consumer: as its subject, in its reason or evidence, or in its repair.

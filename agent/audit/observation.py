@@ -12,15 +12,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.claims.attribution import Place, use_of
-from agent.claims.claim import Claim, ClaimState, Fit
-from agent.claims.fit import ProviderIndex, fit
+from agent.claims.claim import Claim, ClaimState, Shortfall
+from agent.claims.fit import ProviderIndex
 from agent.claims.host_cells import HostCells
-from agent.claims.request import ClaimRequest
 from agent.claims.rows import Row
 from agent.driver import Guest
 from agent.moves.states import Move, MoveRole, MoveState
 from agent.placement.client import ConsumerAllocations
 from agent.providers.device_health import CELL, DeviceHealth
+from agent.providers.reservations import with_reserved
 from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.laws import Instruction
 from agent.shapes import Allocations, Held, Units, Usages, total
@@ -39,8 +39,8 @@ class Observation:
     may hold the place of such a claim: its type}. `departed`: {guest without an allocation here: all that
     its instance has}, where the consumer to be judged may hold its place. `moved_away`: the
     guests that the agent knows to have moved away. `unreserved`: the host without what the agent reserves,
-    and `unclaimed` {instance: {provider uuid: {class: amount}}} what guests use beyond what is held and
-    claimed; None: nothing is reserved. `ages`: {consumer: how many seconds ago its claim was made}.
+    None: nothing is reserved; and `unheld` {instance: {provider uuid: {class: amount}}} what it reserves, as
+    it is claimed or used and not held. `ages`: {consumer: how many seconds ago its claim was made}.
     `unhealthy`: {address: health} of the devices that are not well.
     `whereabouts`: {consumer of a claim whose place a reshape may have moved under another consumer: the
     allocations that the place may be by now}; the agent follows that at its next verification.
@@ -64,7 +64,7 @@ class Observation:
     cells: HostCells = field(default_factory=HostCells)
     shared: Mapping[str, Allocations] = field(default_factory=dict)
     unreserved: ProviderIndex | None = None
-    unclaimed: Mapping[str, Usages] = field(default_factory=dict)
+    unheld: Mapping[str, Usages] = field(default_factory=dict)
     elsewhere: Mapping[str, Allocations] = field(default_factory=dict)
     types: Mapping[str, str] = field(default_factory=dict)
     departed: Mapping[str, ConsumerAllocations] = field(default_factory=dict)
@@ -190,24 +190,37 @@ class Observation:
         present = self.consumers
         return tuple(claim for consumer, claim in self.claims.items() if consumer not in present)
 
-    def fit(self, request: ClaimRequest) -> Fit:
-        """Where the request fits beside all that others hold, claim or use; its consumer holds nothing."""
-        host = self.unreserved or self.host
-        others = [usages for instance, usages in self.unclaimed.items() if instance != request.consumer]
-        return fit(request, host, total([self.used, *others]), self.offered)
+    def lacking(self, consumer: str, allocations: Allocations) -> tuple[Shortfall, ...]:
+        """Why Placement would refuse these allocations for the consumer: others have the place, or a limit.
 
-    @property
-    def used(self) -> Usages:
-        """{provider uuid: {class: amount}}: each consumer's allocations here, else those of its claim."""
-        used: dict[str, dict[str, int]] = {}
-        for consumer in self.consumers | self.claims.keys():
-            claim = self.claims.get(consumer)
-            allocations = self.allocations_here(consumer) or (claim.allocations if claim else {})
-            for uuid, amounts in allocations.items():
-                total = used.setdefault(uuid, {})
-                for name, amount in amounts.items():
-                    total[name] = total.get(name, 0) + amount
-        return used
+        On this host's own providers. What is reserved for the consumer's own row is free for it; what other
+        rows need, and Placement does not hold, is not.
+        """
+        instances = self.instances
+        row = instances.get(consumer, consumer)
+        others = total(amounts for each, amounts in self.unheld.items() if instances.get(each, each) != row)
+        offered = (self.unreserved or self.host).tree
+        tree = with_reserved(offered, others)
+        shortfalls = []
+        for uuid, amounts in allocations.items():
+            if not self.host.is_own(uuid):
+                continue
+            provider, on_it = tree.get(uuid), self.holders.get(uuid, {})
+            for name, amount in amounts.items():
+                inventory = provider.inventories.get(name) if provider else None
+                if inventory is None:
+                    shortfalls.append(Shortfall.at(provider, name, amount, 0, "there is none of it any more"))
+                    continue
+                held = sum(each.get(name, 0) for who, each in on_it.items() if who != consumer)
+                free = max(0, int(inventory.capacity) - held)
+                if amount > free:
+                    whole = int(offered[uuid].inventories[name].capacity)
+                    reason = f"only {free} of {whole} are free"
+                    shortfalls.append(Shortfall.at(provider, name, amount, free, reason))
+                elif amount > inventory.max_unit:
+                    reason = f"max_unit is {inventory.max_unit}"
+                    shortfalls.append(Shortfall.at(provider, name, amount, free, reason))
+        return tuple(shortfalls)
 
 
 def suspects(observation: Observation) -> frozenset[str]:

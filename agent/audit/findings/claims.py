@@ -107,7 +107,8 @@ class AmountsDiffer(FindingKind):
         TableRow(
             "Placement has other amounts than the claim, on a shared provider for example; or no allocation "
             "while the guest is here, or since Placement's database was restored from a copy or replaced.",
-            "The amounts of the claim are written again.",
+            "The amounts of the claim are written again. If they do not fit any more, the finding lists "
+            "the shortfalls and has no repair: move one of the consumers away, or release it.",
             "no",
         ),
         TableRow(
@@ -156,18 +157,14 @@ class AmountsDiffer(FindingKind):
                     "the claim (`plimsoll release --force` where its guest runs), and claim for the instance "
                     "again."
                 )
-            repair = () if lacking else (WriteAllocations(write),)
-            return Finding(self.name, case.consumer, reason, case.evidence, repair=repair)
+                return Finding(self.name, case.consumer, reason, case.evidence)
+            return _written_again(self.name, case, reason, write)
         allocations = case.claimed_otherwise
         if allocations is None or case.is_on_other_providers or case.reshaped:
             return None
-        return _which_is_newer(self.name, case) or Finding(
-            self.name,
-            case.consumer,
-            f"The allocation of {case.consumer} in Placement has other amounts than its claim.",
-            case.evidence,
-            repair=(WriteAllocations(replace(case.placed, allocations=allocations)),),
-        )
+        reason = f"The allocation of {case.consumer} in Placement has other amounts than its claim."
+        write = replace(case.placed, allocations=allocations)
+        return _which_is_newer(self.name, case) or _written_again(self.name, case, reason, write)
 
 
 class WrongProvider(FindingKind):
@@ -178,7 +175,8 @@ class WrongProvider(FindingKind):
     rows = (
         TableRow(
             "Placement has the allocation on other providers than the claim.",
-            "The allocation of the claim is written again.",
+            "The allocation of the claim is written again. If it does not fit any more, the finding lists "
+            "the shortfalls and has no repair.",
             "no",
         ),
         TableRow(
@@ -219,13 +217,16 @@ class WrongProvider(FindingKind):
             )
         if not case.is_on_other_providers:
             return None
-        return _which_is_newer(self.name, case) or Finding(
-            self.name,
-            case.consumer,
-            f"The allocation of {case.consumer} in Placement is on other providers than its claim.",
-            case.evidence,
-            repair=(WriteAllocations(replace(case.placed, allocations=allocations)),),
-        )
+        reason = f"The allocation of {case.consumer} in Placement is on other providers than its claim."
+        write = replace(case.placed, allocations=allocations)
+        return _which_is_newer(self.name, case) or _written_again(self.name, case, reason, write)
+
+
+def _written_again(kind: str, case: ConsumerCase, reason: str, write: ConsumerAllocations) -> Finding:
+    """The finding whose repair is that write, or which has none where Placement would refuse it."""
+    finding = Finding(kind, case.consumer, reason, case.evidence, repair=(WriteAllocations(write),))
+    lacking = case.observation.lacking(case.consumer, write.allocations)
+    return finding.refused(lacking) if lacking else finding
 
 
 def _which_is_newer(kind: str, case: ConsumerCase) -> Finding | None:

@@ -62,7 +62,8 @@ class UnclaimedInstance(FindingKind):
         ),
         TableRow(
             "A guest has an allocation that this agent wrote, but no claim: the agent's record is lost.",
-            "A claim is recorded for the allocation.",
+            "A claim is recorded for the allocation. If others have some of it, the finding lists the "
+            "shortfalls and has no repair.",
             "yes",
         ),
     )
@@ -139,21 +140,13 @@ def _units_of(case: ConsumerCase, guest: Guest) -> Restriction:
 
 def _problem(observation: Observation, guest: Guest) -> str:
     """Why what the guest uses cannot be claimed, as a clause; empty if it can."""
-    rest = dict(guest.resources)
     for used in guest.units:
         provider = observation.devices.get(used.device)
         on_it = observation.host.tree.get(provider) if provider else None
         if on_it is None or used.resource_class not in on_it.inventories:
             return f"its {used.resource_class} {used.unit} is on no provider of this host"
-        rest[used.resource_class] = rest.get(used.resource_class, 1) - 1
-    rest = {name: amount for name, amount in rest.items() if amount > 0}
-    if rest:
-        request = ClaimRequest(guest.uuid, (RequestGroup("", rest),))
-        result = observation.fit(request)
-        if not result.fits:
-            why = "; ".join(f"{short.resource_class}: {short.reason}" for short in result.shortfalls)
-            return f"it does not fit ({why})"
-    return "" if rest or guest.units else "the resources that it uses are not known"
+    known = guest.units or any(amount > 0 for amount in guest.resources.values())
+    return "" if known else "the resources that it uses are not known"
 
 
 class AbsentGuest(FindingKind):
@@ -194,9 +187,9 @@ class UsesMore(FindingKind):
         TableRow(
             "A guest runs with more than it has: CPUs, memory, a virtual function, a GPU. The agent offers "
             "nothing of that to others.",
-            "With a claim, in no move, and where no other instance keeps one of the units: the claim gets "
-            "what the guest uses, and Placement is written accordingly. Otherwise none: take it from the "
-            "guest, or resize the instance.",
+            "With a claim, in no move, where no other instance keeps one of the units, and where it fits: "
+            "the claim gets what the guest uses, and Placement is written accordingly. Otherwise none: take "
+            "it from the guest, or resize the instance.",
             "no",
         ),
     )
@@ -214,7 +207,7 @@ class UsesMore(FindingKind):
         source = "its claim" if use.claim else "its allocation"
         grown = _grown(case, use)
         in_the_way = obstacle(case.observation, [grown]) if grown else ""
-        yield Finding(
+        finding = Finding(
             self.name,
             case.instance,
             f"The guest {case.instance} uses more than {source} has: {'; '.join(clauses)}."
@@ -222,6 +215,8 @@ class UsesMore(FindingKind):
             {**case.evidence, "more": {uuid: dict(amounts) for uuid, amounts in use.more.items()}},
             repair=(RecordUse(use.claim, grown),) if use.claim and grown and not in_the_way else (),
         )
+        lacking = case.observation.lacking(case.instance, grown.allocations) if grown else ()
+        yield finding.refused(lacking) if lacking and finding.repair else finding
 
 
 def _extra_of(provider: str, case: RowCase, use: UseDifference) -> dict[str, list[str]]:

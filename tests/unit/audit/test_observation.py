@@ -30,12 +30,18 @@ def test_both_consumers_of_a_move_are_in_it_until_it_ends() -> None:
     assert observe(moves=(a_move(MoveState.CONFIRMED),)).consumers_in_moves == frozenset()
 
 
-def test_an_allocation_counts_before_the_claim_of_its_consumer() -> None:
-    claims = claimed({"VCPU": 2}, {"VCPU": 1})
-    first, second = claims
-    assert observe(claims, placed={first: {uuid_of("host"): {"VCPU": 4}}}).used == {
-        uuid_of("host"): {"VCPU": 4 + claims[second].request.resources["VCPU"]}
-    }
+def test_what_others_hold_or_need_is_lacking_and_what_is_reserved_for_the_consumer_is_not() -> None:
+    """The host has 16 VCPU and 4096 MEMORY_MB."""
+    host = uuid_of("host")
+    seen = observe(placed={CONSUMER: {host: {"VCPU": 4}}, MIGRATION: {host: {"VCPU": 10}}})
+    assert seen.lacking(CONSUMER, {host: {"VCPU": 6}, ELSEWHERE: {"VCPU": 99}}) == ()
+    (short,) = seen.lacking(CONSUMER, {host: {"VCPU": 7}})
+    assert (short.resource_class, short.asked, short.free) == ("VCPU", 7, 6)
+    (limit,) = seen.lacking(CONSUMER, {host: {"FOREIGN": 1}})
+    assert limit.free == 0
+    reserved = replace(seen, unheld={CONSUMER: {host: {"VCPU": 6}}, "other": {host: {"VCPU": 2}}})
+    assert reserved.lacking(CONSUMER, {host: {"VCPU": 4}}) == ()
+    assert [each.free for each in reserved.lacking(CONSUMER, {host: {"VCPU": 5}})] == [4]
 
 
 def test_a_row_has_the_shared_part_too_and_what_its_guest_uses_where_it_is() -> None:
