@@ -30,8 +30,8 @@ def moved_away_advice(name: str, uuid: str) -> str:
     return (
         f"The guest {name} ({uuid}) has MOVED AWAY: it is on this host, and by Placement its instance is on "
         "another one. Usually, remove it here (with libvirt: virsh destroy and virsh undefine). If it is the "
-        "right one, remove the other guest, release its claim there and claim here. What it uses here is "
-        "given to no other guest."
+        "right one, remove the other guest and release its claim there; then `plimsoll look`, and "
+        "`plimsoll audit --heal` gives this one its place here. What it uses here is given to no other guest."
     )
 
 

@@ -170,7 +170,7 @@ class MoveOperations:
         changed += sum(
             self._bring_nearer(move.migration, self._finisher.follow_end)
             for move in self._register.moves().values()
-            if self._finisher.waits_for_guest(move)
+            if self._finisher.stays_for_guest(move)
         )
         return linked + changed + (self._linker.link_all() if changed else 0)
 
@@ -312,7 +312,7 @@ class MoveFinisher:
         )
 
     def _finish(self, move: Move) -> Move:
-        if self.waits_for_guest(move) or (move.state is MoveState.LEAVING and self._guest_is_here(move)):
+        if self.stays_for_guest(move):
             self._context.writer.secure(move.instance, move.migration)  # the guest may stay for long
             return move
         if move.kind is MoveKind.REBUILD and move.state in _REBUILT:
@@ -343,18 +343,25 @@ class MoveFinisher:
         """Whether an ending move waits until its guest has left this host."""
         return move.waits_for_guest and self._guest_is_here(move)
 
+    def stays_for_guest(self, move: Move) -> bool:
+        """The same, or whether a move has ended whose guest has yet to leave."""
+        return self.waits_for_guest(move) or (move.state is MoveState.LEAVING and self._guest_is_here(move))
+
     def follow_end(self, move: Move) -> Move:
         """Find out whether another client has ended a move that waits for its guest.
 
-        Then Placement holds nothing for the guest here any more. Returns the move after that. Raises
+        Then Placement holds nothing for the guest here any more. Of a move that has ended, with its guest
+        still here: whether its instance is still on the other host. Returns the move after that. Raises
         PlacementConflict where another client writes meanwhile; PlacementError, StateError.
         """
-        if not self.waits_for_guest(move):
+        if not self.stays_for_guest(move):
             return move
         self._check_known()
         migration = self._client.allocations_of(move.migration)
         instance = self._client.allocations_of(move.instance)
-        return move if migration.allocations else self._ended_elsewhere(move, instance)
+        if migration.allocations or (move.state is MoveState.LEAVING and self._places.has_left(instance)):
+            return move
+        return self._ended_elsewhere(move, instance)
 
     def _check_known(self) -> None:
         if self._context.register.host.root is None:
@@ -528,10 +535,16 @@ class MoveFinisher:
     def _ended_elsewhere(self, move: Move, instance: ConsumerAllocations) -> Move:
         """The migration holds nothing any more: end the move as Placement shows that another client did."""
         end = self._observed_end(move, instance) or MoveStep.FREED
-        lost = end is MoveStep.GONE or end is (
-            MoveStep.RESTORED if move.role is MoveRole.DESTINATION else MoveStep.FREED
-        )
-        if lost and move.role is not MoveRole.BOTH and self._guest_is_here(move):
+        at_source = move.role is not MoveRole.DESTINATION
+        if move.role is MoveRole.BOTH or not self._guest_is_here(move):
+            return self._step(end, move)
+        if end is MoveStep.GONE:
+            # As for any guest whose allocation was deleted: it keeps its claim, and the audit shows that.
+            self._warn(move, "another client deleted the instance, and its guest is still on this host")
+            return self._step(MoveStep.RESTORED if at_source else MoveStep.FREED, move)
+        if end is (MoveStep.FREED if at_source else MoveStep.RESTORED):
+            if move.state is MoveState.LEAVING:
+                return move
             self._warn(move, "another client ended it, and the guest is still on this host: remove the guest")
             return self._step(MoveStep.LEAVE, move)
         return self._step(end, move)

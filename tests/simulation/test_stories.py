@@ -427,10 +427,10 @@ def test_what_a_release_gives_back_is_free_at_once_although_a_grow_was_in_doubt(
         a.guest_starts("web1")
         story.rewrites_allocation("web1", times)
         a.guest_grows("web1", MEMORY_MB=28000)
-        a.loses_functions()
         story.waits(130)
         story.next_write("a", Fate.LATE, 250.0)
         a.audits()
+        a.loses_functions()
         a.guest_goes("web1")
         assert a.releases("web1").granted
         assert a.claims("web2", VCPU=2, MEMORY_MB=30000).granted
@@ -966,6 +966,22 @@ def test_no_audit_deletes_what_a_migration_may_hold_for_a_guest_whose_allocation
         story.deletes_allocation("web2")
         b.audits()
         assert story.held("foreign1") == BOTH
+        story.comes_to_rest()
+
+
+def test_no_second_audit_deletes_a_migration_because_the_first_gave_its_guest_a_place() -> None:
+    """Whose the migration is, the first does not know; what it wrote is no evidence for the second."""
+    with Story() as story:
+        b = story.host("b")
+        story.schedules("b", "web2", VCPU=1, MEMORY_MB=1024)
+        b.stranger_starts("web2", VCPU=1, MEMORY_MB=1024)
+        story.control_plane_moves("b", "web2", "a", "foreign1")
+        b.looks()
+        story.deletes_allocation("web2")
+        for _ in range(2):
+            b.audits()
+            story.waits(60)
+        assert story.held("foreign1") == {"VCPU": 1, "MEMORY_MB": 1024}
         story.comes_to_rest()
 
 
@@ -1690,4 +1706,29 @@ def test_a_claim_that_no_cell_has_room_for_has_a_way_out_while_its_guest_runs() 
         story.waits(130)
         assert story.hosts["a"].agent.assembled.reconciler._last.pending is None
         assert not a.claims("web2", MEMORY_MB=9000).granted
+
+
+@pytest.mark.parametrize("confirmed", [False, True])
+def test_a_guest_whose_instance_was_released_where_it_had_moved_to_has_its_claim_again(
+    *, confirmed: bool
+) -> None:
+    """By Placement it is on no host then: it has not moved away, and a repair gives it its place back."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert a.claims("web1", **WEB).granted
+        a.guest_starts("web1")
+        assert b.begins_move("web1", "move1", "evacuate", **WEB).granted
+        story.waits(300)
+        assert story.unfinished_moves("a") == {"move1"}
+        if confirmed:
+            assert b.confirms("move1").granted
+            story.waits(300)
+            assert story.unfinished_moves("a") == {"move1"}
+        assert b.releases("web1").granted
+        story.waits(300)
+        assert not story.unfinished_moves("a") and not story.held("web1")
+        assert story.claim_of("a", "web1").state == "claimed"
+        report = a.audits().value
+        assert [finding.kind for finding in report.findings] == ["amounts differ"] and not report.left
+        assert story.held("web1") == WEB
         story.comes_to_rest()

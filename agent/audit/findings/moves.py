@@ -78,6 +78,8 @@ class MovedAway(FindingKind):
         move = case.move
         if move.state is not MoveState.LEAVING or move.instance not in case.observation.guests:
             return None
+        if not case.instance.allocations:
+            return None  # nor has it moved away: the agent gives it its claim back at its next look
         return Finding(
             self.name,
             move.instance,
