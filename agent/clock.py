@@ -2,7 +2,7 @@
 
 NTP, an operator or a dead battery may set the wall clock to any time. What the agent records is stamped with
 the wall clock, since it is shown and outlives the process; how old a stamp is never follows from what the
-wall clock says later.
+wall clock says later. What is decided by an age counts that of a stamp of an earlier run from the start.
 """
 
 import threading
@@ -74,23 +74,28 @@ class HostClock:
         return self._spans[-1].most
 
     def ages_s(self, stamps: Iterable[float]) -> Iterator[float]:
-        """How long ago each of the stamps was made, the newest first.
+        """How long ago each of the stamps was made, the newest first; for people.
 
         Their order says more than each alone: where the wall clock said the same time twice, one that was
-        made before another is not younger than it.
+        made before another is not younger than it. A stamp of an earlier run is as old as the wall clock said
+        when this run began, and one that lies ahead was made then at the latest.
         """
         least_s = 0.0
         for stamp in stamps:
-            least_s = self.age_s(stamp, least_s)
+            least_s = self._age_s(stamp, least_s, max(0.0, self._began + self._began_ahead - stamp))
             yield least_s
 
-    def age_s(self, stamp: float, least_s: float = 0.0) -> float:
-        """How long ago the stamp was made, in seconds: at least `least_s`, and never negative.
+    def age_s(self, stamp: float) -> float:
+        """For how long it is certain that the stamp was made, in seconds; never negative.
 
-        At most STEP_S more than it is, for a stamp that `now` made: where the wall clock said the same time
-        twice, the later one counts, so that nothing is over too early. A stamp of an earlier run is as old as
-        it was when this run began, and one that lies ahead was made then at the latest.
+        At most STEP_S more than it is: where the wall clock said the same time twice, the later one counts,
+        so that nothing is over too early. A stamp of an earlier run counts from when this run began: the wall
+        clock may have been set in between, or may be wrong now.
         """
+        return self._age_s(stamp, 0.0, 0.0)
+
+    def _age_s(self, stamp: float, least_s: float, before_s: float) -> float:
+        """The age, at least `least_s`; `before_s` is that of an earlier run's stamp when this run began."""
         now = self._look()[0]
         made = [
             min(stamp - span.least, span.end, now)
@@ -101,7 +106,7 @@ class HostClock:
         known = [now - at for at in made if now - at >= least_s - _SLACK_S]
         if known:
             return max(least_s, min(known))
-        return max(least_s, now - self._began + max(0.0, self._began + self._began_ahead - stamp))
+        return max(least_s, now - self._began + before_s)
 
     def _look(self) -> tuple[float, float]:
         """Read the clocks, and keep a step that happened since the last look."""
