@@ -165,9 +165,9 @@ class AuditReader:
     def _types(self, observation: Observation) -> Mapping[str, str]:
         """Read the types of the consumers that may hold the place of an instance that is elsewhere.
 
-        Raises PlacementError.
+        Or of a guest without an allocation here. Raises PlacementError.
         """
-        if not observation.elsewhere:
+        if not observation.elsewhere and observation.guests.keys() <= observation.consumers:
             return {}
         known = observation.claims.keys() | observation.guests.keys() | observation.consumers_in_moves
         return {

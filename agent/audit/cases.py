@@ -9,7 +9,6 @@ gets may be that of another claim, which is as old and follows its own guest: th
 together. Where a claim that does not follow has such a unit, no repair is offered, since it would be refused.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -372,7 +371,12 @@ class ConsumerCase:
             guest
             for guest, placed in self.observation.departed.items()
             if (guest in self._departed_guests and self._resembles(guest, resembles_migration))
-            or (not placed.allocations and self._may_have_place_of(guest))
+            or (
+                not placed.allocations
+                and self.observation.may_have_place_of(
+                    self.observation.guests[guest], self.parts.here, self.placed.consumer_type
+                )
+            )
         )
         return guests + tuple(
             claim.consumer
@@ -383,6 +387,37 @@ class ConsumerCase:
                 for uuid, amounts in claim.allocations.items()
                 for name in self.parts.here.get(uuid, ())
             )
+        )
+
+    @property
+    def possible_migrations(self) -> tuple[str, ...]:
+        """The consumers here that may hold the place of the guest, of which Placement has nothing.
+
+        They have the guest among their `possible_origins`. If the guest got a place of its own on that guess,
+        they would be taken for left over next, and deleted.
+        """
+        guest, observation = self.guest, self.observation
+        if guest is None or self.placed.allocations:
+            return ()
+        known = observation.claims.keys() | observation.guests.keys() | observation.consumers_in_moves
+        ended = {move.migration: move.handed for move in observation.moves if move.ended}
+        return tuple(
+            consumer
+            for consumer in sorted(observation.consumers - known)
+            if observation.allocations_here(consumer) != observation.own_part(ended.get(consumer, {}))
+            and observation.may_have_place_of(
+                guest, observation.allocations_here(consumer), observation.types.get(consumer, "")
+            )
+        )
+
+    @property
+    def migration_doubt(self) -> str:
+        """What the operator does about the `possible_migrations`, in sentences."""
+        holders = self.possible_migrations
+        return (
+            f"{', '.join(holders)} may hold its place here in a move: find out in the control plane whose "
+            f"{'migration it is' if len(holders) == 1 else 'migrations they are'}. The agent repairs nothing "
+            "on a guess."
         )
 
     @property
@@ -480,18 +515,6 @@ class ConsumerCase:
             if has_left(placed.allocations, is_own)
             and (guest not in claims or claims[guest].state is ClaimState.CLAIMING)
         )
-
-    def _may_have_place_of(self, guest: str) -> bool:
-        """Whether the consumer may be the migration of that guest, of which Placement has nothing any more.
-
-        Nothing says whose a migration is then, and what the guest uses may have changed since. A consumer
-        without a type counts only with just what the guest uses; so does a migration, where the guest is a
-        definition that does not run and has no claim.
-        """
-        here, present = by_class(self.parts.here.values()), self.observation.guests[guest]
-        is_instance = present.state not in IDLE or guest in self.observation.claims
-        is_migration = self.placed.consumer_type == MIGRATION_TYPE
-        return (is_migration and is_instance) or Counter(here) == Counter(present.resources)
 
     def _resembles(self, guest: str, judge: Callable[[MoveConsumer, MoveConsumer], bool]) -> bool:
         return judge(_mover(self.placed), _mover(self.observation.departed[guest]))

@@ -8,22 +8,24 @@ them suspicious. To read everything that a consumer holds costs a request for ea
 has no suspects.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from agent.claims.attribution import Place, use_of
+from agent.claims.attribution import IDLE, Place, use_of
 from agent.claims.claim import Claim, ClaimState, Shortfall
 from agent.claims.fit import ProviderIndex
 from agent.claims.host_cells import HostCells
 from agent.claims.rows import Row
 from agent.driver import Guest
-from agent.moves.states import Move, MoveRole, MoveState
+from agent.moves.ownership import may_be_migration
+from agent.moves.states import MIGRATION_TYPE, Move, MoveRole, MoveState
 from agent.placement.client import ConsumerAllocations
 from agent.providers.device_health import CELL, DeviceHealth
 from agent.providers.reservations import with_reserved
 from agent.reshape.claimed_units import ExactUnits
 from agent.reshape.laws import Instruction
-from agent.shapes import Allocations, Held, Units, Usages, total
+from agent.shapes import Allocations, Held, Units, Usages, by_class, total
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +38,12 @@ class Observation:
 
     `shared`: {consumer without a claim: its allocations on providers shared with this host}. `elsewhere`:
     {instance: all its allocations} of the claims that have none here any more, and `types`: {consumer that
-    may hold the place of such a claim: its type}. `departed`: {guest without an allocation here: all that
-    its instance has}, where the consumer to be judged may hold its place. `moved_away`: the
-    guests that the agent knows to have moved away. `unreserved`: the host without what the agent reserves,
-    None: nothing is reserved; and `unheld` {instance: {provider uuid: {class: amount}}} what it reserves, as
-    it is claimed or used and not held. `ages`: {consumer: how many seconds ago its claim was made}.
+    may hold the place of such a claim, or of a guest without an allocation: its type}. `departed`: {guest
+    without an allocation here: all that its instance has}, where the consumer to be judged may hold its
+    place. `moved_away`: the guests that the agent knows to have moved away. `unreserved`: the host without
+    what the agent reserves, None: nothing is reserved; and `unheld` {instance: {provider uuid: {class:
+    amount}}} what it reserves, as it is claimed or used and not held. `ages`: {consumer: how many seconds ago
+    its claim was made}.
     `unhealthy`: {address: health} of the devices that are not well.
     `whereabouts`: {consumer of a claim whose place a reshape may have moved under another consumer: the
     allocations that the place may be by now}; the agent follows that at its next verification.
@@ -189,6 +192,19 @@ class Observation:
         """The claims whose consumers have no allocation on this host's own providers."""
         present = self.consumers
         return tuple(claim for consumer, claim in self.claims.items() if consumer not in present)
+
+    def may_have_place_of(self, guest: Guest, here: Allocations, consumer_type: str) -> bool:
+        """Whether a consumer with these allocations and that type may be the migration of that guest.
+
+        Of a guest of which Placement has nothing any more. Nothing says whose a migration is then, and what
+        the guest uses may have changed since. A consumer without a type counts only with just what the guest
+        uses; so does a migration, where the guest is a definition that does not run and has no claim.
+        """
+        if not may_be_migration(consumer_type):
+            return False
+        is_instance = guest.state not in IDLE or guest.uuid in self.claims
+        is_migration = consumer_type == MIGRATION_TYPE
+        return (is_migration and is_instance) or Counter(by_class(here.values())) == Counter(guest.resources)
 
     def lacking(self, consumer: str, allocations: Allocations) -> tuple[Shortfall, ...]:
         """Why Placement would refuse these allocations for the consumer: others have the place, or a limit.

@@ -79,6 +79,9 @@ class Oracle:
     clones: dict[str, str] = field(default_factory=dict)
     """{machine with a copy of a host's disk: that host}; what either granted, the other must leave alone."""
 
+    healed: set[str] = field(default_factory=set)
+    """Consumers that held nothing when an audit gave them what they have."""
+
     found: Violation | None = None
     """The first violation; the agent's own code must not catch it, so it is kept here."""
 
@@ -104,7 +107,11 @@ class Oracle:
             self.scheduler.stopped = True
 
     def _wrote(self, write: Write) -> None:
+        task = self.scheduler.current
+        by_audit = write.author in self.hosts and task is not None and task.name == "call audit"
         for consumer, (before, after) in write.changed.items():
+            if not before:
+                (self.healed.add if by_audit else self.healed.discard)(consumer)
             if write.reshaped:
                 self._conserved(consumer, before, after, write)
                 _, author = self.written_at.get(consumer, (0.0, write.author))
@@ -124,14 +131,15 @@ class Oracle:
     def _guest_is_gone(self, host: Host, migration: str) -> None:
         """A control plane's migration holds a guest's place until that has left, or has its own again.
 
-        A guest that came since the agent listed the guests last is not known to it yet.
+        A place that an audit gave it on its own is none: two guesses in a row are one. A guest that came
+        since the agent listed the guests last is not known to it yet.
         """
         mine = {uuid for uuid, each in self.network.model.providers.items() if each.root_uuid == host.uuid}
         instance = self.party(migration)
         guest = host.guests.get(instance)
         if guest is None or guest.since >= host.listed_at:
             return
-        if not mine & self.network.holdings().get(instance, {}).keys():
+        if instance in self.healed or not mine & self.network.holdings().get(instance, {}).keys():
             raise Violation(
                 "a guess is never an action",
                 f"host {host.name} deleted what {self.name(migration)} holds for the guest "

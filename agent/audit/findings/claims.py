@@ -108,7 +108,8 @@ class AmountsDiffer(FindingKind):
             "Placement has other amounts than the claim, on a shared provider for example; or no allocation "
             "while the guest is here, or since Placement's database was restored from a copy or replaced.",
             "The amounts of the claim are written again. If they do not fit any more, the finding lists "
-            "the shortfalls and has no repair: move one of the consumers away, or release it.",
+            "the shortfalls and has no repair: move one of the consumers away, or release it. None while a "
+            "migration here may hold the place of a guest without an allocation.",
             "no",
         ),
         TableRow(
@@ -149,6 +150,8 @@ class AmountsDiffer(FindingKind):
                 "allocation in Placement"
                 f"{'' if case.guest else ', whose database was restored or replaced'}."
             )
+            if case.possible_migrations:
+                return Finding(self.name, case.consumer, f"{reason} {case.migration_doubt}", case.evidence)
             lacking = case.observation.without_room(case.claim.allocations)
             if lacking:
                 reason += (

@@ -57,7 +57,7 @@ class UnclaimedInstance(FindingKind):
             "A guest has neither a claim nor an allocation. A guest that is shut off only if it was here "
             "before the state directory: what was claimed for it is not known.",
             "A claim of what the guest uses, with the devices that it has. If that does not fit, the finding "
-            "lists the shortfalls and has no repair.",
+            "lists the shortfalls and has no repair. None while a migration here may hold its place.",
             "no",
         ),
         TableRow(
@@ -91,6 +91,8 @@ class UnclaimedInstance(FindingKind):
     def _without_allocation(self, case: ConsumerCase, guest: Guest) -> Finding:
         reason = f"The guest {guest.uuid} ({guest.name}) is on this host, and has no claim"
         observation = case.observation
+        if case.possible_migrations:
+            return Finding(self.name, guest.uuid, f"{reason}. {case.migration_doubt}", case.evidence)
         problem = _problem(observation, guest)
         if problem:
             return Finding(self.name, guest.uuid, f"{reason}; {problem}.", case.evidence)
@@ -155,7 +157,8 @@ class AbsentGuest(FindingKind):
     name = "absent guest"
     rows = (
         TableRow(
-            "A claim that is older than an hour has its allocation, but no guest on this host.",
+            "A claim that is older than an hour has its allocation, but no guest on this host. What was "
+            "claimed before the agent started counts from its start: the wall clock may have been set since.",
             "None: release the claim if its instance was deleted or did not start.",
             "no",
         ),
