@@ -212,7 +212,7 @@ def test_a_guest_with_a_unit_of_anothers_claim_is_offered_no_claim(small: World)
     ((_, verdict),) = small.operations.claim_running()
     assert isinstance(verdict, PlimsollError)
     advice = " ".join(small.agent.host_status.status().reasons)
-    assert "claim-running" not in advice
+    assert "take it from one of them, then claim for the guest" in advice
 
 
 def test_a_claim_whose_place_another_client_took_is_not_written_again(small: World) -> None:
