@@ -46,9 +46,9 @@ def without_claimed_changes(
     current: ProviderTree,
     desired: ProviderTree,
 ) -> tuple[Instruction, ...]:
-    """Leave consumers with claims out where a class is to change and the target gains nothing.
+    """Leave consumers with claims out where a class is to change and the host gains nothing of the new one.
 
-    The target's units were there when these claims were made. A guest that uses another class than its claim
+    The host's units were there when these claims were made. A guest that uses another class than its claim
     has differs from the claim, but its units have not moved. Nor have they where the claim has exact units of
     the new class already, as many as the guest uses: those are the guest's, and no others become such.
     """
@@ -59,8 +59,8 @@ def without_claimed_changes(
             source.resource_class
             for source, target, _ in instruction.slot_pairs()
             if source.resource_class != target.resource_class
-            and inventory_at(current, target) is not None
-            and total_at(desired, target) <= total_at(current, target)
+            and (now := _totals(current, target.resource_class))
+            and _totals(desired, target.resource_class) <= now
         }
         named = {(consumer, name) for consumer in claims for name in unmoved}
         named |= {
@@ -71,6 +71,11 @@ def without_claimed_changes(
         }
         kept.append(instruction.without_shares(named))
     return tuple(kept)
+
+
+def _totals(tree: ProviderTree, resource_class: str) -> int:
+    """What the whole host has of the class, wherever a reshape moves it."""
+    return sum(total_at(tree, Slot(provider.uuid, resource_class)) for provider in tree)
 
 
 def due_instructions(

@@ -1685,6 +1685,19 @@ def test_a_claim_follows_the_migration_that_holds_a_part_of_its_place_before_its
         story.comes_to_rest()
 
 
+def test_a_claim_keeps_its_class_beside_a_guest_that_still_uses_dedicated_cpus() -> None:
+    """Seed 901349: the claim was released and made anew, and then the cells got providers."""
+    with Story() as story:
+        a = story.host("a")
+        assert a.claims("web1", **PINNED).granted
+        a.guest_starts("web1")
+        assert a.releases("web1").granted
+        assert a.claims("web1", VCPU=6, MEMORY_MB=9000).granted
+        a.reshapes("by cell")
+        assert total_of(story, "a", "web1") == {"VCPU": 6, "MEMORY_MB": 9000}
+        story.comes_to_rest()
+
+
 def test_a_claim_that_no_cell_has_room_for_has_a_way_out_while_its_guest_runs() -> None:
     """No repair is offered that Placement must refuse, and the reshape says what to do."""
     with Story() as story:
