@@ -23,7 +23,7 @@ from agent.claims.claim import (
 )
 from agent.claims.exact_units import ExactUnits
 from agent.claims.fit import ProviderIndex, cover, fit
-from agent.claims.fit_search import SCARCE, HostStock
+from agent.claims.fit_search import HostStock
 from agent.claims.guest_cells import wants_cells
 from agent.claims.host_cells import (
     CellStock,
@@ -827,7 +827,7 @@ class Book:
     def _with_holders(self, shortfall: Shortfall, consumer: str) -> Shortfall:
         uuid, name = shortfall.provider_uuid, shortfall.resource_class
         provider = self.host.tree.get(uuid)
-        if provider is None or provider.parent is None or not shortfall.reason.startswith(SCARCE):
+        if provider is None or provider.parent is None or not shortfall.is_scarce:
             return shortfall
         own = self._instances.get(consumer, consumer)
         holders = [

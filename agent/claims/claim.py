@@ -318,7 +318,8 @@ class Shortfall:
 
     `asked` and `free` are amounts of `resource_class`; it is empty where the reason concerns no class.
     `reason` is a clause: "only 3 of 16 are free", "lacks trait HW_CPU_X86_AVX2", "max_unit is 4". `traits`
-    are the ones that it is about, any of which is wanted, or all of which are forbidden.
+    are the ones that it is about, any of which is wanted, or all of which are forbidden. `is_scarce`: other
+    consumers have what is missing.
     """
 
     resource_class: str
@@ -328,6 +329,7 @@ class Shortfall:
     provider_uuid: str
     reason: str
     traits: tuple[str, ...] = ()
+    is_scarce: bool = field(default=False, compare=False)
 
     @classmethod
     def at(
@@ -338,14 +340,16 @@ class Shortfall:
         free: int,
         reason: str,
         traits: Iterable[str] = (),
+        *,
+        is_scarce: bool = False,
     ) -> "Shortfall":
         """A shortfall at the provider; None: at no provider."""
         name, uuid = (provider.name, provider.uuid) if provider else ("", "")
-        return cls(resource_class, asked, free, name, uuid, reason, tuple(sorted(traits)))
+        return cls(resource_class, asked, free, name, uuid, reason, tuple(sorted(traits)), is_scarce)
 
     def to_json(self) -> dict[str, Any]:
         """As the local API has it: without `traits` where the reason concerns none."""
-        body = {each.name: getattr(self, each.name) for each in fields(self)}
+        body = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "is_scarce"}
         traits = body.pop("traits")
         return {**body, "traits": list(traits)} if traits else body
 

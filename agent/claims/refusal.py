@@ -11,7 +11,15 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from types import MappingProxyType
 
 from agent.claims.claim import Claim, Shortfall
-from agent.claims.fit_search import STEPS_MAX, FitSearch, FitSlot, HostStock, ProviderIndex, any_of_clause
+from agent.claims.fit_search import (
+    SCARCE,
+    STEPS_MAX,
+    FitSearch,
+    FitSlot,
+    HostStock,
+    ProviderIndex,
+    any_of_clause,
+)
 from agent.claims.guest_cells import KIB_PER_MIB, Misfit
 from agent.claims.host_cells import CellStock, CellUse, HostCells, cell_use, memory_use, page_key
 from agent.claims.near_names import near_class, near_trait
@@ -210,7 +218,8 @@ def _of_slot(slot: FitSlot, stock: HostStock) -> Iterator[Shortfall]:
         for name, reason in stock.obstacles(slot.group, slot.resources, provider):
             asked, free = slot.resources.get(name, 0), stock.free(provider, name)
             traits = traits_of.get(reason, ())
-            yield Shortfall.at(provider, name, asked, free, _in_group(slot, reason), traits)
+            clause, is_scarce = _in_group(slot, reason), reason.startswith(SCARCE)
+            yield Shortfall.at(provider, name, asked, free, clause, traits, is_scarce=is_scarce)
         if provider.uuid in slot.barred:
             for name, amount in slot.resources.items():
                 reason = _in_group(slot, slot.barred[provider.uuid])

@@ -172,9 +172,11 @@ def test_a_refusal_names_who_has_the_device(kit: Kit) -> None:
         ({"VGPU": 2}, ("web1", "web2"), r"only 1 of 4 is free: {} has 3"),
         ({"SRIOV_NET_VF": 1}, ("web3",), r"only 0 of 2 are free: {} has 2"),
     ):
-        with pytest.raises(DoesNotFit) as caught:
-            kit.tracker.claim(request(**resources))
-        assert any(text.format(f"{name} ({uuid_of(name)})") in caught.value.message for name in holders)
+        for suffixed in (0, 1):
+            with pytest.raises(DoesNotFit) as caught:
+                kit.tracker.claim(request(suffixed=suffixed, **resources))
+            assert any(text.format(f"{name} ({uuid_of(name)})") in caught.value.message for name in holders)
+            assert all("is_scarce" not in each for each in caught.value.details["shortfalls"])
 
 
 def test_the_same_claim_again_without_its_name_is_the_same_claim(kit: Kit) -> None:
