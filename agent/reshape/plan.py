@@ -91,23 +91,12 @@ def plan_reshape(
     relocations, records = _divided(draft.relocations, held)
     # What is not held comes to its place together with what is: no scheduler is offered it in between.
     reserved = with_reserved(
-        desired,
-        total(
-            relocate_allocations(unheld[consumer], (each for each in records if each.consumer == consumer))
-            for consumer in sorted(unheld)
-        ),
+        desired, total(_relocated(unheld, consumer, records) for consumer in sorted(unheld))
     )
+    touched = touched_providers(instructions)
     reshape = Reshape(
-        {
-            uuid: reserved[uuid].inventories if uuid in reserved else {}
-            for uuid in touched_providers(instructions)
-        },
-        {
-            consumer: relocate_allocations(
-                held[consumer], (each for each in relocations if each.consumer == consumer)
-            )
-            for consumer, *_ in relocations
-        },
+        {uuid: reserved[uuid].inventories if uuid in reserved else {} for uuid in touched},
+        {consumer: _relocated(held, consumer, relocations) for consumer, *_ in relocations},
         relocations,
         (
             *records,
@@ -128,6 +117,13 @@ def plan_reshape(
             reasons=problems,
         )
     return reshape
+
+
+def _relocated(
+    allocations: Mapping[str, Allocations], consumer: str, relocations: Iterable[Relocation]
+) -> Allocations:
+    own = (relocation for relocation in relocations if relocation.consumer == consumer)
+    return relocate_allocations(allocations[consumer], own)
 
 
 def touched_providers(instructions: Iterable[Instruction]) -> list[str]:
