@@ -1,7 +1,7 @@
 """Runs the audit: reads the host twice, reports the findings of both readings, and repairs them."""
 
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
@@ -505,20 +505,51 @@ class Auditor:
         return frozenset({*turn, *with_finding})
 
     def _heal(self, observation: Observation, report: AuditReport, heal_all: bool) -> AuditReport:
+        """Carry out the repairs, and those that they make possible: what one claim gives up, another gets."""
         healed: set[int] = set()
-        overtaken: set[int] = set()
         failed: dict[int, str] = {}
-        wanted = [
-            (index, finding)
+        wanted = {
+            index: finding
             for index, finding in enumerate(report.findings)
             if finding.repair and (finding.own or heal_all)
-        ]
-        # What a claim gives up first, so that another one gets just what its guest uses.
-        wanted.sort(key=lambda pair: min(_ORDER.index(type(step)) for step in pair[1].repair))
-        tree = observation.host.tree
-        for index, finding in wanted:
+        }
+        while wanted:
+            done, overtaken = self._repair(observation, wanted, failed)
+            healed |= done
+            settled = healed | (failed.keys() - overtaken)
+            open_ones = [pair for pair in enumerate(report.findings) if pair[0] not in settled]
+            read = self._read_again() if done and open_ones else None
+            if read is None:
+                break
+            observation, findings = read
+            present = {(finding.kind, finding.subject): finding for finding in findings.values()}
+            wanted = {}
+            for index, finding in open_ones:
+                now = present.get((finding.kind, finding.subject))
+                if now is None:
+                    healed.add(index)
+                elif now.repair and not finding.repair and (now.own or heal_all):
+                    wanted[index] = now
+        return AuditReport(
+            report.findings,
+            frozenset(healed),
+            {index: why for index, why in failed.items() if index not in healed},
+        )
+
+    def _repair(
+        self, observation: Observation, wanted: Mapping[int, Finding], failed: dict[int, str]
+    ) -> tuple[set[int], set[int]]:
+        """(those that were repaired, those that the repair of another one perhaps overtook); sets `failed`.
+
+        What a claim gives up comes first, so that another one gets just what its guest uses.
+        """
+        done: set[int] = set()
+        overtaken: set[int] = set()
+        for index, finding in sorted(
+            wanted.items(), key=lambda pair: min(_ORDER.index(type(step)) for step in pair[1].repair)
+        ):
             taking = any(isinstance(step, TAKING) for step in finding.repair)
-            why_not = self._may_not_heal(tree, taking)
+            why_not = self._may_not_heal(observation.host.tree, taking)
             if why_not is not None:
                 failed[index] = why_not
                 continue
@@ -526,8 +557,8 @@ class Auditor:
                 self._repairer.repair(observation, finding)
             except (PlacementError, Refused) as error:
                 failed[index] = error.message
-                if healed and isinstance(error, PlacementConflict):
-                    overtaken.add(index)  # perhaps by the repair of another finding
+                if done and isinstance(error, PlacementConflict):
+                    overtaken.add(index)
                     continue
                 LOG.error(
                     "Audit: not healed: %s %s",
@@ -536,7 +567,7 @@ class Auditor:
                     fields={"subject": finding.subject},
                 )
                 continue
-            healed.add(index)
+            done.add(index)
             self._previous.pop(_key(finding), None)
             LOG.info(
                 "Audit: healed: %s: %s",
@@ -544,24 +575,16 @@ class Auditor:
                 "; ".join(map(str, finding.repair)),
                 fields={"event": "healed", "subject": finding.subject},
             )
-        if healed:
-            healed |= self._gone_with_others(report, healed | (failed.keys() - overtaken))
-            failed = {index: why for index, why in failed.items() if index not in healed}
-        return AuditReport(report.findings, frozenset(healed), failed)
+        return done, overtaken
 
-    def _gone_with_others(self, report: AuditReport, settled: Collection[int]) -> set[int]:
-        """Those but the `settled` ones of which the repairs of others have left nothing."""
-        open_ones = {index for index in range(len(report.findings)) if index not in settled}
-        if not open_ones:
-            return set()
+    def _read_again(self) -> tuple[Observation, dict[Key, Finding]] | None:
+        """What is there after repairs; None where it cannot be read."""
         try:
-            _, self._previous = self._read(in_full=False)
+            observation, self._previous = self._read(in_full=False)
         except (AnotherWriter, DriverError, PlacementError, StateError) as error:
             LOG.debug("The host was not read again after repairs: %s", error.message)
-            return set()
-        present = {(finding.kind, finding.subject) for finding in self._previous.values()}
-        found = ((index, report.findings[index]) for index in open_ones)
-        return {index for index, finding in found if (finding.kind, finding.subject) not in present}
+            return None
+        return observation, self._previous
 
 
 def _key(finding: Finding) -> Key:
