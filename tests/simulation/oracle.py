@@ -658,14 +658,19 @@ class Oracle:
         """Whether the instance lives on another host, and its guest is here all the same.
 
         "Its claim counts here" until the guest is gone, however it came: what Placement does not hold of it
-        is reserved, as `_nothing_needed_is_offered` sees.
+        is reserved, as `_nothing_needed_is_offered` sees. So it is if that host took the instance back by a
+        revert, although the guest had moved, and has released it since: it has no guest of it.
         """
-        elsewhere = {
-            record.root_uuid
-            for provider in _own(self.network.holdings().get(consumer, {}))
-            if (record := self.network.model.providers.get(provider)) is not None
-        }
-        return consumer in host.guests and bool(elsewhere) and host.uuid not in elsewhere
+        held = _own(self.network.holdings().get(consumer, {}))
+        _, author = self.written_at.get(consumer, (0.0, host.name))
+        if not held and author in self.hosts and author != host.name:
+            moves = self.moves(self.hosts[author])
+            is_elsewhere = any(move["instance"] == consumer and move["state"] == "reverted" for move in moves)
+        else:
+            records = (self.network.model.providers.get(provider) for provider in held)
+            roots = {record.root_uuid for record in records if record is not None}
+            is_elsewhere = bool(roots) and host.uuid not in roots
+        return consumer in host.guests and is_elsewhere
 
     def _nothing_leaked(self, host: Host, rows: Mapping[str, Row]) -> None:
         moving = self._moving()

@@ -1311,6 +1311,24 @@ def test_what_a_guest_uses_after_its_move_is_not_offered_beside_the_move_of_one_
         story.comes_to_rest()
 
 
+def test_a_guest_keeps_its_place_where_a_revert_took_its_instance_back_and_that_was_released() -> None:
+    """Seed 3725: the guest had moved to `a` already, so `b` got an instance back that it has no guest of."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        with story.meanwhile():  # no pass of `b` sees the guest
+            b.gate_lets_in("web1", VCPU=1, MEMORY_MB=1024)
+            story.answers_come()
+            a.begins_move("web1", "move1", "evacuate", **LARGE)
+            story.answers_come()
+            b.guest_moves("web1", "a")
+            b.reverts("move1")
+            story.answers_come()
+        story.comes_to_rest()
+        assert not story.held("web1")
+        a.audits()
+        assert story.held("web1") == LARGE
+
+
 def test_a_repair_gives_a_claim_what_its_guest_uses_and_that_stays_the_same() -> None:
     """Seeds 100123 and 100293: the guest was started past the agent, with other units than its claim has."""
     for amounts in (WEB, {"PCPU": 2, "MEMORY_MB": 1024}):
