@@ -109,7 +109,7 @@ LOG = log.get(__name__)
 DISABLED_BY_OTHERS = (
     "Schedulers pass the host over: its root provider has COMPUTE_STATUS_DISABLED, which another client of "
     "Placement put there, or took the agent's own mark from. If you want schedulers to use the host, "
-    "run `plimsoll pause --schedulers`, then `plimsoll resume`: that takes the trait away."
+    "run `plimsoll pause --schedulers`, `plimsoll look` and `plimsoll resume`: that takes the trait away."
 )
 
 EVENTS_SHOWN_MAX = 10

@@ -198,7 +198,7 @@ def test_a_trait_that_the_agent_does_not_know_for_its_own_has_a_reason_and_a_way
     assert status.state == "ready" and status.schedulers is False
     (reason,) = status.reasons
     assert "COMPUTE_STATUS_DISABLED" in reason
-    assert "`plimsoll pause --schedulers`, then `plimsoll resume`" in reason
+    assert "`plimsoll pause --schedulers`, `plimsoll look` and `plimsoll resume`" in reason
     host.world.operations.pause(PauseRequest(0, 0.0, schedulers=True))
     host.agent.reconcile("the pause")
     assert host.agent.host_status.status().reasons == ()
