@@ -48,6 +48,7 @@ from agent.reshape.claimed_units import ExactUnits, HostRecords, name_claimed_ce
 from agent.reshape.laws import Instruction, Relocation
 from agent.reshape.plan import moving_slots, staged_tree
 from agent.reshape.relocate import Passage, follow_placement, leads_of
+from agent.reshape.stranded import follow_inventory
 from agent.shapes import Allocations, Held, Usages
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
@@ -260,18 +261,28 @@ class PassSteps:
         return self.resolve(this.seen, this.current) if self._follow_placement(this) else this
 
     def _follow_placement(self, this: Pass) -> bool:
-        """Let the records of a journal from before a reshape follow it; returns whether any did.
+        """Let the records of a journal from before a reshape follow it, and those that one left behind.
 
-        Without such a record that costs nothing. Raises PlacementError, StateError.
+        Returns whether any did. Without such a record that costs nothing. Raises PlacementError, StateError.
         """
 
-        def relocations(held: Mapping[str, Allocations]) -> tuple[Relocation, ...]:
-            records = HostRecords(self._tracker.claims(), self._tracker.moves(), this.exact_units)
-            return follow_placement(records, held, this.leads, this.current)
-
         rows = self._tracker.view.rows().values()
-        self._tracker.note_led(self._led(this, rows))
-        consumers = {each.consumer for each in relocations(dict(chain(*(row.held.items() for row in rows))))}
+        known = dict(chain(*(row.held.items() for row in rows)))
+        led = self._led(this, rows)
+
+        def relocations(held: Mapping[str, Allocations]) -> tuple[Relocation, ...]:
+            if not this.leads:
+                return ()
+            records = HostRecords(
+                self._tracker.claims(), self._tracker.moves(), this.exact_units, self._tracker.view.away()
+            )
+            found = follow_placement(records, held, this.leads, this.current)
+            decided = {each.consumer for each in found} | led.keys()
+            stranded = follow_inventory(records, {**known, **held}, this.leads, this.current)
+            return (*found, *(each for each in stranded if each.consumer not in decided))
+
+        self._tracker.note_led(led)
+        consumers = {each.consumer for each in relocations(known)}
         if not consumers:
             return False
         here = self._sharing.around(this.current)
@@ -284,6 +295,7 @@ class PassSteps:
                         for consumer, each in held.items()
                     }
                 )
+                found = tuple(each for each in found if each.consumer in consumers)
                 if found:
                     self._tracker.follow_placement(found, this.exact_units)
         except ClaimConflict as conflict:

@@ -440,7 +440,7 @@ def _flows(
             if place is not None and place != slot
         }
     )
-    targets = {source: _targets(source, instructions) for source in leaving}
+    targets = {source: targets_of(source, instructions) for source in leaving}
     for (source, target), amount in flows.items():
         leaving[source] -= amount
         coming[target] -= amount
@@ -454,7 +454,7 @@ def _flows(
     return Flows() if any(leaving.values()) or any(coming.values()) else flows
 
 
-def _targets(source: Slot, instructions: Sequence[Instruction]) -> set[Slot]:
+def targets_of(source: Slot, instructions: Sequence[Instruction]) -> set[Slot]:
     """The slots to which the instructions lead from this one, one after the other."""
     reached, open_slots = {source}, [source]
     pairs = [pair[:2] for instruction in instructions for pair in instruction.slot_pairs()]

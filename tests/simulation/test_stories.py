@@ -1703,6 +1703,54 @@ def test_a_claim_follows_the_migration_that_holds_a_part_of_its_place_before_its
         story.comes_to_rest()
 
 
+@pytest.mark.parametrize("with_guest", [True, False])
+@pytest.mark.parametrize("deleted_before", [True, False])
+def test_a_claim_without_an_allocation_follows_the_reshape_of_a_copy_of_its_host(
+    deleted_before: bool, with_guest: bool
+) -> None:
+    """Seeds 9473 and 12721: nothing in Placement says where the claim's amounts went."""
+    with Story("a") as story:
+        a = story.host("a")
+        a.reshapes("by cell")
+        assert a.claims("web1", **PINNED).granted
+        story.waits(60)
+        if with_guest:
+            a.guest_starts("web1")
+        if deleted_before:
+            story.deletes_allocation("web1")
+        with story.meanwhile():
+            a.is_cloned()
+            a.reshapes("nested")
+            story.waits(300)
+            story.answers_come()
+        if not deleted_before:
+            story.deletes_allocation("web1")
+        story.comes_to_rest()
+        if with_guest:
+            assert total_of(story, "a", "web1") == PINNED
+
+
+def test_the_claim_of_a_guest_that_starts_where_its_instance_has_left_follows_the_memory() -> None:
+    """Seed 7286: the cells got providers after the move was confirmed, and before the guest came."""
+    with Story("ac") as story:
+        a, c = story.host("a"), story.host("c")
+        assert a.claims("web1", **WEB).granted
+        story.waits(20)
+        assert c.begins_move("web1", "move1", "cold_migrate", **WEB).granted
+        with story.meanwhile():
+            a.reshapes("by cell")
+            story.waits(1)
+            a.reshapes("nested")
+            story.waits(20)
+            c.confirms("move1")
+            a.reshapes("by cell")
+            story.waits(20)
+            story.answers_come()
+            a.guest_starts("web1")
+        story.comes_to_rest()
+        assert total_of(story, "a", "web1") == WEB
+
+
 def test_a_claim_keeps_its_class_beside_a_guest_that_still_uses_dedicated_cpus() -> None:
     """Seed 901349: the claim was released and made anew, and then the cells got providers."""
     with Story() as story:
