@@ -1811,3 +1811,23 @@ def test_a_guest_whose_instance_was_released_where_it_had_moved_to_has_its_claim
         assert [finding.kind for finding in report.findings] == ["amounts differ"] and not report.left
         assert story.held("web1") == WEB
         story.comes_to_rest()
+
+
+def test_an_allocation_is_taken_over_although_devices_of_it_have_vanished() -> None:
+    """Seed 9020: a scheduler wrote more than is there now, and the claim takes nothing from others."""
+    with Story("a") as story:
+        a = story.host("a")
+        story.schedules("a", "web1", **BOTH)
+        a.loses_functions()
+        story.waits(300)
+        assert a.claims("web1", **WEB).granted
+        assert len(units(story, "a", "web1")) == 1
+        assert story.held("web1") == BOTH
+        audit = a.audits()
+        assert [finding.kind for finding in audit.value.findings] == ["shrunk inventory"]
+        assert not a.claims("web2", SRIOV_NET_VF=2).granted
+        a.regains_functions()
+        story.waits(130)
+        assert not a.claims("web2", SRIOV_NET_VF=3).granted
+        story.offers_nothing_needed("a")
+        story.comes_to_rest()
