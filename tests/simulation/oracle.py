@@ -196,7 +196,7 @@ class Oracle:
                 if owner != self.party(consumer):
                     self._doubled(host, unit, owner, self.party(consumer), "two claims have it")
         for uuid, guest in host.guests.items():
-            for unit in guest.units:
+            for unit in guest.units if guest.runs else ():  # a definition keeps it from no guest that runs
                 owner = owners.get(unit, uuid)
                 if owner == uuid or guest.since >= min(host.seen_at, submitted_at):
                     if owner != uuid:
