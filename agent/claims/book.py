@@ -21,7 +21,6 @@ from agent.claims.claim import (
     map_groups,
     units_of_groups,
 )
-from agent.claims.exact_units import ExactUnits
 from agent.claims.fit import ProviderIndex, cover, fit
 from agent.claims.fit_search import HostStock
 from agent.claims.guest_cells import wants_cells
@@ -34,6 +33,7 @@ from agent.claims.host_cells import (
 from agent.claims.refusal import memory_shortfalls
 from agent.claims.request import ClaimRequest
 from agent.claims.rows import NOT_USED, Doubted, Row, Use
+from agent.claims.unit_owners import UnitOwners
 from agent.claims.use_difference import UNSEEN
 from agent.driver import Guest, UsedMemory
 from agent.errors import first_few
@@ -100,7 +100,7 @@ class Book:
         self._beside_devices = dict(choice.beside) if choice else {}
         self._choice = replace(choice or Choice(), beside=self._beside_devices)
         self.claims: dict[str, Claim] = {}
-        self.units = ExactUnits()
+        self.units = UnitOwners()
         self._place = Place()
         self._rows: dict[str, Row] = {}
         self._needs: dict[str, Usages] = {}
@@ -623,9 +623,9 @@ class Book:
         otherwise = found ^ self._place.found
         if otherwise:
             self._place = replace(self._place, found=found)
-        several = self.units.observe_guests(guests, self._instances)
-        # Of guests that name one CPU, the one that runs comes last, and counts.
-        self._cells.observe_guests(sorted(guests, key=lambda guest: guest.state not in IDLE), several)
+        # A guest that runs has a unit, although the definition of another one names it, too.
+        ordered = sorted(guests, key=lambda guest: guest.state not in IDLE)
+        self._cells.observe_guests(ordered, self.units.observe_guests(ordered, self._instances))
         present = {guest.uuid: guest for guest in guests}
         gone = [row for row in self._rows.values() if row.guest and row.instance not in present]
         for row in gone:
@@ -808,7 +808,7 @@ class Book:
         """
         consumer = request.consumer
         host = self._host_for(consumer, consumer, request.resources)
-        units = self._free_units(request.resources, consumer, host.cards)
+        units = self._free_units(host, request.resources, consumer)
         used, cells = self._beside(consumer), self._stock(request)
         result = fit(request, host, used, units, cells, self._choice)
         result = self._with_holders_named(self._complete(request, result, consumer, host.cards), consumer)
@@ -864,7 +864,7 @@ class Book:
         classes = {name for amounts in held.values() for name in amounts}
         consumer = request.consumer
         host = self._host_for(consumer, consumer, classes)
-        units = self._free_units(classes, consumer, host.cards)
+        units = self._free_units(host, classes, consumer)
         result = cover(request, host, held, units, self._stock(request))
         crowded = self._crowded(consumer, result.allocations) if result.fits else ()
         if crowded:
@@ -922,7 +922,7 @@ class Book:
         )
         holder = migration if claimed_here else request.consumer
         host = self._host_for(request.consumer, holder, request.resources)
-        units = self._free_units(request.resources, holder, host.cards)
+        units = self._free_units(host, request.resources, holder)
         cells, used = self._stock(request, keeps=claimed_here), self._without(stays)
         if shared:
             classes = {name for uuid in shared for name in held[uuid]}
@@ -1107,15 +1107,11 @@ class Book:
         inventory = provider.inventories.get(name) if provider else None
         return inventory.capacity if inventory else 0
 
-    def _free_units(self, classes: Collection[str], consumer: str, stocks: Mapping[str, CardStock]) -> Units:
-        """The units of these classes that the consumer may be given, first those that its guest uses.
-
-        `stocks` are the cards of these classes.
-        """
-        rooms = {uuid: self._room(uuid, consumer) for uuid in self.host.ways}
-        choices = self.units.choices(self.offered, classes, consumer, stocks, rooms)
+    def _free_units(self, host: ProviderIndex, classes: Collection[str], consumer: str) -> Units:
+        """The units of these classes that the consumer may be given, first those that its guest uses."""
+        rooms = {uuid: self._room(uuid, consumer) for uuid in host.ways}
         restriction = self._restrictions.get(consumer, UNRESTRICTED)
-        return self.units.named(choices, restriction, classes, consumer, self.host, rooms)
+        return self.units.choices(host, self.offered, classes, consumer, restriction, rooms)
 
     def _room(self, uuid: str, consumer: str) -> dict[str, int]:
         """{class: amount} that the consumer could have of classes that exclude each other."""

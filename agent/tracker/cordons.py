@@ -220,7 +220,7 @@ class Cordons:
     def withhold(self) -> None:
         """Tell the book which of the units that it offers now are withheld."""
         cordoned = self._units(self.addresses)
-        self._register.under_lock(lambda book: setattr(book.units, "cordoned", cordoned))
+        self._register.under_lock(lambda book: book.units.cordon(cordoned))
 
     def idle(self, units: Units, cordoned: Cordoned) -> Usages:
         """{provider uuid: {class: number}} of the cordoned units among `units` that no consumer has."""

@@ -17,8 +17,8 @@ from unittest.mock import patch
 
 from agent.audit.cases import ConsumerCase
 from agent.claims.book import Book
-from agent.claims.exact_units import ExactUnits
 from agent.claims.rows import NOT_USED, Row
+from agent.claims.unit_owners import UnitOwners
 from agent.clock import HostClock
 from agent.durable.errors import DatabaseError
 from agent.errors import StateError
@@ -53,7 +53,7 @@ class LawOff:
 
 
 def _units() -> Patches:
-    return [patch.object(ExactUnits, "free", lambda self, name, units, consumer: list(units))]
+    return [patch.object(UnitOwners, "free", lambda self, name, units, consumer: list(units))]
 
 
 def _used() -> Patches:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agent.claims.claim import Claim, ClaimState
-from agent.claims.exact_units import ExactUnits
 from agent.claims.request import ClaimRequest, RequestGroup
+from agent.claims.unit_owners import UnitOwners
 from agent.driver import Guest, GuestState, UsedUnit
 
 VF, CARD = "SRIOV_NET_VF", "card"
@@ -30,8 +30,8 @@ def claim(consumer: str, units: Sequence[str]) -> Claim:
 
 def units_of(
     owners: Mapping[str, str], present: Mapping[str, tuple[bool, Sequence[str]]], *, guests_first: bool
-) -> ExactUnits:
-    units = ExactUnits()
+) -> UnitOwners:
+    units = UnitOwners()
 
     def observe() -> None:
         units.observe_guests(
@@ -43,7 +43,7 @@ def units_of(
                     {VF: len(named)},
                     tuple(UsedUnit(VF, unit, CARD) for unit in named),
                 )
-                for who, (runs, named) in present.items()
+                for who, (runs, named) in sorted(present.items(), key=lambda item: item[1][0])
             ],
             {},
         )

@@ -23,7 +23,7 @@ ExactUnit = tuple[str, str]
 """(resource class, unit)"""
 
 
-class ExactUnits:
+class UnitOwners:
     """The owners of a host's exact units; callers hold the tracker's lock.
 
     `to_make` are the units that do not exist yet, and `cards` {provider uuid: card} those whose classes share
@@ -42,13 +42,13 @@ class ExactUnits:
         self._in_use: dict[ExactUnit, str] = {}
         self._in_several: Mapping[ExactUnit, frozenset[str]] = {}
 
-    def without(self, gone: Collection[str]) -> "ExactUnits":
+    def without(self, gone: Collection[str]) -> "UnitOwners":
         """A copy in which these consumers have nothing."""
 
         def others(owners: Mapping[ExactUnit, str]) -> dict[ExactUnit, str]:
             return {unit: owner for unit, owner in owners.items() if owner not in gone}
 
-        copy = ExactUnits()
+        copy = UnitOwners()
         copy.to_make, copy.cards, copy.cordoned = self.to_make, self.cards, self.cordoned
         copy.claimed, copy.in_guests = others(self.claimed), others(self.in_guests)
         copy._in_use, copy._in_several = others(self._in_use), self._in_several
@@ -77,13 +77,13 @@ class ExactUnits:
     def observe_guests(
         self, guests: Collection[Guest], instances: Mapping[str, str]
     ) -> Mapping[ExactUnit, frozenset[str]]:
-        """Replace the known guests; `instances` {migration: instance} are those of the moves under way.
+        """Replace the known guests by these, those that run last: a guest that runs has what it uses.
 
-        Returns {unit: guests} of the units that several guests use, or that only definitions name.
+        `instances` {migration: instance} are those of the moves under way. Returns {unit: guests} of the
+        units that several guests use, or that only definitions name.
         """
         naming: dict[ExactUnit, dict[str, bool]] = {}
-        # A guest that runs has a unit, although the definition of another one names it, too.
-        for guest in sorted(guests, key=lambda guest: guest.state not in IDLE):
+        for guest in guests:
             for used in guest.units:
                 naming.setdefault((used.resource_class, used.unit), {})[guest.uuid] = guest.state in IDLE
         self.in_guests = {unit: [*having][-1] for unit, having in naming.items()}
@@ -189,24 +189,26 @@ class ExactUnits:
 
     def choices(
         self,
+        host: ProviderIndex,
         offered: Units,
         classes: Collection[str],
         consumer: str,
-        stocks: Mapping[str, CardStock],
+        restriction: Restriction,
         rooms: Mapping[str, Amounts],
-    ) -> dict[str, dict[str, tuple[str, ...]]]:
-        """The free units of these classes, first those that the consumer's guest uses.
+    ) -> Units:
+        """The units of these classes that the consumer may be given, first those that its guest uses.
 
-        `stocks` are the cards of these classes, whose units are as many as the card can still give, and
-        `rooms` {provider uuid: {class: amount}} bounds the classes that exclude each other.
+        `host.cards` are the cards of these classes, whose units are as many as the card can still give, and
+        `rooms` {provider uuid: {class: amount}} bounds the classes that exclude each other. Of a class of
+        which the restriction names units, there are only these, unless it allows others.
         """
         choices: dict[str, dict[str, tuple[str, ...]]] = {}
         for uuid, units_of in offered.items():
             if uuid in self.cards:
-                if uuid in stocks:
+                if uuid in host.cards:
+                    stock = host.cards[uuid]
                     choices[uuid] = {
-                        name: stocks[uuid].units(name)
-                        for name in units_of.keys() & classes & stocks[uuid].classes
+                        name: stock.units(name) for name in units_of.keys() & classes & stock.classes
                     }
                 continue
             room = rooms.get(uuid, {})
@@ -218,35 +220,23 @@ class ExactUnits:
                 used = [unit for unit in free if (name, unit) in self.in_guests] if self.in_guests else []
                 ordered = (*used, *(unit for unit in free if unit not in used)) if used else tuple(free)
                 choices.setdefault(uuid, {})[name] = ordered[: room.get(name)]
-        return choices
-
-    def named(
-        self,
-        choices: dict[str, dict[str, tuple[str, ...]]],
-        restriction: Restriction,
-        classes: Collection[str],
-        consumer: str,
-        host: ProviderIndex,
-        rooms: Mapping[str, Amounts],
-    ) -> Units:
-        """The choices, of classes of which the restriction names units only with these."""
-        wanted = restriction.units
-        for name in {name for exact in wanted.values() for name in exact}.intersection(classes):
+        named = restriction.units
+        for name in {name for exact in named.values() for name in exact}.intersection(classes):
             for provider in host.by_class.get(name, ()):
-                units = wanted.get(provider.uuid, {}).get(name, ())
+                units = named.get(provider.uuid, {}).get(name, ())
                 if not units and name in restriction.others:
                     continue
                 room = rooms.get(provider.uuid, {})
                 sharing = {name, *room} if name in room else {name}
-                free = tuple(
+                allowed = tuple(
                     unit
                     for unit in units
                     if all(self._may_have((other, unit), consumer) for other in sharing)
                 )
-                if name in restriction.others and len(free) == len(units):
+                if name in restriction.others and len(allowed) == len(units):
                     rest = choices.get(provider.uuid, {}).get(name, ())
-                    free += tuple(unit for unit in rest if unit not in units)
-                choices.setdefault(provider.uuid, {})[name] = free[: room.get(name)]
+                    allowed += tuple(unit for unit in rest if unit not in units)
+                choices.setdefault(provider.uuid, {})[name] = allowed[: room.get(name)]
         return choices
 
     def _may_have(self, unit: ExactUnit, consumer: str) -> bool:
