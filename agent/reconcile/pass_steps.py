@@ -44,11 +44,10 @@ from agent.reconcile.one_writer import Writer
 from agent.reconcile.pass_report import Preview, usages_after
 from agent.reconcile.placement_memory import AllocationCache, SharingProvidersCache
 from agent.reconcile.reshape_runner import ReshapeRunner
-from agent.reshape.claimed_units import ExactUnits, HostRecords, name_claimed_cells
+from agent.reshape.claimed_units import ExactUnits, name_claimed_cells
 from agent.reshape.laws import Instruction, Relocation
 from agent.reshape.plan import moving_slots, staged_tree
-from agent.reshape.relocate import Passage, follow_placement, leads_of
-from agent.reshape.stranded import follow_inventory
+from agent.reshape.relocate import Passage, follow_inventory, follow_placement, leads_of
 from agent.shapes import Allocations, Held, Usages
 from agent.state.journal import Journal
 from agent.tracker.tracker import ResourceTracker
@@ -265,7 +264,6 @@ class PassSteps:
 
         Returns whether any did. Without such a record that costs nothing. Raises PlacementError, StateError.
         """
-
         rows = self._tracker.view.rows().values()
         known = dict(chain(*(row.held.items() for row in rows)))
         led = self._led(this, rows)
@@ -273,13 +271,11 @@ class PassSteps:
         def relocations(held: Mapping[str, Allocations]) -> tuple[Relocation, ...]:
             if not this.leads:
                 return ()
-            records = HostRecords(
-                self._tracker.claims(), self._tracker.moves(), this.exact_units, self._tracker.view.away()
-            )
+            records = self._tracker.records(this.exact_units)
             found = follow_placement(records, held, this.leads, this.current)
             decided = {each.consumer for each in found} | led.keys()
-            stranded = follow_inventory(records, {**known, **held}, this.leads, this.current)
-            return (*found, *(each for each in stranded if each.consumer not in decided))
+            left_behind = follow_inventory(records, {**known, **held}, this.leads, this.current)
+            return (*found, *(each for each in left_behind if each.consumer not in decided))
 
         self._tracker.note_led(led)
         consumers = {each.consumer for each in relocations(known)}
@@ -329,7 +325,7 @@ class PassSteps:
         ]
         if not strangers:
             return {}
-        records = HostRecords(self._tracker.claims(), self._tracker.moves(), this.exact_units)
+        records = self._tracker.records(this.exact_units)
         led: dict[str, list[Passage]] = {}
         for consumer, claim in records.claims.items():
             if consumer in holds:
@@ -354,9 +350,7 @@ class PassSteps:
         """
         description = name_claimed_cells(this.description, self._tracker.claims(), self._tracker.moves())
         receipts = self._undone_reshapes.with_ids(self._undone_reshapes.ids() if undone is None else undone)
-        records = HostRecords(
-            self._tracker.claims(), self._tracker.moves(), this.exact_units, self._tracker.view.away()
-        )
+        records = self._tracker.records(this.exact_units)
         desired = desired_state(self._client, description, this.current, this.resolved, receipts, records)
         # Allocations are about to come to the slots of a reshape: what is unheld there shows afterwards.
         unheld = this.unheld.part(_moving(desired), on=False)

@@ -229,7 +229,7 @@ class ReshapeRunner:
             for consumer, amounts in holders.items():
                 held[consumer] = {**held.get(consumer, {}), uuid: amounts}
         held |= {consumer: whole.allocations for consumer, whole in allocated.consumers.items()}
-        records = HostRecords(self._tracker.claims(), self._tracker.moves(), exact, self._tracker.view.away())
+        records = self._tracker.records(exact)
         guests = {guest.uuid for guest in exact.guests}
         migrations = {
             consumer

@@ -249,12 +249,7 @@ def relocations_of_record(
     Classes without exact units that an instruction moves together with the units go along in proportion.
     """
     relocations = [
-        Relocation(
-            claim.consumer,
-            slot.resource_class,
-            amount,
-            *(slot.provider, place.provider, place.resource_class),
-        )
+        Relocation.between(claim.consumer, slot, place, amount)
         for slot, now in places.items()
         for place, amount in now.items()
         if place is not None and place != slot

@@ -45,6 +45,14 @@ class Relocation(NamedTuple):
     target: str
     target_class: str
 
+    @classmethod
+    def between(cls, consumer: str, source: Slot, target: Slot, amount: int) -> "Relocation":
+        """The amount goes from one slot to the other."""
+        return cls(
+            *(consumer, source.resource_class, amount),
+            *(source.provider, target.provider, target.resource_class),
+        )
+
     @property
     def slots(self) -> tuple[Slot, Slot]:
         """(source slot, target slot)"""

@@ -214,16 +214,7 @@ class _Draft:
             else:
                 del self.held[consumer][slot]
             self.used[slot] += change
-        self.relocations.append(
-            Relocation(
-                consumer,
-                source.resource_class,
-                amount,
-                source.provider,
-                target.provider,
-                target.resource_class,
-            )
-        )
+        self.relocations.append(Relocation.between(consumer, source, target, amount))
 
     def movable(self, consumer: str, slot: Slot) -> int:
         """What the consumer holds in the slot and is neither parked nor known to be there."""

@@ -13,6 +13,14 @@ Where the journal is from before the reshape, claims name providers that have lo
 Placement has the same amounts of the same consumers where the move instructions lead from there: the
 records follow (`follow_placement`). Where Placement is from before it, the reshape is due once more, and
 each amount goes where its claim has it (`places_of_claims`).
+
+A claim goes along with a reshape that this agent carries out, whether Placement holds it or not
+(`unheld_claims`). Two kinds are left behind. Either the reshape was another agent's, as that of a copy of
+this host's disk, and the allocation is deleted, so that nothing in Placement says where it went. Or the
+instance was on another host at the time, and its guest came back. Such a claim names a provider that is gone
+or has lost the class, and nothing would be reserved for it. It goes where the driver's move instructions lead
+(`follow_inventory`): with its exact units, else as a whole to a target with room, else to the one with the
+most room.
 """
 
 from collections import Counter
@@ -296,14 +304,7 @@ def follow_placement(
             for (source, target), amount in flows.items()
         ):
             found += [
-                Relocation(
-                    consumer,
-                    source.resource_class,
-                    amount,
-                    source.provider,
-                    target.provider,
-                    target.resource_class,
-                )
+                Relocation.between(consumer, source, target, amount)
                 for (source, target), amount in sorted(flows.items())
             ]
     return tuple(found)
@@ -440,7 +441,7 @@ def _flows(
             if place is not None and place != slot
         }
     )
-    targets = {source: targets_of(source, instructions) for source in leaving}
+    targets = {source: _targets(source, instructions) for source in leaving}
     for (source, target), amount in flows.items():
         leaving[source] -= amount
         coming[target] -= amount
@@ -454,7 +455,7 @@ def _flows(
     return Flows() if any(leaving.values()) or any(coming.values()) else flows
 
 
-def targets_of(source: Slot, instructions: Sequence[Instruction]) -> set[Slot]:
+def _targets(source: Slot, instructions: Sequence[Instruction]) -> set[Slot]:
     """The slots to which the instructions lead from this one, one after the other."""
     reached, open_slots = {source}, [source]
     pairs = [pair[:2] for instruction in instructions for pair in instruction.slot_pairs()]
@@ -485,3 +486,100 @@ def _is_evident(
             if (source, target) in [pair[:2] for pair in pairs]
         )
     )
+
+
+# Claims that a reshape left behind
+
+
+Ways = Mapping[Slot, Mapping[str, Slot]]
+"""{slot that has lost its inventory: {provider to which the instructions lead from it: the slot there}}"""
+
+
+def follow_inventory(
+    records: HostRecords, held: Mapping[str, Allocations], leads: Sequence[Instruction], current: ProviderTree
+) -> tuple[Relocation, ...]:
+    """Where the claims go that name slots without inventory, and of which Placement holds nothing elsewhere.
+
+    `held` {consumer: its allocation on this host}; `current` is Placement's tree. Not so the claims of moves
+    under way, nor those of instances on other hosts: there a migration may hold the place.
+    """
+    moving = {
+        who for move in records.moves.values() if not move.ended for who in (move.instance, move.migration)
+    }
+    left_behind: dict[str, Ways] = {}
+    for consumer, claim in records.claims.items():
+        if claim.state is not ClaimState.CLAIMED or consumer in moving or consumer in records.away:
+            continue
+        ways = _ways(claim, leads, current)
+        if ways and not beyond(held.get(consumer, {}), claim.allocations):
+            left_behind[consumer] = ways
+    if not left_behind:
+        return ()
+    used: Counter[Slot] = Counter()
+    for consumer in records.claims.keys() | held.keys():
+        claimed = records.claims[consumer].allocations if consumer in records.claims else {}
+        used += Counter(slots_of(claimed)) | Counter(slots_of(held.get(consumer, {})))
+    found: list[Relocation] = []
+    for consumer, ways in sorted(left_behind.items()):
+        flows = _flows_by_ways(records.claims[consumer], ways, used, records.exact, current)
+        for (source, target), amount in sorted(flows.items()):
+            used[target] += amount
+            found.append(Relocation.between(consumer, source, target, amount))
+    return tuple(found)
+
+
+def _ways(claim: Claim, leads: Sequence[Instruction], current: ProviderTree) -> Ways:
+    """Where the instructions lead from the claim's slots without inventory, by the same class if possible."""
+    ways: dict[Slot, dict[str, Slot]] = {}
+    for slot in slots_of(claim.allocations):
+        if inventory_at(current, slot) is not None:
+            continue
+        reached = [each for each in _targets(slot, leads) if inventory_at(current, each) is not None]
+        for target in sorted(reached, key=lambda each: (each.resource_class == slot.resource_class, each)):
+            ways.setdefault(slot, {})[target.provider] = target
+    return ways
+
+
+def _flows_by_ways(
+    claim: Claim, ways: Ways, used: Counter[Slot], exact: ExactUnits, current: ProviderTree
+) -> Flows:
+    """{(slot without inventory, slot to which the claim's amount goes): amount}"""
+    flows = Flows()
+    left = {slot: amount for slot, amount in slots_of(claim.allocations).items() if slot in ways}
+    for provider, name, unit in claim.exact:
+        source = Slot(provider, name)
+        target = next((each for each in ways.get(source, {}).values() if exact.is_in(unit, each)), None)
+        if target is not None:
+            flows[source, target] += 1
+            left[source] -= 1
+    with_units = {target.provider for _, target in flows}
+    for uuid in sorted({slot.provider for slot in left}):
+        rest = {slot: amount for slot, amount in left.items() if slot.provider == uuid and amount > 0}
+        for slot, target in _whole(rest, ways, with_units, used, current).items():
+            flows[slot, target] += rest[slot]
+    return flows
+
+
+def _whole(
+    rest: Mapping[Slot, int],
+    ways: Ways,
+    preferred: Collection[str],
+    used: Counter[Slot],
+    current: ProviderTree,
+) -> dict[Slot, Slot]:
+    """{slot: its target}, all on one provider: a preferred one, else one with room, else the roomiest."""
+
+    def spare(uuid: str) -> int:
+        rooms = [_capacity(current, ways[slot][uuid]) - used[ways[slot][uuid]] - rest[slot] for slot in rest]
+        return min(0, *rooms) if rooms else 0
+
+    common = set.intersection(*(set(ways[slot]) for slot in rest)) if rest else set()
+    if not common:
+        return {}
+    chosen = min(common, key=lambda uuid: (uuid not in preferred, -spare(uuid), uuid))
+    return {slot: ways[slot][chosen] for slot in rest}
+
+
+def _capacity(tree: ProviderTree, slot: Slot) -> int:
+    inventory = inventory_at(tree, slot)
+    return inventory.capacity if inventory else 0

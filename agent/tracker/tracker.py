@@ -45,7 +45,7 @@ from agent.moves.states import Move, MoveKind, MoveRole, MoveState, moving_confl
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import WriteRefused
 from agent.providers.limits import Caps
-from agent.reshape.claimed_units import ExactUnits
+from agent.reshape.claimed_units import ExactUnits, HostRecords
 from agent.reshape.laws import Relocation
 from agent.reshape.receipt import Receipt
 from agent.reshape.relocate import Passage
@@ -596,6 +596,10 @@ class ResourceTracker:
             for consumer in sorted(affected):
                 turns.enter_context(self.turns.take(consumer))
             yield frozenset(affected)
+
+    def records(self, exact: ExactUnits) -> HostRecords:
+        """What the agent knows of who has what, with these units, for a reshape."""
+        return HostRecords(self.claims(), self.moves(), exact, self.view.away())
 
     def relocate(self, receipt: Receipt, exact: ExactUnits) -> None:
         """Put claims and moves where a reshape put them, on disk together with its receipt.

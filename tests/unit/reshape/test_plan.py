@@ -44,7 +44,7 @@ def test_a_consumer_that_no_single_target_holds_stops_the_whole() -> None:
 
 
 def test_what_a_guest_uses_and_does_not_hold_is_no_room_for_others() -> None:
-    """Unless a migration may hold it for the guest: then nobody knows which units that has."""
+    """Unless a migration may hold it for the guest: then the agent cannot tell which units that has."""
     moves = [
         MoveInstruction("host", {"VGPU": 2}, "gpu0", {consumer(1): {"VGPU": 2}}),
         MoveInstruction("host", {"VGPU": 2}, "gpu1"),

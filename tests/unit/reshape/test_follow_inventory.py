@@ -14,8 +14,7 @@ from agent.driver import MoveInstruction
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState
 from agent.reshape.claimed_units import ExactUnits, HostRecords
 from agent.reshape.laws import Instruction, Relocation
-from agent.reshape.relocate import relocate_records
-from agent.reshape.stranded import follow_inventory
+from agent.reshape.relocate import follow_inventory, relocate_records
 from agent.shapes import Allocations
 from agent.tree import Inventory, Provider, ProviderTree
 
