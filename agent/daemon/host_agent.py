@@ -333,16 +333,15 @@ class HostAgent:
 
     # What the service asks for
 
-    def apply_settings(self, settings: Settings, driver: Driver | None) -> None:
-        """Use other settings, and another driver if one is given.
+    def apply_settings(self, settings: Settings, driver: Driver | None) -> Driver | None:
+        """Use other settings, and another driver if one is given; returns the former one, to be closed.
 
         Raises SettingsError, and changes nothing, where the provider config files contradict the driver.
         """
         self._reconciler.replace_provider_config(settings.provider_config)
         self._settings = settings
         self._tracker.choose_by(settings.claims_strategy)
-        if driver is not None:
-            self._reconciler.replace_driver(driver).close()
+        return None if driver is None else self._reconciler.replace_driver(driver)
 
     def stop(self) -> None:
         """Close claims for good; the service stops the jobs."""

@@ -308,7 +308,7 @@ class Service:
         self._signals.put(None)
 
     def _reload_settings(self) -> None:
-        """Use the new settings as a whole, or keep the running ones after any error. Raises nothing."""
+        """Use the new settings as a whole, or keep the running ones after any error."""
         self._notifier.reloading()
         driver: Driver | None = None
         refused = ""
@@ -316,7 +316,7 @@ class Service:
             reloaded = settings.reload(self._settings, *self._config)
             if reloaded.settings.driver != self._settings.driver:
                 driver = driver_class(reloaded.settings.compute_driver).create(reloaded.settings.driver)
-            self._agent.apply_settings(reloaded.settings, driver)
+            former = self._agent.apply_settings(reloaded.settings, driver)
         except Exception as error:  # a mistake in the reload must not end the agent
             if driver is not None:
                 driver.close()
@@ -330,6 +330,8 @@ class Service:
             )
             if driver is not None:
                 self._watch(driver)
+            if former is not None:
+                former.close()
             self._plan_jobs()
             self._event("the reload")
             LOG.info("Reloaded: %s.", ", ".join(reloaded.changed) or "nothing changed")

@@ -461,7 +461,9 @@ def test_other_settings_bring_another_inventory(started: World, settings: Settin
     file = tmp_path / "plimsoll.conf"
     file.write_text(file.read_text() + "reserved_host_memory_mb = 1024\n")
     other = load([file])
-    started.agent.apply_settings(other, FakeDriver.create(other.driver))
+    former = started.agent.apply_settings(other, FakeDriver.create(other.driver))
+    assert former is started.driver
+    former.close()
     started.agent.reconcile("the reload")
     assert started.operations.tree()[0].roots[0].inventories["MEMORY_MB"].reserved == 1024
     assert started.operations.configuration()["DEFAULT"]["reserved_host_memory_mb"]["value"] == 1024
@@ -593,7 +595,7 @@ def test_a_reload_that_breaks_ends_nothing(
     caplog: pytest.LogCaptureFixture,
     broken: str,
 ) -> None:
-    """Whatever error it is: a file that is gone when the agent asks for its mode raised FileNotFoundError."""
+    """With any error: when a file was gone, the agent asked for its mode, and Python raised FileNotFoundError."""
 
     def fail(*_: object) -> NoReturn:
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", "default")
