@@ -57,9 +57,9 @@ plimsoll-agent` reads the files again. If anything is wrong, the running setting
 `kill -HUP` with the process id of `plimsoll agent` does the same as `systemctl reload`, on each page of this
 guide.
 
-A reload reads each file once. Where a file is being written, the agent waits until nobody has written to it
-for a quarter of a second, and refuses the reload after three seconds. A half-written file may be valid, too:
-write the new text beside the file and rename it, or reload when the file is complete.
+A reload reads each file once. Where a program is still writing a file, the agent waits until the program
+has paused for a quarter of a second, and refuses the reload after three seconds. A half-written file may be
+valid, too: write the new text beside the file and rename it, or reload when the file is complete.
 
 `plimsoll config show` shows each value and its origin, `plimsoll config validate` checks files, `plimsoll
 config sample` prints a file with every option, and `plimsoll init` proposes one for the host.

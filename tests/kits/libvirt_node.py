@@ -90,7 +90,7 @@ def connection_to(
     call_timeout_s: float = 10,
     total_timeout_s: float = 10,
 ) -> Connection:
-    """A connection to the test driver that tells nobody what happens to it."""
+    """A connection to the test driver that reports no events."""
     return Connection(
         uri,
         DeadlineRunner("libvirt", "look at libvirtd", call_timeout_s, total_timeout_s),
@@ -103,7 +103,7 @@ def connection_to(
 
 
 def _nothing(*_: object) -> None:
-    """Nobody is told."""
+    """No events are reported."""
 
 
 def write_node(path: Path, domains: Iterable[str] = (), devices: Iterable[str] = (), pools: str = "") -> str:

@@ -359,7 +359,7 @@ class Narrator:
         return steps + self._end(host, consumer)
 
     def _shared(self, consumer: str) -> list[Step]:
-        """Somebody gives its device to another guest as well; often one of them stops, or is gone."""
+        """An admin gives its device to another guest as well; often one of them stops, or is gone."""
         host, beside = self._near(), f"beside {consumer}"
         amounts = tuple(self.dice.choice((SHAPES[0], SHAPES[1], SHAPES[3])).items())
         steps = [Step("stranger_starts", (host, consumer), amounts)]

@@ -68,7 +68,7 @@ def test_a_file_that_is_not_there(nowhere: Path, tmp_path: Path) -> None:
 def test_a_provider_file_may_name_the_providers_by_the_uuids_that_the_agent_gave_them(
     nowhere: Path, tmp_path: Path
 ) -> None:
-    """The uuid of the host is in its state directory; before the first start nobody knows it."""
+    """The agent makes the host's uuid at its first start, and keeps it in the state directory."""
     file, state = tmp_path / "plimsoll.conf", tmp_path / "state"
     (tmp_path / "files").mkdir()
     state.mkdir(mode=0o700)

@@ -595,7 +595,7 @@ def test_a_reload_that_breaks_ends_nothing(
     caplog: pytest.LogCaptureFixture,
     broken: str,
 ) -> None:
-    """With any error: when a file was gone, the agent asked for its mode, and Python raised FileNotFoundError."""
+    """With any error: the mode of a file that was gone raised FileNotFoundError."""
 
     def fail(*_: object) -> NoReturn:
         raise FileNotFoundError(errno.ENOENT, "No such file or directory", "default")

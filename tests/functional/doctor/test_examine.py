@@ -204,7 +204,7 @@ def test_a_hypervisor_that_is_away(patient: Patient, tmp_path: Path) -> None:
 
 
 def test_the_memory_that_libvirt_counts_is_compared_with_the_kernels(patient: Patient) -> None:
-    """libvirt's test driver has two cells of 3 GiB each, whatever this machine has."""
+    """libvirt's test driver has two cells of 3 GiB each, unlike this machine."""
     pytest.importorskip("libvirt", reason="libvirt's binding is not installed")
     patient.write("[libvirt]\nconnection_uri = test:///default\n")
     assert patient.verdicts("memory") == [], "the fake driver counts no memory of this machine"

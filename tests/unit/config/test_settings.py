@@ -347,7 +347,7 @@ class Opened:
 
 
 def settle(*paths: Path) -> None:
-    """As if nobody had written to them for a minute."""
+    """As if the last program had written to them a minute ago."""
     for path in paths:
         os.utime(path, (time.time() - 60, time.time() - 60))
 
