@@ -44,7 +44,7 @@ from agent.reconcile.one_writer import Writer
 from agent.reconcile.pass_report import Preview, usages_after
 from agent.reconcile.placement_memory import AllocationCache, SharingProvidersCache
 from agent.reconcile.reshape_runner import ReshapeRunner
-from agent.reshape.claimed_units import ExactUnits, name_claimed_cells
+from agent.reshape.claimed_units import ExactUnits, HostRecords, name_claimed_cells
 from agent.reshape.laws import Instruction, Relocation
 from agent.reshape.plan import moving_slots, staged_tree
 from agent.reshape.relocate import Passage, follow_inventory, follow_placement, leads_of
@@ -325,7 +325,8 @@ class PassSteps:
         ]
         if not strangers:
             return {}
-        records = self._tracker.records(this.exact_units)
+        # Each stranger is tried as what holds the place, also for an instance that is away.
+        records = HostRecords(self._tracker.claims(), self._tracker.moves(), this.exact_units)
         led: dict[str, list[Passage]] = {}
         for consumer, claim in records.claims.items():
             if consumer in holds:
