@@ -67,7 +67,7 @@ class Oracle:
     written_at: dict[str, tuple[float, str]] = field(default_factory=dict)
     excused: set[tuple[str, str, str, str]] = field(default_factory=set)
     needs: dict[tuple[str, str, str], dict[str, int]] = field(default_factory=dict)
-    claiming: dict[str, set[str]] = field(default_factory=dict)
+    totals: dict[str, dict[str, Counter[str]]] = field(default_factory=dict)
     party_of: dict[str, str] = field(default_factory=dict)
     disturbed: set[str] = field(default_factory=set)
     """Consumers that somebody else wrote to."""
@@ -227,9 +227,11 @@ class Oracle:
         needs = self._needs(host, rows, providers, known_at=submitted_at)
         used = self._used(host, self.scheduler.now + 1, set(providers), seen=False)
         shared = self._shared_units(host, rows)
-        parties = set(map(self.party, rows))
-        new = parties - self.claiming.get(host.name, set())
-        self.claiming[host.name] = parties
+        totals = {party: self._total(rows, party) for party in map(self.party, rows)}
+        former = self.totals.get(host.name, {})
+        new = totals.keys() - former.keys()
+        larger = {who for who, total in totals.items() if total - former.get(who, Counter())}
+        self.totals[host.name] = totals
         before = self.needs
         for uuid, provider in providers.items():
             for name, inventory in provider.inventories.items():
@@ -249,6 +251,8 @@ class Oracle:
                 claimed = [who for who in claimed if not self._uses(host, who, name, need[who])]
                 if len(need) == 1:
                     claimed = [who for who in claimed if not self._is_taken_over(rows, who, uuid, name)]
+                    # A claim that follows a reshape as a whole, and is larger than any target.
+                    claimed = [who for who in claimed if who in larger]
                 if (
                     claimed
                     and sum(need.values()) - shared[uuid, name] > capacity
@@ -308,6 +312,11 @@ class Oracle:
             self.party(consumer) == party and row.allocations.get(provider, {}).get(name, 0)
             for consumer, row in rows.items()
         )
+
+    def _total(self, rows: Mapping[str, Row], party: str) -> Counter[str]:
+        """What the claims of the party come to, by class."""
+        mine = (row.allocations for consumer, row in rows.items() if self.party(consumer) == party)
+        return sum(map(_sum, mine), Counter())
 
     def _needs(
         self, host: Host, rows: Mapping[str, Row], providers: Iterable[str], known_at: float
