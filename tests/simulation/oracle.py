@@ -183,7 +183,19 @@ class Oracle:
     def _learn_parties(self, host: Host) -> None:
         for (text,) in host.disk.rows("SELECT move FROM moves"):
             move = json.loads(text)
-            self.party_of[move["migration"]] = move["instance"]
+            migration, instance = move["migration"], move["instance"]
+            former = self.party_of.get(migration, instance)
+            for other in self.foreign_migrations if former != instance else ():
+                if self.party_of.get(other) == instance and self._hold_alike(migration, other):
+                    self.party_of[other] = former  # Placement does not say which of them is whose
+            self.party_of[migration] = instance
+
+    def _hold_alike(self, *consumers: str) -> bool:
+        """Whether each holds as much of each class as the others, on one host."""
+        providers, held = self.network.model.providers, self.network.holdings()
+        places = [held.get(each, {}) for each in consumers]
+        roots = {providers[uuid].root_uuid for place in places for uuid in place}
+        return len(roots) == 1 and all(_sum(each) == _sum(places[0]) for each in places)
 
     # Law 1: a unit has one owner
 
