@@ -230,6 +230,7 @@ class ClaimStep(StrEnum):
     """
     FOUND = "found"
     """Its guest uses resources that were unknown at the claim (exact units, disks); the claim now has them.
+    Or it had no name, and has one now.
     """
     REPLACE = "replace"
     """The consumer's domain has changed, and Placement has the allocation that the new one needs."""

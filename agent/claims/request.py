@@ -5,7 +5,7 @@ Source: https://docs.openstack.org/api-ref/placement/#list-allocation-candidates
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agent.errors import UsageError, counted
 from agent.shapes import by_class
@@ -15,6 +15,8 @@ GROUPS_MAX = 64
 NUMA_POLICIES = ("required", "preferred", "legacy", "socket")
 DEVICE_PREFIX = "pci-"
 """Prefix of the suffixes of groups that come from a PCI alias."""
+PLACE_PREFIX = "_"
+"""Prefix of the suffixes of groups that the agent makes for the places that a guest names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,11 @@ def check_request(request: ClaimRequest) -> ClaimRequest:
         raise UsageError(f"root_required: trait {', '.join(sorted(both))} is both required and forbidden.")
     _check_policies(request, [suffix for suffix in suffixes if suffix and suffix not in devices])
     return request
+
+
+def named_as(request: ClaimRequest, other: ClaimRequest) -> ClaimRequest:
+    """The request with the other's name, where one of the two has none: a name is for people."""
+    return request if request.name and other.name else replace(request, name=other.name)
 
 
 def is_device_group(group: RequestGroup) -> bool:

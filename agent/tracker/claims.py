@@ -22,10 +22,11 @@ from agent.claims.claim import (
     Shortfall,
     fit_of_claim,
 )
+from agent.claims.domain_demand import GATE_USER
 from agent.claims.doubt import DoubtKind
 from agent.claims.fit import check_placeable
 from agent.claims.refusal import does_not_fit, other_claim_conflict
-from agent.claims.request import ClaimRequest
+from agent.claims.request import PLACE_PREFIX, ClaimRequest, named_as
 from agent.driver import Guest
 from agent.errors import (
     ClaimConflict,
@@ -131,9 +132,40 @@ class Admitted(NamedTuple):
     was_held: bool
 
 
-def _named_as(present: Claim | None, request: ClaimRequest) -> ClaimRequest:
-    """The request, with the name of the consumer's claim if it has none: a name is for people."""
-    return request if present is None or request.name else replace(request, name=present.request.name)
+def _as_claimed(
+    present: Claim | None, request: ClaimRequest, restriction: Restriction, book: Book
+) -> ClaimRequest:
+    """The request of the present claim where that answers this one, too; else this one, with its name.
+
+    A claim that the agent made from what a guest uses has groups for the places of that. It answers a
+    request for the same amounts whose groups its places can serve.
+    """
+    if present is None:
+        return request
+    known, request = present.request, named_as(request, present.request)
+    if request == known or present.state is not ClaimState.CLAIMED:
+        return request
+    is_gates = known.user_id == GATE_USER
+    is_made = is_gates or any(group.suffix.startswith(PLACE_PREFIX) for group in known.groups)
+    is_owner = is_gates or (known.project_id, known.user_id) == (request.project_id, request.user_id)
+    answers = (
+        is_made
+        and is_owner
+        and (request.name, request.resources) == (known.name, known.resources)
+        and (request.topology, request.consumer_type) == (known.topology, known.consumer_type)
+        and _has_units(present, restriction)
+        and book.cover(request, present.allocations, exact=False).fits
+    )
+    return known if answers else request
+
+
+def _has_units(claim: Claim, restriction: Restriction) -> bool:
+    """Whether the claim has the exact units that the restriction names."""
+    return all(
+        set(exact) <= set(claim.units.get(uuid, {}).get(name, ()))
+        for uuid, classes in restriction.units.items()
+        for name, exact in classes.items()
+    )
 
 
 class ClaimOperations:
@@ -147,14 +179,24 @@ class ClaimOperations:
     def claim(self, request: ClaimRequest, restriction: Restriction = UNRESTRICTED) -> Claim:
         """See `ResourceTracker.claim`."""
         check_placeable(request)
-        with self._context.turns.take(request.consumer, request):
-            request = _named_as(self._register.claim_and_move_of(request.consumer)[0], request)
+        consumer, name = request.consumer, request.name
+        with self._context.turns.take(consumer, request):
+            asked = self._register.under_lock(
+                lambda book: _as_claimed(book.claims.get(consumer), request, restriction, book)
+            )
 
             def claim() -> Claim:
-                with restricted(self._register, request, restriction):
-                    return self._claim(request)
+                with restricted(self._register, asked, restriction):
+                    return self._claim(asked)
 
-            return self._with_left_places(request.consumer, claim)
+            claimed = self._with_left_places(consumer, claim)
+            if not name or claimed.request.name:
+                return claimed
+            move = self._register.move_of(consumer)
+            if move is not None:
+                raise moving_conflict(move)
+            named = replace(claimed, request=replace(claimed.request, name=name))
+            return self._register.step_claim(ClaimStep.FOUND, consumer, named) or named
 
     def explain(self, request: ClaimRequest, restriction: Restriction = UNRESTRICTED) -> Fit:
         """See `ResourceTracker.explain`."""
@@ -162,7 +204,8 @@ class ClaimOperations:
 
         def explain(book: Book) -> Fit:
             present = book.claims.get(request.consumer)
-            if present is not None and present.request == _named_as(present, request):
+            asked = _as_claimed(present, request, restriction, book)
+            if present is not None and present.request == asked:
                 return fit_of_claim(present)
             held = book.other_allocations(request.consumer)
             in_force = book.restriction(request.consumer)

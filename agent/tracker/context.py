@@ -15,7 +15,7 @@ from agent.claims.claim import Claim, ClaimStep
 from agent.claims.doubt import DoubtKind
 from agent.claims.fit import ProviderIndex
 from agent.claims.refusal import label, refused_by_placement
-from agent.claims.request import ClaimRequest
+from agent.claims.request import ClaimRequest, named_as
 from agent.driver import Guest
 from agent.errors import (
     ClaimConflict,
@@ -71,7 +71,11 @@ class Turns:
                 if consumer not in self._taken:
                     break
                 under_way = self._taken[consumer]
-                if request is not None and under_way is not None and under_way != request:
+                if (
+                    request is not None
+                    and under_way is not None
+                    and named_as(request, under_way) != under_way
+                ):
                     raise ClaimConflict(
                         f"Another claim for {label(under_way)} is under way, with a different request: "
                         "release it first.",

@@ -17,7 +17,7 @@ from agent.backoff import CONFLICTS_MAX, retry_conflicts
 from agent.claims.claim import ClaimState
 from agent.claims.doubt import DoubtKind
 from agent.claims.fit import check_placeable
-from agent.claims.request import ClaimRequest
+from agent.claims.request import ClaimRequest, named_as
 from agent.errors import (
     ClaimConflict,
     PlacementConflict,
@@ -76,7 +76,7 @@ class MoveOperations:
             if move is not None and move.state is MoveState.BEGINNING:
                 move = self._finisher.finish(move)
             if move is not None and not move.ended:
-                return _same(move, kind, request)
+                return self._named(_same(move, kind, request), request.name)
             if move is not None and move.state is not MoveState.REVERTED:
                 raise ClaimConflict(
                     f"Migration {migration} was {move.state} already: give the next move its own uuid.",
@@ -87,6 +87,13 @@ class MoveOperations:
                     return MoveAttempt(self._context, kind, migration, request).run()
             except ClaimConflict as conflict:
                 raise self._move_beside(request.consumer) or conflict from conflict
+
+    def _named(self, move: Move, name: str) -> Move:
+        """The move, with the name if its instance has none yet. The caller has both turns."""
+        if move.new is None or move.new.request.name or not name:
+            return move
+        new = replace(move.new, request=replace(move.new.request, name=name))
+        return self._register.step_move(MoveStep.FOUND, replace(move, new=new))
 
     def _move_beside(self, instance: str) -> ClaimConflict | None:
         """Why an instance with a claim here cannot begin a move: one that began elsewhere, if there is one.
@@ -278,7 +285,8 @@ def _check_request(kind: MoveKind, migration: str, request: ClaimRequest) -> Non
 def _same(move: Move, kind: MoveKind, request: ClaimRequest) -> Move:
     """The move, if it is begun and answers this request. Raises ClaimConflict."""
     kinds = {kind, MoveKind.SAME_HOST_RESIZE} if kind is MoveKind.RESIZE else {kind}
-    same_request = move.new is not None and move.new.request == request
+    known = None if move.new is None else move.new.request
+    same_request = known is not None and known == named_as(request, known)
     if same_request and move.state is MoveState.BEGUN and move.kind in kinds:
         return move
     raise ClaimConflict(

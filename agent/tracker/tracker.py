@@ -29,7 +29,7 @@ from agent.claims.doubt import DoubtKind
 from agent.claims.fit import check_placeable
 from agent.claims.host_cells import HostLayout
 from agent.claims.pci_alias import Aliases, with_device_groups, without_device_groups
-from agent.claims.request import ClaimRequest
+from agent.claims.request import ClaimRequest, named_as
 from agent.driver import Guest
 from agent.errors import (
     PlacementConflict,
@@ -324,8 +324,11 @@ class ResourceTracker:
             return request
         claim, move = self._register.claim_and_move_of(request.consumer)
         for present in (claim, move.new if move else None):
-            if present is not None and without_device_groups(present.request) == request:
-                return present.request
+            if present is None:
+                continue
+            known = without_device_groups(present.request)
+            if known == named_as(request, known):
+                return replace(present.request, name=request.name)
         return self._register.under_lock(
             lambda book: with_device_groups(request, aliases, book.host.tree, book.offered)
         )

@@ -24,11 +24,12 @@ from agent.carving.cpus import CpuHold
 from agent.carving.files import read_cpu_file
 from agent.claims.claim import ClaimState
 from agent.claims.parse_request import parse_claim
+from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.clock import HostClock
 from agent.daemon.host_agent import AT_ONCE_S
 from agent.doctor.examine import NEW_DIRECTORY
 from agent.driver import Guest, GuestState, UsedUnit
-from agent.errors import DoesNotFit, ExitCode, PlacementUnavailable, Refused
+from agent.errors import ClaimConflict, DoesNotFit, ExitCode, PlacementUnavailable, Refused
 from agent.gate import gate, install
 from agent.gate.decision import CpuOrder, HookCall
 from agent.gate.effect import GatePaths
@@ -116,6 +117,37 @@ def test_a_changed_domain_is_claimed_anew_or_keeps_what_it_had(host: GatedHost) 
     assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
     host.allowed("prepare", "begin", domain(vm.uuid, vcpus=3, memory_mb=2048))
     assert host.held(vm.uuid) == {"node1": {"VCPU": 3, "MEMORY_MB": 2048}}
+
+
+def test_a_claim_for_what_the_gate_claimed_is_answered_as_the_gates(host: GatedHost) -> None:
+    """By the same amounts, also with the devices as groups; what differs is another request."""
+    uuid = str(uuid4())
+    xml = domain(uuid, devices=vf("0000:41:02.1") + pci("0000:83:00.0"))
+    host.starts(guest(uuid), xml)
+    made = host.world.agent._tracker.claim_of(uuid)
+    assert made is not None
+    amounts = RequestGroup("", {"VCPU": 2, "MEMORY_MB": 1024})
+    port, pgpu = RequestGroup("1", {"SRIOV_NET_VF": 1}), RequestGroup("2", {"PGPU": 1})
+    flat = replace(amounts, resources={**amounts.resources, "SRIOV_NET_VF": 1, "PGPU": 1})
+    before = host.world.wire.requests
+    for groups in ((flat,), (amounts, port, pgpu)):
+        for name in ("", "vm"):
+            asked = ClaimRequest(uuid, groups, "none", name=name)
+            assert host.world.operations.explain(asked).units == made.units
+            assert host.world.operations.claim(asked) == made
+    assert host.world.operations.claim_domain(xml, ClaimRequest("", ())).claim == made
+    assert host.world.wire.requests == before + 5, "whether Placement still holds it"
+    unmet = replace(pgpu, required=(frozenset({"CUSTOM_NO"}),))
+    for asked in (
+        ClaimRequest(uuid, (flat,), name="other"),
+        ClaimRequest(uuid, (amounts,)),
+        ClaimRequest(uuid, (amounts, port, unmet), "none"),
+        ClaimRequest(uuid, (flat,), topology=TopologyRequest(cells=1)),
+    ):
+        with pytest.raises(ClaimConflict, match="with another request"):
+            host.world.operations.claim(asked)
+    host.ends(guest(uuid), domain(uuid))
+    assert claim_of(host, uuid) is None, "it is the gate's still"
 
 
 # Devices

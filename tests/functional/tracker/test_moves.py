@@ -48,6 +48,23 @@ def test_each_holds_its_own_and_the_shared_disk_is_held_once(claimed: World, kin
     claimed.check_settled()
 
 
+def test_a_begin_that_is_repeated_with_a_name_is_the_same_move_and_gets_it(claimed: World) -> None:
+    move = claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION).move
+    assert move.new is not None
+    nameless = replace(asks(**SMALL), name="")
+    for name in dict.fromkeys((move.new.request.name, "")):
+        again = claimed.b.tracker.begin_move(replace(nameless, name=name), MoveKind.COLD_MIGRATE, MIGRATION)
+        assert again.move == move
+    claimed.b.tracker.revert_move(MIGRATION)
+    claimed.b.tracker.begin_move(nameless, MoveKind.COLD_MIGRATE, MIGRATION)
+    named = claimed.b.tracker.begin_move(
+        replace(nameless, name="web1"), MoveKind.COLD_MIGRATE, MIGRATION
+    ).move
+    assert named.new is not None and named.name == named.new.request.name == "web1"
+    with pytest.raises(ClaimConflict, match="asks for something else"):
+        claimed.b.tracker.begin_move(replace(nameless, name="web2"), MoveKind.COLD_MIGRATE, MIGRATION)
+
+
 @pytest.mark.first_variant
 @pytest.mark.parametrize("kind", ACROSS)
 def test_confirm_frees_the_source(claimed: World, kind: MoveKind) -> None:

@@ -17,7 +17,7 @@ from kits.tracker import HOST, VFS, Kit, guest, provider, request, uuid_of
 
 from agent.claims.claim import Claim, ClaimState, Restriction
 from agent.claims.doubt import BAR_GENERATION_MAX
-from agent.claims.request import ClaimRequest, TopologyRequest
+from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.errors import (
     ClaimConflict,
     ClaimsClosed,
@@ -189,6 +189,43 @@ def test_the_same_claim_again_without_its_name_is_the_same_claim(kit: Kit) -> No
     for other in (replace(named, name="web2"), request(named.consumer, VCPU=1)):
         with pytest.raises(ClaimConflict, match="with another request"):
             kit.tracker.claim(other)
+
+
+def test_a_name_that_is_given_later_becomes_the_name(kit: Kit) -> None:
+    """As `plimsoll claim UUID`, and then `plimsoll claim UUID --name web1`."""
+    asked = request(VCPU=1, VGPU=1)
+    claim = kit.tracker.claim(asked).claim
+    named = replace(asked, name="web1")
+    assert kit.tracker.explain(named).units == claim.units
+    assert kit.tracker.claim(named).claim == replace(claim, request=named)
+    assert kit.journal.claims()[asked.consumer].request == named
+    assert kit.tracker.claim(asked).claim.request == named
+    with pytest.raises(ClaimConflict, match=r"web1 .* with another request"):
+        kit.tracker.claim(replace(asked, name="web2"))
+
+
+def test_a_claim_for_what_an_audit_claimed_is_answered_as_that(kit: Kit) -> None:
+    """Its groups are the places that the guest's units have; an operator's groups are meant as they are."""
+    amounts = RequestGroup("", {"VCPU": 1})
+    for suffix in ("_1", "red"):
+        made = ClaimRequest(uuid_of(suffix), (amounts, RequestGroup(suffix, {"SRIOV_NET_VF": 1})))
+        claim = kit.tracker.claim(made).claim
+        flat = replace(made, groups=(RequestGroup("", {"VCPU": 1, "SRIOV_NET_VF": 1}),))
+        for asked in (flat, replace(flat, user_id="alice")):
+            if (suffix, asked.user_id) == ("_1", "plimsoll"):
+                assert kit.tracker.claim(asked).claim == claim
+            else:
+                with pytest.raises(ClaimConflict, match="with another request"):
+                    kit.tracker.claim(asked)
+
+
+def test_a_claim_that_waits_for_its_twin_gives_it_its_name(kit: Kit) -> None:
+    asked = request(VCPU=1)
+    named = replace(asked, name="web1")
+    answers = run_all([[asked], [named], [asked], [named]], kit)
+    assert {each.consumer for each in answers if isinstance(each, Claim)} == {asked.consumer}
+    assert len(answers) == 4 and not any(isinstance(each, Exception) for each in answers)
+    assert kit.tracker.claim_of(asked.consumer).request == named
 
 
 def test_the_same_claim_again_is_the_same_claim(kit: Kit) -> None:
