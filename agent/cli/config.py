@@ -51,7 +51,7 @@ def add_config_command(add: CommandAdder) -> None:
             "Ends with 2 and one line for the first fault that a start of the agent would refuse: an\n"
             "unknown option, a value out of range, a key given twice, options that contradict each other,\n"
             "a path at which a file or a socket cannot be made, provider config files that contradict what\n"
-            "the driver describes, and options of drivers that are wrong whichever driver is chosen. Below\n"
+            "the driver describes, and options of drivers that are wrong with any compute_driver. Below\n"
             "that the settings are good, it tells what an agent would start with and not offer as meant:\n"
             "what is reserved beyond what the host has, provider config files that match nothing. It does\n"
             "not look whether another process listens at an address.",

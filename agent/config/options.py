@@ -170,7 +170,7 @@ _COMPUTE = (
         default=60,
         min=0,
         max=HOURS_24_S,
-        help="After so many seconds in which the host took no claims, whatever the reason, its root provider "
+        help="After so many seconds in which the host took no claims, for any reason, its root provider "
         "gets the trait COMPUTE_STATUS_DISABLED, so that schedulers pass it over, until claims are open "
         "again; 0: never.",
     ),

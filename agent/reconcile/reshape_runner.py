@@ -447,7 +447,7 @@ class ReshapeRunner:
             if writes > 0
         ]
         if not writers:
-            return "Placement answered each request with a conflict, though nobody wrote to what it touches"
+            return "Placement answered each request with a conflict, but no client wrote to what it touches"
         return f"its requests met conflicts: the touched providers were written {' and '.join(writers)}"
 
     def _send(self, sent: _Sent, request: _Request) -> bool:

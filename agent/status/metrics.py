@@ -222,7 +222,7 @@ def _agent(overview: Overview) -> Iterator[GaugeMetricFamily]:
     yield _gauge("last_pass_timestamp_seconds", "When the last pass began.", passed_at)
     yield _gauge(
         "last_pass_age_seconds",
-        "How long ago the last pass ended, or the agent started; whatever time the wall clock was set to.",
+        "How long ago the last pass ended, or the agent started, by the monotonic clock.",
         overview.pass_age_s,
     )
     yield _gauge("last_audit_timestamp_seconds", "When the last audit ended.", status.audited)
