@@ -65,7 +65,7 @@ class ClaimsStatusShape(TypedDict):
     open: bool
     reason: Annotated[str | None, "why claims are closed"]
     count: Annotated[Count, "the claims on this host"]
-    schedulers: Annotated[bool, "false: the root provider has COMPUTE_STATUS_DISABLED, whoever set it"]
+    schedulers: Annotated[bool, "false: the root provider has COMPUTE_STATUS_DISABLED, set by any client"]
 
 
 @extensible
