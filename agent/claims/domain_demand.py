@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from agent import device_names
+from agent.claims.attribution import Place
 from agent.claims.claim import UNRESTRICTED, Claim, Restriction
 from agent.claims.fit import ProviderIndex
 from agent.claims.host_cells import HostCells
@@ -601,8 +602,9 @@ class DomainRequest:
     """The request for one domain, and which units and memory it needs exactly.
 
     `named` are the units that the claim must have. `unmanaged` are the units that no provider of this host
-    has. `memory` {provider uuid: MiB} is where its MEMORY_MB must be; empty: anywhere. `bound` {suffix:
-    provider uuids} are the request groups for units and memory, each with its providers.
+    has; those that are `astray` count among the amounts all the same, so that a claim would have others in
+    their place. `memory` {provider uuid: MiB} is where its MEMORY_MB must be; empty: anywhere. `bound`
+    {suffix: provider uuids} are the request groups for units and memory, each with its providers.
     """
 
     request: ClaimRequest
@@ -611,21 +613,29 @@ class DomainRequest:
     memory: Mapping[str, int] = field(default_factory=dict)
     bound: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
+    @property
+    def astray(self) -> tuple[UsedUnit, ...]:
+        """The units that no provider has, of classes that the request asks any provider for."""
+        anywhere = next((group.resources for group in self.request.groups if not group.suffix), {})
+        return tuple(used for used in self.unmanaged if anywhere.get(used.resource_class, 0) > 0)
+
 
 def request_for_domain(
     guest: Guest,
-    host: ProviderIndex,
+    place: Place,
     devices: Mapping[str, str],
-    cells: Mapping[int, str],
+    claim: Claim | None = None,
     *,
     user_id: str = GATE_USER,
 ) -> DomainRequest:
     """The request for the guest that the domain's XML describes.
 
-    `devices` is {device: provider uuid}, `cells` {host cell: uuid of the provider of its memory}. Named units
-    and bound memory get a request group for each provider; the rest is in the unsuffixed group.
+    `devices` is {device: provider uuid}. A unit is where the guest's `claim` has it, else where the host
+    offers it, else on the provider of its device, if that one names no units of the class. Named units and
+    bound memory get a request group for each provider; the rest is in the unsuffixed group.
     """
-    named, unmanaged = _named_units(guest, host, devices)
+    host, cells = place.host, {cell.id: cell.provider for cell in place.cells.cells}
+    named, unmanaged = _named_units(guest, place, devices, claim)
     memory_mb = guest.resources.get(MEMORY, 0)
     memory = _bound_memory(guest.memory, memory_mb, host, cells)
     several, several_mb = _memory_on_several(guest.memory, memory_mb, host, cells)
@@ -662,20 +672,36 @@ def request_for_domain(
 
 
 def _named_units(
-    guest: Guest, host: ProviderIndex, devices: Mapping[str, str]
+    guest: Guest, place: Place, devices: Mapping[str, str], claim: Claim | None
 ) -> tuple[dict[str, dict[str, tuple[str, ...]]], tuple[UsedUnit, ...]]:
     """({provider uuid: {class: units}}, the units of which no provider has the class)."""
+    claimed = {(name, unit): uuid for uuid, name, unit in claim.exact} if claim is not None else {}
     named: dict[str, dict[str, tuple[str, ...]]] = {}
     unmanaged = []
     for used in guest.units:
-        uuid, name = devices.get(used.device), used.resource_class
-        provider = host.tree.get(uuid) if uuid else None
-        if provider is None or name not in provider.inventories:
+        name, key = used.resource_class, (used.resource_class, used.unit)
+        known = [claimed.get(key), place.provider_of_unit.get(key)]
+        if not place.offered.get(devices.get(used.device, ""), {}).get(name):  # its units have no names
+            known.append(devices.get(used.device))
+        providers = (place.host.tree.get(uuid) for uuid in known if uuid is not None)
+        uuid = next((each.uuid for each in providers if each is not None and name in each.inventories), None)
+        if uuid is None:
             unmanaged.append(used)
             continue
-        classes = named.setdefault(provider.uuid, {})
+        classes = named.setdefault(uuid, {})
         classes[name] = (*classes.get(name, ()), used.unit)
     return named, tuple(unmanaged)
+
+
+def why_on_no_provider(used: UsedUnit, place: Place) -> str:
+    """Where an unmanaged unit is, as a clause: "is on no provider of this host"."""
+    offering = place.host.tree.get(place.provider_of_unit.get((used.resource_class, used.unit), ""))
+    if offering is None:
+        return "is on no provider of this host"
+    return (
+        f"is on {offering.name}, which has no {used.resource_class} in Placement yet: `plimsoll status` says "
+        "what that waits for"
+    )
 
 
 def _bound_memory(

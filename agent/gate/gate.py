@@ -27,6 +27,7 @@ from agent.claims.domain_demand import (
     UNSEEN_MDEV,
     DomainRequest,
     request_for_domain,
+    why_on_no_provider,
     with_allocated_disk,
     with_claimed_devices,
     with_disk,
@@ -150,7 +151,7 @@ class GuestAdmission:
             incoming = with_allocated_disk(guest, claim.allocations) if claim and is_coming_in else guest
             if claim is not None:
                 incoming = with_claimed_devices(incoming, claim, self._devices())
-            wanted = self.request_for(incoming)
+            wanted = self.request_for(incoming, claim)
             return demand_of(incoming, wanted), claim is not None and self._covers(claim, wanted, move)
 
         claim, was_held = self._tracker.admit(guest.uuid, decide)
@@ -158,22 +159,30 @@ class GuestAdmission:
         held = f"{label(claim.request)} holds {amounts_text(claim.request.resources)}"
         return GateVerdict(outcome, claim.consumer, held)
 
-    def request_for(self, guest: Guest) -> DomainRequest:
-        """The request for the guest's domain.
+    def request_for(self, guest: Guest, claim: Claim | None = None) -> DomainRequest:
+        """The request for the guest's domain; `claim` is the one that it may start on.
 
         Raises ClaimsClosed before the first inventory, and DoesNotFit for a mediated device that the agent
-        does not know yet.
+        does not know yet, and for a unit that a claim could only have another one for.
         """
-        host, cells = self._tracker.view.host_and_cells()
-        if host.root is None:
+        place = self._tracker.view.place
+        if place.host.root is None:
             raise ClaimsClosed("Claims are closed: the agent has not read the whole host yet.")
         devices = {device: uuid for uuid, device in self._devices().items()}
-        wanted = request_for_domain(guest, host, devices, {cell.id: cell.provider for cell in cells.cells})
+        wanted = request_for_domain(guest, place, devices, claim)
         for unit in wanted.unmanaged:
             if unit.device.startswith(UNSEEN_MDEV):
                 raise DoesNotFit(
                     f"The mediated device {unit.unit} of {label(wanted.request)} is on no provider of this "
                     "host (yet): if it was created just now, try again in a moment.",
+                    consumer=guest.uuid,
+                    shortfalls=[],
+                )
+            if unit in wanted.astray:
+                raise DoesNotFit(
+                    f"{unit.resource_class} {unit.unit} of {label(wanted.request)} "
+                    f"{why_on_no_provider(unit, place)}. A claim would have another one in its place: give "
+                    f"the guest one that this host offers, or have the agent offer it.",
                     consumer=guest.uuid,
                     shortfalls=[],
                 )

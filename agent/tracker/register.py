@@ -159,6 +159,12 @@ class BookView:
         with self._lock:
             return self._book.host, self._book.cells
 
+    @property
+    def place(self) -> Place:
+        """The host as the book sees it: its providers, exact units and cells, of the same inventory."""
+        with self._lock:
+            return self._book.place
+
     def host_and_units(self) -> tuple[ProviderIndex, Units]:
         """The providers that serve this host, and all exact units that they offer, free or not."""
         with self._lock:

@@ -24,7 +24,7 @@ from agent.audit.finding import ClaimUse, Finding, FollowGuests, RecordUse, Take
 from agent.audit.observation import Observation
 from agent.claims.attribution import IDLE, gone_units, use_of
 from agent.claims.claim import Claim, ClaimState, Restriction
-from agent.claims.domain_demand import request_for_domain
+from agent.claims.domain_demand import DomainRequest, request_for_domain, why_on_no_provider
 from agent.claims.refusal import amounts_text, provider_label
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.claims.rows import Row
@@ -93,11 +93,10 @@ class UnclaimedInstance(FindingKind):
         observation = case.observation
         if case.possible_migrations:
             return Finding(self.name, guest.uuid, f"{reason}. {case.migration_doubt}", case.evidence)
-        problem = _problem(observation, guest)
+        wanted = request_for_domain(guest, observation.place, observation.devices, user_id=AGENT)
+        problem = _problem(observation, guest, wanted)
         if problem:
             return Finding(self.name, guest.uuid, f"{reason}; {problem}.", case.evidence)
-        cells = {cell.id: cell.provider for cell in observation.cells.cells}
-        wanted = request_for_domain(guest, observation.host, observation.devices, cells, user_id=AGENT)
         claim = ClaimUse(wanted.request, Restriction(_offered(observation, wanted.named), bound=wanted.bound))
         return Finding(self.name, guest.uuid, f"{reason}.", case.evidence, repair=(claim,))
 
@@ -140,13 +139,10 @@ def _units_of(case: ConsumerCase, guest: Guest) -> Restriction:
     return Restriction(units, frozenset(name for name in used if used[name] < has.get(name, 0)))
 
 
-def _problem(observation: Observation, guest: Guest) -> str:
+def _problem(observation: Observation, guest: Guest, wanted: DomainRequest) -> str:
     """Why what the guest uses cannot be claimed, as a clause; empty if it can."""
-    for used in guest.units:
-        provider = observation.devices.get(used.device)
-        on_it = observation.host.tree.get(provider) if provider else None
-        if on_it is None or used.resource_class not in on_it.inventories:
-            return f"its {used.resource_class} {used.unit} is on no provider of this host"
+    for used in wanted.unmanaged:
+        return f"its {used.resource_class} {used.unit} {why_on_no_provider(used, observation.place)}"
     known = guest.units or any(amount > 0 for amount in guest.resources.values())
     return "" if known else "the resources that it uses are not known"
 

@@ -31,7 +31,7 @@ from agent.doctor.examine import NEW_DIRECTORY
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import ClaimConflict, DoesNotFit, ExitCode, PlacementUnavailable, Refused
 from agent.gate import gate, install
-from agent.gate.decision import CpuOrder, HookCall
+from agent.gate.decision import CpuOrder, GateVerdict, HookCall
 from agent.gate.effect import GatePaths
 from agent.placement.client import ConsumerAllocations
 from agent.placement.transport import Reply
@@ -234,7 +234,9 @@ def test_a_vgpu_that_was_made_for_the_claim_just_now_is_let_in(host: GatedHost) 
     host.driver.change(gpus=(replace(seen[0], units=()), *seen[1:]))
     host.allowed("prepare", "begin", domain(uuid, devices=mdev(VGPU)))
     other = domain(str(uuid4()), devices=mdev(VGPU))
-    assert "try again" in host.refused("prepare", "begin", other)
+    assert f"{VGPU} belongs to by hand" in host.refused("prepare", "begin", other)
+    unknown = domain(str(uuid4()), devices=mdev(VGPU.replace("1111-4111", "2222-4111")))
+    assert "try again" in host.refused("prepare", "begin", unknown)
 
 
 # A changed domain, while Placement is slow or does not answer
@@ -824,3 +826,48 @@ def test_a_reload_changes_how(world: World) -> None:
     host = replace(settings.driver.host_settings, cpu_power_management_strategy="governor")
     world.agent.apply_settings(replace(settings, driver=replace(settings.driver, host_settings=host)), None)
     assert call(world, "prepare", str(uuid4()), 6) == CpuOrder((6,), "performance")
+
+
+def on_cells(world: World) -> None:
+    cells = tuple(
+        cell(number, frozenset((2 * number, 2 * number + 1, 4 + number, 6 + number)), 8192)
+        for number in (0, 1)
+    )
+    world.driver.change(cells=cells, report_numa=True)
+    world.agent.reconcile("cells are reported")
+
+
+def pinned(cpu: str, device: str = "host") -> Guest:
+    amounts = {"VCPU": 1, "PCPU": 1, "MEMORY_MB": 512}
+    return Guest(str(uuid4()), "vm", GuestState.RUNNING, amounts, (UsedUnit("PCPU", cpu, device),))
+
+
+@pytest.mark.parametrize("heals", [False, True])
+def test_a_running_guest_is_claimed_with_its_cpu_wherever_a_reshape_took_it(
+    world: World, heals: bool
+) -> None:
+    on_cells(world)
+    vm = pinned("7")
+    world.driver.add_guest(vm)
+    world.agent.reconcile("a guest that nobody asked about")
+    if heals:
+        (finding,) = world.operations.audit(heal=True).findings
+        assert "on no provider" not in finding.reason
+    else:
+        ((_, verdict),) = world.operations.claim_running()
+        assert isinstance(verdict, GateVerdict), verdict
+    claim = world.operations.tracker.claims()[vm.uuid]
+    assert [unit for _, name, unit in claim.exact if name == "PCPU"] == ["7"]
+    assert not world.operations.audit(heal=False).findings
+
+
+def test_a_running_guest_with_a_cpu_that_the_host_does_not_offer_gets_no_other_one(world: World) -> None:
+    vm = pinned("9")
+    world.driver.add_guest(vm)
+    world.agent.reconcile("a guest that nobody asked about")
+    ((_, verdict),) = world.operations.claim_running()
+    assert isinstance(verdict, Refused)
+    assert "PCPU 9 of vm" in verdict.message and "is on no provider of this host" in verdict.message
+    unclaimed, unknown = world.operations.audit(heal=False).findings
+    assert unknown.kind == "unknown device"
+    assert "its PCPU 9 is on no provider of this host" in unclaimed.reason and not unclaimed.repair

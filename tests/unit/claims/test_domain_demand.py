@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from kits.tracker import provider, uuid_of
 
+from agent.claims.attribution import Place
 from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.domain_demand import (
@@ -18,6 +19,7 @@ from agent.claims.domain_demand import (
     demand_of_domain,
     given_resources,
     request_for_domain,
+    why_on_no_provider,
     with_allocated_disk,
     with_disk,
 )
@@ -39,6 +41,7 @@ from agent.driver import (
     UsedUnit,
 )
 from agent.errors import UsageError
+from agent.shapes import Units
 from agent.tree import Inventory, Provider, ProviderTree
 
 CONSUMER = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
@@ -330,8 +333,20 @@ DEVICE_PROVIDERS = {"nic0": uuid_of("nic0"), "host": uuid_of("host")}
 CELLS = {0: uuid_of("cell0"), 1: uuid_of("cell1")}
 
 
-def requested(guest: Guest, cells: Mapping[int, str] = CELLS) -> DomainRequest:
-    return request_for_domain(guest, HOST, DEVICE_PROVIDERS, cells)
+def requested(
+    guest: Guest,
+    cells: Mapping[int, str] = CELLS,
+    *,
+    offered: Units | None = None,
+    claim: Claim | None = None,
+) -> DomainRequest:
+    host_cells = HostCells(
+        tuple(
+            HostCell(number, uuid, (), frozenset(), frozenset(), 0, 0, 0, {})
+            for number, uuid in cells.items()
+        )
+    )
+    return request_for_domain(guest, Place(HOST, offered or {}, host_cells), DEVICE_PROVIDERS, claim)
 
 
 def a_guest(
@@ -383,6 +398,40 @@ def test_a_unit_that_no_provider_has_is_unmanaged() -> None:
     other = UsedUnit("VGPU", "mdev", "nic0")
     wanted = requested(a_guest(lost, other, VCPU=1))
     assert wanted.unmanaged == (lost, other) and groups_by_name(wanted) == {"": {"VCPU": 1}}
+
+
+def test_a_unit_is_where_the_host_offers_it_whatever_device_the_guest_names() -> None:
+    offered: Units = {
+        uuid_of("host"): {"PCPU": ("4", "5")},
+        uuid_of("nic0"): {"SRIOV_NET_VF": ("0000:41:02.1",)},
+    }
+    units = UsedUnit("PCPU", "5", "numa:0"), UsedUnit("SRIOV_NET_VF", "0000:41:02.1", "pci:former")
+    wanted = requested(a_guest(*units, VCPU=1, PCPU=1, SRIOV_NET_VF=1), offered=offered)
+    assert wanted.named == {
+        uuid_of("host"): {"PCPU": ("5",)},
+        uuid_of("nic0"): {"SRIOV_NET_VF": ("0000:41:02.1",)},
+    }
+    assert not wanted.unmanaged and groups_by_name(wanted)[""] == {"VCPU": 1}
+
+
+def test_a_unit_is_where_its_claim_has_it_while_the_host_offers_it_elsewhere() -> None:
+    """A reshape to the cells waits: Placement has the CPUs on the root still."""
+    offered = {uuid_of("cell0"): {"PCPU": ("4", "5")}}
+    units = {uuid_of("host"): {"PCPU": ("5",)}}
+    claim = Claim(UUID, ClaimState.CLAIMED, ClaimRequest(UUID, ()), {}, units)
+    guest = a_guest(UsedUnit("PCPU", "5", "numa:0"), VCPU=1, PCPU=1)
+    assert requested(guest, offered=offered, claim=claim).named == {uuid_of("host"): {"PCPU": ("5",)}}
+    (astray,) = requested(guest, offered=offered).astray
+    place = Place(HOST, offered)
+    assert "is on cell0, which has no PCPU in Placement yet" in why_on_no_provider(astray, place)
+
+
+def test_a_unit_that_a_claim_could_only_have_another_one_for_is_astray() -> None:
+    cpu, gpu = UsedUnit("PCPU", "9", "host"), UsedUnit("VGPU", "mdev", "gpu9")
+    offered = {uuid_of("host"): {"PCPU": ("4", "5")}}
+    wanted = requested(a_guest(cpu, gpu, VCPU=1, PCPU=1), offered=offered)
+    assert wanted.unmanaged == (cpu, gpu) and wanted.astray == (cpu,)
+    assert why_on_no_provider(cpu, Place(HOST, offered)) == "is on no provider of this host"
 
 
 def test_bound_memory_comes_from_its_cells_and_the_rest_from_any() -> None:

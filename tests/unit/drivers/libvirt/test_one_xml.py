@@ -195,8 +195,7 @@ class _Host:
         written = self.write(xml, given)
         assert not _emulator_pin(xml) or _emulator_pin(written) == _emulator_pin(xml), written
         guest = self.guest_of(written)
-        cells = {cell.id: cell.provider for cell in place.cells.cells}
-        asked = request_for_domain(guest, place.host, self.of_device, cells)
+        asked = request_for_domain(guest, place, self.of_device)
         assert asked.request.resources == claim.request.resources, written
         exact = {
             uuid: {name: set(units) for name, units in classes.items()}
