@@ -194,7 +194,11 @@ def shortfalls(
         return tuple(_of_subtrees(request, stock, slots))
     if FitSearch(request, stock, slots, isolated=False).run():
         return tuple(_of_isolation(stock, slots))
-    return tuple(_of_crowding(stock, slots))
+    return (
+        tuple(_of_crowding(stock, slots))
+        or tuple(_of_exclusion(stock, slots))
+        or tuple(_of_all(stock, slots))
+    )
 
 
 def root_shortfalls(request: ClaimRequest, host: ProviderIndex) -> Iterator[Shortfall]:
@@ -307,6 +311,33 @@ def _of_crowding(stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:
             yield Shortfall.at(
                 provider, name, asked, free, f"the groups {groups} together ask for more than fits"
             )
+
+
+def _of_exclusion(stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:
+    """Each class can be had alone, but a provider cannot give several of them together."""
+    options = {provider.uuid: provider for slot in slots for provider in slot.options}
+    for provider in options.values():
+        wanted = by_class(slot.resources for slot in slots if provider in slot.options)
+        if stock.can_give_together(provider, wanted):
+            continue
+        ways = stock.host.ways.get(provider.uuid, ())
+        excluding = [sorted(way & wanted.keys())[0] for way in ways if way & wanted.keys()]
+        card = stock.host.cards.get(provider.uuid)
+        sharing = frozenset(card.classes if card else ()).union(*ways)
+        names = sorted(wanted.keys() & sharing)
+        reason = (
+            f"{' and '.join(excluding)} exclude each other there"
+            if len(excluding) > 1
+            else f"it has no room for {amounts_text({name: wanted[name] for name in names})} together"
+        )
+        for name in names:
+            yield Shortfall.at(provider, name, wanted[name], stock.free(provider, name), reason)
+
+
+def _of_all(stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:
+    """What is asked for fits piece by piece; no single rule says why it does not fit together."""
+    for slot in slots:
+        yield from _everywhere(slot, stock, "what is asked for cannot be had together")
 
 
 def _everywhere(

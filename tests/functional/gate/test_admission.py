@@ -36,7 +36,7 @@ from agent.gate.effect import GatePaths
 from agent.placement.client import ConsumerAllocations
 from agent.placement.transport import Reply
 from agent.status.overview import HostState
-from drivers.fake.host import cell
+from drivers.fake.host import Gpu, cell
 
 
 def test_a_claim_is_not_let_go_for_another_while_placement_is_away(
@@ -871,3 +871,24 @@ def test_a_running_guest_with_a_cpu_that_the_host_does_not_offer_gets_no_other_o
     unclaimed, unknown = world.operations.audit(heal=False).findings
     assert unknown.kind == "unknown device"
     assert "its PCPU 9 is on no provider of this host" in unclaimed.reason and not unclaimed.repair
+
+
+TYPES = Gpu("0000:84:00.0", "VGPU", 0, types={"CUSTOM_VA": 4, "CUSTOM_VB": 2})
+
+
+def test_a_guest_that_names_one_unit_under_two_classes_is_told_that_they_exclude_each_other(
+    world: World,
+) -> None:
+    world.driver.change(gpus=(TYPES,))
+    world.agent.reconcile("a card")
+    with pytest.raises(DoesNotFit, match="CUSTOM_VA and CUSTOM_VB exclude each other there"):
+        world.operations.claim(request(CUSTOM_VA=1, CUSTOM_VB=1))
+    amounts = {"VCPU": 1, "CUSTOM_VA": 1, "CUSTOM_VB": 1}
+    units = tuple(
+        UsedUnit(name, f"{TYPES.address}/0", f"pci:{TYPES.address}") for name in sorted(TYPES.types)
+    )
+    world.driver.add_guest(Guest(str(uuid4()), "vm", GuestState.RUNNING, amounts, units))
+    world.agent.reconcile("a guest that nobody asked about")
+    ((_, verdict),) = world.operations.claim_running()
+    assert isinstance(verdict, Refused)
+    assert "CUSTOM_VA and CUSTOM_VB exclude each other there" in verdict.message

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from kits.fit import CONSUMER, HOST, NUMA, RACK, SHARING, ask, fitted, group, provider, reasons, uuid_of
 
@@ -334,3 +334,34 @@ def test_it_fits_exactly_when_placement_has_a_candidate_and_takes_one_of_them(
     else:
         assert found.shortfalls
         assert all(short.reason for short in found.shortfalls)
+
+
+ONE_CARD = ProviderTree([provider("host", CUSTOM_A=4, CUSTOM_B=2)])
+
+
+@given(tree=trees(), request=asked())
+@example(ONE_CARD, ask(group(CUSTOM_A=1, CUSTOM_B=1)))
+@example(ONE_CARD, ask(group("1", CUSTOM_A=1, CUSTOM_B=1)))
+@example(ONE_CARD, ask(group("1", CUSTOM_A=1), group("2", CUSTOM_B=1), policy="none"))
+def test_every_refusal_says_why_also_where_classes_exclude_each_other(
+    tree: ProviderTree, request: ClaimRequest
+) -> None:
+    ways = {each.uuid: tuple(frozenset({name}) for name in sorted(each.inventories)) for each in tree}
+    found = fit(request, ProviderIndex.of(tree, ways=ways), {}, {})
+    assert found.fits or (found.shortfalls and all(short.reason for short in found.shortfalls))
+
+
+def test_classes_that_cannot_be_given_together_are_named_with_the_reason() -> None:
+    for ways, reason in (
+        (
+            (frozenset({"CUSTOM_A"}), frozenset({"CUSTOM_B"})),
+            "CUSTOM_A and CUSTOM_B exclude each other there",
+        ),
+        ((frozenset({"CUSTOM_A", "CUSTOM_B"}),), "it has no room for 3 CUSTOM_A, 2 CUSTOM_B together"),
+    ):
+        index = ProviderIndex.of(ONE_CARD, ways={uuid_of("host"): ways})
+        found = fit(ask(group(CUSTOM_A=3, CUSTOM_B=2)), index, {}, {})
+        assert reasons(found) == [
+            ("CUSTOM_A", 3, 4, "host", reason),
+            ("CUSTOM_B", 2, 2, "host", reason),
+        ]
