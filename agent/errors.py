@@ -304,6 +304,11 @@ def counted(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or f'{one}s'}"
 
 
+def by_force(consumer: str) -> str:
+    """How to release the consumer's claim where its guest runs, behind the advice to release it."""
+    return f"(`plimsoll release {consumer} --force` where its guest runs)"
+
+
 def first_few(texts: Sequence[str], most: int, between: str = ", ") -> str:
     """The first texts, and how many more there are: "a, b and 3 more", or with "; " "a; b; and 3 more"."""
     more = f"{between.strip(', ')} and {len(texts) - most} more" if len(texts) > most else ""

@@ -20,6 +20,7 @@ from agent.claims.claim import Claim, ClaimState
 from agent.claims.rows import Row
 from agent.claims.use_difference import UseDifference, use_difference
 from agent.driver import Guest, GuestState
+from agent.errors import by_force
 from agent.moves.ownership import (
     MoveConsumer,
     SplitAllocations,
@@ -198,8 +199,8 @@ def obstacle(observation: Observation, follow: Collection[Claim]) -> str:
         if owner is not None and owner not in consumers and _stays(observation, owner):
             return (
                 f"Nothing is repaired while the claim of {owner} has the {name} {unit}, which is the guest "
-                f"{', '.join(who)}'s: release it (`plimsoll release --force` where its guest runs), repair "
-                "again, and claim for it after that."
+                f"{', '.join(who)}'s: release it {by_force(owner)}, repair again, and claim for it "
+                "after that."
             )
     return ""
 

@@ -26,7 +26,7 @@ from agent.claims.near_names import near_class, near_trait
 from agent.claims.request import ClaimRequest
 from agent.claims.rows import Row
 from agent.driver import Guest, UsedMemory
-from agent.errors import ClaimConflict, DoesNotFit, GuestRuns, counted
+from agent.errors import ClaimConflict, DoesNotFit, GuestRuns, by_force, counted
 from agent.shapes import Allocations, beyond, by_class
 from agent.tree import Provider, ProviderTree
 
@@ -95,7 +95,7 @@ def other_claim_conflict(claim: Claim) -> ClaimConflict:
     """The error for a consumer that already has a claim for another request."""
     return ClaimConflict(
         f"{label(claim.request)} is {claim.state} already, with another request "
-        f"({amounts_text(claim.request.resources)}): release it first.",
+        f"({amounts_text(claim.request.resources)}): release it first {by_force(claim.consumer)}.",
         consumer=claim.consumer,
         holds={uuid: dict(amounts) for uuid, amounts in claim.allocations.items()},
     )

@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from agent.driver import MoveInstruction
-from agent.errors import ApplyError, first_few
+from agent.errors import ApplyError, by_force, first_few
 from agent.providers.limits import Caps, beyond_caps
 from agent.providers.plan import DeleteInventories, Plan, PutInventories
 from agent.providers.resolve import ResolvedDescription
@@ -82,7 +82,8 @@ def retain_held(
                 sentences.append(
                     f"The host has no {resource_class} on provider {current[uuid].name} any more, but "
                     f"{_still_hold(consumers, names)}: this part stays, the rest is reserved. "
-                    f"{way_back(current[uuid], resource_class)}, or release these allocations."
+                    f"{way_back(current[uuid], resource_class)}, or release these allocations "
+                    f"{_by_force(consumers)}."
                 )
     return RetainedTree(tree, tuple(sentences))
 
@@ -103,8 +104,8 @@ def _check_moved(
             raise ApplyError(
                 f"The host has {resource_class} on provider {wanted[other].name}, no longer on "
                 f"{current[uuid].name}, and no move instruction says that it moved there. "
-                f"{_still_hold(consumers, names)}, so nothing was changed. Release these allocations, and "
-                "the next pass continues.",
+                f"{_still_hold(consumers, names)}, so nothing was changed. Release these allocations "
+                f"{_by_force(consumers)}, and the next pass continues.",
                 consumers=list(consumers),
             )
 
@@ -143,6 +144,10 @@ def _still_hold(consumers: Sequence[str], names: Mapping[str, str]) -> str:
     return f"{named} still {'hold' if len(consumers) > 1 else 'holds'} some of it"
 
 
+def _by_force(consumers: Sequence[str]) -> str:
+    return by_force(consumers[0] if len(consumers) == 1 else "CONSUMER")
+
+
 GoneUnit = tuple[str, str, str, str]
 """(provider uuid, class, unit, consumer that has claimed it)"""
 
@@ -178,11 +183,12 @@ def count_gone(
         classes[uuid] = classes.get(uuid, frozenset()) | {name}
         for consumer in sorted({*holders.values()}):
             lost = sorted(unit for unit in holders if holders[unit] == consumer)
+            release = f"release the claim {by_force(consumer)}"
             problems.append(
                 f"{with_name(consumer, names)} has claimed {name} {', '.join(lost)} of {provider.name}, "
                 "which this host does not have any more: the rest of the inventory can be given. "
                 f"{way_back(provider, name)}, or "
-                f"{'confirm or revert its move' if consumer in migrations else 'release the claim'}."
+                f"{'confirm or revert its move' if consumer in migrations else release}."
             )
     return replace(resolved, tree=tree, problems=tuple(problems), gone=classes)
 

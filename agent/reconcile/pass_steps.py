@@ -25,6 +25,7 @@ from agent.errors import (
     PlacementUnavailable,
     ReshapeRefused,
     StateError,
+    by_force,
     counted,
 )
 from agent.moves.circumstances import consumer_names
@@ -611,7 +612,8 @@ def _units_of_two(rows: Collection[Row]) -> Iterator[str]:
                     f"guest {row.guest.name} ({row.instance}): the agent's records are older than its "
                     "guests, as in a state directory that was restored from a copy, or the guest got it past "
                     "the agent. `plimsoll audit` shows what differs, and with `--heal` old claims follow "
-                    "their guests. Where that is refused, release the claim, or take the unit from the guest."
+                    "their guests. Where that is refused, release the claim "
+                    f"{by_force(instance)}, or take the unit from the guest."
                 )
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 
 from agent.claims.claim import Claim
 from agent.driver import MoveInstruction
+from agent.errors import by_force
 from agent.providers.resolve import OwnedProvider, OwnedProviders
 from agent.reshape.claimed_units import Places, slots_left
 from agent.reshape.laws import Instruction, Slot, exchanges_of, inventory_at, resolve_instructions, total_at
@@ -298,7 +299,8 @@ def park_units(
             notices.extend(
                 (
                     f"Consumer {consumer} holds {amount} {name} of {source} whose device is not there: it is "
-                    "parked, and no other consumer gets it. Bring the device back, or release the consumer."
+                    "parked, and no other consumer gets it. Bring the device back, or release the consumer "
+                    f"{by_force(consumer)}."
                 )
                 for consumer, amount in shares.items()
             )

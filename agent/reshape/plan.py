@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 from agent.claims.claim import Claim
 from agent.driver import MoveInstruction
-from agent.errors import ReshapeRefused
+from agent.errors import ReshapeRefused, by_force
 from agent.providers.reservations import with_reserved
 from agent.reshape.claimed_units import ClaimedPlaces, Places, relocations_of_record
 from agent.reshape.laws import (
@@ -307,7 +307,7 @@ def _place_claimed(draft: _Draft, located: Mapping[str, Places], held: Mapping[s
                 draft.problems.append(
                     f"consumer {consumer} has claimed {lost} {slot.resource_class} of "
                     f"{name_of(slot.provider, draft.desired, draft.current)} that are on no provider now: "
-                    "bring the device back, or release the consumer"
+                    f"bring the device back, or release the consumer {by_force(consumer)}"
                 )
 
 
@@ -413,8 +413,8 @@ def _place_unnamed(draft: _Draft, bundle: _Bundle) -> None:
             )
             unheld = draft.unheld.get(consumer, {}).get(bundle.source)
             remedy = (
-                ". Placement does not hold it: release the claim (`plimsoll release --force` where its guest "
-                "runs); what the guest uses stays reserved"
+                f". Placement does not hold it: release the claim {by_force(consumer)}; what the guest uses "
+                "stays reserved"
             )
             draft.problems.append(
                 f"consumer {consumer} {'has a claim of' if unheld else 'holds'} {amounts} of "

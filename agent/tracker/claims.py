@@ -37,6 +37,7 @@ from agent.errors import (
     PlimsollError,
     Refused,
     UnknownConsumer,
+    by_force,
 )
 from agent.moves.states import Move, moving_conflict
 from agent.placement.client import ConsumerAllocations
@@ -418,7 +419,7 @@ class ClaimOperations:
         else:
             reason = (
                 f"Placement holds nothing for {claim.consumer} any more, although it was claimed on this "
-                "host: release it, then claim it again."
+                f"host: release it {by_force(claim.consumer)}, then claim it again."
             )
         raise ClaimConflict(reason, consumer=claim.consumer)
 

@@ -25,6 +25,7 @@ from agent.errors import (
     PlacementConflict,
     PlacementFull,
     PlacementUnavailable,
+    by_force,
 )
 from agent.moves.ownership import MoveConsumer, SplitAllocations, split_allocations
 from agent.placement.client import ConsumerAllocations, PlacementClient
@@ -78,7 +79,7 @@ class Turns:
                 ):
                     raise ClaimConflict(
                         f"Another claim for {label(under_way)} is under way, with a different request: "
-                        "release it first.",
+                        f"release it first {by_force(consumer)}.",
                         consumer=consumer,
                     )
                 if not self._condition.wait(end - time.monotonic()):

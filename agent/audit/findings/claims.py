@@ -14,7 +14,7 @@ from agent.audit.cases import ConsumerCase, FindingKind, TableRow
 from agent.audit.finding import Deliver, DropClaim, Finding, FollowGuests, FollowReshape, WriteAllocations
 from agent.claims.attribution import IDLE
 from agent.claims.claim import ClaimState
-from agent.errors import counted
+from agent.errors import by_force, counted
 from agent.moves.ownership import reduce_allocations
 from agent.placement.client import ConsumerAllocations
 
@@ -123,8 +123,9 @@ class AmountsDiffer(FindingKind):
             "and its definition names the exact units that Placement has: the claim's record is older, as in "
             "a state directory that was restored from a copy.",
             "The claim gets what the guest uses, together with those whose units it gets. None for a claim "
-            "with NUMA cells: release it, and claim again. None while another claim that does not follow has "
-            "one of the units: release that one, repair again, and claim for it after that.",
+            "with NUMA cells: release it, by force if its guest runs, and claim again. None while another "
+            "claim that does not follow has one of the units: release that one, repair again, and claim for "
+            "it after that.",
             "no",
         ),
     )
@@ -156,9 +157,8 @@ class AmountsDiffer(FindingKind):
             if lacking:
                 reason += (
                     f" Placement cannot give it {lacking}: where `plimsoll status` shows a reshape that "
-                    "waits, end what it waits for; where a device has vanished, bring it back. Else release "
-                    "the claim (`plimsoll release --force` where its guest runs), and claim for the instance "
-                    "again."
+                    "waits, end what it waits for; where a device has vanished, bring it back. Else "
+                    f"{_end_of(case)}, and claim for the instance again."
                 )
                 return Finding(self.name, case.consumer, reason, case.evidence)
             return _written_again(self.name, case, reason, write)
@@ -191,13 +191,14 @@ class WrongProvider(FindingKind):
         TableRow(
             "The same amounts, and neither the guest, an exact unit nor a move instruction of the driver "
             "says which is newer, the claim or Placement. Also where both name the same providers.",
-            "None: write to Placement what the claim has, or release it and claim again.",
+            "None: write to Placement what the claim has, or release it, by force if its guest runs, and "
+            "claim again.",
             "no",
         ),
         TableRow(
             "Other providers or amounts, and guests of other instances use units of the claim: its record is "
             "older.",
-            "None: release it, and claim again.",
+            "None: release it, by force if its guest runs, and claim again.",
             "no",
         ),
     )
@@ -225,6 +226,11 @@ class WrongProvider(FindingKind):
         return _which_is_newer(self.name, case) or _written_again(self.name, case, reason, write)
 
 
+def _end_of(case: ConsumerCase) -> str:
+    """How to end the claim, as a clause."""
+    return "confirm or revert its move" if case.is_moving else f"release the claim {by_force(case.consumer)}"
+
+
 def _written_again(kind: str, case: ConsumerCase, reason: str, write: ConsumerAllocations) -> Finding:
     """The finding whose repair is that write, or which has none where Placement would refuse it."""
     finding = Finding(kind, case.consumer, reason, case.evidence, repair=(WriteAllocations(write),))
@@ -248,20 +254,20 @@ def _which_is_newer(kind: str, case: ConsumerCase) -> Finding | None:
         if obstacle:
             reason += f" {obstacle}"
         elif not repair:
-            reason += " Release it (`plimsoll release --force`), and claim for the instance again."
+            reason += f" Release the claim {by_force(case.consumer)}, and claim for the instance again."
     elif case.is_undecided:
         reason = (
             f"Placement has what {case.consumer} claimed on other providers of this host, and neither its "
             "guest, an exact unit nor a move instruction of the driver says which of the two is newer: the "
-            "agent moves nothing on a guess. Write to Placement what the claim has, or release it (`plimsoll "
-            "release --force` where its guest runs), and claim for the instance again."
+            "agent moves nothing on a guess. Write to Placement what the claim has, or "
+            f"{_end_of(case)}, and claim for the instance again."
         )
     elif case.used_by_others:
         used = ", ".join(f"{unit} by {instance}" for unit, instance in case.used_by_others)
         reason = (
             f"Placement has something else for {case.consumer} than its claim, of which other guests use "
             f"units ({used}): the claim's record is older, as in a state directory that was restored from a "
-            "copy. Release it, and claim for the instance again."
+            f"copy. Release it {by_force(case.consumer)}, and claim for the instance again."
         )
     else:
         return None

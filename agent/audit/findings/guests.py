@@ -30,6 +30,7 @@ from agent.claims.request import ClaimRequest, RequestGroup
 from agent.claims.rows import Row
 from agent.claims.use_difference import UseDifference
 from agent.driver import Guest
+from agent.errors import by_force
 from agent.moves.states import request_for_allocations
 from agent.providers.retention import way_back, with_name
 from agent.shapes import Allocations, Units, by_class, total
@@ -298,7 +299,7 @@ class AnotherUnit(FindingKind):
         ),
         TableRow(
             "The dedicated CPUs of a claim are not those of its NUMA cells.",
-            "None: release the claim, and claim for the instance again.",
+            "None: release the claim, by force if its guest runs, and claim for the instance again.",
             "no",
         ),
     )
@@ -340,7 +341,7 @@ class AnotherUnit(FindingKind):
                     self.name,
                     claim.consumer,
                     f"The claim of {claim.consumer} has the CPUs {_text(cpus)}, but its NUMA cells pin the "
-                    f"guest to {_text(pinned)}. Release it, and claim again.",
+                    f"guest to {_text(pinned)}: {_end_of(case, claim.consumer)}, and claim again.",
                     {**case.evidence, "units": sorted(cpus), "cells": sorted(pinned)},
                 )
 
@@ -359,6 +360,11 @@ def _follows(case: RowCase) -> tuple[tuple[FollowGuests, ...], str]:
     return follow_together(observation, claim, held)
 
 
+def _end_of(case: RowCase, consumer: str) -> str:
+    """How to end the claim, as a clause."""
+    return "confirm or revert its move" if case.is_moving else f"release the claim {by_force(consumer)}"
+
+
 def _text(cpus: Collection[int]) -> str:
     return ", ".join(map(str, sorted(cpus)))
 
@@ -371,7 +377,7 @@ class VanishedUnit(FindingKind):
         TableRow(
             "A claim has an exact unit that is nowhere on this host any more.",
             "None: bring the device back (virtual functions must be created again after each boot, a CPU "
-            "must be online), or release the claim.",
+            "must be online), or release the claim, by force if its guest runs.",
             "no",
         ),
     )
@@ -391,6 +397,6 @@ class VanishedUnit(FindingKind):
                 self.name,
                 consumer,
                 f"{who} has claimed what this host does not have any more: "
-                f"{missing}. {'. '.join(ways)}, or release the claim.",
+                f"{missing}. {'. '.join(ways)}, or {_end_of(case, consumer)}.",
                 {**case.evidence, "units": [unit for _, _, unit in units]},
             )

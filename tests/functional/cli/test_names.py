@@ -245,7 +245,7 @@ def test_one_name_is_one_claim_unless_it_is_to_be_new(fresh: tuple[Sight, Path],
     other = plimsoll(path, "claim", "--name", "web1", "--resources", "VCPU=7")
     assert other.returncode == ExitCode.REFUSED
     assert f"web1 ({web}) is claimed already, with another request (512 MEMORY_MB, 1 VCPU)" in one_line(other)
-    assert "release it first; --new claims for another instance" in one_line(other)
+    assert "where its guest runs); --new claims for another instance" in one_line(other)
     new = {claimed(path, *words, "--name", "web1", *WANTED) for words in (("--new",), ("new",))}
     assert len(new | {web}) == number_of_claims(path) == 3
     unclear = plimsoll(path, "claim", "--name", "web1", *WANTED)

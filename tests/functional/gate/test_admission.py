@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -148,6 +149,18 @@ def test_a_claim_for_what_the_gate_claimed_is_answered_as_the_gates(host: GatedH
             host.world.operations.claim(asked)
     host.ends(guest(uuid), domain(uuid))
     assert claim_of(host, uuid) is None, "it is the gate's still"
+
+
+def test_what_the_refusal_of_another_request_advises_works_while_the_guest_runs(host: GatedHost) -> None:
+    uuid = str(uuid4())
+    host.starts(guest(uuid), domain(uuid))
+    asked = ClaimRequest(uuid, (RequestGroup("", {"VCPU": 3, "MEMORY_MB": 1024}),), name="vm")
+    with pytest.raises(ClaimConflict) as refused:
+        host.world.operations.claim(asked)
+    (command,) = re.findall(r"`plimsoll ([^`]+)`", refused.value.message)
+    assert plimsoll(host.socket, "release", uuid).returncode == ExitCode.REFUSED
+    assert plimsoll(host.socket, *command.split()).returncode == ExitCode.DONE
+    assert host.world.operations.claim(asked).request == asked
 
 
 # Devices
