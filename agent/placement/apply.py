@@ -34,7 +34,6 @@ from agent.providers.plan import (
     PutTraits,
     RenameProvider,
     same_inventories,
-    with_contents,
 )
 from agent.tree import Inventory, Provider, ProviderTree
 
@@ -289,7 +288,14 @@ class _Writer:
                     known = self._providers[operation.provider]
                     self._providers[operation.provider] = self._client.read_provider(known)
                 current = self._providers[operation.provider]
-                wanted = with_contents(current, _merged(operation, current))
+                # What other clients changed on the provider meanwhile stays.
+                match operation:
+                    case PutTraits():
+                        wanted = replace(current, traits=_merged_names(operation, current.traits))
+                    case PutAggregates():
+                        wanted = replace(current, aggregates=_merged_names(operation, current.aggregates))
+                    case PutInventories() | DeleteInventories():
+                        wanted = replace(current, inventories=_merged_inventories(operation, current))
                 names_differ = (current.traits, current.aggregates) != (wanted.traits, wanted.aggregates)
                 if not names_differ and same_inventories(current.inventories, wanted.inventories):
                     return current
@@ -316,30 +322,15 @@ class _Writer:
         return generation
 
 
-def _merged(operation: ContentsOperation, current: Provider) -> ContentsOperation:
-    """The operation, changed so that it keeps what other clients changed on the provider meanwhile.
-
-    Raises PlacementConflict where they changed an inventory that the operation changes.
-    """
-    match operation:
-        case PutTraits():
-            return replace(operation, after=_merged_names(operation, current.traits))
-        case PutAggregates():
-            return replace(operation, after=_merged_names(operation, current.aggregates))
-        case PutInventories():
-            return replace(operation, after=_merged_inventories(operation, current, operation.after))
-        case DeleteInventories():
-            left = _merged_inventories(operation, current, {})
-            return PutInventories(operation.provider, operation.name, operation.before, left)
-
-
 def _merged_names(operation: PutTraits | PutAggregates, current: frozenset[str]) -> frozenset[str]:
     return (current - (operation.before - operation.after)) | (operation.after - operation.before)
 
 
 def _merged_inventories(
-    operation: PutInventories | DeleteInventories, current: Provider, after: Mapping[str, Inventory]
+    operation: PutInventories | DeleteInventories, current: Provider
 ) -> dict[str, Inventory]:
+    """Raises PlacementConflict where another client changed an inventory that the operation changes."""
+    after = operation.after if isinstance(operation, PutInventories) else {}
     merged = dict(current.inventories)
     for name in {**operation.before, **after}:
         planned, wanted = _entry(operation.before, name), _entry(after, name)

@@ -41,7 +41,23 @@ def open_transport(
         case "embedded":
             if state_dir is None:
                 raise SettingsError("The embedded Placement needs a state directory: set state_path.")
-            return _embedded(state_dir, options or {})
+            from agent.durable.errors import DatabaseError
+            from agent.placement.embedded.core import Core
+
+            try:
+                core = Core.open(state_dir)
+            except DatabaseError as error:
+                raise StateError(str(error), path=str(error.path)) from error
+            if not options or not options.get("serve"):
+                return EmbeddedTransport(core)
+            try:
+                with _serve_errors():
+                    server = _server(core, options)
+                    server.start()
+            except BaseException:
+                core.close()
+                raise
+            return EmbeddedTransport(core, server)
         case "remote":
             from agent.placement.transport_http import HttpTransport
 
@@ -60,26 +76,6 @@ def check_options(kind: str, options: Mapping[str, Any], to_be_made: Path | None
     elif options.get("serve"):
         with _serve_errors():
             _server(None, options).check_places(to_be_made)
-
-
-def _embedded(state_dir: Path, options: Mapping[str, Any]) -> Transport:
-    from agent.durable.errors import DatabaseError
-    from agent.placement.embedded.core import Core
-
-    try:
-        core = Core.open(state_dir)
-    except DatabaseError as error:
-        raise StateError(str(error), path=str(error.path)) from error
-    if not options.get("serve"):
-        return EmbeddedTransport(core)
-    try:
-        with _serve_errors():
-            server = _server(core, options)
-            server.start()
-    except BaseException:
-        core.close()
-        raise
-    return EmbeddedTransport(core, server)
 
 
 def _server(core: Any, options: Mapping[str, Any]) -> "Server":

@@ -338,8 +338,12 @@ def _read_consumer(value: object, path: str) -> ConsumerAllocations:
     return ConsumerAllocations(
         consumer=_uuid(record["uuid"], f"{path}.uuid"),
         allocations={
-            _uuid(provider, f"{path}.allocations"): _amounts(amounts, f"{path}.allocations.{provider}")
+            _uuid(provider, f"{path}.allocations"): {
+                _class_name(name, where): read_whole(amount, f"{where}.{name}", 1, MAX_UNIT)
+                for name, amount in read_object(amounts, where).items()
+            }
             for provider, amounts in allocations.items()
+            for where in (f"{path}.allocations.{provider}",)
         },
         generation=_generation(record["generation"], f"{path}.generation"),
         project_id=_text(record["project_id"], f"{path}.project_id"),
@@ -348,13 +352,6 @@ def _read_consumer(value: object, path: str) -> ConsumerAllocations:
         if consumer_type is None
         else _class_name(consumer_type, f"{path}.consumer_type"),
     )
-
-
-def _amounts(value: object, path: str) -> dict[str, int]:
-    return {
-        _class_name(name, path): read_whole(amount, f"{path}.{name}", 1, MAX_UNIT)
-        for name, amount in read_object(value, path).items()
-    }
 
 
 def _items(top: Mapping[str, Any], key: str) -> list[tuple[object, str]]:

@@ -105,7 +105,11 @@ class HttpTransport:
                 answer = self._send(method, path, body, microversion)
             except exceptions.ConnectFailure as error:
                 # The server closes idle connections; a request may reuse one that it is just closing.
-                if method != "GET" or not _broke_after_connecting(error):
+                cause = error.__cause__ or error.__context__
+                has_broken = isinstance(cause, requests.ConnectionError) and isinstance(
+                    next(iter(cause.args), None), urllib3.exceptions.ProtocolError
+                )
+                if method != "GET" or not has_broken:
                     raise
                 answer = self._send(method, path, body, microversion)
         except (exceptions.ClientException, OSError) as error:
@@ -253,14 +257,6 @@ def _boot_time() -> float:
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def _broke_after_connecting(error: exceptions.ConnectFailure) -> bool:
-    """Whether a connection existed and broke before the answer arrived."""
-    cause = error.__cause__ or error.__context__
-    return isinstance(cause, requests.ConnectionError) and isinstance(
-        next(iter(cause.args), None), urllib3.exceptions.ProtocolError
-    )
-
-
 def _was_sent(error: BaseException | None) -> bool:
     """Whether Placement may have got the request: a connection existed, or nothing tells that none did.
 
@@ -297,29 +293,23 @@ def _plain_reason(error: BaseException) -> str:
         if link is None:
             break
         request = request or getattr(link, "request", None)
-        clause = _clause(link)
+        clause = ""  # what this link says, where it is the cause and no wrapper of it
+        match link:
+            case urllib3.exceptions.NameResolutionError():
+                clause = "the name of the host is not known"
+            case urllib3.exceptions.NewConnectionError():
+                pass  # its cause says why
+            case ssl.SSLCertVerificationError():
+                clause = f"its certificate is not trusted: {link.verify_message}"
+            case urllib3.exceptions.ConnectTimeoutError() | urllib3.exceptions.ReadTimeoutError():
+                clause = "no answer in time"
+            case OSError() if link.strerror and not isinstance(link, requests.RequestException):
+                clause = link.strerror[0].lower() + link.strerror[1:]
         if clause:
             parts = urlsplit(getattr(request, "url", None) or "")
             return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}: {clause}" if parts.netloc else clause
         link = link.__cause__ or link.__context__ or _reason(link)
     return " ".join(str(error).split()).rstrip(".")
-
-
-def _clause(error: BaseException) -> str:
-    """What this error alone says, where it is the cause and no wrapper of it."""
-    match error:
-        case urllib3.exceptions.NameResolutionError():
-            return "the name of the host is not known"
-        case urllib3.exceptions.NewConnectionError():
-            return ""  # its cause says why
-        case ssl.SSLCertVerificationError():
-            return f"its certificate is not trusted: {error.verify_message}"
-        case urllib3.exceptions.ConnectTimeoutError() | urllib3.exceptions.ReadTimeoutError():
-            return "no answer in time"
-        case OSError() if error.strerror and not isinstance(error, requests.RequestException):
-            return error.strerror[0].lower() + error.strerror[1:]
-        case _:
-            return ""
 
 
 def _placement_error(error: exceptions.ClientException | OSError, action: str) -> PlacementError:

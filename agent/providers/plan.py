@@ -276,19 +276,6 @@ def _custom(names: Iterable[str]) -> set[str]:
     return {name for name in names if name.startswith(CUSTOM)}
 
 
-def with_contents(provider: Provider, operation: ContentsOperation) -> Provider:
-    """The provider after an operation on its contents."""
-    match operation:
-        case PutTraits():
-            return replace(provider, traits=operation.after)
-        case PutAggregates():
-            return replace(provider, aggregates=operation.after)
-        case PutInventories():
-            return replace(provider, inventories=operation.after)
-        case DeleteInventories():
-            return replace(provider, inventories={})
-
-
 def same_inventories(one: Inventories, other: Inventories) -> bool:
     """Whether Placement would return the same for both; its database may round a ratio."""
     if one == other:

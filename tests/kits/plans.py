@@ -6,11 +6,14 @@ from agent.providers.plan import (
     CreateProvider,
     CreateResourceClass,
     CreateTrait,
+    DeleteInventories,
     DeleteProvider,
     MoveProvider,
     Operation,
+    PutAggregates,
+    PutInventories,
+    PutTraits,
     RenameProvider,
-    with_contents,
 )
 from agent.tree import Provider, ProviderTree
 
@@ -31,5 +34,11 @@ def apply_operation(tree: ProviderTree, operation: Operation) -> ProviderTree:
                 operation.provider
             ]  # a provider with children cannot leave: the tree lacks their parent then
             return ProviderTree(provider for provider in tree if provider.uuid != operation.provider)
-        case _:
-            return tree.with_provider(with_contents(tree[operation.provider], operation))
+        case PutTraits():
+            return tree.with_provider(replace(tree[operation.provider], traits=operation.after))
+        case PutAggregates():
+            return tree.with_provider(replace(tree[operation.provider], aggregates=operation.after))
+        case PutInventories():
+            return tree.with_provider(replace(tree[operation.provider], inventories=operation.after))
+        case DeleteInventories():
+            return tree.with_provider(replace(tree[operation.provider], inventories={}))

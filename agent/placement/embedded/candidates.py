@@ -229,27 +229,24 @@ class ProviderReach:
                 return None
             reachable = model.tree(root)
             providers = {provider.uuid: provider for provider in reachable}
-            for provider in self._sharing_with(reachable) if self._sharing else ():
-                if provider.uuid in providers:
-                    continue
-                reachable.append(provider)
-                above: ProviderRecord | None = provider
-                while above is not None:
-                    providers.setdefault(above.uuid, above)
-                    above = None if above.parent_uuid is None else model.providers[above.parent_uuid]
+            own = {name for provider in reachable for name in provider.aggregates} if self._sharing else ()
+            for aggregate in sorted(self._sharing.keys() & own):
+                for uuid in self._sharing[aggregate]:
+                    sharing = model.providers.get(uuid)
+                    if sharing is None or not sharing.is_sharing or aggregate not in sharing.aggregates:
+                        continue
+                    if uuid in providers:
+                        continue
+                    reachable.append(sharing)
+                    above: ProviderRecord | None = sharing
+                    while above is not None:
+                        providers.setdefault(above.uuid, above)
+                        above = None if above.parent_uuid is None else model.providers[above.parent_uuid]
             for uuid in self._named:
                 if uuid in model.providers:
                     providers.setdefault(uuid, model.providers[uuid])
             usages = {uuid: usage for uuid in providers if (usage := model.usages.get(uuid)) is not None}
         return TreeView(reachable, providers, usages)
-
-    def _sharing_with(self, tree: Iterable[ProviderRecord]) -> Iterator[ProviderRecord]:
-        aggregates = {name for provider in tree for name in provider.aggregates}
-        for aggregate in sorted(aggregates & self._sharing.keys()):
-            for uuid in self._sharing[aggregate]:
-                provider = self._model.providers.get(uuid)
-                if provider is not None and provider.is_sharing and aggregate in provider.aggregates:
-                    yield provider
 
     def roots(self, uuid: str) -> list[str]:
         """The roots of the trees that the provider can serve; none if it is gone. Takes `model.lock`."""
@@ -304,27 +301,25 @@ class SlotDemands:
         slots = [
             CandidateSlot(*demand, serving) for demand, serving in zip(self._demands, options, strict=True)
         ]
-        return slots if _might_fit(view, self._query, slots) else None
-
-
-def _might_fit(view: TreeView, query: CandidateQuery, slots: list[CandidateSlot]) -> bool:
-    """Whether sums and isolation allow a candidate, so that a full tree costs no search."""
-    if query.isolate and not _can_be_isolated([slot for slot in slots if slot.group.suffix]):
-        return False
-    demands = Counter[str]()
-    options: dict[str, dict[str, ProviderRecord]] = {}
-    for slot in slots:
-        demands.update(slot.resources)
-        for name in slot.resources:
-            options.setdefault(name, {}).update((provider.uuid, provider) for provider in slot.options)
-    return all(
-        amount
-        <= sum(
-            provider.inventories[name].capacity - view.used(uuid, name)
-            for uuid, provider in options[name].items()
+        if self._query.isolate and not _can_be_isolated([slot for slot in slots if slot.group.suffix]):
+            return None
+        # The sums are compared, so that a full tree costs no search.
+        demanded = Counter[str]()
+        serving_class: dict[str, dict[str, ProviderRecord]] = {}
+        for slot in slots:
+            demanded.update(slot.resources)
+            for name in slot.resources:
+                providers = serving_class.setdefault(name, {})
+                providers.update((provider.uuid, provider) for provider in slot.options)
+        might_fit = all(
+            amount
+            <= sum(
+                provider.inventories[name].capacity - view.used(uuid, name)
+                for uuid, provider in serving_class[name].items()
+            )
+            for name, amount in demanded.items()
         )
-        for name, amount in demands.items()
-    )
+        return slots if might_fit else None
 
 
 def _can_be_isolated(slots: list[CandidateSlot]) -> bool:

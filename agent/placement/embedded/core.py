@@ -174,8 +174,17 @@ def check_media_types(route: Route, headers: Mapping[str, str]) -> None:
 
     Raises RequestRefused: 406 or 415.
     """
-    if JSON_OUT in route.content and not _takes_json(headers.get("accept", "")):
-        raise RequestRefused(NOT_ACCEPTABLE, "Only application/json is provided.")
+    if JSON_OUT in route.content:
+        # Whether the Accept header, if there is one, allows JSON (RFC 9110, section 12.5.1).
+        accept = headers.get("accept", "")
+        best: tuple[int, bool] = (-1, not accept.strip())
+        for media_range in accept.split(","):
+            name, *parameters = (part.strip().lower() for part in media_range.split(";"))
+            if name in _JSON_RANGES:
+                barred = any(re.fullmatch(r"q=0(\.0*)?", parameter) for parameter in parameters)
+                best = max(best, (_JSON_RANGES.index(name), not barred))
+        if not best[1]:
+            raise RequestRefused(NOT_ACCEPTABLE, "Only application/json is provided.")
     if JSON_IN in route.content and "content-type" in headers:
         given = headers["content-type"].partition(";")[0].strip().lower()
         if given != "application/json":
@@ -183,17 +192,6 @@ def check_media_types(route: Route, headers: Mapping[str, str]) -> None:
                 UNSUPPORTED_MEDIA_TYPE,
                 f"The media type {given or None} is not supported, use application/json.",
             )
-
-
-def _takes_json(accept: str) -> bool:
-    """Whether an Accept header, if there is one, allows JSON (RFC 9110, section 12.5.1)."""
-    best: tuple[int, bool] = (-1, not accept.strip())
-    for media_range in accept.split(","):
-        name, *parameters = (part.strip().lower() for part in media_range.split(";"))
-        if name in _JSON_RANGES:
-            barred = any(re.fullmatch(r"q=0(\.0*)?", parameter) for parameter in parameters)
-            best = max(best, (_JSON_RANGES.index(name), not barred))
-    return best[1]
 
 
 def _shape(parts: list[str]) -> tuple[str | int, ...]:

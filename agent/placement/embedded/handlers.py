@@ -6,7 +6,7 @@ Each receives a request, runs a rule or reads the model, and builds the response
 from __future__ import annotations
 
 import uuid as uuids
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from email.utils import formatdate
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
@@ -212,22 +212,18 @@ def list_providers(request: Request) -> CoreResponse:
             for provider in candidates
             if traits.admits(provider.traits)
             and aggregates.admits(provider.aggregates)
-            and all(_has_room(model, provider, name, amount) for name, amount in amounts.items())
+            and all(
+                (inventory := provider.inventories.get(name)) is not None
+                and inventory.admits(amount)
+                and model.used(provider.uuid, name) + amount <= inventory.capacity
+                for name, amount in amounts.items()
+            )
         ]
     modified = max((provider.updated_at for provider in matching), default=request.store.clock())
     return json_response(
         request,
         {"resource_providers": [show_provider(provider, request.minor) for provider in matching]},
         modified,
-    )
-
-
-def _has_room(model: Model, provider: ProviderRecord, resource_class: str, amount: int) -> bool:
-    inventory = provider.inventories.get(resource_class)
-    return (
-        inventory is not None
-        and inventory.admits(amount)
-        and model.used(provider.uuid, resource_class) + amount <= inventory.capacity
     )
 
 
@@ -705,7 +701,24 @@ def find_with_summaries(model: Model, query: CandidateQuery) -> FoundCandidates:
         candidates.append(candidate)
         for uuid in candidate.allocations:
             views.setdefault(uuid, view)
-    return FoundCandidates(candidates, list(_summarised(model, query, views)))
+    # The providers of the candidates, each once, and from 1.29 on the rest of their trees.
+    used = [(view.providers[uuid], view) for uuid, view in views.items()]
+    if query.minor < mv.CANDIDATES_TREES:
+        return FoundCandidates(candidates, [(provider, view.usage(provider.uuid)) for provider, view in used])
+    summarised: list[tuple[ProviderRecord, Mapping[str, int]]] = []
+    shown = set()
+    for provider, view in used:
+        root = provider.root_uuid
+        if root in shown:
+            continue
+        shown.add(root)
+        # The own tree of a sharing provider may not be in the candidate's view: it is read now.
+        own = root == view.reachable[0].root_uuid
+        whole = view if own else ProviderReach(model).view(root)
+        if whole is not None:
+            in_tree = (each for each in whole.reachable if each.root_uuid == root)
+            summarised += [(each, whole.usage(each.uuid)) for each in in_tree]
+    return FoundCandidates(candidates, summarised)
 
 
 def candidates_body(query: CandidateQuery, results: FoundCandidates) -> dict[str, Any]:
@@ -744,27 +757,3 @@ def candidates_body(query: CandidateQuery, results: FoundCandidates) -> dict[str
             summary["parent_provider_uuid"] = provider.parent_uuid
             summary["root_provider_uuid"] = provider.root_uuid
     return {"allocation_requests": requests, "provider_summaries": summaries}
-
-
-def _summarised(
-    model: Model, query: CandidateQuery, views: Mapping[str, TreeView]
-) -> Iterator[tuple[ProviderRecord, Mapping[str, int]]]:
-    """The providers of the candidates, each once, and from 1.29 on the rest of their trees.
-
-    `views` are {uuid of a used provider: the view of its candidate}. A sharing provider's own tree may not be
-    in it: that is read now.
-    """
-    used = {uuid: (view.providers[uuid], view) for uuid, view in views.items()}
-    if query.minor < mv.CANDIDATES_TREES:
-        yield from ((provider, view.usage(provider.uuid)) for provider, view in used.values())
-        return
-    shown = set()
-    for provider, view in used.values():
-        root = provider.root_uuid
-        if root in shown:
-            continue
-        shown.add(root)
-        own = root == view.reachable[0].root_uuid
-        whole = view if own else ProviderReach(model).view(root)
-        if whole is not None:
-            yield from ((each, whole.usage(each.uuid)) for each in whole.reachable if each.root_uuid == root)

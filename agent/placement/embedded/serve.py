@@ -37,7 +37,7 @@ import signal
 import socket
 import ssl
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from http import HTTPStatus
 from pathlib import Path
@@ -571,32 +571,26 @@ def serve(
     `on_ready` is called with the addresses when requests are answered there. Raises ServeError as `Server`
     does, and DatabaseError as `Core.open` does.
     """
-    ended: SimpleQueue[int] = SimpleQueue()
     share_the_interpreter()
-    with (
-        _on_signals(ended),
-        contextlib.closing(Core.open(state_dir)) as core,
-        Server(core, binds, tokens_file=tokens_file, tls_cert=tls_cert, tls_key=tls_key) as server,
-    ):
-        LOG.info("Serving Placement from %s at %s.", state_dir, ", ".join(server.addresses))
-        if on_ready is not None:
-            on_ready(server.addresses)
-        while True:  # the wait is bounded: a signal just before `get` does not interrupt it
-            with contextlib.suppress(Empty):
-                ended.get(timeout=SIGNAL_POLL_S)
-                break
-        LOG.info("Stopping.")
-
-
-@contextlib.contextmanager
-def _on_signals(ended: SimpleQueue[int]) -> Iterator[None]:
-    """Put signals into `ended`. An Event does not fit: a second signal within its handler would deadlock."""
+    # Signals come into a queue. An Event does not fit: a second signal within its handler would deadlock.
+    ended: SimpleQueue[int] = SimpleQueue()
     before = {
         number: signal.signal(number, lambda which, _: ended.put(which))
         for number in (signal.SIGTERM, signal.SIGINT)
     }
     try:
-        yield
+        with (
+            contextlib.closing(Core.open(state_dir)) as core,
+            Server(core, binds, tokens_file=tokens_file, tls_cert=tls_cert, tls_key=tls_key) as server,
+        ):
+            LOG.info("Serving Placement from %s at %s.", state_dir, ", ".join(server.addresses))
+            if on_ready is not None:
+                on_ready(server.addresses)
+            while True:  # the wait is bounded: a signal just before `get` does not interrupt it
+                with contextlib.suppress(Empty):
+                    ended.get(timeout=SIGNAL_POLL_S)
+                    break
+            LOG.info("Stopping.")
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)

@@ -184,7 +184,18 @@ def load_model(file: SqliteFile) -> Model:
             " FROM consumers"
         )
         model.load(
-            map(_provider_of, providers),
+            (
+                ProviderRecord._make(
+                    (
+                        *row[:5],
+                        {name: InventoryRecord(*numbers) for name, numbers in json.loads(row[5]).items()},
+                        frozenset(json.loads(row[6])),
+                        frozenset(json.loads(row[7])),
+                        row[8],
+                    )
+                )
+                for row in providers
+            ),
             (ConsumerRecord._make((*row[:5], json.loads(row[5]), row[6])) for row in consumers),
         )
         _keep_standard(model.traits, model.providers_by_trait, created_at)
@@ -199,12 +210,6 @@ def _keep_standard(known: dict[str, float], used: Iterable[str], created_at: flo
     for name in used:
         if not name.startswith("CUSTOM_"):
             known.setdefault(name, created_at)
-
-
-def _provider_of(row: tuple[Any, ...]) -> ProviderRecord:
-    offered = {name: InventoryRecord(*numbers) for name, numbers in json.loads(row[5]).items()}
-    traits, aggregates = frozenset(json.loads(row[6])), frozenset(json.loads(row[7]))
-    return ProviderRecord._make((*row[:5], offered, traits, aggregates, row[8]))
 
 
 Rule = Callable[[Draft], T]
