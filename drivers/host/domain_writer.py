@@ -313,6 +313,13 @@ def _cell_contradictions(root: Element, given: Sequence[GivenCell]) -> Iterator[
 
 # Devices
 
+_FITTING_KINDS = {
+    DeviceKind.INTERFACE: (DeviceKind.INTERFACE, DeviceKind.PCI),
+    DeviceKind.PCI: (DeviceKind.PCI,),
+    DeviceKind.MEDIATED: (DeviceKind.MEDIATED,),
+}
+"""{how a domain is to name a device: the kinds of the elements that can}"""
+
 
 def _device_elements(
     root: Element, devices: Sequence[GivenDevice], replace: bool
@@ -335,7 +342,7 @@ def _device_elements(
                     each
                     for each in elements
                     if not alias_of(each)
-                    and _fits_kind(each, kind_of(device))
+                    and device_kind(each.tag, each.get("type")) in _FITTING_KINDS[kind_of(device)]
                     and (replace or _unit_of(each) is None)
                 ),
                 None,
@@ -395,11 +402,6 @@ def _host_devices(root: Element) -> Iterator[Element]:
     for element in root.findall("devices/*"):
         if device_kind(element.tag, element.get("type")) is not None:
             yield element
-
-
-def _fits_kind(element: Element, kind: DeviceKind) -> bool:
-    own = device_kind(element.tag, element.get("type"))
-    return own is kind or (own is DeviceKind.PCI and kind is DeviceKind.INTERFACE)
 
 
 def _unit_of(element: Element) -> str | None:

@@ -194,41 +194,31 @@ class MdevCard:
                 inventories={**provider.inventories, **inventories},
                 units={**provider.units, **uuids},
             )
-        if len(self.specs) == 1:
-            return self._with_types(provider, {self.specs[0]: self._units_of_only_type(self.specs[0])})
-        return self._with_types(provider, {spec: self._units_of_type(spec) for spec in self.specs})
-
-    def _units_of_only_type(self, spec: MdevSpec) -> _TypeUnits:
-        """Devices of other types take room on the card too: they count, and are reserved."""
-        limit = self.limits.get(spec.type_id)
-        total = mdev_total(self.card, spec.type_id, limit, spec.max_instances, self.existing, spec.addresses)
-        total = max(total, len(self.active) + len(self.missing))
-        existing = max(len(self.active), self.existing or 0)
-        own = self._own(spec)
-        inventory = _inventory(total, reserved=len(self.active) - len(own))
-        return _TypeUnits(inventory, own, total - existing - len(self.missing))
-
-    def _units_of_type(self, spec: MdevSpec) -> _TypeUnits:
-        """One of several types, each with its own class, that share the card or exclude each other."""
-        own = self._own(spec)
-        held = len(own) + sum(record.resource_class == spec.resource_class for record in self.missing)
-        limit = self.limits.get(spec.type_id)
-        possible = len(own) + mdev_room(self.card, spec.type_id, limit, self.existing, spec.addresses)
-        total = possible if limit is None else limit
-        if spec.max_instances is not None:
-            total = min(total, spec.max_instances)
-        total = max(total, held)
-        inventory = _inventory(total, reserved=max(0, total - max(possible, held)))
-        return _TypeUnits(inventory, own, total - held)
-
-    def _own(self, spec: MdevSpec) -> tuple[str, ...]:
-        """The uuids of devices of the type, and of held devices whose type is not enabled, by their class."""
-        return tuple(
-            mdev.uuid
-            for mdev in self.active
-            if mdev.type_id == spec.type_id
-            or (mdev.uuid in self.held and class_of(self.specs, mdev.type_id) == spec.resource_class)
-        )
+        units_by_spec: dict[MdevSpec, _TypeUnits] = {}
+        for spec in self.specs:
+            # Devices of the type, and held devices whose type is not enabled, by their class.
+            own = tuple(
+                mdev.uuid
+                for mdev in self.active
+                if mdev.type_id == spec.type_id
+                or (mdev.uuid in self.held and class_of(self.specs, mdev.type_id) == spec.resource_class)
+            )
+            limit, most = self.limits.get(spec.type_id), spec.max_instances
+            if len(self.specs) == 1:
+                # Devices of other types take room on the card too: they count, and are reserved.
+                total = mdev_total(self.card, spec.type_id, limit, most, self.existing, spec.addresses)
+                total = max(total, len(self.active) + len(self.missing))
+                reserved = len(self.active) - len(own)
+                taken = max(len(self.active), self.existing or 0) + len(self.missing)
+            else:
+                # One of several types, each with its own class, that share the card or exclude each other.
+                taken = len(own) + sum(each.resource_class == spec.resource_class for each in self.missing)
+                possible = len(own) + mdev_room(self.card, spec.type_id, limit, self.existing, spec.addresses)
+                total = possible if limit is None else limit
+                total = max(total if most is None else min(total, most), taken)
+                reserved = max(0, total - max(possible, taken))
+            units_by_spec[spec] = _TypeUnits(_inventory(total, reserved), own, total - taken)
+        return self._with_types(provider, units_by_spec)
 
     def _with_types(
         self, provider: DescribedProvider, units_by_spec: Mapping[MdevSpec, _TypeUnits]

@@ -492,11 +492,16 @@ def _cpu_moves(
     for provider in providers:
         totals = {name: inventory.total for name, inventory in provider.inventories.items()}
         if "PCPU" in totals:
-            pinned = {
-                guest_domain.guest.uuid: {"VCPU": amount}
-                for guest_domain in guest_domains
-                if (amount := _pinned_vcpus(guest_domain, provider))
-            }
+            # The vCPUs that are pinned to one CPU of the provider; before, each was one VCPU.
+            pinned: dict[str, dict[str, int]] = {}
+            for guest, domain in ((pair.guest, pair.domain) for pair in guest_domains):
+                if domain is None or "PCPU" not in guest.resources:
+                    continue
+                of_provider = (unit.unit for unit in guest.units if unit.device == provider.device)
+                cpus = {int(unit) for unit in of_provider if unit.isdecimal()}
+                amount = sum(len(pin) == 1 and pin <= cpus for pin in domain.pins.values())
+                if amount:
+                    pinned[guest.uuid] = {"VCPU": amount}
             for source in dict.fromkeys((root, provider.name)):
                 yield MoveInstruction(
                     source, {"VCPU": totals["PCPU"]}, provider.name, pinned, {"VCPU": "PCPU"}
@@ -505,15 +510,3 @@ def _cpu_moves(
             yield MoveInstruction(
                 provider.name, {"PCPU": totals["VCPU"]}, provider.name, None, {"PCPU": "VCPU"}
             )
-
-
-def _pinned_vcpus(guest_domain: GuestDomain, provider: DescribedProvider) -> int:
-    """The number of vCPUs that are pinned to one CPU of the provider; before, each was one VCPU."""
-    if guest_domain.domain is None or "PCPU" not in guest_domain.guest.resources:
-        return 0
-    cpus = {
-        int(unit.unit)
-        for unit in guest_domain.guest.units
-        if unit.device == provider.device and unit.unit.isdecimal()
-    }
-    return sum(len(pin) == 1 and pin <= cpus for pin in guest_domain.domain.pins.values())

@@ -334,35 +334,31 @@ class MdevRestorer:
         Raises libvirtError where the connection broke.
         """
         session.deadline.extend()
+        created = []
         try:
             with closing(libvirt.open(self._uri)) as connection:
-                return [mdev.record.unit for mdev in lost if self._create(session, connection, mdev)]
+                for mdev in lost:
+                    unit, type_id = mdev.record.unit, mdev.record.type_id
+                    session.deadline.extend()
+                    try:
+                        if mdev.defined_name is not None:
+                            connection.nodeDeviceLookupByName(mdev.defined_name).create()
+                        else:
+                            connection.nodeDeviceCreateXML(mdev_xml(mdev))
+                    except libvirt.libvirtError as error:
+                        if not connection.isAlive():
+                            raise
+                        self._log_failure(mdev, error)
+                        continue
+                    LOG.info("created mediated device %s again, as %s on %s", unit, type_id, mdev.parent)
+                    created.append(unit)
+                return created
         except libvirt.libvirtError as error:
             if not session.alive():
                 raise
             for mdev in lost:
                 self._log_failure(mdev, error)
             return []
-
-    def _create(self, session: Session, connection: Any, mdev: LostMdev) -> bool:
-        session.deadline.extend()
-        try:
-            if mdev.defined_name is not None:
-                connection.nodeDeviceLookupByName(mdev.defined_name).create()
-            else:
-                connection.nodeDeviceCreateXML(mdev_xml(mdev))
-        except libvirt.libvirtError as error:
-            if not connection.isAlive():
-                raise
-            self._log_failure(mdev, error)
-            return False
-        LOG.info(
-            "created mediated device %s again, as %s on %s",
-            mdev.record.unit,
-            mdev.record.type_id,
-            mdev.parent,
-        )
-        return True
 
     def _log_failure(self, mdev: LostMdev, error: libvirt.libvirtError) -> None:
         record = mdev.record
