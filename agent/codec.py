@@ -126,7 +126,12 @@ def _same(value: Any) -> Any:
 def _decoder(kind: Any) -> Decoder:
     base, arguments = get_origin(kind), get_args(kind)
     if base is Annotated:
-        return _annotated(arguments[0], kind.__metadata__)
+        for note in kind.__metadata__:
+            if isinstance(note, Form):
+                return note.read
+            if callable(note):
+                return cast(Decoder, note)
+        return _decoder(arguments[0])
     if base in (Union, types.UnionType):
         some = _decoder(arguments[0])
         return lambda value, path: None if value is None else some(value, path)
@@ -155,15 +160,6 @@ _PLAIN: Mapping[Any, Decoder] = {
 
 def _plain(kind: Any) -> Any:
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
-
-
-def _annotated(kind: Any, metadata: tuple[Any, ...]) -> Decoder:
-    for item in metadata:
-        if isinstance(item, Form):
-            return item.read
-        if callable(item):
-            return cast(Decoder, item)
-    return _decoder(kind)
 
 
 def _mapping(key_kind: Any, item_kind: Any) -> Decoder:

@@ -116,7 +116,13 @@ class Kernel:
             case StepKind.AUTOPROBE:
                 write_text(device / "sriov_drivers_autoprobe", _part(NUMBER, step.value))
             case StepKind.VFS:
-                self._set_vfs(step)
+                number, file = int(_part(NUMBER, step.value)), device / "sriov_numvfs"
+                write_text(file, step.value)
+                functions = counted(number, "virtual function")
+                self._confirm(
+                    lambda: read_number(file) == number and bool(number or not _vfs(device)),
+                    f"the driver does not make {functions}; the kernel's log may say why",
+                )
             case StepKind.OVERRIDE:
                 write_text(device / "driver_override", _part(NAME, step.value) if step.value else "")
             case StepKind.UNBIND:
@@ -219,14 +225,6 @@ class Kernel:
                 return function.vgpu_type is not None
             case Sight.MDEV_TYPE:
                 return step.unit in function.mdev_types
-
-    def _set_vfs(self, step: Step) -> None:
-        device, number = self._device(step.function), int(_part(NUMBER, step.value))
-        write_text(device / "sriov_numvfs", step.value)
-        self._confirm(
-            lambda: read_number(device / "sriov_numvfs") == number and bool(number or not _vfs(device)),
-            f"the driver does not make {counted(number, 'virtual function')}; the kernel's log may say why",
-        )
 
     def _unbind(self, step: Step) -> None:
         driver = self._device(step.function) / "driver"

@@ -148,8 +148,15 @@ def checks_as(
     if child == 0:
         _run_child(user, checks, writing)
     os.close(writing)
+    ends_at = time.monotonic() + within_s
+    begun, ended = b"", False
     try:
-        ended = yield from _told(reading, time.monotonic() + within_s)
+        # The child tells one check a line.
+        while not ended and select.select([reading], [], [], max(ends_at - time.monotonic(), 0.0))[0]:
+            content = os.read(reading, READ_BYTES)
+            ended = not content
+            *lines, begun = (begun + content).split(b"\n")
+            yield from (DoctorCheck.from_json(json.loads(line)) for line in lines)
     finally:
         os.close(reading)
         # End the process. Its exit code is None if it was killed, or is not gone at once.
@@ -170,18 +177,6 @@ def checks_as(
         f"The checks as {user.pw_name} {outcome}; those that are not listed here were not made.",
         f"runuser -u {user.pw_name} -- plimsoll doctor",
     )
-
-
-def _told(reading: int, ends_at: float) -> Generator[DoctorCheck, None, bool]:
-    """Yield what the child tells, one check a line; return whether it has told all before `ends_at`."""
-    begun = b""
-    while select.select([reading], [], [], max(ends_at - time.monotonic(), 0.0))[0]:
-        content = os.read(reading, READ_BYTES)
-        if not content:
-            return True
-        *lines, begun = (begun + content).split(b"\n")
-        yield from (DoctorCheck.from_json(json.loads(line)) for line in lines)
-    return False
 
 
 def _run_child(user: pwd.struct_passwd, checks: Callable[[], Iterable[DoctorCheck]], writing: int) -> None:
@@ -263,26 +258,24 @@ def check_state_directory(path: Path) -> Iterator[DoctorCheck]:
         yield bad("state", f"{path} is immutable: the agent cannot start again.", f"Run `chattr -i {path}`.")
     else:
         yield good("state", f"Only {owner} may open {path}.")
-    yield _free_space(path)
-
-
-def _free_space(path: Path) -> DoctorCheck:
     mount = mount_of(path)
     if os.statvfs(path).f_flag & os.ST_RDONLY or (mount is not None and mount.is_read_only):
         remedy = READ_ONLY_REMEDY if mount is None else mount.remedy
-        return bad(
+        yield bad(
             "disk",
             f"The file system of {path} is read-only: the agent cannot start, nor take a claim.",
             f"{remedy[0].upper()}{remedy[1:]}",
         )
+        return
     free = shutil.disk_usage(path).free
     sentence = f"The file system of {path} has {free // MEBIBYTE} MiB free."
-    remedy = "Free some space: the agent refuses claims when it cannot write its journal."
-    if free < FREE_BAD_BYTES:
-        return bad("disk", sentence, remedy)
-    if free < FREE_MIN_BYTES:
-        return warning("disk", sentence, remedy)
-    return good("disk", sentence)
+    if free >= FREE_MIN_BYTES:
+        yield good("disk", sentence)
+        return
+    kind = bad if free < FREE_BAD_BYTES else warning
+    yield kind(
+        "disk", sentence, "Free some space: the agent refuses claims when it cannot write its journal."
+    )
 
 
 def check_identity(path: Path, host: str) -> DoctorCheck:

@@ -129,7 +129,11 @@ def fill_pages(descriptor: int, connection: sqlite3.Connection) -> bool:
     except (sqlite3.OperationalError, OSError) as error:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
-        if not _says_full(error):
+        if isinstance(error, OSError):
+            is_full = error.errno in NO_SPACE
+        else:
+            is_full = error.sqlite_errorname == "SQLITE_FULL"
+        if not is_full:
             raise
         return False
     return True
@@ -199,12 +203,6 @@ def is_disk_full(path: Path) -> bool:
     """Whether the disk lacks the space that SQLite needs to open the file, with its shared memory."""
     disk = os.statvfs(path)
     return disk.f_bavail * disk.f_frsize < OPEN_BYTES
-
-
-def _says_full(error: sqlite3.OperationalError | OSError) -> bool:
-    if isinstance(error, OSError):
-        return error.errno in NO_SPACE
-    return error.sqlite_errorname == "SQLITE_FULL"
 
 
 def _log(path: Path) -> Path:
@@ -333,7 +331,11 @@ class SqliteFile:
     # -- on the writer thread --
 
     def _run_group(self, tickets: list[Ticket[Any]]) -> None:
-        if self._disk_full and not self._reload_ballast():
+        if self._disk_full and time.monotonic() - self._ballast_tried_at >= BALLAST_RETRY_S:
+            self._ballast_tried_at = time.monotonic()
+            with contextlib.suppress(sqlite3.Error):  # the next try, or the next commit, shows it again
+                self._disk_full = not self._has_reserves()
+        if self._disk_full:
             tickets = self._only_releases(tickets)
         error = self._try_group(tickets)
         if isinstance(error, DiskFull):
@@ -421,14 +423,6 @@ class SqliteFile:
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
             self._connection.execute(f"PRAGMA user_version = {version}")
             self._stale_frames = False
-
-    def _reload_ballast(self) -> bool:
-        if time.monotonic() - self._ballast_tried_at < BALLAST_RETRY_S:
-            return False
-        self._ballast_tried_at = time.monotonic()
-        with contextlib.suppress(sqlite3.Error):  # the next try, or the next commit, shows it again
-            self._disk_full = not self._has_reserves()
-        return not self._disk_full
 
     def _has_reserves(self) -> bool:
         """Make what is missing of the ballast and the reserve.

@@ -303,34 +303,29 @@ def unhealthy_sentences(
     for card, found in by_card.items():
         if len(found) == 1:
             yield found[0].sentence
-        else:
-            functions = [address for address, of in cards.items() if of == card and address != card]
-            sick = sorted(health.address for health in found if health.address != card)
-            all_functions = counted(len(functions), "function")
-            subject = (
-                f"The card {card} is unhealthy, with {len(sick)} of its {all_functions}"
-                if len(sick) < len(found)
-                else f"{len(sick)} of the {all_functions} of the card {card} are unhealthy"
-            )
-            causes = frozenset().union(*(health.causes for health in found))
-            reason = "; ".join(MEANINGS[symptom] for symptom in Symptom if symptom in causes)
-            recovers = all(health.state is HealthState.RECOVERING for health in found)
-            recovering = " They show none of that now." if recovers else ""
-            yield (
-                f"{subject}: {reason}.{recovering} They are given to no guest; {_held(sick, holders)}. They "
-                f"are offered again when they are well, or by `plimsoll devices clear {card}`."
-            )
-
-
-def _held(addresses: list[str], holders: Mapping[str, str]) -> str:
-    held: dict[str, list[str]] = {}
-    for address in addresses:
-        if address in holders:
-            held.setdefault(holders[address], []).append(address)
-    if not held:
-        return "no guest has any"
-    clauses = [f"{holder} has {', '.join(units)}" for holder, units in sorted(held.items())]
-    more = len(clauses) - HOLDERS_SHOWN_MAX
-    if more > 0:
-        clauses[HOLDERS_SHOWN_MAX:] = [counted(more, "more guest has some", "more guests have some")]
-    return f"the guests that have some keep them ({'; '.join(clauses)})"
+            continue
+        functions = [address for address, of in cards.items() if of == card and address != card]
+        sick = sorted(health.address for health in found if health.address != card)
+        all_functions = counted(len(functions), "function")
+        subject = (
+            f"The card {card} is unhealthy, with {len(sick)} of its {all_functions}"
+            if len(sick) < len(found)
+            else f"{len(sick)} of the {all_functions} of the card {card} are unhealthy"
+        )
+        causes = frozenset().union(*(health.causes for health in found))
+        reason = "; ".join(MEANINGS[symptom] for symptom in Symptom if symptom in causes)
+        recovers = all(health.state is HealthState.RECOVERING for health in found)
+        recovering = " They show none of that now." if recovers else ""
+        held: dict[str, list[str]] = {}
+        for address in sick:
+            if address in holders:
+                held.setdefault(holders[address], []).append(address)
+        clauses = [f"{holder} has {', '.join(units)}" for holder, units in sorted(held.items())]
+        more = len(clauses) - HOLDERS_SHOWN_MAX
+        if more > 0:
+            clauses[HOLDERS_SHOWN_MAX:] = [counted(more, "more guest has some", "more guests have some")]
+        kept = f"the guests that have some keep them ({'; '.join(clauses)})" if held else "no guest has any"
+        yield (
+            f"{subject}: {reason}.{recovering} They are given to no guest; {kept}. They "
+            f"are offered again when they are well, or by `plimsoll devices clear {card}`."
+        )

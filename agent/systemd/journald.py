@@ -11,7 +11,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
@@ -62,7 +62,25 @@ class JournalHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Send one record; waits at most SEND_TIMEOUT_S for the journal (logging.Handler)."""
-        data = encode(self._fields(record))
+        message, given = self.formatter.masked(record)  # type: ignore[union-attr]
+        exception = given.pop("exception", None)
+        fields: list[tuple[str, Any]] = [
+            ("MESSAGE", f"{message}\n{exception}" if exception else message),
+            ("PRIORITY", PRIORITIES.get(record.levelname, 6)),
+            ("SYSLOG_IDENTIFIER", IDENTIFIER),
+            ("LOGGER", record.name),
+            ("CODE_FILE", record.pathname),
+            ("CODE_LINE", record.lineno),
+            ("CODE_FUNC", record.funcName),
+        ]
+        if given.get("event") in MESSAGE_IDS:
+            fields.append(("MESSAGE_ID", MESSAGE_IDS[given["event"]]))
+        # The fields of the log call: CONSUMER, PROVIDER, UID, ...
+        for name, value in list(given.items())[:FIELDS_MAX]:
+            upper = name.upper()
+            if value is not None and _NAME.fullmatch(upper) and upper not in RESERVED_FIELDS:
+                fields.append((upper, str(value).lower() if isinstance(value, bool) else value))
+        data = encode(fields)
         try:
             self._socket.send(data)
         except ConnectionError:  # the journal may have been restarted
@@ -79,24 +97,6 @@ class JournalHandler(logging.Handler):
         self._socket.close()
         super().close()
 
-    def _fields(self, record: logging.LogRecord) -> Iterator[tuple[str, Any]]:
-        message, fields = self.formatter.masked(record)  # type: ignore[union-attr]
-        exception = fields.pop("exception", None)
-        yield "MESSAGE", f"{message}\n{exception}" if exception else message
-        yield "PRIORITY", PRIORITIES.get(record.levelname, 6)
-        yield "SYSLOG_IDENTIFIER", IDENTIFIER
-        yield "LOGGER", record.name
-        yield "CODE_FILE", record.pathname
-        yield "CODE_LINE", record.lineno
-        yield "CODE_FUNC", record.funcName
-        if fields.get("event") in MESSAGE_IDS:
-            yield "MESSAGE_ID", MESSAGE_IDS[fields["event"]]
-        # The fields of the log call: CONSUMER, PROVIDER, UID, ...
-        for name, value in list(fields.items())[:FIELDS_MAX]:
-            upper = name.upper()
-            if value is not None and _NAME.fullmatch(upper) and upper not in RESERVED_FIELDS:
-                yield upper, str(value).lower() if isinstance(value, bool) else value
-
 
 RESERVED_FIELDS = frozenset(
     {
@@ -112,7 +112,7 @@ RESERVED_FIELDS = frozenset(
 )
 
 
-def encode(fields: Iterator[tuple[str, Any]]) -> bytes:
+def encode(fields: Iterable[tuple[str, Any]]) -> bytes:
     """One datagram. A value that contains a newline follows its length."""
     parts = []
     for name, value in fields:
