@@ -19,48 +19,50 @@ from uuid import UUID
 from agent import log
 from agent.api import views
 from agent.api.operations import Operations
-from agent.api.shapes.claims import (
-    CapacityShape,
-    ClaimBodyShape,
-    ClaimDomainBodyShape,
-    ClaimShape,
-    DefragShape,
-    DomainBodyShape,
-    DomainShape,
-    ExplanationShape,
-    ReleasedShape,
-)
 from agent.api.shapes.host import (
     AuditShape,
+    ClearBodyShape,
     ConfigurationShape,
+    CordonBodyShape,
+    CordonShape,
+    DeviceShape,
+    DevicesShape,
+    EventShape,
     ExplainedShape,
+    FoundShape,
     HealthShape,
     HistoryShape,
     LookShape,
     OverviewShape,
     PauseBodyShape,
     PauseShape,
-    StatusShape,
-)
-from agent.api.shapes.instances import (
-    ClaimedRunningShape,
-    GateBodyShape,
-    InstancesShape,
-    MoveBodyShape,
-    MoveShape,
-    MovesShape,
-    VerdictShape,
-)
-from agent.api.shapes.providers import (
-    ClearBodyShape,
-    CordonBodyShape,
-    CordonShape,
-    DevicesShape,
     PlanShape,
     PreviewShape,
     ReshapeBodyShape,
     ReshapedShape,
+    StatusShape,
     TreeShape,
+)
+from agent.api.shapes.instances import (
+    CapacityShape,
+    ClaimBodyShape,
+    ClaimDomainBodyShape,
+    ClaimedRunningShape,
+    ClaimShape,
+    DefragMoveShape,
+    DefragShape,
+    DomainBodyShape,
+    DomainShape,
+    ExplanationShape,
+    GateBodyShape,
+    GuestVerdictShape,
+    InstancesShape,
+    MoveBodyShape,
+    MoveShape,
+    MovesShape,
+    ReleasedShape,
+    StrandedShape,
+    VerdictShape,
 )
 from agent.api.shapes.schema import Moment, NothingShape, Schema, Uuid
 from agent.claims.parse_request import notes_of, parse_addition, parse_claim, read_domain
@@ -70,6 +72,7 @@ from agent.gate.decision import GateVerdict, HookCall
 from agent.http.unix_socket import PeerCredentials
 from agent.json_checks import read_choice, read_object, read_text, read_truth, read_uuid
 from agent.moves.states import Move, MoveKind
+from agent.state.journal import Event
 from agent.state.operators import ADDRESS_CHARS_MAX, REASON_CHARS_MAX, Cordon, PauseRequest
 from agent.status import web
 from agent.status.web import WebResponse
@@ -294,7 +297,20 @@ def history(call: Call) -> HistoryShape:
     since, limit, within_s = parse_history(call.query)
     host_status = call.operations.host_status
     subject = host_status.find_event_subject(call.query["consumer"]) if "consumer" in call.query else None
-    return views.history_view(host_status.history(subject, since, limit, within_s), host_status.overview())
+    found = host_status.history(subject, since, limit, within_s)
+    seen = host_status.overview()
+    migrations = {move.migration for move in seen.moves}
+    events: list[EventShape] = []
+    for event in found:  # with the names that consumers have, or had last
+        name = seen.name_of(event.consumer) or event.name
+        if event.consumer in migrations:  # it must not be taken for its instance
+            name = f"{name}, migration" if name else "migration"
+        events.append(_event(event, name))
+    return {"events": events}
+
+
+def _event(event: Event, name: str) -> EventShape:
+    return views.shown(EventShape, event, consumer=event.consumer or None, name=name)
 
 
 def parse_history(query: Mapping[str, str]) -> tuple[float, int, int | None]:
@@ -346,7 +362,16 @@ def explain(call: Call) -> ExplainedShape:
     """
     if "what" not in call.query:
         raise UsageError("The query parameter what is missing: it names what to explain", parameter="what")
-    return views.explained_view(call.operations.host_status.explain(call.query["what"]))
+    explained = call.operations.host_status.explain(call.query["what"])
+    found = [
+        views.shown(
+            FoundShape,
+            subject,
+            events=[_event(event, subject.name) for event in explained.events.get(subject.id, ())],
+        )
+        for subject in explained.items
+    ]
+    return {"asked": explained.word, "found": found}
 
 
 @route("GET", "/v1/status", READER, "the state, and the reasons for it")
@@ -373,7 +398,12 @@ def instances(call: Call) -> InstancesShape:
 def devices(call: Call) -> DevicesShape:
     """The devices for guests, who has each, and which are withheld."""
     names = call.operations.host_status.overview().name_of
-    return views.devices_view(call.operations.tracker.cordons.devices(), names)
+    return {
+        "devices": [
+            views.shown(DeviceShape, device, holder_name=names(device.holder) if device.holder else "")
+            for device in call.operations.tracker.cordons.devices()
+        ]
+    }
 
 
 @route("GET", "/v1/plan", READER, "the operations, in their order")
@@ -529,14 +559,38 @@ def capacity(call: Call, body: ClaimBodyShape) -> CapacityShape:
     request = parse_claim(body, call.operations.device_profiles())
     found = call.operations.capacity(request)
     claims = call.operations.host_status.overview().claims
-    return _noted(views.capacity_view(request, found, claims), body)
+    stranded = [
+        views.shown(
+            StrandedShape,
+            amount,
+            holders=[
+                {"consumer": holder, "name": claims[holder].request.name if holder in claims else ""}
+                for holder in amount.holders
+            ],
+        )
+        for amount in found.stranded
+    ]
+    return _noted(views.shown(CapacityShape, found, asked=request.resources, stranded=stranded), body)
 
 
 @route("POST", "/v1/defrag", READER, "the moves")
 def defrag(call: Call, body: ClaimBodyShape) -> DefragShape:
     """The fewest moves of guests that make room for one that asks for this; nothing is moved."""
     request = parse_claim(body, call.operations.device_profiles())
-    return _noted(views.defrag_view(request, call.operations.defrag(request)), body)
+    found = call.operations.defrag(request)
+    moves = [
+        views.shown(
+            DefragMoveShape, move, kind=MoveKind.LIVE_MIGRATE if move.is_live else MoveKind.COLD_MIGRATE
+        )
+        for move in found.moves
+    ]
+    possible = found.fit is not None
+    return _noted(
+        views.shown(
+            DefragShape, found, asked=request.resources, possible=possible, place=found.fit, moves=moves
+        ),
+        body,
+    )
 
 
 @route(
@@ -676,11 +730,15 @@ def parse_hook_call(body: object) -> HookCall:
 def claim_running(call: Call, body: NothingShape) -> ClaimedRunningShape:
     """Claim for the guests that run without a claim, as if each started now."""
     read_object(body, "", ())
-    verdicts = call.operations.claim_running()
-    for guest, verdict in verdicts:
+    claimed: list[GuestVerdictShape] = []
+    refused: list[GuestVerdictShape] = []
+    for guest, verdict in call.operations.claim_running():
         if isinstance(verdict, GateVerdict):
             _record("gate", guest.uuid, call.caller, verdict.outcome)
-    return views.running_view(verdicts)
+            claimed.append({"consumer": guest.uuid, "name": guest.name, "sentence": verdict.sentence})
+        else:
+            refused.append({"consumer": guest.uuid, "name": guest.name, "sentence": verdict.message})
+    return {"claimed": claimed, "refused": refused}
 
 
 # Moves

@@ -8,74 +8,57 @@ What joins several values is given by a view below.
 from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import cache, partial
+from operator import attrgetter
 from types import MappingProxyType
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints, is_typeddict
 
 from agent import __version__
 from agent.api.operations import WrittenDomain
-from agent.api.shapes.claims import (
-    CapacityShape,
-    ClaimByGroupsShape,
-    ClaimShape,
-    DefragMoveShape,
-    DefragShape,
-    DomainShape,
-    ExplanationShape,
-    GuestCellShape,
-    HoldingShape,
-    ProviderAllocationShape,
-    ShortfallShape,
-    StrandedShape,
-)
 from agent.api.shapes.host import (
     AuditShape,
-    EventShape,
-    ExplainedShape,
-    FindingShape,
-    FoundShape,
-    HistoryShape,
-    OverviewShape,
-    StatusShape,
-)
-from agent.api.shapes.instances import ClaimedRunningShape, GuestVerdictShape, InstanceShape, MoveShape
-from agent.api.shapes.providers import (
     DeviceHealthShape,
-    DeviceShape,
-    DevicesShape,
+    FindingShape,
     MoveInstructionShape,
+    OverviewShape,
     PreviewShape,
     ReceiptShape,
     RelocationShape,
     ReshapedShape,
     ResourceProviderShape,
+    StatusShape,
     TreeShape,
+)
+from agent.api.shapes.instances import (
+    ClaimByGroupsShape,
+    ClaimShape,
+    DomainShape,
+    ExplanationShape,
+    GuestCellShape,
+    HoldingShape,
+    InstanceShape,
+    MoveShape,
+    ProviderAllocationShape,
+    ShortfallShape,
 )
 from agent.api.shapes.schema import DATE_TIME, EXACT, From
 from agent.audit.auditor import AuditReport
 from agent.audit.finding import Finding
-from agent.claims.capacity import Capacity, Defrag
 from agent.claims.claim import Claim, Fit
 from agent.claims.guest_cells import PlacedCell
 from agent.claims.parse_request import request_to_json
 from agent.claims.request import ClaimRequest
 from agent.clock import exact_moment
 from agent.codec import encode
-from agent.driver import Guest
-from agent.errors import Refused
-from agent.gate.decision import GateVerdict
 from agent.moves.circumstances import moved_away_advice, next_actor
-from agent.moves.states import Move, MoveKind
+from agent.moves.states import Move
 from agent.providers.device_health import DeviceHealth, HealthState, Symptom
 from agent.providers.reservations import with_reserved
 from agent.reconcile.pass_report import Preview
 from agent.reshape.laws import name_of
 from agent.reshape.receipt import Receipt
 from agent.shapes import Usages, beyond
-from agent.state.journal import Event
-from agent.status.host_status import Explanation
 from agent.status.overview import PLACEMENT, Overview, Status
 from agent.status.web import health_view
-from agent.tracker.cordons import OfferedDevice
 from agent.tree import ProviderTree
 
 S = TypeVar("S")
@@ -90,21 +73,21 @@ def shown(shape: type[S], value: object, **instead: object) -> S:
     return cast(
         S,
         {
-            name: write(instead[name] if name in instead else getattr(value, attribute))
-            for name, attribute, write in _fields(cast(Any, shape))
+            name: write(instead[name] if name in instead else read(value))
+            for name, read, write in _fields(cast(Any, shape))
         },
     )
 
 
 @cache
-def _fields(shape: Any) -> tuple[tuple[str, str, Callable[[Any], Any]], ...]:
-    """(name, the value's attribute, what writes it) of each field that an answer must have."""
+def _fields(shape: Any) -> tuple[tuple[str, Callable[[Any], Any], Callable[[Any], Any]], ...]:
+    """(name, what reads it of the value, what writes it) of each field that an answer must have."""
     found = []
     for name, kind in get_type_hints(shape, include_extras=True).items():
         notes = getattr(kind, "__metadata__", ())
         attribute = next((note.attribute for note in notes if isinstance(note, From)), name)
         if name in shape.__required_keys__:
-            found.append((name, attribute, _writer(kind)))
+            found.append((name, attrgetter(attribute), _writer(kind)))
     return tuple(found)
 
 
@@ -201,8 +184,7 @@ def instances_view(overview: Overview) -> list[InstanceShape]:
 
 def claim_view(claim: Claim, tree: ProviderTree) -> ClaimShape:
     """A claim with its request in the form by groups; `tree` are the host's providers."""
-    name, mappings = claim.request.name, claim.mappings(tree)
-    return shown(ClaimShape, claim, name=name, mappings=mappings)
+    return shown(ClaimShape, claim, mappings=claim.mappings(tree))
 
 
 def explanation_view(request: ClaimRequest, fit: Fit, closed: str | None) -> ExplanationShape:
@@ -218,25 +200,19 @@ def explanation_view(request: ClaimRequest, fit: Fit, closed: str | None) -> Exp
 
 def domain_view(written: WrittenDomain, tree: ProviderTree) -> DomainShape:
     """A complete domain, and its claim; `tree` are the host's providers."""
-    claim = claim_view(written.claim, tree)
-    return shown(DomainShape, written, consumer=written.claim.consumer, claim=claim)
+    return shown(DomainShape, written, claim=claim_view(written.claim, tree))
 
 
 def preview_view(preview: Preview) -> PreviewShape:
     """What a reshape would do: `moves` by consumer, `receipts` the newest first."""
     trees = (preview.before, preview.after)
-    moves: list[RelocationShape] = [
-        {
-            "consumer": relocation.consumer,
-            "name": preview.names.get(relocation.consumer, ""),
-            "resource_class": relocation.resource_class,
-            "amount": relocation.amount,
-            "from": name_of(relocation.source, *trees),
-            "from_uuid": relocation.source,
-            "to": name_of(relocation.target, *trees),
-            "to_uuid": relocation.target,
-            "becomes": relocation.target_class,
-        }
+    moves = [
+        shown(
+            RelocationShape,
+            relocation,
+            name=preview.names.get(relocation.consumer, ""),
+            **{"from": name_of(relocation.source, *trees), "to": name_of(relocation.target, *trees)},
+        )
         for relocation in sorted(preview.relocations)
     ]
     return shown(
@@ -275,61 +251,6 @@ def finding_view(finding: Finding, *, healed: bool = False, failed: str | None =
     """A finding; `failed` is the reason why its repair was not done."""
     repair = [str(step) for step in finding.repair]
     return shown(FindingShape, finding, repair=repair, healed=healed, failed=failed)
-
-
-def capacity_view(request: ClaimRequest, capacity: Capacity, claims: Mapping[str, Claim]) -> CapacityShape:
-    """How many guests fit; `claims` {consumer: claim} have the names of those that strand something."""
-    stranded = [
-        shown(
-            StrandedShape,
-            amount,
-            holders=[
-                {"consumer": holder, "name": claims[holder].request.name if holder in claims else ""}
-                for holder in amount.holders
-            ],
-        )
-        for amount in capacity.stranded
-    ]
-    return shown(CapacityShape, capacity, asked=request.resources, stranded=stranded)
-
-
-def defrag_view(request: ClaimRequest, found: Defrag) -> DefragShape:
-    """The moves that make room."""
-    moves = [
-        shown(
-            DefragMoveShape,
-            move,
-            consumer=move.claim.consumer,
-            name=move.claim.request.name,
-            kind=MoveKind.LIVE_MIGRATE if move.is_live else MoveKind.COLD_MIGRATE,
-            request=move.claim.request,
-        )
-        for move in found.moves
-    ]
-    possible = found.fit is not None
-    return shown(DefragShape, found, asked=request.resources, possible=possible, place=found.fit, moves=moves)
-
-
-def devices_view(devices: Iterable[OfferedDevice], name_of: Callable[[str], str]) -> DevicesShape:
-    """All devices; `name_of` returns a consumer's name, "" where it has none."""
-    return {
-        "devices": [
-            shown(DeviceShape, device, holder_name=name_of(device.holder) if device.holder else "")
-            for device in devices
-        ]
-    }
-
-
-def running_view(verdicts: tuple[tuple[Guest, GateVerdict | Refused], ...]) -> ClaimedRunningShape:
-    """The verdicts on the guests that run without a claim."""
-    claimed: list[GuestVerdictShape] = []
-    refused: list[GuestVerdictShape] = []
-    for guest, verdict in verdicts:
-        if isinstance(verdict, GateVerdict):
-            claimed.append({"consumer": guest.uuid, "name": guest.name, "sentence": verdict.sentence})
-        else:
-            refused.append({"consumer": guest.uuid, "name": guest.name, "sentence": verdict.message})
-    return {"claimed": claimed, "refused": refused}
 
 
 def moves_view(moves: Iterable[Move], overview: Overview) -> list[MoveShape]:
@@ -401,35 +322,6 @@ def overview_view(overview: Overview) -> OverviewShape:
         moves=moves_view(overview.under_way, overview),
         findings=[finding_view(finding) for finding in overview.findings],
     )
-
-
-def history_view(events: tuple[Event, ...], overview: Overview) -> HistoryShape:
-    """Events with the names that consumers have, or had last; `consumer` is null for an event of the host."""
-    migrations = {move.migration for move in overview.moves}
-    shown: list[EventShape] = []
-    for event in events:
-        name = overview.name_of(event.consumer) or event.name
-        if event.consumer in migrations:  # it must not be taken for its instance
-            name = f"{name}, migration" if name else "migration"
-        shown.append(_event(event, name))
-    return {"events": shown}
-
-
-def explained_view(explained: Explanation) -> ExplainedShape:
-    """Everything that the question names, each with its lines and its events."""
-    found = [
-        shown(
-            FoundShape,
-            subject,
-            events=[_event(event, subject.name) for event in explained.events.get(subject.id, ())],
-        )
-        for subject in explained.items
-    ]
-    return {"asked": explained.word, "found": found}
-
-
-def _event(event: Event, name: str) -> EventShape:
-    return shown(EventShape, event, consumer=event.consumer or None, name=name)
 
 
 def _device_health(health: DeviceHealth) -> DeviceHealthShape:

@@ -10,6 +10,6 @@ To add a command, for example `plimsoll lost`:
 2. `agent/cli/parser.py`: `add_lost_command` in `COMMANDS`.
 3. `tests/functional/cli/test_status.py`: what the command prints, and its exit codes.
 4. `docs/cli.md`: its options, if it has any; `./dev generate` adds it to the table of commands.
-5. If the API lacks the answer: its shape in `agent/api/shapes/`, the view that builds it in
-   `agent/api/views.py`, and the route in `agent/api/routes.py`; `./dev generate` writes the rest.
+5. If the API lacks the answer: its shape in `agent/api/shapes/`, and the route in `agent/api/routes.py`,
+   which builds it; `./dev generate` writes the rest.
 """

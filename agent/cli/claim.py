@@ -45,19 +45,18 @@ from agent.errors import (
 )
 
 if TYPE_CHECKING:
-    from agent.api.shapes.claims import (
+    from agent.api.shapes.host import ClaimsStatusShape, PauseShape, ResourceProviderShape
+    from agent.api.shapes.instances import (
         ClaimShape,
         DomainShape,
         ExplanationShape,
         GuestCellShape,
         HoldingShape,
+        InstanceShape,
         MakingShape,
         ReleasedShape,
         ShortfallShape,
     )
-    from agent.api.shapes.host import ClaimsStatusShape, PauseShape
-    from agent.api.shapes.instances import InstanceShape
-    from agent.api.shapes.providers import ResourceProviderShape
 
 PAUSED = "paused: new claims are refused until `plimsoll resume`"
 POLL_S = 2.0
@@ -327,7 +326,7 @@ def holding_lines(
 
 def cells_lines(cells: Sequence[GuestCellShape], style: Style) -> Iterator[str]:
     """The guest's NUMA cells; nothing for a guest without any."""
-    from agent.api.shapes.claims import GUEST_CELL_COLUMNS
+    from agent.api.shapes.instances import GUEST_CELL_COLUMNS
 
     if cells:
         yield from table_lines(GUEST_CELL_COLUMNS, cells, style)

@@ -23,7 +23,7 @@ from agent.http.unix_connection import UnixConnection
 from agent.status.consumers import NamedConsumer, find_consumer, is_uuid
 
 if TYPE_CHECKING:
-    from agent.api.shapes.providers import ResourceProviderShape
+    from agent.api.shapes.host import ResourceProviderShape
 
 SOCKET_DEFAULT = "/run/plimsoll/plimsoll.sock"
 PATH_BYTES_MAX = 107

@@ -15,7 +15,7 @@ from agent.cli.tree import tree_lines
 from agent.errors import DriverError, ExitCode, SettingsError, StateError, UsageError, plain
 
 if TYPE_CHECKING:
-    from agent.api.shapes.providers import TreeShape
+    from agent.api.shapes.host import TreeShape
 
 FILE_DEFAULT = "/etc/plimsoll/plimsoll.conf"
 AGENT_GROUP = "plimsoll"

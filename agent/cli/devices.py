@@ -18,7 +18,7 @@ from agent.cli.output import show, show_table
 from agent.errors import ExitCode, UsageError, plain
 
 if TYPE_CHECKING:
-    from agent.api.shapes.providers import CordonShape, DevicesShape
+    from agent.api.shapes.host import CordonShape, DevicesShape
     from agent.carving.carver import Carver, CarvingJournal, CpuPower
     from agent.carving.carving import Plan, Step
     from agent.carving.cpus import CpuStep
@@ -83,7 +83,7 @@ def dry_run(args: Namespace) -> ExitCode:
 
 def list_devices(args: Namespace) -> ExitCode:
     """List the devices of the host."""
-    from agent.api.shapes.providers import DEVICE_COLUMNS
+    from agent.api.shapes.host import DEVICE_COLUMNS
 
     answer: DevicesShape = client_of(args).get("/v1/devices")
     show_table(args, answer, DEVICE_COLUMNS, answer["devices"], "no devices")

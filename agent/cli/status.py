@@ -41,9 +41,10 @@ if TYPE_CHECKING:
         LastPassShape,
         LookShape,
         PlacementStatusShape,
+        PlanShape,
+        PreviewShape,
         StatusShape,
     )
-    from agent.api.shapes.providers import PlanShape, PreviewShape
 
 STATE_COLOURS = {"ready": "green", "degraded": "yellow"}
 """Any other state is red."""
@@ -446,7 +447,7 @@ def reshape(args: Namespace) -> ExitCode:
     receipts = answer["receipts"]
 
     def lines(style: Style) -> Iterator[str]:
-        from agent.api.shapes.providers import RECEIPT_COLUMNS
+        from agent.api.shapes.host import RECEIPT_COLUMNS
 
         yield "done" if receipts else "nothing to move"
         if receipts:
@@ -458,7 +459,7 @@ def reshape(args: Namespace) -> ExitCode:
 
 def preview_lines(preview: PreviewShape, style: Style) -> Iterator[str]:
     """The trees before and after, the moves, the parked units and the receipts."""
-    from agent.api.shapes.providers import RECEIPT_COLUMNS, RELOCATION_COLUMNS
+    from agent.api.shapes.host import RECEIPT_COLUMNS, RELOCATION_COLUMNS
 
     if preview["refused"]:
         yield f"refused: {plain(preview['refused'])}"

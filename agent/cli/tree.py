@@ -16,10 +16,14 @@ from agent.cli.output import Style, show, show_table, table_lines
 from agent.errors import ExitCode, UsageError, counted, plain
 
 if TYPE_CHECKING:
-    from agent.api.shapes.claims import CapacityShape, DefragMoveShape, DefragShape
-    from agent.api.shapes.host import ExplainedShape, FoundShape
-    from agent.api.shapes.instances import InstancesShape
-    from agent.api.shapes.providers import InventoryShape, ResourceProviderShape, TreeShape
+    from agent.api.shapes.host import (
+        ExplainedShape,
+        FoundShape,
+        InventoryShape,
+        ResourceProviderShape,
+        TreeShape,
+    )
+    from agent.api.shapes.instances import CapacityShape, DefragMoveShape, DefragShape, InstancesShape
 
 BAR_CELLS = 20
 NEARLY_FULL = 0.75
@@ -261,7 +265,7 @@ def explain(args: Namespace) -> ExitCode:
 
 def _capacity_lines(answer: CapacityShape, style: Style) -> Iterator[str]:
     """How many guests fit, why not one more, and what is stranded."""
-    from agent.api.shapes.claims import STRANDED_COLUMNS
+    from agent.api.shapes.instances import STRANDED_COLUMNS
 
     guests = counted(answer["guests"], "guest fits", "guests fit")
     yield f"{guests}, and maybe more" if answer["more"] else guests
@@ -320,7 +324,7 @@ def defrag(args: Namespace) -> ExitCode:
     show_notes(answer)
 
     def lines(style: Style) -> Iterator[str]:
-        from agent.api.shapes.claims import name_of
+        from agent.api.shapes.instances import name_of
 
         names = read_names(client)
         if not answer["possible"]:

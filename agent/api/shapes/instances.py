@@ -1,29 +1,396 @@
-"""Instances on this host: `GET /v1/instances`, their moves between hosts (`/v1/moves`), and whether they
-may start, by the verdicts of the gate (`/v1/gate`).
+"""Instances on this host: their claims (`/v1/claims`, `/v1/domains`), what the host can still give
+(`/v1/capacity`, `/v1/defrag`), guests and claims side by side (`/v1/instances`), moves between hosts
+(`/v1/moves`), and the verdicts of the gate (`/v1/gate`).
+
+The bodies of requests for a claim come first, as the other shapes are made of them.
 """
 
-from typing import Annotated, NotRequired, TypedDict
+from typing import Annotated, Literal, NotRequired, TypedDict
 
-from agent.api.shapes.claims import (
-    AdditionShape,
-    AllocationsShape,
-    ClaimBodyShape,
-    ClaimShape,
-    DomainXml,
-    HoldingShape,
-)
 from agent.api.shapes.schema import (
     Column,
+    Count,
+    From,
     Moment,
+    Named,
     Notes,
+    Positive,
     ResourcesShape,
     Schema,
     Uuid,
     Values,
     amounts_text,
+    list_text,
     local_time,
 )
 from agent.shapes import by_class
+
+NumaPolicy = Literal["required", "preferred", "legacy", "socket"]
+Name = Annotated[str, Schema(maxLength=255), "for people"]
+Identifier = Annotated[str, Schema(minLength=1, maxLength=255)]
+ConsumerType = Annotated[str, Schema(pattern="^[A-Z0-9_]{1,255}$")]
+
+
+class GroupShape(TypedDict, total=False):
+    """A request group, in Placement's terms."""
+
+    suffix: Annotated[
+        str,
+        Schema(pattern="^[A-Za-z0-9_-]{0,64}$", default=""),
+        "the group without a suffix may come from several providers, each other group comes from one",
+    ]
+    resources: Annotated[
+        dict[str, Annotated[int, Schema(minimum=1, maximum=2147483647)]],
+        Schema(propertyNames={"pattern": "^[A-Z0-9_]{1,255}$"}),
+        "{resource class: amount}",
+    ]
+    required: Annotated[
+        list[str], "traits, all of which must hold: TRAIT, in:TRAIT,TRAIT (one of), !TRAIT (not)"
+    ]
+    member_of: Annotated[list[str], "aggregates: uuid or in:uuid,uuid (one of)"]
+    numa_policy: Annotated[
+        NumaPolicy | None,
+        "how near the provider must be to the guest's NUMA cells; null: as near as possible",
+    ]
+
+
+class TopologyShape(TypedDict, total=False):
+    """The guest's CPUs, memory and NUMA cells, as a flavor's `hw:` extra specs ask for them."""
+
+    cpu_policy: Literal["shared", "dedicated", "mixed"]
+    cpu_thread_policy: Literal["prefer", "isolate", "require"] | None
+    cells: Count
+    cell_cpus: Annotated[list[Annotated[str, "a CPU set such as 0-3,6"]], "the guest CPUs of each cell"]
+    cell_memory_mb: list[Positive]
+    dedicated_cpus: str
+    mem_page_size: Annotated[int | str | None, "KiB, or small, large, any"]
+    pci_numa_policy: Annotated[NumaPolicy | None, "takes precedence over the policy of a PCI alias"]
+    isolate_emulator: Annotated[bool, "one PCPU of the request is for the emulator's threads alone"]
+
+
+class PciRequestShape(TypedDict):
+    """PCI devices, asked for by an alias."""
+
+    alias: str
+    count: NotRequired[Annotated[int, Schema(minimum=1, default=1)]]
+
+
+class FlavorShape(TypedDict):
+    """A flavor, as nova has it."""
+
+    vcpus: Positive
+    memory_mb: Positive
+    disk_gb: NotRequired[Count]
+    extra_specs: NotRequired[
+        Annotated[dict[str, str | int], "resources:VGPU, trait:..., hw:cpu_policy and others, as in nova"]
+    ]
+
+
+Consumer = Annotated[
+    Uuid,
+    "the instance; only a claim with a name may leave it out: it is the instance of this host that has the "
+    "name, else a new one",
+]
+
+
+class ClaimByGroupsShape(TypedDict):
+    """A claim, asked for by request groups."""
+
+    consumer: NotRequired[Consumer]
+    groups: Annotated[list[GroupShape], Schema(minItems=1, maxItems=64)]
+    group_policy: NotRequired[Literal["none", "isolate"] | None]
+    same_subtree: NotRequired[list[list[str]]]
+    root_required: NotRequired[
+        Annotated[list[str], "traits that the host's root provider must have, or with ! must not"]
+    ]
+    topology: NotRequired[TopologyShape]
+    pci: NotRequired[list[PciRequestShape]]
+    name: NotRequired[Name]
+    project_id: NotRequired[Identifier]
+    user_id: NotRequired[Identifier]
+    consumer_type: NotRequired[ConsumerType]
+
+
+class ClaimByFlavorShape(TypedDict):
+    """A claim, asked for by a flavor."""
+
+    consumer: NotRequired[Consumer]
+    flavor: FlavorShape
+    image: NotRequired[
+        Annotated[
+            dict[str, str | int | bool],
+            "properties of the guest's image, as glance has them: hw_firmware_type, trait:..., and others",
+        ]
+    ]
+    name: NotRequired[Name]
+    project_id: NotRequired[Identifier]
+    user_id: NotRequired[Identifier]
+    consumer_type: NotRequired[ConsumerType]
+
+
+ClaimBodyShape = Annotated[
+    ClaimByGroupsShape | ClaimByFlavorShape, Named("ClaimBody", "by groups or by a flavor")
+]
+
+ClaimRequestShape = Annotated[
+    ClaimByGroupsShape,
+    Schema(required=["consumer", "project_id", "user_id", "consumer_type"]),
+    Named("ClaimRequest", "the request, in its form by groups"),
+]
+
+
+DomainXml = Annotated[str, Schema(maxLength=1048576), "the domain's XML, without a document type"]
+
+
+class AdditionShape(TypedDict, total=False):
+    """What is asked for beside a domain's XML: by groups, by a flavor, or nothing."""
+
+    flavor: FlavorShape
+    image: dict[str, str | int | bool]
+    root_required: list[str]
+    groups: Annotated[list[GroupShape], Schema(maxItems=64)]
+    group_policy: Literal["none", "isolate"] | None
+    same_subtree: list[list[str]]
+    topology: TopologyShape
+    pci: list[PciRequestShape]
+    name: Name
+    project_id: Identifier
+    user_id: Identifier
+    consumer_type: ConsumerType
+
+
+class ClaimDomainBodyShape(TypedDict):
+    """A domain to claim for."""
+
+    xml: DomainXml
+    consumer: NotRequired[
+        Annotated[
+            Uuid,
+            "for a domain without a <uuid>; without it, the instance of this host that has its name, else a "
+            "new one",
+        ]
+    ]
+    request: NotRequired[AdditionShape]
+
+
+class DomainBodyShape(TypedDict):
+    """The domain to complete."""
+
+    xml: DomainXml
+    replace: NotRequired[
+        Annotated[bool, Schema(default=False), "write over what the domain has from a former place"]
+    ]
+
+
+class ProviderAllocationShape(TypedDict):
+    """The allocation from one provider."""
+
+    resources: ResourcesShape
+
+
+AllocationsShape = Annotated[
+    dict[str, ProviderAllocationShape],
+    Named("Allocations", "{provider uuid: {resources}}, as Placement writes allocations"),
+]
+UnitsShape = Annotated[
+    dict[str, dict[str, list[str]]], Named("Units", "{provider uuid: {resource class: [exact unit]}}")
+]
+
+
+class GuestCellShape(TypedDict):
+    """A NUMA cell of the guest, as the agent placed it."""
+
+    cell: Annotated[Count, "the guest's cell"]
+    host_cell: Annotated[Count, "the host's cell that backs it"]
+    pinned_cpus: Annotated[dict[str, Count], "{guest CPU: host CPU}"]
+    shared_cpus: Annotated[list[Count], "guest CPUs that float on the host cell's shared CPUs"]
+    withheld_cpus: Annotated[list[Count], "host CPUs that no other guest gets: siblings of isolated CPUs"]
+    emulator_cpus: Annotated[list[Count], "host CPUs for the emulator's threads alone"]
+    memory_mb: Count
+    page_kib: Annotated[Positive, "size of the pages that back the memory"]
+
+
+GUEST_CELL_COLUMNS: tuple[Column[GuestCellShape], ...] = (
+    Column("GUEST CELL", lambda cell: cell["cell"]),
+    Column("HOST CELL", lambda cell: cell["host_cell"]),
+    Column(
+        "PINNED CPUS", lambda cell: list_text(f"{cpu}->{pin}" for cpu, pin in cell["pinned_cpus"].items())
+    ),
+    Column("SHARED CPUS", lambda cell: list_text(cell["shared_cpus"])),
+    Column("WITHHELD", lambda cell: list_text(cell["withheld_cpus"])),
+    Column("MEMORY_MB", lambda cell: cell["memory_mb"]),
+    Column("PAGE_KIB", lambda cell: cell["page_kib"]),
+)
+
+CellsShape = Annotated[
+    list[GuestCellShape], "the guest's NUMA cells, empty for a guest without a NUMA topology"
+]
+
+
+class MakingShape(TypedDict):
+    """A unit to make."""
+
+    parent: Annotated[str, "the PCI address of the function that the unit is made on"]
+    type: Annotated[str, "the id of the mediated type, such as nvidia-11"]
+    placement: NotRequired[
+        Annotated[str, "of the vGPU of a function: the slot of the card in which it is to start"]
+    ]
+
+
+ToMakeShape = Annotated[
+    dict[str, MakingShape], "{unit that did not exist when the agent chose it: what to make}"
+]
+
+
+class HoldingShape(TypedDict):
+    """What a consumer has: its allocations, exact units and NUMA cells. Part of a claim, and of a move."""
+
+    allocations: AllocationsShape
+    units: UnitsShape
+    cells: CellsShape
+
+
+class GroupMappingShape(TypedDict):
+    """What one group of the request got, as Placement's `mappings`."""
+
+    suffix: Annotated[str, "empty: the unsuffixed group"]
+    label: Annotated[str, "the suffix, or the name of the PCI alias that the group comes from"]
+    allocations: AllocationsShape
+    units: UnitsShape
+
+
+class ClaimShape(TypedDict):
+    """A claim of an instance on this host."""
+
+    consumer: Uuid
+    name: Annotated[str, From("request.name")]
+    state: Annotated[str, Values("agent.claims.claim:ClaimState")]
+    adopted: Annotated[bool, "true: the agent did not write the allocation, it found it in Placement"]
+    since: Annotated[Moment, "when the claim was made or adopted; a move makes a new one; RFC 3339, UTC"]
+    allocations: AllocationsShape
+    units: UnitsShape
+    cells: CellsShape
+    to_make: Annotated[ToMakeShape, From("makings")]
+    mappings: Annotated[list[GroupMappingShape], "which group got what, by suffix"]
+    request: ClaimRequestShape
+    notes: NotRequired[Notes]
+
+
+class ShortfallShape(TypedDict):
+    """A provider that cannot give what the claim asks for."""
+
+    resource_class: Annotated[str, "empty: the reason concerns no class"]
+    asked: int
+    free: int
+    provider: str
+    provider_uuid: str
+    reason: Annotated[str, "a clause: only 3 of 16 are free"]
+    traits: NotRequired[
+        Annotated[
+            list[str], "of a reason that concerns traits: any of them is wanted, or all of them are forbidden"
+        ]
+    ]
+
+
+class ExplanationShape(TypedDict):
+    """Whether a claim would fit, and why not."""
+
+    consumer: Uuid
+    asked: Annotated[ResourcesShape, "summed up over the groups"]
+    fits: Annotated[bool, "also while claims are closed"]
+    closed: Annotated[str | None, "why the host takes no new claims now; null: it takes them"]
+    allocations: AllocationsShape
+    units: UnitsShape
+    cells: CellsShape
+    to_make: Annotated[ToMakeShape, From("makings")]
+    shortfalls: list[ShortfallShape]
+    notes: NotRequired[Notes]
+
+
+class ReleasedShape(TypedDict):
+    """The result of a release."""
+
+    consumer: Uuid
+    released: Annotated[bool, "false: journaled, and delivered when Placement answers again"]
+
+
+class DomainShape(TypedDict):
+    """The domain of an instance."""
+
+    consumer: Annotated[Uuid, From("claim.consumer")]
+    made: Annotated[bool, "true: the claim was made for this domain just now"]
+    claim: ClaimShape
+    xml: Annotated[str, "the domain's XML with everything that the claim gave"]
+    notes: NotRequired[Notes]
+
+
+class HolderShape(TypedDict):
+    """An instance with a claim on this host."""
+
+    consumer: Uuid
+    name: str
+
+
+class StrandedShape(TypedDict):
+    """What is free and goes to no further guest of the flavor, as something else is not free near it."""
+
+    provider: str
+    provider_uuid: Uuid
+    resource_class: str
+    free: Count
+    holders: Annotated[list[HolderShape], "those each of which alone strands some of it"]
+
+
+class CapacityShape(TypedDict):
+    """How many guests that ask for this the host can still get, one after the other."""
+
+    asked: Annotated[ResourcesShape, "summed up over the groups"]
+    guests: Count
+    more: Annotated[bool, "true: the count ended there, and further guests may fit"]
+    shortfalls: Annotated[list[ShortfallShape], "why not one more"]
+    stranded: list[StrandedShape]
+    notes: NotRequired[Notes]
+
+
+class DefragMoveShape(TypedDict):
+    """A guest that would have to move."""
+
+    consumer: Annotated[Uuid, From("claim.consumer")]
+    name: Annotated[str, From("claim.request.name")]
+    here: Annotated[HoldingShape | None, "its new place on this host; null: it has to go to another host"]
+    kind: Annotated[
+        str,
+        "live_migrate, or cold_migrate where a device or large pages may forbid that; also on this host",
+    ]
+    request: Annotated[ClaimRequestShape, From("claim.request"), "what its claim asks for"]
+
+
+class DefragShape(TypedDict):
+    """The moves that make room for one guest that asks for this. Nothing is moved."""
+
+    asked: Annotated[ResourcesShape, "summed up over the groups"]
+    possible: Annotated[bool, "false: no moves of guests make room; see `shortfalls`"]
+    place: Annotated[HoldingShape | None, "where it fits then"]
+    moves: Annotated[list[DefragMoveShape], "in an order in which they can be done; empty: it fits already"]
+    fewest: Annotated[bool, "true: no smaller number of moves does"]
+    shortfalls: list[ShortfallShape]
+    notes: NotRequired[Notes]
+
+
+STRANDED_COLUMNS: tuple[Column[StrandedShape], ...] = (
+    Column("PROVIDER", lambda stranded: stranded["provider"]),
+    Column("RESOURCE CLASS", lambda stranded: stranded["resource_class"]),
+    Column("FREE", lambda stranded: stranded["free"]),
+    Column(
+        "STRANDED BY", lambda stranded: ", ".join(name_of(holder) for holder in stranded["holders"]) or "-"
+    ),
+)
+"""The table of `plimsoll explain --capacity`."""
+
+
+def name_of(holder: HolderShape | DefragMoveShape) -> str:
+    """The instance for people: its name and its uuid."""
+    return f"{holder['name']} ({holder['consumer']})" if holder["name"] else holder["consumer"]
 
 
 class UsedUnitShape(TypedDict):

@@ -20,7 +20,10 @@ class Schema:
 
 
 class From(Schema):
-    """The attribute of the agent's value that the field shows, where it has another name than the field."""
+    """The attribute of the agent's value that the field shows, where it has another name than the field.
+
+    A dotted name, `claim.consumer`, is an attribute of an attribute.
+    """
 
     def __init__(self, attribute: str) -> None:
         super().__init__()

@@ -4,7 +4,8 @@ import ast
 import json
 from collections.abc import Iterator, Mapping
 from importlib import import_module
-from typing import Annotated, NamedTuple, NotRequired, TypedDict, get_type_hints
+from types import SimpleNamespace
+from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict, get_type_hints
 
 import pytest
 from kits.paths import CHECKOUT
@@ -12,15 +13,17 @@ from kits.status import fill, sight
 
 from agent.api.routes import (
     LIMIT_DEFAULT,
+    Call,
+    claim_running,
     parse_history,
     parse_hook_call,
     read_clear_body,
     read_cordon_body,
 )
-from agent.api.shapes.claims import ClaimByGroupsShape, GroupShape
 from agent.api.shapes.host import OverviewShape
+from agent.api.shapes.instances import ClaimByGroupsShape, GroupShape
 from agent.api.shapes.schema import ErrorDetailShape, ErrorShape, Moment
-from agent.api.views import audit_view, claim_view, overview_view, running_view, shown
+from agent.api.views import audit_view, claim_view, overview_view, shown
 from agent.audit.auditor import AuditReport
 from agent.audit.finding import Finding
 from agent.claims.claim import Claim, ClaimState
@@ -29,6 +32,7 @@ from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState
 from agent.errors import DoesNotFit, UsageError
 from agent.http.errors import error_body
+from agent.http.unix_socket import PeerCredentials
 from agent.tree import Provider, ProviderTree
 
 
@@ -123,12 +127,12 @@ NAMES_CONSUMERS: Mapping[tuple[str, str], Mapping[str, object]] = {
     ("instances", "TOP_MOVE_COLUMNS"): {**MOVE, "instance": UUID, "name": NAME, "since": None},
     ("host", "EVENT_COLUMNS"): {**EVENT, "consumer": UUID, "name": NAME},
     ("host", "TOP_EVENT_COLUMNS"): {**EVENT, "consumer": UUID, "name": NAME},
-    ("providers", "DEVICE_COLUMNS"): {
+    ("host", "DEVICE_COLUMNS"): {
         **{"unit": "0000:41:00.0", "resource_class": "VGPU", "provider": "node1", "cordon": None},
         **{"health": None, "holder": UUID, "holder_name": NAME},
     },
-    ("providers", "RELOCATION_COLUMNS"): {**RELOCATION, "consumer": UUID, "name": NAME},
-    ("claims", "STRANDED_COLUMNS"): {
+    ("host", "RELOCATION_COLUMNS"): {**RELOCATION, "consumer": UUID, "name": NAME},
+    ("instances", "STRANDED_COLUMNS"): {
         **{"provider": "node1", "resource_class": "VCPU", "free": 1},
         "holders": [{"consumer": UUID, "name": NAME}],
     },
@@ -136,8 +140,8 @@ NAMES_CONSUMERS: Mapping[tuple[str, str], Mapping[str, object]] = {
 """{(module, table): a row with a consumer}"""
 
 NAMES_NONE = {
-    ("claims", "GUEST_CELL_COLUMNS"): "cells of the one guest that the command is about",
-    ("providers", "RECEIPT_COLUMNS"): "whole reshapes",
+    ("instances", "GUEST_CELL_COLUMNS"): "cells of the one guest that the command is about",
+    ("host", "RECEIPT_COLUMNS"): "whole reshapes",
     ("host", "SETTING_COLUMNS"): "settings",
     ("output", "table_lines"): "the rows of each table of columns",
     ("claim", "_explain"): "classes, of the claim that the command is about",
@@ -218,8 +222,9 @@ def test_each_finding_has_the_outcome_of_its_repair() -> None:
 
 def test_a_guest_that_does_not_fit_is_among_the_refused() -> None:
     guest = Guest("c1", "web1", GuestState.RUNNING, {})
-    view = running_view(((guest, DoesNotFit("It does not fit.")),))
-    assert view == {
+    host: Any = SimpleNamespace(claim_running=lambda: ((guest, DoesNotFit("It does not fit.")),))
+    answer = claim_running(Call(host, PeerCredentials(1, 0, 0)), {})
+    assert answer == {
         "claimed": [],
         "refused": [{"consumer": "c1", "name": "web1", "sentence": "It does not fit."}],
     }
