@@ -432,18 +432,24 @@ class Book:
         """Choose nothing on these providers until the next `refresh`: Placement does not have them."""
         self._place = replace(self._place, host=self._place.host.without_providers(uuids))
 
-    def survey(self, place: Place) -> Survey:
-        """The book as it is on a host with these providers.
-
-        A pass asks before it writes: then the providers that it describes need not be in Placement yet.
-        """
+    def at(self, place: Place) -> "Book":
+        """A copy of the columns as they are on a host with these providers; without the units' owners."""
         book = Book()
         book._place = replace(place, found=self._place.found)
-        book._held, book._instances, book._moving = self._held, self._instances, self._moving
+        book.claims, book._held = dict(self.claims), dict(self._held)
+        book._instances, book._moving = dict(self._instances), dict(self._moving)
         book._growing, book._departed = self._growing, self._departed
         book._counted = self._counted
         for row in self._rows.values():
             book._enter(row)
+        return book
+
+    def survey(self, place: Place) -> Survey:
+        """What all rows need, and what of it Placement does not hold, on a host with these providers.
+
+        A pass asks before it writes: then the providers that it describes need not be in Placement yet.
+        """
+        book = self.at(place)
         unheld = book.unheld()
         claimed = {
             instance: part

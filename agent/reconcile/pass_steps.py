@@ -245,10 +245,24 @@ class PassSteps:
 
     def _survey(self, seen: HostView, resolved: ResolvedDescription) -> tuple[Usages, UnheldUse]:
         """What all rows need, and what of it Placement does not hold, on the host as it is described."""
-        host = ProviderIndex.of(self._sharing.around(resolved.tree), self._root_uuid, resolved.ways)
-        cells = HostCells.of(_layout(seen, resolved), host)
-        survey = self._tracker.view.survey(Place(host, resolved.units, cells))
+        survey = self._tracker.view.survey(self._place(seen, resolved))
         return survey.used, UnheldUse(*survey[1:])
+
+    def _place(self, seen: HostView, resolved: ResolvedDescription) -> Place:
+        """The host as it is described."""
+        host = ProviderIndex.of(self._sharing.around(resolved.tree), self._root_uuid, resolved.ways)
+        return Place(host, resolved.units, HostCells.of(_layout(seen, resolved), host))
+
+    def find_departed(self, this: Pass) -> Pass:
+        """Before the first inventory: who lives elsewhere, on the described host; the pass with that.
+
+        Without it, the first pass reserves what a migration holds of which this host has yet to learn.
+        Raises PlacementError, and as `resolve`.
+        """
+        if self._tracker.view.host.root is not None:
+            return this  # `read_held` has found them
+        self._tracker.departures.find(self._place(this.seen, this.resolved))
+        return self.resolve(this.seen, this.current)
 
     def settle(self, this: Pass) -> Pass:
         """End a reshape whose outcome is unknown; resolve again if Placement turns out to have executed it,

@@ -439,7 +439,8 @@ class Reconciler:
             self._tracker.note_lost(restored=True)
             self._is_restored = False
         seen = replace(seen, unheld=self._tracker.view.unheld())
-        this = self._steps.settle(self._steps.resolve(seen, current))
+        this = self._steps.find_departed(self._steps.resolve(seen, current))
+        this = self._steps.settle(this)
         this = self._steps.find_desired(this)
         this = self._steps.reshape(this)
         this = self._steps.apply(this)

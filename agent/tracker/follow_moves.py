@@ -20,8 +20,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
+from typing import TypeVar
 
 from agent import log
+from agent.claims.attribution import Place
 from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, ClaimStep
 from agent.errors import ClaimConflict, PlacementConflict, UnknownConsumer
@@ -40,6 +42,8 @@ from agent.shapes import Allocations
 from agent.tracker.context import TrackerContext, holder
 
 LOG = log.get(__name__)
+
+T = TypeVar("T")
 
 Judge = Callable[[MoveConsumer, MoveConsumer], bool]
 """Whether the first consumer is, or may be, the migration of the second one."""
@@ -183,27 +187,34 @@ class Departures:
 
     def __init__(self, context: TrackerContext) -> None:
         self._context = context
-        self._places = LeftPlaces(context)
 
-    def find(self) -> None:
+    def find(self, place: Place | None = None) -> None:
         """Ask Placement, where a claim's place is not held, or another consumer may hold it for its guest.
 
         Where all hold their places, and beside guests that have none, that costs nothing. A consumer without
-        a type counts as the migration only where it holds just the place. Raises PlacementError.
+        a type counts as the migration only where it holds just the place. `place` is the host as it is
+        described, for a pass before the first inventory. Raises PlacementError.
         """
         register, client = self._context.register, self._context.client
-        beside, claimed = register.under_lock(lambda book: (book.strangers_beside(), frozenset(book.claims)))
+        copy = None if place is None else register.under_lock(lambda book: book.at(place))
+
+        def ask(question: Callable[[Book], T]) -> T:
+            return register.under_lock(question) if copy is None else question(copy)
+
+        beside, claimed, is_own = ask(
+            lambda book: (book.strangers_beside(), frozenset(book.claims), book.host.is_own)
+        )
         departed: dict[str, list[str]] = {}
         for instance, strangers in beside.items():
             if not strangers and instance not in claimed and instance in self._context.guests:
                 continue
             held = client.allocations_of(instance)
-            if not self._places.has_left(held):
+            if not has_left(held.allocations, is_own):
                 continue
             departed[instance] = []
             for stranger in strangers:
                 other = client.allocations_of(stranger)
-                alike = register.under_lock(partial(Book.holds_place, consumer=stranger, instance=instance))
+                alike = ask(partial(Book.holds_place, consumer=stranger, instance=instance))
                 if (resembles_migration if alike else is_migration)(holder(other), holder(held)):
                     departed[instance].append(stranger)
         register.under_lock(lambda book: book.note_departed(departed))

@@ -883,6 +883,14 @@ class Story:
         """What is claimed or used there is reserved now. Raises Violation."""
         self.oracle.nothing_needed_is_offered(self.hosts[host])
 
+    def reserved(self, host: str) -> dict[tuple[str, str], int]:
+        """{(provider uuid, class): what is reserved}"""
+        return {
+            (provider.uuid, name): inventory.reserved
+            for provider in self.network.model.tree(self.hosts[host].uuid)
+            for name, inventory in provider.inventories.items()
+        }
+
     def unfinished_moves(self, host: str) -> set[str]:
         """The names of the migrations that the host's journal has, and that have not ended."""
         ended = ("confirmed", "reverted", "deleted")

@@ -1080,6 +1080,25 @@ def test_what_is_reserved_for_one_guest_is_not_taken_back_for_the_claim_of_anoth
         story.comes_to_rest()
 
 
+@pytest.mark.parametrize("has_guest", [False, True])
+def test_a_source_that_starts_again_reserves_nothing_beside_a_migration_that_it_did_not_know(
+    has_guest: bool,
+) -> None:
+    """The migration holds the place; reserved beside it, Placement offered too little until a later pass."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert a.claims("web1", **BOTH).granted
+        if has_guest:
+            a.guest_starts("web1")
+        a.looks()
+        before = story.reserved("a")
+        assert b.begins_move("web1", "move1", "resize", **BOTH).granted
+        a.dies()
+        a.starts()
+        assert story.reserved("a") == before
+        story.comes_to_rest()
+
+
 def test_a_claim_reserves_what_a_guest_uses_of_which_no_pass_has_told_placement() -> None:
     alone = {"PCPU": 2, "MEMORY_MB": 1024}
     with Story() as story:
