@@ -288,38 +288,34 @@ class _Writer:
                     known = self._providers[operation.provider]
                     self._providers[operation.provider] = self._client.read_provider(known)
                 current = self._providers[operation.provider]
+                uuid, generation = current.uuid, current.generation or 0
                 # What other clients changed on the provider meanwhile stays.
+                names: tuple[CreateTrait | CreateResourceClass, ...] = ()
                 match operation:
                     case PutTraits():
                         wanted = replace(current, traits=_merged_names(operation, current.traits))
+                        put = partial(self._client.put_traits, uuid, generation, wanted.traits)
+                        names = tuple(map(CreateTrait, wanted.traits))
                     case PutAggregates():
                         wanted = replace(current, aggregates=_merged_names(operation, current.aggregates))
+                        put = partial(self._client.put_aggregates, uuid, generation, wanted.aggregates)
                     case PutInventories() | DeleteInventories():
                         wanted = replace(current, inventories=_merged_inventories(operation, current))
+                        put = partial(self._client.put_inventories, uuid, generation, wanted.inventories)
+                        names = tuple(map(CreateResourceClass, wanted.inventories))
                 names_differ = (current.traits, current.aggregates) != (wanted.traits, wanted.aggregates)
                 if not names_differ and same_inventories(current.inventories, wanted.inventories):
                     return current
                 try:
-                    return replace(wanted, generation=self._with_names(partial(self._put, operation, wanted)))
+                    generation = self._with_names(put)
                 except PlacementConflict as conflict:
                     failure = conflict
+                else:
+                    self._verified.update(names)
+                    return replace(wanted, generation=generation)
             if attempt + 1 < ATTEMPTS_MAX:
                 pause(attempt, self._sleep)
         raise failure
-
-    def _put(self, operation: ContentsOperation, wanted: Provider) -> int:
-        """Write the part of the provider that the operation changes; returns the new generation."""
-        generation = wanted.generation or 0
-        match operation:
-            case PutTraits():
-                generation = self._client.put_traits(wanted.uuid, generation, wanted.traits)
-                self._verified.update(map(CreateTrait, wanted.traits))
-            case PutAggregates():
-                generation = self._client.put_aggregates(wanted.uuid, generation, wanted.aggregates)
-            case PutInventories() | DeleteInventories():
-                generation = self._client.put_inventories(wanted.uuid, generation, wanted.inventories)
-                self._verified.update(map(CreateResourceClass, wanted.inventories))
-        return generation
 
 
 def _merged_names(operation: PutTraits | PutAggregates, current: frozenset[str]) -> frozenset[str]:

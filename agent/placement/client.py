@@ -380,21 +380,24 @@ class PlacementClient:
 
         Below microversion 1.38 the type is "unknown".
         """
-        return self.observer.read(consumer, lambda: self._read_allocations(consumer))
 
-    def _read_allocations(self, consumer: str) -> ConsumerAllocations:
-        action = f"show the allocations of consumer {consumer}"
-        reply = self._call("GET", _path("allocations", consumer), action)
-        allocations = {
-            provider: dict(allocation["resources"])
-            for provider, allocation in body_member(reply, action, "allocations", kind=dict).items()
-        }
-        owner = {
-            key: reply.body[key] for key in ("project_id", "user_id", "consumer_type") if key in reply.body
-        }
-        if not self.speaks(CONSUMER_TYPES):
-            owner["consumer_type"] = UNTYPED
-        return ConsumerAllocations(consumer, allocations, reply.body.get("consumer_generation"), **owner)
+        def read() -> ConsumerAllocations:
+            action = f"show the allocations of consumer {consumer}"
+            reply = self._call("GET", _path("allocations", consumer), action)
+            allocations = {
+                provider: dict(allocation["resources"])
+                for provider, allocation in body_member(reply, action, "allocations", kind=dict).items()
+            }
+            owner = {
+                key: reply.body[key]
+                for key in ("project_id", "user_id", "consumer_type")
+                if key in reply.body
+            }
+            if not self.speaks(CONSUMER_TYPES):
+                owner["consumer_type"] = UNTYPED
+            return ConsumerAllocations(consumer, allocations, reply.body.get("consumer_generation"), **owner)
+
+        return self.observer.read(consumer, read)
 
     def write_allocations(self, *writes: ConsumerAllocations) -> None:
         """As `send_allocations`, for a caller that has no use for the outcome: raises its error."""

@@ -138,7 +138,15 @@ def error_of_reply(reply: Reply, action: str, full: bool) -> PlacementError:
     `action` completes the sentence "Placement did not ...". `full` tells that a 409 without a code of its own
     means that the resources are not free.
     """
-    error = _error_member(reply.body)
+    body: Mapping[str, Any] = reply.body if isinstance(reply.body, dict) else {}
+    errors, of_keystone = body.get("errors"), body.get("error")
+    # {detail, code, ...} from Placement, {message, ...} from its authentication: Keystone's middleware puts
+    # it under "error", `noauth2` at the top level.
+    error = body
+    if isinstance(errors, list) and errors and isinstance(errors[0], dict):
+        error = errors[0]
+    elif isinstance(of_keystone, dict):
+        error = of_keystone
     code = str(error.get("code", "")) if "message" not in error else ""
     detail = error.get("detail") or error.get("message") or error.get("title") or "it gave no reason"
     sentence = " ".join(str(detail).split()).rstrip(".")
@@ -171,20 +179,6 @@ def outcome_of_reply(reply: Reply, action: str) -> WriteOutcome:
     if reply.status >= 500 and reply.status != UNAVAILABLE and isinstance(error, PlacementUnavailable):
         return WriteUnknown(error, late=False)  # its database may have committed before it failed
     return WriteRefused(error)
-
-
-def _error_member(body: Any) -> Mapping[str, Any]:
-    """The error in a body: {detail, code, ...} from Placement, {message, ...} from its authentication.
-
-    Keystone's middleware puts its error under "error", `noauth2` at the top level.
-    """
-    if not isinstance(body, dict):
-        return {}
-    errors = body.get("errors")
-    if isinstance(errors, list) and errors and isinstance(errors[0], dict):
-        return errors[0]
-    error = body.get("error")
-    return error if isinstance(error, dict) else body
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:

@@ -516,7 +516,19 @@ def find_candidates(model: Model, query: CandidateQuery) -> Iterator[FoundCandid
     with model.lock.reading():
         reach = ProviderReach(model, (group.in_tree for group in query.groups if group.in_tree is not None))
         demands = SlotDemands(query)
-        rarest: Mapping[str, None] = min(_needs(model, query), key=len)
+        # Sets of providers; each candidate contains at least one provider of each set.
+        needs: list[Mapping[str, None]] = []
+        for group in query.groups:
+            needs += (model.providers_by_class.get(name, {}) for name in group.resources)
+            needs += (_union(model.providers_by_trait, any_of) for any_of in group.traits.required)
+            if group.suffix:
+                needs += (
+                    _union(model.providers_by_aggregate, any_of) for any_of in group.aggregates.required
+                )
+            if group.in_tree is not None:
+                known = model.providers.get(group.in_tree)
+                needs.append({} if known is None else model.trees[known.root_uuid])
+        rarest: Mapping[str, None] = min(needs, key=len)
         starts = tuple(rarest)
     values = _SharedValues()
     for root in anchors(starts, reach):
@@ -575,21 +587,6 @@ def anchors(starts: Iterable[str], reach: ProviderReach) -> Iterator[str]:
             if root not in seen:
                 seen.add(root)
                 yield root
-
-
-def _needs(model: Model, query: CandidateQuery) -> Iterator[Mapping[str, None]]:
-    """Sets of providers; each candidate contains at least one provider of each set."""
-    for group in query.groups:
-        for name in group.resources:
-            yield model.providers_by_class.get(name, {})
-        for any_of in group.traits.required:
-            yield _union(model.providers_by_trait, any_of)
-        if group.suffix:
-            for any_of in group.aggregates.required:
-                yield _union(model.providers_by_aggregate, any_of)
-        if group.in_tree is not None:
-            known = model.providers.get(group.in_tree)
-            yield {} if known is None else model.trees[known.root_uuid]
 
 
 def _union(index: Mapping[str, Mapping[str, None]], keys: frozenset[str]) -> Mapping[str, None]:
