@@ -387,48 +387,48 @@ def read_signs(
     devices, nodes = sys / "bus" / "pci" / "devices", sys / "devices" / "system" / "node"
     found = []
     for address in addresses:
-        if not address.startswith(CELL):
-            found.append(_signs(devices / address, address, checks))
+        device = devices / address
+        if address.startswith(CELL):
+            # Only pages that the kernel could not take out of use count: a guest may still be given those.
+            failures = nodes / f"node{address.removeprefix(CELL)}" / "memory_failure"
+            total, recovered = (read_number(failures / name) for name in ("total", "recovered"))
+            unrecovered = None
+            if "memory" in checks and total is not None and recovered is not None:
+                unrecovered = max(0, total - recovered)
+            found.append(DeviceSigns(address, memory_errors=unrecovered))
             continue
-        # Only pages that the kernel could not take out of use count: a guest may still be given those.
-        failures = nodes / f"node{address.removeprefix(CELL)}" / "memory_failure"
-        total, recovered = (read_number(failures / name) for name in ("total", "recovered"))
-        errors = None
-        if "memory" in checks and total is not None and recovered is not None:
-            errors = max(0, total - recovered)
-        found.append(DeviceSigns(address, memory_errors=errors))
+        if not device.is_dir():
+            found.append(DeviceSigns(address, answers=False if "answer" in checks else None))
+            continue
+        only = read_text(device / "driver_override") or ""
+        status = read_text(device / "power" / "runtime_status") or ""
+        states = (read_text(device / "power_state"), status) if "power" in checks else ()
+        header = has_link = None
+        if "answer" in checks and not status.startswith("suspend"):
+            # A device that has suspended itself is not asked: to read its configuration space would wake it.
+            # It answers if any byte is not 0xff: the ids of a virtual function always read as ones.
+            header = read_bytes(device / "config", HEADER_BYTES)
+        if "link" in checks and any(device.glob("virtfn*")):
+            # Only a card with virtual functions needs its own interface up, and a link, for them to work. The
+            # kernel does not tell the carrier of an interface that is down.
+            carriers = [read_text(each / "carrier") == "1" for each in entries(device / "net")]
+            has_link = any(carriers) if carriers else None
+        errors, memory = "errors" in checks, "memory" in checks
+        found.append(
+            DeviceSigns(
+                address,
+                answers=any(byte != 0xFF for byte in header) if header else None,
+                driver=link_name(device / "driver") if "driver" in checks else None,
+                vfio=has_vfio(device),
+                only_driver="" if only == _NO_DRIVER else only,
+                has_link=has_link,
+                fatal_errors=_count(device / "aer_dev_fatal", _TOTAL) if errors else None,
+                nonfatal_errors=_count(device / "aer_dev_nonfatal", _TOTAL) if errors else None,
+                memory_errors=_count(device / "ras" / "umc_err_count", _UNCORRECTED) if memory else None,
+                has_power="error" not in states if any(states) else None,
+            )
+        )
     return tuple(found)
-
-
-def _signs(device: Path, address: str, checks: Collection[str]) -> DeviceSigns:
-    if not device.is_dir():
-        return DeviceSigns(address, answers=False if "answer" in checks else None)
-    only = read_text(device / "driver_override") or ""
-    status = read_text(device / "power" / "runtime_status") or ""
-    states = (read_text(device / "power_state"), status) if "power" in checks else ()
-    header = has_link = None
-    if "answer" in checks and not status.startswith("suspend"):
-        # A device that has suspended itself is not asked: to read its configuration space would wake it. It
-        # answers if any byte is not 0xff: the ids of a virtual function always read as ones.
-        header = read_bytes(device / "config", HEADER_BYTES)
-    if "link" in checks and any(device.glob("virtfn*")):
-        # Only a card with virtual functions needs its own interface up, and a link, for them to work. The
-        # kernel does not tell the carrier of an interface that is down.
-        interfaces = entries(device / "net")
-        carriers = [read_text(each / "carrier") == "1" for each in interfaces]
-        has_link = any(carriers) if carriers else None
-    return DeviceSigns(
-        address,
-        answers=any(byte != 0xFF for byte in header) if header else None,
-        driver=link_name(device / "driver") if "driver" in checks else None,
-        vfio=has_vfio(device),
-        only_driver="" if only == _NO_DRIVER else only,
-        has_link=has_link,
-        fatal_errors=_count(device / "aer_dev_fatal", _TOTAL) if "errors" in checks else None,
-        nonfatal_errors=_count(device / "aer_dev_nonfatal", _TOTAL) if "errors" in checks else None,
-        memory_errors=_count(device / "ras" / "umc_err_count", _UNCORRECTED) if "memory" in checks else None,
-        has_power="error" not in states if any(states) else None,
-    )
 
 
 def _count(file: Path, pattern: re.Pattern[str]) -> int | None:

@@ -82,51 +82,47 @@ def parse_capabilities(text: str) -> Capabilities:
     """The capabilities of the host. Raises DriverDataError."""
     what = "the host's capabilities"
     root = parse_xml(text, what, "capabilities", HOST_SIZE_MAX)
-    cells = root.findall("host/topology/cells/cell")
-    if len(cells) > CELLS_MAX:
+    elements = root.findall("host/topology/cells/cell")
+    if len(elements) > CELLS_MAX:
         raise DriverDataError(f"{what}: more than {CELLS_MAX} NUMA cells")
-    cpu = root.find("host/cpu")
+    host_arch, host_cpu = text_of(root, "host/cpu/arch", what), root.find("host/cpu")
+    cells = []
+    for element in elements:
+        cell_id = number(element.get("id"), f"{what}: NUMA cell", 2**16)
+        where = f"{what}: NUMA cell {cell_id}"
+        cpus: set[int] = set()
+        siblings: set[frozenset[int]] = set()
+        sockets: set[int] = set()
+        for cpu in element.findall("cpus/cpu"):
+            cpu_id = number(cpu.get("id"), f"{where}: CPU", CPU_ID_MAX)
+            cpus.add(cpu_id)
+            try:
+                threads = parse_cpu_set(cpu.get("siblings", ""))
+            except ValueError as error:
+                raise DriverDataError(f"{where}: siblings of CPU {cpu_id}: {error}") from error
+            siblings.add(threads | {cpu_id})  # an offline CPU has none in the XML, so it is a core alone
+            if cpu.get("socket_id") is not None:  # an offline CPU has none
+                sockets.add(number(cpu.get("socket_id"), f"{where}: socket of CPU {cpu_id}", CPU_ID_MAX))
+        memory = element.find("memory")
+        memory_mb = 0 if memory is None else size_bytes(memory, f"{where}: memory") // 2**20
+        pages = {
+            size_bytes_of_page(page, where) // 2**10: number(page.text, f"{where}: pages", 2**53)
+            for page in element.findall("pages")
+        }
+        cores = tuple(sorted(siblings, key=min))
+        socket = sockets.pop() if len(sockets) == 1 else None
+        cells.append(Cell(cell_id, frozenset(cpus), memory_mb, cores, pages, socket))
     guests: dict[str, frozenset[str]] = {}
     for arch in root.findall("guest/arch"):
         domain_types = {domain.get("type", "") for domain in arch.findall("domain")}
         name = arch.get("name", "")
         guests[name] = guests.get(name, frozenset()) | domain_types
     return Capabilities(
-        arch=text_of(root, "host/cpu/arch", what),
-        cells=tuple(sorted((_cell(cell, what) for cell in cells), key=lambda cell: cell.id)),
-        cpu="" if cpu is None else ElementTree.tostring(cpu, encoding="unicode"),
-        features=_required_features(cpu),
+        arch=host_arch,
+        cells=tuple(sorted(cells, key=lambda cell: cell.id)),
+        cpu="" if host_cpu is None else ElementTree.tostring(host_cpu, encoding="unicode"),
+        features=_required_features(host_cpu),
         guests=guests,
-    )
-
-
-def _cell(element: Element, what: str) -> Cell:
-    cell_id = number(element.get("id"), f"{what}: NUMA cell", 2**16)
-    what = f"{what}: NUMA cell {cell_id}"
-    memory = element.find("memory")
-    cpus: set[int] = set()
-    siblings: set[frozenset[int]] = set()
-    sockets: set[int] = set()
-    for cpu in element.findall("cpus/cpu"):
-        cpu_id = number(cpu.get("id"), f"{what}: CPU", CPU_ID_MAX)
-        cpus.add(cpu_id)
-        try:
-            threads = parse_cpu_set(cpu.get("siblings", ""))
-        except ValueError as error:
-            raise DriverDataError(f"{what}: siblings of CPU {cpu_id}: {error}") from error
-        siblings.add(threads | {cpu_id})  # an offline CPU has none in the XML, so it is a core alone
-        if cpu.get("socket_id") is not None:  # an offline CPU has none
-            sockets.add(number(cpu.get("socket_id"), f"{what}: socket of CPU {cpu_id}", CPU_ID_MAX))
-    return Cell(
-        id=cell_id,
-        cpus=frozenset(cpus),
-        memory_mb=0 if memory is None else size_bytes(memory, f"{what}: memory") // 2**20,
-        siblings=tuple(sorted(siblings, key=min)),
-        pages={
-            size_bytes_of_page(page, what) // 2**10: number(page.text, f"{what}: pages", 2**53)
-            for page in element.findall("pages")
-        },
-        socket=sockets.pop() if len(sockets) == 1 else None,
     )
 
 
