@@ -604,35 +604,33 @@ def undo(unfinished: Iterable[Step], carving: Carving, seen: Seen) -> tuple[Step
     back: dict[Step, None] = {}
     for step in reversed(tuple(unfinished)):
         function = seen.functions.get(step.function)
-        if function is not None and step.function not in carving.holders:
-            undone = _step_back(step, function, carving, seen)
-            back |= {undone: None} if undone is not None else {}
+        if function is None or step.function in carving.holders:
+            continue
+        names_driver = step.function in carving.drivers or step.card in carving.vf_drivers
+        # A step is taken back where its effect is there, and is not wanted now.
+        match step.kind:
+            case StepKind.CREATE_MDEV:
+                made = seen.mdevs.get(step.unit) == Mdev(function.address, step.value)
+                is_due = made and step.unit not in carving.mdevs and step.unit not in carving.holders
+                undone = replace(step, kind=StepKind.REMOVE_MDEV)
+            case StepKind.VGPU_TYPE:
+                is_due = function.vgpu_type == step.value != NO_TYPE and step.function not in carving.types
+                undone = replace(step, value=NO_TYPE, unit="")
+            case StepKind.OVERRIDE:
+                is_due = function.override == step.value != "" and not names_driver
+                undone = replace(step, value="")
+            case StepKind.UNBIND:
+                is_due = not function.driver and not names_driver
+                undone = replace(step, kind=StepKind.BIND, value="")
+            case StepKind.AUTOPROBE:
+                is_due = function.autoprobe is False and step.function not in carving.vf_drivers
+                undone = replace(step, value="1")
+            case StepKind.VFS:
+                unused = not any(seen.has_use(vf) or any(carving.held_on(vf)) for vf in function.vfs)
+                is_due = function.vfs_number > 0 and step.function not in carving.vfs and unused
+                undone = replace(step, value="0")
+            case _:
+                continue
+        if is_due:
+            back[undone] = None
     return tuple(back)
-
-
-def _step_back(step: Step, function: SeenFunction, carving: Carving, seen: Seen) -> Step | None:
-    """The step that takes this one back; None where its effect is not there, or is wanted now."""
-    names_driver = step.function in carving.drivers or step.card in carving.vf_drivers
-    match step.kind:
-        case StepKind.CREATE_MDEV:
-            made = seen.mdevs.get(step.unit) == Mdev(function.address, step.value)
-            wanted = step.unit in carving.mdevs or step.unit in carving.holders
-            return replace(step, kind=StepKind.REMOVE_MDEV) if made and not wanted else None
-        case StepKind.VGPU_TYPE:
-            ours = function.vgpu_type == step.value != NO_TYPE and step.function not in carving.types
-            return replace(step, value=NO_TYPE, unit="") if ours else None
-        case StepKind.OVERRIDE:
-            ours = function.override == step.value != "" and not names_driver
-            return replace(step, value="") if ours else None
-        case StepKind.UNBIND:
-            unbound = not function.driver and not names_driver
-            return replace(step, kind=StepKind.BIND, value="") if unbound else None
-        case StepKind.AUTOPROBE:
-            ours = function.autoprobe is False and step.function not in carving.vf_drivers
-            return replace(step, value="1") if ours else None
-        case StepKind.VFS:
-            unused = not any(seen.has_use(vf) or any(carving.held_on(vf)) for vf in function.vfs)
-            ours = function.vfs_number > 0 and step.function not in carving.vfs and unused
-            return replace(step, value="0") if ours else None
-        case _:
-            return None

@@ -364,7 +364,9 @@ class Journal:
     def moves(self) -> dict[str, Move]:
         """The moves by migration, of those that have ended only the newest."""
         return {
-            migration: self._parsed(f"the move {migration}", _read_move, text)
+            migration: self._parsed(
+                f"the move {migration}", lambda text: decode(Move, json.loads(text)), text
+            )
             for migration, text in self._read("SELECT migration, move FROM moves ORDER BY since, migration")
         }
 
@@ -652,10 +654,6 @@ def _read_claim(*row: Any) -> Claim:
 
 def _move_row(move: Move) -> tuple[object, ...]:
     return (move.migration, move.since, int(move.ended), _dump(encode(Move, move)))
-
-
-def _read_move(text: str) -> Move:
-    return decode(Move, json.loads(text))
 
 
 def _claim_row(claim: Claim) -> tuple[object, ...]:
