@@ -39,7 +39,6 @@ from agent.moves.states import MIGRATION_TYPE, Move
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.providers.reservations import without_reservations
 from agent.reshape.laws import Instruction
-from agent.shapes import Allocations
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
 
@@ -128,8 +127,7 @@ class AuditReader:
             found=self._tracker.view.found_guests(),
             left=self._tracker.view.departed(),
         )
-        observation = replace(observation, elsewhere=self._elsewhere(observation))
-        return replace(observation, types=self._types(observation))
+        return self._with_others(observation)
 
     def _check_tree(self, tree: ProviderTree, host: ProviderIndex, claims: Iterable[Claim]) -> None:
         """Raises PlacementError where the tree lacks a provider of this host that claims have."""
@@ -145,35 +143,29 @@ class AuditReader:
                         "`plimsoll status` has the remedy."
                     )
 
-    def _elsewhere(self, observation: Observation) -> Mapping[str, Allocations]:
-        """Read what the instances have whose claims have no allocation here, if another consumer may have it.
+    def _with_others(self, observation: Observation) -> Observation:
+        """The observation, with what Placement says of consumers that nothing on this host explains.
 
-        Raises PlacementError.
+        Reads what the instances have whose claims have no allocation here, if another consumer may have it;
+        and the types of the consumers that may hold the place of an instance that is elsewhere, or of a guest
+        without an allocation here. Raises PlacementError.
         """
         known = observation.claims.keys() | observation.guests.keys() | observation.consumers_in_moves
-        if observation.consumers <= known:
-            return {}
+        others = observation.consumers - known
+        if not others:
+            return observation
         instances = observation.instances
         lost = {instances.get(claim.consumer, claim.consumer) for claim in observation.lost_claims()}
         held = {instance: self._client.allocations_of(instance).allocations for instance in sorted(lost)}
-        return {
+        elsewhere = {
             instance: allocations
             for instance, allocations in held.items()
             if allocations and not any(map(observation.host.is_own, allocations))
         }
-
-    def _types(self, observation: Observation) -> Mapping[str, str]:
-        """Read the types of the consumers that may hold the place of an instance that is elsewhere.
-
-        Or of a guest without an allocation here. Raises PlacementError.
-        """
-        if not observation.elsewhere and observation.guests.keys() <= observation.consumers:
-            return {}
-        known = observation.claims.keys() | observation.guests.keys() | observation.consumers_in_moves
-        return {
-            consumer: self._client.allocations_of(consumer).consumer_type
-            for consumer in sorted(observation.consumers - known)
-        }
+        if not elsewhere and observation.guests.keys() <= observation.consumers:
+            return observation
+        types = {other: self._client.allocations_of(other).consumer_type for other in sorted(others)}
+        return replace(observation, elsewhere=elsewhere, types=types)
 
     def guests_now(self) -> Mapping[str, Guest]:
         """{uuid: guest} of the guests that the driver has now. Raises DriverError."""
@@ -229,15 +221,14 @@ class AuditReader:
         ended = observation.claims.keys() - known.claims.keys()
         present = present.without(ended)
         finding = judge_consumer(ConsumerCase.of(present, placed))
-        return None if finding is None else self._as_possible(present, finding)
-
-    def _as_possible(self, observation: Observation, finding: Finding) -> Finding:
-        """The finding, without a repair by a claim that would be refused: the book says what a claim gets."""
+        if finding is None:
+            return None
+        # A repair by a claim that would be refused is none: the book says what a claim gets.
         for step in finding.repair:
             if isinstance(step, ClaimUse | TakeClaim):
                 fit = self._tracker.explain(step.request, step.restriction)
                 is_written = isinstance(step, ClaimUse)
-                lacking = observation.lacking(finding.subject, fit.allocations) if is_written else ()
+                lacking = present.lacking(finding.subject, fit.allocations) if is_written else ()
                 if not fit.fits or lacking:
                     return finding.refused(fit.shortfalls or lacking)
         return finding
@@ -518,11 +509,14 @@ class Auditor:
             healed |= done
             settled = healed | (failed.keys() - overtaken)
             open_ones = [pair for pair in enumerate(report.findings) if pair[0] not in settled]
-            read = self._read_again() if done and open_ones else None
-            if read is None:
+            if not done or not open_ones:
                 break
-            observation, findings = read
-            present = {(finding.kind, finding.subject): finding for finding in findings.values()}
+            try:
+                observation, self._previous = self._read(in_full=False)
+            except (AnotherWriter, DriverError, PlacementError, StateError) as error:
+                LOG.debug("The host was not read again after repairs: %s", error.message)
+                break
+            present = {(finding.kind, finding.subject): finding for finding in self._previous.values()}
             wanted = {}
             for index, finding in open_ones:
                 now = present.get((finding.kind, finding.subject))
@@ -576,15 +570,6 @@ class Auditor:
                 fields={"event": "healed", "subject": finding.subject},
             )
         return done, overtaken
-
-    def _read_again(self) -> tuple[Observation, dict[Key, Finding]] | None:
-        """What is there after repairs; None where it cannot be read."""
-        try:
-            observation, self._previous = self._read(in_full=False)
-        except (AnotherWriter, DriverError, PlacementError, StateError) as error:
-            LOG.debug("The host was not read again after repairs: %s", error.message)
-            return None
-        return observation, self._previous
 
 
 def _key(finding: Finding) -> Key:

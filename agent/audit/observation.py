@@ -262,14 +262,15 @@ def suspects(observation: Observation) -> frozenset[str]:
 
 def suspect_moves(observation: Observation) -> Iterator[Move]:
     """The moves that may not end by themselves: another program may have ended or abandoned them."""
-    return (move for move in observation.moves if _is_suspect_move(observation, move))
-
-
-def _is_suspect_move(observation: Observation, move: Move) -> bool:
-    if move.state is MoveState.LEAVING:
-        return move.instance in observation.guests
-    if move.state is not MoveState.BEGUN:
-        return False
-    if move.role is MoveRole.BOTH:
-        return bool(move.handed) and not observation.allocations_here(move.migration)
-    return move.role is MoveRole.SOURCE or (move.adopted and not observation.allocations_here(move.instance))
+    for move in observation.moves:
+        if move.state is MoveState.LEAVING:
+            is_suspect = move.instance in observation.guests
+        elif move.state is not MoveState.BEGUN:
+            is_suspect = False
+        elif move.role is MoveRole.BOTH:
+            is_suspect = bool(move.handed) and not observation.allocations_here(move.migration)
+        else:
+            left = move.adopted and not observation.allocations_here(move.instance)
+            is_suspect = move.role is MoveRole.SOURCE or left
+        if is_suspect:
+            yield move

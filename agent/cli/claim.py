@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from agent.api.shapes.schema import list_text
 from agent.cli.claim_request import (
     NEW,
     STANDARD_INPUT,
@@ -287,8 +288,6 @@ def claim_lines(claim: ClaimShape, names: Mapping[str, str], style: Style) -> It
 
     `names` as for `holding_lines`.
     """
-    from agent.api.shapes.schema import list_text
-
     yield from holding_lines(claim, names, style)
     rows = [
         (mapping["label"], names.get(uuid, uuid), list_text(unit for exact in by.values() for unit in exact))
@@ -308,8 +307,6 @@ def holding_lines(
 
     `names` is {provider uuid: name}; a provider without a name is shown by its uuid.
     """
-    from agent.api.shapes.schema import list_text
-
     rows = sorted(
         (
             names.get(uuid, uuid),

@@ -171,12 +171,25 @@ class Libvirt:
             self._connection.defineXML(former)
 
     def _make(self, to_make: Mapping[str, MakingShape]) -> Iterator[Any]:
-        """Make the mediated devices that do not exist yet, each when the caller asks for the next one."""
+        """Make the mediated devices that do not exist yet, each when the caller asks for the next one.
+
+        Raises PlimsollError where a function does not have its vGPU type after VGPU_WAIT_S.
+        """
         flags = self._libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV
         present = " ".join(device.name() for device in self._connection.listAllDevices(flags))
-        for making in to_make.values():
-            if "placement" in making:
-                _await_vgpu(making)
+        for making in (making for making in to_make.values() if "placement" in making):
+            # The carver writes the type of a vGPU of a function, in its place.
+            vendor = SYS / "bus" / "pci" / "devices" / making["parent"] / "nvidia"
+            wanted = [making["type"].rpartition("-")[2], making["placement"]]
+            end = time.monotonic() + VGPU_WAIT_S
+            while [read_text(vendor / name) for name in ("current_vgpu_type", "placement_id")] != wanted:
+                if time.monotonic() > end:
+                    raise PlimsollError(
+                        f"{making['parent']} did not get the vGPU type {making['type']} at "
+                        f"{making['placement']}: run `plimsoll devices apply` as root, which writes it, and "
+                        "then start the domain"
+                    )
+                time.sleep(POLL_S)
         for uuid, making in to_make.items():
             if "placement" not in making and uuid.replace("-", "_") not in present:
                 parent = making["parent"].replace(":", "_").replace(".", "_")
@@ -189,17 +202,3 @@ class Libvirt:
         """The error that is under way says more than one of its undoing."""
         with contextlib.suppress(self._libvirt.libvirtError):
             action(*arguments)
-
-
-def _await_vgpu(making: MakingShape) -> None:
-    """Wait until the function has its vGPU type in its place. Raises PlimsollError after VGPU_WAIT_S."""
-    vendor = SYS / "bus" / "pci" / "devices" / making["parent"] / "nvidia"
-    wanted = [making["type"].rpartition("-")[2], making["placement"]]
-    end = time.monotonic() + VGPU_WAIT_S
-    while [read_text(vendor / name) for name in ("current_vgpu_type", "placement_id")] != wanted:
-        if time.monotonic() > end:
-            raise PlimsollError(
-                f"{making['parent']} did not get the vGPU type {making['type']} at {making['placement']}: "
-                "run `plimsoll devices apply` as root, which writes it, and then start the domain"
-            )
-        time.sleep(POLL_S)

@@ -157,26 +157,19 @@ def read_gate(silent: str | None = None) -> tuple[HookConfig, GateEffect]:
 
 def claim_running(args: Namespace) -> ExitCode:
     """Claim for the guests that run without a claim."""
+    client, deadline = client_of(args, quiet=True), time.monotonic() + args.timeout
+    answer: ClaimedRunningShape | None = None
     with waiting("waiting until claims are open, and claiming"):
-        answer = _claim_when_open(client_of(args, quiet=True), time.monotonic() + args.timeout)
+        while answer is None:
+            try:
+                answer = client.request("POST", "/v1/gate/running", {})
+            except (ClaimsClosed, DriverUnavailable):  # as for a moment after a restart of libvirtd
+                if time.monotonic() + PAUSE_S > deadline:
+                    raise
+                time.sleep(PAUSE_S)
     lines = [
         *(f"claimed: {plain(verdict['sentence'])}" for verdict in answer["claimed"]),
         *(f"refused: {plain(verdict['sentence'])}" for verdict in answer["refused"]),
     ]
     show(args, answer, lambda _: lines or ["every guest that runs has a claim"])
     return ExitCode.REFUSED if answer["refused"] else ExitCode.DONE
-
-
-def _claim_when_open(client: Client, deadline: float) -> ClaimedRunningShape:
-    """Retry while claims are closed, as they are for a moment after a restart of libvirtd.
-
-    `deadline` is a time of `time.monotonic`. Raises ClaimsClosed or DriverUnavailable after it.
-    """
-    while True:
-        try:
-            answer: ClaimedRunningShape = client.request("POST", "/v1/gate/running", {})
-            return answer
-        except (ClaimsClosed, DriverUnavailable):
-            if time.monotonic() + PAUSE_S > deadline:
-                raise
-            time.sleep(PAUSE_S)

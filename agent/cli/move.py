@@ -45,7 +45,35 @@ def add_move_command(add: CommandAdder) -> None:
     )
     add_verb = add_verbs(command)
     _add_begin(add_verb)
-    _add_ends(add_verb)
+    for verb, short, text in (
+        (
+            "confirm",
+            "end a move: the instance stays at the destination, and the source is free",
+            "Works on either side. The source waits until the guest is gone.\n",
+        ),
+        (
+            "revert",
+            "undo a move: the instance has its old place again, with the same devices",
+            "Works on either side. The destination waits until the guest is gone, so that no other guest\n"
+            "gets its place before it is clean.\n",
+        ),
+    ):
+        ending = add_verb(
+            verb,
+            end,
+            short,
+            f"{text}While Placement does not answer, the request is journaled and done later. The same\n"
+            "request again is no error.",
+            f"  plimsoll move {verb} {MIGRATION_EXAMPLE}\n"
+            f"  plimsoll move {verb} {MIGRATION_EXAMPLE} --instance {INSTANCE_EXAMPLE}",
+        )
+        complete_migrations(ending.add_argument("migration", metavar="MIGRATION", help=MIGRATION_HELP))
+        ending.add_argument(
+            "--instance",
+            metavar="INSTANCE",
+            help="the instance of the migration, where the source cannot tell two moves apart",
+        )
+        ending.set_defaults(verb=verb)
     showing = add_verb(
         "show",
         show_move,
@@ -92,38 +120,6 @@ def _add_begin(add_verb: CommandAdder) -> None:
         metavar="FILE",
         help="take what the domain's XML asks for, and print the domain for this host; - is standard input",
     )
-
-
-def _add_ends(add_verb: CommandAdder) -> None:
-    for verb, short, text in (
-        (
-            "confirm",
-            "end a move: the instance stays at the destination, and the source is free",
-            "Works on either side. The source waits until the guest is gone.\n",
-        ),
-        (
-            "revert",
-            "undo a move: the instance has its old place again, with the same devices",
-            "Works on either side. The destination waits until the guest is gone, so that no other guest\n"
-            "gets its place before it is clean.\n",
-        ),
-    ):
-        parser = add_verb(
-            verb,
-            end,
-            short,
-            f"{text}While Placement does not answer, the request is journaled and done later. The same\n"
-            "request again is no error.",
-            f"  plimsoll move {verb} {MIGRATION_EXAMPLE}\n"
-            f"  plimsoll move {verb} {MIGRATION_EXAMPLE} --instance {INSTANCE_EXAMPLE}",
-        )
-        complete_migrations(parser.add_argument("migration", metavar="MIGRATION", help=MIGRATION_HELP))
-        parser.add_argument(
-            "--instance",
-            metavar="INSTANCE",
-            help="the instance of the migration, where the source cannot tell two moves apart",
-        )
-        parser.set_defaults(verb=verb)
 
 
 def begin(args: Namespace) -> ExitCode:

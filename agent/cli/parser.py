@@ -3,70 +3,41 @@
 import argparse
 import os
 
-from agent.cli.claim import (
-    add_claim_command,
-    add_drain_command,
-    add_pause_command,
-    add_release_command,
-    add_resume_command,
-)
+from agent.cli import claim, config, devices, domain, gate, move, placement, service, status, top, tree
 from agent.cli.client import SOCKET_DEFAULT
-from agent.cli.config import add_config_command, add_init_command
-from agent.cli.devices import add_cpus_command, add_devices_command
-from agent.cli.domain import add_domain_command
-from agent.cli.gate import add_gate_command
 from agent.cli.grammar import TIMEOUT_DEFAULT_S, CommandAdder, Parser, common_options
-from agent.cli.move import add_move_command
-from agent.cli.placement import add_placement_command
-from agent.cli.service import (
-    add_adopt_command,
-    add_agent_command,
-    add_doctor_command,
-    add_install_service_command,
-    add_support_bundle_command,
-)
-from agent.cli.status import (
-    add_audit_command,
-    add_history_command,
-    add_look_command,
-    add_plan_command,
-    add_reshape_command,
-    add_status_command,
-)
-from agent.cli.top import add_top_command
-from agent.cli.tree import add_defrag_command, add_explain_command, add_instances_command, add_tree_command
 from agent.errors import ExitCode
 
 COMMANDS = (
-    add_status_command,
-    add_tree_command,
-    add_instances_command,
-    add_plan_command,
-    add_look_command,
-    add_top_command,
-    add_history_command,
-    add_explain_command,
-    add_claim_command,
-    add_domain_command,
-    add_release_command,
-    add_pause_command,
-    add_resume_command,
-    add_drain_command,
-    add_devices_command,
-    add_cpus_command,
-    add_defrag_command,
-    add_config_command,
-    add_agent_command,
-    add_adopt_command,
-    add_move_command,
-    add_reshape_command,
-    add_audit_command,
-    add_placement_command,
-    add_gate_command,
-    add_init_command,
-    add_install_service_command,
-    add_doctor_command,
-    add_support_bundle_command,
+    status.add_status_command,
+    tree.add_tree_command,
+    tree.add_instances_command,
+    status.add_plan_command,
+    status.add_look_command,
+    top.add_top_command,
+    status.add_history_command,
+    tree.add_explain_command,
+    claim.add_claim_command,
+    domain.add_domain_command,
+    claim.add_release_command,
+    claim.add_pause_command,
+    claim.add_resume_command,
+    claim.add_drain_command,
+    devices.add_devices_command,
+    devices.add_cpus_command,
+    tree.add_defrag_command,
+    config.add_config_command,
+    service.add_agent_command,
+    service.add_adopt_command,
+    move.add_move_command,
+    status.add_reshape_command,
+    status.add_audit_command,
+    placement.add_placement_command,
+    gate.add_gate_command,
+    config.add_init_command,
+    service.add_install_service_command,
+    service.add_doctor_command,
+    service.add_support_bundle_command,
 )
 """What adds each command, in the order of the help."""
 

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+from agent.api.shapes.schema import local_time
 from agent.cli.client import (
     check_is_known,
     client_of,
@@ -103,8 +104,6 @@ def _with_gate(error: DaemonUnreachable, socket: str) -> DaemonUnreachable | Non
 
 def status_lines(status: StatusShape, style: Style) -> Iterator[str]:
     """The state of the agent, a line a field; a line without a title belongs to the field above."""
-    from agent.api.shapes.schema import local_time
-
     driver, placement, claims = status["driver"], status["placement"], status["claims"]
     reasons = status["reasons"]
     fields = [
@@ -160,8 +159,6 @@ def _because(sentence: str, reasons: Sequence[str]) -> str:
 
 
 def _findings(status: StatusShape, style: Style) -> str:
-    from agent.api.shapes.schema import local_time
-
     audited, number = status.get("audited"), status.get("findings", 0)
     if audited is None:
         return style.paint("yellow", "not audited yet; `plimsoll look` audits now")
@@ -171,8 +168,6 @@ def _findings(status: StatusShape, style: Style) -> str:
 
 
 def _last_pass(last_pass: LastPassShape | None, reasons: Sequence[str]) -> str:
-    from agent.api.shapes.schema import local_time
-
     if not last_pass or not last_pass["sentence"]:
         return "none yet"
     failed = any(reason.rstrip(".") in last_pass["sentence"] for reason in reasons)

@@ -160,7 +160,31 @@ def gauges(overview: Overview) -> Iterator[GaugeMetricFamily]:
             used.add_metric(labels_here, used_here.get(name, 0))
     yield _gauge("providers", "Resource providers in the host's tree.", len(overview.tree))
     yield from (size, reserved, capacity, used)
-    yield from _instances(overview)
+    # Guests, claims and moves.
+    guests = Tally(guest.state.value for guest in overview.guests)
+    yield _one_hot("guests", "Guests on this host.", "state", GuestState, guests)
+    claims = Tally(claim.state.value for claim in overview.claims.values())
+    yield _one_hot("claims", "Claims on this host, including those of moves.", "state", ClaimState, claims)
+    unclaimed = sum(
+        guest is not None and guest.state not in IDLE and claim is None and guest.uuid not in overview.moving
+        for guest, claim in overview.instances
+    )
+    yield _gauge("unclaimed_guests", "Guests that run without a claim, and that are in no move.", unclaimed)
+    yield _gauge(
+        "moved_away_guests",
+        "Guests on this host whose instance is on another one, by Placement.",
+        len(overview.seen.moved_away),
+    )
+    yield _gauge(
+        "pending_operations",
+        "Releases, intents in doubt and ends of moves that wait for Placement or for a guest to leave.",
+        overview.pending,
+    )
+    moves = GaugeMetricFamily("plimsoll_moves", "Moves under way.", labels=("kind", "role", "state"))
+    counted = Tally((move.kind.value, move.role.value, move.state.value) for move in overview.under_way)
+    for move_labels, number in sorted(counted.items()):
+        moves.add_metric(move_labels, number)
+    yield moves
     yield _one_hot(
         "audit_findings",
         "What the last audit found.",
@@ -226,33 +250,6 @@ def _agent(overview: Overview) -> Iterator[GaugeMetricFamily]:
         overview.pass_age_s,
     )
     yield _gauge("last_audit_timestamp_seconds", "When the last audit ended.", status.audited)
-
-
-def _instances(overview: Overview) -> Iterator[GaugeMetricFamily]:
-    guests = Tally(guest.state.value for guest in overview.guests)
-    yield _one_hot("guests", "Guests on this host.", "state", GuestState, guests)
-    claims = Tally(claim.state.value for claim in overview.claims.values())
-    yield _one_hot("claims", "Claims on this host, including those of moves.", "state", ClaimState, claims)
-    unclaimed = sum(
-        guest is not None and guest.state not in IDLE and claim is None and guest.uuid not in overview.moving
-        for guest, claim in overview.instances
-    )
-    yield _gauge("unclaimed_guests", "Guests that run without a claim, and that are in no move.", unclaimed)
-    yield _gauge(
-        "moved_away_guests",
-        "Guests on this host whose instance is on another one, by Placement.",
-        len(overview.seen.moved_away),
-    )
-    yield _gauge(
-        "pending_operations",
-        "Releases, intents in doubt and ends of moves that wait for Placement or for a guest to leave.",
-        overview.pending,
-    )
-    moves = GaugeMetricFamily("plimsoll_moves", "Moves under way.", labels=("kind", "role", "state"))
-    counted = Tally((move.kind.value, move.role.value, move.state.value) for move in overview.under_way)
-    for move_labels, number in sorted(counted.items()):
-        moves.add_metric(move_labels, number)
-    yield moves
 
 
 def _gauge(name: str, text: str, value: float | None) -> GaugeMetricFamily:

@@ -20,46 +20,29 @@ from itertools import chain
 
 from agent.audit.cases import ConsumerCase, FindingKind, MoveCase, RowCase
 from agent.audit.finding import Finding
-from agent.audit.findings.claims import (
-    AmountsDiffer,
-    Doubled,
-    LeakedClaim,
-    OrphanedAllocation,
-    StuckConsumer,
-    WrongProvider,
-)
-from agent.audit.findings.guests import (
-    AbsentGuest,
-    AnotherUnit,
-    UnclaimedInstance,
-    UsesLess,
-    UsesMore,
-    VanishedUnit,
-)
-from agent.audit.findings.host import SharedUnit, ShrunkInventory, UnhealthyDevice, UnknownDevice
-from agent.audit.findings.moves import MovedAway, StaleMigration, UnlinkedMove
+from agent.audit.findings import claims, guests, host, moves
 from agent.audit.observation import Observation
 
 FINDING_KINDS: tuple[FindingKind, ...] = (
-    StuckConsumer(),
-    LeakedClaim(),
-    Doubled(),
-    AmountsDiffer(),
-    WrongProvider(),
-    MovedAway(),
-    UnlinkedMove(),
-    UnclaimedInstance(),
-    AbsentGuest(),
-    UsesMore(),
-    UsesLess(),
-    AnotherUnit(),
-    VanishedUnit(),
-    SharedUnit(),
-    StaleMigration(),
-    OrphanedAllocation(),
-    UnknownDevice(),
-    UnhealthyDevice(),
-    ShrunkInventory(),
+    claims.StuckConsumer(),
+    claims.LeakedClaim(),
+    claims.Doubled(),
+    claims.AmountsDiffer(),
+    claims.WrongProvider(),
+    moves.MovedAway(),
+    moves.UnlinkedMove(),
+    guests.UnclaimedInstance(),
+    guests.AbsentGuest(),
+    guests.UsesMore(),
+    guests.UsesLess(),
+    guests.AnotherUnit(),
+    guests.VanishedUnit(),
+    host.SharedUnit(),
+    moves.StaleMigration(),
+    claims.OrphanedAllocation(),
+    host.UnknownDevice(),
+    host.UnhealthyDevice(),
+    host.ShrunkInventory(),
 )
 """Every kind, in the order in which they judge a consumer or a move; the first finding counts."""
 

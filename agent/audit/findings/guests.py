@@ -86,7 +86,7 @@ class UnclaimedInstance(FindingKind):
             "claim.",
             case.evidence,
             own=True,
-            repair=(TakeClaim(_request_for(case, case.guest), _units_of(case, case.guest)),),
+            repair=(_claim_for_allocation(case, case.guest),),
         )
 
     def _without_allocation(self, case: ConsumerCase, guest: Guest) -> Finding:
@@ -114,13 +114,17 @@ def _offered(observation: Observation, units: Units) -> Units:
     }
 
 
-def _request_for(case: ConsumerCase, guest: Guest) -> ClaimRequest:
-    """A request that the guest's allocation covers, also where two providers have amounts of one class."""
+def _claim_for_allocation(case: ConsumerCase, guest: Guest) -> TakeClaim:
+    """The claim that the guest's allocation covers, also where two providers have amounts of one class.
+
+    It has the units that the guest uses, and others only of classes of which it has more.
+    """
+    held = case.placed.allocations
     groups = tuple(
         RequestGroup(f"_{number}", dict(amounts))
-        for number, (_, amounts) in enumerate(sorted(case.placed.allocations.items()), start=1)
+        for number, (_, amounts) in enumerate(sorted(held.items()), start=1)
     )
-    return ClaimRequest(
+    request = ClaimRequest(
         case.consumer,
         groups,
         group_policy="none" if len(groups) > 1 else None,
@@ -128,16 +132,12 @@ def _request_for(case: ConsumerCase, guest: Guest) -> ClaimRequest:
         project_id=AGENT,
         user_id=AGENT,
     )
-
-
-def _units_of(case: ConsumerCase, guest: Guest) -> Restriction:
-    """The units that the guest uses, and others only of classes of which it has more."""
-    held = case.placed.allocations
     row = Row(case.consumer, {case.consumer: held}, {}, guest)
     units = _offered(case.observation, use_of(row, case.observation.place).units)
     used = Counter(name for classes in units.values() for name, exact in classes.items() for _ in exact)
     has = by_class(held.values())
-    return Restriction(units, frozenset(name for name in used if used[name] < has.get(name, 0)))
+    more = frozenset(name for name in used if used[name] < has.get(name, 0))
+    return TakeClaim(request, Restriction(units, more))
 
 
 def _problem(observation: Observation, guest: Guest, wanted: DomainRequest) -> str:
@@ -199,11 +199,14 @@ class UsesMore(FindingKind):
         use = case.use
         if use is None or not use.more:
             return
-        clauses = [
-            f"{amounts_text(amounts, _extra_of(uuid, case, use))} on "
-            f"{provider_label(uuid, case.observation.host.tree)}"
-            for uuid, amounts in sorted(use.more.items())
-        ]
+        clauses = []
+        for uuid, amounts in sorted(use.more.items()):
+            extra = {
+                name: [unit for unit in units if unit in use.extra.get(name, ())]
+                for name, units in case.row.used.units.get(uuid, {}).items()
+            }
+            label = provider_label(uuid, case.observation.host.tree)
+            clauses.append(f"{amounts_text(amounts, extra)} on {label}")
         source = "its claim" if use.claim else "its allocation"
         grown = _grown(case, use)
         in_the_way = obstacle(case.observation, [grown]) if grown else ""
@@ -217,14 +220,6 @@ class UsesMore(FindingKind):
         )
         lacking = case.observation.lacking(case.instance, grown.allocations) if grown else ()
         yield finding.refused(lacking) if lacking and finding.repair else finding
-
-
-def _extra_of(provider: str, case: RowCase, use: UseDifference) -> dict[str, list[str]]:
-    """{class: the units of the provider that the guest uses beyond what it has}"""
-    return {
-        name: [unit for unit in units if unit in use.extra.get(name, ())]
-        for name, units in case.row.used.units.get(provider, {}).items()
-    }
 
 
 def _grown(case: RowCase, use: UseDifference) -> Claim | None:
