@@ -629,7 +629,8 @@ def _changed(uuid: str) -> PlacementConflict:
 def _for_people(refused: ReshapeRefused, records: HostRecords, holders: Collection[str]) -> ReshapeRefused:
     """The refusal with the names of consumers, and with the moves under way that hold two places at once."""
     moves = [move for move in records.moves.values() if not move.ended]
-    names = {who: label(claim.request) for who, claim in records.claims.items() if claim.request.name}
+    names = {guest.uuid: f"{guest.name} ({guest.uuid})" for guest in records.exact.guests if guest.name}
+    names |= {who: label(claim.request) for who, claim in records.claims.items() if claim.request.name}
     names |= {move.migration: f"migration {move.migration} of {move.label}" for move in moves}
 
     def named(sentence: str) -> str:

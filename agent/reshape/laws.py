@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from agent.driver import MoveInstruction
-from agent.errors import ReshapeRefused
+from agent.errors import ReshapeRefused, by_force, first_few
 from agent.providers.plan import CUSTOM
 from agent.shapes import Allocations, Amounts, by_class
 from agent.tree import InventoriesByProvider, Inventory, ProviderTree
@@ -180,6 +180,8 @@ def _uuid(name: str, *trees: ProviderTree) -> str:
 MEMORY_DRIFT = 32
 """One part in so many of a host's memory may come with a boot, or with another division into cells."""
 
+CONSUMERS_NAMED_MAX = 5
+
 CELL_CLASSES = frozenset({"VCPU", "PCPU", "MEMORY_MB"})
 """The classes that a NUMA cell has of its host."""
 
@@ -191,12 +193,14 @@ def breaches(
     instructions: Sequence[Instruction],
     held: Mapping[str, Allocations],
     *,
+    unheld: Mapping[str, Allocations] | None = None,
     may_grow: bool = False,
 ) -> Iterator[str]:
     """A sentence for each law that `reshape` would break.
 
-    `held` has the whole allocation of every consumer on a touched provider. `may_grow`: the driver describes
-    all of the instructions now, so that its cells may have more together, because more was built in.
+    `held` has the whole allocation of every consumer on a touched provider, `unheld` what it reserves
+    afterwards for consumers whose claims have it. `may_grow`: the driver describes all of the instructions
+    now, so that its cells may have more together, because more was built in.
     """
     exchanges = exchanges_of(instructions)
     yield from _unit_breaches(current, desired, instructions, exchanges, may_grow=may_grow)
@@ -210,7 +214,7 @@ def breaches(
         before, after = slots_of(held[consumer]), slots_of(allocations)
         if _conserved_sums(before, exchanges, changing) != _conserved_sums(after, exchanges, changing):
             yield f"consumer {consumer} would hold {_class_sums(after)} where it held {_class_sums(before)}"
-    yield from _room_breaches(reshape, current, desired, exchanges, held)
+    yield from _room_breaches(reshape, current, desired, exchanges, held, unheld or {})
 
 
 def exchanges_of(instructions: Iterable[Instruction]) -> dict[Slot, int]:
@@ -297,9 +301,10 @@ def _room_breaches(
     desired: ProviderTree,
     exchanges: Mapping[Slot, int],
     held: Mapping[str, Allocations],
+    unheld: Mapping[str, Allocations],
 ) -> Iterator[str]:
     used_before: dict[Slot, int] = defaultdict(int)
-    used_after: dict[Slot, int] = defaultdict(int)
+    users: dict[Slot, dict[str, int]] = defaultdict(dict)  # {slot: {consumer: what it holds afterwards}}
     for consumer, allocations in sorted(held.items()):
         before = slots_of(allocations)
         after = slots_of(reshape.allocations.get(consumer, allocations))
@@ -308,7 +313,7 @@ def _room_breaches(
         for slot, amount in after.items():
             if slot.provider not in reshape.inventories:
                 continue
-            used_after[slot] += amount
+            users[slot][consumer] = amount
             inventory = reshape.inventories[slot.provider].get(slot.resource_class)
             where = name_of(slot.provider, desired, current)
             if inventory is None:
@@ -324,7 +329,8 @@ def _room_breaches(
                     f"consumer {consumer} would hold {amount} {slot.resource_class} of {where}, which gives "
                     f"{inventory.min_unit} to {inventory.max_unit} in steps of {inventory.step_size}"
                 )
-    for slot, amount in sorted(used_after.items()):
+    for slot, consumers in sorted(users.items()):
+        amount = sum(consumers.values())
         inventory = reshape.inventories[slot.provider].get(slot.resource_class)
         if inventory is None or amount <= inventory.capacity:
             continue
@@ -333,8 +339,21 @@ def _room_breaches(
         if slot in exchanges or shrinks or amount > used_before[slot]:
             yield (
                 f"{name_of(slot.provider, desired, current)} would hold {amount} {slot.resource_class} "
-                f"and has room for {inventory.capacity}"
+                f"and has room for {inventory.capacity}: {_users_text(slot, consumers, unheld)}. Release one "
+                f"of them {by_force('CONSUMER')}, or move it away"
             )
+
+
+def _users_text(slot: Slot, consumers: Mapping[str, int], unheld: Mapping[str, Allocations]) -> str:
+    """The amounts of the slot with their consumers, the largest first."""
+    texts = [(amount, f"consumer {consumer}") for consumer, amount in consumers.items()]
+    texts += [
+        (allocations[slot.provider][slot.resource_class], f"consumer {consumer} that Placement does not hold")
+        for consumer, allocations in unheld.items()
+        if allocations.get(slot.provider, {}).get(slot.resource_class)
+    ]
+    texts.sort(key=lambda text: (-text[0], text[1]))
+    return first_few([f"{amount} of {consumer}" for amount, consumer in texts], CONSUMERS_NAMED_MAX)
 
 
 def _class_sums(slots: Mapping[Slot, int]) -> dict[str, int]:

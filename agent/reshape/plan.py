@@ -90,9 +90,8 @@ def plan_reshape(
     draft.problems[:0] = [*claimed.problems, *_unexplained(draft, missing, held, strangers)]
     relocations, records = _divided(draft.relocations, held)
     # What is not held comes to its place together with what is: no scheduler is offered it in between.
-    reserved = with_reserved(
-        desired, total(_relocated(unheld, consumer, records) for consumer in sorted(unheld))
-    )
+    unheld_after = {consumer: _relocated(unheld, consumer, records) for consumer in sorted(unheld)}
+    reserved = with_reserved(desired, total(unheld_after.values()))
     touched = touched_providers(instructions)
     reshape = Reshape(
         {uuid: reserved[uuid].inventories if uuid in reserved else {} for uuid in touched},
@@ -109,7 +108,7 @@ def plan_reshape(
         ),
     )
     problems = draft.problems or list(
-        breaches(reshape, current, desired, instructions, held, may_grow=may_grow)
+        breaches(reshape, current, desired, instructions, held, unheld=unheld_after, may_grow=may_grow)
     )
     if problems:
         raise ReshapeRefused(
@@ -415,12 +414,14 @@ def _place_unnamed(draft: _Draft, bundle: _Bundle) -> None:
             remedy = (
                 f". Placement does not hold it: release the claim {by_force(consumer)}; what the guest uses "
                 "stays reserved"
+                if unheld
+                else f". Release it {by_force(consumer)}, or move it to another host and back"
             )
             draft.problems.append(
                 f"consumer {consumer} {'has a claim of' if unheld else 'holds'} {amounts} of "
                 f"{name_of(bundle.source, draft.desired, draft.current)}, no instruction says which units "
                 f"these are, and no single target has room for them (free on {free})"
-                f"{remedy if unheld else ''}"
+                f"{remedy}"
             )
     for name in sorted(bundle.classes - lost):
         targets = bundle.open_targets | bundle.targets_keeping({name})

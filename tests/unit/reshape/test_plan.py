@@ -87,6 +87,45 @@ def test_a_target_that_is_too_small_is_refused_even_where_ownership_is_told() ->
         plan_reshape(flat(4), nested(1, 1), moves, held)
 
 
+@pytest.mark.parametrize(
+    ("amounts", "unheld", "sentence"),
+    [
+        ({1: 2, 2: 3}, {}, "hold 5 VGPU and has room for 4: 3 of consumer 2, 2 of consumer 1"),
+        (
+            {1: 2},
+            {2: 3},
+            "hold 2 VGPU and has room for 1: 3 of consumer 2 that Placement does not hold, 2 of consumer 1",
+        ),
+        (
+            {number: 1 + (number == 4) for number in range(1, 8)},
+            {},
+            "hold 8 VGPU and has room for 4: 2 of consumer 4, 1 of consumer 1, 1 of consumer 2, "
+            "1 of consumer 3, 1 of consumer 5 and 2 more",
+        ),
+    ],
+)
+def test_a_target_that_is_too_small_names_who_would_have_it_the_largest_first_and_what_to_do(
+    amounts: dict[int, int], unheld: dict[int, int], sentence: str
+) -> None:
+    shares = {consumer(number): {"VGPU": amount} for number, amount in (amounts | unheld).items()}
+    moves = [MoveInstruction("host", {"VGPU": 4}, "gpu0", shares)]
+    with pytest.raises(ReshapeRefused) as refused:
+        plan_reshape(
+            flat(8),
+            nested(1, 4),
+            moves,
+            {consumer(number): {ROOT: {"VGPU": amount}} for number, amount in amounts.items()},
+            unheld={consumer(number): {ROOT: {"VGPU": amount}} for number, amount in unheld.items()},
+        )
+    (reason,) = refused.value.details["reasons"]
+    for number in range(1, 8):
+        reason = reason.replace(consumer(number), str(number))
+    assert reason == (
+        f"gpu0 would {sentence}. Release one of them (`plimsoll release CONSUMER --force` where its guest "
+        "runs), or move it away"
+    )
+
+
 def test_classes_of_one_instruction_travel_together() -> None:
     more = {"SRIOV_NET_VF": Inventory(4), "NET_BW_EGR_KILOBIT_PER_SEC": Inventory(1000)}
     desired = nested(0, 0, **more)
