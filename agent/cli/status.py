@@ -467,6 +467,8 @@ def preview_lines(preview: PreviewShape, style: Style) -> Iterator[str]:
         yield style.paint("bold", "moves:")
         if preview["moves"]:
             yield from table_lines(RELOCATION_COLUMNS, preview["moves"], style)
+        elif preview["refused"]:
+            yield "none, as the reshape is refused"
         else:
             yield "inventory only; no allocation is touched"
     if preview["parked"]:

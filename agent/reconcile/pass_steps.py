@@ -38,7 +38,13 @@ from agent.providers.owner import check_owner, with_owner
 from agent.providers.plan import Operation, Plan, plan
 from agent.providers.provider_config import with_status_disabled
 from agent.providers.reservations import UnheldUse, reserve_used, without_reservations
-from agent.providers.resolve import OwnedProviders, ResolvedDescription, recognize_owned, resolve
+from agent.providers.resolve import (
+    OwnedProvider,
+    OwnedProviders,
+    ResolvedDescription,
+    recognize_owned,
+    resolve,
+)
 from agent.providers.retention import RetainedTree, count_gone, find_overuse, removed_classes, retain_held
 from agent.reconcile.desired_state import ActiveProviderConfig, Desired, UndoneReshapes, desired_state
 from agent.reconcile.one_writer import Writer
@@ -84,8 +90,8 @@ class Pass:
 
     `current` is Placement's tree after the steps so far. `description` is the driver's with the provider
     config files, `resolved` the tree that follows from it, `desired` that tree with the reshapes, and with
-    what is `unheld` reserved. `pending`
-    says why a reshape that is due is not done. `retained` has a sentence for each inventory that stays
+    what is `unheld` reserved. `pending` says why a reshape that is due is not done; then `unheld` is at last
+    that of the host as Placement has it. `retained` has a sentence for each inventory that stays
     because consumers hold some of it, `overused` the sentences on each provider that is over capacity.
     `offered_here` is the resolved tree as the tracker needs it: nothing is reserved in it for what excludes
     other classes of the same device. `left_on_cards` is what it offers of cards whose classes share their
@@ -122,13 +128,21 @@ class Pass:
         return self.pending is None and not self.retained
 
     @property
+    def _reserved_by_agent(self) -> OwnedProviders:
+        """The inventories in which the agent reserves, with those that a reshape which waits is to move."""
+        moving: dict[str, OwnedProvider] = {}
+        for uuid, name in _moving(self.desired) if self.pending is not None else ():
+            moving[uuid] = moving.get(uuid, OwnedProvider()) | OwnedProvider(frozenset({name}))
+        return self.desired.owned | OwnedProviders(moving)
+
+    @property
     def problems(self) -> tuple[str, ...]:
         """A sentence for each thing that the operator has to know or to mend."""
         return (
             *self.resolved.problems,
             *self.unheld.notices(
-                self.resolved.tree,
-                self.desired.owned,
+                self.desired.tree if self.pending is None else self.current,
+                self._reserved_by_agent,
                 self.seen.left_behind
                 | {guest.uuid for guest in self.seen.guests if guest.problem is not None},
             ),
@@ -264,6 +278,13 @@ class PassSteps:
         self._tracker.departures.find(self._place(this.seen, this.resolved))
         return self.resolve(this.seen, this.current)
 
+    def unheld_in_placement(self, this: Pass) -> UnheldUse:
+        """What is claimed or used and not held, on the host as Placement has it while a reshape waits."""
+        return self._unheld_on(this.current, this)
+
+    def _unheld_on(self, tree: ProviderTree, this: Pass) -> UnheldUse:
+        return self._survey(this.seen, replace(this.resolved, tree=tree))[1]
+
     def settle(self, this: Pass) -> Pass:
         """End a reshape whose outcome is unknown; resolve again if Placement turns out to have executed it,
         or one that the journal does not have.
@@ -368,6 +389,8 @@ class PassSteps:
         receipts = self._undone_reshapes.with_ids(self._undone_reshapes.ids() if undone is None else undone)
         records = self._tracker.records(this.exact_units)
         desired = desired_state(self._client, description, this.current, this.resolved, receipts, records)
+        if receipts.receipts:  # what is undone stays where it was before the driver described it elsewhere
+            this = replace(this, unheld=self._unheld_on(desired.tree, this))
         # Allocations are about to come to the slots of a reshape: what is unheld there shows afterwards.
         unheld = this.unheld.part(_moving(desired), on=False)
         return replace(this, desired=_with_reserved(desired, unheld))
@@ -400,7 +423,7 @@ class PassSteps:
         except ReshapeRefused as refusal:
             return replace(reached, desired=still, pending=refusal)
         _check_others(this, tree)
-        unheld = self._survey(this.seen, this.resolved)[1]
+        unheld = self._unheld_on(desired.tree if desired.undone_notices else this.resolved.tree, this)
         desired = _with_reserved(desired, unheld.part(_moving(desired), on=True))
         return replace(reached, current=tree, desired=desired, unheld=unheld)
 
@@ -449,6 +472,8 @@ class PassSteps:
         """
         withheld = _moving(this.desired) if this.pending is not None else ()
         held = self._refresh_tracker(this, this.current, withheld)
+        if this.pending is not None:
+            this = replace(this, unheld=self.unheld_in_placement(this))
         offered = without_reservations(this.current, this.offered_here, withheld)
         caps, names = self._provider_config.caps, self._names(this.seen)
         overused = find_overuse(offered, held, caps, names, self._tracker.moves())

@@ -471,7 +471,8 @@ class Reconciler:
             unheld = self._tracker.view.unheld()
             this = self._steps.resolve(replace(self._seen, unheld=unheld), current)
             self._keep_tree(self._steps.reserve_more(this).current)
-            self._last = replace(self._last, unheld=this.unheld)
+            told = this.unheld if self._last.pending is None else self._steps.unheld_in_placement(this)
+            self._last = replace(self._last, unheld=told)
             self._unheld = (unheld, this.unheld.by_instance)
         except (PlacementConflict, AnotherWriter):
             raise

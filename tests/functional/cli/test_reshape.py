@@ -158,6 +158,9 @@ def test_a_running_agent_reshapes_by_itself_or_says_why_not(host: Host) -> None:
     host.flat(False)
     refused = host.agent("reshape")
     assert refused.returncode == ExitCode.REFUSED and "no single target has room" in one_line(refused)
+    preview = host.agent("reshape", "--dry-run")
+    assert preview.returncode == ExitCode.REFUSED
+    assert preview.stdout.partition("moves:\n")[2].startswith("none, as the reshape is refused\n")
     status = json.loads(host.agent("status", "-o", "json").stdout)
     assert status["state"] == "degraded" and "no single target has room" in status["reasons"][0]
     assert status["claims"]["open"] is True

@@ -19,6 +19,7 @@ from agent.driver import (
     Description,
     Guest,
     GuestState,
+    MoveInstruction,
     UsedUnit,
 )
 from agent.errors import DoesNotFit, DriverUnavailable, PlacementFull
@@ -750,3 +751,106 @@ def test_a_part_of_a_claim_that_a_migration_does_not_hold_is_reserved(offering: 
         offers = offered_slots(offering, slots)
         assert offers[card_of(has), "PGPU"] == 0
         assert offers[ROOT, "MEMORY_MB"] == slots[ROOT, "MEMORY_MB"] - 1000
+
+
+CPUS = ("4", "5")
+
+
+def flat_cpus() -> tuple[DescribedProvider, ...]:
+    inventories = {
+        VCPU: DescribedInventory(4),
+        "PCPU": DescribedInventory(4),
+        MEMORY: DescribedInventory(32768),
+    }
+    return (
+        DescribedProvider("node1", None, inventories, device="host", units={"PCPU": ("4", "5", "6", "7")}),
+    )
+
+
+def cpus_on_cells() -> tuple[DescribedProvider, ...]:
+    """Each has half; both claimed CPUs are on the first one."""
+    inventories = {
+        VCPU: DescribedInventory(2),
+        "PCPU": DescribedInventory(2),
+        MEMORY: DescribedInventory(16384),
+    }
+    return (
+        DescribedProvider("node1", None, {}, device="host"),
+        *(
+            DescribedProvider(
+                f"node1_numa{number}",
+                "node1",
+                inventories,
+                device=f"numa:{number}",
+                units={"PCPU": cpus},
+                cell=number,
+            )
+            for number, cpus in ((0, CPUS), (1, ("6", "7")))
+        ),
+    )
+
+
+def to_cells(*consumers: str) -> tuple[MoveInstruction, ...]:
+    amounts = {VCPU: 2, "PCPU": 2, MEMORY: 16384}
+    shares = {consumer: {VCPU: 1, "PCPU": 1, MEMORY: 10000} for consumer in consumers}
+    return (
+        MoveInstruction("node1", amounts, "node1_numa0", shares),
+        MoveInstruction("node1", amounts, "node1_numa1", {}),
+    )
+
+
+def two_pinned(world: World) -> tuple[Claim, Claim]:
+    """Two guests with a dedicated CPU of the first cell and more than half of its memory each."""
+    world.see(*flat_cpus())
+    amounts = {VCPU: 1, "PCPU": 1, MEMORY: 10000}
+    claims = [world.tracker.claim(replace(ask(**amounts), name=name)).claim for name in ("a", "b")]
+    world.driver.domains = tuple(
+        Guest(
+            claim.consumer,
+            claim.request.name,
+            GuestState.RUNNING,
+            amounts,
+            tuple(UsedUnit("PCPU", unit, "host") for _, _, unit in claim.exact),
+        )
+        for claim in claims
+    )
+    assert world.see(*flat_cpus()).problems == ()
+    first, second = claims
+    return first, second
+
+
+def test_beside_a_reshape_that_waits_the_status_is_true_of_a_claim_that_placement_does_not_hold(
+    world: World,
+) -> None:
+    """It is on the host as Placement has it, and what is to move is reserved as a whole."""
+    first, second = two_pinned(world)
+    world.raw.delete_allocations(second.consumer)
+    report = world.see(*cpus_on_cells(), moves=to_cells(first.consumer, second.consumer))
+    assert report.pending is not None
+    a, b = f"a ({first.consumer})", f"b ({second.consumer})"
+    for share in (f"10000 of {a}", f"10000 of {b} that Placement does not hold"):
+        assert share in report.pending.message
+    (problem,) = report.problems
+    assert problem.startswith(f"{b} has a claim of 10000 MEMORY_MB, 1 PCPU, 1 VCPU on node1 that Placement")
+    assert "The agent reserves it, so that no scheduler is offered it" in problem
+    assert [offered(world, name) for name in (VCPU, "PCPU", MEMORY)] == [-1, -1, -10000], "all is reserved"
+    assert world.again().problems == (problem,)
+
+
+def test_what_is_unheld_beside_an_undone_reshape_is_reserved_where_placement_has_the_inventory(
+    world: World,
+) -> None:
+    """The driver describes the cells, and Placement keeps the host as it was before them."""
+    claim, other = two_pinned(world)
+    world.tracker.release(other.consumer)
+    world.driver.domains = world.driver.domains[:1]
+    moves = to_cells(claim.consumer)
+    assert world.see(*cpus_on_cells(), moves=moves).pending is None
+    (receipt,) = world.journal.reshapes(done=True)
+    world.ask(receipt)
+    world.raw.delete_allocations(claim.consumer)
+    report = world.see(*cpus_on_cells(), moves=moves)
+    assert [offered(world, name) for name in (VCPU, "PCPU", MEMORY)] == [3, 3, 22768]
+    (problem,) = (each for each in report.problems if claim.consumer in each)
+    assert "1 PCPU, 1 VCPU on node1 that Placement does not hold" in problem
+    assert "The agent reserves it, so that no scheduler is offered it" in problem
