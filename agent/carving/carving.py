@@ -438,10 +438,21 @@ class _Planner:
         own.pop(card, None)
         for function, driver in sorted((drivers | own).items()):
             self._plan_driver(card, function, driver)
-        if card in wanted.mixed:
-            for address in sorted(self._functions):
-                if self._functions[address].card == card:
-                    self._plan_free_room(card, self._functions[address])
+        # A type that is not wanted, or not in that place, stands in the way of others: it is taken away.
+        addresses = [each for each in sorted(self._functions) if self._functions[each].card == card]
+        for address in addresses if card in wanted.mixed else ():
+            there, vgpu = self._functions[address], wanted.types.get(address)
+            if there.vgpu_type in (None, NO_TYPE) or (vgpu is not None and vgpu.is_on(there)):
+                continue
+            held = () if vgpu is not None else tuple(wanted.held_on(address))
+            if held or there.uses:
+                self.refusals.append(
+                    f"{address} has the vGPU type {there.vgpu_type}, which no claim has there; it "
+                    f"stays while it is in use: {'; '.join((*held, *there.uses))}."
+                )
+                continue
+            self._add(StepKind.VGPU_TYPE, card, address, NO_TYPE)
+            self._functions[address] = replace(there, vgpu_type=NO_TYPE, vgpu_place=None)
         types = sorted(self._on(card, wanted.types).items())
         for function, vgpu_type in sorted(types, key=lambda item: -self._seen.size_of(card, item[1].number)):
             self._plan_type(card, function, vgpu_type)
@@ -543,21 +554,6 @@ class _Planner:
         if function.driver != driver:
             self._add(StepKind.BIND, card, address, driver)
         self._functions[address] = replace(function, driver=driver, override=driver)
-
-    def _plan_free_room(self, card: str, function: SeenFunction) -> None:
-        """Take away a type that is not wanted, or not in that place: it stands in the way of others."""
-        wanted = self._carving.types.get(function.address)
-        if function.vgpu_type in (None, NO_TYPE) or (wanted is not None and wanted.is_on(function)):
-            return
-        held = () if wanted is not None else tuple(self._carving.held_on(function.address))
-        if held or function.uses:
-            self.refusals.append(
-                f"{function.address} has the vGPU type {function.vgpu_type}, which no claim has there; it "
-                f"stays while it is in use: {'; '.join((*held, *function.uses))}."
-            )
-            return
-        self._add(StepKind.VGPU_TYPE, card, function.address, NO_TYPE)
-        self._functions[function.address] = replace(function, vgpu_type=NO_TYPE, vgpu_place=None)
 
     def _plan_type(self, card: str, address: str, wanted: VgpuType) -> None:
         function = self._function(card, address)

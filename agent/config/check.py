@@ -137,8 +137,12 @@ def check_start(settings: Settings, host_uuid: str | None = None) -> tuple[str, 
         try:
             check()
         except (SettingsError, StateError) as error:
-            if not _is_denied(error):
+            cause: BaseException | None = error
+            while cause is not None and not isinstance(cause, PermissionError):
+                cause = cause.__cause__
+            if cause is None:
                 raise SettingsError(error.message, **error.details) from error
+            # This user may not, which says nothing about the agent's user.
             notes.append(f"checked only as far as this user may: {error.message.rstrip('.')}")
     for option in ("cafile", "certfile", "keyfile") if placement.kind == "remote" else ():
         path = placement.options[option]
@@ -153,15 +157,6 @@ def check_start(settings: Settings, host_uuid: str | None = None) -> tuple[str, 
     with closing(read_only_driver(settings)) as driver:
         notes += _check_description(settings, driver, host_uuid)
     return tuple(notes)
-
-
-def _is_denied(error: BaseException | None) -> bool:
-    """Whether the cause is that this user may not, which says nothing about the agent's user."""
-    while error is not None:
-        if isinstance(error, PermissionError):
-            return True
-        error = error.__cause__
-    return False
 
 
 def _check_description(settings: Settings, driver: Driver, host_uuid: str | None) -> Iterator[str]:

@@ -8,9 +8,9 @@ driver could report are an exception, as in nova: the driver alone decides about
 that finds a wrong one sends guests that cannot start here.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from re import compile as pattern
 from uuid import UUID, uuid5
 
 import os_resource_classes
@@ -22,7 +22,7 @@ from agent.providers.divided_cards import Card
 from agent.shapes import Classes, Units, UnitsToMake
 from agent.tree import MAX_UNIT, Inventory, Provider, ProviderTree
 
-_CUSTOM = pattern(r"CUSTOM_[A-Z0-9_]+")
+_CUSTOM = re.compile(r"CUSTOM_[A-Z0-9_]+")
 _NAME_MAX = 200
 _CUSTOM_MAX = 255
 _RESOURCE_CLASSES = frozenset(os_resource_classes.STANDARDS)

@@ -29,7 +29,6 @@ from typing import NamedTuple
 
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded import validation
-from agent.placement.embedded.microversions import CANDIDATES_TREES
 from agent.placement.embedded.model import SHARING_TRAIT, Model, ProviderRecord
 from agent.placement.embedded.problems import (
     BAD_REQUEST,
@@ -450,7 +449,7 @@ class TreeSearch:
         """Whether the provider can fill this slot beside those that it already fills."""
         if self._query.isolate and slot.group.suffix and provider in self._chosen[self._unsuffixed :]:
             return False
-        if self._query.minor < CANDIDATES_TREES and any(
+        if self._query.minor < mv.CANDIDATES_TREES and any(
             chosen.root_uuid == provider.root_uuid and chosen.uuid != provider.uuid for chosen in self._chosen
         ):
             return False

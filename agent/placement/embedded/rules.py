@@ -403,14 +403,14 @@ def replace_allocations(draft: Draft, writes: Sequence[ConsumerWrite]) -> None:
     class, 409 with `reasons` where the allocations do not fit.
     """
     check_consumers(draft, writes)
-    # The checks that do not depend on amounts; the same loop reads the usage before the write.
-    used_before: dict[tuple[str, str], int] = {}
-    touched: dict[str, None] = {}
-    for write in writes:
-        for provider_uuid, resources in write.allocations.items():
-            touched[provider_uuid] = None
-            for resource_class in resources:
-                used_before[provider_uuid, resource_class] = draft.used(provider_uuid, resource_class)
+    # The usage before the write, and the check that does not depend on amounts.
+    touched = dict.fromkeys(provider_uuid for write in writes for provider_uuid in write.allocations)
+    used_before = {
+        (provider_uuid, resource_class): draft.used(provider_uuid, resource_class)
+        for write in writes
+        for provider_uuid, resources in write.allocations.items()
+        for resource_class in resources
+    }
     check_known(draft, {resource_class for _, resource_class in used_before})
 
     before = {write.uuid: draft.consumer(write.uuid) for write in writes}
@@ -427,20 +427,16 @@ def replace_allocations(draft: Draft, writes: Sequence[ConsumerWrite]) -> None:
             reasons += _shortfalls(draft, write.allocations, used_before)
             draft.put_consumer(write.uuid, _consumer(draft, write, before[write.uuid]))
         elif before[write.uuid] is None and write.consumer_type == BARRED_TYPE:
-            _forget_barred(draft)
+            # Those that were barred so long ago that no first write can come any more are forgotten.
+            for consumer in draft.barred():
+                is_young = draft.now - BARRED_KEPT_S <= consumer.updated_at <= draft.now
+                if not is_young and draft.age_s(consumer.updated_at) > BARRED_KEPT_S:
+                    draft.put_consumer(consumer.uuid, None)
             draft.put_consumer(write.uuid, _consumer(draft, write, None)._replace(generation=0))
     if reasons:
         raise RequestRefused(CONFLICT, _sentence(reasons[0]), reasons=reasons)
     for provider_uuid in touched:
         draft.put_provider(get_provider(draft, provider_uuid).at_next_generation(draft.now))
-
-
-def _forget_barred(draft: Draft) -> None:
-    """Remove the records of consumers that were barred so long ago that no first write can come any more."""
-    for consumer in draft.barred():
-        is_young = draft.now - BARRED_KEPT_S <= consumer.updated_at <= draft.now
-        if not is_young and draft.age_s(consumer.updated_at) > BARRED_KEPT_S:
-            draft.put_consumer(consumer.uuid, None)
 
 
 def delete_allocations(draft: Draft, consumer_uuid: str) -> None:

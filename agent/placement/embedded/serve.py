@@ -257,9 +257,23 @@ class WsgiApplication:
             body = {"message": str(error), "code": "401 Unauthorized", "title": TITLES[401]}
             sent = [("content-type", JSON), ("www-authenticate", "Bearer"), (REQUEST_ID, new_request_id())]
             response = 401, sent, json.dumps(body).encode()
-        if response[0] >= 400:
-            response = _in_accepted_form(environ, response)
         status, headers, payload = response
+        accept = environ.get("HTTP_ACCEPT")
+        form = JSON
+        if status >= 400 and payload and accept not in (None, "", "*/*", JSON):
+            forms = parse_accept_header(accept, MIMEAccept)
+            form = forms.best_match(("text/html", JSON), default="text/plain")
+        if form != JSON:
+            # The error as HTML or plain text, which the client prefers to JSON.
+            content, title = json.loads(payload), f"{status} {TITLES[status]}"
+            detail = content["errors"][0]["detail"] if "errors" in content else content["message"]
+            text = f"{title}\n\n{detail}"
+            if form == "text/html":
+                page = f"<html>\n <head>\n  <title>{title}</title>\n </head>\n <body>\n  <h1>{title}</h1>\n  "
+                text = f"{page}{html.escape(detail)}\n </body>\n</html>"
+            headers = [(name, value) for name, value in headers if name != "content-type"]
+            headers.append(("content-type", f"{form}; charset=UTF-8"))
+            payload = text.encode()
         if environ["REQUEST_METHOD"] == "HEAD":
             payload = b""
         headers.append(("content-length", str(len(payload))))
@@ -350,27 +364,6 @@ def _body(environ: Environ) -> tuple[Any, RequestRefused | None]:
         return json.loads(text), None
     except (ValueError, RecursionError) as error:
         return NoJson(str(error)), None
-
-
-def _in_accepted_form(environ: Environ, response: Response) -> Response:
-    """The error as HTML or plain text, where the client's Accept header prefers that to JSON."""
-    status, headers, payload = response
-    accept = environ.get("HTTP_ACCEPT")
-    if not payload or accept in (None, "", "*/*", JSON):
-        return response
-    best = parse_accept_header(accept, MIMEAccept).best_match(("text/html", JSON), default="text/plain")
-    if best == JSON:
-        return response
-    content = json.loads(payload)
-    title = f"{status} {TITLES[status]}"
-    detail = content["errors"][0]["detail"] if "errors" in content else content["message"]
-    if best == "text/html":
-        page = f"<html>\n <head>\n  <title>{title}</title>\n </head>\n <body>\n  <h1>{title}</h1>\n  "
-        text = f"{page}{html.escape(detail)}\n </body>\n</html>"
-    else:
-        text = f"{title}\n\n{detail}"
-    others = [(name, value) for name, value in headers if name != "content-type"]
-    return status, [*others, ("content-type", f"{best}; charset=UTF-8")], text.encode()
 
 
 PORT_MAX = 65535
