@@ -38,7 +38,7 @@ from agent.moves.ownership import (
 )
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, MoveStep
 from agent.placement.client import ConsumerAllocations
-from agent.shapes import Allocations
+from agent.shapes import Allocations, beyond
 from agent.tracker.context import TrackerContext, holder
 
 LOG = log.get(__name__)
@@ -113,6 +113,19 @@ class LeftPlaces:
                 for each in self._wherever(place)
                 if has_taken_over(each.allocations, holder(instance), holder(other), is_own)
             ),
+            None,
+        )
+
+    def taken_in_part(
+        self, place: Claim, instance: ConsumerAllocations, other: ConsumerAllocations
+    ) -> Claim | None:
+        """The place of which the other consumer, a migration by its type, holds a part here and no more."""
+        part = self.own_part(other.allocations)
+        is_its = self.has_left(instance) and is_migration(holder(other), holder(instance))
+        if not part or not is_its or other.consumer in self._context.guests:
+            return None
+        return next(
+            (each for each in self._wherever(place) if not beyond(part, self.own_part(each.allocations))),
             None,
         )
 
@@ -305,7 +318,7 @@ class MigrationLinker:
         claim = self._context.register.claim_of(instance)
         if claim is None or claim.state is ClaimState.CLAIMING:
             raise UnknownConsumer(f"{instance} has no claim on this host.", consumer=instance)
-        move = self._link(instance, migration, resembles_migration)
+        move = self._link(instance, migration, resembles_migration, in_part=True)
         if move is None:
             raise ClaimConflict(
                 f"By what Placement shows, migration {migration} does not hold what {instance} claimed on "
@@ -463,19 +476,24 @@ class MigrationLinker:
             for instance, departure in departures.items()
         }
 
-    def _link(self, instance: str, migration: str, judge: Judge) -> Move | None:
+    def _link(self, instance: str, migration: str, judge: Judge, *, in_part: bool = False) -> Move | None:
+        """`in_part`: the migration may hold a part of the place, as where another client has narrowed it."""
         with self._context.turns.take_both(instance, migration):
             claim, move = self._context.register.claim_and_move_of(instance)
             place = move.old if move is not None else claim
             if place is None or self._is_moving(migration):
                 return None
             held, other = self._client.allocations_of(instance), self._client.allocations_of(migration)
-            taken = self._places.taken(place, held, other, judge)
+            taken, handed = self._places.taken(place, held, other, judge), other.allocations
+            if taken is None and in_part:
+                taken = self._places.taken_in_part(place, held, other)
+                handed = self._places.own_part(taken.allocations) if taken is not None else {}
             if taken is None:
                 return None
             if move is not None and not self._end_superseded(move, held):
                 return None
-            return self._context.register.step_move(MoveStep.ADOPT, self._source_move(taken, held, other))
+            source = replace(self._source_move(taken, held, other), handed=handed)
+            return self._context.register.step_move(MoveStep.ADOPT, source)
 
     def _end_superseded(self, move: Move, instance: ConsumerAllocations) -> bool:
         """End a move that was reverted and begun again under another uuid; False: it was not.

@@ -41,7 +41,7 @@ from agent.moves.ownership import (
 )
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, MoveStep, moving_conflict
 from agent.placement.client import ConsumerAllocations
-from agent.shapes import Allocations
+from agent.shapes import Allocations, Usages, beyond
 from agent.tracker.begin_move import MoveAttempt
 from agent.tracker.claims import GuestDemand, reserved_for
 from agent.tracker.context import TrackerContext, split_by_host
@@ -452,21 +452,31 @@ class MoveFinisher:
                 "another client changed the allocation of the instance or of the migration; the agent "
                 "restores the old one",
             )
+        # The source reserves of the place what the migration does not hold. It ends with the revert.
+        at_source = move.role is not MoveRole.DESTINATION
+        lacking = beyond(restored, migration.allocations)
+        writes = replace(instance, allocations=restored), replace(migration, allocations={})
         try:
-            self._write(
-                DoubtKind.REVERT,
-                replace(instance, allocations=restored),
-                replace(migration, allocations={}),
-            )
-        except PlacementFull as full:
+            self._write(DoubtKind.REVERT, *writes, reserved=lacking if at_source else {})
+        except (PlacementConflict, PlacementUnavailable):
+            raise
+        except PlacementError as refused:
+            is_changed = not same_amounts(migration.allocations, move.handed)
+            if not isinstance(refused, PlacementFull) and not is_changed:
+                raise
             self._step(MoveStep.REFUSE, move)
+            remedy = (
+                "Free resources at the source, then revert again."
+                if at_source
+                else f"Revert at the source, whose agent may keep the place: `plimsoll move revert "
+                f"{move.migration} --instance {move.instance}`; or free resources there, then revert again."
+            )
             raise ClaimConflict(
                 f"Placement does not take {move.label} back to its source: another client changed what "
-                f"migration {move.migration} held there. Free resources at the source, then revert again. "
-                f"({full.message})",
+                f"migration {move.migration} held there. {remedy} ({refused.message})",
                 consumer=move.instance,
                 migration=move.migration,
-            ) from full
+            ) from refused
         return self._step(MoveStep.RESTORED, move)
 
     def _check_taken_from(self, move: Move, instance: ConsumerAllocations) -> Move:
@@ -567,10 +577,22 @@ class MoveFinisher:
 
     # What the states have in common
 
-    def _write(self, kind: DoubtKind, *writes: ConsumerAllocations) -> None:
-        """Raises PlacementError; PlacementUnavailable where it is not done, or not known."""
+    def _write(self, kind: DoubtKind, *writes: ConsumerAllocations, reserved: Usages | None = None) -> None:
+        """Raises PlacementError; PlacementUnavailable where it is not done, or not known.
+
+        `reserved` is what passes reserved here for the row of the first consumer: that ends with the write.
+        """
         consumers = " and ".join(write.consumer for write in writes)
-        checked(self._context.writer.send(kind, *writes), f"{kind} of {consumers}", "the agent looks again")
+        outcome = (
+            self._context.send_in_reserved(
+                writes[0].consumer,
+                reserved,
+                lambda inventories: self._context.writer.send(kind, *writes, inventories=inventories),
+            )
+            if reserved
+            else self._context.writer.send(kind, *writes)
+        )
+        checked(outcome, f"{kind} of {consumers}", "the agent looks again")
         for write in writes:
             if not write.allocations and not self._context.writer.bar_again(write.consumer):
                 raise PlacementConflict(f"{write.consumer} was written again right after its {kind}.")

@@ -580,6 +580,7 @@ class Story:
     def _body(self, uuid: str, allocations: Mapping[str, Any], owner: str = "") -> dict[str, Any]:
         """`owner`: the instance whose project and user a migration has."""
         record = self.network.model.consumers.get(uuid)
+        migrations = {*self.oracle.foreign_migrations, *map(uuid_of, self._migrations)}
         owned = record or self.network.model.consumers.get(owner)
         return {
             "allocations": allocations,
@@ -587,7 +588,7 @@ class Story:
             "project_id": owned.project_id if owned is not None else "plimsoll",
             "user_id": owned.user_id if owned is not None else "plimsoll",
             "consumer_generation": record.generation if record is not None else None,
-            "consumer_type": "MIGRATION" if uuid in self.oracle.foreign_migrations else "INSTANCE",
+            "consumer_type": "MIGRATION" if uuid in migrations else "INSTANCE",
         }
 
     # Moves

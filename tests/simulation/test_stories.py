@@ -1051,6 +1051,41 @@ def test_a_source_keeps_the_places_of_both_where_a_narrowed_migration_may_be_tha
         assert not story.claim_of("b", "web0") and not story.claim_of("b", "web1")
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("guest", [True, False])
+@pytest.mark.parametrize("reshaped", [True, False])
+@pytest.mark.parametrize("first", ["a", "b"])
+def test_the_source_takes_back_an_instance_whose_migration_another_client_has_narrowed(
+    first: str, reshaped: bool, guest: bool, is_known: bool
+) -> None:
+    """What the migration lacks is reserved at the source, and may be on other providers by now."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert a.claims("web1", **BOTH).granted
+        if guest:
+            a.guest_starts("web1")
+        assert b.begins_move("web1", "move1", "resize", **BOTH).granted
+        if is_known:
+            story.waits(130)
+        story.narrows_allocation("move1")
+        story.waits(130)
+        if reshaped:
+            a.reshapes("flat")
+            story.waits(130)
+        if first == "b":
+            refused = b.reverts("move1")
+            assert refused is not None and refused.error is not None
+            assert (
+                "Revert at the source, whose agent may keep the place: `plimsoll move revert "
+                in refused.error.message
+            )
+        reverted = a.reverts("move1")
+        assert reverted is not None and reverted.granted, reverted and reverted.error
+        assert (story.held("web1"), story.held("move1")) == (BOTH, {})
+        story.comes_to_rest()
+        assert not story.unfinished_moves("a") and not story.unfinished_moves("b")
+
+
 def test_what_a_guest_uses_after_its_move_is_not_offered_beside_a_narrowed_migration() -> None:
     """Others took the functions from both, so the source learns of neither move, and drops web2's claim."""
     with Story() as story:
