@@ -19,7 +19,7 @@ from nova_rows import RESOURCE_CLASSES, TRAITS, HostRow, Reported
 from samples import INSTANCES, TREE
 
 from agent.api.routes import ROUTES, ApiRoute
-from agent.api.shapes.instances import INSTANCE_COLUMNS
+from agent.api.shapes.instance import INSTANCE_COLUMNS
 from agent.audit.findings import FINDING_KINDS
 from agent.claims.extra_specs import (
     CLAIM_SPECS,

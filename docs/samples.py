@@ -1,7 +1,7 @@
 """Answers of the local API that `docs/cli.md` shows as the command line draws them."""
 
 from agent.api.shapes.host import TreeShape
-from agent.api.shapes.instances import InstancesShape
+from agent.api.shapes.instance import InstancesShape
 
 TREE: TreeShape = {
     "resource_providers": [

@@ -19,51 +19,7 @@ from uuid import UUID
 from agent import log
 from agent.api import views
 from agent.api.operations import Operations
-from agent.api.shapes.host import (
-    AuditShape,
-    ClearBodyShape,
-    ConfigurationShape,
-    CordonBodyShape,
-    CordonShape,
-    DeviceShape,
-    DevicesShape,
-    EventShape,
-    ExplainedShape,
-    FoundShape,
-    HealthShape,
-    HistoryShape,
-    LookShape,
-    OverviewShape,
-    PauseBodyShape,
-    PauseShape,
-    PlanShape,
-    PreviewShape,
-    ReshapeBodyShape,
-    ReshapedShape,
-    StatusShape,
-    TreeShape,
-)
-from agent.api.shapes.instances import (
-    CapacityShape,
-    ClaimBodyShape,
-    ClaimDomainBodyShape,
-    ClaimedRunningShape,
-    ClaimShape,
-    DefragMoveShape,
-    DefragShape,
-    DomainBodyShape,
-    DomainShape,
-    ExplanationShape,
-    GateBodyShape,
-    GuestVerdictShape,
-    InstancesShape,
-    MoveBodyShape,
-    MoveShape,
-    MovesShape,
-    ReleasedShape,
-    StrandedShape,
-    VerdictShape,
-)
+from agent.api.shapes import host, instance
 from agent.api.shapes.schema import Moment, NothingShape, Schema, Uuid
 from agent.claims.parse_request import notes_of, parse_addition, parse_claim, read_domain
 from agent.config.access import ApiRole
@@ -205,12 +161,13 @@ DRY_RUN = Parameter(
     Annotated[bool, Schema(default=False)],
     "explain whether the claim would fit, and change nothing",
 )
+EXPLAINED = Result("with `dry_run=true`: whether the claim would fit, and why not", instance.ExplanationShape)
 
 
 # Health
 
 
-@route("GET", "/healthz", READER, {200: Result("it answers; `state` says how it is", HealthShape)})
+@route("GET", "/healthz", READER, {200: Result("it answers; `state` says how it is", host.HealthShape)})
 def healthz(call: Call) -> WebResponse:
     """Whether the agent answers."""
     return web.healthz(call.operations.host_status)
@@ -221,8 +178,8 @@ def healthz(call: Call) -> WebResponse:
     "/livez",
     READER,
     {
-        200: Result("it runs", HealthShape),
-        503: Result("it does not run: a restart would help; `failed` names the check", HealthShape),
+        200: Result("it runs", host.HealthShape),
+        503: Result("it does not run: a restart would help; `failed` names the check", host.HealthShape),
     },
 )
 def livez(call: Call) -> WebResponse:
@@ -235,8 +192,8 @@ def livez(call: Call) -> WebResponse:
     "/readyz",
     READER,
     {
-        200: Result("it would", HealthShape),
-        503: Result("it would not; `failed` names the checks, and each has its reason", HealthShape),
+        200: Result("it would", host.HealthShape),
+        503: Result("it would not; `failed` names the checks, and each has its reason", host.HealthShape),
     },
 )
 def readyz(call: Call) -> WebResponse:
@@ -259,7 +216,7 @@ def metrics(call: Call) -> WebResponse:
 
 
 @route("GET", "/v1/overview", READER, "as of the last pass, and the agent's own claims since")
-def overview(call: Call) -> OverviewShape:
+def overview(call: Call) -> host.OverviewShape:
     """The whole host, from the agent's memory: status, health, tree, instances, moves, findings."""
     return views.overview_view(call.operations.host_status.overview())
 
@@ -292,7 +249,7 @@ WITHIN_MAX_S = 10**9
         "at most so many events, 100 without it",
     ),
 )
-def history(call: Call) -> HistoryShape:
+def history(call: Call) -> host.HistoryShape:
     """What the agent did, the newest first."""
     since, limit, within_s = parse_history(call.query)
     host_status = call.operations.host_status
@@ -300,7 +257,7 @@ def history(call: Call) -> HistoryShape:
     found = host_status.history(subject, since, limit, within_s)
     seen = host_status.overview()
     migrations = {move.migration for move in seen.moves}
-    events: list[EventShape] = []
+    events: list[host.EventShape] = []
     for event in found:  # with the names that consumers have, or had last
         name = seen.name_of(event.consumer) or event.name
         if event.consumer in migrations:  # it must not be taken for its instance
@@ -309,8 +266,8 @@ def history(call: Call) -> HistoryShape:
     return {"events": events}
 
 
-def _event(event: Event, name: str) -> EventShape:
-    return views.shown(EventShape, event, consumer=event.consumer or None, name=name)
+def _event(event: Event, name: str) -> host.EventShape:
+    return views.shown(host.EventShape, event, consumer=event.consumer or None, name=name)
 
 
 def parse_history(query: Mapping[str, str]) -> tuple[float, int, int | None]:
@@ -355,7 +312,7 @@ def _whole_number(name: str, text: str, most: int) -> int:
         required=True,
     ),
 )
-def explain(call: Call) -> ExplainedShape:
+def explain(call: Call) -> host.ExplainedShape:
     """Who owns a device, a unit or an allocation, and why, since when; 404 names similar words.
 
     Raises UsageError without a name.
@@ -365,7 +322,7 @@ def explain(call: Call) -> ExplainedShape:
     explained = call.operations.host_status.explain(call.query["what"])
     found = [
         views.shown(
-            FoundShape,
+            host.FoundShape,
             subject,
             events=[_event(event, subject.name) for event in explained.events.get(subject.id, ())],
         )
@@ -375,13 +332,13 @@ def explain(call: Call) -> ExplainedShape:
 
 
 @route("GET", "/v1/status", READER, "the state, and the reasons for it")
-def status(call: Call) -> StatusShape:
+def status(call: Call) -> host.StatusShape:
     """The state of the agent: the reasons, the driver, Placement, claims, the last pass."""
     return views.status_view(call.operations.host_status.status())
 
 
 @route("GET", "/v1/tree", READER, "the provider tree, with inventories and usages")
-def tree(call: Call) -> TreeShape:
+def tree(call: Call) -> host.TreeShape:
     """The provider tree of this host, as Placement has it."""
     tree, usages = call.operations.tree()
     unclaimed = call.operations.host_status.overview().unclaimed
@@ -389,32 +346,32 @@ def tree(call: Call) -> TreeShape:
 
 
 @route("GET", "/v1/instances", READER, "by uuid; either the guest or the claim may be missing")
-def instances(call: Call) -> InstancesShape:
+def instances(call: Call) -> instance.InstancesShape:
     """Guests and claims side by side."""
     return {"instances": views.instances_view(call.operations.host_status.overview())}
 
 
 @route("GET", "/v1/devices", READER, "by provider and class; CPUs are left out")
-def devices(call: Call) -> DevicesShape:
+def devices(call: Call) -> host.DevicesShape:
     """The devices for guests, who has each, and which are withheld."""
     names = call.operations.host_status.overview().name_of
     return {
         "devices": [
-            views.shown(DeviceShape, device, holder_name=names(device.holder) if device.holder else "")
+            views.shown(host.DeviceShape, device, holder_name=names(device.holder) if device.holder else "")
             for device in call.operations.tracker.cordons.devices()
         ]
     }
 
 
 @route("GET", "/v1/plan", READER, "the operations, in their order")
-def plan(call: Call) -> PlanShape:
+def plan(call: Call) -> host.PlanShape:
     """What the next pass would change in Placement: operations, and lines for people."""
     changes = call.operations.reconciler.next_plan()
     return {"operations": changes.to_json(), "lines": list(changes.lines())}
 
 
 @route("GET", "/v1/config", READER, "each option with its origin")
-def config(call: Call) -> ConfigurationShape:
+def config(call: Call) -> host.ConfigurationShape:
     """The settings in force, each with its origin; secrets are masked."""
     return call.operations.configuration()
 
@@ -437,7 +394,7 @@ def document() -> dict[str, Any]:
 
 
 @route("POST", "/v1/pause", ADMIN, "the pause")
-def pause(call: Call, body: PauseBodyShape) -> PauseShape:
+def pause(call: Call, body: host.PauseBodyShape) -> host.PauseShape:
     """Take no new claims and moves until the pause ends, also after a restart.
 
     On a host that is paused, what the body does not name stays as it is.
@@ -448,7 +405,7 @@ def pause(call: Call, body: PauseBodyShape) -> PauseShape:
     )
     reason = read_text(given["reason"], "reason", longest=REASON_CHARS_MAX) if "reason" in given else None
     asked = PauseRequest(call.caller.uid, time.time(), reason, schedulers, drains)
-    return views.shown(PauseShape, call.operations.pause(asked))
+    return views.shown(host.PauseShape, call.operations.pause(asked))
 
 
 @route("POST", "/v1/resume", ADMIN, "claims are taken again")
@@ -460,15 +417,15 @@ def resume(call: Call, body: NothingShape) -> NothingShape:
 
 
 @route("POST", "/v1/devices/cordon", ADMIN, "the cordon")
-def cordon_device(call: Call, body: CordonBodyShape) -> CordonShape:
+def cordon_device(call: Call, body: host.CordonBodyShape) -> host.CordonShape:
     """Give the device to no guest; the guest that has it keeps it, also after a restart of the agent."""
     asked = read_cordon_body(body, call.caller.uid)
     call.operations.cordon(asked)
-    return views.shown(CordonShape, asked)
+    return views.shown(host.CordonShape, asked)
 
 
 @route("POST", "/v1/devices/clear", ADMIN, "the cordon has ended, and the symptoms are excused")
-def clear_device(call: Call, body: ClearBodyShape) -> NothingShape:
+def clear_device(call: Call, body: host.ClearBodyShape) -> NothingShape:
     """Give the device to guests again."""
     call.operations.clear_cordon(read_clear_body(body))
     return {}
@@ -499,13 +456,13 @@ def _address(value: object) -> str:
     "the tree before and after, and each move",
     Parameter("undo", str, "the receipt of a reshape: what undoing it would do"),
 )
-def preview_reshape(call: Call) -> PreviewShape:
+def preview_reshape(call: Call) -> host.PreviewShape:
     """What a reshape would do; nothing is written."""
     return views.preview_view(call.operations.reconciler.preview_reshape(call.query.get("undo")))
 
 
 @route("POST", "/v1/reshape", ADMIN, "the receipts; none if there was nothing to do")
-def reshape(call: Call, body: ReshapeBodyShape) -> ReshapedShape:
+def reshape(call: Call, body: host.ReshapeBodyShape) -> host.ReshapedShape:
     """Do the reshape that is due, also one that was undone, or undo one; 409 if it is refused as a whole."""
     undo = read_object(body, "", ("undo",)).get("undo")
     receipts = call.operations.reshape(None if undo is None else read_text(undo, "undo"))
@@ -516,7 +473,7 @@ def reshape(call: Call, body: ReshapeBodyShape) -> ReshapedShape:
 
 
 @route("POST", "/v1/look", CLAIMER, "the state of the agent, and what differs")
-def look(call: Call, body: NothingShape) -> LookShape:
+def look(call: Call, body: NothingShape) -> host.LookShape:
     """Run a pass and an audit now; the audit repairs nothing."""
     read_object(body, "", ())
     report = call.operations.look()
@@ -527,7 +484,7 @@ AUDITED = "the findings, each with its repair, and what was healed"
 
 
 @route("GET", "/v1/audit", READER, AUDITED)
-def audit(call: Call) -> AuditShape:
+def audit(call: Call) -> host.AuditShape:
     """What differs between the host, the claims and Placement; nothing is written."""
     return views.audit_view(call.operations.audit(heal=False))
 
@@ -540,7 +497,7 @@ def audit(call: Call) -> AuditShape:
     Parameter("heal", Flag, "do every repair"),
     Parameter("dry_run", Flag, "only show them"),
 )
-def heal_audit(call: Call) -> AuditShape:
+def heal_audit(call: Call) -> host.AuditShape:
     """The same findings; the agent repairs them if asked to."""
     dry_run = call.flag("dry_run")
     report = call.operations.audit(heal=call.flag("heal") and not dry_run)
@@ -554,14 +511,14 @@ def heal_audit(call: Call) -> AuditShape:
 
 
 @route("POST", "/v1/capacity", READER, "the capacity")
-def capacity(call: Call, body: ClaimBodyShape) -> CapacityShape:
+def capacity(call: Call, body: instance.ClaimBodyShape) -> instance.CapacityShape:
     """How many guests that ask for this fit one after the other, and what is stranded by which guests."""
     request = parse_claim(body, call.operations.device_profiles())
     found = call.operations.capacity(request)
     claims = call.operations.host_status.overview().claims
     stranded = [
         views.shown(
-            StrandedShape,
+            instance.StrandedShape,
             amount,
             holders=[
                 {"consumer": holder, "name": claims[holder].request.name if holder in claims else ""}
@@ -570,24 +527,33 @@ def capacity(call: Call, body: ClaimBodyShape) -> CapacityShape:
         )
         for amount in found.stranded
     ]
-    return _noted(views.shown(CapacityShape, found, asked=request.resources, stranded=stranded), body)
+    return _noted(
+        views.shown(instance.CapacityShape, found, asked=request.resources, stranded=stranded), body
+    )
 
 
 @route("POST", "/v1/defrag", READER, "the moves")
-def defrag(call: Call, body: ClaimBodyShape) -> DefragShape:
+def defrag(call: Call, body: instance.ClaimBodyShape) -> instance.DefragShape:
     """The fewest moves of guests that make room for one that asks for this; nothing is moved."""
     request = parse_claim(body, call.operations.device_profiles())
     found = call.operations.defrag(request)
     moves = [
         views.shown(
-            DefragMoveShape, move, kind=MoveKind.LIVE_MIGRATE if move.is_live else MoveKind.COLD_MIGRATE
+            instance.DefragMoveShape,
+            move,
+            kind=MoveKind.LIVE_MIGRATE if move.is_live else MoveKind.COLD_MIGRATE,
         )
         for move in found.moves
     ]
     possible = found.fit is not None
     return _noted(
         views.shown(
-            DefragShape, found, asked=request.resources, possible=possible, place=found.fit, moves=moves
+            instance.DefragShape,
+            found,
+            asked=request.resources,
+            possible=possible,
+            place=found.fit,
+            moves=moves,
         ),
         body,
     )
@@ -598,12 +564,12 @@ def defrag(call: Call, body: ClaimBodyShape) -> DefragShape:
     "/v1/claims",
     CLAIMER,
     {
-        200: Result("with `dry_run=true`: whether the claim would fit, and why not", ExplanationShape),
-        201: Result("claimed; the same claim again gets the same answer", ClaimShape, location=True),
+        200: EXPLAINED,
+        201: Result("claimed; the same claim again gets the same answer", instance.ClaimShape, location=True),
     },
     DRY_RUN,
 )
-def claim(call: Call, body: ClaimBodyShape) -> WebResponse:
+def claim(call: Call, body: instance.ClaimBodyShape) -> WebResponse:
     """Claim resources, or only ask whether they would fit."""
     asked = parse_claim(body, call.operations.device_profiles(), by_name=True)
     with call.operations.identified(asked) as request:
@@ -624,7 +590,7 @@ def _noted(view: V, asked: object) -> V:
 
 
 @route("GET", "/v1/claims/<consumer>", READER, "the claim")
-def show_claim(call: Call) -> ClaimShape:
+def show_claim(call: Call) -> instance.ClaimShape:
     """One claim.
 
     Raises UnknownConsumer.
@@ -644,8 +610,8 @@ def show_claim(call: Call) -> ClaimShape:
     "/v1/claims/<consumer>",
     CLAIMER,
     {
-        200: Result("removed from Placement", ReleasedShape),
-        202: Result("journaled; delivered when Placement answers again", ReleasedShape),
+        200: Result("removed from Placement", instance.ReleasedShape),
+        202: Result("journaled; delivered when Placement answers again", instance.ReleasedShape),
     },
     Parameter("force", Flag, "also release the claim of a guest that runs"),
 )
@@ -660,7 +626,7 @@ def release(call: Call) -> WebResponse:
 
 
 @route("POST", "/v1/claims/<consumer>/domain", READER, "the complete domain")
-def write_domain(call: Call, body: DomainBodyShape) -> DomainShape:
+def write_domain(call: Call, body: instance.DomainBodyShape) -> instance.DomainShape:
     """Complete a domain's XML with what the claim gave; nothing is changed on the host."""
     consumer = call.uuid("consumer")
     given = read_object(body, "", ("xml", "replace"))
@@ -675,12 +641,14 @@ def write_domain(call: Call, body: DomainBodyShape) -> DomainShape:
     "/v1/domains",
     CLAIMER,
     {
-        200: Result("with `dry_run=true`: whether the claim would fit, and why not", ExplanationShape),
-        201: Result("claimed; the same domain again gets the same answer", DomainShape, location=True),
+        200: EXPLAINED,
+        201: Result(
+            "claimed; the same domain again gets the same answer", instance.DomainShape, location=True
+        ),
     },
     DRY_RUN,
 )
-def claim_domain(call: Call, body: ClaimDomainBodyShape) -> WebResponse:
+def claim_domain(call: Call, body: instance.ClaimDomainBodyShape) -> WebResponse:
     """Claim what a domain's XML asks for and complete it, or only ask whether that would fit."""
     given = read_object(body, "", ("xml", "consumer", "request"))
     xml = read_domain(given.get("xml"), "xml")
@@ -700,12 +668,12 @@ def claim_domain(call: Call, body: ClaimDomainBodyShape) -> WebResponse:
 
 
 @route("POST", "/v1/gate", CLAIMER, "the guest may go on")
-def ask_gate(call: Call, body: GateBodyShape) -> VerdictShape:
+def ask_gate(call: Call, body: instance.GateBodyShape) -> instance.VerdictShape:
     """Answer libvirt's hook: whether a guest may start or come in; 4xx: it may not, and why."""
     verdict = call.operations.gate(parse_hook_call(body))
     if verdict.consumer is not None:
         _record("gate", verdict.consumer, call.caller, verdict.outcome)
-    return views.shown(VerdictShape, verdict)
+    return views.shown(instance.VerdictShape, verdict)
 
 
 WORD_MAX = 64
@@ -727,11 +695,11 @@ def parse_hook_call(body: object) -> HookCall:
 
 
 @route("POST", "/v1/gate/running", CLAIMER, "what was claimed, and what was not")
-def claim_running(call: Call, body: NothingShape) -> ClaimedRunningShape:
+def claim_running(call: Call, body: NothingShape) -> instance.ClaimedRunningShape:
     """Claim for the guests that run without a claim, as if each started now."""
     read_object(body, "", ())
-    claimed: list[GuestVerdictShape] = []
-    refused: list[GuestVerdictShape] = []
+    claimed: list[instance.GuestVerdictShape] = []
+    refused: list[instance.GuestVerdictShape] = []
     for guest, verdict in call.operations.claim_running():
         if isinstance(verdict, GateVerdict):
             _record("gate", guest.uuid, call.caller, verdict.outcome)
@@ -751,7 +719,7 @@ def claim_running(call: Call, body: NothingShape) -> ClaimedRunningShape:
     "those under way, and those that ended lately",
     Parameter("look", Flag, "read first what the agents of other hosts did"),
 )
-def moves(call: Call) -> MovesShape:
+def moves(call: Call) -> instance.MovesShape:
     """The moves that this host takes part in, and the allocations of each."""
     if call.flag("look"):
         call.operations.supervisor.verify()
@@ -763,9 +731,9 @@ def moves(call: Call) -> MovesShape:
     "POST",
     "/v1/moves",
     CLAIMER,
-    {201: Result("begun; the same request again gets the same answer", MoveShape, location=True)},
+    {201: Result("begun; the same request again gets the same answer", instance.MoveShape, location=True)},
 )
-def begin_move(call: Call, body: MoveBodyShape) -> WebResponse:
+def begin_move(call: Call, body: instance.MoveBodyShape) -> WebResponse:
     """Begin a move to this host.
 
     With a domain, the request adds to what its XML asks for.
@@ -787,7 +755,7 @@ def begin_move(call: Call, body: MoveBodyShape) -> WebResponse:
 
 
 @route("GET", "/v1/moves/<migration>", READER, "the move")
-def show_move(call: Call) -> MoveShape:
+def show_move(call: Call) -> instance.MoveShape:
     """One move.
 
     One that is not known yet may have begun on another host. Raises UnknownConsumer.
@@ -804,14 +772,14 @@ def show_move(call: Call) -> MoveShape:
     )
 
 
-def _move_view(call: Call, move: Move) -> MoveShape:
+def _move_view(call: Call, move: Move) -> instance.MoveShape:
     overview = call.operations.host_status.overview()
     return views.move_view(move, overview, call.operations.provider_names(views.providers_of(move)))
 
 
 END_RESULTS = {
-    200: Result("done; the same request again is no error", MoveShape),
-    202: Result("journaled; done when Placement answers, or when the guest is gone", MoveShape),
+    200: Result("done; the same request again is no error", instance.MoveShape),
+    202: Result("journaled; done when Placement answers, or when the guest is gone", instance.MoveShape),
 }
 INSTANCE = Parameter(
     "instance", Uuid, "the instance of the migration, where the source cannot tell two moves apart"

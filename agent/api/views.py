@@ -14,32 +14,7 @@ from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type
 
 from agent import __version__
 from agent.api.operations import WrittenDomain
-from agent.api.shapes.host import (
-    AuditShape,
-    DeviceHealthShape,
-    FindingShape,
-    MoveInstructionShape,
-    OverviewShape,
-    PreviewShape,
-    ReceiptShape,
-    RelocationShape,
-    ReshapedShape,
-    ResourceProviderShape,
-    StatusShape,
-    TreeShape,
-)
-from agent.api.shapes.instances import (
-    ClaimByGroupsShape,
-    ClaimShape,
-    DomainShape,
-    ExplanationShape,
-    GuestCellShape,
-    HoldingShape,
-    InstanceShape,
-    MoveShape,
-    ProviderAllocationShape,
-    ShortfallShape,
-)
+from agent.api.shapes import host, instance
 from agent.api.shapes.schema import DATE_TIME, EXACT, From
 from agent.audit.auditor import AuditReport
 from agent.audit.finding import Finding
@@ -134,19 +109,19 @@ def tree_view(
     usages: Usages,
     unclaimed: Usages = MappingProxyType({}),
     warnings: Iterable[str] = (),
-) -> TreeShape:
+) -> host.TreeShape:
     """The providers depth first: each parent before its children, siblings by name.
 
     `unclaimed` is what guests use beyond what is held and claimed for them.
     """
     roots: dict[str, str] = {}
-    providers: list[ResourceProviderShape] = []
+    providers: list[host.ResourceProviderShape] = []
     for provider in tree:
         roots[provider.uuid] = provider.uuid if provider.parent is None else roots[provider.parent]
         used = usages.get(provider.uuid, {})
         providers.append(
             shown(
-                ResourceProviderShape,
+                host.ResourceProviderShape,
                 provider,
                 root_provider_uuid=roots[provider.uuid],
                 usages={name: used.get(name, 0) for name in {*provider.inventories, *used}},
@@ -156,18 +131,18 @@ def tree_view(
     return {"resource_providers": providers, "warnings": list(warnings)}
 
 
-def instances_view(overview: Overview) -> list[InstanceShape]:
+def instances_view(overview: Overview) -> list[instance.InstanceShape]:
     """Guests and claims side by side; one of the two may be missing."""
     migrations = {move.migration: move.instance for move in overview.under_way}
     moving = {instance: migration for migration, instance in migrations.items()}
-    instances: list[InstanceShape] = []
+    instances: list[instance.InstanceShape] = []
     for guest, claim in overview.instances:
         uuid = guest.uuid if guest else claim.consumer if claim else ""
         name = guest.name if guest else (claim.request.name if claim else "") or overview.name_of(uuid)
         moved_away = guest is not None and uuid in overview.seen.moved_away
         instances.append(
             shown(
-                InstanceShape,
+                instance.InstanceShape,
                 guest,
                 uuid=uuid,
                 name=name,
@@ -182,15 +157,15 @@ def instances_view(overview: Overview) -> list[InstanceShape]:
     return instances
 
 
-def claim_view(claim: Claim, tree: ProviderTree) -> ClaimShape:
+def claim_view(claim: Claim, tree: ProviderTree) -> instance.ClaimShape:
     """A claim with its request in the form by groups; `tree` are the host's providers."""
-    return shown(ClaimShape, claim, mappings=claim.mappings(tree))
+    return shown(instance.ClaimShape, claim, mappings=claim.mappings(tree))
 
 
-def explanation_view(request: ClaimRequest, fit: Fit, closed: str | None) -> ExplanationShape:
+def explanation_view(request: ClaimRequest, fit: Fit, closed: str | None) -> instance.ExplanationShape:
     """Whether the claim would fit; `asked` sums up the groups, `closed` is why claims are closed."""
     return shown(
-        ExplanationShape,
+        instance.ExplanationShape,
         fit,
         consumer=request.consumer,
         asked=request.resources,
@@ -198,17 +173,17 @@ def explanation_view(request: ClaimRequest, fit: Fit, closed: str | None) -> Exp
     )
 
 
-def domain_view(written: WrittenDomain, tree: ProviderTree) -> DomainShape:
+def domain_view(written: WrittenDomain, tree: ProviderTree) -> instance.DomainShape:
     """A complete domain, and its claim; `tree` are the host's providers."""
-    return shown(DomainShape, written, claim=claim_view(written.claim, tree))
+    return shown(instance.DomainShape, written, claim=claim_view(written.claim, tree))
 
 
-def preview_view(preview: Preview) -> PreviewShape:
+def preview_view(preview: Preview) -> host.PreviewShape:
     """What a reshape would do: `moves` by consumer, `receipts` the newest first."""
     trees = (preview.before, preview.after)
     moves = [
         shown(
-            RelocationShape,
+            host.RelocationShape,
             relocation,
             name=preview.names.get(relocation.consumer, ""),
             **{"from": name_of(relocation.source, *trees), "to": name_of(relocation.target, *trees)},
@@ -216,7 +191,7 @@ def preview_view(preview: Preview) -> PreviewShape:
         for relocation in sorted(preview.relocations)
     ]
     return shown(
-        PreviewShape,
+        host.PreviewShape,
         preview,
         due=bool(preview.moves),
         before=tree_view(preview.before, preview.used_before),
@@ -226,17 +201,17 @@ def preview_view(preview: Preview) -> PreviewShape:
     )
 
 
-def reshaped_view(receipts: Iterable[Receipt]) -> ReshapedShape:
+def reshaped_view(receipts: Iterable[Receipt]) -> host.ReshapedShape:
     """What a reshape did: its receipts."""
     return {"receipts": [_receipt(receipt, ()) for receipt in receipts]}
 
 
-def _receipt(receipt: Receipt, undone: Collection[str]) -> ReceiptShape:
+def _receipt(receipt: Receipt, undone: Collection[str]) -> host.ReceiptShape:
     moved = len(receipt.relocations)
-    return shown(ReceiptShape, receipt, undone=receipt.id in undone, allocations=moved)
+    return shown(host.ReceiptShape, receipt, undone=receipt.id in undone, allocations=moved)
 
 
-def audit_view(report: AuditReport) -> AuditShape:
+def audit_view(report: AuditReport) -> host.AuditShape:
     """The findings, each with the outcome of its repair."""
     failed = report.failed or {}
     return {
@@ -247,19 +222,19 @@ def audit_view(report: AuditReport) -> AuditShape:
     }
 
 
-def finding_view(finding: Finding, *, healed: bool = False, failed: str | None = None) -> FindingShape:
+def finding_view(finding: Finding, *, healed: bool = False, failed: str | None = None) -> host.FindingShape:
     """A finding; `failed` is the reason why its repair was not done."""
     repair = [str(step) for step in finding.repair]
-    return shown(FindingShape, finding, repair=repair, healed=healed, failed=failed)
+    return shown(host.FindingShape, finding, repair=repair, healed=healed, failed=failed)
 
 
-def moves_view(moves: Iterable[Move], overview: Overview) -> list[MoveShape]:
+def moves_view(moves: Iterable[Move], overview: Overview) -> list[instance.MoveShape]:
     """Moves of this host, with the names of its own providers."""
     names = {provider.uuid: provider.name for provider in overview.tree}
     return [move_view(move, overview, names) for move in moves]
 
 
-def move_view(move: Move, overview: Overview, providers: Mapping[str, str]) -> MoveShape:
+def move_view(move: Move, overview: Overview, providers: Mapping[str, str]) -> instance.MoveShape:
     """A move, with the claims before and after it, and who acts next in what this host sees.
 
     `providers` is {uuid: name} of the providers of any host whose names are known.
@@ -267,12 +242,12 @@ def move_view(move: Move, overview: Overview, providers: Mapping[str, str]) -> M
     name = overview.name_of(move.instance) or (move.new or move.old).request.name or move.old.request.name
     units = {provider: exact for provider, exact in move.old.units.items() if provider in move.handed}
     return shown(
-        MoveShape,
+        instance.MoveShape,
         move,
         name=name,
         next=next_actor(move, overview.seen),
         # The migration's part of the old claim.
-        handed=shown(HoldingShape, move.old, allocations=move.handed, units=units),
+        handed=shown(instance.HoldingShape, move.old, allocations=move.handed, units=units),
         old=claim_view(move.old, overview.tree),
         new=claim_view(move.new, overview.tree) if move.new else None,
         providers={uuid: providers[uuid] for uuid in providers_of(move) if uuid in providers},
@@ -284,11 +259,11 @@ def providers_of(move: Move) -> set[str]:
     return {*move.old.allocations, *move.handed, *(move.new.allocations if move.new else ())}
 
 
-def status_view(status: Status) -> StatusShape:
+def status_view(status: Status) -> host.StatusShape:
     """How the agent is."""
     driver, placement = status.error("driver"), status.error(PLACEMENT)
     return shown(
-        StatusShape,
+        host.StatusShape,
         status,
         version=__version__,
         driver={"name": status.driver, "ok": driver is None, "error": driver},
@@ -307,13 +282,13 @@ def status_view(status: Status) -> StatusShape:
     )
 
 
-def overview_view(overview: Overview) -> OverviewShape:
+def overview_view(overview: Overview) -> host.OverviewShape:
     """The whole host, with the moves under way and the findings of the last audit that were not healed."""
     health = overview.health
     tree = with_reserved(overview.tree, overview.unclaimed)  # as Placement has it
     usages = beyond(overview.used, overview.unclaimed)
     return shown(
-        OverviewShape,
+        host.OverviewShape,
         overview,
         status=status_view(overview.status),
         health=health_view(health, (*health.live, *health.ready)),
@@ -324,22 +299,22 @@ def overview_view(overview: Overview) -> OverviewShape:
     )
 
 
-def _device_health(health: DeviceHealth) -> DeviceHealthShape:
+def _device_health(health: DeviceHealth) -> host.DeviceHealthShape:
     symptoms = [symptom for symptom in Symptom if symptom in health.causes]
     recovering = health.state is HealthState.RECOVERING
-    return shown(DeviceHealthShape, health, symptoms=symptoms, recovering=recovering)
+    return shown(host.DeviceHealthShape, health, symptoms=symptoms, recovering=recovering)
 
 
 VIEWS: Mapping[Any, Callable[[Any], Any]] = {
-    ClaimByGroupsShape: request_to_json,
-    DeviceHealthShape: _device_health,
-    GuestCellShape: partial(encode, PlacedCell),
-    MoveInstructionShape: lambda move: {
+    instance.ClaimByGroupsShape: request_to_json,
+    host.DeviceHealthShape: _device_health,
+    instance.GuestCellShape: partial(encode, PlacedCell),
+    host.MoveInstructionShape: lambda move: {
         "from_resource_provider": move.from_resource_provider,
         "moved_resources": dict(move.moved_resources),
         "to_resource_provider": move.to_resource_provider,
     },
-    ProviderAllocationShape: lambda amounts: {"resources": dict(sorted(amounts.items()))},
-    ShortfallShape: lambda shortfall: shortfall.to_json(),
+    instance.ProviderAllocationShape: lambda amounts: {"resources": dict(sorted(amounts.items()))},
+    instance.ShortfallShape: lambda shortfall: shortfall.to_json(),
 }
 """{shape: how its value is written}, of shapes whose values have no attributes of these names"""

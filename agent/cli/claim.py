@@ -47,7 +47,7 @@ from agent.errors import (
 
 if TYPE_CHECKING:
     from agent.api.shapes.host import ClaimsStatusShape, PauseShape, ResourceProviderShape
-    from agent.api.shapes.instances import (
+    from agent.api.shapes.instance import (
         ClaimShape,
         DomainShape,
         ExplanationShape,
@@ -323,7 +323,7 @@ def holding_lines(
 
 def cells_lines(cells: Sequence[GuestCellShape], style: Style) -> Iterator[str]:
     """The guest's NUMA cells; nothing for a guest without any."""
-    from agent.api.shapes.instances import GUEST_CELL_COLUMNS
+    from agent.api.shapes.instance import GUEST_CELL_COLUMNS
 
     if cells:
         yield from table_lines(GUEST_CELL_COLUMNS, cells, style)
@@ -467,7 +467,7 @@ def drain(args: Namespace) -> ExitCode:
                 print(f"left: {what}{instance['uuid']}{name}; {len(left)} to go", flush=True)
 
     def lines(style: Style) -> Iterator[str]:
-        from agent.api.shapes.instances import INSTANCE_COLUMNS
+        from agent.api.shapes.instance import INSTANCE_COLUMNS
 
         if not left:
             yield "drained: nothing is left on this host"

@@ -23,7 +23,7 @@ from agent.errors import ExitCode, PlimsollError, UsageError, plain
 if TYPE_CHECKING:
     from argparse import ArgumentParser
 
-    from agent.api.shapes.instances import DomainShape, MakingShape
+    from agent.api.shapes.instance import DomainShape, MakingShape
 
 
 CONNECTION_DEFAULT = "qemu:///system"

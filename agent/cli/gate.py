@@ -24,7 +24,7 @@ from agent.gate.hook import HookConfig
 
 if TYPE_CHECKING:
     from agent.api.shapes.host import StatusShape
-    from agent.api.shapes.instances import ClaimedRunningShape
+    from agent.api.shapes.instance import ClaimedRunningShape
     from agent.gate.effect import GateEffect
 
 PAUSE_S = 1.0

@@ -22,7 +22,7 @@ from agent.cli.output import Style, show, show_table
 from agent.errors import DaemonUnreachable, ExitCode, UnknownConsumer, plain
 
 if TYPE_CHECKING:
-    from agent.api.shapes.instances import MoveShape, MovesShape
+    from agent.api.shapes.instance import MoveShape, MovesShape
 
 PATH = "/v1/moves"
 KINDS = ("cold-migrate", "resize", "same-host-resize", "live-migrate", "rebuild", "evacuate")
@@ -182,7 +182,7 @@ def show_move(args: Namespace) -> ExitCode:
 
 def list_moves(args: Namespace) -> ExitCode:
     """List the moves that this host takes part in."""
-    from agent.api.shapes.instances import MOVE_COLUMNS
+    from agent.api.shapes.instance import MOVE_COLUMNS
 
     answer: MovesShape = client_of(args).get(f"{PATH}?look=true")
     moves = [move for move in answer["moves"] if args.all or not move["ended"]]

@@ -28,7 +28,7 @@ from agent.errors import DaemonUnreachable, ExitCode, PlimsollError, counted, pl
 
 if TYPE_CHECKING:
     from agent.api.shapes.host import EventShape, OverviewShape
-    from agent.api.shapes.instances import InstanceShape
+    from agent.api.shapes.instance import InstanceShape
 
 INTERVAL_DEFAULT_S = 2.0
 INTERVAL_MIN_S = 0.5
@@ -135,7 +135,7 @@ class TopView(NamedTuple):
 
     def choose(self, instances: Sequence[InstanceShape]) -> list[InstanceShape]:
         """The instances to show, in their order."""
-        from agent.api.shapes.instances import INSTANCE_COLUMNS
+        from agent.api.shapes.instance import INSTANCE_COLUMNS
 
         matching = [
             instance
@@ -327,7 +327,7 @@ def frame(
 ) -> Iterator[str]:
     """All lines of the screen. `events` are the newest first."""
     from agent.api.shapes.host import TOP_EVENT_COLUMNS
-    from agent.api.shapes.instances import TOP_INSTANCE_COLUMNS, TOP_MOVE_COLUMNS
+    from agent.api.shapes.instance import TOP_INSTANCE_COLUMNS, TOP_MOVE_COLUMNS
 
     yield from _head(overview, style)
     yield ""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         ResourceProviderShape,
         TreeShape,
     )
-    from agent.api.shapes.instances import CapacityShape, DefragMoveShape, DefragShape, InstancesShape
+    from agent.api.shapes.instance import CapacityShape, DefragMoveShape, DefragShape, InstancesShape
 
 BAR_CELLS = 20
 NEARLY_FULL = 0.75
@@ -85,7 +85,7 @@ def add_instances_command(add: CommandAdder) -> None:
 
 def instances(args: Namespace) -> ExitCode:
     """List the instances of the host."""
-    from agent.api.shapes.instances import INSTANCE_COLUMNS
+    from agent.api.shapes.instance import INSTANCE_COLUMNS
 
     answer: InstancesShape = client_of(args).get("/v1/instances")
     rows = answer["instances"]
@@ -265,7 +265,7 @@ def explain(args: Namespace) -> ExitCode:
 
 def _capacity_lines(answer: CapacityShape, style: Style) -> Iterator[str]:
     """How many guests fit, why not one more, and what is stranded."""
-    from agent.api.shapes.instances import STRANDED_COLUMNS
+    from agent.api.shapes.instance import STRANDED_COLUMNS
 
     guests = counted(answer["guests"], "guest fits", "guests fit")
     yield f"{guests}, and maybe more" if answer["more"] else guests
@@ -324,7 +324,7 @@ def defrag(args: Namespace) -> ExitCode:
     show_notes(answer)
 
     def lines(style: Style) -> Iterator[str]:
-        from agent.api.shapes.instances import name_of
+        from agent.api.shapes.instance import name_of
 
         names = read_names(client)
         if not answer["possible"]:

@@ -7,7 +7,7 @@ host, and the settings in force.
 from collections.abc import Iterator
 from typing import Annotated, Any, NamedTuple, NotRequired, TypedDict
 
-from agent.api.shapes.instances import InstanceShape, MoveShape
+from agent.api.shapes.instance import InstanceShape, MoveShape
 from agent.api.shapes.schema import (
     Column,
     Count,

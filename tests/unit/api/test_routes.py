@@ -21,7 +21,7 @@ from agent.api.routes import (
     read_cordon_body,
 )
 from agent.api.shapes.host import OverviewShape
-from agent.api.shapes.instances import ClaimByGroupsShape, GroupShape
+from agent.api.shapes.instance import ClaimByGroupsShape, GroupShape
 from agent.api.shapes.schema import ErrorDetailShape, ErrorShape, Moment
 from agent.api.views import audit_view, claim_view, overview_view, shown
 from agent.audit.auditor import AuditReport
@@ -121,10 +121,10 @@ EVENT = {"at": None, "event": "claim", "uid": None, "pid": None, "detail": ""}
 RELOCATION = {"resource_class": "VGPU", "becomes": "VGPU", "amount": 1, "from": "node1", "to": "gpu0"}
 
 NAMES_CONSUMERS: Mapping[tuple[str, str], Mapping[str, object]] = {
-    ("instances", "INSTANCE_COLUMNS"): {**INSTANCE, "claim": None},
-    ("instances", "TOP_INSTANCE_COLUMNS"): {**INSTANCE, "claim": None},
-    ("instances", "MOVE_COLUMNS"): {**MOVE, "migration": "m", "instance": UUID, "name": NAME},
-    ("instances", "TOP_MOVE_COLUMNS"): {**MOVE, "instance": UUID, "name": NAME, "since": None},
+    ("instance", "INSTANCE_COLUMNS"): {**INSTANCE, "claim": None},
+    ("instance", "TOP_INSTANCE_COLUMNS"): {**INSTANCE, "claim": None},
+    ("instance", "MOVE_COLUMNS"): {**MOVE, "migration": "m", "instance": UUID, "name": NAME},
+    ("instance", "TOP_MOVE_COLUMNS"): {**MOVE, "instance": UUID, "name": NAME, "since": None},
     ("host", "EVENT_COLUMNS"): {**EVENT, "consumer": UUID, "name": NAME},
     ("host", "TOP_EVENT_COLUMNS"): {**EVENT, "consumer": UUID, "name": NAME},
     ("host", "DEVICE_COLUMNS"): {
@@ -132,7 +132,7 @@ NAMES_CONSUMERS: Mapping[tuple[str, str], Mapping[str, object]] = {
         **{"health": None, "holder": UUID, "holder_name": NAME},
     },
     ("host", "RELOCATION_COLUMNS"): {**RELOCATION, "consumer": UUID, "name": NAME},
-    ("instances", "STRANDED_COLUMNS"): {
+    ("instance", "STRANDED_COLUMNS"): {
         **{"provider": "node1", "resource_class": "VCPU", "free": 1},
         "holders": [{"consumer": UUID, "name": NAME}],
     },
@@ -140,7 +140,7 @@ NAMES_CONSUMERS: Mapping[tuple[str, str], Mapping[str, object]] = {
 """{(module, table): a row with a consumer}"""
 
 NAMES_NONE = {
-    ("instances", "GUEST_CELL_COLUMNS"): "cells of the one guest that the command is about",
+    ("instance", "GUEST_CELL_COLUMNS"): "cells of the one guest that the command is about",
     ("host", "RECEIPT_COLUMNS"): "whole reshapes",
     ("host", "SETTING_COLUMNS"): "settings",
     ("output", "table_lines"): "the rows of each table of columns",

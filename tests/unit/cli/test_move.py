@@ -6,7 +6,7 @@ from typing import cast
 import pytest
 from samples import INSTANCES
 
-from agent.api.shapes.instances import ClaimShape, MoveShape
+from agent.api.shapes.instance import ClaimShape, MoveShape
 from agent.cli import move
 from agent.cli.client import Client
 

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from agent.api.shapes.instances import InstanceShape
+from agent.api.shapes.instance import InstanceShape
 from agent.cli.top import TopView, first_line, keys_of
 
 

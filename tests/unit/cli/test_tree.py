@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from samples import INSTANCES
 
-from agent.api.shapes.instances import INSTANCE_COLUMNS
+from agent.api.shapes.instance import INSTANCE_COLUMNS
 from agent.cli.output import Style, table_lines
 from agent.cli.tree import BAR_CELLS, tree_lines
 
