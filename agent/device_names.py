@@ -20,6 +20,9 @@ VDPA_CLASS, VDPA_TRAIT = "CUSTOM_VDPA", "CUSTOM_PCI_TYPE_VDPA"
 PMEM_PREFIX = "CUSTOM_PMEM_NAMESPACE_"
 """How the classes of namespaces of persistent memory begin, see `pmem_class`."""
 
+DASHED_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+"""A uuid in its usual form: that of a mediated device in sysfs, and of an aggregate in Placement."""
+
 PCI_ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.ASCII)
 """A PCI address in lower case: its domain, bus, slot and function."""
 

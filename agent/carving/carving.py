@@ -24,12 +24,11 @@ from typing import Any, TypeVar
 
 from agent.claims.claim import Claim
 from agent.codec import encode
-from agent.device_names import PCI_ADDRESS, address_of
+from agent.device_names import DASHED_UUID, PCI_ADDRESS, address_of
 from agent.driver import CarvedUnit, DeclaredCarving, Guest
 from agent.errors import UsageError, counted
 from agent.json_checks import read_choice, read_list, read_object, read_text, read_whole
 
-UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 """The name of a driver, or the id of a type of mediated devices."""
 
@@ -219,7 +218,7 @@ UNITS_MAX = 4096
 PLACEMENT_MAX = 2**16
 NAME_MAX = 64
 _TEXTS: Mapping[str, tuple[re.Pattern[str], str]] = {
-    "unit": (re.compile(f"{PCI_ADDRESS.pattern}|{UUID.pattern}", re.ASCII), "a PCI address or a uuid"),
+    "unit": (re.compile(f"{PCI_ADDRESS.pattern}|{DASHED_UUID.pattern}", re.ASCII), "a PCI address or a uuid"),
     "card": (PCI_ADDRESS, "a PCI address"),
     "parent": (PCI_ADDRESS, "a PCI address"),
     "type_id": (re.compile(f"(?:{NAME.pattern})?", re.ASCII), "the id of a type"),

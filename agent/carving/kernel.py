@@ -20,9 +20,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from agent.carving.carving import NAME, NUMBER, UUID, Mdev, Seen, SeenFunction, Sight, Step, StepKind
+from agent.carving.carving import NAME, NUMBER, Mdev, Seen, SeenFunction, Sight, Step, StepKind
 from agent.carving.cpus import OFFLINE, ONLINE, CpuStep
-from agent.device_names import PCI_ADDRESS, is_vfio, vgpu_gib
+from agent.device_names import DASHED_UUID, PCI_ADDRESS, is_vfio, vgpu_gib
 from agent.durable.files import entries, link_name, read_number, read_text
 from agent.errors import UsageError, counted
 
@@ -135,7 +135,7 @@ class Kernel:
                 self._create_mdev(step)
             case StepKind.REMOVE_MDEV:
                 if self._is_mdev(step):
-                    write_text(self._mdevs / _part(UUID, step.unit) / "remove", "1")
+                    write_text(self._mdevs / _part(DASHED_UUID, step.unit) / "remove", "1")
                     self._confirm(lambda: not self._is_mdev(step), "the kernel does not remove the device")
 
     # Reading
@@ -192,7 +192,7 @@ class Kernel:
 
     def _existing_mdevs(self) -> Iterator[tuple[str, Mdev]]:
         for entry in entries(self._mdevs):
-            if UUID.fullmatch(entry.name):
+            if DASHED_UUID.fullmatch(entry.name):
                 yield entry.name, Mdev(entry.resolve().parent.name, link_name(entry / "mdev_type"))
 
     # Writing
@@ -261,7 +261,7 @@ class Kernel:
         )
 
     def _create_mdev(self, step: Step) -> None:
-        uuid, type_id = _part(UUID, step.unit), _part(NAME, step.value)
+        uuid, type_id = _part(DASHED_UUID, step.unit), _part(NAME, step.value)
         try:
             write_text(self._device(step.function) / "mdev_supported_types" / type_id / "create", uuid)
         except FileExistsError:

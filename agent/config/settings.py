@@ -470,6 +470,25 @@ class ApiSettings:
     socket: Path
     access: Access
 
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> Self:
+        """From the values of all options of the group. Raises SettingsError."""
+        socket = _absolute("socket", options["socket"])
+        if len(bytes(socket)) > SOCKET_PATH_BYTES_MAX:
+            raise SettingsError(
+                f"[api] socket = {socket} is too long; its path has {SOCKET_PATH_BYTES_MAX} bytes at most.",
+                group="api",
+                option="socket",
+                value=str(socket),
+            )
+        readers = options["readers"]
+        if readers is None:
+            readers = ()
+            with suppress(KeyError):  # there is no such group
+                grp.getgrnam(READERS_GROUP)
+                readers = (f"@{READERS_GROUP}",)
+        return cls(socket, Access.parse(readers, options["claimers"], options["admins"]))
+
 
 @dataclass(frozen=True, slots=True)
 class LogSettings:
@@ -613,7 +632,7 @@ def build(table: Table, files: tuple[Path, ...], reading: Reading) -> Settings:
         claim_missed=table["gate"]["claim_missed"].value,
         driver=_driver_settings(table),
         placement=PlacementSettings.of(_values(table, "placement")),
-        api=_api(_values(table, "api")),
+        api=ApiSettings.of(_values(table, "api")),
         http_listen=tuple(map(Address.parse, table["http"]["listen"].value)),
         log=LogSettings(**_values(table, "log")),
         pci_aliases=parse_aliases(table["pci"]["alias"].value),
@@ -709,24 +728,6 @@ def _strategy(words: Sequence[str]) -> Strategy:
             option="strategy",
             value=value,
         ) from error
-
-
-def _api(values: Mapping[str, Any]) -> ApiSettings:
-    socket = _absolute("socket", values["socket"])
-    if len(bytes(socket)) > SOCKET_PATH_BYTES_MAX:
-        raise SettingsError(
-            f"[api] socket = {socket} is too long; its path has {SOCKET_PATH_BYTES_MAX} bytes at most.",
-            group="api",
-            option="socket",
-            value=str(socket),
-        )
-    readers = values["readers"]
-    if readers is None:
-        readers = ()
-        with suppress(KeyError):  # there is no such group
-            grp.getgrnam(READERS_GROUP)
-            readers = (f"@{READERS_GROUP}",)
-    return ApiSettings(socket, Access.parse(readers, values["claimers"], values["admins"]))
 
 
 def _check_cpus(host: HostSettings) -> None:

@@ -15,7 +15,7 @@ from uuid import UUID, uuid5
 
 import os_resource_classes
 
-from agent.device_names import standard_traits
+from agent.device_names import DASHED_UUID, standard_traits
 from agent.driver import DescribedInventory, DescribedProvider, Description
 from agent.errors import DriverDataError
 from agent.providers.divided_cards import Card
@@ -211,13 +211,6 @@ def _is_custom(name: str) -> bool:
     return _CUSTOM.fullmatch(name) is not None and len(name) <= _CUSTOM_MAX
 
 
-def _is_uuid(name: str) -> bool:
-    try:
-        return str(UUID(name)) == name
-    except ValueError:
-        return False
-
-
 def _known_names(described: DescribedProvider, problems: list[str], notices: list[str]) -> DescribedProvider:
     """The described provider without names that Placement does not accept; adds a sentence for each.
 
@@ -230,7 +223,7 @@ def _known_names(described: DescribedProvider, problems: list[str], notices: lis
         "trait": [
             name for name in described.traits if name not in standard_traits() and not _is_custom(name)
         ],
-        "aggregate": [name for name in described.aggregates if not _is_uuid(name)],
+        "aggregate": [name for name in described.aggregates if not DASHED_UUID.fullmatch(name)],
     }
     if not any(unknown.values()):
         return described

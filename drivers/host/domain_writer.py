@@ -15,7 +15,7 @@ from dataclasses import replace as changed
 from lxml import etree
 
 from agent.cpuset import format_cpu_set, parse_cpu_set
-from agent.device_names import PCI_ADDRESS, device_aliases
+from agent.device_names import DASHED_UUID, PCI_ADDRESS, device_aliases
 from agent.driver import DeviceKind, GivenCell, GivenDevice, GivenResources
 from agent.errors import DriverDataError, UsageError, counted
 from drivers.host.domain_xml import ALIAS_PREFIX, DomainXml, alias_of, device_kind, shown_tag
@@ -390,7 +390,7 @@ def kind_of(device: GivenDevice) -> DeviceKind:
         return DeviceKind.INTERFACE
     if PCI_ADDRESS.fullmatch(device.unit):
         return DeviceKind.PCI
-    if re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", device.unit):
+    if DASHED_UUID.fullmatch(device.unit):
         return DeviceKind.MEDIATED
     raise UsageError(
         f"{device.resource_class} {device.unit} is neither a PCI address nor the uuid of a mediated device, "

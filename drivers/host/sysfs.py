@@ -24,7 +24,7 @@ from functools import cache
 from pathlib import Path
 
 from agent.cpuset import parse_cpu_set
-from agent.device_names import PCI_ADDRESS, address_of, is_vfio
+from agent.device_names import DASHED_UUID, PCI_ADDRESS, address_of, is_vfio
 from agent.driver import DescribedProvider, DeviceSigns, GroupMember, HostDevice, PassedDevice
 from agent.durable.files import entries, link_name, read_bytes, read_number, read_text
 from agent.errors import DriverDataError, UsageError
@@ -115,7 +115,6 @@ _DEPTH_MAX = 8
 
 _SAFE = re.compile(r"[A-Za-z0-9_.:-]*[A-Za-z0-9_-]", re.ASCII)
 _MAX_INSTANCE = re.compile(r"\bmax_instance=([0-9]{1,6})\b", re.ASCII)
-_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _TYPE = re.compile(r"[0-9]{1,9}", re.ASCII)
 _CREATABLE = re.compile(r"^([0-9]{1,9}) *: *(\S.{0,80}?) *$", re.ASCII | re.MULTILINE)
 
@@ -307,7 +306,7 @@ class Sysfs:
     def mdev_count(self, address: str) -> int | None:
         """How many mediated devices exist on the function; None where sysfs does not have it."""
         try:
-            return sum(bool(_UUID.fullmatch(entry.name)) for entry in self._path(address).iterdir())
+            return sum(bool(DASHED_UUID.fullmatch(entry.name)) for entry in self._path(address).iterdir())
         except OSError:
             return None
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from agent.carving.carving import (
     NAME,
     NUMBER,
-    UUID,
     Carving,
     Mdev,
     NeededUnit,
@@ -26,14 +25,14 @@ from agent.carving.carving import (
 )
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.request import ClaimRequest, RequestGroup
-from agent.device_names import PCI_ADDRESS
+from agent.device_names import DASHED_UUID, PCI_ADDRESS
 from agent.driver import CarvedUnit, DeclaredCarving, Guest, GuestState, UsedUnit
 from agent.errors import UsageError
 
 
 @pytest.mark.parametrize("text", ["..", ".", "../x", "a/b", "", "a\n", "a b", "/", "\x00"])
 def test_what_leads_elsewhere_is_no_name(text: str) -> None:
-    assert not any(pattern.fullmatch(text) for pattern in (PCI_ADDRESS, NAME, NUMBER, UUID))
+    assert not any(pattern.fullmatch(text) for pattern in (PCI_ADDRESS, NAME, NUMBER, DASHED_UUID))
 
 
 def test_the_names_of_real_hosts_are_names() -> None:
