@@ -26,7 +26,7 @@ from agent import log
 from agent.claims.attribution import Place
 from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, ClaimStep
-from agent.errors import ClaimConflict, PlacementConflict, UnknownConsumer
+from agent.errors import ClaimConflict, ClaimsClosed, PlacementConflict, UnknownConsumer
 from agent.moves.ownership import (
     MoveConsumer,
     has_left,
@@ -290,8 +290,9 @@ class MigrationLinker:
         """The move of a migration that this host does not know yet.
 
         None: Placement does not show whose migration it is.
-        Raises PlacementError, StateError, ClaimConflict.
+        Raises ClaimsClosed before the first inventory; PlacementError, StateError, ClaimConflict.
         """
+        self._check_known(migration)
         wanted = self._places.own_part(self._client.allocations_of(migration).allocations)
         if not wanted:
             return None
@@ -313,13 +314,15 @@ class MigrationLinker:
     def link(self, instance: str, migration: str) -> Move:
         """Link the two, as an operator names them, if Placement agrees.
 
-        Raises UnknownConsumer, ClaimConflict, PlacementError, StateError.
+        Raises UnknownConsumer, ClaimConflict; ClaimsClosed where the host must be read first; PlacementError,
+        StateError.
         """
         claim = self._context.register.claim_of(instance)
         if claim is None or claim.state is ClaimState.CLAIMING:
             raise UnknownConsumer(f"{instance} has no claim on this host.", consumer=instance)
         move = self._link(instance, migration, resembles_migration, in_part=True)
         if move is None:
+            self._check_known(migration)
             raise ClaimConflict(
                 f"By what Placement shows, migration {migration} does not hold what {instance} claimed on "
                 "this host.",
@@ -327,6 +330,15 @@ class MigrationLinker:
                 migration=migration,
             )
         return move
+
+    def _check_known(self, migration: str) -> None:
+        """Before the first inventory, nobody can say that Placement does not show whose migration it is."""
+        if self._context.register.host.root is None:
+            raise ClaimsClosed(
+                "The agent has not read the whole host yet, so it does not know whose migration "
+                f"{migration} is: try again when `plimsoll status` says that it is ready.",
+                migration=migration,
+            )
 
     def link_leaving(self, claim: Claim) -> Move | None:
         """Link a claim to be removed, whose instance lives elsewhere, to the migration that holds its part.

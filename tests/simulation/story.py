@@ -622,13 +622,14 @@ class Story:
             begun,
         )
 
-    def confirms(self, host: str, migration: str) -> Answer | None:
-        return self._ends_move(host, migration, "confirm")
+    def confirms(self, host: str, migration: str, *, named: bool = True) -> Answer | None:
+        return self._ends_move(host, migration, "confirm", named)
 
-    def reverts(self, host: str, migration: str) -> Answer | None:
-        return self._ends_move(host, migration, "revert")
+    def reverts(self, host: str, migration: str, *, named: bool = True) -> Answer | None:
+        return self._ends_move(host, migration, "revert", named)
 
-    def _ends_move(self, host: str, migration: str, how: str) -> Answer | None:
+    def _ends_move(self, host: str, migration: str, how: str, named: bool) -> Answer | None:
+        """`named`: the source is told whose migration it is."""
         if migration not in self._migrations:
             return None
         consumer, target, source = self._migrations[migration]
@@ -639,7 +640,7 @@ class Story:
 
         def end(operations: Any) -> Any:
             method = operations.confirm_move if how == "confirm" else operations.revert_move
-            return method(uuid_of(migration), uuid_of(consumer) if host == source else None)
+            return method(uuid_of(migration), uuid_of(consumer) if named and host == source else None)
 
         def ended(answer: Answer) -> None:
             self._under_way.pop(migration, None)

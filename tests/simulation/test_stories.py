@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from agent.errors import AnotherWriter
+from agent.errors import AnotherWriter, ClaimsClosed, PlacementUnavailable
 from simulation.machine import uuid_of
 from simulation.network import BECOMES, Fate
 from simulation.story import Story, _sum
@@ -1148,6 +1148,44 @@ def test_a_claim_reserves_what_a_guest_uses_of_which_no_pass_has_told_placement(
             a.claims("web1", **alone)
             story.answers_come()
         story.comes_to_rest()
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("how", ["confirms", "reverts"])
+def test_no_source_says_that_there_is_no_such_move_before_it_has_read_the_host(how: str, named: bool) -> None:
+    """It cannot reach Placement while it starts, and has yet to learn of the move."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert a.claims("web1", **BOTH).granted
+        a.dies()
+        assert b.begins_move("web1", "move1", "evacuate", **BOTH).granted
+        story.is_cut("a")
+        a.starts()
+        cut = getattr(a, how)("move1", named=named)
+        assert isinstance(cut.error, PlacementUnavailable | ClaimsClosed), cut.error
+        story.is_joined("a")
+        joined = getattr(a, how)("move1", named=named)
+        assert joined.granted or isinstance(joined.error, ClaimsClosed), joined.error
+        story.waits(60)
+        assert getattr(a, how)("move1", named=named).granted
+        story.comes_to_rest()
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_source_that_waits_for_placement_looks_for_a_move_that_it_does_not_know(named: bool) -> None:
+    """It was asked during a back-off, after Placement had come back."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        assert a.claims("web1", **BOTH).granted
+        story.is_cut("a")
+        a.looks()
+        assert b.begins_move("web1", "move1", "evacuate", **BOTH).granted
+        cut = a.confirms("move1", named=named)
+        assert isinstance(cut.error, PlacementUnavailable), cut.error
+        story.is_joined("a")
+        assert a.confirms("move1", named=named).granted
+        story.comes_to_rest()
+        assert story.held("move1") == {}
 
 
 def test_a_revert_whose_answer_is_lost_is_followed_up_though_its_guest_stays() -> None:
