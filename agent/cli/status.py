@@ -34,18 +34,7 @@ from agent.cli.tree import tree_lines
 from agent.errors import DaemonUnreachable, ExitCode, UsageError, counted, plain
 
 if TYPE_CHECKING:
-    from agent.api.shapes.host import (
-        AuditShape,
-        DriverStatusShape,
-        FindingShape,
-        HistoryShape,
-        LastPassShape,
-        LookShape,
-        PlacementStatusShape,
-        PlanShape,
-        PreviewShape,
-        StatusShape,
-    )
+    from agent.api.shapes import host
 
 STATE_COLOURS = {"ready": "green", "degraded": "yellow"}
 """Any other state is red."""
@@ -72,7 +61,7 @@ def add_status_command(add: CommandAdder) -> None:
 def status(args: Namespace) -> ExitCode:
     """Show the state of the agent."""
     try:
-        answer: StatusShape = client_of(args).get("/v1/status")
+        answer: host.StatusShape = client_of(args).get("/v1/status")
     except DaemonUnreachable as error:
         told = None if is_denied(error) else _with_gate(error, args.socket)
         if told is None:
@@ -102,7 +91,7 @@ def _with_gate(error: DaemonUnreachable, socket: str) -> DaemonUnreachable | Non
     )
 
 
-def status_lines(status: StatusShape, style: Style) -> Iterator[str]:
+def status_lines(status: host.StatusShape, style: Style) -> Iterator[str]:
     """The state of the agent, a line a field; a line without a title belongs to the field above."""
     driver, placement, claims = status["driver"], status["placement"], status["claims"]
     reasons = status["reasons"]
@@ -146,7 +135,9 @@ def status_lines(status: StatusShape, style: Style) -> Iterator[str]:
         yield f"{name:<{width}}  {value}".rstrip()
 
 
-def _health(part: DriverStatusShape | PlacementStatusShape, reasons: Sequence[str], style: Style) -> str:
+def _health(
+    part: host.DriverStatusShape | host.PlacementStatusShape, reasons: Sequence[str], style: Style
+) -> str:
     if part["ok"]:
         return style.paint("green", "ok")
     return f"{style.paint('red', 'not ok')}{_because(part['error'] or 'no reason given', reasons)}"
@@ -158,7 +149,7 @@ def _because(sentence: str, reasons: Sequence[str]) -> str:
     return f": {plain(sentence)}" if sentence and sentence.rstrip(".") not in said else ""
 
 
-def _findings(status: StatusShape, style: Style) -> str:
+def _findings(status: host.StatusShape, style: Style) -> str:
     audited, number = status.get("audited"), status.get("findings", 0)
     if audited is None:
         return style.paint("yellow", "not audited yet; `plimsoll look` audits now")
@@ -167,7 +158,7 @@ def _findings(status: StatusShape, style: Style) -> str:
     return f"none, audited {local_time(audited)}"
 
 
-def _last_pass(last_pass: LastPassShape | None, reasons: Sequence[str]) -> str:
+def _last_pass(last_pass: host.LastPassShape | None, reasons: Sequence[str]) -> str:
     if not last_pass or not last_pass["sentence"]:
         return "none yet"
     failed = any(reason.rstrip(".") in last_pass["sentence"] for reason in reasons)
@@ -189,7 +180,7 @@ def add_plan_command(add: CommandAdder) -> None:
 
 def plan(args: Namespace) -> ExitCode:
     """List the operations of the next pass."""
-    answer: PlanShape = client_of(args).get("/v1/plan")
+    answer: host.PlanShape = client_of(args).get("/v1/plan")
     lines = answer["lines"] or ["nothing to change"]
     show(args, answer, lambda _: map(plain, lines))
     return ExitCode.DRIFT_FOUND if answer["operations"] else ExitCode.DONE
@@ -212,7 +203,7 @@ def look(args: Namespace) -> ExitCode:
     """Make a pass and an audit."""
     client = client_of(args)
     with waiting("looking at the host and at Placement, and auditing"):
-        answer: LookShape = client.request("POST", "/v1/look", {})
+        answer: host.LookShape = client.request("POST", "/v1/look", {})
     reasons, findings = answer["status"]["reasons"], answer["audit"]["findings"]
 
     def lines(style: Style) -> Iterator[str]:
@@ -255,7 +246,7 @@ def audit(args: Namespace) -> ExitCode:
         raise UsageError("audit: --heal repairs everything that the audit finds, so it takes no CONSUMER")
     client = client_of(args)
     consumer = None if args.consumer is None else find_audit_subject(client, args.consumer)
-    report: AuditShape = client.request(method, path)
+    report: host.AuditShape = client.request(method, path)
     if consumer is not None:
         concerned = {consumer, *migrations_under_way(client, consumer)}
         report["findings"] = [
@@ -273,7 +264,7 @@ def audit(args: Namespace) -> ExitCode:
     return ExitCode.DRIFT_HEALED if healed else ExitCode.DRIFT_FOUND
 
 
-def finding_lines(findings: Sequence[FindingShape], names: Mapping[str, str]) -> Iterator[str]:
+def finding_lines(findings: Sequence[host.FindingShape], names: Mapping[str, str]) -> Iterator[str]:
     """The findings, each with its evidence and its repair. `names` is {provider uuid: name}."""
     if not findings:
         yield "nothing differs"
@@ -380,7 +371,7 @@ def history(args: Namespace) -> ExitCode:
                 f"--since {args.since!r} is no time; give how long ago, such as 30m, 2h or 7d, or a moment, "
                 "such as 2026-11-21T10:00"
             ) from None
-    answer: HistoryShape = client.get(f"/v1/history?{urlencode(query)}")
+    answer: host.HistoryShape = client.get(f"/v1/history?{urlencode(query)}")
     show_table(args, answer, EVENT_COLUMNS, answer["events"][::-1], "nothing happened")
     return ExitCode.DONE
 
@@ -452,7 +443,7 @@ def reshape(args: Namespace) -> ExitCode:
     return ExitCode.DONE
 
 
-def preview_lines(preview: PreviewShape, style: Style) -> Iterator[str]:
+def preview_lines(preview: host.PreviewShape, style: Style) -> Iterator[str]:
     """The trees before and after, the moves, the parked units and the receipts."""
     from agent.api.shapes.host import RECEIPT_COLUMNS, RELOCATION_COLUMNS
 

@@ -251,7 +251,20 @@ def explain(args: Namespace) -> ExitCode:
             raise UsageError("explain: give either WHAT or --capacity")
         capacity: CapacityShape = client_of(args).request("POST", "/v1/capacity", claim_body(args))
         show_notes(capacity)
-        show(args, capacity, lambda style: _capacity_lines(capacity, style))
+
+        def lines(style: Style) -> Iterator[str]:
+            from agent.api.shapes.instance import STRANDED_COLUMNS
+
+            guests = counted(capacity["guests"], "guest fits", "guests fit")
+            yield f"{guests}, and maybe more" if capacity["more"] else guests
+            if capacity["shortfalls"]:
+                yield "why not one more"
+                yield from shortfall_lines(capacity["shortfalls"], style)
+            if capacity["stranded"]:
+                yield "free, and of no use to one more"
+                yield from table_lines(STRANDED_COLUMNS, capacity["stranded"], style)
+
+        show(args, capacity, lines)
         return ExitCode.DONE
     if args.what is None:
         raise UsageError("explain: give WHAT to explain, or --capacity and what a guest needs")
@@ -261,20 +274,6 @@ def explain(args: Namespace) -> ExitCode:
     answer: ExplainedShape = client_of(args).get(f"/v1/explain?what={quote(args.what, safe='')}")
     show(args, answer, lambda style: explain_lines(answer["found"], style))
     return ExitCode.DONE
-
-
-def _capacity_lines(answer: CapacityShape, style: Style) -> Iterator[str]:
-    """How many guests fit, why not one more, and what is stranded."""
-    from agent.api.shapes.instance import STRANDED_COLUMNS
-
-    guests = counted(answer["guests"], "guest fits", "guests fit")
-    yield f"{guests}, and maybe more" if answer["more"] else guests
-    if answer["shortfalls"]:
-        yield "why not one more"
-        yield from shortfall_lines(answer["shortfalls"], style)
-    if answer["stranded"]:
-        yield "free, and of no use to one more"
-        yield from table_lines(STRANDED_COLUMNS, answer["stranded"], style)
 
 
 def explain_lines(subjects: Sequence[FoundShape], style: Style) -> Iterator[str]:

@@ -34,7 +34,6 @@ from agent.config.access import Address
 from agent.errors import MORE_DESCRIPTORS, PlimsollError, UsageError, first_few, plain
 from agent.http.errors import ListenError, OutOfDescriptors
 from agent.http.server import BoundedServer, Limits, Listener, stop_all
-from agent.moves.states import Move
 from agent.reshape.laws import name_of
 from agent.reshape.receipt import Receipt
 from agent.shapes import Allocations, Units
@@ -164,7 +163,16 @@ def render_page(
         pages=pages,
         claim_states=sorted(states.items()),
         holds_unfolded=HOLDS_UNFOLDED_MAX,
-        moves=[_move(overview, move) for move in overview.under_way[:ROWS_MAX]],
+        moves=[
+            {
+                "move": move,
+                "name": overview.name_of(move.instance) or move.instance,
+                "since": utc_time(move.since),
+                "old": tuple(_holds(overview, move.handed, move.old.units)),
+                "new": tuple(_holds(overview, move.new.allocations, move.new.units)) if move.new else (),
+            }
+            for move in overview.under_way[:ROWS_MAX]
+        ],
         findings=overview.findings[:ROWS_MAX],
         reshape=_reshape(overview, receipt) if receipt else None,
         events=[
@@ -285,17 +293,7 @@ def _holds(overview: Overview, allocations: Allocations, units: Units) -> Iterat
             yield f"{amount} {name}{place}{which}"
 
 
-# Moves and reshapes
-
-
-def _move(overview: Overview, move: Move) -> dict[str, object]:
-    return {
-        "move": move,
-        "name": overview.name_of(move.instance) or move.instance,
-        "since": utc_time(move.since),
-        "old": tuple(_holds(overview, move.handed, move.old.units)),
-        "new": tuple(_holds(overview, move.new.allocations, move.new.units)) if move.new else (),
-    }
+# Reshapes
 
 
 def _reshape(overview: Overview, receipt: Receipt) -> dict[str, object]:

@@ -24,7 +24,7 @@ from agent.audit.finding import ClaimUse, Finding, FollowGuests, RecordUse, Take
 from agent.audit.observation import Observation
 from agent.claims.attribution import IDLE, gone_units, use_of
 from agent.claims.claim import Claim, ClaimState, Restriction
-from agent.claims.domain_demand import DomainRequest, request_for_domain, why_on_no_provider
+from agent.claims.domain_demand import request_for_domain, why_on_no_provider
 from agent.claims.refusal import amounts_text, provider_label
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.claims.rows import Row
@@ -95,7 +95,12 @@ class UnclaimedInstance(FindingKind):
         if case.possible_migrations:
             return Finding(self.name, guest.uuid, f"{reason}. {case.migration_doubt}", case.evidence)
         wanted = request_for_domain(guest, observation.place, observation.devices, user_id=AGENT)
-        problem = _problem(observation, guest, wanted)
+        problem = ""  # why what the guest uses cannot be claimed, as a clause
+        if wanted.unmanaged:
+            used = wanted.unmanaged[0]
+            problem = f"its {used.resource_class} {used.unit} {why_on_no_provider(used, observation.place)}"
+        elif not guest.units and not any(amount > 0 for amount in guest.resources.values()):
+            problem = "the resources that it uses are not known"
         if problem:
             return Finding(self.name, guest.uuid, f"{reason}; {problem}.", case.evidence)
         claim = ClaimUse(wanted.request, Restriction(_offered(observation, wanted.named), bound=wanted.bound))
@@ -138,14 +143,6 @@ def _claim_for_allocation(case: ConsumerCase, guest: Guest) -> TakeClaim:
     has = by_class(held.values())
     more = frozenset(name for name in used if used[name] < has.get(name, 0))
     return TakeClaim(request, Restriction(units, more))
-
-
-def _problem(observation: Observation, guest: Guest, wanted: DomainRequest) -> str:
-    """Why what the guest uses cannot be claimed, as a clause; empty if it can."""
-    for used in wanted.unmanaged:
-        return f"its {used.resource_class} {used.unit} {why_on_no_provider(used, observation.place)}"
-    known = guest.units or any(amount > 0 for amount in guest.resources.values())
-    return "" if known else "the resources that it uses are not known"
 
 
 class AbsentGuest(FindingKind):

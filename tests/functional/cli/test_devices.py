@@ -1,7 +1,7 @@
 """`plimsoll devices` on a real agent with cards, and its verbs that need no agent, on what looks like
 sysfs.
 
-The cordons are agent.tracker.cordons', the list is of agent.api.views.
+The cordons are agent.tracker.cordons', the list is of agent.api.routes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`plimsoll explain` on a real agent: who owns what, and why; how many guests fit, and what makes room.
 
 The answers of `--capacity` and of `plimsoll defrag --dry-run`, on a host with two cells and a GPU, are
-those of agent.api.views, in the shapes of agent.api.shapes.instance.
+those of agent.api.routes, in the shapes of agent.api.shapes.instance.
 """
 
 from __future__ import annotations
