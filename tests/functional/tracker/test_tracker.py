@@ -219,6 +219,21 @@ def test_a_claim_for_what_an_audit_claimed_is_answered_as_that(kit: Kit) -> None
                     kit.tracker.claim(asked)
 
 
+def test_a_claim_for_the_units_that_a_domain_names_is_answered_where_the_claim_has_them(kit: Kit) -> None:
+    made = request(suffixed=1, SRIOV_NET_VF=1)
+    made = replace(made, groups=tuple(replace(group, suffix="_1") for group in made.groups))
+    claim = kit.tracker.claim(made).claim
+    (here,) = claim.units
+    flat = replace(made, groups=(RequestGroup("", {"SRIOV_NET_VF": 1}),))
+    for unit in VFS:
+        named = Restriction({here: {"SRIOV_NET_VF": (unit,)}})
+        if unit in claim.units[here]["SRIOV_NET_VF"]:
+            assert kit.tracker.claim(flat, named).claim == claim
+        else:
+            with pytest.raises(ClaimConflict, match="with another request"):
+                kit.tracker.claim(flat, named)
+
+
 def test_a_claim_that_waits_for_its_twin_gives_it_its_name(kit: Kit) -> None:
     asked = request(VCPU=1)
     named = replace(asked, name="web1")
