@@ -47,7 +47,6 @@ from agent.reshape.claimed_units import (
     HostRecords,
     claimed_places,
     locate_units,
-    without_claimed,
 )
 from agent.reshape.due_instructions import still_held, with_stand_ins
 from agent.reshape.laws import Instruction, Reshape, Slot, inventory_at, new_custom_classes, total_at
@@ -248,7 +247,7 @@ class ReshapeRunner:
         typed = {who for who in migrations if allocated.consumers[who].consumer_type == MIGRATION_TYPE}
         instructions = (
             *with_stand_ins(
-                without_claimed(desired.moves, claimed.located),
+                desired.moves,
                 together,
                 typed - claimed.located.keys(),
                 self._tracker.view.departed(),

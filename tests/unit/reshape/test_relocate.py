@@ -14,7 +14,7 @@ from kits.reshape_trees import GPU, ROOT, consumer
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState, MoveInstruction, UsedUnit
-from agent.moves.states import Move, MoveKind, MoveRole, MoveState
+from agent.moves.states import Move, MoveKind, MoveRole, MoveState, claims_of
 from agent.providers.resolve import uuid_of_new
 from agent.reshape.claimed_units import ExactUnits, HostRecords
 from agent.reshape.laws import Relocation, Slot
@@ -107,6 +107,42 @@ def test_a_move_under_way_follows_with_its_claim_and_an_ended_one_stays() -> Non
     assert followed.new is not None and followed.new in records.claims
     units = [claim.units[GPU[0]]["VGPU"] for claim in (followed.old, followed.new)]
     assert sorted(units) == [("a",), ("b",)], "no unit twice"
+
+
+@pytest.mark.parametrize("kind", [MoveKind.SAME_HOST_RESIZE, MoveKind.COLD_MIGRATE])
+def test_the_claims_of_a_move_are_those_that_its_record_has_also_where_a_class_changes(
+    kind: MoveKind,
+) -> None:
+    """A migration's claim asks for what the migration holds: after this reshape, for dedicated CPUs."""
+    old, new = claim(1, 1, "a"), claim(1, 1, "b")
+    is_here = kind is MoveKind.SAME_HOST_RESIZE
+    role = MoveRole.BOTH if is_here else MoveRole.SOURCE
+    handed = {ROOT: {"VCPU": 1, "VGPU": 1}}
+    move = Move(consumer(9), consumer(1), kind, role, MoveState.BEGUN, old, new if is_here else None, handed)
+    claims = claims_of(move)
+    relocations = [Relocation(who, "VCPU", 1, ROOT, GPU[1], "PCPU") for who in sorted(claims)] + [
+        to_gpu(number, 1) for number in (1, 9) if consumer(number) in claims
+    ]
+    exact = ExactUnits({**OFFERED, GPU[1]: {"PCPU": ("4", "5")}})
+    records = relocate_records(relocations, claims, {consumer(9): move}, exact)
+    (followed,) = records.moves
+    assert {each.consumer: each for each in records.claims} == claims_of(followed)
+    assert followed.handed == {GPU[0]: {"VGPU": 1}, GPU[1]: {"PCPU": 1}}
+    (migration,) = (each for each in records.claims if each.consumer == consumer(9))
+    assert migration.request.resources == {"PCPU": 1, "VGPU": 1}
+
+
+def test_each_of_several_units_goes_where_the_driver_has_it() -> None:
+    """Whatever their order in the claim, and that of the cards in the reshape."""
+    exact = ExactUnits({GPU[0]: {"VGPU": ("a", "b")}, GPU[1]: {"VGPU": ("c", "d")}})
+    for units, on in ((("c", "a"), {0: ("a",), 1: ("c",)}), (("b", "d", "a"), {0: ("b", "a"), 1: ("d",)})):
+        relocations = [
+            Relocation(consumer(1), "VGPU", len(on[number]), ROOT, GPU[number], "VGPU") for number in (0, 1)
+        ]
+        for ordered in (relocations, relocations[::-1]):
+            claims = {consumer(1): claim(1, len(units), *units)}
+            (changed,) = relocate_records(ordered, claims, {}, exact).claims
+            assert changed.units == {GPU[number]: {"VGPU": on[number]} for number in (0, 1)}
 
 
 def test_no_more_moves_than_the_source_has() -> None:
