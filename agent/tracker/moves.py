@@ -193,7 +193,7 @@ class MoveOperations:
         known = self._register.move_by_migration(migration)
         if known is None and instance is not None:
             known = self._linker.link(instance, migration)
-        if known is None:  # also during a back-off: without an answer, nobody can say that there is none
+        if known is None:  # also during a back-off: only an answer says that there is none
             known = self._linker.look_for(migration)
         if known is None:
             raise UnknownConsumer(
