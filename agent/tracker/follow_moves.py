@@ -332,7 +332,10 @@ class MigrationLinker:
         return move
 
     def _check_known(self, migration: str) -> None:
-        """Before the first inventory, the agent cannot say that Placement does not show whose migration it is."""
+        """Raises ClaimsClosed before the first inventory.
+
+        The agent cannot say yet that Placement does not show whose migration it is.
+        """
         if self._context.register.host.root is None:
             raise ClaimsClosed(
                 "The agent has not read the whole host yet, so it does not know whose migration "
