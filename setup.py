@@ -9,6 +9,7 @@ from setuptools.command.build_py import build_py
 HERE = Path(__file__).parent
 LIBVIRT = ["libvirt-python>=9.0"]
 TEST = [
+    "cheroot>=9.0",
     "greenlet>=3.0",
     "hypothesis>=6.100",
     "openstack-placement>=16.0,<17",
@@ -65,7 +66,7 @@ setup(
     },
     install_requires=[
         "apscheduler>=3.9,<4",
-        "cheroot>=9.0",
+        "httptools>=0.6",
         "Jinja2>=3.1",
         "jsonschema>=4.10",
         "keystoneauth1>=5.0",

@@ -1,49 +1,52 @@
-"""A bounded HTTP server over cheroot: no client can hold a thread, or memory, for longer than the limits say.
+"""A bounded HTTP server: no client can hold a thread, or memory, for longer than the limits say.
 
     accept -> handshake -> head and body, as they arrive -> a thread -> what the client did not take at once
 
-A request gets one of the threads once all of it is here, and keeps it for its answer alone: one more thread,
-which waits for no client and for no place in the queue, does the rest. So any number of slow clients keep no
-thread. What a greedy client sends before it has its answer waits for those that have no answer yet. A
-`Listener` runs a server on a thread of its own, and stops it.
+One event loop (asyncio, with uvloop where that is installed) waits for all clients; llhttp reads what they
+send. A request gets one of the threads once all of it is here, and keeps it for its answer alone. So any
+number of slow clients keep no thread. What a greedy client sends before it has its answer waits for those
+that have no answer yet. A `Listener` runs a server on a thread of its own, and stops it.
 
-Source: https://cheroot.cherrypy.dev/en/latest/pkg/cheroot.server/
+Source: RFC 9112; https://docs.python.org/3/library/asyncio-protocol.html; https://peps.python.org/pep-3333/.
 """
 
-import errno
+import asyncio
 import json
-import logging
-import os
-import queue
 import re
 import resource
 import select
-import selectors
 import socket
 import ssl
+import struct
+import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
-from io import DEFAULT_BUFFER_SIZE, BytesIO
+from email.utils import formatdate
+from functools import partial
+from http import HTTPStatus
+from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote_to_bytes
 
-from cheroot import connections, errors, wsgi
-from cheroot import server as cheroot_server
-from cheroot.makefile import StreamReader, StreamWriter
-from cheroot.ssl import Adapter
-from cheroot.workers.threadpool import ThreadPool
+import httptools
 
 from agent import log
 from agent.errors import MORE_DESCRIPTORS, NO_DESCRIPTORS
 from agent.http import unix_socket
-from agent.http.errors import BodyTooLarge, Busy, LengthRequired, TooSlow, error_body
+from agent.http.errors import BodyTooLarge, Busy, LengthRequired, ListenError, TooSlow, error_body
+
+try:
+    from uvloop import new_event_loop
+except ImportError:
+    from asyncio import new_event_loop
 
 if TYPE_CHECKING:
-    from _typeshed.wsgi import WSGIApplication
+    from _typeshed.wsgi import WSGIApplication, WSGIEnvironment
 
 LOG = log.get(__name__)
 
@@ -56,11 +59,12 @@ ANSWERS_BYTES_MAX = 64 * 1024 * 1024
 
 TELL_INTERVAL_S = 60.0
 
-_CHUNK_BYTES = 64 * 1024  # at least a TLS record, so that nothing read stays within OpenSSL
-_CHUNKS = 16
+_CHUNK_BYTES = 64 * 1024
+_CHUNKS = 4
 _ACCEPTS = 64
 _FULL_PAUSE_S = 0.2
-_HEAD_END = re.compile(rb"\r\n\r\n|(?<!\r)\n")  # cheroot refuses a line that ends with LF alone
+_TARGET = re.compile(rb"/(?!/)[^#]*\Z")
+_QUOTED_SLASH = re.compile(b"%2F", re.IGNORECASE)  # it separates no segments of the path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +79,7 @@ class Limits:
     left to its other parts: a client that gets one of them makes the server close another, as above. A
     request has `request_timeout_s` from its first byte to arrive completely, and a second more for each
     LEAST_BYTES_S of it; a TLS handshake has as long. So has the client to take the answer, with a second more
-    for each LEAST_BYTES_S that the kernel has taken of it. cheroot reads `body_bytes` = 0 as no limit.
+    for each LEAST_BYTES_S that it has taken of it.
     """
 
     threads: int
@@ -92,498 +96,390 @@ class Limits:
     idle_check_interval_s: float = 1.0
 
 
-class _HeaderReader(cheroot_server.DropUnderscoreHeaderReader):
-    def _allow_header(self, key_name: bytes) -> bool:
-        """Hide the expectation of a "100 Continue": the connection has sent it already."""
-        return key_name != b"Expect"
+class _Request(NamedTuple):
+    """A request that is here; `keeps`: its client may send another one on the same connection."""
+
+    environ: "WSGIEnvironment"
+    version: str
+    keeps: bool
 
 
-class _Request(cheroot_server.HTTPRequest):
-    header_reader = _HeaderReader()
+class _Refusal(NamedTuple):
+    """What the server answers instead of the application, before it closes the connection."""
 
-    def read_request_headers(self) -> bool:
-        if not super().read_request_headers():  # type: ignore[no-untyped-call]
-            return False
-        if not self.inheaders.get(b"Content-Length", b"0").isdigit():
-            self.simple_response("400 Bad Request", "Content-Length must be a number of bytes.")
-            return False
-        if self.chunked_read:
-            # Without a length in advance, a body cannot be held to its limit.
-            self.simple_response("411 Length Required", "The body must come with a Content-Length.")
-            return False
-        return True
-
-    def send_headers(self) -> None:
-        """Read the rest of the body first, so that the next request begins behind it."""
-        unread = getattr(self.rfile, "remaining", 0)
-        if unread:
-            self.rfile.read(unread)
-        super().send_headers()
-
-    def simple_response(self, status: str, msg: str = "") -> None:
-        """Answer a request that cheroot itself refuses, as JSON unless the server leaves that to cheroot."""
-        LOG.info("A request of %s was refused: %s. %s", self.conn.peer, status, msg)
-        if not self.server.json_errors:
-            super().simple_response(status, msg)
-            return
-        number, _, phrase = str(status).partition(" ")
-        code = _CODES.get(number, f"plimsoll.api.http_{number}")
-        body = json.dumps(error_body(code, msg or phrase)).encode() + b"\n"
-        head = (
-            f"{self.server.protocol} {status}\r\nContent-Length: {len(body)}\r\n"
-            "Content-Type: application/json\r\nConnection: close\r\n\r\n"
-        )
-        self.close_connection = True
-        with suppress(BrokenPipeError, ConnectionResetError):
-            self.conn.wfile.write(head.encode("latin-1") + body)
+    status: HTTPStatus
+    text: str
 
 
-_CODES = {str(kind.http_status): kind.code for kind in (TooSlow, LengthRequired, BodyTooLarge, Busy)}
+class _Arriving:
+    """The request that arrives, as llhttp tells of it."""
+
+    def __init__(self) -> None:
+        self.url = b""
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.head_bytes = 0
+        self.body = bytearray()
+        self.head_is_here = False
+        self.waits_for_word = False
+
+    def values(self, name: bytes) -> list[bytes]:
+        """What the client sent of this header, whose name is in lower case."""
+        return [value for each, value in self.headers if each == name]
 
 
-class _Socket(socket.socket):
-    """A connection from which a thread reads a request that is here already, and then the end of the file.
+class _Connection(asyncio.Protocol):
+    """One client.
 
-    What it writes waits in `unsent` if the client does not take it now.
+    `began` is when the first byte of the request under way arrived, or the handshake began (of the monotonic
+    clock); None between requests. `requests` are here and wait for their turn. `is_busy`: one of them waits
+    for a thread, or has it. `ended`: nothing more is read. Of the last answer, which a thread
+    left when it was `answered`, and which has `size` bytes, the connection keeps what is `unsent`. `is_last`:
+    no request follows.
     """
 
-    request: "memoryview[int]" = memoryview(b"")
-    unsent: bytearray
-
-    def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
-        size = min(len(self.request), nbytes or len(buffer))
-        buffer[:size], self.request = self.request[:size], self.request[size:]
-        return size
-
-    def send(self, data: Any, flags: int = 0) -> int:
-        """Send, or keep, all of it. Raises ConnectionResetError where the client left."""
-        self.unsent += data
-        self.send_unsent()
-        return len(data)
-
-    def send_unsent(self) -> int:
-        """Send what the client takes now; returns what to wait for then. Raises ConnectionResetError.
-
-        A client that left does not get the rest later either.
-        """
-        try:
-            for _ in range(_CHUNKS):
-                if not self.unsent:
-                    break
-                del self.unsent[: super().send(bytes(self.unsent[:_CHUNK_BYTES]))]
-        except ssl.SSLWantReadError:
-            return selectors.EVENT_READ
-        except (BlockingIOError, ssl.SSLWantWriteError):
-            pass
-        except OSError as error:  # cheroot tells TLS's own with a traceback
-            self.unsent.clear()
-            raise ConnectionResetError(errno.ECONNRESET, str(error)) from error
-        return selectors.EVENT_WRITE
-
-
-class _TlsSocket(_Socket, ssl.SSLSocket):  # type: ignore[misc]
-    pass
-
-
-class _Connection(cheroot_server.HTTPConnection):
-    """One client. Of `received`, the request under way is `length` bytes, once its head is here.
-
-    `began` is when its first byte arrived, or the handshake began (of the monotonic clock); None between
-    requests. `events` are what the connection waits for; `ended`: its client sends nothing more. `answered`
-    is when a thread left an answer that its client has not taken in full, of `size` bytes then; `is_last`:
-    no request follows. `is_ahead`: the client sent the request before it had the answer to the last one.
-    """
-
-    RequestHandlerClass = _Request
-
-    def __init__(self, server: "BoundedServer", sock: socket.socket, makefile: Any) -> None:
-        self.in_handshake = isinstance(sock, ssl.SSLSocket)
-        super().__init__(server, sock if self.in_handshake else _Socket(fileno=sock.detach()), makefile)
-        self.received = bytearray()
-        self.length: int | None = None
-        self.events = selectors.EVENT_READ
-        self.ended = False
+    def __init__(self, server: "BoundedServer", sock: socket.socket, address: Any) -> None:
+        self.server = server
+        self.sock = sock
+        self.remote = address[:2] if isinstance(address, tuple) else ("", "")
+        self.handshake: asyncio.Future[Any] | None = None
+        self.transport: asyncio.Transport | None = None
         self.idle_since = time.monotonic()
-        self.began = self.idle_since if self.in_handshake else None
+        self.began: float | None = self.idle_since
+        self.received = 0
+        self.arriving = _Arriving()
+        self.requests: deque[_Request] = deque()
+        self.refusal: _Refusal | None = None
+        self.is_busy = self.ended = self.is_last = self.is_lost = False
         self.answered: float | None = None
         self.size = 0
-        self.is_last = False
-        self.is_ahead = False
-        self.socket.unsent = bytearray()
-        self._searched = 0
+        self.unsent: memoryview | bytes = b""
+        self._takes_more = True
+        self._parser = httptools.HttpRequestParser(self)
 
     @property
     def peer(self) -> str:
         """The client for the log."""
-        return str(self.remote_addr or "a client of the Unix socket")
+        return str(self.remote[0] or "a client of the Unix socket")
 
     @property
     def doing(self) -> str:
         """For the log: at which stage the client is lost."""
-        if self.in_handshake:
+        if self.transport is None:
             return "No TLS handshake with"
-        return "Lost, within its answer," if self.answered is not None else "Lost, within its request,"
+        return "Lost, within its answer," if self.kept else "Lost, within its request,"
+
+    @property
+    def kept(self) -> int:
+        """How many bytes of the answer the client has not taken."""
+        if self.transport is None or self.is_lost:
+            return 0
+        return len(self.unsent) + self.transport.get_write_buffer_size()
 
     @property
     def due(self) -> float:
         """When the time of the connection is over."""
         limits = self.server.limits
-        if self.answered is not None:
-            sent = self.size - len(self.socket.unsent)
-            return float(self.answered + limits.request_timeout_s + sent / LEAST_BYTES_S)
+        if self.answered is not None and (self.is_last or self.kept):
+            return self.answered + limits.request_timeout_s + (self.size - self.kept) / LEAST_BYTES_S
         if self.began is None:
-            return float(self.idle_since + limits.io_timeout_s)
-        return float(self.began + limits.request_timeout_s + len(self.received) / LEAST_BYTES_S)
+            return self.idle_since + limits.io_timeout_s
+        return self.began + limits.request_timeout_s + self.received / LEAST_BYTES_S
 
-    def receive(self) -> bool:
-        """Take what has arrived, without a wait; returns whether there is a request to answer.
+    # What asyncio calls
 
-        What ends within a request is answered too: the client may still listen. Raises OSError where the
-        connection is lost.
-        """
-        self.socket.settimeout(0)
-        self.events = selectors.EVENT_READ
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection is accepted, and its handshake done."""
+        assert isinstance(transport, asyncio.Transport)
+        transport.set_write_buffer_limits(high=_CHUNK_BYTES, low=0)
+        self.transport, self.began, self.idle_since = transport, None, time.monotonic()
+
+    def data_received(self, data: bytes) -> None:
+        """More of a request, or the next ones, are here."""
+        if self.ended or self.refusal:
+            return
+        self.began = self.began or time.monotonic()
+        self.received += len(data)
         try:
-            if self.in_handshake:
-                self.socket.do_handshake()
-                self.in_handshake, self.began, self.idle_since = False, None, time.monotonic()
-            for _ in range(_CHUNKS):
-                if self._is_whole() or self.ended:
-                    break
-                chunk = self.socket.recv(_CHUNK_BYTES)
-                if chunk and self.began is None:
-                    self.began = time.monotonic()
-                self.ended = not chunk
-                self.received += chunk
-        except (BlockingIOError, ssl.SSLWantReadError):
-            return False
-        except ssl.SSLWantWriteError:
-            self.events = selectors.EVENT_WRITE
-            return False
-        return self._is_whole() or (self.ended and bool(self.received))
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self.end()  # the application speaks HTTP alone
+        except httptools.HttpParserCallbackError:
+            raise
+        except httptools.HttpParserError as error:
+            if not (self.requests and not self.requests[-1].keeps):  # nothing is read behind the last one
+                self._refuse(HTTPStatus.BAD_REQUEST, f"{error}.")
+        self.go_on(ahead=False)
+        self.server.bound_bodies(self)
 
-    def _is_whole(self) -> bool:
-        if self.length is None:
-            end = _HEAD_END.search(self.received, self._searched)
-            self._searched = max(0, len(self.received) - 3)
-            if end is not None:
-                self.length = end.end() + self._body_length(bytes(self.received[: end.end()]))
-            elif len(self.received) > self.server.limits.header_bytes:
-                self.length = len(self.received)  # cheroot refuses it
-        return self.length is not None and len(self.received) >= self.length
+    def eof_received(self) -> bool:
+        """Answer what is here: the client may still listen. TLS ends in both directions at once."""
+        self.end()
+        self.go_on(ahead=False)
+        return self.server.tls is None
 
-    def _body_length(self, head: bytes) -> int:
-        """The bytes to wait for behind the head; none where cheroot refuses the request for its head."""
-        lines = BytesIO(head)
-        if lines.readline() == b"\r\n":
-            lines.readline()
-        try:
-            headers = cheroot_server.HeaderReader()(lines)
-        except ValueError:
-            return 0
-        text, most = headers.get(b"Content-Length", b"0"), self.server.limits.body_bytes
-        if b"Transfer-Encoding" in headers or not text.isdigit() or len(text) > 18:
-            return 0
-        length = int(text)
-        if most and length > most:
-            return 0
-        if headers.get(b"Expect") == b"100-continue" and len(self.received) < len(head) + length:
-            self.wfile.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        return length
+    def pause_writing(self) -> None:
+        """The client does not take what it is sent."""
+        self._takes_more = False
 
-    def take_request(self) -> None:
-        """Give the request that has arrived to the thread that reads it next."""
-        length = len(self.received) if self.length is None else self.length
-        rest = self.received[length:]
-        del self.received[length:]
-        self.socket.request, self.received = memoryview(self.received), rest
-        self.length, self._searched = None, 0
-        self.began = time.monotonic() if rest else None
+    def resume_writing(self) -> None:
+        """The client has taken all that it was sent."""
+        self._takes_more = True
+        # asyncio goes on with the transport behind this call, and must not find it closed.
+        self.server.loop.call_soon(self._send_more)
 
-    def communicate(self) -> bool:
-        """Answer one request; True if another one may follow, or the client has not taken all."""
-        keep = bool(super().communicate())  # type: ignore[no-untyped-call]
-        self.idle_since = time.monotonic()
-        if not self.socket.unsent:
-            return keep
-        self.answered, self.size, self.is_last = self.idle_since, len(self.socket.unsent), not keep
-        return True
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is closed, by the client or by the server."""
+        if exc is not None and not self.is_last and (self.unsent or self.began is not None):
+            LOG.info("%s %s: %s.", self.doing, self.peer, exc)
+        self.ended = self.is_last = self.is_lost = True
+        self.unsent = b""
+        self.requests.clear()
+        self.server.connections.discard(self)
 
-    def go_on(self) -> bool:
-        """Send more of the answer, without a wait; returns whether it was all.
+    # What llhttp calls
 
-        Raises ConnectionResetError where the client left.
+    def on_message_begin(self) -> None:
+        """Another request begins."""
+        self.arriving, self.began = _Arriving(), time.monotonic()
+
+    def on_url(self, part: bytes) -> None:
+        """A part of the target is here."""
+        self.arriving.url += part
+        self._count(len(part))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """A header is here."""
+        self.arriving.headers.append((name.lower(), value))
+        self._count(len(name) + len(value) + 4)
+
+    def _count(self, size: int) -> None:
+        self.arriving.head_bytes += size
+        if self.arriving.head_bytes > self.server.limits.header_bytes:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "The head of the request is too long.")
+
+    def on_headers_complete(self) -> None:
+        """The head of the request is here."""
+        arriving, method, version = self.arriving, self._parser.get_method(), self._parser.get_http_version()
+        arriving.head_is_here = True
+        if version not in ("1.0", "1.1"):
+            self._refuse(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "The server speaks HTTP/1.1.")
+        elif len(arriving.values(b"host")) > 1:
+            self._refuse(HTTPStatus.BAD_REQUEST, "A request has one Host header.")
+        elif method == b"CONNECT":
+            self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "The server is no proxy.")
+        elif not _TARGET.match(arriving.url) and (method, arriving.url) != (b"OPTIONS", b"*"):
+            self._refuse(HTTPStatus.BAD_REQUEST, "The target must be a path.")
+        elif arriving.values(b"transfer-encoding"):
+            # Without a length in advance, a body cannot be held to its limit.
+            self._refuse(HTTPStatus.LENGTH_REQUIRED, "The body must come with a Content-Length.")
+        elif int((arriving.values(b"content-length") or [b"0"])[0]) > self.server.limits.body_bytes:
+            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "The body is longer than the server takes.")
+        arriving.waits_for_word = b"100-continue" in arriving.values(b"expect")
+
+    def on_body(self, part: bytes) -> None:
+        """A part of the body is here."""
+        if self.refusal is None:
+            self.arriving.body += part
+
+    def on_message_complete(self) -> None:
+        """All of the request is here."""
+        if self.refusal is None:
+            self._enqueue()
+
+    # What becomes of the requests
+
+    def _enqueue(self) -> None:
+        environ = self.server.environ_of(self, self._parser.get_method().decode(), self.arriving)
+        keeps = self._parser.should_keep_alive() and not self.ended
+        self.requests.append(_Request(environ, self._parser.get_http_version(), keeps))
+        self.arriving, self.received, self.began = _Arriving(), 0, None
+
+    def _refuse(self, status: HTTPStatus, text: str) -> None:
+        self.refusal = self.refusal or _Refusal(status, text)
+
+    def end(self) -> None:
+        """Read nothing more. Of a request whose body ends too early, the application tells the client."""
+        if self.ended:
+            return
+        self.ended = True
+        if self.arriving.head_is_here and self.refusal is None:
+            self._enqueue()
+        elif self.received:
+            self._refuse(HTTPStatus.BAD_REQUEST, "The request ended within its head.")
+
+    def go_on(self, *, ahead: bool) -> None:
+        """Take the next request to the threads, once the client has its answer to the last one.
+
+        `ahead`: it was sent before that.
         """
-        self.events = self.socket.send_unsent()
-        if self.socket.unsent:
-            return False
-        self.answered, self.idle_since = None, time.monotonic()
-        return True
+        if self.transport is None or self.transport.is_closing():
+            return
+        if self.is_busy or self.unsent:
+            if self.requests or self.received:
+                self.transport.pause_reading()
+        elif self.requests:
+            self.is_busy = True
+            request = self.requests.popleft()
+            if not self.server.threads.offer(self, request, ahead=ahead):
+                self.server.turn_away(self)
+        elif self.refusal is not None:
+            self._answer_refusal(self.refusal)
+        elif self.is_last or self.ended:
+            self.close()
+        else:
+            self.transport.resume_reading()
+            if self.arriving.waits_for_word:
+                self.arriving.waits_for_word = False
+                self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def finish(self, within_s: float) -> None:
-        """Give the client so many seconds for the rest of its answer, and close the connection."""
-        end = time.monotonic() + within_s
-        with suppress(OSError):
-            while self.socket.unsent and (left_s := end - time.monotonic()) > 0:
-                self.socket.settimeout(left_s)
-                self.socket.send_unsent()
+    def answer(self, data: bytes, is_last: bool) -> None:
+        """Send what a thread has answered, and go on."""
+        self.is_busy = False
+        if self.is_lost:
+            return
+        self.answered = self.idle_since = time.monotonic()
+        if self.began is not None:
+            self.began = self.answered  # what was sent ahead had not to be here sooner
+        if is_last:
+            self.is_last = True
+            self.requests.clear()
+            self.refusal = None
+        self._write(data)
+        self.go_on(ahead=True)
+
+    def _write(self, data: bytes) -> None:
+        self.size, self.unsent = len(data), memoryview(data)
+        self._send()
+
+    def _send(self) -> None:
+        """Give the transport as much of the answer as the client takes now, some chunks in each turn."""
+        assert self.transport is not None
+        for _ in range(_CHUNKS):
+            if not (self.unsent and self._takes_more) or self.transport.is_closing():
+                return
+            part, self.unsent = self.unsent[:_CHUNK_BYTES], self.unsent[_CHUNK_BYTES:]
+            self.transport.write(part)
+        if self.unsent:
+            self.server.loop.call_soon(self._send_more)
+
+    def _send_more(self) -> None:
+        if not self.is_lost:
+            self._send()
+            self.go_on(ahead=True)
+
+    def _answer_refusal(self, refusal: _Refusal) -> None:
+        status, text = refusal
+        LOG.info("A request of %s was refused: %d %s. %s", self.peer, status, status.phrase, text)
+        self.refusal, self.ended, self.answered = None, True, time.monotonic()
+        self._write(self.server.refusal(status, text))
         self.close()
+
+    def turn_away(self) -> None:
+        """Answer 503, as far as the client takes it now, and close the connection."""
+        self.is_busy = False
+        self.requests.clear()
+        self._answer_refusal(_Refusal(HTTPStatus.SERVICE_UNAVAILABLE, Busy.SENTENCE))
+        self.abort_unless_sent()
+
+    def close(self) -> None:
+        """Close the connection when the client has its answer."""
+        self.is_last = True
+        if self.transport is not None and not self.unsent and not self.transport.is_closing():
+            self.transport.close()
 
     def give_up(self, why: str) -> None:
         """Close a connection whose time is over; a request that has begun is answered with a 408."""
-        if self.in_handshake or self.answered is not None:
+        if self.transport is None or self.kept:
             LOG.info("%s %s: %s.", self.doing, self.peer, why)
-        elif self.received:
-            with suppress(OSError):
-                _Request(self.server, self).simple_response("408 Request Timeout")
-        self.close()
+        elif self.received and not self.is_last:
+            self._answer_refusal(_Refusal(HTTPStatus.REQUEST_TIMEOUT, ""))
+        self.abort_unless_sent()
 
-    def close(self) -> None:
-        """Close the connection, and drop what its client did not take.
+    def abort_unless_sent(self) -> None:
+        """Close the connection now. TLS's goodbye takes a round trip: there is no time for it."""
+        self.ended = self.is_last = self.is_lost = True
+        self.unsent = b""
+        if self.handshake is not None:
+            self.handshake.cancel()
+        if self.transport is not None:
+            self.transport.abort()
 
-        cheroot leaves the writer open, which sends the rest to the closed socket when Python collects it.
-        """
-        self.wfile.raw.close()
-        super().close()
 
+class _Threads:
+    """The threads that answer, and the requests that wait for one.
 
-class _TlsAdapter(Adapter):
-    """Wraps accepted connections, which make their handshakes later.
-
-    Source: https://cheroot.cherrypy.dev/en/latest/pkg/cheroot.ssl/
+    Those that were sent ahead of an answer come last. Of the others, a limited number may wait.
     """
 
-    def __init__(self, context: ssl.SSLContext) -> None:
-        context.sslsocket_class = _TlsSocket
-        self.context = context
-
-    def bind(self, sock: socket.socket) -> socket.socket:
-        return sock
-
-    def wrap(self, sock: socket.socket) -> tuple[ssl.SSLSocket, dict[str, str]]:
-        """The connection before its handshake, and what its requests' WSGI environment gets."""
-        try:
-            wrapped = self.context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-        except OSError as error:  # the client has left already
-            sock.close()
-            raise errors.FatalSSLAlert(*error.args) from error
-        return wrapped, self.get_environ()
-
-    def get_environ(self) -> dict[str, str]:
-        return {"wsgi.url_scheme": "https", "HTTPS": "on"}
-
-    def makefile(self, sock: socket.socket, mode: str = "r", bufsize: int = DEFAULT_BUFFER_SIZE) -> Any:
-        return (StreamReader if "r" in mode else StreamWriter)(sock, mode, bufsize)
-
-
-def descriptor_limit() -> int:
-    """How many descriptors this process may have open."""
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-
-
-class _Connections(connections.ConnectionManager):
-    """The connections that no thread answers just now, with their deadlines by the monotonic clock."""
-
-    _selector: Any
-    _stop_requested: bool
-    _num_connections: int
-    _from_server_socket: Any
-    _remove_invalid_sockets: Any
-    _tells_again_at = 0.0
-
-    def put(self, conn: _Connection) -> None:
-        """Go on with a connection that was answered: its next request may be here already."""
-        if conn.answered is not None:
-            conn.events = selectors.EVENT_WRITE
-            self.wait_for(conn)
-        elif conn.received:
-            conn.began = time.monotonic()  # nothing was read meanwhile
-            conn.is_ahead = True
-            self.server.process_conn(conn)
-        else:
-            self.wait_for(conn)
-
-    def wait_for(self, conn: _Connection) -> None:
-        """Wait until more arrives of the connection's request, or more can be sent of its answer."""
-        conn.is_ahead = False
-        self._selector.register(conn.socket.fileno(), conn.events, data=conn)
-
-    def _run(self, expiration_interval: float) -> None:
-        checked = time.monotonic()
-        while not self._stop_requested:
-            try:
-                ready = list(self._selector.select(timeout=expiration_interval))
-            except OSError:
-                self._remove_invalid_sockets()
-                continue
-            for fd, conn in ready:
-                if conn is self.server:
-                    self._accept()
-                elif conn.socket.fileno() == fd:  # it was not closed just now to make place for another
-                    self._selector.unregister(fd)
-                    self.server.process_conn(conn)
-                    self._bound_memory(conn)
-            if time.monotonic() - checked >= expiration_interval:
-                checked = time.monotonic()
-                for conn in self._waiting():
-                    if conn.due <= checked:
-                        self._give_up(conn, "it took too long")
-                self._bound_answers()
-
-    def _waiting(self) -> list[_Connection]:
-        return [conn for _, conn in self._selector.connections if conn is not self.server]
-
-    def _give_up(self, conn: _Connection, why: str) -> None:
-        self._selector.unregister(conn.socket.fileno())
-        conn.give_up(why)
-
-    def _accept(self) -> None:
-        for _ in range(_ACCEPTS):
-            try:
-                conn = self._from_server_socket(self.server.socket)
-            except OSError as error:
-                if error.errno not in NO_DESCRIPTORS:
-                    raise
-                # accept(2) looks for a free descriptor before it looks for a client: is one waiting?
-                listening = select.poll()
-                listening.register(self.server.socket, select.POLLIN)
-                if listening.poll(0):
-                    self._tell_lack()
-                    if not self._make_place():
-                        time.sleep(_FULL_PAUSE_S)  # the threads have all others
-                return
-            if conn is None:
-                return
-            if not self.server.ready:  # the connection that wakes this loop for the stop
-                conn.close()
-                return
-            if self._num_connections + self.server.requests.waiting >= self.server.limits.connections:
-                if not self._make_place():
-                    self.server.turn_away(conn)
-                    continue
-            elif conn.socket.fileno() >= descriptor_limit() - self.server.limits.reserve:
-                self._tell_lack()
-                self._make_place()  # unless it is the only one
-            self.server.process_conn(conn)
-
-    def _tell_lack(self) -> None:
-        """Log once in TELL_INTERVAL_S, for all clients together, that the process runs out of descriptors."""
-        now = time.monotonic()
-        if now < self._tells_again_at:
-            return
-        self._tells_again_at = now + TELL_INTERVAL_S
-        LOG.warning(
-            "File descriptors run out (the limit is %d), so the slowest clients at %s are turned away: look "
-            "who keeps so many connections open, or %s.",
-            descriptor_limit(),
-            self.server.bind_addr,
-            MORE_DESCRIPTORS,
-        )
-
-    def _make_place(self) -> bool:
-        """Close a connection that has sent ahead of its answers, or else the one whose time is over first.
-
-        False where there is none.
-        """
-        if (greedy := self.server.requests.take_ahead()) is not None:
-            self.server.turn_away(greedy)
-        elif waiting := self._waiting():
-            self._give_up(min(waiting, key=lambda each: each.due), "others connect, and it is the slowest")
-        else:
-            return False
-        return True
-
-    def _bound_memory(self, conn: _Connection) -> None:
-        limits = self.server.limits
-        if len(conn.received) <= _CHUNK_BYTES or not limits.body_bytes:
-            return
-        large = [each for each in self._waiting() if len(each.received) > _CHUNK_BYTES]
-        if sum(len(each.received) for each in large) > ARRIVING_BODIES * max(limits.body_bytes, _CHUNK_BYTES):
-            self._give_up(
-                min(large, key=lambda each: each.began or 0.0), "others send, and it is the slowest"
-            )
-
-    def _bound_answers(self) -> None:
-        kept = sorted((each for each in self._waiting() if each.socket.unsent), key=lambda each: each.due)
-        total = sum(len(each.socket.unsent) for each in kept)
-        for conn in kept[:-1]:
-            if total <= ANSWERS_BYTES_MAX:
-                return
-            total -= len(conn.socket.unsent)
-            self._give_up(conn, "others wait for theirs, and it is the slowest")
-
-    def close(self) -> None:
-        """Close all connections; before, those that wait for the rest of an answer get it if they take it."""
-        for conn in self._waiting():
-            if not conn.socket.unsent:
-                self._selector.unregister(conn.socket.fileno())
-                conn.close()
-        end = time.monotonic() + self.server.limits.stop_timeout_s
-        while self._waiting() and time.monotonic() < end:
-            for fd, conn in list(self._selector.select(timeout=_FULL_PAUSE_S)):
-                if conn is not self.server:
-                    self._selector.unregister(fd)
-                    self.server.process_conn(conn)
-        super().close()
-
-
-class _Waiting(queue.Queue[Any]):
-    """The connections whose requests wait for a thread: those that sent ahead of their answers come last."""
-
-    def _init(self, maxsize: int) -> None:
-        self.first: deque[Any] = deque()
-        self.ahead: deque[Any] = deque()
-
-    def _qsize(self) -> int:
-        return len(self.first) + len(self.ahead)
-
-    def _put(self, item: Any) -> None:
-        # cheroot's request that a thread ends goes behind all others
-        (self.first if isinstance(item, _Connection) and not item.is_ahead else self.ahead).append(item)
-
-    def _get(self) -> Any:
-        return (self.first or self.ahead).popleft()
-
-
-class _Threads(ThreadPool):
-    """The threads that answer, and the queue before them. A full queue refuses a request at once."""
-
     def __init__(self, server: "BoundedServer", limits: Limits) -> None:
-        super().__init__(server, min=limits.threads, max=limits.threads)
-        self._most = limits.waiting
-        self._queue = _Waiting()
-        self.get = self._queue.get
+        self._server = server
+        self._limits = limits
+        self._changed = threading.Condition()
+        self._first: deque[tuple[_Connection, _Request]] = deque()
+        self._ahead: deque[tuple[_Connection, _Request]] = deque()
+        self._are_ended = False
+        self.answering = 0
+        """How many of them answer a request now."""
+        self._threads: list[threading.Thread] = []
 
-    @property
-    def waiting(self) -> int:
-        """How many connections wait for a thread."""
-        return self._queue.qsize()
+    def start(self, name: str) -> None:
+        """Let the threads wait for requests."""
+        self._threads = [
+            threading.Thread(target=self._run, name=f"{name} {number}", daemon=True)
+            for number in range(self._limits.threads)
+        ]
+        for thread in self._threads:
+            thread.start()
 
-    def offer(self, conn: _Connection) -> bool:
-        """Have a thread answer the request that the connection has taken; False where too many wait."""
-        if not conn.is_ahead and self._most is not None and len(self._queue.first) >= self._most:
-            return False
-        self._queue.put(conn)
+    def end(self) -> None:
+        """Let each thread end once no request waits."""
+        with self._changed:
+            self._are_ended = True
+            self._changed.notify_all()
+
+    def join(self, within_s: float) -> bool:
+        """Wait for their end; returns whether all have ended."""
+        end = time.monotonic() + within_s
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+        return not any(thread.is_alive() for thread in self._threads)
+
+    def offer(self, conn: _Connection, request: _Request, *, ahead: bool) -> bool:
+        """Have a thread answer the request; False where too many wait."""
+        with self._changed:
+            most = self._limits.waiting
+            if not ahead and most is not None and len(self._first) >= most:
+                return False
+            (self._ahead if ahead else self._first).append((conn, request))
+            self._changed.notify()
         return True
 
     def take_ahead(self) -> _Connection | None:
         """Take one back that sent ahead of its answers; None where none waits."""
-        with self._queue.mutex:
-            ahead = self._queue.ahead
-            # At the end, cheroot's requests that threads end wait there as well.
-            return ahead.pop() if ahead and isinstance(ahead[-1], _Connection) else None
+        with self._changed:
+            return self._ahead.pop()[0] if self._ahead else None
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                while not (self._first or self._ahead):
+                    if self._are_ended:
+                        return
+                    self._changed.wait()
+                conn, request = (self._first or self._ahead).popleft()
+                self.answering += 1
+            self._server.respond(conn, request)
+            with self._changed:
+                self.answering -= 1
 
 
-class BoundedServer(wsgi.Server):
+class BoundedServer:
     """Serves a WSGI application at a Unix socket (a `Path`) or at (IP address, port).
 
     `json_errors`: requests that do not reach the application are answered with the agent's JSON error, else
-    with cheroot's plain text. With `peer_credentials`, the application finds the caller's ids by
+    with plain text. With `peer_credentials`, the application finds the caller's ids by
     `agent.http.unix_socket`. With `tls`, a TCP address speaks TLS only.
     """
-
-    ConnectionClass = _Connection
-    _connections: Any
 
     def __init__(
         self,
@@ -596,105 +492,335 @@ class BoundedServer(wsgi.Server):
         peer_credentials: bool = False,
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        super().__init__(
-            str(address) if isinstance(address, Path) else address,
-            application,
-            numthreads=limits.threads,
-            max=limits.threads,
-            server_name=name,
-            request_queue_size=limits.backlog,
-            timeout=limits.io_timeout_s,
-            shutdown_timeout=limits.stop_timeout_s,
-            peercreds_enabled=peer_credentials,
-        )
+        self.address = address
         self.limits = limits
-        self.requests = _Threads(self, limits)
-        self.json_errors = json_errors
-        self.expiration_interval = limits.idle_check_interval_s
-        self.keep_alive_conn_limit = limits.kept_alive
-        self.max_request_body_size = limits.body_bytes
-        self.max_request_header_size = limits.header_bytes
-        if tls is not None:
-            self.ssl_adapter = _TlsAdapter(tls)
+        self.tls = tls
+        self.threads = _Threads(self, limits)
+        self.connections: set[_Connection] = set()
+        self._application = application
+        self._name = name
+        self._json_errors = json_errors
+        self._peer_credentials = peer_credentials
+        self._stop = asyncio.Event()
+        self._tells_again_at = 0.0
 
-    def prepare(self) -> None:
-        """Listen. Raises ListenError."""
-        # If the environment names this process, cheroot takes descriptor 3 for its socket.
-        os.environ.pop("LISTEN_PID", None)
+    # Its life
+
+    def listen(self) -> None:
+        """Listen; after that `address` has the real port. Raises ListenError."""
         try:
-            super().prepare()
-            self._connections.close()
-            self._connections = _Connections(self)
+            self.loop = new_event_loop()
         except OSError as error:
             raise unix_socket.listen_error(error) from error
-        self.socket.settimeout(0)
-
-    def put_conn(self, conn: _Connection) -> None:
-        """Go on with a connection that was answered, in the loop; without one, on the caller's thread."""
-        if self.ready:
-            self._connections.put(conn)
-        else:
-            conn.finish(self.limits.stop_timeout_s)
-
-    def process_conn(self, conn: _Connection) -> None:
-        """Send more of an answer, or take what has arrived of a request, as far as both go without a wait.
-
-        A whole request goes to the threads, or is answered with 503.
-        """
         try:
-            if conn.answered is not None:
-                if not conn.go_on():
-                    self._connections.wait_for(conn)
-                elif conn.is_last or not self.ready:
-                    conn.close()
-                else:
-                    self._connections.put(conn)
-                return
-            is_whole = conn.receive()
-        except OSError as error:
-            if conn.answered is not None or conn.began is not None:
-                LOG.info("%s %s: %s.", conn.doing, conn.peer, error)
-            conn.close()
-            return
-        if not is_whole:
-            if conn.ended:
-                conn.close()
+            if isinstance(self.address, Path):
+                self._socket = unix_socket.listen(self.address, self.limits.backlog)
             else:
-                self._connections.wait_for(conn)
-            return
-        conn.take_request()
-        if not self.requests.offer(conn):
-            self.turn_away(conn)
+                self._socket = _listen_at(self.address, self.limits.backlog)
+                self.address = self._socket.getsockname()[:2]
+        except (ListenError, OSError) as error:
+            self.loop.close()
+            raise (error if isinstance(error, ListenError) else unix_socket.listen_error(error)) from error
+        self._socket.setblocking(False)
+
+    def serve(self) -> None:
+        """Answer requests, until another thread calls `stop`."""
+        with asyncio.Runner(loop_factory=lambda: self.loop) as runner:
+            runner.run(self._serve())
+
+    def stop(self) -> None:
+        """Have `serve` finish the requests under way, and return."""
+        with suppress(RuntimeError):  # the loop is closed
+            self.loop.call_soon_threadsafe(self._stop.set)
+
+    async def _serve(self) -> None:
+        self.loop.set_exception_handler(_tell_of_exception)
+        self.threads.start(self._name)
+        self.loop.add_reader(self._socket, self._accept)
+        while not self._stop.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._stop.wait(), self.limits.idle_check_interval_s)
+            self._bound_times()
+            self._bound_answers()
+        self.loop.remove_reader(self._socket)
+        self._socket.close()
+        await self._finish()
+
+    async def _finish(self) -> None:
+        """Answer what is here, send what was answered, and close all connections, each within its time."""
+        self.threads.end()
+        for conn in tuple(self.connections):
+            if not (conn.is_busy or conn.kept):
+                conn.close()
+        await self._until(lambda: not any(conn.is_busy for conn in self.connections))
+        await self._until(lambda: not any(conn.kept for conn in self.connections))
+        for conn in tuple(self.connections):
+            conn.abort_unless_sent()
+        await self._until(lambda: not self.connections)
+        await asyncio.sleep(0)  # what was closed gives its descriptor back
+
+    async def _until(self, is_done: Callable[[], bool]) -> None:
+        end = time.monotonic() + self.limits.stop_timeout_s
+        while not is_done() and time.monotonic() < end:
+            await asyncio.sleep(_STOP_POLL_S)
+
+    # Its connections
+
+    def _accept(self) -> None:
+        """Accept the clients that wait, as far as there is place for them."""
+        timeouts = {"ssl_shutdown_timeout": self.limits.stop_timeout_s} if self.tls else {}
+        for _ in range(_ACCEPTS):
+            try:
+                sock, address = self._socket.accept()
+            except OSError as error:
+                if error.errno in NO_DESCRIPTORS:
+                    self._lack_descriptor()
+                return
+            sock.setblocking(False)
+            conn = _Connection(self, sock, address)
+            if len(self.connections) - self.threads.answering >= self.limits.connections:
+                if not self._make_place():
+                    LOG.warning(_TOO_MANY)
+                    self._send_off(sock)
+                    continue
+            elif sock.fileno() >= descriptor_limit() - self.limits.reserve:
+                self._tell_lack()
+                self._make_place()  # unless it is the only one
+            self.connections.add(conn)
+            conn.handshake = self.loop.create_task(
+                self.loop.connect_accepted_socket(lambda conn=conn: conn, sock, ssl=self.tls, **timeouts)
+            )
+            conn.handshake.add_done_callback(partial(self._connected, conn))
+
+    def _connected(self, conn: _Connection, handshake: "asyncio.Future[Any]") -> None:
+        """The client has its transport, or it left before the handshake was done."""
+        conn.handshake = None
+        if handshake.cancelled() or handshake.exception() is not None:
+            if not conn.is_last:
+                LOG.info("%s %s: %s.", conn.doing, conn.peer, handshake.exception())
+            self.connections.discard(conn)
+            conn.sock.close()
+
+    def _send_off(self, sock: socket.socket) -> None:
+        """Answer 503 to a client that has no place, as far as it takes it now."""
+        with suppress(OSError), closing(sock):
+            if self.tls is None:
+                sock.send(self.refusal(HTTPStatus.SERVICE_UNAVAILABLE, Busy.SENTENCE))
 
     def turn_away(self, conn: _Connection) -> None:
-        """Answer 503, as far as the client takes it now, and close the connection."""
-        LOG.warning("Too many connections wait for an answer; one was turned away.")
-        with suppress(OSError), closing(conn):
-            conn.socket.settimeout(0)
-            if not conn.in_handshake:
-                _Request(self, conn).simple_response("503 Service Unavailable", Busy.SENTENCE)
+        """Answer 503 to a request that finds no thread or no place, and close its connection."""
+        LOG.warning(_TOO_MANY)
+        conn.turn_away()
 
-    def bind_unix_socket(self, bind_addr: str) -> socket.socket:
-        """Listen at a socket file; see `agent.http.unix_socket.listen`. Raises ListenError."""
-        self.socket = listening = unix_socket.listen(Path(bind_addr), self.limits.backlog)
-        return listening
+    def _waiting(self) -> list[_Connection]:
+        """The connections that no thread answers, and whose requests do not wait for one."""
+        return [conn for conn in self.connections if not conn.is_busy]
 
-    @staticmethod
-    def bind_socket(socket_: socket.socket, bind_addr: tuple[str, int]) -> socket.socket:
-        """Bind, and close the socket if that fails, which cheroot does not do."""
+    def _lack_descriptor(self) -> None:
+        """Make place for a client that waits; where that cannot be, pause, as the threads have all others."""
+        # accept(2) looks for a free descriptor before it looks for a client: is one waiting?
+        listening = select.poll()
+        listening.register(self._socket, select.POLLIN)
+        if not listening.poll(0):
+            return
+        self._tell_lack()
+        if not self._make_place():
+            self.loop.remove_reader(self._socket)
+            self.loop.call_later(_FULL_PAUSE_S, self._accept_again)
+
+    def _accept_again(self) -> None:
+        if not self._stop.is_set():
+            self.loop.add_reader(self._socket, self._accept)
+
+    def _tell_lack(self) -> None:
+        """Log once in TELL_INTERVAL_S, for all clients together, that the process runs out of descriptors."""
+        now = time.monotonic()
+        if now < self._tells_again_at:
+            return
+        self._tells_again_at = now + TELL_INTERVAL_S
+        LOG.warning(
+            "File descriptors run out (the limit is %d), so the slowest clients at %s are turned away: look "
+            "who keeps so many connections open, or %s.",
+            descriptor_limit(),
+            self.address,
+            MORE_DESCRIPTORS,
+        )
+
+    def _make_place(self) -> bool:
+        """Close a connection that has sent ahead of its answers, or else the one whose time is over first.
+
+        False where there is none.
+        """
+        if (greedy := self.threads.take_ahead()) is not None:
+            self.turn_away(greedy)
+        elif waiting := self._waiting():
+            self._give_up(min(waiting, key=lambda each: each.due), "others connect, and it is the slowest")
+        else:
+            return False
+        return True
+
+    def _give_up(self, conn: _Connection, why: str) -> None:
+        conn.give_up(why)
+        self.connections.discard(conn)
+
+    def _bound_times(self) -> None:
+        now = time.monotonic()
+        for conn in self._waiting():
+            if conn.due <= now:
+                self._give_up(conn, "it took too long")
+
+    def bound_bodies(self, conn: _Connection) -> None:
+        """Give up the slowest of the requests that arrive, where their bodies take too much memory."""
+        if conn.received <= _CHUNK_BYTES:
+            return
+        large = [each for each in self._waiting() if each.received > _CHUNK_BYTES]
+        most = ARRIVING_BODIES * max(self.limits.body_bytes, _CHUNK_BYTES)
+        if sum(each.received for each in large) > most:
+            self._give_up(
+                min(large, key=lambda each: each.began or 0.0), "others send, and it is the slowest"
+            )
+
+    def _bound_answers(self) -> None:
+        kept = sorted((each for each in self._waiting() if each.unsent), key=lambda each: each.due)
+        total = sum(len(each.unsent) for each in kept)
+        for conn in kept[:-1]:
+            if total <= ANSWERS_BYTES_MAX:
+                return
+            total -= len(conn.unsent)
+            self._give_up(conn, "others wait for theirs, and it is the slowest")
+
+    # Its requests and answers
+
+    def environ_of(self, conn: _Connection, method: str, arriving: _Arriving) -> "WSGIEnvironment":
+        """The WSGI environ of a request (PEP 3333)."""
+        path, _, query = arriving.url.partition(b"?")
+        segments = map(unquote_to_bytes, _QUOTED_SLASH.split(path))
+        environ: WSGIEnvironment = {
+            "REQUEST_METHOD": method,
+            "SCRIPT_NAME": "",
+            "PATH_INFO": b"%2F".join(segments).decode("latin-1"),
+            "QUERY_STRING": query.decode("latin-1"),
+            "SERVER_NAME": self._name,
+            "SERVER_PORT": "" if isinstance(self.address, Path) else str(self.address[1]),
+            "SERVER_PROTOCOL": "HTTP/1.1",
+            "REMOTE_ADDR": str(conn.remote[0]),
+            "REMOTE_PORT": str(conn.remote[1]),
+            "wsgi.version": (1, 0),
+            "wsgi.url_scheme": "http" if self.tls is None else "https",
+            "wsgi.input": BytesIO(arriving.body),
+            "wsgi.errors": sys.stderr,
+            "wsgi.multithread": True,
+            "wsgi.multiprocess": False,
+            "wsgi.run_once": False,
+        }
+        if self._peer_credentials:
+            told = conn.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+            pid, uid, gid = _CREDENTIALS.unpack(told)
+            environ |= {"X_REMOTE_PID": str(pid), "X_REMOTE_UID": str(uid), "X_REMOTE_GID": str(gid)}
+        for name, value in arriving.headers:
+            if b"_" in name or name == b"expect":  # one could stand for a header with "-"; the other is done
+                continue
+            key = name.decode("latin-1").upper().replace("-", "_")
+            key = key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}"
+            text = value.decode("latin-1").strip()
+            environ[key] = f"{environ[key]}, {text}" if key in environ else text
+        return environ
+
+    def respond(self, conn: _Connection, request: _Request) -> None:
+        """Have the application answer the request, on this thread."""
         try:
-            socket_.bind(bind_addr)
-        except OSError:
-            socket_.close()
-            raise
-        return socket_
+            status, headers, content = self._run(request.environ)
+            keeps = request.keeps and not self._stop.is_set()
+            keeps = keeps and len(self.connections) - self.threads.answering < self.limits.kept_alive
+            data = self._head(status, headers, len(content), request, keeps=keeps)
+            data += b"" if request.environ["REQUEST_METHOD"] == "HEAD" else content
+        except Exception:  # of any kind: the next requests need this thread
+            LOG.exception("A request was not answered: the application failed.")
+            data, keeps = self.refusal(HTTPStatus.INTERNAL_SERVER_ERROR, ""), False
+        with suppress(RuntimeError):  # the loop is closed: the request took longer than the stop waits
+            self.loop.call_soon_threadsafe(conn.answer, data, not keeps)
 
-    def error_log(self, msg: str = "", level: int = logging.INFO, traceback: bool = False) -> None:
-        """Write cheroot's messages to the agent's log."""
-        LOG.log(level, "%s", msg, exc_info=traceback)
+    def _run(self, environ: "WSGIEnvironment") -> tuple[str, list[tuple[str, str]], bytes]:
+        """(status, headers, content) that the application answers with."""
+        started: list[Any] = []
+
+        def start_response(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
+            started[:] = (status, headers)
+            return parts.append
+
+        parts: list[bytes] = []
+        answer: Iterable[bytes] = self._application(environ, start_response)
+        try:
+            parts.extend(answer)
+        finally:
+            if hasattr(answer, "close"):
+                answer.close()
+        status, headers = started
+        return status, headers, b"".join(parts)
+
+    def _head(
+        self, status: str, headers: list[tuple[str, str]], size: int, request: _Request, *, keeps: bool
+    ) -> bytes:
+        lines = [f"HTTP/1.1 {status}", *(f"{name}: {value}" for name, value in headers)]
+        names = {name.lower() for name, _ in headers}
+        if any("\r" in line or "\n" in line for line in lines):
+            raise ValueError("A header has a line break.")
+        if "content-length" not in names and status[:3] not in ("204", "304"):
+            lines.append(f"Content-Length: {size}")
+        if not keeps:
+            lines.append("Connection: close")
+        elif request.version == "1.0":
+            lines.append("Connection: keep-alive")
+        lines += [f"Date: {formatdate(usegmt=True)}", f"Server: {self._name}", "", ""]
+        return "\r\n".join(lines).encode("latin-1")
+
+    def refusal(self, status: HTTPStatus, text: str) -> bytes:
+        """The answer to a request that does not reach the application."""
+        kind, content = "text/plain", text
+        if self._json_errors:
+            code = _CODES.get(status, f"plimsoll.api.http_{status.value}")
+            kind, content = "application/json", json.dumps(error_body(code, text or status.phrase)) + "\n"
+        head = (
+            f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Length: {len(content.encode())}\r\n"
+            f"Content-Type: {kind}\r\nConnection: close\r\n\r\n"
+        )
+        return head.encode("latin-1") + content.encode()
 
 
-WAKE_AFTER_S = 0.02
+_CODES = {kind.http_status: kind.code for kind in (TooSlow, LengthRequired, BodyTooLarge, Busy)}
+_TOO_MANY = "Too many connections wait for an answer; one was turned away."
+_CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
+_STOP_POLL_S = 0.01
+
+
+def descriptor_limit() -> int:
+    """How many descriptors this process may have open."""
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+
+
+def _listen_at(address: tuple[str, int], backlog: int) -> socket.socket:
+    """A socket that listens at (IP address, port); at `::`, for IPv4 as well. Raises OSError."""
+    host, port = address
+    family, kind, protocol, _, where = socket.getaddrinfo(
+        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_NUMERICHOST
+    )[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6 and host == "::":
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(where)
+        listener.listen(backlog)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _tell_of_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log what asyncio could not give to anyone: of the network's errors the sentence alone."""
+    error = context.get("exception")
+    LOG.warning("%s: %s", context["message"], error, exc_info=None if isinstance(error, OSError) else error)
 
 
 class Listener:
@@ -709,9 +835,9 @@ class Listener:
     @property
     def address(self) -> str:
         """The socket's path, or `127.0.0.1:9464` or `[::1]:9464`; after `start`, port 0 is the real one."""
-        if self._path is not None:
-            return str(self._path)
-        host, port = self._server.bind_addr[:2]
+        if isinstance(self._server.address, Path):
+            return str(self._server.address)
+        host, port = self._server.address
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     @property
@@ -719,16 +845,11 @@ class Listener:
         """True between `start` and `stop`."""
         return self._thread is not None
 
-    @property
-    def _path(self) -> Path | None:
-        address = self._server.bind_addr
-        return Path(address) if isinstance(address, str) else None
-
     def start(self) -> None:
         """Listen; when this returns, requests are answered. Raises ListenError."""
-        self._server.prepare()
-        if self._path is not None:
-            self._inode = _inode(self._path)
+        self._server.listen()
+        if isinstance(self._server.address, Path):
+            self._inode = _inode(self._server.address)
         self._thread = threading.Thread(target=self._server.serve, name=self._name, daemon=True)
         self._thread.start()
 
@@ -739,24 +860,18 @@ class Listener:
         """
         if self._thread is None:
             return
-        stopper = threading.Thread(target=self._server.stop, name=f"{self._name} stop", daemon=True)
-        stopper.start()
-        stopper.join(WAKE_AFTER_S)
-        # Connect once: cheroot notices a stop when a connection arrives, or after its idle interval.
-        with suppress(OSError):
-            if self._path is not None:
-                unix_socket.connect(self._path).close()
-            else:
-                socket.create_connection(self._server.bind_addr[:2], unix_socket.CONNECT_TIMEOUT_S).close()
         patience_s = 2 * self._server.limits.stop_timeout_s
-        stopper.join(patience_s)
-        if stopper.is_alive():
+        end = time.monotonic() + patience_s
+        self._server.stop()
+        self._thread.join(patience_s)
+        if not self._server.threads.join(end - time.monotonic()):
             LOG.warning("Requests are still under way %d s after %s was closed.", patience_s, self._name)
         self._thread = None
-        if self._path is not None:
+        path = self._server.address
+        if isinstance(path, Path):
             with suppress(FileNotFoundError):
-                if _inode(self._path) == self._inode:  # a successor's file stays
-                    self._path.unlink()
+                if _inode(path) == self._inode:  # a successor's file stays
+                    path.unlink()
 
 
 def stop_all(listeners: Sequence[Listener]) -> None:

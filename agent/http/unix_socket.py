@@ -145,7 +145,7 @@ class PeerCredentials(NamedTuple):
 def peer_credentials(environ: Mapping[str, Any]) -> PeerCredentials | None:
     """The caller of a WSGI request, None if the kernel did not tell.
 
-    cheroot writes these variables from SO_PEERCRED; a client's header would arrive as HTTP_X_REMOTE_UID.
+    `agent.http.server` asks the kernel (SO_PEERCRED); a client's header would arrive as HTTP_X_REMOTE_UID.
     """
     try:
         return PeerCredentials(*(int(environ[f"X_REMOTE_{name}"]) for name in ("UID", "GID", "PID")))

@@ -165,7 +165,7 @@ def configure(
         if isinstance(former, JournalHandler):
             former.close()
     root.setLevel(level.upper())
-    for library in ("apscheduler", "urllib3", "keystoneauth", "cheroot"):
+    for library in ("apscheduler", "urllib3", "keystoneauth", "asyncio"):
         logging.getLogger(library).setLevel(logging.WARNING)
     # stevedore warns of a name that it does not know; the agent's error says the same, with the known names.
     logging.getLogger("stevedore").setLevel(logging.ERROR)

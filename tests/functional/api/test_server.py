@@ -206,7 +206,7 @@ def test_bounds_hold_before_anything_is_read(path: Path) -> None:
     chunked = raw(path, JSON_HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
     assert chunked.startswith(b"HTTP/1.1 411 ") and b"plimsoll.api.length_required" in chunked
     header = raw(path, b"GET /v1/status HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 20_000 + b"\r\n\r\n")
-    assert header.startswith(b"HTTP/1.1 413 ") and b'"error"' in header
+    assert header.startswith(b"HTTP/1.1 431 ") and b'"error"' in header
     nonsense = raw(path, b"hello\r\n\r\n")
     assert b"400 Bad Request" in nonsense and b'"error"' in nonsense
 

@@ -158,7 +158,8 @@ def test_the_version(path: Path) -> None:
 HEAVY = (
     "oslo_config",
     "werkzeug",
-    "cheroot",
+    "httptools",
+    "asyncio",
     "jsonschema",
     "libvirt",
     "yaml",
