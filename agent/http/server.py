@@ -2,10 +2,10 @@
 
     accept -> handshake -> head and body, as they arrive -> a thread -> what the client did not take at once
 
-One event loop (asyncio, with uvloop where that is installed) waits for all clients; llhttp reads what they
-send. A request gets one of the threads once all of it is here, and keeps it for its answer alone. So any
-number of slow clients keep no thread. What a greedy client sends before it has its answer waits for those
-that have no answer yet. A `Listener` runs a server on a thread of its own, and stops it.
+One event loop (asyncio) waits for all clients; llhttp reads what they send. A request gets one of the threads
+once all of it is here, and keeps it for its answer alone. So any number of slow clients keep no thread. What
+a greedy client sends before it has its answer waits for those that have no answer yet. A `Listener` runs a
+server on a thread of its own, and stops it.
 
 Source: RFC 9112; https://docs.python.org/3/library/asyncio-protocol.html; https://peps.python.org/pep-3333/.
 """
@@ -30,7 +30,7 @@ from functools import partial
 from http import HTTPStatus
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from urllib.parse import unquote_to_bytes
 
 import httptools
@@ -39,11 +39,6 @@ from agent import log
 from agent.errors import MORE_DESCRIPTORS, NO_DESCRIPTORS
 from agent.http import unix_socket
 from agent.http.errors import BodyTooLarge, Busy, LengthRequired, ListenError, TooSlow, error_body
-
-try:
-    from uvloop import new_event_loop
-except ImportError:
-    from asyncio import new_event_loop
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication, WSGIEnvironment
@@ -189,9 +184,9 @@ class _Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection is accepted, and its handshake done."""
-        assert isinstance(transport, asyncio.Transport)
-        transport.set_write_buffer_limits(high=_CHUNK_BYTES, low=0)
-        self.transport, self.began, self.idle_since = transport, None, time.monotonic()
+        self.transport = cast(asyncio.Transport, transport)
+        self.transport.set_write_buffer_limits(high=_CHUNK_BYTES, low=0)
+        self.began, self.idle_since = None, time.monotonic()
 
     def data_received(self, data: bytes) -> None:
         """More of a request, or the next ones, are here."""
@@ -509,7 +504,7 @@ class BoundedServer:
     def listen(self) -> None:
         """Listen; after that `address` has the real port. Raises ListenError."""
         try:
-            self.loop = new_event_loop()
+            self.loop = asyncio.new_event_loop()
         except OSError as error:
             raise unix_socket.listen_error(error) from error
         try:
