@@ -563,7 +563,6 @@ class BoundedServer:
 
     def _accept(self) -> None:
         """Accept the clients that wait, as far as there is place for them."""
-        timeouts = {"ssl_shutdown_timeout": self.limits.stop_timeout_s} if self.tls else {}
         for _ in range(_ACCEPTS):
             try:
                 sock, address = self._socket.accept()
@@ -582,10 +581,16 @@ class BoundedServer:
                 self._tell_lack()
                 self._make_place()  # unless it is the only one
             self.connections.add(conn)
-            conn.handshake = self.loop.create_task(
-                self.loop.connect_accepted_socket(lambda conn=conn: conn, sock, ssl=self.tls, **timeouts)
-            )
-            conn.handshake.add_done_callback(partial(self._connected, conn))
+            self._connect(conn)
+
+    def _connect(self, conn: _Connection) -> None:
+        """Give the client its transport, over TLS after the handshake."""
+        timeout_s = self.limits.stop_timeout_s if self.tls else None
+        accepted = self.loop.connect_accepted_socket(
+            lambda: conn, conn.sock, ssl=self.tls, ssl_shutdown_timeout=timeout_s
+        )
+        conn.handshake = self.loop.create_task(accepted)
+        conn.handshake.add_done_callback(partial(self._connected, conn))
 
     def _connected(self, conn: _Connection, handshake: "asyncio.Future[Any]") -> None:
         """The client has its transport, or it left before the handshake was done."""
