@@ -755,7 +755,8 @@ class Oracle:
         }
         # What such a migration holds here cannot be told from the place of another guest that moved away.
         astray = any(
-            self.party(who) not in host.guests and mine & self.network.holdings().get(who, {}).keys()
+            (self.party(who) not in host.guests or self._holds_use_of_another(host, who))
+            and mine & self.network.holdings().get(who, {}).keys()
             for who in self.foreign_migrations
         )
         held, claimed, used = self._columns(host, here, mine, self.scheduler.now, releasing=True)
@@ -796,6 +797,14 @@ class Oracle:
                     "what is free is offered",
                     f"Placement offers {offered} {name} of {model.providers[uuid].name}, and {free} are free",
                 )
+
+    def _holds_use_of_another(self, host: Host, migration: str) -> bool:
+        """Whether it holds other than its guest uses, and just what another guest uses that moved away."""
+        holds = _sum(self.network.holdings().get(migration, {}))
+        return holds != Counter(host.guests[self.party(migration)].resources) and any(
+            holds == Counter(guest.resources) and self._lives_elsewhere(host, who)
+            for who, guest in host.guests.items()
+        )
 
     def _claims_have_their_places(self, host: Host, rows: Mapping[str, Row]) -> None:
         """A claim of what has no units names providers that have the class: else nothing is reserved."""
