@@ -254,10 +254,10 @@ class AuditReader:
 
     def _migrations(
         self, observation: Observation, placed: ConsumerAllocations, claims: Mapping[str, Claim]
-    ) -> int:
+    ) -> int | None:
         """How many migrations the owner of a consumer has that only Placement knows. Raises PlacementError.
 
-        Which of them is of which instance Placement does not say.
+        None where Placement cannot tell. Which of them is of which instance Placement does not say.
         """
         here = claims.keys() | observation.guests.keys() | observation.consumers_in_moves
         is_migration = placed.consumer_type == MIGRATION_TYPE

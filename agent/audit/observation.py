@@ -52,7 +52,7 @@ class Observation:
     `lost`: the consumers whose claims a restored database of Placement does not have.
     `left` {instance on another host: the consumers that may hold its place here}, as of the last pass.
     `migrations`: how many the owner of the consumer to be judged has in Placement, where it may be an
-    instance that a control plane moves to this host.
+    instance that a control plane moves to this host; None where Placement cannot tell.
     `found`: the guests that were here before the state directory, see `Place`. `settling`: the consumers of
     which the agent itself is finding out what became of a write.
     """
@@ -78,7 +78,7 @@ class Observation:
     leads: Sequence[Instruction] = ()
     found: frozenset[str] = frozenset()
     left: Mapping[str, Collection[str]] = field(default_factory=dict)
-    migrations: int = 0
+    migrations: int | None = 0
     settling: frozenset[str] = frozenset()
     lost: frozenset[str] = frozenset()
 

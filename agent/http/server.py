@@ -778,7 +778,8 @@ class BoundedServer:
         """The answer to a request that does not reach the application."""
         kind, content = "text/plain", text
         if self._json_errors:
-            code = _CODES.get(status, f"plimsoll.api.http_{status.value}")
+            number = status.value
+            code = _CODES.get(number, f"plimsoll.api.http_{number}")
             kind, content = "application/json", json.dumps(error_body(code, text or status.phrase)) + "\n"
         head = (
             f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Length: {len(content.encode())}\r\n"

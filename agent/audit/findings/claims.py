@@ -293,7 +293,8 @@ class OrphanedAllocation(FindingKind):
         ),
         TableRow(
             "The same, where migrations of the consumer's project and user have resources in Placement: a "
-            "control plane may be moving the instance to this host.",
+            "control plane may be moving the instance to this host. So it is where Placement cannot tell of "
+            "them, as OpenStack's over PostgreSQL.",
             "None until these moves are over: find out in the control plane whether one is the consumer's.",
             "no",
         ),
@@ -308,6 +309,12 @@ class OrphanedAllocation(FindingKind):
             doubt = (
                 f"It is perhaps a new instance, and perhaps what {', '.join(origins)} left here in a move: "
                 "find out in the control plane which consumer it is. The agent repairs nothing on a guess."
+            )
+        elif migrations is None:
+            doubt = (
+                "A control plane may be moving the instance to this host: Placement answers with an error "
+                "where it is asked for the migrations of its project and user. Find out in the control plane "
+                "whether one is its own. The agent repairs nothing on a guess."
             )
         elif migrations:
             doubt = (
@@ -324,5 +331,5 @@ class OrphanedAllocation(FindingKind):
             case.consumer,
             f"{case.consumer} has an allocation on this host, but neither a guest nor a claim here. {doubt}",
             case.evidence,
-            repair=() if origins or migrations else (delete,),
+            repair=() if origins or migrations != 0 else (delete,),
         )

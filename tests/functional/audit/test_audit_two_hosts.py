@@ -240,6 +240,7 @@ def test_a_guest_whose_evacuation_was_confirmed_while_its_host_was_dead_is_told(
     claimed.check_settled()
 
 
+@pytest.mark.counts_migrations
 def test_an_evacuated_guest_is_told_beside_an_instance_that_was_placed_on_its_resources(
     claimed: World,
 ) -> None:
@@ -399,6 +400,7 @@ def test_the_sum_of_two_disks_does_not_stay_when_one_side_is_gone(claimed: World
     claimed.check_settled()
 
 
+@pytest.mark.counts_migrations
 @pytest.mark.parametrize("end", ["confirm", "revert"])
 def test_both_strategies_in_one_fleet(world: World, end: str) -> None:
     """One instance moves by a migration of its own, another one is doubled, at the same time, on the same

@@ -50,6 +50,7 @@ def test_a_healthy_host_has_no_findings_and_reads_a_few_consumers_in_turn(
     assert len(read) == len(set(read)) == 4
 
 
+@pytest.mark.counts_migrations
 def test_a_dry_run_writes_nothing(audited: Audited) -> None:
     """Scenario 113."""
     audited.kit.schedule(str(uuid4()), host={"MEMORY_MB": 64})
@@ -134,6 +135,7 @@ def test_an_unknown_device_is_told(audited: Audited) -> None:
     assert audited.kinds() == [("another unit", held.consumer), ("unknown device", "0000:99:00.1")]
 
 
+@pytest.mark.counts_migrations
 def test_every_difference_is_listed_beside_every_other(audited: Audited) -> None:
     """Placement was restored from an older backup: a claim is lost, a deleted instance is back."""
     tracker = audited.kit.tracker
@@ -380,6 +382,7 @@ def test_a_leaked_claim_is_dropped_by_itself(audited: Audited) -> None:
     assert audited.kinds() == []
 
 
+@pytest.mark.counts_migrations
 def test_what_others_may_own_is_only_healed_when_told(audited: Audited) -> None:
     consumer = str(uuid4())
     audited.kit.schedule(consumer, gpu1={"VGPU": 1}, host={"VCPU": 1})
@@ -553,6 +556,7 @@ def test_a_guest_with_a_device_of_a_custom_class_is_claimed_with_that_very_devic
     carded.kit.check()
 
 
+@pytest.mark.counts_migrations
 def test_what_differs_in_a_custom_class_is_found_and_healed(carded: Audited) -> None:
     held = carded.kit.tracker.claim(request(VCPU=1, **{CUSTOM: 2})).claim
     carded.guests = (running(held.consumer, VCPU=1, **{CUSTOM: 2}),)

@@ -215,6 +215,7 @@ def test_a_guest_with_a_unit_of_anothers_claim_is_offered_no_claim(small: World)
     assert "take it from one of them, then claim for the guest" in advice
 
 
+@pytest.mark.counts_migrations
 def test_a_claim_whose_place_another_client_took_is_not_written_again(small: World) -> None:
     asked = request(VCPU=1, MEMORY_MB=6000)
     small.operations.claim(asked)

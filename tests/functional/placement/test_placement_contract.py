@@ -148,6 +148,7 @@ def test_the_story_has_everything_that_a_client_can_ask() -> None:
     assert {ask.method for ask in STORY} == methods - OUTCOMES
 
 
+@pytest.mark.counts_migrations
 def test_both_answer_every_question_alike(placement: Placement) -> None:
     with closing(PlacementClient(placement.transport())) as client:
         for ask in STORY:
@@ -191,6 +192,9 @@ def test_each_fault_is_an_error_of_its_kind(fault: str, ask: Ask) -> None:
     reply, kind = FAULTS[fault]
     failing = Wire(answer=faulty(reply))
     client = PlacementClient(failing)
+    if ask.method == "count_consumers" and reply is not None and reply.status == 500:
+        assert ask.does(client) is None, "what Placement cannot tell over PostgreSQL"
+        return
     if not ask.requests:
         ask.does(client)
         assert failing.asked == []

@@ -369,7 +369,11 @@ def test_its_part_on_this_host_is_deleted() -> None:
 
 
 def test_an_instance_that_a_control_plane_may_be_moving_here_is_left_alone() -> None:
-    for migrations, told in ((1, "1 migration of its project and user has"), (2, "2 migrations of")):
+    for migrations, told in (
+        (1, "1 migration of its project and user has"),
+        (2, "2 migrations of"),
+        (None, "answers with an error where it is asked for the migrations"),
+    ):
         observation = replace(observe(), migrations=migrations)
         finding = judge_orphan(consumer_case(observation, ONE_CPU_HERE))
         assert finding is not None and not finding.repair and told in finding.reason
