@@ -61,11 +61,13 @@ HOLDERS_NAMED_MAX = 3
 class Reading:
     """A read of Placement under way. What the agent writes meanwhile is newer than what it returns.
 
-    `overtaken` are the consumers that the agent has written since the read began.
+    `overtaken` are the consumers that the agent has written since the read began, and `read_later` those that
+    another read has entered which began later: which of the two is newer, nothing says.
     """
 
     def __init__(self) -> None:
         self.overtaken: set[str] = set()
+        self.read_later: set[str] = set()
 
 
 class Survey(NamedTuple):
@@ -404,6 +406,13 @@ class Book:
                     columns.setdefault(consumer, {})[uuid] = amounts
                 elif self._held.get(consumer, {}).get(uuid) != amounts:
                     doubtful.add(uuid)
+        later = reading.read_later if reading else frozenset[str]()
+        for consumer in later & self._held.keys():
+            known = {uuid: amounts for uuid, amounts in self._held[consumer].items() if uuid in host.tree}
+            read = columns.get(consumer, {})
+            columns[consumer] = {uuid: dict(amounts) for uuid, amounts in largest((read, known)).items()}
+            doubtful |= {uuid for uuid, amounts in columns[consumer].items() if amounts != read.get(uuid)}
+        self._overtake(reading, {*columns, *self._held})
         self._doubtful = frozenset(doubtful)
         self._place = Place(host, units, cells or HostCells(), self._place.found)
         self.choose_by(self._choice.strategy)
@@ -501,7 +510,7 @@ class Book:
 
     @property
     def doubtful(self) -> frozenset[str]:
-        """The providers of which the last `refresh` contradicted what the agent wrote: read them again."""
+        """The providers of which a read contradicted what the agent wrote or read since: read them again."""
         return self._doubtful
 
     def enter_written(self, consumer: str, allocations: Allocations) -> None:
@@ -529,7 +538,12 @@ class Book:
             for uuid, amounts in allocations.items()
             if self.host.root is None or uuid in self.host.tree or uuid == on
         }
-        if here == self._held.get(consumer, {}):
+        known = self._held.get(consumer, {})
+        self._overtake(reading, {consumer})
+        if reading is not None and consumer in reading.read_later:
+            read, here = here, dict(largest((here, known)))
+            self._doubtful |= {uuid for uuid, amounts in here.items() if amounts != read.get(uuid)}
+        if here == known:
             return
         if here:
             self._held[consumer] = here
@@ -537,6 +551,13 @@ class Book:
             self._held.pop(consumer, None)
         self._enter(self._with_held(self._instances.get(consumer, consumer)))
         self._count_once()
+
+    def _overtake(self, reading: Reading | None, consumers: Collection[str]) -> None:
+        """Reads that began before this one may be older. The most that they and this one found counts."""
+        for each in self._readings:
+            if each is reading:
+                return
+            each.read_later.update(consumers)
 
     def observe_provider(self, uuid: str, consumers: Holders, reading: Reading | None = None) -> None:
         """Replace what is held on the provider by `consumers`, as it was read since `reading` began."""

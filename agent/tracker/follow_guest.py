@@ -266,10 +266,9 @@ class UseFollower:
         held = self._context.writer.secure(consumer) or self._context.client.allocations_of(consumer)
 
         def choose(book: Book) -> Claim:
-            if book.claims.get(consumer) != before or held.allocations not in (
-                before.allocations,
-                after.allocations,
-            ):
+            is_known = held.allocations in (before.allocations, after.allocations)
+            has_left = book.row(consumer).guest is None  # since the audit read what it uses
+            if book.claims.get(consumer) != before or not is_known or has_left:
                 raise _changed(consumer)
             _check_units(book, after, {consumer})
             return after

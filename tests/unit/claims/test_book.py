@@ -439,6 +439,25 @@ def test_a_unit_that_is_offered_elsewhere_by_now_is_still_its_owners() -> None:
     assert book.units.owner(VF, "vf0") == CONSUMERS[0]
 
 
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_read_that_began_earlier_takes_nothing_from_what_a_later_one_found(whole: bool) -> None:
+    """It may have been answered before another client wrote; nothing says which of the two is newer."""
+    book = Book()
+    book.refresh(HOST, {}, UNITS)
+    earlier, later = book.begin_reading(), book.begin_reading()
+    book.enter_held(CONSUMERS[0], {ROOT: {VCPU: 2}}, later)
+    book.end_reading(later)
+    if whole:
+        book.refresh(HOST, {ROOT: {}}, UNITS, reading=earlier)
+    else:
+        book.observe_provider(ROOT, {}, earlier)
+    book.end_reading(earlier)
+    assert book.held() == {ROOT: {CONSUMERS[0]: {VCPU: 2}}}
+    assert book.doubtful == {ROOT}, "it is read again"
+    book.refresh(HOST, {ROOT: {}}, UNITS, reading=book.begin_reading())
+    assert book.held() == {} and not book.doubtful
+
+
 def test_what_contradicts_a_write_is_read_again() -> None:
     book = Book()
     book.refresh(HOST, {}, UNITS)
