@@ -616,6 +616,10 @@ class MoveFinisher:
             self._places.read_holders([move.new])
             if self._places.lookalikes(move.new, instance):
                 return MoveStep.FREED
+            if self._client.allocations_of(move.instance) != instance:
+                raise PlacementConflict(
+                    f"Another client wrote the allocations of {move.instance} meanwhile: it may be back."
+                )
         left = end is MoveStep.FREED and move.role is MoveRole.SOURCE and self._places.has_left(instance)
         if left and may_be_superseded(move, instance.generation):
             # While another migration may hold the place, the move may have been reverted and begun again.

@@ -1455,6 +1455,26 @@ def test_a_function_that_two_guests_use_is_given_to_neither() -> None:
         assert not given & set(story.hosts["a"].guests[uuid_of("web4")].units)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_release_frees_what_the_revert_of_a_move_onward_brings_back_meanwhile(seed: int) -> None:
+    """Seed 14708: `a` does not know yet that move1 was confirmed, and reads on while `b` reverts move2."""
+    with Story(seed=seed, restless=1.0) as story:
+        a, b = story.host("a"), story.host("b")
+        assert b.claims("web1", **LARGE).granted
+        with story.meanwhile():  # no pass comes in between
+            a.begins_move("web1", "move1", "evacuate", **LARGE)
+            story.answers_come()
+            b.confirms("move1")
+            story.answers_come()
+            b.begins_move("web1", "move2", "cold_migrate", **LARGE)
+            story.answers_come()
+            b.reverts("move2")
+            released = a.releases("web1")
+            story.answers_come()
+        story.comes_to_rest()
+        assert released.granted and not story.held("web1")
+
+
 def test_a_revert_that_waits_for_its_guest_is_done_later_beside_a_move_of_the_same_size() -> None:
     """Seed 104528: the source cannot know which migration is whose until the guest has left."""
     with Story() as story:
