@@ -149,7 +149,7 @@ class _Connection(asyncio.Protocol):
         self.size = 0
         self.unsent: memoryview | bytes = b""
         self._takes_more = True
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: Any = httptools.HttpRequestParser(self)
 
     @property
     def peer(self) -> str:
@@ -203,6 +203,8 @@ class _Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             if not (self.requests and not self.requests[-1].keeps):  # nothing is read behind the last one
                 self._refuse(HTTPStatus.BAD_REQUEST, f"{error}.")
+        if not self.arriving.head_is_here and self.received > self.server.limits.header_bytes:
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _LONG_HEAD)
         self.go_on(ahead=False)
         self.server.bound_bodies(self)
 
@@ -226,10 +228,14 @@ class _Connection(asyncio.Protocol):
         """The connection is closed, by the client or by the server."""
         if exc is not None and not self.is_last and (self.unsent or self.began is not None):
             LOG.info("%s %s: %s.", self.doing, self.peer, exc)
-        self.ended = self.is_last = self.is_lost = True
-        self.unsent = b""
-        self.requests.clear()
+        self._forget()
         self.server.connections.discard(self)
+
+    def _forget(self) -> None:
+        """Keep nothing of what was read or is unsent; the parser and the connection name each other."""
+        self.ended = self.is_last = self.is_lost = True
+        self.unsent, self.arriving, self._parser = b"", _Arriving(), None
+        self.requests.clear()
 
     # What llhttp calls
 
@@ -250,7 +256,7 @@ class _Connection(asyncio.Protocol):
     def _count(self, size: int) -> None:
         self.arriving.head_bytes += size
         if self.arriving.head_bytes > self.server.limits.header_bytes:
-            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "The head of the request is too long.")
+            self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _LONG_HEAD)
 
     def on_headers_complete(self) -> None:
         """The head of the request is here."""
@@ -387,13 +393,12 @@ class _Connection(asyncio.Protocol):
         if self.transport is None or self.kept:
             LOG.info("%s %s: %s.", self.doing, self.peer, why)
         elif self.received and not self.is_last:
-            self._answer_refusal(_Refusal(HTTPStatus.REQUEST_TIMEOUT, ""))
+            self._answer_refusal(_Refusal(HTTPStatus.REQUEST_TIMEOUT, f"The request is not here: {why}."))
         self.abort_unless_sent()
 
     def abort_unless_sent(self) -> None:
         """Close the connection now. TLS's goodbye takes a round trip: there is no time for it."""
-        self.ended = self.is_last = self.is_lost = True
-        self.unsent = b""
+        self._forget()
         if self.handshake is not None:
             self.handshake.cancel()
         if self.transport is not None:
@@ -464,6 +469,7 @@ class _Threads:
                 conn, request = (self._first or self._ahead).popleft()
                 self.answering += 1
             self._server.respond(conn, request)
+            del conn, request  # a thread that waits keeps no body
             with self._changed:
                 self.answering -= 1
 
@@ -597,7 +603,8 @@ class BoundedServer:
         conn.handshake = None
         if handshake.cancelled() or handshake.exception() is not None:
             if not conn.is_last:
-                LOG.info("%s %s: %s.", conn.doing, conn.peer, handshake.exception())
+                reason = None if handshake.cancelled() else handshake.exception()
+                LOG.info("%s %s: %s.", conn.doing, conn.peer, reason or "the client has left")
             self.connections.discard(conn)
             conn.sock.close()
 
@@ -789,6 +796,7 @@ class BoundedServer:
 
 
 _CODES = {kind.http_status: kind.code for kind in (TooSlow, LengthRequired, BodyTooLarge, Busy)}
+_LONG_HEAD = "The head of the request is too long."
 _TOO_MANY = "Too many connections wait for an answer; one was turned away."
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 _STOP_POLL_S = 0.01

@@ -443,6 +443,37 @@ def test_a_request_that_is_none_gets_its_verdict(
     assert door.is_answered()
 
 
+@pytest.mark.parametrize("endless", [b"GET /", b"GET / HTTP/1.1\r\nX", b"GET / HTTP/1.1\r\nX: "])
+def test_a_head_that_does_not_end_is_too_long(open_door: Callable[..., Door], endless: bytes) -> None:
+    with open_door(request_timeout_s=30).connect() as connection:
+        assert exchange(connection, endless + 8192 * b"y").startswith(b"HTTP/1.1 431 ")
+
+
+def resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_bodies_of_the_past_keep_no_memory(open_door: Callable[..., Door], whole: bool) -> None:
+    """Without a search for reference cycles, which an idle server may not come to."""
+    door, size = open_door(request_timeout_s=30, connections=4), 20_000_000
+    gc.collect()
+    gc.disable()
+    try:
+        before = resident_bytes()
+        with ExitStack() as stack:
+            for _ in range(16):
+                connection = stack.enter_context(door.connect())
+                with suppress(ConnectionError, ssl.SSLError):
+                    connection.sendall(LONG % size + bytes(size if whole else size - 1))
+                    if whole:
+                        exchange(connection, b"")
+        assert door.is_answered()
+        assert resident_bytes() - before < 8 * size
+    finally:
+        gc.enable()
+
+
 def test_a_header_with_an_underscore_stands_for_no_other(tmp_path: Path) -> None:
     """Behind a proxy that sets X-Remote-Uid, X_Remote_Uid would arrive as the same."""
 
