@@ -262,7 +262,7 @@ class Oracle:
                 claimed = [who for who in claimed if host.gone_at.get(who, NEVER) < known_at]
                 claimed = [who for who in claimed if not self._uses(host, who, name, need[who])]
                 if len(need) == 1:
-                    claimed = [who for who in claimed if not self._is_taken_over(rows, who, uuid, name)]
+                    claimed = [who for who in claimed if not self._is_taken_over(host, rows, who, uuid, name)]
                     # A claim that follows a reshape as a whole, and is larger than any target.
                     claimed = [who for who in claimed if who in larger]
                 if (
@@ -350,15 +350,19 @@ class Oracle:
         guest = host.guests.get(consumer)
         return guest is not None and guest.runs and [each for each, _ in guest.units].count(name) >= amount
 
-    def _is_taken_over(self, rows: Mapping[str, Row], consumer: str, provider: str, name: str) -> bool:
+    def _is_taken_over(
+        self, host: Host, rows: Mapping[str, Row], consumer: str, provider: str, name: str
+    ) -> bool:
         """Whether the claim is what a scheduler wrote for the consumer, also of a device that has vanished.
 
         "A scheduler wrote an allocation that covers the request: the agent assigns units and writes nothing"
         (docs/claims.md). Where no other consumer needs any of it, the claim takes nothing from others. The
-        audit tells of it as a "shrunk inventory".
+        audit tells of it as a "shrunk inventory". With a new state directory, an agent cannot tell what it
+        wrote itself before from what a scheduler wrote.
         """
         row = rows.get(consumer)
-        if row is None or not row.adopted or self._by_agents(consumer):
+        at, _ = self.written_at.get(consumer, (NEVER, ""))
+        if row is None or not row.adopted or (self._by_agents(consumer) and at > host.emptied_at):
             return False
         held = self.network.holdings().get(consumer, {})
         return row.allocations.get(provider, {}).get(name, 0) <= held.get(provider, {}).get(name, 0)

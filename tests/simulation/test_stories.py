@@ -1943,3 +1943,21 @@ def test_an_allocation_is_taken_over_although_devices_of_it_have_vanished() -> N
         assert not a.claims("web2", SRIOV_NET_VF=3).granted
         story.offers_nothing_needed("a")
         story.comes_to_rest()
+
+
+def test_an_allocation_from_before_a_new_state_directory_is_taken_over_although_a_device_is_gone() -> None:
+    """Seed 18710: the agent wrote it itself, and cannot know that any more."""
+    with Story("b", pooled=True) as story:
+        b = story.host("b")
+        assert b.claims("web3", **BOTH).granted
+        b.dies()
+        b.loses_disk()
+        b.starts()
+        b.loses_functions()
+        story.waits(130)
+        b.gate_lets_in("web3", VCPU=1, MEMORY_MB=1024, DISK_GB=40)
+        assert len(units(story, "b", "web3")) == 1
+        assert "shrunk inventory" in {finding.kind for finding in b.audits().value.findings}
+        assert not b.claims("web2", SRIOV_NET_VF=2).granted
+        story.offers_nothing_needed("b")
+        story.comes_to_rest()
