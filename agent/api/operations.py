@@ -34,7 +34,7 @@ from agent.errors import (
 )
 from agent.gate.decision import GateOutcome, GateVerdict, HookCall
 from agent.gate.gate import Gate
-from agent.moves.states import Move, MoveKind
+from agent.moves.states import Move, MoveKind, MoveRole
 from agent.placement.client import PlacementClient
 from agent.providers.limits import DISK, disk_warning
 from agent.reconcile.pass_report import PassReport
@@ -247,6 +247,9 @@ class Operations:
         row = self.tracker.view.rows().get(consumer)
         if row is None or row.guest is None or row.guest.state in IDLE or not row.claimed:
             return
+        leaving = (move for move in self.tracker.moves().values() if move.role is MoveRole.SOURCE)
+        if any(move.instance == consumer and not move.ended for move in leaving):
+            return  # `release` says to end the move: force does not
         try:
             guests = self.reconciler.read_guests()  # it may have stopped since the last pass
         except DriverError:

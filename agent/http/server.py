@@ -603,7 +603,7 @@ class BoundedServer:
         conn.handshake = None
         if handshake.cancelled() or handshake.exception() is not None:
             if not conn.is_last:
-                reason = None if handshake.cancelled() else handshake.exception()
+                reason = "" if handshake.cancelled() else str(handshake.exception())
                 LOG.info("%s %s: %s.", conn.doing, conn.peer, reason or "the client has left")
             self.connections.discard(conn)
             conn.sock.close()

@@ -256,7 +256,10 @@ def request_for_allocations(
 
 def moving_conflict(move: Move) -> ClaimConflict:
     """The error for a request about the instance or the migration of a move under way."""
-    what_to_do = "confirm or revert that first"
+    what_to_do = (
+        f"confirm or revert that first (`plimsoll move confirm {move.migration}` or "
+        f"`plimsoll move revert {move.migration}`)"
+    )
     if move.state is MoveState.LEAVING:
         what_to_do = "that move has ended, and the guest is still on this host: remove the guest first"
     return ClaimConflict(

@@ -304,6 +304,14 @@ def moving(hosts: Hosts) -> Hosts:
     return hosts
 
 
+def test_a_release_at_the_source_of_a_move_says_how_to_end_that(moving: Hosts) -> None:
+    """Force does not release it there, so it is not advised."""
+    refused = plimsoll(moving.source, "release", "web1")
+    assert refused.returncode == ExitCode.REFUSED
+    assert f"`plimsoll move confirm {MOVE}`" in one_line(refused) and "--force" not in one_line(refused)
+    output_of(moving.source, "move", "revert", MOVE)
+
+
 def test_a_moving_guest_is_not_unclaimed(moving: Hosts) -> None:
     for command in (("instances",), ("top", "--once")):
         text = output_of(moving.source, *command)
