@@ -456,7 +456,7 @@ def resident_bytes() -> int:
 @pytest.mark.parametrize("whole", [True, False])
 def test_bodies_of_the_past_keep_no_memory(open_door: Callable[..., Door], whole: bool) -> None:
     """Without a search for reference cycles, which an idle server may not come to."""
-    door, size = open_door(request_timeout_s=30, connections=4), 20_000_000
+    door, size = open_door(request_timeout_s=30, connections=4), 10_000_000
     gc.collect()
     gc.disable()
     try:
