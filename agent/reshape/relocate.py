@@ -18,9 +18,9 @@ A claim goes along with a reshape that this agent carries out, whether Placement
 (`unheld_claims`). Two kinds are left behind. Either the reshape was another agent's, as that of a copy of
 this host's disk, and the allocation is deleted, so that nothing in Placement says where it went. Or the
 instance was on another host at the time, and its guest came back. Such a claim names a provider that is gone
-or has lost the class, and nothing would be reserved for it. It goes where the driver's move instructions lead
-(`follow_inventory`): with its exact units, else as a whole to a target with room, else to the one with the
-most room.
+or has lost the class, and nothing would be reserved for it. So does a claim of which another client has taken
+only a part. It goes where the driver's move instructions lead (`follow_inventory`): with its exact units and
+what Placement still holds of it, else as a whole to a target with room, else to the one with the most room.
 """
 
 from collections import Counter
@@ -498,21 +498,24 @@ Ways = Mapping[Slot, Mapping[str, Slot]]
 def follow_inventory(
     records: HostRecords, held: Mapping[str, Allocations], leads: Sequence[Instruction], current: ProviderTree
 ) -> tuple[Relocation, ...]:
-    """Where the claims go that name slots without inventory, and of which Placement holds nothing elsewhere.
+    """Where the claims go that name slots without inventory, and of which Placement holds a part or nothing.
 
-    `held` {consumer: its allocation on this host}; `current` is Placement's tree. Not so the claims of moves
-    under way, nor those of instances on other hosts: there a migration may hold the place.
+    What Placement holds where the instructions lead is what is left of the claim there. Of a consumer that
+    holds anything else as well, the claim stays. `held` {consumer: its allocation on this host}; `current` is
+    Placement's tree. Not so the claims of moves under way, nor those of instances on other hosts: there a
+    migration may hold the place.
     """
     moving = {
         who for move in records.moves.values() if not move.ended for who in (move.instance, move.migration)
     }
-    left_behind: dict[str, Ways] = {}
+    left_behind: dict[str, tuple[Ways, Counter[Slot]]] = {}
     for consumer, claim in records.claims.items():
         if claim.state is not ClaimState.CLAIMED or consumer in moving or consumer in records.away:
             continue
-        ways = _ways(claim, leads, current)
-        if ways and not beyond(held.get(consumer, {}), claim.allocations):
-            left_behind[consumer] = ways
+        arrived = Counter(slots_of(beyond(held.get(consumer, {}), claim.allocations)))
+        ways = _ways(claim, leads, current, arrived)
+        if ways:
+            left_behind[consumer] = ways, arrived
     if not left_behind:
         return ()
     used: Counter[Slot] = Counter()
@@ -520,42 +523,76 @@ def follow_inventory(
         claimed = records.claims[consumer].allocations if consumer in records.claims else {}
         used += Counter(slots_of(claimed)) | Counter(slots_of(held.get(consumer, {})))
     found: list[Relocation] = []
-    for consumer, ways in sorted(left_behind.items()):
-        flows = _flows_by_ways(records.claims[consumer], ways, used, records.exact, current)
+    for consumer, (ways, arrived) in sorted(left_behind.items()):
+        flows = _flows_by_ways(records.claims[consumer], ways, arrived, used, records.exact, current)
         for (source, target), amount in sorted(flows.items()):
             used[target] += amount
             found.append(Relocation.between(consumer, source, target, amount))
+        if flows:
+            used -= arrived  # it was counted already
     return tuple(found)
 
 
-def _ways(claim: Claim, leads: Sequence[Instruction], current: ProviderTree) -> Ways:
-    """Where the instructions lead from the claim's slots without inventory, by the same class if possible."""
+def _ways(
+    claim: Claim, leads: Sequence[Instruction], current: ProviderTree, arrived: Collection[Slot]
+) -> Ways:
+    """Where the instructions lead from the claim's slots without inventory.
+
+    On each provider by the class of what has `arrived` there if the claim has none of that, else by the same
+    class if possible.
+    """
     ways: dict[Slot, dict[str, Slot]] = {}
-    for slot in slots_of(claim.allocations):
+    before = slots_of(claim.allocations)
+    changed = {
+        each for each in arrived if each.resource_class not in {slot.resource_class for slot in before}
+    }
+    for slot in before:
         if inventory_at(current, slot) is not None:
             continue
         reached = [each for each in _targets(slot, leads) if inventory_at(current, each) is not None]
-        for target in sorted(reached, key=lambda each: (each.resource_class == slot.resource_class, each)):
+        for target in sorted(
+            reached,
+            key=lambda each: (each in changed, each.resource_class == slot.resource_class, each),
+        ):
             ways.setdefault(slot, {})[target.provider] = target
     return ways
 
 
 def _flows_by_ways(
-    claim: Claim, ways: Ways, used: Counter[Slot], exact: ExactUnits, current: ProviderTree
+    claim: Claim,
+    ways: Ways,
+    arrived: Counter[Slot],
+    used: Counter[Slot],
+    exact: ExactUnits,
+    current: ProviderTree,
 ) -> Flows:
-    """{(slot without inventory, slot to which the claim's amount goes): amount}"""
+    """{(slot without inventory, slot to which the claim's amount goes): amount}
+
+    Empty where not all that has `arrived` can be of this claim.
+    """
     flows = Flows()
     left = {slot: amount for slot, amount in slots_of(claim.allocations).items() if slot in ways}
+    missing = Counter(arrived)
     for provider, name, unit in claim.exact:
         source = Slot(provider, name)
         target = next((each for each in ways.get(source, {}).values() if exact.is_in(unit, each)), None)
         if target is not None:
             flows[source, target] += 1
             left[source] -= 1
-    with_units = {target.provider for _, target in flows}
+            missing[target] -= 1
+    for source in sorted(left, key=lambda slot: (len(ways[slot]), slot)):
+        for target in sorted(ways[source].values()):
+            amount = min(left[source], missing[target])
+            if amount > 0:
+                flows[source, target] += amount
+                left[source] -= amount
+                missing[target] -= amount
+    if +missing:
+        return Flows()
+    preferred = {target.provider for _, target in flows}
     for uuid in sorted({slot.provider for slot in left}):
         rest = {slot: amount for slot, amount in left.items() if slot.provider == uuid and amount > 0}
-        for slot, target in _whole(rest, ways, with_units, used, current).items():
+        for slot, target in _whole(rest, ways, preferred, used, current).items():
             flows[slot, target] += rest[slot]
     return flows
 

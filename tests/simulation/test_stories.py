@@ -1842,6 +1842,34 @@ def test_a_claim_without_an_allocation_follows_the_reshape_of_a_copy_of_its_host
             assert total_of(story, "a", "web1") == PINNED
 
 
+@pytest.mark.parametrize("amounts", [WEB, {**PINNED, "SRIOV_NET_VF": 1}], ids=["shared", "pinned"])
+@pytest.mark.parametrize("narrowed_before", [True, False])
+def test_a_claim_that_holds_a_part_follows_the_reshape_of_a_copy_of_its_host(
+    narrowed_before: bool, amounts: dict[str, int]
+) -> None:
+    """Seed 18559: another client took the card out of the allocation; the rest is where the copy moved it."""
+    with Story("a") as story:
+        a = story.host("a")
+        a.reshapes("by cell")
+        story.waits(20)
+        assert a.claims("web1", **amounts).granted
+        a.guest_starts("web1")
+        story.waits(60)
+        if narrowed_before:
+            story.narrows_allocation("web1")
+        with story.meanwhile():
+            a.is_cloned()
+            a.reshapes("nested")
+            story.waits(300)
+            story.answers_come()
+        if not narrowed_before:
+            story.narrows_allocation("web1")
+        assert "SRIOV_NET_VF" not in story.held("web1")
+        story.comes_to_rest()
+        assert total_of(story, "a", "web1") == amounts
+        story.offers_nothing_needed("a")
+
+
 def test_the_claim_of_a_guest_that_starts_where_its_instance_has_left_follows_the_memory() -> None:
     """Seed 7286: the cells got providers after the move was confirmed, and before the guest came."""
     with Story("ac") as story:

@@ -83,9 +83,54 @@ def test_without_room_it_goes_where_the_least_is_missing() -> None:
     assert found == {"web": {"root": {"DISK_GB": 5}, "cell1": {"MEMORY_MB": 500}}}
 
 
-def test_a_consumer_that_holds_something_else_does_not_follow() -> None:
+@pytest.mark.parametrize("held", [400, 500])
+def test_a_claim_goes_where_placement_holds_what_is_left_of_it(held: int) -> None:
+    """Another client took the rest. It goes along as a whole, also where another target has more room."""
+    web = claim("web", {"VCPU": 2, "MEMORY_MB": 500})
+    there = {"web": {"cell1": {"MEMORY_MB": held}}, "other": {"cell1": {"VCPU": 8}}}
+    place = {"root": {"DISK_GB": 5}, "cell1": {"VCPU": 2, "MEMORY_MB": 500}}
+    assert followed(web, held=there) == {"web": place}
+
+
+def test_what_is_left_of_a_claim_may_have_another_class() -> None:
+    """The copy's driver counts CPUs as shared that this host's claim has as dedicated ones."""
+    becomes = MoveInstruction("root", {"PCPU": 4}, "cell1", becomes={"PCPU": "VCPU"})
+    leads = (*LEADS, Instruction(becomes, "root", "cell1"))
+    web = claim("web", {"PCPU": 2, "MEMORY_MB": 500})
+    held = {"web": {"cell1": {"VCPU": 2}}}
+    found = follow_inventory(HostRecords({"web": web}), held, leads, TREE)
+    assert set(found) == {
+        Relocation("web", "PCPU", 2, "root", "cell1", "VCPU"),
+        Relocation("web", "MEMORY_MB", 500, "root", "cell1", "MEMORY_MB"),
+    }
+
+
+def test_a_class_of_which_nothing_is_left_goes_along_as_it_is() -> None:
+    """Although it could become one of which something is left."""
+    becomes = MoveInstruction("root", {"PCPU": 4}, "cell1", becomes={"PCPU": "VCPU"})
+    leads = (*LEADS, Instruction(becomes, "root", "cell1"))
+    web = claim("web", {"VCPU": 1, "PCPU": 2}, "4", "5")
+    found = follow_inventory(
+        HostRecords({"web": web}, {}, EXACT), {"web": {"cell1": {"VCPU": 1}}}, leads, TREE
+    )
+    assert set(found) == {
+        Relocation("web", "PCPU", 2, "root", "cell1", "PCPU"),
+        Relocation("web", "VCPU", 1, "root", "cell1", "VCPU"),
+    }
+
+
+def test_what_is_left_of_a_claim_counts_once() -> None:
+    """There is room for both beside each other, and none on the other cell."""
+    webs = (claim("web1", {"MEMORY_MB": 500}), claim("web2", {"MEMORY_MB": 500}))
+    held = {"web1": {"cell0": {"MEMORY_MB": 500}}, "other": {"cell1": {"MEMORY_MB": 600}}}
+    place = {"root": {"DISK_GB": 5}, "cell0": {"MEMORY_MB": 500}}
+    assert followed(*webs, held=held) == {"web1": place, "web2": place}
+
+
+@pytest.mark.parametrize("held", [{"MEMORY_MB": 600}, {"MEMORY_MB": 500, "VCPU": 1}])
+def test_a_consumer_that_holds_something_else_does_not_follow(held: dict[str, int]) -> None:
     """Where it went is Placement's to say."""
-    assert followed(claim("web", {"MEMORY_MB": 500}), held={"web": {"cell0": {"MEMORY_MB": 400}}}) == {}
+    assert followed(claim("web", {"MEMORY_MB": 500}), held={"web": {"cell0": held}}) == {}
 
 
 def test_claims_stay_where_a_migration_may_hold_their_place() -> None:
