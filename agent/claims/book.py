@@ -971,7 +971,7 @@ class Book:
 
         Another client may have narrowed the claim's migration. What is left are some of its units, or the
         same CPUs and memory: that could be taken for the place of another guest (`_holds_part`), were this
-        claim dropped.
+        claim dropped. Not where it is just the place of another instance that has left.
         """
         alike = self.holders_of(claim.allocations)
         exact = {(uuid, name) for uuid, classes in claim.units.items() for name in classes}
@@ -980,7 +980,22 @@ class Book:
             for consumer, held in self.others.items()
             if consumer in alike
             or any(name in held.get(uuid, {}) for uuid, name in exact)
-            or self._differs_by_devices(held, claim.allocations)
+            or (
+                self._differs_by_devices(held, claim.allocations)
+                and not self._is_place_of_another(held, claim)
+            )
+        )
+
+    def _is_place_of_another(self, held: Allocations, claim: Claim) -> bool:
+        """Whether this is just what another claim has here, whose consumer holds nothing here any more.
+
+        Nothing that is a part of the claim's own place: then it may be that of either.
+        """
+        place, has = self._in_own_tree(claim.allocations), self._in_own_tree(held)
+        return bool(beyond(has, place)) and any(
+            self._in_own_tree(other.allocations) == has and not self._in_own_tree(self.held_by(consumer))
+            for consumer, other in self.claims.items()
+            if consumer != claim.consumer
         )
 
     def _in_own_tree(self, allocations: Allocations) -> Allocations:

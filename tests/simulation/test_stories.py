@@ -1639,6 +1639,29 @@ def test_a_function_that_two_guests_use_is_reserved_once(claimed: str, lost: boo
         story.comes_to_rest()
 
 
+def test_what_the_migration_of_one_instance_holds_keeps_no_claim_of_another_that_had_another_card() -> None:
+    """Seed 16914: move7 has just the place that `d` claimed for web3, so it is none of web1's, which left."""
+    with Story("cde") as story:
+        c, d, e = story.host("c"), story.host("d"), story.host("e")
+        with story.meanwhile():  # no pass comes in between
+            d.claims("web1", **BOTH)
+            e.claims("web3", **BOTH)
+            story.answers_come()
+            c.begins_move("web1", "move1", "live_migrate", **BOTH)
+            d.begins_move("web3", "move6", "cold_migrate", **BOTH)
+            story.answers_come()
+            c.confirms("move1")
+            story.answers_come()
+            c.begins_move("web3", "move7", "evacuate", **BOTH)
+            story.answers_come()
+        story.comes_to_rest()
+        assert d.claim_of("web1") is None
+        assert d.claim_of("web3") is not None, "its move onward can still be reverted"
+        assert c.confirms("move7").granted
+        story.comes_to_rest()
+        assert d.claim_of("web3") is None
+
+
 def test_no_reshape_takes_a_migration_of_a_claim_for_that_of_another_guest() -> None:
     """A guest that nobody claimed for uses what the migration holds; the reshape waits for that guest."""
     with Story() as story:

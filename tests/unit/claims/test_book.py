@@ -485,3 +485,41 @@ def test_a_claim_that_placement_does_not_hold_is_suspect() -> None:
     book = Book([claim(consumer, {ROOT: {VCPU: 2}}) for consumer in CONSUMERS[:2]])
     book.refresh(HOST, {ROOT: {CONSUMERS[0]: {VCPU: 2}}}, UNITS)
     assert book.suspects == {CONSUMERS[1]}
+
+
+SECOND_NIC = uuid_of("second nic")
+WITH_SECOND_NIC: Amounts = {ROOT: {VCPU: 2}, SECOND_NIC: {VF: 1}}
+
+
+@pytest.mark.parametrize(
+    ("place", "other_place", "other_left", "may_hold"),
+    [
+        (WITH_SECOND_NIC, WITH_SECOND_NIC, True, False),
+        (WITH_SECOND_NIC, {ROOT: {VCPU: 3}, SECOND_NIC: {VF: 1}}, True, True),
+        (WITH_SECOND_NIC, WITH_SECOND_NIC, False, True),
+        ({ROOT: {VCPU: 2}}, {ROOT: {VCPU: 2}}, True, True),
+    ],
+    ids=["another's place", "nobody's place", "another's, which holds it", "a part of both"],
+)
+def test_a_migration_with_the_same_cpus_holds_no_part_of_a_claim_where_it_has_the_place_of_another(
+    place: Amounts, other_place: Amounts, other_left: bool, may_hold: bool
+) -> None:
+    tree = ProviderTree(
+        [
+            Provider(ROOT, "host", None, {VCPU: Inventory(40)}),
+            Provider(NIC, "nic", ROOT, {VF: Inventory(4)}),
+            Provider(SECOND_NIC, "second nic", ROOT, {VF: Inventory(4)}),
+        ]
+    )
+    left, other = claim(CONSUMERS[0], {ROOT: {VCPU: 2}, NIC: {VF: 1}}, ("vf0",)), CONSUMERS[1]
+    held = {MIGRATION: place, **({} if other_left else {other: other_place})}
+    book = Book([left, claim(other, other_place)])
+    book.refresh(
+        ProviderIndex.of(tree),
+        {
+            uuid: {who: each[uuid] for who, each in held.items() if uuid in each}
+            for uuid in (ROOT, SECOND_NIC)
+        },
+        {NIC: {VF: VFS}, SECOND_NIC: {VF: ("vf4", "vf5", "vf6", "vf7")}},
+    )
+    assert book.possible_holders(left) == ((MIGRATION,) if may_hold else ())
