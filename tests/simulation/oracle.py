@@ -116,7 +116,7 @@ class Oracle:
                 self._conserved(consumer, before, after, write)
                 _, author = self.written_at.get(consumer, (0.0, write.author))
                 self.written_at[consumer] = (write.at, author)
-            else:
+            elif before or after:  # an agent that bars its own late write writes a record that holds nothing
                 self.written_at[consumer] = (write.at, write.author)
             if write.author in self.hosts and consumer in self.foreign_migrations and before and not after:
                 self._guest_is_gone(self.hosts[write.author], consumer)
@@ -460,7 +460,11 @@ class Oracle:
         self._judge(lambda: self._is_held(promise, "the answer"))
 
     def is_written_by_others(self, consumer: str, since: float) -> bool:
-        """Whether the last who wrote the consumer since then is no agent."""
+        """Whether the last who gave the consumer something since then, or took it away, is no agent.
+
+        An agent that answers a claim after that cannot know it. "A claim whose guest and whose allocation are
+        both gone. The agent releases the claim" (docs/audit.md, "leaked claim").
+        """
         at, author = self.written_at.get(consumer, (NEVER, ""))
         return at >= since and author not in self.hosts
 

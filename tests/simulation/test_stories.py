@@ -1662,6 +1662,29 @@ def test_what_the_migration_of_one_instance_holds_keeps_no_claim_of_another_that
         assert d.claim_of("web3") is None
 
 
+@pytest.mark.parametrize("turns", range(39, 45))
+def test_a_claim_whose_allocation_is_deleted_before_its_answer_is_a_leak_also_where_another_host_bars_it(
+    turns: int,
+) -> None:
+    """Seed 15576: `b` bars its own late write of web3, by a record that holds nothing."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        story.next_write("b", Fate.LATE)
+        b.claims("web3", **WEB)
+        story.waits(60)
+        with story.meanwhile():
+            a.claims("web3", **WEB)
+            story.lets(turns)
+            a.journal_stalls(50.0)
+            story.waits(20)
+            assert story.held("web3")
+            story.deletes_allocation("web3")
+            b.looks()
+            story.answers_come()
+        story.comes_to_rest()
+        assert bool(a.claim_of("web3")) == bool(story.held("web3"))
+
+
 def test_no_reshape_takes_a_migration_of_a_claim_for_that_of_another_guest() -> None:
     """A guest that nobody claimed for uses what the migration holds; the reshape waits for that guest."""
     with Story() as story:
