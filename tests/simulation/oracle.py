@@ -65,6 +65,8 @@ class Oracle:
     names: dict[str, str] = field(default_factory=dict)
     promises: dict[tuple[str, str], Promise] = field(default_factory=dict)
     written_at: dict[str, tuple[float, str]] = field(default_factory=dict)
+    allocated_at: dict[str, float] = field(default_factory=dict)
+    """{consumer: when a client wrote what it holds, whatever reshapes have moved of that since}"""
     excused: set[tuple[str, str, str, str]] = field(default_factory=set)
     needs: dict[tuple[str, str, str], dict[str, int]] = field(default_factory=dict)
     totals: dict[str, dict[str, Counter[str]]] = field(default_factory=dict)
@@ -118,6 +120,7 @@ class Oracle:
                 self.written_at[consumer] = (write.at, author)
             elif before or after:  # an agent that bars its own late write writes a record that holds nothing
                 self.written_at[consumer] = (write.at, write.author)
+                self.allocated_at[consumer] = write.at
             if write.author in self.hosts and consumer in self.foreign_migrations and before and not after:
                 self._guest_is_gone(self.hosts[write.author], consumer)
         if write.author not in self.hosts:
@@ -361,8 +364,8 @@ class Oracle:
         wrote itself before from what a scheduler wrote.
         """
         row = rows.get(consumer)
-        at, _ = self.written_at.get(consumer, (NEVER, ""))
-        if row is None or not row.adopted or (self._by_agents(consumer) and at > host.emptied_at):
+        is_known = self.allocated_at.get(consumer, NEVER) > host.emptied_at
+        if row is None or not row.adopted or (is_known and self._by_agents(consumer)):
             return False
         held = self.network.holdings().get(consumer, {})
         return row.allocations.get(provider, {}).get(name, 0) <= held.get(provider, {}).get(name, 0)

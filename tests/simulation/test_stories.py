@@ -2019,7 +2019,10 @@ def test_an_allocation_is_taken_over_although_devices_of_it_have_vanished() -> N
         story.comes_to_rest()
 
 
-def test_an_allocation_from_before_a_new_state_directory_is_taken_over_although_a_device_is_gone() -> None:
+@pytest.mark.parametrize("reshaped", [False, True])
+def test_an_allocation_from_before_a_new_state_directory_is_taken_over_although_a_device_is_gone(
+    reshaped: bool,
+) -> None:
     """Seed 18710: the agent wrote it itself, and cannot know that any more."""
     with Story("b", pooled=True) as story:
         b = story.host("b")
@@ -2027,6 +2030,9 @@ def test_an_allocation_from_before_a_new_state_directory_is_taken_over_although_
         b.dies()
         b.loses_disk()
         b.starts()
+        if reshaped:
+            b.reshapes("by cell")
+            story.waits(130)
         b.loses_functions()
         story.waits(130)
         b.gate_lets_in("web3", VCPU=1, MEMORY_MB=1024, DISK_GB=40)
