@@ -180,6 +180,7 @@ class World:
         self.book.refresh(HOST, {}, UNITS)
         self.reading: Reading | None = None
         self.seen: dict[str, Amounts] = {}
+        self.read_later: set[str] = set()
 
     def claim(self, data: st.DataObject) -> None:
         consumer, what = data.draw(st.sampled_from(EVERYBODY)), data.draw(amounts())
@@ -212,11 +213,13 @@ class World:
     def read_one(self, data: st.DataObject) -> None:
         consumer, what = data.draw(st.sampled_from(EVERYBODY)), data.draw(amounts())
         self.model.held[consumer] = what
+        self.read_later.add(consumer)
         self.book.enter_held(consumer, what)
 
     def read_provider(self, data: st.DataObject) -> None:
         uuid, name = data.draw(st.sampled_from(SLOTS))
         holders = data.draw(st.dictionaries(st.sampled_from(EVERYBODY), st.integers(1, 9)))
+        self.read_later |= {who for who, held in self.model.held.items() if uuid in held} | holders.keys()
         for consumer in EVERYBODY:
             held = {where: what for where, what in self.model.held.get(consumer, {}).items() if where != uuid}
             self.model.held[consumer] = {
@@ -229,9 +232,13 @@ class World:
         if self.reading is None:
             self.reading = self.book.begin_reading()
             self.seen = {consumer: data.draw(amounts()) for consumer in EVERYBODY}
+            self.read_later = set()
 
     def end_pass(self, data: st.DataObject) -> None:
-        """All that was read is entered, but what the agent has written since."""
+        """All that was read is entered, but what the agent has written since.
+
+        Of what another read has entered that began later, the most of both: either may be newer.
+        """
         if self.reading is None:
             return
         kept = data.draw(st.sets(st.sampled_from((ROOT, NIC))))
@@ -244,14 +251,22 @@ class World:
         for consumer in self.seen:
             before = self.model.held.get(consumer, {})
             self.model.held[consumer] = {
-                uuid: source[uuid]
+                uuid: max(
+                    (source[uuid] for source in sources if uuid in source), key=lambda n: sum(n.values())
+                )
                 for uuid in (ROOT, NIC)
-                for source in (before if uuid in kept else self.seen[consumer],)
-                if uuid in source
+                for sources in (self._sources(consumer, before, is_kept=uuid in kept),)
+                if any(uuid in source for source in sources)
             }
         self.book.refresh(HOST, held, UNITS, kept=kept, reading=self.reading)
         self.book.end_reading(self.reading)
         self.reading, self.seen = None, {}
+
+    def _sources(self, consumer: str, before: Amounts, *, is_kept: bool) -> tuple[Amounts, ...]:
+        """What may be held after the pass; the most of it counts. Each class is on one provider only."""
+        if is_kept:
+            return (before,)
+        return (before, self.seen[consumer]) if consumer in self.read_later else (self.seen[consumer],)
 
     def see_guests(self, data: st.DataObject) -> None:
         """Two guests may have the same unit, although the book gave it to one of them at most."""
