@@ -34,7 +34,7 @@ from agent.errors import (
 )
 from agent.gate.decision import GateOutcome, GateVerdict, HookCall
 from agent.gate.gate import Gate
-from agent.moves.states import Move, MoveKind, MoveRole
+from agent.moves.states import Move, MoveKind, MoveRole, MoveState, moving_release
 from agent.placement.client import PlacementClient
 from agent.providers.limits import DISK, disk_warning
 from agent.reconcile.pass_report import PassReport
@@ -243,12 +243,15 @@ class Operations:
                     del self._claims_by_name[name], self._new_names[name]
 
     def check_release(self, consumer: str) -> None:
-        """Raises GuestRuns where the consumer's guest runs on this host."""
+        """Raises GuestRuns where the guest runs here; ClaimConflict where it may at the source of a move."""
+        begun = (move for move in self.tracker.moves().values() if move.state is MoveState.BEGUN)
+        move = next((move for move in begun if move.instance == consumer), None)
+        if move is not None and move.role is MoveRole.DESTINATION:
+            raise moving_release(move)
         row = self.tracker.view.rows().get(consumer)
         if row is None or row.guest is None or row.guest.state in IDLE or not row.claimed:
             return
-        leaving = (move for move in self.tracker.moves().values() if move.role is MoveRole.SOURCE)
-        if any(move.instance == consumer and not move.ended for move in leaving):
+        if move is not None and move.role is MoveRole.SOURCE:
             return  # `release` says to end the move: force does not
         try:
             guests = self.reconciler.read_guests()  # it may have stopped since the last pass

@@ -254,6 +254,17 @@ def request_for_allocations(
     )
 
 
+def moving_release(move: Move) -> ClaimConflict:
+    """The error for the release, without force, of an instance that moves to this host."""
+    return ClaimConflict(
+        f"{move.label} is moving (migration {move.migration}, {move.kind}, {move.state}): a release frees "
+        "its place on the other host as well, where its guest may run. Revert the move (`plimsoll move "
+        f"revert {move.migration}`), or use --force.",
+        consumer=move.instance,
+        migration=move.migration,
+    )
+
+
 def moving_conflict(move: Move) -> ClaimConflict:
     """The error for a request about the instance or the migration of a move under way."""
     what_to_do = (

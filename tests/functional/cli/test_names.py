@@ -312,6 +312,15 @@ def test_a_release_at_the_source_of_a_move_says_how_to_end_that(moving: Hosts) -
     output_of(moving.source, "move", "revert", MOVE)
 
 
+def test_a_release_at_the_destination_of_a_move_needs_force(moving: Hosts) -> None:
+    """It frees the place at the source, where the guest runs."""
+    refused = plimsoll(moving.destination, "release", "web1")
+    assert refused.returncode == ExitCode.REFUSED
+    assert f"`plimsoll move revert {MOVE}`" in one_line(refused) and "--force" in one_line(refused)
+    assert MOVE in output_of(moving.source, "move", "list")
+    output_of(moving.destination, "release", "web1", "--force")
+
+
 def test_a_moving_guest_is_not_unclaimed(moving: Hosts) -> None:
     for command in (("instances",), ("top", "--once")):
         text = output_of(moving.source, *command)
