@@ -63,7 +63,8 @@ class AuditReader:
 
     `root` is the uuid of the host's root provider. `guests` asks the driver. `devices` returns {provider
     uuid: device}. `known_tree` returns the tree as it was read last, which makes reading it again cheaper.
-    `leads` returns the driver's move instructions.
+    `leads` returns the driver's move instructions, and `vanished` the (provider uuid, class) of which the
+    host had no more at the last pass.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class AuditReader:
         devices: Callable[[], Mapping[str, str]],
         known_tree: Callable[[], ProviderTree | None],
         leads: Callable[[], Sequence[Instruction]] = tuple,
+        vanished: Callable[[], frozenset[tuple[str, str]]] = frozenset,
     ) -> None:
         self._tracker = tracker
         self._client = client
@@ -83,6 +85,7 @@ class AuditReader:
         self._devices = devices
         self._known_tree = known_tree
         self._leads = leads
+        self._vanished = vanished
 
     def observe(self) -> Observation:
         """Read the host once. Raises DriverError, PlacementError, StateError."""
@@ -113,6 +116,7 @@ class AuditReader:
             moves=known.moves,
             whereabouts=self._tracker.whereabouts(),
             leads=self._leads(),
+            vanished=self._vanished(),
             lost=self._tracker.note_lost(),
             holders=holders,
             devices={device: uuid for uuid, device in self._devices().items()},
@@ -406,10 +410,11 @@ class Auditor:
         known_tree: Callable[[], ProviderTree | None] = lambda: None,
         leads: Callable[[], Sequence[Instruction]] = tuple,
         *,
+        vanished: Callable[[], frozenset[tuple[str, str]]] = frozenset,
         check_writer: Callable[[ProviderTree], None] = lambda tree: None,
         may_not_heal: Callable[[ProviderTree, bool], str | None] = lambda tree, taking: None,
     ) -> None:
-        self._reader = AuditReader(tracker, client, root, guests, devices, known_tree, leads)
+        self._reader = AuditReader(tracker, client, root, guests, devices, known_tree, leads, vanished)
         self._repairer = Repairer(tracker, self._reader)
         self._check_writer = check_writer
         self._may_not_heal = may_not_heal

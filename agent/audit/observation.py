@@ -49,6 +49,7 @@ class Observation:
     allocations that the place may be by now}; the agent follows that at its next verification.
     `leads` are the driver's move instructions: to where a reshape may have moved what a claim has, of which
     the agent's restored journal does not know.
+    `vanished`: the (provider uuid, class) of which the host has no more, and of which something is allocated.
     `lost`: the consumers whose claims a restored database of Placement does not have.
     `left` {instance on another host: the consumers that may hold its place here}, as of the last pass.
     `migrations`: how many the owner of the consumer to be judged has in Placement, where it may be an
@@ -76,6 +77,7 @@ class Observation:
     unhealthy: Mapping[str, DeviceHealth] = field(default_factory=dict)
     whereabouts: Mapping[str, Collection[Allocations]] = field(default_factory=dict)
     leads: Sequence[Instruction] = ()
+    vanished: frozenset[tuple[str, str]] = frozenset()
     found: frozenset[str] = frozenset()
     left: Mapping[str, Collection[str]] = field(default_factory=dict)
     migrations: int | None = 0

@@ -611,6 +611,7 @@ def assemble(
         journal.devices,
         lambda: reconciler.tree,
         lambda: reconciler.leads,
+        vanished=lambda: reconciler.vanished,
         check_writer=reconciler.check_audited,
         may_not_heal=lambda tree, taking: reconciler.holds_back(tree, taking=taking),
     )

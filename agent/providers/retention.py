@@ -31,10 +31,14 @@ CONSUMERS_NAMED_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class RetainedTree:
-    """The tree to write instead of the desired one; `sentences` tell an operator what stays in it and why."""
+    """The tree to write instead of the desired one; `sentences` tell an operator what stays in it and why.
+
+    What stays are the (provider uuid, class) in `vanished`: the host has no more of them.
+    """
 
     tree: ProviderTree
     sentences: tuple[str, ...] = ()
+    vanished: frozenset[tuple[str, str]] = frozenset()
 
 
 def removed_classes(wanted: Plan) -> dict[str, frozenset[str]]:
@@ -63,6 +67,7 @@ def retain_held(
     provider.
     """
     tree, sentences, names = wanted, [], names or {}
+    vanished: set[tuple[str, str]] = set()
     for uuid, classes in gone.items():
         holders = held.get(uuid, {})
         for resource_class in sorted(classes):
@@ -79,13 +84,14 @@ def retain_held(
                 # Without a ratio, the capacity is what is used.
                 kept = replace(now, total=total, reserved=total - used, allocation_ratio=1.0)
                 tree = tree.with_provider(provider.with_inventory(resource_class, kept))
+                vanished.add((uuid, resource_class))
                 sentences.append(
                     f"The host has no {resource_class} on provider {current[uuid].name} any more, but "
                     f"{_still_hold(consumers, names)}: this part stays, the rest is reserved. "
                     f"{way_back(current[uuid], resource_class)}, or release these allocations "
                     f"{_by_force(consumers)}."
                 )
-    return RetainedTree(tree, tuple(sentences))
+    return RetainedTree(tree, tuple(sentences), frozenset(vanished))
 
 
 def _check_moved(

@@ -92,9 +92,10 @@ class Pass:
     config files, `resolved` the tree that follows from it, `desired` that tree with the reshapes, and with
     what is `unheld` reserved. `pending` says why a reshape that is due is not done; then `unheld` is at last
     that of the host as Placement has it. `retained` has a sentence for each inventory that stays
-    because consumers hold some of it, `overused` the sentences on each provider that is over capacity.
-    `offered_here` is the resolved tree as the tracker needs it: nothing is reserved in it for what excludes
-    other classes of the same device. `left_on_cards` is what it offers of cards whose classes share their
+    because consumers hold some of it, `vanished` its (provider uuid, class); `overused` the sentences on each
+    provider that is over capacity. `offered_here` is the resolved tree as the tracker needs it: nothing is
+    reserved in it for what excludes other classes of the same device. `left_on_cards` is what it offers of
+    cards whose classes share their
     room.
     """
 
@@ -108,6 +109,7 @@ class Pass:
     pending: ReshapeRefused | None = None
     written: tuple[Operation, ...] = ()
     retained: tuple[str, ...] = ()
+    vanished: frozenset[tuple[str, str]] = frozenset()
     overused: dict[str, tuple[str, ...]] = field(default_factory=dict)
     left_on_cards: Usages = field(default_factory=dict)
 
@@ -573,7 +575,9 @@ class PassSteps:
         if self._journal.devices() != this.resolved.devices:
             self._journal.remember_devices(this.resolved.devices)
         written = (*this.written, *operations.operations)
-        return replace(this, current=tree, written=written, retained=retained.sentences)
+        return replace(
+            this, current=tree, written=written, retained=retained.sentences, vanished=retained.vanished
+        )
 
     def _owned(self, current: ProviderTree) -> OwnedProviders:
         owned = self._journal.owned()

@@ -128,6 +128,11 @@ class Reconciler:
         return self._last.leads if self._last is not None else ()
 
     @property
+    def vanished(self) -> frozenset[tuple[str, str]]:
+        """The (provider uuid, class) of which the host has no more, and of which something is allocated."""
+        return self._last.vanished if self._last is not None else frozenset()
+
+    @property
     def is_disabled(self) -> bool:
         """Whether Placement, as last read, tells schedulers to pass the host over; operators set it, too."""
         return STATUS_DISABLED in self._root_traits

@@ -13,6 +13,8 @@ from agent.audit.observation import Observation
 from agent.claims.attribution import IDLE
 from agent.errors import counted
 from agent.providers.limits import beyond_caps
+from agent.providers.retention import way_back
+from agent.tree import Provider
 
 
 class SharedUnit(FindingKind):
@@ -119,8 +121,9 @@ class ShrunkInventory(FindingKind):
     name = "shrunk inventory"
     rows = (
         TableRow(
-            "More is allocated than there is. The finding names the consumers.",
-            "None: release one of the consumers, or move it away.",
+            "More is allocated than there is, or the host has no more of the class at all. The finding names "
+            "the consumers.",
+            "None: release one of the consumers, or move it away; or bring back what has vanished.",
             "no",
         ),
     )
@@ -140,6 +143,9 @@ class ShrunkInventory(FindingKind):
                 continue
             on_it = observation.holders.get(provider.uuid, {})
             for name in sorted({name for amounts in on_it.values() for name in amounts}):
+                if (provider.uuid, name) in observation.vanished:
+                    yield from self._vanished(observation, provider, name)
+                    continue
                 inventory = provider.inventories.get(name)
                 if inventory is not None and inventory.reserved >= inventory.total and name not in beyond:
                     continue
@@ -161,3 +167,25 @@ class ShrunkInventory(FindingKind):
                         ),
                         {"class": name, "capacity": int(capacity), "used": used, "consumers": consumers},
                     )
+
+    def _vanished(self, observation: Observation, provider: Provider, name: str) -> Iterator[Finding]:
+        """What is allocated of a class that is gone; of claims that name its units, "vanished unit" tells."""
+        consumers = {
+            consumer: amounts[name]
+            for consumer, amounts in sorted(observation.holders[provider.uuid].items())
+            if name in amounts
+            and not (
+                consumer in observation.claims
+                and observation.claims[consumer].units.get(provider.uuid, {}).get(name)
+            )
+        }
+        if consumers:
+            used = sum(consumers.values())
+            yield Finding(
+                self.name,
+                provider.uuid,
+                f"This host has no {name} on {provider.name} any more, but {counted(used, 'is', 'are')} "
+                f"allocated, to {', '.join(consumers)}. {way_back(provider, name)}, or release these "
+                "consumers, by force if their guests run.",
+                {"class": name, "capacity": 0, "used": used, "consumers": consumers},
+            )

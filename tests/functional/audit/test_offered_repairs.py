@@ -176,6 +176,25 @@ def _started(directory: Path, placement: Placement) -> World:
     return world
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_a_card_that_has_vanished_is_told_of_whether_its_units_have_names(
+    tmp_path: Path, placement: Placement, named: bool
+) -> None:
+    """By one finding: "nothing differs" beside a status with a reason sends the operator away."""
+    with closing(_started(tmp_path, placement)) as world:
+        name = "PGPU" if named else "VGPU"
+        consumer = world.operations.tracker.claim(request(**{name: 1})).claim.consumer
+        gpus = [card for card in SMALL["gpus"] if card.get("resource_class") != name]  # type: ignore[attr-defined]
+        (tmp_path / "host.yaml").write_text(json.dumps(SMALL | {"gpus": gpus}))
+        world.agent.reconcile("a card was taken out")
+        (finding,) = world.operations.audit(heal=True).findings
+        assert finding.kind == ("vanished unit" if named else "shrunk inventory") and not finding.repair
+        assert consumer in finding.reason and "Bring the device back" in finding.reason
+        world.operations.tracker.release(consumer)
+        world.agent.reconcile("its claim is gone")
+        assert world.operations.audit(heal=False).findings == ()
+
+
 def _drawn_on(directory: Path) -> World:
     return _started(directory, usual_placement(directory))
 
