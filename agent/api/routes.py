@@ -616,7 +616,7 @@ def show_claim(call: Call) -> instance.ClaimShape:
     Parameter("force", Flag, "also release the claim of a guest that runs"),
 )
 def release(call: Call) -> WebResponse:
-    """Release a claim; 409 if its guest runs on this host."""
+    """Release a claim; 409 if its guest runs on this host, or may run at the source of its move."""
     consumer = call.uuid("consumer")
     if not call.flag("force"):
         call.operations.check_release(consumer)

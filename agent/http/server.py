@@ -380,7 +380,7 @@ class _Connection(asyncio.Protocol):
         self.is_busy = False
         self.requests.clear()
         self._answer_refusal(_Refusal(HTTPStatus.SERVICE_UNAVAILABLE, Busy.SENTENCE))
-        self.abort_unless_sent()
+        self.abort()
 
     def close(self) -> None:
         """Close the connection when the client has its answer."""
@@ -394,9 +394,9 @@ class _Connection(asyncio.Protocol):
             LOG.info("%s %s: %s.", self.doing, self.peer, why)
         elif self.received and not self.is_last:
             self._answer_refusal(_Refusal(HTTPStatus.REQUEST_TIMEOUT, f"The request is not here: {why}."))
-        self.abort_unless_sent()
+        self.abort()
 
-    def abort_unless_sent(self) -> None:
+    def abort(self) -> None:
         """Close the connection now. TLS's goodbye takes a round trip: there is no time for it."""
         self._forget()
         if self.handshake is not None:
@@ -556,7 +556,7 @@ class BoundedServer:
         await self._until(lambda: not any(conn.is_busy for conn in self.connections))
         await self._until(lambda: not any(conn.kept for conn in self.connections))
         for conn in tuple(self.connections):
-            conn.abort_unless_sent()
+            conn.abort()
         await self._until(lambda: not self.connections)
         await asyncio.sleep(0)  # what was closed gives its descriptor back
 
@@ -575,7 +575,7 @@ class BoundedServer:
             except OSError as error:
                 if error.errno in NO_DESCRIPTORS:
                     self._lack_descriptor()
-                return
+                return  # or none waits any more
             sock.setblocking(False)
             conn = _Connection(self, sock, address)
             if len(self.connections) - self.threads.answering >= self.limits.connections:

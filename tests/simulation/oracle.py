@@ -66,7 +66,7 @@ class Oracle:
     promises: dict[tuple[str, str], Promise] = field(default_factory=dict)
     written_at: dict[str, tuple[float, str]] = field(default_factory=dict)
     allocated_at: dict[str, float] = field(default_factory=dict)
-    """{consumer: when a client wrote what it holds, whatever reshapes have moved of that since}"""
+    """{consumer: when a client wrote what it holds}; a reshape that an agent carries out is no such write."""
     excused: set[tuple[str, str, str, str]] = field(default_factory=set)
     needs: dict[tuple[str, str, str], dict[str, int]] = field(default_factory=dict)
     totals: dict[str, dict[str, Counter[str]]] = field(default_factory=dict)

@@ -737,7 +737,7 @@ def test_another_guest_in_the_group_is_named(host: GatedHost, tree: PciTree) -> 
     tree.add(SOUND, "vfio-pci", 1, class_="0x040300")
     other = replace(guest(str(uuid4())), units=(UsedUnit("PCI_DEVICE", SOUND, f"pci:{SOUND}"),))
     host.driver.add_guest(other)
-    host.world.agent.reconcile("a guest that nobody asked about")
+    host.world.agent.reconcile("a guest without a claim")
     reason = host.refused("prepare", "begin", domain(str(uuid4()), devices=managed(pci(GPU))))
     assert other.uuid in reason and SOUND in reason
 
@@ -862,7 +862,7 @@ def test_a_running_guest_is_claimed_with_its_cpu_wherever_a_reshape_took_it(
     on_cells(world)
     vm = pinned("7")
     world.driver.add_guest(vm)
-    world.agent.reconcile("a guest that nobody asked about")
+    world.agent.reconcile("a guest without a claim")
     if heals:
         (finding,) = world.operations.audit(heal=True).findings
         assert "on no provider" not in finding.reason
@@ -877,7 +877,7 @@ def test_a_running_guest_is_claimed_with_its_cpu_wherever_a_reshape_took_it(
 def test_a_running_guest_with_a_cpu_that_the_host_does_not_offer_gets_no_other_one(world: World) -> None:
     vm = pinned("9")
     world.driver.add_guest(vm)
-    world.agent.reconcile("a guest that nobody asked about")
+    world.agent.reconcile("a guest without a claim")
     ((_, verdict),) = world.operations.claim_running()
     assert isinstance(verdict, Refused)
     assert "PCPU 9 of vm" in verdict.message and "is on no provider of this host" in verdict.message
@@ -901,7 +901,7 @@ def test_a_guest_that_names_one_unit_under_two_classes_is_told_that_they_exclude
         UsedUnit(name, f"{TYPES.address}/0", f"pci:{TYPES.address}") for name in sorted(TYPES.types)
     )
     world.driver.add_guest(Guest(str(uuid4()), "vm", GuestState.RUNNING, amounts, units))
-    world.agent.reconcile("a guest that nobody asked about")
+    world.agent.reconcile("a guest without a claim")
     ((_, verdict),) = world.operations.claim_running()
     assert isinstance(verdict, Refused)
     assert "CUSTOM_VA and CUSTOM_VB exclude each other there" in verdict.message

@@ -514,7 +514,7 @@ WITH_SECOND_NIC: Amounts = {ROOT: {VCPU: 2}, SECOND_NIC: {VF: 1}}
         (WITH_SECOND_NIC, WITH_SECOND_NIC, False, True),
         ({ROOT: {VCPU: 2}}, {ROOT: {VCPU: 2}}, True, True),
     ],
-    ids=["another's place", "nobody's place", "another's, which holds it", "a part of both"],
+    ids=["another's place", "a free place", "another's, which holds it", "a part of both"],
 )
 def test_a_migration_with_the_same_cpus_holds_no_part_of_a_claim_where_it_has_the_place_of_another(
     place: Amounts, other_place: Amounts, other_left: bool, may_hold: bool
