@@ -90,13 +90,12 @@ class Pass:
 
     `current` is Placement's tree after the steps so far. `description` is the driver's with the provider
     config files, `resolved` the tree that follows from it, `desired` that tree with the reshapes, and with
-    what is `unheld` reserved. `pending` says why a reshape that is due is not done; then `unheld` is at last
-    that of the host as Placement has it. `retained` has a sentence for each inventory that stays
-    because consumers hold some of it, `vanished` its (provider uuid, class); `overused` the sentences on each
-    provider that is over capacity. `offered_here` is the resolved tree as the tracker needs it: nothing is
-    reserved in it for what excludes other classes of the same device. `left_on_cards` is what it offers of
-    cards whose classes share their
-    room.
+    what is `unheld` reserved. `pending` says why a reshape that is due is not done; then `unheld` is, at the
+    end of the pass, that of the host as Placement has it. `retained` has a sentence for each inventory that
+    stays because consumers hold some of it, `vanished` its (provider uuid, class); `overused` has the
+    sentences on each provider that is over capacity. `offered_here` is the resolved tree as the tracker needs
+    it: nothing is reserved in it for what excludes other classes of the same device. `left_on_cards` is what
+    it offers of cards whose classes share their room.
     """
 
     seen: HostView
