@@ -36,7 +36,6 @@ from agent.claims.rows import NOT_USED, Doubted, Row, Use
 from agent.claims.unit_owners import UnitOwners
 from agent.claims.use_difference import UNSEEN
 from agent.driver import Guest, UsedMemory
-from agent.errors import first_few
 from agent.providers.divided_cards import Card, CardStock
 from agent.providers.reservations import room
 from agent.shapes import (
@@ -846,26 +845,27 @@ class Book:
         )
 
     def _with_holders_named(self, result: Fit, consumer: str) -> Fit:
-        """The fit whose shortfalls on the parts of the host say who has what is not free."""
-        return replace(
-            result, shortfalls=tuple(self._with_holders(each, consumer) for each in result.shortfalls)
-        )
-
-    def _with_holders(self, shortfall: Shortfall, consumer: str) -> Shortfall:
-        uuid, name = shortfall.provider_uuid, shortfall.resource_class
-        provider = self.host.tree.get(uuid)
-        if provider is None or provider.parent is None or not shortfall.is_scarce:
-            return shortfall
+        """The fit whose shortfalls on the parts of the host say who has what is not free, the most first."""
+        if result.fits:
+            return result
         own = self._instances.get(consumer, consumer)
-        holders = [
-            f"{self.label(instance)} has {amount}"
-            for instance, need in self._needs.items()
-            if instance != own and (amount := need.get(uuid, {}).get(name, 0))
-        ]
-        if not holders:
-            return shortfall
-        named = first_few(sorted(holders), HOLDERS_NAMED_MAX)
-        return replace(shortfall, reason=f"{shortfall.reason}: {named}")
+        shortfalls = list(result.shortfalls)
+        for number, each in enumerate(shortfalls):
+            uuid, name = each.provider_uuid, each.resource_class
+            provider = self.host.tree.get(uuid)
+            if provider is None or provider.parent is None or not each.is_scarce:
+                continue
+            holders = sorted(
+                (-need[uuid][name], instance)
+                for instance, need in self._needs.items()
+                if uuid in need and need[uuid].get(name) and instance != own
+            )
+            if holders:
+                first, others = holders[:HOLDERS_NAMED_MAX], len(holders) - HOLDERS_NAMED_MAX
+                named = ", ".join(f"{self.label(instance)} has {-amount}" for amount, instance in first)
+                more = f" and {others} more" if others > 0 else ""
+                shortfalls[number] = replace(each, reason=f"{each.reason}: {named}{more}")
+        return replace(result, shortfalls=tuple(shortfalls))
 
     def _with_others_named(self, shortfall: Shortfall, consumer: str) -> Shortfall:
         """The shortfall with the units of the consumer's guest that it may not have, as others have them."""

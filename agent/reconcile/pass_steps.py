@@ -9,6 +9,7 @@ writes the rest, and `inform_tracker` hands the tree and its allocations on.
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import chain
 
 from agent import log
@@ -84,7 +85,7 @@ class HostView:
     claimed_at: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Pass:
     """A pass between two of its steps.
 
@@ -136,7 +137,7 @@ class Pass:
             moving[uuid] = moving.get(uuid, OwnedProvider()) | OwnedProvider(frozenset({name}))
         return self.desired.owned | OwnedProviders(moving)
 
-    @property
+    @cached_property
     def problems(self) -> tuple[str, ...]:
         """A sentence for each thing that the operator has to know or to mend."""
         return (

@@ -538,3 +538,27 @@ def test_a_migration_with_the_same_cpus_holds_no_part_of_a_claim_where_it_has_th
         {NIC: {VF: VFS}, SECOND_NIC: {VF: ("vf4", "vf5", "vf6", "vf7")}},
     )
     assert book.possible_holders(left) == ((MIGRATION,) if may_hold else ())
+
+
+def test_a_refusal_names_who_has_the_most_first() -> None:
+    held = {uuid_of(f"instance {number}"): {NIC: {VF: 1 + number % 2}} for number in range(7)}
+    vfs = tuple(f"vf{number}" for number in range(10))
+    free = iter(vfs)
+    book = Book(
+        [
+            claim(consumer, amounts, tuple(next(free) for _ in range(amounts[NIC][VF])))
+            for consumer, amounts in held.items()
+        ]
+    )
+    tree = ProviderTree(
+        [
+            Provider(ROOT, "host", None, {VCPU: Inventory(8)}),
+            Provider(NIC, "nic", ROOT, {VF: Inventory(len(vfs))}),
+        ]
+    )
+    book.refresh(
+        ProviderIndex.of(tree), {NIC: {who: each[NIC] for who, each in held.items()}}, {NIC: {VF: vfs}}
+    )
+    (shortfall,) = book.fit(ask(CONSUMERS[0], SRIOV_NET_VF=1)).shortfalls
+    most = sorted(who for who, amounts in held.items() if amounts[NIC][VF] == 2)
+    assert shortfall.reason.endswith(f": {', '.join(f'{who} has 2' for who in most)} and 4 more")
