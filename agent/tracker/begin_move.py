@@ -308,7 +308,6 @@ class MoveAttempt:
 
     def _try_once(self) -> Move:
         self._context.writer.secure(self._request.consumer, self._migration)
-        self._nothing_sent = True
         instance, migration = self._read()
         types = self._read_mdev_types(instance, migration)
         move = self._context.register.step_chosen_move(

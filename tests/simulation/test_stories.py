@@ -727,6 +727,23 @@ def test_a_resize_that_a_kill_interrupted_is_not_forgotten_after_a_move_onward()
         assert story.claim_of("a", "move1") is not None
 
 
+def test_a_begin_that_a_kill_interrupted_frees_its_source_where_the_instance_is_deleted_since() -> None:
+    with Story() as story:
+        a = story.host("a")
+        assert a.claims("web1", **WEB).granted
+        with story.meanwhile():
+            story.next_write("a", Fate.LATE, 1.0)
+            a.begins_move("web1", "move1", "resize", **WEB)
+            story.waits(5)
+        a.dies()
+        assert story.held("move1") == WEB
+        story.deletes_allocation("web1")
+        a.starts()
+        story.waits(30)
+        assert not story.held("move1") and not story.unfinished_moves("a")
+        story.comes_to_rest()
+
+
 # The gate, and audits that heal
 
 

@@ -15,6 +15,7 @@ from kits.middlebox import Middlebox
 from kits.moves import INSTANCE, MIGRATION, POOL, SMALL, World, asks
 from kits.placements import OpenStack
 from kits.tracker import HOST, Kit, checked_kit, guest, request, uuid_of
+from kits.wire import Sent
 
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.doubt import BAR_GENERATION_MAX, BARRED, DoubtState
@@ -22,6 +23,7 @@ from agent.claims.request import ClaimRequest
 from agent.errors import ClaimConflict, DoesNotFit, PlacementConflict, PlacementUnavailable, PlimsollError
 from agent.moves.states import MoveKind, MoveState
 from agent.placement.client import ConsumerAllocations
+from agent.placement.transport import Reply
 from agent.tracker.context import is_allocation_of
 from agent.tracker.guarded_write import (
     ANSWERED_KEPT_S,
@@ -124,6 +126,14 @@ def test_an_audit_gives_a_consumer_whose_first_write_is_barred_an_allocation(kit
     kit.raw.bar_first_write(consumer).check()
     kit.tracker.heal(ConsumerAllocations(consumer, {uuid_of("host"): {"VCPU": 2}}))
     assert kit.placed(consumer) == {"host": {"VCPU": 2}}
+
+
+def test_a_repair_that_another_client_overtook_is_a_conflict_and_says_nothing_of_room(kit: Kit) -> None:
+    consumer = request(VCPU=2).consumer
+    kit.schedule(consumer, host={"VCPU": 1})
+    with pytest.raises(PlacementConflict):
+        kit.tracker.heal(ConsumerAllocations(consumer, {uuid_of("host"): {"VCPU": 2}}))
+    assert kit.placed(consumer) == {"host": {"VCPU": 1}}
 
 
 def test_the_guest_of_a_claim_in_doubt_keeps_what_was_chosen_for_it(kit: Kit) -> None:
@@ -486,6 +496,36 @@ def test_a_first_write_of_a_consumer_that_is_claimed_here_is_left_to_its_release
     assert kit.tracker.release(asked.consumer)
     assert late.execute() == CONFLICT
     assert is_empty(kit)
+
+
+def test_a_first_write_that_comes_between_a_release_and_its_bar_is_released_as_well(kit: Kit) -> None:
+    asked, late = in_doubt_beside_another_client(kit)
+    kit.raw.delete_allocations(asked.consumer)
+    kit.tracker.claim(asked)
+    writes: list[Any] = []
+
+    def comes_before_the_bar(sent: Sent) -> Reply | None:
+        if sent.method == "PUT":
+            if len(writes) == 1:
+                assert late.execute() == DONE
+            writes.append((sent.body or {}).get("allocations"))
+        return None
+
+    kit.tap.answer = comes_before_the_bar
+    assert kit.tracker.release(asked.consumer)
+    assert writes == 4 * [{}], "each release with its bar"
+    assert is_empty(kit)
+
+
+def test_only_where_a_first_write_may_come_a_consumer_that_is_another_clients_is_read(kit: Kit) -> None:
+    asked = request(PCPU=4)
+    released_in_doubt(kit, kit.tracker.claim(asked).claim, "timeout")
+    assert kit.tracker.deliver() == 1
+    there = {uuid_of("elsewhere"): {"VCPU": 2}}
+    kit.raw.write_allocations(ConsumerAllocations(asked.consumer, there, BARRED))
+    kit.tap.calls.clear()
+    assert kit.tracker.watch_doubts() == 0
+    assert requests(kit) == ["PUT allocations"], "what may come is a release of a generation that is past"
 
 
 def test_a_write_that_names_a_barred_consumers_generation_is_taken_back_when_it_comes(kit: Kit) -> None:
