@@ -15,6 +15,7 @@ import logging
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -22,6 +23,7 @@ from agent.durable.errors import concerns_the_file
 
 LOG = logging.getLogger(__name__)
 
+PATIENCE = 0.125
 T = TypeVar("T")
 Parameters = Sequence[Any]
 Job = Callable[["Transaction"], T]
@@ -109,12 +111,23 @@ class Ticket(Generic[T]):
         "_taken",
         "_timed_out",
         "releases",
+        "tell",
     )
 
-    def __init__(self, job: Job[T], releases: bool, timed_out: Callable[[float, bool], Exception]) -> None:
-        """`timed_out(seconds, begun)` makes the error for a caller whose wait timed out."""
+    def __init__(
+        self,
+        job: Job[T],
+        releases: bool,
+        timed_out: Callable[[float, bool], Exception],
+        tell: Callable[[], None] | None = None,
+    ) -> None:
+        """`timed_out(seconds, begun)` makes the error for a caller whose wait timed out.
+
+        The writer calls `tell` when the ticket is answered, once for all tickets of a group that have it.
+        """
         self._job = job
         self.releases = releases
+        self.tell = tell
         self._timed_out = timed_out
         self._answer: T | None = None
         self._error: BaseException | None = None
@@ -127,14 +140,14 @@ class Ticket(Generic[T]):
         self._begun = False
         self._cancelled = False
 
-    def result(self, timeout_s: float = 60.0) -> T:
-        """Wait for the commit, and return the job's result.
+    def result(self, timeout_s: float = 60.0, *, waited_s: float = 0.0) -> T:
+        """Wait for the commit, and return the job's result. The caller has waited `waited_s` already.
 
         Raises DatabaseTimeout where there is no answer within `timeout_s` seconds: a job that has not begun
         is cancelled, and of one that has begun a later call tells the outcome. Raises DatabaseError where the
         commit failed and nothing was changed, and the job's exception.
         """
-        if not self._done.acquire(timeout=timeout_s):
+        if not self._done.acquire(timeout=max(0.0, timeout_s - waited_s)):
             self._cancelled = self._cancelled or self._taken.acquire(blocking=False)
             raise self._timed_out(timeout_s, not self._cancelled)
         self._done.release()
@@ -208,16 +221,22 @@ class GroupWriter:
         return not self._thread.is_alive()
 
     def _work(self) -> None:
-        last = False
+        last, expected, patience_s = False, 1, 0.0
         while not last:
             group: list[Ticket[Any]] = []
             entry = self._queue.get()
+            began = time.monotonic()
             while entry is not None:
                 group.append(entry)
-                if len(group) == self._group_max or self._queue.empty():
+                waits_s = began + patience_s - time.monotonic() if len(group) < expected else 0.0
+                if len(group) == self._group_max or (waits_s <= 0 and self._queue.empty()):
                     break
-                entry = self._queue.get()
+                try:
+                    entry = self._queue.get(timeout=max(0.0, waits_s))
+                except queue.Empty:
+                    break
             last = entry is None
+            began = time.monotonic()
             try:
                 self._run_group(group)
             except Exception as error:
@@ -225,3 +244,7 @@ class GroupWriter:
                 LOG.exception("Unexpected error in a group of writes")
                 for ticket in group:
                     ticket.fail(error)
+            expected, patience_s = len(group) + self._queue.qsize(), (time.monotonic() - began) * PATIENCE
+            for tell in {ticket.tell for ticket in group}:
+                if tell is not None:
+                    tell()

@@ -281,15 +281,18 @@ class SqliteFile:
         """Let in-memory state take part in all later groups."""
         self._participants.append(participant)
 
-    def submit(self, job: Job[T], *, releases: bool = False) -> Ticket[T]:
+    def submit(
+        self, job: Job[T], *, releases: bool = False, tell: Callable[[], None] | None = None
+    ) -> Ticket[T]:
         """Queue `job`; its ticket is answered after the commit that makes it durable.
 
         `releases` marks a job that frees resources, and therefore runs on a full disk as well. A job may run
         twice, if its first commit meets a full disk, so it must keep no state outside the transaction and the
-        participants. Raises DatabaseClosed.
+        participants. `tell` is called on the writer's thread when the ticket is answered, see Ticket. Raises
+        DatabaseClosed.
         """
         ticket = Ticket(
-            job, releases, lambda timeout_s, begun: DatabaseTimeout(self.path, timeout_s, begun=begun)
+            job, releases, lambda timeout_s, begun: DatabaseTimeout(self.path, timeout_s, begun=begun), tell
         )
         with self._gate:  # a ticket behind the end mark would never be answered
             if self._closed:

@@ -4,8 +4,9 @@
 
 One event loop (asyncio) waits for all clients; llhttp reads what they send. A request gets one of the threads
 once all of it is here, and keeps it for its answer alone. So any number of slow clients keep no thread. What
-a greedy client sends before it has its answer waits for those that have no answer yet. A `Listener` runs a
-server on a thread of its own, and stops it.
+a greedy client sends before it has its answer waits for those that have no answer yet. An application may
+take short requests to a thread of its own (`Whole`): their answers come together, and keep none of the
+threads. A `Listener` runs a server on a thread of its own, and stops it.
 
 Source: RFC 9112; https://docs.python.org/3/library/asyncio-protocol.html; https://peps.python.org/pep-3333/.
 """
@@ -30,7 +31,7 @@ from functools import partial
 from http import HTTPStatus
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 from urllib.parse import unquote_to_bytes
 
 import httptools
@@ -53,6 +54,9 @@ ANSWERS_BYTES_MAX = 64 * 1024 * 1024
 """Answers that their clients have not taken may take so much memory."""
 
 TELL_INTERVAL_S = 60.0
+
+FAILURE = "plimsoll.failure"
+"""In the environ of a request that a thread answers: why the application's own thread did not (`Whole`)."""
 
 _CHUNK_BYTES = 64 * 1024
 _CHUNKS = 4
@@ -89,6 +93,32 @@ class Limits:
     request_timeout_s: float = 10.0
     stop_timeout_s: int = 5
     idle_check_interval_s: float = 1.0
+
+
+class _Answer(NamedTuple):
+    """The bytes of an answer; the application is told by `close` (PEP 3333) that they are on their way."""
+
+    data: bytes
+    is_last: bool
+    close: Callable[[], None] | None = None
+
+
+class Outcome(Protocol):
+    """Of a request that the application's own thread runs."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `result` returns or raises at once."""
+        ...
+
+    def result(self) -> _Answer:
+        """What `run` returned. Raises what goes into the environ as FAILURE."""
+        ...
+
+
+Whole = Callable[["WSGIEnvironment", Callable[[], _Answer], Callable[[], None]], Outcome | None]
+"""Has a thread of the application call `run`, perhaps more than once, and `tell` when outcomes are over; None
+where one of the server's threads is to run the request. `run` answers, and raises nothing."""
 
 
 class _Request(NamedTuple):
@@ -320,9 +350,7 @@ class _Connection(asyncio.Protocol):
                 self.transport.pause_reading()
         elif self.requests:
             self.is_busy = True
-            request = self.requests.popleft()
-            if not self.server.threads.offer(self, request, ahead=ahead):
-                self.server.turn_away(self)
+            self.server.begin(self, self.requests.popleft(), ahead=ahead)
         elif self.refusal is not None:
             self._answer_refusal(self.refusal)
         elif self.is_last or self.ended:
@@ -479,7 +507,8 @@ class BoundedServer:
 
     `json_errors`: requests that do not reach the application are answered with the agent's JSON error, else
     with plain text. With `peer_credentials`, the application finds the caller's ids by
-    `agent.http.unix_socket`. With `tls`, a TCP address speaks TLS only.
+    `agent.http.unix_socket`. With `tls`, a TCP address speaks TLS only. `whole` may take requests from the
+    threads; what was sent ahead of an answer stays with them.
     """
 
     def __init__(
@@ -492,6 +521,7 @@ class BoundedServer:
         json_errors: bool = True,
         peer_credentials: bool = False,
         tls: ssl.SSLContext | None = None,
+        whole: Whole | None = None,
     ) -> None:
         self.address = address
         self.limits = limits
@@ -502,6 +532,8 @@ class BoundedServer:
         self._name = name
         self._json_errors = json_errors
         self._peer_credentials = peer_credentials
+        self._whole = whole
+        self._outcomes: deque[tuple[_Connection, _Request, Outcome]] = deque()
         self._stop = asyncio.Event()
         self._tells_again_at = 0.0
 
@@ -543,6 +575,7 @@ class BoundedServer:
                 await asyncio.wait_for(self._stop.wait(), self.limits.idle_check_interval_s)
             self._bound_times()
             self._bound_answers()
+            self._give_answers()
         self.loop.remove_reader(self._socket)
         self._socket.close()
         await self._finish()
@@ -733,37 +766,72 @@ class BoundedServer:
             environ[key] = f"{environ[key]}, {text}" if key in environ else text
         return environ
 
+    def begin(self, conn: _Connection, request: _Request, *, ahead: bool) -> None:
+        """Have the application's own thread, or one of the server's threads, answer the request."""
+        outcome = None
+        if self._whole is not None and not ahead:
+            outcome = self._whole(request.environ, partial(self._run, request), self._wake)
+        if outcome is not None:
+            self._outcomes.append((conn, request, outcome))
+        elif not self.threads.offer(conn, request, ahead=ahead):
+            self.turn_away(conn)
+
+    def _wake(self) -> None:
+        """Outcomes are over; called by the application's own thread."""
+        with suppress(RuntimeError):  # the loop is closed: the request took longer than the stop waits
+            self.loop.call_soon_threadsafe(self._give_answers)
+
+    def _give_answers(self) -> None:
+        """Send the answers that the application's own thread has made. It makes them in their order."""
+        while self._outcomes and self._outcomes[0][2].is_over:
+            conn, request, outcome = self._outcomes.popleft()
+            try:
+                answer = outcome.result()
+            except Exception as error:  # noqa: BLE001 - of any kind: the application tells what it means
+                request.environ[FAILURE] = error
+                self.threads.offer(conn, request, ahead=True)
+            else:
+                self._close(answer)
+                conn.answer(answer.data, answer.is_last)
+
     def respond(self, conn: _Connection, request: _Request) -> None:
         """Have the application answer the request, on this thread."""
-        try:
-            status, headers, content = self._run(request.environ)
-            keeps = request.keeps and not self._stop.is_set()
-            keeps = keeps and len(self.connections) - self.threads.answering < self.limits.kept_alive
-            data = self._head(status, headers, len(content), request, keeps=keeps)
-            data += b"" if request.environ["REQUEST_METHOD"] == "HEAD" else content
-        except Exception:  # of any kind: the next requests need this thread
-            LOG.exception("A request was not answered: the application failed.")
-            data, keeps = self.refusal(HTTPStatus.INTERNAL_SERVER_ERROR, ""), False
+        answer = self._run(request)
+        self._close(answer)
         with suppress(RuntimeError):  # the loop is closed: the request took longer than the stop waits
-            self.loop.call_soon_threadsafe(conn.answer, data, not keeps)
+            self.loop.call_soon_threadsafe(conn.answer, answer.data, answer.is_last)
 
-    def _run(self, environ: "WSGIEnvironment") -> tuple[str, list[tuple[str, str]], bytes]:
-        """(status, headers, content) that the application answers with."""
-        started: list[Any] = []
+    def _close(self, answer: _Answer) -> None:
+        try:
+            if answer.close is not None:
+                answer.close()
+        except Exception:
+            LOG.exception("The application failed after its answer.")
+
+    def _run(self, request: _Request) -> _Answer:
+        """Have the application answer the request, perhaps not for the first time."""
+        environ, parts, started = request.environ, list[bytes](), list[Any]()
+        close: Callable[[], None] | None = None
 
         def start_response(status: str, headers: list[tuple[str, str]], exc_info: Any = None) -> Any:
             started[:] = (status, headers)
             return parts.append
 
-        parts: list[bytes] = []
-        answer: Iterable[bytes] = self._application(environ, start_response)
         try:
-            parts.extend(answer)
-        finally:
-            if hasattr(answer, "close"):
-                answer.close()
-        status, headers = started
-        return status, headers, b"".join(parts)
+            environ["wsgi.input"].seek(0)
+            iterable: Iterable[bytes] = self._application(environ, start_response)
+            close = getattr(iterable, "close", None)
+            parts.extend(iterable)
+            status, headers = started
+            content = b"".join(parts)
+            keeps = request.keeps and not self._stop.is_set()
+            keeps = keeps and len(self.connections) - self.threads.answering < self.limits.kept_alive
+            data = self._head(status, headers, len(content), request, keeps=keeps)
+            data += b"" if environ["REQUEST_METHOD"] == "HEAD" else content
+        except Exception:  # of any kind: the next requests need this thread
+            LOG.exception("A request was not answered: the application failed.")
+            data, keeps = self.refusal(HTTPStatus.INTERNAL_SERVER_ERROR, ""), False
+        return _Answer(data, not keeps, close)
 
     def _head(
         self, status: str, headers: list[tuple[str, str]], size: int, request: _Request, *, keeps: bool

@@ -39,6 +39,9 @@ class CurrentCore:
     def request(self, *args: Any, **kwargs: Any) -> CoreResponse:
         return self.core.request(*args, **kwargs)
 
+    def submit_whole(self, *args: Any) -> Any:
+        return self.core.submit_whole(*args)
+
 
 class _Unix(http.client.HTTPConnection):
     def __init__(self, path: str) -> None:

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from agent.durable.group_commit import Job, Ticket, Transaction
 from agent.durable.sqlite_file import SqliteFile
@@ -26,8 +26,8 @@ class StallingDisk:
     def __init__(self, file: SqliteFile) -> None:
         submit = file.submit
 
-        def submitted(job: Job[T], *, releases: bool = False) -> Ticket[T]:
-            ticket = submit(job, releases=releases)
+        def submitted(job: Job[T], **options: Any) -> Ticket[T]:
+            ticket = submit(job, **options)
             end = time.monotonic() + BEGUN_WITHIN_S
             while not (self._goes_on.is_set() or self.stalling.is_set() or ticket.answered):
                 assert time.monotonic() < end, "the writer takes no job"
@@ -38,6 +38,7 @@ class StallingDisk:
         self._goes_on = threading.Event()
         self._goes_on.set()
         self._failures = 0
+        self._name = ""
         self.stalling = threading.Event()
         """Set while a commit stalls."""
         file.join(self)
@@ -63,9 +64,9 @@ class StallingDisk:
             assert time.monotonic() < end, "the commit does not go on"
             time.sleep(0.001)
 
-    def fail_next(self, times: int = 1) -> None:
-        """Have the next commits fail as on a disk that answers EIO."""
-        self._failures = times
+    def fail_next(self, times: int = 1, name: str = "SQLITE_IOERR_FSYNC") -> None:
+        """Have the next commits fail as on a disk that answers EIO; or as SQLite calls it."""
+        self._failures, self._name = times, name
 
     def flush(self, transaction: Transaction) -> None:
         """Part of a commit: wait, or fail."""
@@ -78,7 +79,7 @@ class StallingDisk:
         if self._failures:
             self._failures -= 1
             error = sqlite3.OperationalError("disk I/O error")
-            error.sqlite_errorname = "SQLITE_IOERR_FSYNC"
+            error.sqlite_errorname = self._name
             raise error
 
     def publish(self) -> None:

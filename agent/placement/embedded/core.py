@@ -17,11 +17,11 @@ import re
 from collections.abc import Callable, Mapping
 from enum import Flag, auto
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 from urllib.parse import unquote
 
 from agent.clock import HostClock
-from agent.durable.errors import DatabaseError, DatabaseTimeout
+from agent.durable.errors import DatabaseClosed, DatabaseError, DatabaseTimeout
 from agent.placement.embedded import handlers
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded.handlers import REQUEST_ID, CoreResponse, Request, new_request_id
@@ -38,9 +38,10 @@ from agent.placement.embedded.problems import (
     ProblemType,
     RequestRefused,
 )
-from agent.placement.embedded.store import WAIT_S, KeyReused, Store
+from agent.placement.embedded.store import WAIT_S, KeyReused, Store, WholeRequest
 from agent.placement.embedded.validation import Query
 
+T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 KEY_HEADER = "idempotency-key"
 
@@ -233,6 +234,16 @@ class Core:
         """Finish the current writes, close the file and release the lock."""
         self._store.close()
 
+    def submit_whole(self, run: Callable[[], T], tell: Callable[[], None]) -> WholeRequest[T] | None:
+        """Have the writer's thread `run` what calls `request` once, without a key; see `Store.submit_whole`.
+
+        None where the core is closed, as `request` tells.
+        """
+        try:
+            return self._store.submit_whole(run, tell)
+        except DatabaseClosed:
+            return None
+
     def request(
         self,
         method: str,
@@ -243,6 +254,7 @@ class Core:
         headers: Mapping[str, str] | None = None,
         admit: Callable[[], None] | None = None,
         key: str | None = None,
+        failure: Exception | None = None,
     ) -> CoreResponse:
         """Answer one request as the Placement API does. A write is on disk when the call returns.
 
@@ -251,6 +263,7 @@ class Core:
         before the body is checked; an HTTP server raises RequestRefused in it if the caller's role does not
         allow the request. `key` is the idempotency key of a write (by default the header Idempotency-Key):
         the same request with the same key is not executed twice, but answered with what became of the first.
+        `failure` is what became of the write, where `submit_whole` ran it before.
 
         Errors are responses too: 4xx, 503 if the disk failed (nothing has changed), 500. The response to a
         write whose outcome is unknown, because the disk does not answer, is a 504 without a request id.
@@ -268,7 +281,8 @@ class Core:
             if admit is not None:
                 admit()
             key = key or lower_headers.get(KEY_HEADER)
-            answer = route.handler(Request(self._store, minor, method, args, Query(query), body, key))
+            request = Request(self._store, minor, method, args, Query(query), body, key, failure)
+            answer = route.handler(request)
         except RequestRefused as refusal:
             answer = error_response(refusal, minor, request_id)
         except KeyReused:

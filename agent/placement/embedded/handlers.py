@@ -36,7 +36,7 @@ class Request(NamedTuple):
     """One request.
 
     `minor` is the minor number of the microversion, `args` are the variable parts of the path, `body` is the
-    Python object of the JSON, `key` the idempotency key.
+    Python object of the JSON, `key` the idempotency key. `failure`: its write failed before.
     """
 
     store: Store
@@ -46,6 +46,7 @@ class Request(NamedTuple):
     query: Query
     body: Any
     key: str | None = None
+    failure: Exception | None = None
 
     def read_body(self, versions: Versions) -> Any:
         """The body, valid for the microversion. Raises RequestRefused (400) where it is not."""
@@ -53,6 +54,8 @@ class Request(NamedTuple):
 
     def write(self, rule: Callable[[Draft], T], *, releases: bool = False) -> T:
         """See `Store.write`; a repeated request with the same key is the same write."""
+        if self.failure is not None:
+            raise self.failure
         what = (self.method, self.args, self.body, self.minor)
         return self.store.write(rule, releases=releases, key=self.key, what=what)
 

@@ -14,17 +14,19 @@ are kept in memory only: after a restart no write of before is under way, so a r
 from __future__ import annotations
 
 import json
+import math
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import os_resource_classes
 import os_traits
 
 from agent.clock import HostClock
-from agent.durable.errors import DatabaseDamaged, DatabaseTimeout
+from agent.durable.errors import DatabaseDamaged, DatabaseTimeout, DiskFull
 from agent.durable.group_commit import Ticket, Transaction
 from agent.durable.sqlite_file import SqliteFile
 from agent.placement.embedded.model import ConsumerRecord, Draft, InventoryRecord, Model, ProviderRecord
@@ -212,6 +214,24 @@ def _keep_standard(known: dict[str, float], used: Iterable[str], created_at: flo
             known.setdefault(name, created_at)
 
 
+class WholeRequest(Generic[T]):
+    """A request that the writer's thread runs, whose caller does not wait for it (`Store.submit_whole`)."""
+
+    def __init__(self, ticket: Ticket[T], due: float, outcome: Callable[[Ticket[T], float], T]) -> None:
+        self._ticket = ticket
+        self._due = due
+        self._outcome = outcome
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `result` is the last word: it is on disk, it has failed, or the disk's time is over."""
+        return self._ticket.answered or time.monotonic() >= self._due
+
+    def result(self) -> T:
+        """What the request returned. Raises DatabaseError as `Store.write` does."""
+        return self._outcome(self._ticket, math.inf)
+
+
 Rule = Callable[[Draft], T]
 WAIT_S = 60.0
 
@@ -230,6 +250,7 @@ class Store:
         self._wait_s = wait_s
         self._keyed = KeyedWrites()
         self._in_doubt: tuple[Ticket[Any], ...] = ()
+        self._whole_on: int | None = None
         self.file = SqliteFile.open(
             state_dir / FILE_NAME,
             application_id=APPLICATION_ID,
@@ -263,18 +284,43 @@ class Store:
         begun, its outcome is unknown, and the same call with the same key waits for it. Raises KeyReused.
         """
 
-        def job(_: Transaction) -> T:
+        def job(_: Transaction | None) -> T:
             draft = self._group.next(self.clock())
             answer = rule(draft)
             self._group.merge(draft)
             return answer
 
+        if self._whole_on == threading.get_ident():
+            if self.file.disk_full and not releases:
+                raise DiskFull(self.file.path)
+            return job(None)
+
         def submit() -> Ticket[T]:
             return self.file.submit(job, releases=releases)
 
-        ticket = submit() if key is None else self._keyed.ticket(key, what, submit)
+        return self._outcome(submit() if key is None else self._keyed.ticket(key, what, submit))
+
+    def submit_whole(self, request: Callable[[], T], tell: Callable[[], None]) -> WholeRequest[T]:
+        """Have the writer's thread run all of a request that writes once, without a key.
+
+        `write` is done there at once, and is on disk when the request `is_over`. That `tell` says as well, on
+        that thread, once for all requests of a group. Raises DatabaseClosed.
+        """
+
+        def job(_: Transaction) -> T:
+            self._whole_on = threading.get_ident()
+            try:
+                return request()
+            finally:
+                self._whole_on = None
+
+        # Only its rule shows whether it releases anything: `write` asks then.
+        ticket = self.file.submit(job, releases=True, tell=tell)
+        return WholeRequest(ticket, time.monotonic() + self._wait_s, self._outcome)
+
+    def _outcome(self, ticket: Ticket[T], waited_s: float = 0.0) -> T:
         try:
-            return ticket.result(self._wait_s)
+            return ticket.result(self._wait_s, waited_s=waited_s)
         except DatabaseTimeout as error:
             if error.begun:
                 self._in_doubt = (*(one for one in self._in_doubt if not one.answered), ticket)

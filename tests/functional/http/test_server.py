@@ -6,6 +6,7 @@ import itertools
 import json
 import logging
 import os
+import queue
 import resource
 import socket
 import ssl
@@ -16,8 +17,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,7 +29,7 @@ from kits.served_core_client import make_certificate
 
 from agent.http import server, unix_socket
 from agent.http.errors import AddressInUse, ListenError
-from agent.http.server import BoundedServer, Limits, Listener, stop_all
+from agent.http.server import FAILURE, BoundedServer, Limits, Listener, stop_all
 from agent.http.unix_connection import UnixConnection
 from agent.http.unix_socket import PeerCredentials, peer_credentials
 
@@ -132,7 +135,9 @@ def test_silent_clients_keep_no_thread() -> None:
 class Door:
     """A server of two threads at a TCP address, plain or over TLS, and connections to it."""
 
-    def __init__(self, directory: Path, with_tls: bool, application: Any = None, **limits: Any) -> None:
+    def __init__(
+        self, directory: Path, with_tls: bool, application: Any = None, whole: Any = None, **limits: Any
+    ) -> None:
         context = None
         self._trust: ssl.SSLContext | None = None
         if with_tls:
@@ -142,7 +147,8 @@ class Door:
             self._trust = ssl.create_default_context(cafile=str(certificate))
         limits = {"request_timeout_s": 0.3, "idle_check_interval_s": 0.05, "body_bytes": 10**8, **limits}
         self.listener = Listener(
-            BoundedServer(LOOPBACK, application or echo, replace(LIMITS, **limits), tls=context), "the test"
+            BoundedServer(LOOPBACK, application or echo, replace(LIMITS, **limits), tls=context, whole=whole),
+            "the test",
         )
         self.listener.start()
         host, _, port = self.listener.address.rpartition(":")
@@ -487,6 +493,81 @@ def test_a_header_with_an_underscore_stands_for_no_other(tmp_path: Path) -> None
         reply = exchange(connection, b"GET / HTTP/1.1\r\nX_A: b\r\nX-C: d\r\n" + HOST + b"\r\n")
     door.listener.stop()
     assert reply.endswith(b"['HTTP_X_C']")
+
+
+class OwnThread:
+    """An application whose own thread runs all requests, and answers when `goes_on` is set."""
+
+    def __init__(self) -> None:
+        self.threads: list[str] = []
+        self.closed = 0
+        self.fails = False
+        self.jobs: queue.Queue[Any] = queue.Queue()
+
+    def whole(self, environ: dict[str, Any], run: Any, tell: Any) -> Any:
+        outcome = SimpleNamespace(is_over=False)
+        self.jobs.put((outcome, run, tell))
+        return outcome
+
+    def work(self, count: int) -> None:
+        """Answer `count` requests at once."""
+        outcomes = [self.jobs.get(timeout=10) for _ in range(count)]
+        answers = [run() for _, run, _ in outcomes]
+        for (outcome, _, _), answer in zip(outcomes, answers, strict=True):
+            outcome.result = partial(self.told, answer)
+            outcome.is_over = True
+        assert self.closed == 0
+        outcomes[0][2]()
+
+    def told(self, answer: Any) -> Any:
+        if self.fails:
+            raise TimeoutError
+        return answer
+
+    def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        self.threads.append(threading.current_thread().name)
+        text = environ["wsgi.input"].read() + repr(environ.get(FAILURE)).encode()
+        start_response("200 OK", [])
+        answer = Closing([text])
+        answer.close = self.close
+        return answer
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Closing(list[bytes]):
+    close: Any
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_requests_that_the_application_runs_itself_are_answered_together(tmp_path: Path, fails: bool) -> None:
+    app = OwnThread()
+    app.fails = fails
+    door = Door(tmp_path, False, app, whole=app.whole)
+    clients = [door.connect() for _ in range(3)]
+    for client in clients:
+        client.sendall(LONG % 2 + b"ab")
+    app.work(3)
+    for client in clients:
+        with client:
+            said = client.makefile("rb").read()
+            assert said.endswith(b"abTimeoutError()" if fails else b"abNone")
+    own, others = app.threads[:3], app.threads[3:]
+    assert set(own) == {threading.current_thread().name} and app.closed == 3
+    assert len(others) == (3 if fails else 0) and not set(own) & set(others)
+    door.listener.stop()
+
+
+def test_what_is_sent_ahead_of_an_answer_stays_with_the_threads(tmp_path: Path) -> None:
+    app = OwnThread()
+    door = Door(tmp_path, False, app, whole=app.whole)
+    with door.connect() as client:
+        client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + CLOSING)
+        app.work(1)
+        assert client.makefile("rb").read().count(b"HTTP/1.1 200 OK") == 2
+    assert len(app.threads) == 2 and app.jobs.empty()
+    door.listener.stop()
 
 
 def test_an_application_that_fails_keeps_no_thread(tmp_path: Path) -> None:

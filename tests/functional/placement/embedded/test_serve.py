@@ -4,23 +4,28 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import socket
 import ssl
 import stat
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
 from keystoneauth1 import adapter, exceptions, session, token_endpoint
+from kits.daemon_process import eventually
 from kits.served_core_client import SERVICE, CurrentCore, DoorClient, door_client, make_certificate
+from kits.stalling_disk import StallingDisk
 
 from agent.config.settings import load
 from agent.errors import SettingsError
@@ -282,6 +287,120 @@ def test_who_wrote_what_is_logged_without_tokens(tcp: DoorClient, caplog: pytest
     first, second = caplog.messages
     assert first.startswith("PUT /traits/CUSTOM_A%0Ax: 403, for 'nova', req-")
     assert "a-token-that-was" in second and "somebody" not in second
+
+
+WAIT_S = 0.25
+
+
+@contextlib.contextmanager
+def served_core(tmp_path: Path) -> Iterator[tuple[Core, str]]:
+    """A core whose writes wait for the disk for WAIT_S, with the host, and the address of its server."""
+    with (
+        contextlib.closing(Core.open(tmp_path / "short", wait_s=30)) as core,
+        Server(core, [f"unix:{tmp_path}/s"]) as server,
+    ):
+        with door_client(server.addresses[0]) as client:
+            add_host(client)
+        core._store._wait_s = WAIT_S
+        yield core, server.addresses[0]
+
+
+def claims_told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return sorted(re.findall(r"PUT /allocations/\S+: (\d+), for", caplog.text))
+
+
+def claim_at(address: str, body: Any, text: bytes | None = None, **headers: str) -> Any:
+    with door_client(address) as client:
+        return client("PUT", f"/allocations/{uuid.uuid4()}", body, text=text, **headers)
+
+
+def test_short_claims_run_on_the_writers_thread_and_all_else_on_one_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = []
+    request = Core.request
+
+    def noted(self: Core, *args: Any, **options: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return request(self, *args, **options)
+
+    with served_core(tmp_path) as (_, address), door_client(address) as ask:
+        monkeypatch.setattr(Core, "request", noted)
+        claim, one = claim_of(1), f"/allocations/{uuid.uuid4()}"
+        assert [ask("PUT", one, claim).status, ask("DELETE", one).status] == [204, 204]
+        assert ask("POST", "/allocations", {str(uuid.uuid4()): claim}).status == 204
+        assert threads == ["placement-writer"] * 3
+        threads.clear()
+        text = json.dumps(claim).encode() + b" " * 70_000
+        assert claim_at(address, None, text).status == 204
+        assert claim_at(address, claim, idempotency_key="k").status == 204
+        assert ask("GET", one).status == 200
+        assert ask("PUT", "/traits/CUSTOM_A").status == 201
+        assert len(threads) == 4 and "placement-writer" not in threads
+
+
+def test_a_claim_that_the_disk_does_not_answer_has_an_unknown_outcome_and_the_next_is_cancelled(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "agent.placement.embedded.serve")
+    with served_core(tmp_path) as (core, address), ThreadPoolExecutor() as pool:
+        disk = StallingDisk(core._store.file)
+        with disk.stalled():
+            unknown = pool.submit(claim_at, address, claim_of(1))
+            assert disk.stalling.wait(10)
+            behind = pool.submit(claim_at, address, claim_of(1))
+            malformed = pool.submit(claim_at, address, {})
+            answers = [each.result() for each in (unknown, behind, malformed)]
+            assert core.in_doubt
+        assert [answer.status for answer in answers] == [504, 503, 400]
+        assert ["x-openstack-request-id" in answer.headers for answer in answers] == [False, True, True]
+        assert "within 0.25 s" in answers[0].error["detail"]
+        assert claim_at(address, claim_of(1)).status == 204
+        assert not core.in_doubt
+        with door_client(address) as ask:
+            usages = ask("GET", f"/resource_providers/{HOST}/usages").body["usages"]
+        assert usages == {"VCPU": 2}, "what was cancelled holds nothing"
+    assert claims_told(caplog) == ["204", "400", "503", "504"]
+
+
+def test_claims_whose_commit_fails_are_answered_and_logged_so_and_others_as_ever(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "agent.placement.embedded.serve")
+    with served_core(tmp_path) as (core, address), ThreadPoolExecutor() as pool:
+        core._store._wait_s = 30
+        disk = StallingDisk(core._store.file)
+        with disk.stalled():
+            first = pool.submit(claim_at, address, claim_of(1))
+            assert disk.stalling.wait(10)
+            # These are one group, whose commit fails.
+            sent = [pool.submit(claim_at, address, body) for body in (claim_of(1), claim_of(99), {})]
+            eventually("the claims wait", lambda: core._store.file._writer._queue.qsize() == 3)
+            disk.fail_next()
+            disk._failures += 1
+        assert first.result().status == 503
+        assert [each.result().status for each in sent] == [503, 503, 400]
+        assert claim_at(address, claim_of(8)).status == 204, "nothing has changed"
+    assert claims_told(caplog) == ["204", "400", "503", "503", "503"]
+
+
+def test_on_a_full_disk_releases_go_on_and_claims_do_not(tmp_path: Path) -> None:
+    with served_core(tmp_path) as (core, address), door_client(address) as ask:
+        one, other = (f"/allocations/{uuid.uuid4()}" for _ in range(2))
+        assert [ask("PUT", path, claim_of(1)).status for path in (one, other)] == [204, 204]
+        disk = StallingDisk(core._store.file)
+        disk.fail_next(name="SQLITE_FULL")
+        assert ask("DELETE", one).status == 204
+        refused = ask("PUT", one, claim_of(1))
+        assert refused.status == 503 and "full" in refused.error["detail"]
+        assert ask("PUT", other, claim_of(1) | {"allocations": {}, "consumer_generation": 1}).status == 204
+        assert ask("GET", f"/resource_providers/{HOST}/usages").body["usages"] == {"VCPU": 0}
+
+
+def test_after_the_core_is_closed_a_claim_is_a_503(tmp_path: Path) -> None:
+    with served_core(tmp_path) as (core, address):
+        core.close()
+        assert claim_at(address, claim_of(1)).status == 503
 
 
 def test_text_that_no_database_can_hold_is_refused(tcp: DoorClient) -> None:

@@ -91,6 +91,7 @@ class Echo:
         microversion: str | None = None,
         headers: Mapping[str, str] | None = None,
         admit: Callable[[], None] | None = None,
+        failure: Exception | None = None,
     ) -> CoreResponse:
         self.body, self.path = body, path
         try:
