@@ -55,7 +55,7 @@ ANSWERS_BYTES_MAX = 64 * 1024 * 1024
 
 TELL_INTERVAL_S = 60.0
 
-FAILURE = "plimsoll.failure"
+FAILURE = "door.failure"
 """In the environ of a request that a thread answers: why the application's own thread did not (`Whole`)."""
 
 _CHUNK_BYTES = 64 * 1024
