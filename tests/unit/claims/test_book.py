@@ -442,6 +442,33 @@ def test_a_guest_that_runs_may_have_its_unit_though_the_definition_of_another_na
     assert book.fit(ask(idle, SRIOV_NET_VF=1)).units == {NIC: {VF: ("vf1",)}}
 
 
+RUNNING, OFF = GuestState.RUNNING, GuestState.SHUTOFF
+STOP, TAKE = "stop all but one of these guests", "take it from one of them"
+
+
+@pytest.mark.parametrize(
+    ("states", "claimed", "advice"),
+    [
+        ((RUNNING, RUNNING), False, (STOP, STOP)),
+        ((RUNNING, OFF), False, ("", TAKE)),
+        ((OFF, OFF), False, (TAKE, TAKE)),
+        ((RUNNING, RUNNING), True, ("", TAKE)),
+    ],
+    ids=["both run", "one runs", "neither runs", "one is claimed"],
+)
+def test_what_to_do_about_a_unit_that_two_guests_name(
+    states: tuple[GuestState, ...], claimed: bool, advice: tuple[str, ...]
+) -> None:
+    used = (UsedUnit(VF, "vf0", "pci:nic"),)
+    book = Book([claim(CONSUMERS[0], {NIC: {VF: 1}}, ("vf0",))] if claimed else [])
+    book.refresh(HOST, {}, UNITS)
+    guests = zip(CONSUMERS, states, strict=False)
+    book.observe_guests([Guest(who, "g", state, {}, used) for who, state in guests])
+    told = book.survey(Place(HOST, UNITS)).remedies
+    for who, words in zip(CONSUMERS, advice, strict=False):
+        assert words in told.get(who, "") and (who in told) == bool(words)
+
+
 def test_a_unit_that_is_offered_elsewhere_by_now_is_still_its_owners() -> None:
     """The driver reports it on another provider before a reshape has moved the claim."""
     book = Book()
