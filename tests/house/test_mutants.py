@@ -45,6 +45,11 @@ def test_each_change_is_one_that_a_test_could_notice(room: Path) -> None:
     }
 
 
+def test_what_runs_at_the_import_is_felt_by_the_tests_of_the_whole_module(room: Path) -> None:
+    felt = {(mutant.line, mutant.felt_at) for mutant in mutants_of(room)}
+    assert felt == {(2, (1, 10)), (4, (4, 4)), (5, (5, 5)), (7, (7, 7)), (9, (9, 9))}
+
+
 def test_a_mutant_changes_its_own_place_alone(room: Path) -> None:
     for mutant in mutants_of(room):
         changed = mutant.applied(room.read_bytes()).decode()

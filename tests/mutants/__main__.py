@@ -54,7 +54,7 @@ def judge(mutant: Mutant) -> tuple[Mutant, str]:
     """(the mutant, what noticed it, or "" where nothing did)."""
     file = _copy / mutant.module
     source = file.read_bytes()
-    lines = range(mutant.line, mutant.line + mutant.before.count("\n") + 1)
+    lines = range(mutant.felt_at[0], mutant.felt_at[1] + 1)
     tests = _covered.nearest(mutant.module, lines, CHOSEN_S)
     while tests:
         _write(file, mutant.applied(source))

@@ -56,7 +56,8 @@ _LOGGERS = {"debug", "info", "warning", "error", "exception"}
 class Mutant:
     """A module (a path below the checkout) in which `before`, at this line, is replaced by `after`.
 
-    `begin` and `end` are offsets into the file's bytes.
+    `begin` and `end` are offsets into the file's bytes. `felt_at` are the first and the last line whose tests
+    may notice it: its own ones, or all of the module where it runs at the import, once for all tests.
     """
 
     module: str
@@ -66,6 +67,7 @@ class Mutant:
     after: str
     begin: int
     end: int
+    felt_at: tuple[int, int]
 
     def __str__(self) -> str:
         shown = " ".join(self.before.split())
@@ -84,17 +86,25 @@ def room_folder(room: str) -> Path:
 def mutants_of(file: Path) -> list[Mutant]:
     """All changes of a module."""
     source = file.read_bytes()
+    tree = ast.parse(source)
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
+    bodies = [
+        range(node.body[0].lineno, (node.end_lineno or node.lineno) + 1)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+    ]
     found = []
-    for node, kind, after in _changes(ast.parse(source)):
+    for node, kind, after in _changes(tree):
         begin = starts[node.lineno - 1] + node.col_offset
         end = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or 0)
         before = source[begin:end].decode()
-        mutant = Mutant(
-            str(file.relative_to(CHECKOUT)), node.lineno, kind, before, after.replace("…", before), begin, end
-        )
+        own = (node.lineno, node.end_lineno or node.lineno)
+        felt_at = own if any(node.lineno in body for body in bodies) else (1, len(starts))
+        place = (begin, end, felt_at)
+        module = str(file.relative_to(CHECKOUT))
+        mutant = Mutant(module, node.lineno, kind, before, after.replace("…", before), *place)
         if _compiles(mutant.applied(source)):
             found.append(mutant)
     return found

@@ -249,6 +249,15 @@ def test_a_scheduler_that_was_faster_than_the_pass_meets_a_refusal_in_words(mig:
     assert not any(mig.candidates({name: 1}) for name in mig.sizes), "nothing more is offered of a full card"
 
 
+def test_a_card_is_named_where_its_room_is_what_lacks_and_the_amount_where_that_does(mig: Host) -> None:
+    mig.claim(CUSTOM_MIG_3=1)
+    with pytest.raises(PlimsollError, match="only 1 of 2 is free"):
+        mig.claim(CUSTOM_MIG_3=2)
+    mig.claim(CUSTOM_MIG_4=1)
+    with pytest.raises(PlimsollError, match="beside what is on the card, it has room for 0 of it"):
+        mig.claim(CUSTOM_MIG_3=1)
+
+
 def test_a_resize_on_the_host_has_another_place_than_the_one_it_leaves(mig: Host) -> None:
     claim = mig.claim(CUSTOM_MIG_3=1)
     mig.check()

@@ -268,6 +268,12 @@ def test_what_does_not_agree_is_told(needs: DomainNeeds, asked: dict[str, int], 
     assert [fault for fault in faults(needs=needs, asked=request) if said in fault]
 
 
+def test_another_number_of_cells_than_is_asked_for_is_told() -> None:
+    one = replace(NEEDS, cells=(NeededCell(frozenset(range(4)), 4096),))
+    two = replace(ASKED, topology=TopologyRequest("shared", cells=2))
+    assert faults(needs=one, asked=two) == ["<numa> has 1 cell, and 2 are asked for"]
+
+
 def test_every_fault_is_told_at_once() -> None:
     asked = replace(ASKED, groups=(RequestGroup("", {"VCPU": 2}),))
     told = faults(port("green"), port("red", "0000:99:00.0"), asked=asked)

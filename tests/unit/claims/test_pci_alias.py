@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -184,6 +185,8 @@ def test_the_suffixes_of_devices_are_nobody_elses() -> None:
     mine = ClaimRequest(CONSUMER, (RequestGroup("pci-0", {"VGPU": 1}),), pci=(("qat", 1),))
     with pytest.raises(UsageError, match="suffixes that begin with 'pci-' are reserved for devices"):
         with_device_groups(mine, aliases(QAT), ProviderTree([HOST]), {})
+    alone = replace(mine, pci=())
+    assert with_device_groups(alone, aliases(QAT), ProviderTree([HOST]), {}) == alone, "it asks for no alias"
 
 
 @pytest.mark.parametrize(

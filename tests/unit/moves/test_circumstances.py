@@ -40,7 +40,7 @@ def turn(role: MoveRole, state: MoveState, seen: Circumstances) -> str:
         (MoveRole.SOURCE, MoveState.BEGUN, Circumstances(HERE), "the service", "still here; carry it over"),
         (MoveRole.SOURCE, MoveState.BEGUN, Circumstances(), "the service", "has left this host; confirm"),
         (MoveRole.SOURCE, MoveState.BEGUN, Circumstances(holders=HOLDS), "the service", "confirm"),
-        (MoveRole.SOURCE, MoveState.BEGUN, Circumstances(holders=frozenset()), "this agent", "verification"),
+        (MoveRole.SOURCE, MoveState.BEGUN, Circumstances(holders=frozenset()), "this agent", "shows why"),
         (
             MoveRole.SOURCE,
             MoveState.BEGUN,
@@ -56,7 +56,7 @@ def turn(role: MoveRole, state: MoveState, seen: Circumstances) -> str:
             "the service that runs",
             "remove",
         ),
-        (MoveRole.SOURCE, MoveState.LEAVING, Circumstances(), "this agent", "verification"),
+        (MoveRole.SOURCE, MoveState.LEAVING, Circumstances(), "this agent", "it continues"),
         (MoveRole.SOURCE, MoveState.CONFIRMING, Circumstances(HERE), "the guest", "left this host"),
         (MoveRole.SOURCE, MoveState.CONFIRMING, Circumstances(), "this agent", "verification"),
         (MoveRole.DESTINATION, MoveState.REVERTING, Circumstances(HERE), "the guest", "left this host"),

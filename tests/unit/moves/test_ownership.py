@@ -42,7 +42,7 @@ from agent.moves.ownership import (
     undecided_reason,
     with_source_at,
 )
-from agent.moves.states import MoveRole, MoveStep
+from agent.moves.states import MoveKind, MoveRole, MoveStep
 from agent.shapes import Allocations
 
 CELL = "7e1c1d3c-94d8-4e4b-9a57-4a8d3b1f0c09"
@@ -74,7 +74,7 @@ def test_a_pool_that_was_summed_up_is_charged_once() -> None:
     doubled = {HERE: {"VCPU": 2}, THERE: {"VCPU": 2}, POOL: {"DISK_GB": 20}}
     found = split_allocations(doubled, is_here, {POOL}.__contains__)
     assert found.doubled
-    for disk in (10, 20):
+    for disk in (1, 10, 20):
         instance, migration = separate_allocations(found, {"VCPU": 2, "DISK_GB": disk})
         assert instance == {HERE: {"VCPU": 2}, POOL: {"DISK_GB": disk}}
         assert migration == {THERE: {"VCPU": 2}}
@@ -210,6 +210,7 @@ def test_an_instance_that_left_for_a_third_host_has_moved_on() -> None:
     assert has_moved_on(arrived, {POOL: {"DISK_GB": 5}}, is_here)
     assert not has_moved_on(arrived, NEW, is_here)
     assert not has_moved_on(arrived, {}, is_here)
+    assert has_moved_on(replace(arrived, kind=MoveKind.REBUILD), {}, is_here), "it writes nothing to undo"
     assert not has_moved_on(move(MoveRole.SOURCE, OLD, None), NEW, is_there)
 
 
