@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from email.utils import formatdate
-from functools import partial
+from functools import lru_cache, partial
 from http import HTTPStatus
 from io import BytesIO
 from pathlib import Path
@@ -294,7 +294,7 @@ class _Connection(asyncio.Protocol):
         arriving.head_is_here = True
         if version not in ("1.0", "1.1"):
             self._refuse(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, "The server speaks HTTP/1.1.")
-        elif len(arriving.values(b"host")) > 1:
+        elif len(arriving.values(b"host")) not in ((1,) if version == "1.1" else (0, 1)):
             self._refuse(HTTPStatus.BAD_REQUEST, "A request has one Host header.")
         elif method == b"CONNECT":
             self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "The server is no proxy.")
@@ -846,7 +846,7 @@ class BoundedServer:
             lines.append("Connection: close")
         elif request.version == "1.0":
             lines.append("Connection: keep-alive")
-        lines += [f"Date: {formatdate(usegmt=True)}", f"Server: {self._name}", "", ""]
+        lines += [f"Date: {_date(int(time.time()))}", f"Server: {self._name}", "", ""]
         return "\r\n".join(lines).encode("latin-1")
 
     def refusal(self, status: HTTPStatus, text: str) -> bytes:
@@ -868,6 +868,11 @@ _LONG_HEAD = "The head of the request is too long."
 _TOO_MANY = "Too many connections wait for an answer; one was turned away."
 _CREDENTIALS = struct.Struct("3i")  # struct ucred of unix(7): pid, uid, gid
 _STOP_POLL_S = 0.01
+
+
+@lru_cache(maxsize=1)
+def _date(now: int) -> str:
+    return formatdate(now, usegmt=True)
 
 
 def descriptor_limit() -> int:

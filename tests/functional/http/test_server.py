@@ -421,6 +421,8 @@ HOST = b"Host: x\r\nConnection: close\r\n"
         (b"GET / HTTP/1.1\r\nX: y\r\n z\r\n" + HOST, 400),
         (b"GET / HTTP/1.1\r\nX : y\r\n" + HOST, 400),
         (b"GET / HTTP/1.1\r\nHost: y\r\n" + HOST, 400),
+        (b"GET / HTTP/1.1\r\nConnection: close\r\n", 400),
+        (b"GET / HTTP/1.0\r\n", 200),
         (b"POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n" + HOST, 400),
         (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 2\r\n" + HOST, 400),
         (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n" + HOST, 411),

@@ -277,7 +277,8 @@ def test_what_is_too_large_is_refused(url: str) -> None:
     assert raw(url, head + b"X: " + b"a" * 9000 + b"\r\n\r\n").startswith(b"HTTP/1.1 431")
     assert raw(url, head + b"Content-Length: 9999\r\n\r\n").startswith(b"HTTP/1.1 413")
     assert raw(url, head + b"Transfer-Encoding: chunked\r\n\r\n").startswith(b"HTTP/1.1 411")
-    assert raw(url, b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n").startswith(b"HTTP/1.1 421")
+    assert raw(url, b"GET / HTTP/1.1\r\nConnection: close\r\n\r\n").startswith(b"HTTP/1.1 400")
+    assert raw(url, b"GET / HTTP/1.0\r\n\r\n").startswith(b"HTTP/1.1 421")
     assert raw(url, b"\x16\x03\x01\x02\x00\r\n\r\n").startswith(b"HTTP/1.1 400")
 
 

@@ -281,7 +281,8 @@ def test_the_answer_is_json_text_of_what_the_core_says(ask: DoorClient, core: Co
 
 def test_who_wrote_what_is_logged_without_tokens(tcp: DoorClient, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "agent.placement.embedded.serve"):
-        tcp("GET", "/traits")
+        for method in ("GET", "HEAD", "TRACE", "OPTIONS"):
+            tcp(method, "/traits")
         tcp("PUT", "/traits/CUSTOM_A%0Ax", x_auth_token="nova:service")
         tcp("PUT", "/traits/CUSTOM_A", x_auth_token="a-token-that-was-meant-for-somebody-else")
     first, second = caplog.messages
