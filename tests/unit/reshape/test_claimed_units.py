@@ -17,7 +17,7 @@ from kits.reshape_trees import ROOT, consumer
 
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.guest_cells import PlacedCell
-from agent.claims.request import ClaimRequest
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import DescribedProvider, Description, Guest, GuestState, MoveInstruction, UsedUnit
 from agent.errors import ReshapeRefused
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, claims_of
@@ -28,10 +28,11 @@ from agent.reshape.claimed_units import (
     locate_units,
     name_claimed_cells,
     name_migrations,
+    relocations_of_record,
     without_claimed,
 )
 from agent.reshape.due_instructions import due_instructions
-from agent.reshape.laws import Reshape, resolve_instructions
+from agent.reshape.laws import Reshape, Slot, resolve_instructions
 from agent.reshape.plan import plan_reshape
 from agent.reshape.relocate import relocate_records
 from agent.shapes import Allocations
@@ -88,6 +89,24 @@ def counted(units: tuple[str, ...], places: dict[str, str]) -> dict[str, dict[st
     for name, amount in Counter(places[unit] for unit in units).items():
         held.setdefault(UUID[name], {})[VF] = amount
     return held
+
+
+def test_what_travels_with_the_units_of_a_claim_that_holds_nothing_goes_along() -> None:
+    bandwidth = "NET_BW_EGR_KILOBIT_PER_SEC"
+    both = {VF: Inventory(4), bandwidth: Inventory(1000)}
+    current = ProviderTree([Provider(ROOT, "host", None, {"VCPU": Inventory(64), **both})])
+    desired = ProviderTree(
+        [Provider(ROOT, "host", None, {"VCPU": Inventory(64)}), Provider(CARD["a"], "a", ROOT, both)]
+    )
+    moves = [MoveInstruction("host", {VF: 4, bandwidth: 1000}, "a")]
+    request = ClaimRequest(consumer(1), (RequestGroup("", {VF: 2, bandwidth: 800, "VCPU": 1}),))
+    held = {ROOT: {VF: 2, bandwidth: 800, "VCPU": 1}}
+    claim = Claim(consumer(1), ClaimState.CLAIMED, request, held)
+    places = {Slot(ROOT, VF): {Slot(CARD["a"], VF): 2}}
+    found = relocations_of_record(claim, places, resolve_instructions(moves, current, desired))
+    assert sorted(found) == [
+        (consumer(1), name, amount, ROOT, CARD["a"], name) for name, amount in ((bandwidth, 800), (VF, 2))
+    ]
 
 
 def exact_at(units: tuple[str, ...], places: dict[str, str]) -> dict[str, set[str]]:

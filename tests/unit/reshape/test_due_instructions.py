@@ -19,6 +19,7 @@ from agent.reshape.due_instructions import (
     due_instructions,
     known_instructions,
     park_units,
+    still_held,
     with_stand_ins,
     without_claimed_changes,
 )
@@ -43,6 +44,13 @@ def test_instructions_that_are_done_are_not_due() -> None:
     told = [MoveInstruction("gpu0", {"VGPU": 4}, "gpu1", {consumer(1): {"VGPU": 1}})]
     assert due_moves(told, done, done, {GPU[0]: {}, GPU[1]: {consumer(1): {"VGPU": 1}}}) == ()
     assert due_moves(told, done, done, {GPU[0]: {consumer(1): {"VGPU": 1}}, GPU[1]: {}}) == tuple(told)
+
+
+def test_an_undone_instruction_names_those_that_still_have_all_of_their_share() -> None:
+    shares = {consumer(1): {"VGPU": 1}, consumer(2): {"VGPU": 2}, consumer(3): {"VGPU": 1}}
+    told = resolve_instructions([MoveInstruction("host", {"VGPU": 4}, "gpu0", shares)], flat(8), nested(1, 4))
+    (left,) = still_held(told, {consumer(2): {ROOT: {"VGPU": 1}}, consumer(3): {ROOT: {"VGPU": 1}}})
+    assert left.move.consumers == {consumer(3): {"VGPU": 1}}
 
 
 def test_a_migration_stands_in_for_its_guest_where_they_hold_the_same() -> None:

@@ -1,6 +1,7 @@
 """The reshape arithmetic: what moves lands where it belongs, all of it, or nothing does."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -136,6 +137,24 @@ def test_classes_of_one_instruction_travel_together() -> None:
     assert reshape.allocations[consumer(1)] == {
         ROOT: {"VCPU": 1},
         PF: {"SRIOV_NET_VF": 1, "NET_BW_EGR_KILOBIT_PER_SEC": 600},
+    }
+
+
+def test_what_travels_with_units_of_two_cards_is_divided_as_these_are() -> None:
+    bandwidth = "NET_BW_EGR_KILOBIT_PER_SEC"
+    desired = nested(2, 2)
+    for uuid in GPU[:2]:
+        card = desired[uuid]
+        with_bandwidth = replace(card, inventories={**card.inventories, bandwidth: Inventory(600)})
+        desired = desired.with_provider(with_bandwidth)
+    moves = [
+        MoveInstruction("host", {"VGPU": 2, bandwidth: 600}, name, {consumer(1): {"VGPU": units}})
+        for name, units in (("gpu0", 2), ("gpu1", 1))
+    ]
+    held = {consumer(1): {ROOT: {"VGPU": 3, bandwidth: 900}}}
+    reshape = plan_reshape(flat(4, **{bandwidth: Inventory(1200)}), desired, moves, held)
+    assert reshape.allocations == {
+        consumer(1): {GPU[0]: {"VGPU": 2, bandwidth: 600}, GPU[1]: {"VGPU": 1, bandwidth: 300}}
     }
 
 
