@@ -4,6 +4,9 @@ A refusal is a list of shortfalls. All are made here but for those of agent.clai
 because others have it. Their clauses come from where a place is rejected: a provider in `HostStock.obstacles`
 (agent.claims.fit_search), a NUMA cell in `CellPairs` and `nova_affinity` (agent.claims.guest_cells). The fit
 and the tracker hand them on as they are. The error's sentence is what the command line prints.
+
+A finding whose repair would be refused tells shortfalls as well: those of the fit, or those of
+`Observation.lacking` (agent.audit.observation).
 """
 
 from collections import Counter
