@@ -32,7 +32,7 @@ from agent.cli.client import (
     read_providers,
 )
 from agent.cli.domain import CONNECTION_DEFAULT, Libvirt, add_libvirt_options
-from agent.cli.grammar import CommandAdder, complete_instances, parse_seconds
+from agent.cli.grammar import CommandAdder, complete_instances, seconds_or_zero
 from agent.cli.output import NOTHING, Style, show, table_lines, titled_lines
 from agent.errors import (
     ClaimConflict,
@@ -449,7 +449,7 @@ def resume(args: Namespace) -> ExitCode:
 
 def drain(args: Namespace) -> ExitCode:
     """Pause the host, and list what is left on it."""
-    wait_s = parse_seconds(args.wait)
+    wait_s = seconds_or_zero(args.wait)
     if not 0 <= wait_s <= WAIT_MAX_S or (wait_s == 0 and args.wait != "0"):
         raise UsageError(f"--wait {args.wait!r} is not a number of seconds, at most {WAIT_MAX_S:g}")
     client = client_of(args)

@@ -152,7 +152,7 @@ def not_empty(text: str) -> str:
     return text
 
 
-def parse_seconds(text: str) -> float:
+def seconds_or_zero(text: str) -> float:
     """A number of seconds; 0 where the text is no number."""
     try:
         return float(text)
@@ -161,7 +161,7 @@ def parse_seconds(text: str) -> float:
 
 
 def _timeout(text: str) -> float:
-    seconds = parse_seconds(text)
+    seconds = seconds_or_zero(text)
     if not 0.0 < seconds <= TIMEOUT_MAX_S:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a number of seconds above 0, at most {TIMEOUT_MAX_S:g}"

@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from agent.cli.client import Client, client_of
-from agent.cli.grammar import CommandAdder, parse_seconds
+from agent.cli.grammar import CommandAdder, seconds_or_zero
 from agent.cli.output import WIDTH_DEFAULT, Style, show, style_of, table_lines
 from agent.cli.status import STATE_COLOURS
 from agent.cli.tree import explain_lines, tree_lines
@@ -207,7 +207,7 @@ def add_top_command(add: CommandAdder) -> None:
 
 
 def _interval(text: str) -> float:
-    seconds = parse_seconds(text)
+    seconds = seconds_or_zero(text)
     if not INTERVAL_MIN_S <= seconds <= INTERVAL_MAX_S:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a number of seconds from {INTERVAL_MIN_S:g} to {INTERVAL_MAX_S:g}"

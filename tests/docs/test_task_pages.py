@@ -301,8 +301,8 @@ def test_a_guest_that_libvirt_knows_gets_what_it_needs(
         host.run(script)
         if "--start" not in script:
             host.run(f"virsh start {guest}")
-        (row,) = host.run("plimsoll instances").splitlines()[1:]
-        uuid, _, _, state, resources = row.split()
+        table = host.run("plimsoll instances --column uuid --column claim --column resources")
+        ((uuid, state, resources),) = map(str.split, table.splitlines()[1:])
         assert (uuid, state) == (CONSUMER, "claimed")
         assert {"DISK_GB=40", given} <= set(resources.split(","))
 
