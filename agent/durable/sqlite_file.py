@@ -313,6 +313,11 @@ class SqliteFile:
         )
 
     @property
+    def transaction(self) -> Transaction:
+        """That of the group under way, for the jobs and participants on the writer's thread."""
+        return self._transaction
+
+    @property
     def disk_full(self) -> bool:
         """True while the disk is full, so that only releases run."""
         return self._disk_full

@@ -234,14 +234,15 @@ def read_state_dir(state_dir: Path) -> tuple[PlacementSnapshot, ServiceEvidence]
     Raises UsageError where there is no such database, StateError where it cannot be used.
     """
     from agent.durable.errors import DatabaseError
-    from agent.placement.embedded.store import FILE_NAME, Store
+    from agent.placement.embedded.store import FILE_NAME, SqliteHome, Store
 
     if not (state_dir / FILE_NAME).is_file():
         raise UsageError(f"There is no placement database in {state_dir}: {FILE_NAME} is missing there.")
     try:
-        store = Store(state_dir)
+        home = SqliteHome(state_dir)
+        store = Store(home)
         try:
-            damage = [row[0] for row in store.file.read("PRAGMA integrity_check") if row[0] != "ok"]
+            damage = [row[0] for row in home.file.read("PRAGMA integrity_check") if row[0] != "ok"]
             with store.reading() as model:
                 snapshot = _snapshot_of_model(model)
                 roots = {uuid: provider.root_uuid for uuid, provider in model.providers.items()}

@@ -21,7 +21,7 @@ from agent.placement.embedded.store import APPLICATION_ID, FILE_NAME, MIGRATIONS
 ROOT, CHILD, OTHER = (f"{number:08}-0000-0000-0000-000000000000" for number in (1, 2, 3))
 INSTANCE, MIGRATION = (f"{number:08}-1111-1111-1111-111111111111" for number in (1, 2))
 MANY = [f"{number:08}-2222-2222-2222-222222222222" for number in range(1, 31)]
-PADS = 60
+PADS = 132
 """So many writes come first that the writer thread has made more system calls than opening the file takes:
 strace counts them by thread, and must not meet the opening thread first."""
 
@@ -105,8 +105,8 @@ def program() -> Iterator[Step]:
 
 LATER = (
     *MIGRATIONS,
-    "ALTER TABLE consumers ADD COLUMN note TEXT; UPDATE consumers SET note = 'a' || generation",
-    "CREATE TABLE later (uuid TEXT) STRICT; INSERT INTO later SELECT uuid FROM consumers",
+    "ALTER TABLE journal ADD COLUMN note TEXT; UPDATE journal SET note = 'a' || seq",
+    "CREATE TABLE later (seq INTEGER) STRICT; INSERT INTO later SELECT seq FROM journal",
 )
 """The migrations of a version to come."""
 

@@ -79,14 +79,12 @@ class _Store(Store):
         self.model = Model(
             dict.fromkeys(os_traits.get_traits(), EPOCH), dict.fromkeys(os_resource_classes.STANDARDS, EPOCH)
         )
-        self._group = Draft(self.model, clock())
-        self.file = SimpleNamespace(disk_full=False, close=lambda: None)
+        self.home = SimpleNamespace(disk_full=False, close=lambda: None)
 
     def write(self, rule: Any, *, releases: bool = False, **_: Any) -> Any:
-        draft = Draft(self._group, self.clock())
+        draft = Draft(self.model, self.clock())
         answer = rule(draft)
-        self._group.merge(draft)
-        self.publish()
+        self.model.apply(draft)
         return answer
 
 

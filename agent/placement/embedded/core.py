@@ -38,7 +38,7 @@ from agent.placement.embedded.problems import (
     ProblemType,
     RequestRefused,
 )
-from agent.placement.embedded.store import WAIT_S, KeyReused, Store, WholeRequest
+from agent.placement.embedded.store import WAIT_S, KeyReused, SqliteHome, Store, WholeRequest
 from agent.placement.embedded.validation import Query
 
 T = TypeVar("T")
@@ -223,7 +223,7 @@ class Core:
 
         Raises DatabaseError, typed by cause (see agent/durable/errors.py); the file stays unchanged.
         """
-        return cls(Store(state_dir, clock, wait_s=wait_s))
+        return cls(Store(SqliteHome(state_dir), clock, wait_s=wait_s))
 
     @property
     def in_doubt(self) -> bool:

@@ -1,39 +1,56 @@
-"""The model and placement.db, kept in step.
+"""The model and its journal, kept in step.
 
-Each write runs on the file's writer thread. It is checked against a draft that includes the earlier writes of
-the same group, committed together with them, and only then applied to the model and answered.
+Each write runs on the writer's thread of the journal's home. It is checked against a draft that includes the
+earlier writes of the same group, and the group's changes become one row of the journal; when the row is
+durable, they are applied to the model and answered.
 
-The file has a row per provider and a row per consumer; inventories, traits, aggregates and allocations are
-JSON in it. So a claim writes one consumer row, and only the generation of each provider that it names.
+The row has the changed records whole, but of a provider that a claim names only the generation.
+Rows are only added at the end and removed at the beginning. To keep the journal bounded, a group sweeps: its
+row takes over what the model still has of the oldest rows, which go in the same write. So what any row has is
+either outdated by a later row, or there.
 
 A caller that stopped waiting for a write does not know its outcome. It repeats the write with the same
-idempotency key: the core does not run it again, but waits for the first one and gives its outcome. Outcomes
-are kept in memory only: after a restart no write of before is under way, so a read shows what became of it.
+idempotency key: the core does not run it again, but waits for the first one and gives its outcome. The row
+has the keys of its writes, so the newest are known after a restart as well. A write that was refused is not
+in a row: repeated after a restart it is judged anew.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import os_resource_classes
 import os_traits
 
 from agent.clock import HostClock
-from agent.durable.errors import DatabaseDamaged, DatabaseTimeout, DiskFull
-from agent.durable.group_commit import Ticket, Transaction
+from agent.durable.errors import DatabaseDamaged, DatabaseError, DatabaseTimeout, DiskFull
+from agent.durable.group_commit import Job, Participant, Ticket, Transaction
 from agent.durable.sqlite_file import SqliteFile
-from agent.placement.embedded.model import ConsumerRecord, Draft, InventoryRecord, Model, ProviderRecord
+from agent.placement.embedded.model import (
+    ConsumerRecord,
+    CoreState,
+    Draft,
+    InventoryRecord,
+    Model,
+    ProviderRecord,
+)
 
 T = TypeVar("T")
 
+# Idempotency keys
+
 KEPT_MAX = 1024
+DIGEST_BYTES = 12
 
 
 class KeyReused(Exception):
@@ -73,6 +90,169 @@ class KeyedWrites:
                     del self._entries[oldest]
             return ticket
 
+    def restore(self, key: str, what: object, answer: Any) -> None:
+        """Know a write that a row of the journal has."""
+        self.ticket(key, what, lambda: Ticket.of(answer))
+
+    def __contains__(self, key: str) -> bool:
+        with self._lock:
+            return key in self._entries
+
+
+# What a row says
+
+Changes = dict[str, dict[str, Any]]
+"""{p, c, t or r: {uuid or name: the record, None where it is removed}}"""
+
+Birth = tuple[int, int]
+"""The row that made a provider, and the provider's place in it: what the model's order comes from."""
+
+_dump = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class Row(NamedTuple):
+    """A group of writes: JSON of its changes, and of {idempotency key: [digest of the write, its answer]}."""
+
+    seq: int
+    epoch: int
+    changes: str
+    keys: str
+
+    @property
+    def bytes(self) -> int:
+        """The size of its texts."""
+        return len(self.changes) + len(self.keys)
+
+
+def encode(draft: Draft, before: CoreState, births: Mapping[str, Birth]) -> Changes:
+    """The changes of the draft over the state `before`."""
+    providers: dict[str, Any] = {}
+    for uuid, provider in draft.providers.items():
+        old = before.provider(uuid)
+        if provider is not None and old is not None and provider.shares_contents(old):
+            providers[uuid] = [provider.generation, provider.updated_at]
+        else:
+            providers[uuid] = provider and encode_provider(provider, births.get(uuid))
+    consumers = {uuid: consumer and encode_consumer(consumer) for uuid, consumer in draft.consumers.items()}
+    changes = {"p": providers, "c": consumers, "t": draft.traits, "r": draft.resource_classes}
+    return {kind: records for kind, records in changes.items() if records}
+
+
+def decode(changes: Changes, below: CoreState) -> Draft:
+    """The draft, over `below`, that `encode` was given.
+
+    A generation of a provider that is not there is passed over: a later row removes the provider, or has it
+    whole. Raises LookupError, TypeError, ValueError or AttributeError where the changes are malformed.
+    """
+    draft = Draft(below, 0.0)
+    for uuid, entry in changes.get("p", {}).items():
+        if entry is None:
+            draft.providers[uuid] = None
+        elif len(entry) > len(_RAISED):
+            generation, updated_at, name, parent_uuid, root_uuid, inventories, traits, aggregates, _ = entry
+            draft.providers[uuid] = ProviderRecord(
+                uuid,
+                name,
+                generation,
+                parent_uuid,
+                root_uuid,
+                {held: InventoryRecord(*numbers) for held, numbers in inventories.items()},
+                frozenset(traits),
+                frozenset(aggregates),
+                updated_at,
+            )
+        else:
+            provider = below.provider(uuid)
+            if provider is not None:
+                draft.providers[uuid] = provider._replace(**dict(zip(_RAISED, entry, strict=True)))
+    for uuid, entry in changes.get("c", {}).items():
+        consumer = None if entry is None else ConsumerRecord(uuid, *entry)
+        if consumer is not None and not isinstance(consumer.allocations, dict):
+            raise TypeError(f"the allocations of {uuid} are {consumer.allocations!r}")
+        draft.consumers[uuid] = consumer
+    draft.traits.update(changes.get("t", {}))
+    draft.resource_classes.update(changes.get("r", {}))
+    return draft
+
+
+_RAISED = ("generation", "updated_at")
+
+
+def encode_provider(provider: ProviderRecord, birth: Birth | None) -> list[Any]:
+    """All of the provider but its uuid."""
+    inventories = {name: list(inventory) for name, inventory in provider.inventories.items()}
+    contents = [provider.name, provider.parent_uuid, provider.root_uuid, inventories]
+    sets = [sorted(provider.traits), sorted(provider.aggregates)]
+    return [provider.generation, provider.updated_at, *contents, *sets, birth]
+
+
+def encode_consumer(consumer: ConsumerRecord) -> list[Any]:
+    """All of the consumer but its uuid."""
+    return list(consumer[1:])
+
+
+def encode_answer(answer: Any) -> Any:
+    """What a rule returned, for the row's keys: a provider, or a value of JSON."""
+    if isinstance(answer, ProviderRecord):
+        return {answer.uuid: encode_provider(answer, None)}
+    return answer
+
+
+def decode_answer(entry: Any) -> Any:
+    """What `encode_answer` was given. Raises as `decode`."""
+    if isinstance(entry, dict):
+        ((_, provider),) = decode({"p": entry}, Model({}, {})).providers.items()
+        return provider
+    return entry
+
+
+# Where the journal is
+
+
+class Home(Protocol):
+    """Where the rows of a journal are durable, with a thread of its own that writes them.
+
+    `submit` and `join` are those of `SqliteFile`. `rows` and `append` are called on the writer's thread,
+    `append` in the `flush` of a participant, once a group.
+    """
+
+    epoch: int
+    """Rises with each server that takes the journal over from another one."""
+    created_at: float
+    path: Path
+    """For errors."""
+
+    @property
+    def disk_full(self) -> bool:
+        """Whether only releases run, for want of space."""
+        ...
+
+    def submit(
+        self, job: Job[T], *, releases: bool = False, tell: Callable[[], None] | None = None
+    ) -> Ticket[T]:
+        """See `SqliteFile.submit`."""
+        ...
+
+    def join(self, participant: Participant) -> None:
+        """See `SqliteFile.join`."""
+        ...
+
+    def rows(self, after: int, limit: int) -> list[Row]:
+        """The first `limit` rows after that seq."""
+        ...
+
+    def append(self, row: Row, first: int) -> None:
+        """Add the row and remove those before `first`, in the commit of the group."""
+        ...
+
+    def damaged(self, finding: str) -> DatabaseError:
+        """The error for rows that cannot be read."""
+        ...
+
+    def close(self) -> None:
+        """Run the queued jobs, and leave the journal to others."""
+        ...
+
 
 APPLICATION_ID = 0x504C5043
 FILE_NAME = "placement.db"
@@ -105,113 +285,104 @@ MIGRATIONS = (
     CREATE TABLE traits (name TEXT NOT NULL PRIMARY KEY, created_at REAL NOT NULL) STRICT;
     CREATE TABLE resource_classes (name TEXT NOT NULL PRIMARY KEY, created_at REAL NOT NULL) STRICT;
     """,
+    """
+    CREATE TABLE journal (
+        seq INTEGER PRIMARY KEY,
+        epoch INTEGER NOT NULL,
+        changes TEXT NOT NULL,  -- [{p, c, t or r: {uuid or name: [...] or null}}, ...]
+        keys TEXT NOT NULL      -- {idempotency key: [digest of the write, its answer]}
+    ) STRICT;
+    INSERT INTO journal (epoch, changes, keys)
+        SELECT 1, json_array(json_object(kind, json_object(name, json(printf('%!.17g', created_at))))), '{}'
+        FROM (SELECT 't' AS kind, name, created_at FROM traits
+              UNION ALL SELECT 'r', name, created_at FROM resource_classes);
+    INSERT INTO journal (epoch, changes, keys)
+        SELECT 1, json_array(json_object('p', json_object(uuid, json_array(
+            generation, json(printf('%!.17g', updated_at)), name, parent_provider_uuid, root_provider_uuid,
+            json(inventories), json(traits), json(aggregates), NULL)))), '{}'
+        FROM resource_providers ORDER BY id;
+    INSERT INTO journal (epoch, changes, keys)
+        SELECT 1, json_array(json_object('c', json_object(uuid, json_array(
+            project_id, user_id, consumer_type, generation, json(allocations),
+            json(printf('%!.17g', updated_at)))))), '{}'
+        FROM consumers;
+    DROP TABLE resource_providers;
+    DROP TABLE consumers;
+    DROP TABLE traits;
+    DROP TABLE resource_classes;
+    """,
 )
 
-_PUT_PROVIDER = """
-    INSERT INTO resource_providers (uuid, name, generation, parent_provider_uuid, root_provider_uuid,
-                                    inventories, traits, aggregates, updated_at)
-    VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)
-    ON CONFLICT (uuid) DO UPDATE SET name = ?2, generation = ?3, parent_provider_uuid = ?4,
-        root_provider_uuid = ?5, inventories = ?6, traits = ?7, aggregates = ?8, updated_at = ?9
-"""
-_RAISE_GENERATION = "UPDATE resource_providers SET generation = ?, updated_at = ? WHERE uuid = ?"
-_PUT_CONSUMER = """
-    INSERT OR REPLACE INTO consumers (uuid, project_id, user_id, consumer_type, generation, allocations,
-                                      updated_at) VALUES (?, ?, ?, ?, ?, ?, ?)
-"""
 
-_dump = json.JSONEncoder(separators=(",", ":")).encode
+class SqliteHome:
+    """The journal in the placement.db of a state directory; see `Home`."""
 
+    epoch = 1
 
-def write_draft(transaction: Transaction, draft: Draft, before: Model) -> None:
-    """Write the changes of the draft over the state `before`."""
-    raised, put, gone_providers = [], [], []
-    for uuid, provider in draft.providers.items():
-        old = before.providers.get(uuid)
-        if provider is None:
-            gone_providers.append((uuid,))
-        elif old is not None and provider.shares_contents(old):
-            raised.append((provider.generation, provider.updated_at, uuid))
-        else:
-            inventories, traits, aggregates = provider.inventories, provider.traits, provider.aggregates
-            parts = (inventories, sorted(traits), sorted(aggregates))
-            put.append((*provider[:5], *map(_dump, parts), provider.updated_at))
-    for statement, rows in (
-        (_RAISE_GENERATION, raised),
-        (_PUT_PROVIDER, put),
-        ("DELETE FROM resource_providers WHERE uuid = ?", gone_providers),
-    ):
-        if rows:
-            transaction.executemany(statement, rows)
-    if draft.consumers:
-        gone = [(uuid,) for uuid, consumer in draft.consumers.items() if consumer is None]
-        if gone:
-            transaction.executemany("DELETE FROM consumers WHERE uuid = ?", gone)
-        kept = [
-            (*consumer[:5], _dump(consumer.allocations), consumer.updated_at)
-            for consumer in draft.consumers.values()
-            if consumer is not None
-        ]
-        transaction.executemany(_PUT_CONSUMER, kept)
-    _write_names(transaction, "traits", draft.traits)
-    _write_names(transaction, "resource_classes", draft.resource_classes)
-
-
-def _write_names(transaction: Transaction, table: str, names: Mapping[str, float | None]) -> None:
-    for name, created_at in names.items():
-        transaction.execute(f"DELETE FROM {table} WHERE name = ?", (name,))  # noqa: S608 - a constant table name
-        if created_at is not None:
-            transaction.execute(f"INSERT INTO {table} VALUES (?, ?)", (name, created_at))  # noqa: S608
-
-
-def load_model(file: SqliteFile) -> Model:
-    """The model of the file's contents. The standard names are as old as the file.
-
-    Raises DatabaseDamaged where a row does not have the expected form, although SQLite finds the file intact.
-    """
-    try:
-        created_at: float = file.read("SELECT created_at FROM meta")[0][0]
-        model = Model(
-            traits=dict.fromkeys(os_traits.get_traits(), created_at),
-            resource_classes=dict.fromkeys(os_resource_classes.STANDARDS, created_at),
+    def __init__(self, state_dir: Path) -> None:
+        """Open the file. Raises DatabaseError, see SqliteFile.open."""
+        self.file = SqliteFile.open(
+            state_dir / FILE_NAME, application_id=APPLICATION_ID, migrations=MIGRATIONS, name="placement"
         )
-        for table, names in (("traits", model.traits), ("resource_classes", model.resource_classes)):
-            names.update(file.read(f"SELECT name, created_at FROM {table} ORDER BY rowid"))  # noqa: S608 - constants
-        providers = file.read(
-            "SELECT uuid, name, generation, parent_provider_uuid, root_provider_uuid, inventories, traits,"
-            " aggregates, updated_at FROM resource_providers ORDER BY id"
-        )
-        consumers = file.read(
-            "SELECT uuid, project_id, user_id, consumer_type, generation, allocations, updated_at"
-            " FROM consumers"
-        )
-        model.load(
-            (
-                ProviderRecord._make(
-                    (
-                        *row[:5],
-                        {name: InventoryRecord(*numbers) for name, numbers in json.loads(row[5]).items()},
-                        frozenset(json.loads(row[6])),
-                        frozenset(json.loads(row[7])),
-                        row[8],
-                    )
-                )
-                for row in providers
-            ),
-            (ConsumerRecord._make((*row[:5], json.loads(row[5]), row[6])) for row in consumers),
-        )
-        _keep_standard(model.traits, model.providers_by_trait, created_at)
-        _keep_standard(model.resource_classes, model.providers_by_class, created_at)
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
-        raise DatabaseDamaged(file.path, f"a row cannot be read: {error!r}") from error
-    return model
+        self.path = self.file.path
+        created = self.file.read("SELECT created_at FROM meta")
+        if not created:
+            self.file.close()
+            raise self.damaged("a row cannot be read: it is not said when the file was made")
+        self.created_at: float = created[0][0]
+
+    @property
+    def disk_full(self) -> bool:
+        """See `Home.disk_full`."""
+        return self.file.disk_full
+
+    def submit(
+        self, job: Job[T], *, releases: bool = False, tell: Callable[[], None] | None = None
+    ) -> Ticket[T]:
+        """See `SqliteFile.submit`."""
+        return self.file.submit(job, releases=releases, tell=tell)
+
+    def join(self, participant: Participant) -> None:
+        """See `SqliteFile.join`."""
+        self.file.join(participant)
+
+    def rows(self, after: int, limit: int) -> list[Row]:
+        """See `Home.rows`."""
+        columns = "SELECT seq, epoch, changes, keys FROM journal WHERE seq > ? ORDER BY seq LIMIT ?"
+        return [Row._make(row) for row in self.file.transaction.query(columns, (after, limit))]
+
+    def append(self, row: Row, first: int) -> None:
+        """See `Home.append`."""
+        transaction = self.file.transaction
+        transaction.execute("DELETE FROM journal WHERE seq < ?", (first,))  # the new row may use its pages
+        transaction.execute("INSERT INTO journal VALUES (?, ?, ?, ?)", row)
+
+    def damaged(self, finding: str) -> DatabaseError:
+        """See `Home.damaged`."""
+        return DatabaseDamaged(self.file.path, finding)
+
+    def close(self) -> None:
+        """See `SqliteFile.close`."""
+        self.file.close()
 
 
-def _keep_standard(known: dict[str, float], used: Iterable[str], created_at: float) -> None:
-    """Keep a standard name that something uses, even if the installed library no longer has it."""
-    for name in used:
-        if not name.startswith("CUSTOM_"):
-            known.setdefault(name, created_at)
+# The store
+
+Rule = Callable[[Draft], T]
+WAIT_S = 60.0
+LOAD_S = 600.0
+ROWS_AT_ONCE = 256
+CONTENT_SAMPLE = 200
+UUID_BYTES = 40
+
+FULL_AT = 1.75
+"""The journal may have so many times the bytes of the model; a group that finds more of them sweeps."""
+
+SLACK_BYTES = 1 << 20
+SWEEP_FACTOR = 4
+"""A group sweeps so many bytes for each one that it writes, so that the journal becomes shorter."""
+
+SWEEP_BYTES_ON_FULL_DISK = 256 << 10
 
 
 class WholeRequest(Generic[T]):
@@ -232,17 +403,13 @@ class WholeRequest(Generic[T]):
         return self._outcome(self._ticket, math.inf)
 
 
-Rule = Callable[[Draft], T]
-WAIT_S = 60.0
-
-
 class Store:
-    """A placement.db and its model. `clock` stamps the records."""
+    """A journal and its model. `clock` stamps the records."""
 
-    def __init__(self, state_dir: Path, clock: HostClock | None = None, *, wait_s: float = WAIT_S) -> None:
-        """Open the file and load the model; a write waits at most `wait_s` seconds for the disk.
+    def __init__(self, home: Home, clock: HostClock | None = None, *, wait_s: float = WAIT_S) -> None:
+        """Load the model; a write waits at most `wait_s` seconds for the disk.
 
-        Raises DatabaseError, see SqliteFile.open.
+        Raises DatabaseError where the journal cannot be read; then it is closed.
         """
         host_clock = clock or HostClock()
         self.clock = host_clock.now
@@ -251,19 +418,75 @@ class Store:
         self._keyed = KeyedWrites()
         self._in_doubt: tuple[Ticket[Any], ...] = ()
         self._whole_on: int | None = None
-        self.file = SqliteFile.open(
-            state_dir / FILE_NAME,
-            application_id=APPLICATION_ID,
-            migrations=MIGRATIONS,
-            name="placement",
-        )
+        self.home = home
+        self._seq = 0
+        self._first = 1
+        self._bytes = 0
+        self._births: dict[str, Birth] = {}
+        self._oldest: deque[Row] = deque()
+        """Of the first rows, those that are read already."""
+        self._keys: dict[str, Any] = {}
+        """The keys of the group, as its row has them."""
+        self._unmeasured, self._bytes_max = 0, 0.0
         try:
-            self.model = load_model(self.file)
+            self.model = home.submit(lambda _: self._load(), releases=True).result(LOAD_S)
         except BaseException:
-            self.file.close()
+            home.close()
             raise
+        self._measure()
         self._group = Draft(self.model, self.clock(), host_clock.age_s)
-        self.file.join(self)
+        home.join(self)
+
+    def _load(self) -> Model:
+        """The model of the journal's contents. The standard names are as old as the journal.
+
+        Raises DatabaseError where a row does not have the expected form.
+        """
+        whole, created_at = Draft(Model({}, {}), 0.0), self.home.created_at
+        try:
+            while rows := self.home.rows(self._seq, ROWS_AT_ONCE):
+                if not self._seq:
+                    self._seq, self._first = rows[0].seq - 1, rows[0].seq
+                for row in rows:
+                    whole.merge(self._read(row, whole))
+            model = Model(
+                traits=dict.fromkeys(os_traits.get_traits(), created_at),
+                resource_classes=dict.fromkeys(os_resource_classes.STANDARDS, created_at),
+            )
+            for known, changed in (
+                (model.traits, whole.traits),
+                (model.resource_classes, whole.resource_classes),
+            ):
+                existing = [(name, at) for name, at in changed.items() if at is not None]
+                known.update(sorted(existing, key=lambda item: item[1]))
+            providers = [provider for provider in whole.providers.values() if provider is not None]
+            providers.sort(key=lambda provider: self._births[provider.uuid])
+            model.load(providers, (consumer for consumer in whole.consumers.values() if consumer is not None))
+            _keep_standard(model.traits, model.providers_by_trait, created_at)
+            _keep_standard(model.resource_classes, model.providers_by_class, created_at)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise self.home.damaged(f"a row cannot be read: {error!r}") from error
+        return model
+
+    def _read(self, row: Row, below: CoreState) -> Draft:
+        """The changes of the next row; it counts as one that the store has."""
+        if row.seq != self._seq + 1:
+            raise ValueError(f"row {self._seq + 1} of the journal is missing")
+        draft = Draft(below, 0.0)
+        for part in json.loads(row.changes):
+            draft.merge(decode(part, draft))
+            self._note_births(row.seq, part)
+        for key, (digest, answer) in json.loads(row.keys).items():
+            self._keyed.restore(key, digest, decode_answer(answer))
+        self._seq, self._bytes = row.seq, self._bytes + row.bytes
+        return draft
+
+    def _note_births(self, seq: int, changes: Changes) -> None:
+        for place, (uuid, entry) in enumerate(changes.get("p", {}).items()):
+            if entry is None:
+                self._births.pop(uuid, None)
+            elif len(entry) > len(_RAISED):
+                self._births.setdefault(uuid, tuple(entry[-1] or (seq, place)))
 
     @contextmanager
     def reading(self) -> Iterator[Model]:
@@ -283,22 +506,28 @@ class Store:
         changed. Raises DatabaseTimeout where the disk does not answer within `wait_s`: if the write has
         begun, its outcome is unknown, and the same call with the same key waits for it. Raises KeyReused.
         """
+        digest = None
+        if key is not None:
+            content = json.dumps(what, sort_keys=True, default=repr).encode()
+            digest = hashlib.blake2b(content, digest_size=DIGEST_BYTES).hexdigest()
 
         def job(_: Transaction | None) -> T:
             draft = self._group.next(self.clock())
             answer = rule(draft)
             self._group.merge(draft)
+            if key is not None and not draft.is_empty:
+                self._keys[key] = [digest, encode_answer(answer)]
             return answer
 
         if self._whole_on == threading.get_ident():
-            if self.file.disk_full and not releases:
-                raise DiskFull(self.file.path)
+            if self.home.disk_full and not releases:
+                raise DiskFull(self.home.path)
             return job(None)
 
         def submit() -> Ticket[T]:
-            return self.file.submit(job, releases=releases)
+            return self.home.submit(job, releases=releases)
 
-        return self._outcome(submit() if key is None else self._keyed.ticket(key, what, submit))
+        return self._outcome(submit() if key is None else self._keyed.ticket(key, digest, submit))
 
     def submit_whole(self, request: Callable[[], T], tell: Callable[[], None]) -> WholeRequest[T]:
         """Have the writer's thread run all of a request that writes once, without a key.
@@ -315,7 +544,7 @@ class Store:
                 self._whole_on = None
 
         # Only its rule shows whether it releases anything: `write` asks then.
-        ticket = self.file.submit(job, releases=True, tell=tell)
+        ticket = self.home.submit(job, releases=True, tell=tell)
         return WholeRequest(ticket, time.monotonic() + self._wait_s, self._outcome)
 
     def _outcome(self, ticket: Ticket[T], waited_s: float = 0.0) -> T:
@@ -332,23 +561,102 @@ class Store:
         return any(not ticket.answered for ticket in self._in_doubt)
 
     def close(self) -> None:
-        """Close the file."""
-        self.file.close()
+        """Close the journal."""
+        self.home.close()
 
     # -- Participant: called on the writer thread --
 
-    def flush(self, transaction: Transaction) -> None:
-        """Write the group's changes."""
-        if not self._group.is_empty:
-            write_draft(transaction, self._group, self.model)
+    def flush(self, _: Transaction) -> None:
+        """Write the group's changes as a row, which sweeps old ones if there are too many."""
+        if self._group.is_empty:
+            return
+        changes = encode(self._group, self.model, self._births)
+        parts = [_dump(changes)]
+        first, freed = self._first, 0
+        if self.home.disk_full or self._bytes > self._bytes_max:
+            budget = SWEEP_BYTES_ON_FULL_DISK if self.home.disk_full else SWEEP_FACTOR * len(parts[0])
+            left: Changes = {}
+            while freed < budget and (row := self._next_oldest(first)) is not None:
+                first, freed = row.seq + 1, freed + row.bytes
+                for part in json.loads(row.changes):
+                    self._keep_current(part, left)
+                known = {key: entry for key, entry in json.loads(row.keys).items() if key in self._keyed}
+                self._keys = known | self._keys
+            if left:
+                parts.insert(0, _dump(left))
+        row = Row(self._seq + 1, self.home.epoch, f"[{','.join(parts)}]", _dump(self._keys))
+        self.home.append(row, first)
+        self._written = row, changes, first, freed
 
     def publish(self) -> None:
         """Apply the group's changes to the model."""
         if not self._group.is_empty:
+            row, changes, self._first, freed = self._written
+            self._seq, self._bytes = row.seq, self._bytes + row.bytes - freed
+            self._note_births(row.seq, changes)
             with self.model.lock.writing():
                 self.model.apply(self._group)
-            self._group = Draft(self.model, self._group.now, self._group.age_s)
+            self._unmeasured += row.bytes
+            if self._unmeasured > SLACK_BYTES:
+                self._measure()
+            self._begin_group()
 
     def discard(self) -> None:
         """Discard the group's changes."""
+        self._oldest.clear()  # some were taken from it
+        self._begin_group()
+
+    def _begin_group(self) -> None:
         self._group = Draft(self.model, self._group.now, self._group.age_s)
+        self._keys = {}
+
+    def _measure(self) -> None:
+        """Decide how long the journal may be, by a sample of the model's records."""
+        providers = [encode_provider(record, None) for record in _sample(self.model.providers)]
+        consumers = [encode_consumer(record) for record in _sample(self.model.consumers)]
+        content = 0.0
+        for sample, number in (
+            (providers, len(self.model.providers)),
+            (consumers, len(self.model.consumers)),
+        ):
+            content += (len(_dump(sample)) / max(len(sample), 1) + UUID_BYTES) * number
+        self._bytes_max = FULL_AT * content + SLACK_BYTES
+        self._unmeasured = 0
+
+    def _next_oldest(self, first: int) -> Row | None:
+        """The row `first`, the oldest one that is not swept; rows are read ahead."""
+        if not self._oldest:
+            self._oldest.extend(self.home.rows(first - 1, ROWS_AT_ONCE))
+        return self._oldest.popleft() if self._oldest else None
+
+    def _keep_current(self, old: Changes, left: Changes) -> None:
+        """Add to `left` what the model still has of the old changes.
+
+        A provider whose generation alone changed need not be added: the row that has it whole was before, and
+        when that was swept, its row took the generation over.
+        """
+        for uuid, entry in old.get("p", {}).items():
+            provider = self.model.providers.get(uuid)
+            if provider is not None and entry is not None and len(entry) > len(_RAISED):
+                current = encode_provider(provider, self._births[uuid])
+                if entry[len(_RAISED) : -1] == current[len(_RAISED) : -1]:
+                    left.setdefault("p", {})[uuid] = current
+        for uuid, entry in old.get("c", {}).items():
+            consumer = self.model.consumers.get(uuid)
+            if consumer is not None and entry == encode_consumer(consumer):
+                left.setdefault("c", {})[uuid] = entry
+        for kind, names in (("t", self.model.traits), ("r", self.model.resource_classes)):
+            for name, created_at in old.get(kind, {}).items():
+                if created_at is not None and names.get(name) == created_at:
+                    left.setdefault(kind, {})[name] = created_at
+
+
+def _sample(records: Mapping[str, T]) -> Iterator[T]:
+    return islice(records.values(), 0, None, 1 + len(records) // CONTENT_SAMPLE)
+
+
+def _keep_standard(known: dict[str, float], used: Iterable[str], created_at: float) -> None:
+    """Keep a standard name that something uses, even if the installed library no longer has it."""
+    for name in used:
+        if not name.startswith("CUSTOM_"):
+            known.setdefault(name, created_at)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
-import sqlite3
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
@@ -39,7 +38,9 @@ from agent.errors import (
 from agent.placement.client import ConsumerAllocations
 from agent.placement.connect import open_transport
 from agent.placement.embedded import Core
+from agent.placement.embedded.model import Draft
 from agent.placement.embedded.serve import Server
+from agent.placement.embedded.store import SqliteHome, Store
 from agent.placement.snapshot import (
     PlacementSnapshot,
     broken_invariants,
@@ -306,15 +307,30 @@ def test_a_directory_without_a_placement_is_not_made_one(tmp_path: Path) -> None
     assert not (tmp_path / "typo").exists()
 
 
-DAMAGES = {
-    "missing_parent": f"UPDATE resource_providers SET parent_provider_uuid = '{provider_uuid(9)}'"
-    f" WHERE uuid = '{GPU}'",
-    "cycle": f"UPDATE resource_providers SET parent_provider_uuid = '{GPU}' WHERE uuid = '{HOST}'",
-    "wrong_root": f"UPDATE resource_providers SET root_provider_uuid = '{GPU}' WHERE uuid = '{GPU}'",
-    "orphan_allocation": f"DELETE FROM resource_providers WHERE uuid = '{GPU}'",
-    "no_inventory": f"UPDATE resource_providers SET inventories = '{{}}' WHERE uuid = '{GPU}'",
-    "empty_consumer": "UPDATE consumers SET allocations = '{}'",
-    "unknown_trait": "UPDATE resource_providers SET traits = '[\"CUSTOM_LOST\"]'",
+def change(uuid: str, **fields: Any) -> Callable[[Draft], None]:
+    """What no request may do to a provider."""
+
+    def rule(draft: Draft) -> None:
+        provider = draft.provider(uuid)
+        assert provider is not None
+        draft.put_provider(provider._replace(**fields))
+
+    return rule
+
+
+def empty_consumer(draft: Draft) -> None:
+    consumer = draft.consumers_of(GPU)[0]
+    draft.put_consumer(consumer.uuid, consumer._replace(allocations={}))
+
+
+DAMAGES: dict[str, Callable[[Draft], None]] = {
+    "missing_parent": change(GPU, parent_uuid=provider_uuid(9)),
+    "cycle": change(HOST, parent_uuid=GPU),
+    "wrong_root": change(GPU, root_uuid=GPU),
+    "orphan_allocation": lambda draft: draft.drop_provider(GPU),
+    "no_inventory": change(GPU, inventories={}),
+    "empty_consumer": empty_consumer,
+    "unknown_trait": change(GPU, traits=frozenset({"CUSTOM_LOST"})),
 }
 
 
@@ -324,8 +340,8 @@ def test_damage_done_to_the_file_is_found(
 ) -> None:
     with closing(open_transport("embedded", state_dir=tmp_path)) as transport:
         bring(transport, small())
-    with closing(sqlite3.connect(tmp_path / "placement.db")) as connection, connection:
-        connection.execute(DAMAGES[name])
+    with closing(Store(SqliteHome(tmp_path))) as store:
+        store.write(DAMAGES[name])
     code, out, _ = run(capsys, "check", "--state-dir", str(tmp_path), "-o", "json")
     assert code == ExitCode.DRIFT_FOUND
     assert name in {each["name"] for each in json.loads(out)["findings"]}

@@ -75,7 +75,7 @@ def test_every_answer_comes_after_its_sync(tmp_path: Path) -> None:
 def test_a_failed_write_is_told_and_changes_nothing(
     tmp_path: Path, call: str, later: int, error: str
 ) -> None:
-    number = PADS + 5 + later // 3 if call == "fdatasync" else PADS * 4 + later
+    number = PADS + 5 + later // 3 if call == "fdatasync" else PADS * 2 + later
     ended = run("write", tmp_path, f"{call}:error={error}:when={number}")
     failed = {step for step, status in ended.statuses.items() if status == 503}
     assert failed, ended

@@ -345,7 +345,7 @@ def test_a_claim_that_the_disk_does_not_answer_has_an_unknown_outcome_and_the_ne
 ) -> None:
     caplog.set_level(logging.INFO, "agent.placement.embedded.serve")
     with served_core(tmp_path) as (core, address), ThreadPoolExecutor() as pool:
-        disk = StallingDisk(core._store.file)
+        disk = StallingDisk(core._store.home.file)
         with disk.stalled():
             unknown = pool.submit(claim_at, address, claim_of(1))
             assert disk.stalling.wait(10)
@@ -370,13 +370,13 @@ def test_claims_whose_commit_fails_are_answered_and_logged_so_and_others_as_ever
     caplog.set_level(logging.INFO, "agent.placement.embedded.serve")
     with served_core(tmp_path) as (core, address), ThreadPoolExecutor() as pool:
         core._store._wait_s = 30
-        disk = StallingDisk(core._store.file)
+        disk = StallingDisk(core._store.home.file)
         with disk.stalled():
             first = pool.submit(claim_at, address, claim_of(1))
             assert disk.stalling.wait(10)
             # These are one group, whose commit fails.
             sent = [pool.submit(claim_at, address, body) for body in (claim_of(1), claim_of(99), {})]
-            eventually("the claims wait", lambda: core._store.file._writer._queue.qsize() == 3)
+            eventually("the claims wait", lambda: core._store.home.file._writer._queue.qsize() == 3)
             disk.fail_next()
             disk._failures += 1
         assert first.result().status == 503
@@ -389,7 +389,7 @@ def test_on_a_full_disk_releases_go_on_and_claims_do_not(tmp_path: Path) -> None
     with served_core(tmp_path) as (core, address), door_client(address) as ask:
         one, other = (f"/allocations/{uuid.uuid4()}" for _ in range(2))
         assert [ask("PUT", path, claim_of(1)).status for path in (one, other)] == [204, 204]
-        disk = StallingDisk(core._store.file)
+        disk = StallingDisk(core._store.home.file)
         disk.fail_next(name="SQLITE_FULL")
         assert ask("DELETE", one).status == 204
         refused = ask("PUT", one, claim_of(1))

@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
+import pytest
 from kits.embedded_api import Api
 from kits.paths import DATA
 
@@ -23,10 +24,17 @@ def test_there_is_a_dump_of_every_schema() -> None:
     assert dumps == {f"schema-{number}.sql" for number in range(1, len(MIGRATIONS) + 1)}
 
 
-def test_schema_1_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("schema", range(1, len(MIGRATIONS) + 1))
+def test_each_schema_is_read(tmp_path: Path, schema: int) -> None:
     with closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
-        connection.executescript((DUMPS / "schema-1.sql").read_text(encoding="utf-8"))
+        connection.executescript((DUMPS / f"schema-{schema}.sql").read_text(encoding="utf-8"))
     core = Core.open(tmp_path)
+    backups = [path.name for path in tmp_path.glob("placement.db.backup-*")]
+    assert [name.split("-")[1] for name in backups] == ([f"{schema}"] if schema < len(MIGRATIONS) else [])
+    model = core._store.model
+    assert [provider.name for provider in model.providers.values()] == ["root", "child"]
+    assert {consumer.updated_at for consumer in model.consumers.values()} == {1800000000.5}
+    assert model.traits["CUSTOM_T"] == 1800000000.5 and model.traits["HW_NUMA_ROOT"] == 1800000000.0
     api = Api(core)
     assert api.done("GET", f"/allocations/{INSTANCE}") == {
         "allocations": {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from kits.stalling_disk import StallingDisk
 from agent.durable.errors import DatabaseDamaged, DatabaseLocked, DatabaseUnwritable
 from agent.durable.group_commit import Ticket
 from agent.placement.embedded import Core, CoreResponse
-from agent.placement.embedded.store import FILE_NAME, KeyedWrites, KeyReused
+from agent.placement.embedded.store import FILE_NAME, KeyedWrites, KeyReused, Row
 
 WAIT_S = 0.25
 
@@ -39,8 +40,13 @@ def put(core: Core, consumer: str, host: str, amount: int, key: str | None) -> C
     return core.request("PUT", f"/allocations/{consumer}", body, microversion="1.39", key=key)
 
 
+def rows(core: Core) -> list[Row]:
+    home = core._store.home
+    return home.submit(lambda _: home.rows(0, 1 << 20)).result()
+
+
 def test_a_stalled_write_is_unknown_and_its_repetition_learns_that_it_was_done(core: Core) -> None:
-    disk, host, consumer = StallingDisk(core._store.file), Api(core).provider("h", {"VCPU": 4}), new()
+    disk, host, consumer = StallingDisk(core._store.home.file), Api(core).provider("h", {"VCPU": 4}), new()
     with disk.stalled():
         first = put(core, consumer, host, 1, "key")
         again = put(core, consumer, host, 1, "key")
@@ -57,7 +63,7 @@ def test_a_stalled_write_is_unknown_and_its_repetition_learns_that_it_was_done(c
 
 
 def test_the_repetition_of_a_write_that_failed_learns_that(core: Core) -> None:
-    disk, host, consumer = StallingDisk(core._store.file), Api(core).provider("h", {"VCPU": 4}), new()
+    disk, host, consumer = StallingDisk(core._store.home.file), Api(core).provider("h", {"VCPU": 4}), new()
     disk.fail_next()
     with disk.stalled():
         assert put(core, consumer, host, 1, "key").status == 504
@@ -67,7 +73,7 @@ def test_the_repetition_of_a_write_that_failed_learns_that(core: Core) -> None:
 
 
 def test_a_write_behind_a_stalled_one_is_cancelled_for_good(core: Core) -> None:
-    disk, host = StallingDisk(core._store.file), Api(core).provider("h", {"VCPU": 4})
+    disk, host = StallingDisk(core._store.home.file), Api(core).provider("h", {"VCPU": 4})
     with disk.stalled():
         assert put(core, new(), host, 1, "first").status == 504
         behind = put(core, new(), host, 3, "behind")
@@ -117,7 +123,7 @@ def test_the_oldest_outcomes_are_forgotten_but_not_those_that_are_unknown() -> N
 
 
 def test_two_at_once_with_one_key_are_one_write(core: Core) -> None:
-    disk, host, consumer = StallingDisk(core._store.file), Api(core).provider("h", {"VCPU": 4}), new()
+    disk, host, consumer = StallingDisk(core._store.home.file), Api(core).provider("h", {"VCPU": 4}), new()
     core._store._wait_s = 30
     statuses: list[int] = []
     threads = [
@@ -133,24 +139,21 @@ def test_two_at_once_with_one_key_are_one_write(core: Core) -> None:
     assert statuses == [204, 204]
 
 
-def test_a_claim_writes_only_the_generation_of_its_provider(tmp_path: Path) -> None:
-    with closing(Core.open(tmp_path)) as core:
-        api = Api(core)
-        host = api.provider("host", {"VCPU": 4})
-        core._store.file.run(
-            lambda transaction: transaction.execute(
-                "CREATE TRIGGER whole BEFORE UPDATE OF inventories ON resource_providers"
-                " BEGIN SELECT RAISE(ABORT, 'the whole row was written'); END"
-            )
-        )
-        assert api.claim(new(), {host: {"VCPU": 1}}).status == 204
+def test_a_claim_writes_only_the_generation_of_its_provider(core: Core) -> None:
+    api, consumer = Api(core), new()
+    host = api.provider("host", {"VCPU": 4})
+    assert api.claim(consumer, {host: {"VCPU": 1}}).status == 204
+    (changes,) = json.loads(rows(core)[-1].changes)
+    assert len(changes["p"][host]) == len(["generation", "updated_at"])
+    assert list(changes["c"]) == [consumer]
 
 
 def test_a_standard_name_that_the_library_lost_stays_while_in_use(tmp_path: Path) -> None:
     with closing(Core.open(tmp_path)) as core:
         host = Api(core).provider("host", {"VCPU": 4})
+        Api(core).set_traits(host, "HW_NUMA_ROOT")
     with closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection, connection:
-        connection.execute("UPDATE resource_providers SET traits = '[\"HW_FORMER\"]'")
+        connection.execute("UPDATE journal SET changes = replace(changes, 'HW_NUMA_ROOT', 'HW_FORMER')")
     with closing(Core.open(tmp_path)) as core:
         assert Api(core).done("GET", f"/resource_providers/{host}/traits")["traits"] == ["HW_FORMER"]
         assert Api(core).ask("GET", "/traits/HW_FORMER").status == 204
@@ -185,10 +188,13 @@ def test_one_core_per_directory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "spoil",
     [
-        "UPDATE resource_providers SET inventories = '{'",
-        "UPDATE resource_providers SET inventories = '{\"VCPU\": [1]}'",
-        "UPDATE resource_providers SET traits = '1'",
-        "UPDATE consumers SET allocations = '[]'",
+        "UPDATE journal SET changes = '{'",
+        "UPDATE journal SET changes = '7'",
+        "UPDATE journal SET changes = replace(changes, '2147483647', '\"x\",1')",
+        "UPDATE journal SET changes = replace(changes, '{\"VCPU\":1}', '')",
+        "UPDATE journal SET changes = replace(changes, '{\"VCPU\":1}}', '[]')",
+        "UPDATE journal SET keys = '[]'",
+        "DELETE FROM journal WHERE seq = 2",
         "DELETE FROM meta",
     ],
 )

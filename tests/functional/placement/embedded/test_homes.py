@@ -1,0 +1,240 @@
+"""What the store promises on every home of its journal, on one that fails, and after a sweep."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kits.embedded_api import Api, new
+from kits.tracker import fast_directory
+
+from agent.durable.errors import DatabaseError
+from agent.durable.group_commit import Job, Participant, Ticket
+from agent.placement.embedded import Core
+from agent.placement.embedded import store as of_store
+from agent.placement.embedded.model import (
+    ConsumerRecord,
+    Draft,
+    InventoryRecord,
+    Model,
+    ProviderRecord,
+)
+from agent.placement.embedded.store import Home, Row, SqliteHome, Store, decode, encode
+
+T = TypeVar("T")
+OpenHome = Callable[[], Home]
+
+HOMES: dict[str, Callable[[Path], Home]] = {"sqlite": SqliteHome}
+
+
+@pytest.fixture(params=HOMES)
+def open_home(request: pytest.FixtureRequest) -> Iterator[OpenHome]:
+    with fast_directory() as folder:
+        yield lambda: HOMES[request.param](Path(folder))
+
+
+def opened(open_home: OpenHome) -> Core:
+    return Core(Store(open_home()))
+
+
+def rows(core: Core) -> list[Row]:
+    home = core._store.home
+    return home.submit(lambda _: home.rows(0, 1 << 20)).result()
+
+
+def busy(api: Api, chance: random.Random, steps: int) -> None:
+    """Claims and releases, and now and then a change of everything else."""
+    hosts = [api.provider(f"host{number}-{new()}", {"VCPU": 10**6}) for number in range(3)]
+    held: list[str] = []
+    for _ in range(steps):
+        kind = chance.randrange(20)
+        if kind < 12 or not held:
+            held.append(new())
+            assert api.claim(held[-1], {chance.choice(hosts): {"VCPU": 1}}).status == 204
+        elif kind < 18:
+            api.done("DELETE", f"/allocations/{held.pop(chance.randrange(len(held)))}")
+        elif kind == 18:
+            hosts.append(api.provider(f"host{new()}", {"VCPU": 10**6}))
+            api.set_traits(hosts[0], *chance.sample(["HW_NUMA_ROOT", "COMPUTE_NODE", "CUSTOM_A"], 2))
+        else:
+            api.done("DELETE", f"/resource_providers/{api.provider(new())}")
+            api.done("PUT", f"/traits/CUSTOM_T{chance.randrange(5)}")
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A journal that is full soon."""
+    monkeypatch.setattr(of_store, "SLACK_BYTES", 2000)
+    monkeypatch.setattr(of_store, "ROWS_AT_ONCE", 5)
+
+
+# Every home
+
+
+def test_what_is_acknowledged_is_there_after_a_restart(open_home: OpenHome) -> None:
+    with closing(opened(open_home)) as core:
+        api = Api(core)
+        api.done("PUT", "/traits/CUSTOM_A")
+        busy(api, random.Random(1), 60)
+        before, providers = api.whole(), list(core._store.model.providers)
+    with closing(opened(open_home)) as core:
+        assert Api(core).whole() == before
+        assert list(core._store.model.providers) == providers
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("seed", range(4))
+def test_a_swept_journal_is_short_and_says_the_same(open_home: OpenHome, seed: int) -> None:
+    with closing(opened(open_home)) as core:
+        api = Api(core)
+        api.done("PUT", "/traits/CUSTOM_A")
+        for _ in range(4):
+            busy(api, random.Random(seed), 120)
+            left = rows(core)
+            assert [row.seq for row in left] == list(range(left[0].seq, core._store._seq + 1)), "dense"
+            assert sum(row.bytes for row in left) == core._store._bytes
+        assert left[0].seq > 200
+        assert core._store._bytes < core._store._bytes_max + 4000
+        before, providers = api.whole(), list(core._store.model.providers)
+    with closing(opened(open_home)) as core:
+        assert Api(core).whole() == before
+        assert list(core._store.model.providers) == providers, "in the order in which they were made"
+
+
+def test_a_repeated_request_is_answered_with_what_became_of_it_before_the_restart(
+    open_home: OpenHome,
+) -> None:
+    def ask(core: Core, name: str, key: str) -> Any:
+        answer = core.request("POST", "/resource_providers", {"name": name}, microversion="1.39", key=key)
+        return answer.status, answer.body
+
+    with closing(opened(open_home)) as core:
+        first = ask(core, "host", "key")
+        refused = ask(core, "host", "other")
+    assert (first[0], refused[0]) == (200, 409)
+    with closing(opened(open_home)) as core:
+        assert ask(core, "host", "key") == first
+        assert ask(core, "else", "key")[0] == 422, "the key belongs to another write"
+        assert ask(core, "third", "other")[0] == 200, "what was refused is judged anew"
+
+
+@pytest.mark.usefixtures("short")
+def test_a_sweep_keeps_the_newest_keys(open_home: OpenHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(opened(open_home)) as core:
+        core._store._keyed._kept_max = 20
+        for number in range(100):
+            assert core.request("PUT", f"/traits/CUSTOM_{number}", microversion="1.39", key=f"{number}")
+        assert rows(core)[0].seq > 20
+    with closing(opened(open_home)) as core:
+        known = {key for row in rows(core) for key in json.loads(row.keys)}
+        assert {f"{number}" for number in range(80, 100)} <= known
+        assert len(known) < 60
+        answer = core.request("PUT", "/traits/CUSTOM_90", microversion="1.39", key="90")
+        assert answer.status == 201, "as the first time"
+
+
+# A home that fails
+
+
+class FailingHome:
+    """Has nothing, and takes nothing."""
+
+    epoch, created_at, disk_full = 1, 0.0, False
+
+    def __init__(self, inner: Home) -> None:
+        self._inner = inner
+        self.path = inner.path
+        self.closed = False
+
+    def submit(
+        self, job: Job[T], *, releases: bool = False, tell: Callable[[], None] | None = None
+    ) -> Ticket[T]:
+        return self._inner.submit(job, releases=releases, tell=tell)
+
+    def join(self, participant: Participant) -> None:
+        self._inner.join(participant)
+
+    def rows(self, after: int, limit: int) -> list[Row]:
+        return []
+
+    def append(self, row: Row, first: int) -> None:
+        raise OSError("no")
+
+    def damaged(self, finding: str) -> DatabaseError:
+        return self._inner.damaged(finding)
+
+    def close(self) -> None:
+        self.closed = True
+        self._inner.close()
+
+
+def test_what_cannot_be_written_has_not_happened(open_home: OpenHome) -> None:
+    home = FailingHome(open_home())
+    with closing(Core(Store(home))) as core:
+        for _ in range(2):
+            answer = core.request("POST", "/resource_providers", {"name": "host"}, microversion="1.39")
+            assert answer.status == 503 and answer.headers["x-openstack-request-id"]
+            assert not core._store.model.providers
+    assert home.closed
+
+
+def test_rows_that_cannot_be_read_are_told_and_the_home_is_closed(open_home: OpenHome) -> None:
+    home = FailingHome(open_home())
+    home.rows = lambda after, limit: [Row(1, 1, '[{"p":{"u":7}}]', "{}")]  # type: ignore[method-assign]
+    with pytest.raises(DatabaseError, match="cannot be read"):
+        Store(home)
+    assert home.closed
+
+
+# What a row says
+
+NAMES = st.sampled_from("abcdef")
+TIMES = st.floats(0, 2e9)
+NUMBERS = st.integers(0, 2**31)
+INVENTORIES = st.dictionaries(
+    NAMES, st.builds(InventoryRecord, NUMBERS, NUMBERS, NUMBERS, NUMBERS, NUMBERS, TIMES, TIMES), max_size=3
+)
+SETS = st.frozensets(NAMES, max_size=3)
+ALLOCATIONS = st.dictionaries(
+    NAMES, st.dictionaries(NAMES, st.integers(1, 2**31), min_size=1, max_size=2), max_size=2
+)
+
+
+@st.composite
+def drafts(draw: st.DrawFn, below: Model) -> Draft:
+    draft = Draft(below, draw(TIMES))
+    for uuid in draw(SETS):
+        kind, old = draw(st.sampled_from(["raise", "put", "drop"])), draft.provider(uuid)
+        if kind == "drop":
+            draft.drop_provider(uuid)
+        elif kind == "raise" and old is not None:
+            draft.put_provider(old.at_next_generation(draw(TIMES)))
+        else:
+            parent = draw(st.none() | NAMES)
+            parts = draw(st.tuples(NAMES, NUMBERS, st.just(parent), NAMES, INVENTORIES, SETS, SETS, TIMES))
+            draft.put_provider(ProviderRecord(uuid, *parts))
+    for uuid in draw(SETS):
+        parts = draw(st.tuples(NAMES, NAMES, st.none() | NAMES, NUMBERS, ALLOCATIONS, TIMES))
+        draft.put_consumer(uuid, draw(st.none() | st.just(ConsumerRecord(uuid, *parts))))
+    for names in (draft.traits, draft.resource_classes):
+        names.update(draw(st.dictionaries(NAMES, st.none() | TIMES, max_size=2)))
+    return draft
+
+
+@given(st.data())
+def test_a_decoded_draft_does_what_the_encoded_one_does(data: st.DataObject) -> None:
+    one, other = Model({}, {}), Model({}, {})
+    for _ in range(data.draw(st.integers(1, 4))):
+        draft = data.draw(drafts(one))
+        changes = json.loads(json.dumps(encode(draft, one, {})))
+        other.apply(decode(changes, other))
+        one.apply(draft)
+        for name in vars(one).keys() - {"lock"}:
+            assert getattr(one, name) == getattr(other, name), name
