@@ -9,7 +9,7 @@ from kits.stalling_disk import StallingDisk
 
 from agent.durable.errors import DatabaseLocked
 from agent.errors import PlacementUnavailable, SettingsError, StateError
-from agent.placement.connect import EmbeddedTransport, open_transport
+from agent.placement.connect import EmbeddedTransport, check_options, open_transport
 from agent.placement.embedded import Core
 from agent.placement.embedded.serve import Server
 from agent.placement.transport import SocketTransport
@@ -40,6 +40,11 @@ def test_what_cannot_be_opened(tmp_path: Path) -> None:
         open_transport("embedded", state_dir=tmp_path, options={"serve": ["0.0.0.0:0"]})
     with closing(open_transport("embedded", state_dir=tmp_path)), pytest.raises(StateError):
         open_transport("embedded", state_dir=tmp_path)
+    missing = {"serve": [f"unix:{tmp_path}/missing/placement.sock"]}
+    with pytest.raises(SettingsError, match=r"missing/placement\.sock"):
+        check_options("embedded", missing)
+    check_options("embedded", missing, to_be_made=tmp_path / "missing")
+    assert not (tmp_path / "missing").exists()
 
 
 class StoppedServer:
@@ -120,6 +125,17 @@ def test_after_another_write_of_the_consumer_the_same_write_is_a_new_one(tmp_pat
     core._store.home.file.read("SELECT 1")
     assert transport.request("DELETE", "/traits/CUSTOM_T", microversion="1.39").status == 204
     assert transport.request("PUT", "/traits/CUSTOM_T", microversion="1.39").status == 201
+    transport.close()
+
+
+def test_a_write_of_another_subject_takes_nothing_from_what_is_unknown(tmp_path: Path) -> None:
+    core = Core.open(tmp_path, wait_s=0.05)
+    transport, disk = EmbeddedTransport(core), StallingDisk(core._store.home.file)
+    with disk.stalled(), pytest.raises(PlacementUnavailable):
+        transport.request("PUT", "/traits/CUSTOM_T", microversion="1.39")
+    assert transport.request("PUT", "/traits/CUSTOM_OTHER", microversion="1.39").status == 201
+    again = transport.request("PUT", "/traits/CUSTOM_T", microversion="1.39")
+    assert again.status == 201, "the answer to the first, which made it"
     transport.close()
 
 

@@ -125,6 +125,19 @@ def test_two_providers_may_swap_their_names() -> None:
     assert len(made.operations) == 3
 
 
+@pytest.mark.parametrize("is_new", [False, True], ids=["in the tree", "in the tree to be"])
+def test_the_name_that_is_used_meanwhile_is_nobody_elses(is_new: bool) -> None:
+    one, two, taken = (
+        Provider(uuid, name, "host") for uuid, name in (("1", "one"), ("2", "two"), ("3", "one~1"))
+    )
+    current = ProviderTree([HOST, one, two, *(() if is_new else (taken,))])
+    swapped = (replace(one, name="two"), replace(two, name="one"))
+    desired = ProviderTree([HOST, *swapped, replace(taken, name="one~1" if is_new else "three")])
+    made = plan(current, desired)
+    assert end(current, made) == desired
+    assert "one~1~" in {each.after for each in made.operations if isinstance(each, RenameProvider)}
+
+
 def test_a_name_freed_by_a_deletion_may_be_used_by_a_creation() -> None:
     current = ProviderTree([HOST, GPU])
     desired = ProviderTree([HOST, replace(GPU, uuid="gpu2")])

@@ -145,6 +145,14 @@ def test_each_of_several_units_goes_where_the_driver_has_it() -> None:
             assert changed.units == {GPU[number]: {"VGPU": on[number]} for number in (0, 1)}
 
 
+def test_a_unit_that_nobody_offers_any_more_goes_where_the_amount_has_none_yet() -> None:
+    exact = ExactUnits({GPU[0]: {"VGPU": ("a", "b")}, GPU[1]: {"VGPU": ("c",)}})
+    relocations = [Relocation(consumer(1), "VGPU", 1, ROOT, GPU[number], "VGPU") for number in (0, 1)]
+    for units in (("a", "gone"), ("gone", "a")):
+        (changed,) = relocate_records(relocations, {consumer(1): claim(1, 2, *units)}, {}, exact).claims
+        assert changed.units == {GPU[0]: {"VGPU": ("a",)}, GPU[1]: {"VGPU": ("gone",)}}
+
+
 def test_no_more_moves_than_the_source_has() -> None:
     assert relocate_allocations({ROOT: {"VGPU": 1}}, [to_gpu(1, 3)]) == {GPU[0]: {"VGPU": 1}}
     assert relocate_allocations({GPU[0]: {"VGPU": 1}}, [to_gpu(1, 3)]) == {GPU[0]: {"VGPU": 1}}
