@@ -293,8 +293,6 @@ def _build(current: ProviderTree, desired: ProviderTree, settled: set[str]) -> I
     aside: dict[str, str] = {}
     for after in desired:
         before = current.get(after.uuid)
-        if after is before:
-            continue
         name = None if before is None else aside.get(before.uuid, before.name)
         if name != after.name:
             holder = holders.get(after.name)

@@ -1,10 +1,12 @@
 """What the passes remember of Placement: only what may have changed is read again."""
 
+from pathlib import Path
+
 import pytest
 from kits.reshape import ROOT, World, host, provider
 
 from agent.placement.client import PlacementClient
-from agent.reconcile.placement_memory import AllocationCache
+from agent.reconcile.placement_memory import AllocationCache, check_home, go_on_without
 
 
 @pytest.fixture
@@ -46,3 +48,17 @@ def test_the_agents_own_writes_cost_no_read_and_those_of_others_do(world: World)
     world.tap.calls.clear()
     assert cache.read(after, ()).held == {}
     assert reads(world) == [f"GET /resource_providers/{ROOT}/allocations"]
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_to_go_on_without_what_placement_lost_is_said_for_one_start(
+    world: World, tmp_path: Path, times: int
+) -> None:
+    def is_told() -> bool:
+        return check_home(tmp_path, world.raw, "that of http://keystone, region any", ROOT, ())
+
+    go_on_without(tmp_path)
+    assert [is_told(), is_told()] == [False, False], "nothing was known yet"
+    for _ in range(times):
+        go_on_without(tmp_path)
+    assert [is_told(), is_told()] == [True, False]
