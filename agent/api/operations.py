@@ -74,7 +74,7 @@ class Supervisor(Protocol):
     def request_pass(self, *, after_backoff: bool = False) -> None:
         """Schedule a pass at once, or at the end of the back-off, if one is under way."""
 
-    def is_placement_paused(self) -> bool:
+    def is_backing_off(self) -> bool:
         """True while requests to Placement are held back."""
 
     def verify(self) -> None:
@@ -163,7 +163,7 @@ class Operations:
         try:
             return claim()
         except DoesNotFit:
-            if not self.reconciler.needs_pass or self.supervisor.is_placement_paused():
+            if not self.reconciler.needs_pass or self.supervisor.is_backing_off():
                 raise
         self.supervisor.end_pass(self.reconciler.reconcile("a claim that did not fit"))
         return claim()
@@ -276,7 +276,7 @@ class Operations:
 
     def _writes_now(self) -> bool:
         """Whether an end is sent at once, and not only journaled."""
-        return not (self.supervisor.is_placement_paused() or self.reconciler.is_contested)
+        return not (self.supervisor.is_backing_off() or self.reconciler.is_contested)
 
     # Domains, and the gate
 
@@ -411,7 +411,7 @@ class Operations:
         tree = self.reconciler.tree or ProviderTree()
         known = {uuid: provider.name for uuid in uuids if (provider := tree.get(uuid)) is not None}
         others = sorted({*uuids} - {*known})[:FOREIGN_PROVIDERS_MAX]
-        if self.supervisor.is_placement_paused():
+        if self.supervisor.is_backing_off():
             return known
         try:
             providers = [self.client.find_provider(uuid=uuid) for uuid in others]

@@ -143,7 +143,7 @@ class HostAgent:
         )
         tracker.choose_by(settings.claims_strategy)
         tracker.placement.observe(
-            is_paused=self.is_placement_paused,
+            is_backing_off=self.is_backing_off,
             on_unavailable=self.report_silence,
             on_missing=self._report_missing,
         )
@@ -161,7 +161,7 @@ class HostAgent:
 
         While requests to Placement are held back, only schedule the next pass.
         """
-        if self.is_placement_paused():
+        if self.is_backing_off():
             self._process.wake(self._backoff.left_s())
             return
         if not self._reads_back():
@@ -190,7 +190,7 @@ class HostAgent:
         """
         if self._tracker.admission.closed_reason is not None:
             self._reconciler.doubt_traits()
-        if not self.is_placement_paused() and self._reads_back():
+        if not self.is_backing_off() and self._reads_back():
             self._verify("verification")
 
     def look(self) -> PassReport:
@@ -227,7 +227,7 @@ class HostAgent:
         """Whether the last pass saw the whole host and Placement; it may have left a reshape undone."""
         fault = self.condition.fault
         is_known = self.condition.state is HostState.READY or (fault is not None and fault.concern == RESHAPE)
-        return is_known and not self.is_placement_paused()
+        return is_known and not self.is_backing_off()
 
     def run_audit(self) -> None:
         """Run the scheduled audit. It repairs the agent's own records if the settings allow that."""
@@ -323,7 +323,7 @@ class HostAgent:
         fault = self.condition.fault
         if self.condition.state is HostState.STOPPING or (fault is not None and fault.concern == IDENTITY):
             return False
-        return answers or not (self.is_placement_paused() or self._tell_backoff.left_s())
+        return answers or not (self.is_backing_off() or self._tell_backoff.left_s())
 
     def is_alive(self) -> bool:
         """True if the tracker's lock can be taken, for which this waits, and no pass is stuck."""
@@ -416,7 +416,7 @@ class HostAgent:
         fault = Fault.of(error)
         retry_after_s, busy = error.details.get("retry_after", 0.0), bool(error.details.get("busy"))
         with self._fault_lock:
-            if fault.concern == PLACEMENT and self.is_placement_paused():  # the request was already under way
+            if fault.concern == PLACEMENT and self.is_backing_off():  # the request was already under way
                 delay_s = self._backoff.failed_in_flight(retry_after_s)
             else:
                 delay_s = self._backoff.failed(retry_after_s, busy=busy)
@@ -432,7 +432,7 @@ class HostAgent:
         """Schedule a pass at once, or at the end of the back-off, if one is under way."""
         self._process.wake(max(AT_ONCE_S, self._backoff.left_s()) if after_backoff else AT_ONCE_S)
 
-    def is_placement_paused(self) -> bool:
+    def is_backing_off(self) -> bool:
         """True while requests to Placement are held back: it failed, and its back-off has not elapsed."""
         return self._is_placement_away() and self._backoff.left_s() > 0
 

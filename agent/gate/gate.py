@@ -317,14 +317,14 @@ class Settler:
     def settle(self, guests: Collection[Guest], at: float) -> None:
         """End what is over, after the driver reported the guests; it began to read them at `at`.
 
-        Stops while Placement asks for a pause; the next call continues. Raises PlacementUnavailable,
+        Stops while the agent backs off from Placement; the next call continues. Raises PlacementUnavailable,
         StateError. Other refusals are logged, and the next call tries again.
         """
         ended = self._expected.ended_before(at)
         report = _Report({guest.uuid: guest for guest in guests}, ended, self._tracker.age_s(at))
         self._expected.give_up(at, GRACE_S)
         moves = [move for move in self._tracker.moves().values() if not move.ended]
-        if self._tracker.placement.is_paused():
+        if self._tracker.placement.is_backing_off():
             return
         if self._free_departed(moves, report) or report.ended:
             self._try("moves are not followed", self._follow_moves)
@@ -354,13 +354,13 @@ class Settler:
         return bool(departed)
 
     def _follow_moves(self) -> None:
-        if not self._tracker.placement.is_paused():
+        if not self._tracker.placement.is_backing_off():
             self._tracker.follow_moves()
 
     def _settle_moves(self, moves: Collection[Move], report: _Report) -> bool:
-        """Returns False if Placement asks for a pause before the end."""
+        """Returns False if the agent backs off from Placement before the end."""
         for move in moves:
-            if self._tracker.placement.is_paused():
+            if self._tracker.placement.is_backing_off():
                 return False
             is_arrival = move.role is MoveRole.DESTINATION and move.state is MoveState.BEGUN
             if is_arrival and brought_in_by_gate(move):
@@ -383,10 +383,10 @@ class Settler:
             )
 
     def _settle_claims(self, moves: Collection[Move], report: _Report) -> bool:
-        """Returns False if Placement asks for a pause before the end."""
+        """Returns False if the agent backs off from Placement before the end."""
         moving = {consumer for move in moves for consumer in (move.instance, move.migration)}
         for claim in self._tracker.claims().values():
-            if self._tracker.placement.is_paused():
+            if self._tracker.placement.is_backing_off():
                 return False
             if made_by_gate(claim) and claim.state is ClaimState.CLAIMED and claim.consumer not in moving:
                 self._settle_claim(claim, report)
@@ -577,7 +577,7 @@ class Gate:
             if move.instance != guest.uuid or move.ended:
                 continue
             waits = move.state in (MoveState.REVERTING, MoveState.LEAVING, MoveState.CONFIRMING)
-            if waits and not self._tracker.placement.is_paused():
+            if waits and not self._tracker.placement.is_backing_off():
                 self._tracker.deliver()
         if self._tracker.claim_of(guest.uuid) is not None:
             return self._start(guest)

@@ -226,13 +226,13 @@ class Admission:
 
 
 class PlacementState:
-    """Whether requests to Placement are paused, and who learns that Placement did not answer.
+    """Whether the agent backs off from Placement, and who learns that Placement did not answer.
 
-    Without an observer they are never paused.
+    Without an observer it never does.
     """
 
     def __init__(self) -> None:
-        self._is_paused: Callable[[], bool] = lambda: False
+        self._is_backing_off: Callable[[], bool] = lambda: False
         self._on_unavailable: Callable[[PlacementUnavailable], None] = lambda _: None
         self._on_missing: Callable[[Collection[str]], None] = lambda _: None
         self.taken_back = 0
@@ -241,23 +241,23 @@ class PlacementState:
     def observe(
         self,
         *,
-        is_paused: Callable[[], bool] = lambda: False,
+        is_backing_off: Callable[[], bool] = lambda: False,
         on_unavailable: Callable[[PlacementUnavailable], None],
         on_missing: Callable[[Collection[str]], None] = lambda _: None,
     ) -> None:
         """Use these from now on.
 
-        `is_paused` tells whether requests to Placement are paused. `on_unavailable` is called where Placement
-        did not answer and the operation is journaled, to be delivered later; `on_missing` with providers of
-        this host that another client deleted.
+        `is_backing_off` tells whether requests to Placement wait for now. `on_unavailable` is called where
+        Placement did not answer and the operation is journaled, to be delivered later; `on_missing` with
+        providers of this host that another client deleted.
         """
-        self._is_paused = is_paused
+        self._is_backing_off = is_backing_off
         self._on_unavailable = on_unavailable
         self._on_missing = on_missing
 
-    def is_paused(self) -> bool:
+    def is_backing_off(self) -> bool:
         """Whether Placement failed and the agent must send it no request yet."""
-        return self._is_paused()
+        return self._is_backing_off()
 
     def report_taken_back(self) -> None:
         """Inventory that a pass has reserved is reserved no longer, so what the passes know is outdated."""

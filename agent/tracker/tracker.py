@@ -128,7 +128,7 @@ class MoveHandle(UndoneOnError):
 
 
 def _may_be_alone(error: PlacementUnavailable) -> bool:
-    """Whether Placement may answer for other consumers: it is there, and asked for no pause."""
+    """Whether Placement may answer for other consumers: it is there, and the agent does not back off."""
     return bool(error.details.get("busy")) and "retry_after" not in error.details
 
 
@@ -290,7 +290,7 @@ class ResourceTracker:
             guests.uuids,
             guests.moved_away | (guests.uuids & leaving),
             holders if self._register.host.root is not None else None,
-            self.placement.is_paused(),
+            self.placement.is_backing_off(),
         )
 
     def explain(self, request: ClaimRequest, restriction: Restriction = UNRESTRICTED) -> Fit:

@@ -38,11 +38,11 @@ def test_the_observer_says_whether_placement_may_be_asked_and_learns_of_its_sile
     placement = PlacementState()
     error = PlacementUnavailable("Placement did not answer.")
     placement.report_unavailable(error)
-    assert not placement.is_paused()
+    assert not placement.is_backing_off()
     reported: list[PlacementUnavailable] = []
-    placement.observe(is_paused=lambda: bool(reported), on_unavailable=reported.append)
+    placement.observe(is_backing_off=lambda: bool(reported), on_unavailable=reported.append)
     placement.report_unavailable(error)
-    assert placement.is_paused() and reported == [error]
+    assert placement.is_backing_off() and reported == [error]
 
 
 def never_closed() -> None:
