@@ -1,64 +1,79 @@
-"""Claims beside a long question: how long each claim takes while another thread asks for all candidates.
+"""Claims beside a long question: how long each claim takes while another client asks for all candidates.
 
     python -m benchmarks.beside [--hosts N]
 
-The embedded core, 1000 hosts of 8 GPUs, and a query for two GPUs without a limit: 64 candidates a host. The
-claims go to a tree of their own. Both run in this process, as in an agent that serves its Placement.
+The embedded core, 1000 hosts of 8 GPUs, and queries for two GPUs without a limit, one behind the other: 64
+candidates a host. The claims go to a tree of their own. First both run in this process, as in an agent that
+serves its Placement; then over the Unix socket of a served core, the queries from a process of their own.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import statistics
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from agent.http.process import share_the_interpreter
 from agent.placement.embedded import Core
-from benchmarks.embedded_world import Trio, done, host
+from benchmarks.embedded_door import in_process, over, served
+from benchmarks.embedded_world import Ask, Trio, host
 
 QUERY = "/allocation_candidates?resources_1=VGPU:1&resources_2=VGPU:1&group_policy=none"
 ROUNDS = 3
 
 
 def main() -> None:
-    share_the_interpreter()
     hosts = int(sys.argv[sys.argv.index("--hosts") + 1]) if "--hosts" in sys.argv else 1000
-    with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".benchmark-") as folder:
-        core = Core.open(Path(folder) / "state")
-
-        def ask(method: str, path: str, body: Any = None) -> tuple[int, Any]:
-            answer = core.request(method, path, body, microversion="1.39")
-            return answer.status, answer.body
-
-        trio = Trio(ask)
-        for number in range(hosts):
-            host(ask, f"host{number}")
-        alone = [timed_claim(trio, ask) for _ in range(500)]
-        show("claims alone", alone)
-        beside: list[float] = []
-        ends = threading.Event()
-        claimer = threading.Thread(target=lambda: claim_until(ends, trio, ask, beside))
-        claimer.start()
-        for _ in range(ROUNDS):
-            began = time.perf_counter()
-            found = len(done(ask, "GET", QUERY)["allocation_requests"])
-            print(f"the query: {found} candidates in {time.perf_counter() - began:.2f} s")
-        ends.set()
-        claimer.join()
-        show("claims beside it", beside)
+    with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".benchmark-") as name:
+        folder = Path(name)
+        print("over the Unix socket")
+        with served(folder) as address:
+            asks = multiprocessing.get_context("spawn").Process
+            measure(over(address), hosts, lambda: run_to_its_end(asks(target=ask_over, args=(address,))))
+        print("in process")
+        share_the_interpreter()
+        core = Core.open(folder / "state")
+        measure(in_process(core), hosts, lambda: ask_all(in_process(core)))
         core.close()
 
 
-def claim_until(ends: threading.Event, trio: Trio, ask: Any, times: list[float]) -> None:
-    while not ends.is_set():
-        times.append(timed_claim(trio, ask))
+def measure(ask: Ask, hosts: int, ask_beside: Callable[[], None]) -> None:
+    """Claims alone, and while `ask_beside` runs."""
+    trio = Trio(ask)
+    for number in range(hosts):
+        host(ask, f"host{number}")
+    show("claims alone", [timed_claim(trio, ask) for _ in range(500)])
+    asker = threading.Thread(target=ask_beside)
+    asker.start()
+    beside: list[float] = []
+    while asker.is_alive():
+        beside.append(timed_claim(trio, ask))
+    show("claims beside it", beside)
 
 
-def timed_claim(trio: Trio, ask: Any) -> float:
+def run_to_its_end(process: Any) -> None:
+    process.start()
+    process.join()
+
+
+def ask_over(address: Path) -> None:
+    ask_all(over(address, reads=False))
+
+
+def ask_all(ask: Ask) -> None:
+    for _ in range(ROUNDS):
+        began = time.perf_counter()
+        status, _ = ask("GET", QUERY, None)
+        print(f"the query: {status} in {time.perf_counter() - began:.2f} s", flush=True)
+
+
+def timed_claim(trio: Trio, ask: Ask) -> float:
     """Milliseconds."""
     began = time.perf_counter()
     trio.claim(ask)

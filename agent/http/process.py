@@ -7,10 +7,13 @@ import resource
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
+from typing import TypeVar
 
 from agent.errors import MORE_DESCRIPTORS, StateError, counted
 
+T = TypeVar("T")
 SWITCH_INTERVAL_S = 0.0005
 PAUSED_MAX_S = 10.0
 
@@ -56,6 +59,16 @@ def without_collection() -> AbstractContextManager[None]:
     times, for tenths of a second each.
     """
     return _PAUSED
+
+
+def consume(members: list[T]) -> Iterator[T]:
+    """Each member, which the list keeps no longer.
+
+    A long list that still has its members frees them all at once, while no other thread runs.
+    """
+    members.reverse()
+    while members:
+        yield members.pop()
 
 
 DESCRIPTORS_MIN = 32

@@ -96,9 +96,11 @@ class Limits:
 
 
 class _Answer(NamedTuple):
-    """The bytes of an answer; the application is told by `close` (PEP 3333) that they are on their way."""
+    """An answer in parts, as the application made them: one that is long is never copied, since no other
+    thread runs meanwhile. `close` (PEP 3333) tells the application that it is on its way.
+    """
 
-    data: bytes
+    parts: Sequence[bytes]
     is_last: bool
     close: Callable[[], None] | None = None
 
@@ -177,7 +179,7 @@ class _Connection(asyncio.Protocol):
         self.is_busy = self.ended = self.is_last = self.is_lost = False
         self.answered: float | None = None
         self.size = 0
-        self.unsent: memoryview | bytes = b""
+        self.unsent: deque[memoryview] = deque()
         self._takes_more = True
         self._parser: Any = httptools.HttpRequestParser(self)
 
@@ -198,7 +200,12 @@ class _Connection(asyncio.Protocol):
         """How many bytes of the answer the client has not taken."""
         if self.transport is None or self.is_lost:
             return 0
-        return len(self.unsent) + self.transport.get_write_buffer_size()
+        return self.unsent_bytes + self.transport.get_write_buffer_size()
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How many bytes of the answer the connection keeps."""
+        return sum(map(len, self.unsent))
 
     @property
     def due(self) -> float:
@@ -264,7 +271,8 @@ class _Connection(asyncio.Protocol):
     def _forget(self) -> None:
         """Keep nothing of what was read or is unsent; the parser and the connection name each other."""
         self.ended = self.is_last = self.is_lost = True
-        self.unsent, self.arriving, self._parser = b"", _Arriving(), None
+        self.arriving, self._parser = _Arriving(), None
+        self.unsent.clear()
         self.requests.clear()
 
     # What llhttp calls
@@ -361,7 +369,7 @@ class _Connection(asyncio.Protocol):
                 self.arriving.waits_for_word = False
                 self._write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def answer(self, data: bytes, is_last: bool) -> None:
+    def answer(self, parts: Sequence[bytes], is_last: bool) -> None:
         """Send what a thread has answered, and go on."""
         self.is_busy = False
         if self.is_lost:
@@ -373,11 +381,12 @@ class _Connection(asyncio.Protocol):
             self.is_last = True
             self.requests.clear()
             self.refusal = None
-        self._write(data)
+        self._write(*parts)
         self.go_on(ahead=True)
 
-    def _write(self, data: bytes) -> None:
-        self.size, self.unsent = len(data), memoryview(data)
+    def _write(self, *parts: bytes) -> None:
+        self.unsent = deque(memoryview(part) for part in parts)
+        self.size = self.unsent_bytes
         self._send()
 
     def _send(self) -> None:
@@ -386,8 +395,10 @@ class _Connection(asyncio.Protocol):
         for _ in range(_CHUNKS):
             if not (self.unsent and self._takes_more) or self.transport.is_closing():
                 return
-            part, self.unsent = self.unsent[:_CHUNK_BYTES], self.unsent[_CHUNK_BYTES:]
-            self.transport.write(part)
+            part = self.unsent.popleft()
+            if len(part) > _CHUNK_BYTES:
+                self.unsent.appendleft(part[_CHUNK_BYTES:])
+            self.transport.write(part[:_CHUNK_BYTES])
         if self.unsent:
             self.server.loop.call_soon(self._send_more)
 
@@ -722,11 +733,11 @@ class BoundedServer:
 
     def _bound_answers(self) -> None:
         kept = sorted((each for each in self._waiting() if each.unsent), key=lambda each: each.due)
-        total = sum(len(each.unsent) for each in kept)
+        total = sum(each.unsent_bytes for each in kept)
         for conn in kept[:-1]:
             if total <= ANSWERS_BYTES_MAX:
                 return
-            total -= len(conn.unsent)
+            total -= conn.unsent_bytes
             self._give_up(conn, "others wait for theirs, and it is the slowest")
 
     # Its requests and answers
@@ -792,14 +803,14 @@ class BoundedServer:
                 self.threads.offer(conn, request, ahead=True)
             else:
                 self._close(answer)
-                conn.answer(answer.data, answer.is_last)
+                conn.answer(answer.parts, answer.is_last)
 
     def respond(self, conn: _Connection, request: _Request) -> None:
         """Have the application answer the request, on this thread."""
         answer = self._run(request)
         self._close(answer)
         with suppress(RuntimeError):  # the loop is closed: the request took longer than the stop waits
-            self.loop.call_soon_threadsafe(conn.answer, answer.data, answer.is_last)
+            self.loop.call_soon_threadsafe(conn.answer, answer.parts, answer.is_last)
 
     def _close(self, answer: _Answer) -> None:
         try:
@@ -823,15 +834,18 @@ class BoundedServer:
             close = getattr(iterable, "close", None)
             parts.extend(iterable)
             status, headers = started
-            content = b"".join(parts)
+            size = sum(map(len, parts))
             keeps = request.keeps and not self._stop.is_set()
             keeps = keeps and len(self.connections) - self.threads.answering < self.limits.kept_alive
-            data = self._head(status, headers, len(content), request, keeps=keeps)
-            data += b"" if environ["REQUEST_METHOD"] == "HEAD" else content
+            parts.insert(0, self._head(status, headers, size, request, keeps=keeps))
+            if environ["REQUEST_METHOD"] == "HEAD":
+                del parts[1:]
+            elif size < _CHUNK_BYTES:
+                parts = [b"".join(parts)]
         except Exception:  # of any kind: the next requests need this thread
             LOG.exception("A request was not answered: the application failed.")
-            data, keeps = self.refusal(HTTPStatus.INTERNAL_SERVER_ERROR, ""), False
-        return _Answer(data, not keeps, close)
+            parts, keeps = [self.refusal(HTTPStatus.INTERNAL_SERVER_ERROR, "")], False
+        return _Answer(parts, not keeps, close)
 
     def _head(
         self, status: str, headers: list[tuple[str, str]], size: int, request: _Request, *, keeps: bool

@@ -11,7 +11,7 @@ from email.utils import formatdate
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from agent.http.process import without_collection
+from agent.http.process import consume, without_collection
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded import rules, validation
 from agent.placement.embedded.candidates import (
@@ -725,11 +725,14 @@ def find_with_summaries(model: Model, query: CandidateQuery) -> FoundCandidates:
 
 
 def candidates_body(query: CandidateQuery, results: FoundCandidates) -> dict[str, Any]:
-    """`{"allocation_requests": [...], "provider_summaries": {uuid: {...}}}` in the query's microversion."""
+    """`{"allocation_requests": [...], "provider_summaries": {uuid: {...}}}` in the query's microversion.
+
+    The lists of the results are empty then.
+    """
     requests: list[dict[str, Any]] = []
     # Candidates share their amounts: {"resources": amounts} by the id of these amounts.
     resources: dict[int, dict[str, Any]] = {}
-    for candidate in results.candidates:
+    for candidate in consume(results.candidates):
         # In the form in which the same microversion accepts it as allocations.
         if query.minor < mv.ALLOCATIONS_BY_PROVIDER:
             listed = [
@@ -746,7 +749,7 @@ def candidates_body(query: CandidateQuery, results: FoundCandidates) -> dict[str
         requests.append({"allocations": by_provider, **mappings})
     wanted = None if query.minor >= mv.SUMMARIES_ALL_CLASSES else query.resource_classes()
     summaries: dict[str, dict[str, Any]] = {}
-    for provider, usage in results.providers:
+    for provider, usage in consume(results.providers):
         summary = summaries[provider.uuid] = {
             "resources": {
                 name: {"capacity": int(inventory.capacity), "used": usage.get(name, 0)}

@@ -37,7 +37,7 @@ import signal
 import socket
 import ssl
 import stat
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from http import HTTPStatus
 from pathlib import Path
@@ -53,7 +53,7 @@ from agent.durable.files import check_accepts_files
 from agent.errors import MORE_DESCRIPTORS
 from agent.http import unix_socket
 from agent.http.errors import AddressInUse, ListenError, NotASocket, OutOfDescriptors
-from agent.http.process import share_the_interpreter, without_collection
+from agent.http.process import consume, share_the_interpreter, without_collection
 from agent.http.server import FAILURE, BoundedServer, Limits, Listener, stop_all
 from agent.placement.embedded.core import Core
 from agent.placement.embedded.handlers import REQUEST_ID, new_request_id
@@ -239,11 +239,11 @@ class Response(NamedTuple):
 
     status: int
     headers: list[tuple[str, str]]
-    body: bytes
+    body: list[bytes]
     tell: Callable[[], None] = lambda: None
 
 
-class _Payload(tuple[bytes]):
+class _Payload(list[bytes]):
     """The answer's body; the server calls `close` when it is final."""
 
     close: Callable[[], None]
@@ -274,7 +274,7 @@ class WsgiApplication:
             # In the form of OpenStack Placement's authentication middleware, which answers it there.
             body = {"message": str(error), "code": "401 Unauthorized", "title": TITLES[401]}
             sent = [("content-type", JSON), ("www-authenticate", "Bearer"), (REQUEST_ID, new_request_id())]
-            response = Response(401, sent, json.dumps(body).encode())
+            response = Response(401, sent, [json.dumps(body).encode()])
         status, headers, payload, tell = response
         accept = environ.get("HTTP_ACCEPT")
         form = JSON
@@ -283,7 +283,7 @@ class WsgiApplication:
             form = forms.best_match(("text/html", JSON), default="text/plain")
         if form != JSON:
             # The error as HTML or plain text, which the client prefers to JSON.
-            content, title = json.loads(payload), f"{status} {TITLES[status]}"
+            content, title = json.loads(b"".join(payload)), f"{status} {TITLES[status]}"
             detail = content["errors"][0]["detail"] if "errors" in content else content["message"]
             text = f"{title}\n\n{detail}"
             if form == "text/html":
@@ -291,12 +291,12 @@ class WsgiApplication:
                 text = f"{page}{html.escape(detail)}\n </body>\n</html>"
             headers = [(name, value) for name, value in headers if name != "content-type"]
             headers.append(("content-type", f"{form}; charset=UTF-8"))
-            payload = text.encode()
+            payload = [text.encode()]
         if environ["REQUEST_METHOD"] == "HEAD":
-            payload = b""
-        headers.append(("content-length", str(len(payload))))
+            payload = []
+        headers.append(("content-length", str(sum(map(len, payload)))))
         start_response(f"{status} {TITLES.get(status) or HTTPStatus(status).phrase}", headers)
-        answer = _Payload((payload,))
+        answer = _Payload(payload)
         answer.close = tell
         return answer
 
@@ -357,24 +357,40 @@ class WsgiApplication:
             origin = f"{environ['wsgi.url_scheme']}://{host}{environ.get('SCRIPT_NAME', '')}"
             headers = [(name, f"{origin}{value}" if name == "location" else value) for name, value in headers]
         if answer.body is None:
-            return Response(answer.status, headers, b"", tell)
-        return Response(answer.status, headers, in_pieces(answer.body).encode(), tell)
+            return Response(answer.status, headers, [], tell)
+        return Response(answer.status, headers, list(in_pieces(answer.body)), tell)
 
 
-def in_pieces(body: Any) -> str:
-    """The JSON of the body. While `json.dumps` runs no other thread does: a long body is dumped in pieces."""
-    if not isinstance(body, dict):
-        return json.dumps(body)
-    return "{" + ", ".join(f"{json.dumps(name)}: {_long(value)}" for name, value in body.items()) + "}"
+def in_pieces(body: Any) -> Iterator[bytes]:
+    """The JSON of the body, whose long members are empty then.
+
+    While `json.dumps` runs no other thread does, nor while a long value is copied or given back to the
+    memory: so it is dumped, and given back, in pieces.
+    """
+    if not (isinstance(body, dict) and any(map(_is_long, body.values()))):
+        yield json.dumps(body).encode()
+        return
+    before = "{"
+    for name, value in body.items():
+        yield f"{before}{json.dumps(name)}: ".encode()
+        yield from _long(value) if _is_long(value) else (json.dumps(value).encode(),)
+        before = ", "
+    yield b"}"
 
 
-def _long(value: Any) -> str:
-    if not isinstance(value, dict | list) or len(value) <= PIECE_MEMBERS:
-        return json.dumps(value)
-    members = iter(value.items() if isinstance(value, dict) else value)
-    pieces = iter(lambda: type(value)(itertools.islice(members, PIECE_MEMBERS)), type(value)())
-    inside = ", ".join(json.dumps(piece)[1:-1] for piece in pieces)
-    return f"{{{inside}}}" if isinstance(value, dict) else f"[{inside}]"
+def _is_long(value: Any) -> bool:
+    return isinstance(value, dict | list) and len(value) > PIECE_MEMBERS
+
+
+def _long(value: Any) -> Iterator[bytes]:
+    kind, members = type(value), list(value.items() if isinstance(value, dict) else value)
+    value.clear()
+    each = consume(members)
+    before = "[" if kind is list else "{"
+    while members:
+        yield (before + json.dumps(kind(itertools.islice(each, PIECE_MEMBERS)))[1:-1]).encode()
+        before = ", "
+    yield b"]" if kind is list else b"}"
 
 
 def _body(environ: Environ) -> tuple[Any, RequestRefused | None]:

@@ -183,7 +183,8 @@ def test_an_unknown_caller_is_a_401_in_the_form_that_the_client_accepts() -> Non
 def test_a_body_dumped_in_pieces_is_the_same_json(body: object) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(serve, "PIECE_MEMBERS", 2)
-        assert serve.in_pieces(body) == json.dumps(body)
+        text = json.dumps(body).encode()
+        assert b"".join(serve.in_pieces(body)) == text
 
 
 TOKEN = "0123456789abcdef"
