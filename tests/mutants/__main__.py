@@ -166,10 +166,10 @@ def _make_copy(directory: str, covered: Covered) -> None:
             shutil.copy2(CHECKOUT / name, _copy / name)
 
 
-def equivalent() -> dict[tuple[str, str, str], str]:
-    """{(module, before, after): reason} of the changes that make no difference."""
+def equivalent() -> dict[tuple[str, str, str, str], str]:
+    """{(module, text of the line, before, after): reason} of the changes that make no difference."""
     rows = yaml.safe_load(EQUIVALENT.read_text()) or []
-    return {(row["module"], row["before"], row["after"]): row["why"] for row in rows}
+    return {(row["module"], row["within"], row["before"], row["after"]): row["why"] for row in rows}
 
 
 def main() -> int:
@@ -201,7 +201,7 @@ def main() -> int:
     left = [
         mutant
         for mutant in room_of
-        if str(mutant) not in told and (mutant.module, mutant.before, mutant.after) not in same
+        if str(mutant) not in told and (mutant.module, mutant.within, mutant.before, mutant.after) not in same
     ]
     covered = record(arguments.record)
     began = time.monotonic()

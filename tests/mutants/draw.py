@@ -56,7 +56,7 @@ _LOGGERS = {"debug", "info", "warning", "error", "exception"}
 class Mutant:
     """A module (a path below the checkout) in which `before`, at this line, is replaced by `after`.
 
-    `begin` and `end` are offsets into the file's bytes. `felt_at` are the first and the last line whose tests
+    `within` is the text of that line. `begin` and `end` are offsets into the file's bytes. `felt_at` are the first and the last line whose tests
     may notice it: its own ones, or all of the module where it runs at the import, once for all tests.
     """
 
@@ -65,6 +65,7 @@ class Mutant:
     kind: str
     before: str
     after: str
+    within: str
     begin: int
     end: int
     felt_at: tuple[int, int]
@@ -102,7 +103,8 @@ def mutants_of(file: Path) -> list[Mutant]:
         before = source[begin:end].decode()
         own = (node.lineno, node.end_lineno or node.lineno)
         felt_at = own if any(node.lineno in body for body in bodies) else (1, len(starts))
-        place = (begin, end, felt_at)
+        within = source.splitlines()[node.lineno - 1].decode().strip()
+        place = (within, begin, end, felt_at)
         module = str(file.relative_to(CHECKOUT))
         mutant = Mutant(module, node.lineno, kind, before, after.replace("…", before), *place)
         if _compiles(mutant.applied(source)):

@@ -484,6 +484,24 @@ def test_an_endless_conflict_is_put_off_to_the_next_pass(held: World) -> None:
     assert held.placed("a") == {"gpu0": {"VGPU": 1}}
 
 
+def test_what_was_closed_is_open_again_where_the_request_got_lost(held: World) -> None:
+    """Nothing is in doubt any more then, so nothing has to wait for the next pass."""
+
+    def disturb(call: str) -> None:
+        root = held.tree()[ROOT]
+        if call == "POST /reshaper" and root.inventories["VCPU"].reserved == 64:
+            raise PlacementUnavailable("Placement did not answer.")
+        if call == "POST /reshaper":
+            held.raw.put_aggregates(ROOT, root.generation or 0, root.aggregates)
+
+    held.tap.before = disturb
+    report = held.see(*NESTED, moves=to_gpus())
+    held.tap.before = lambda _: None
+    assert isinstance(report.error, PlacementUnavailable)
+    assert held.tree()[ROOT].inventories["VCPU"].reserved == 0
+    assert held.again().pending is None and held.placed("a") == {"gpu0": {"VGPU": 1}}
+
+
 def test_inventory_changed_by_an_operator_in_between_is_not_overwritten(held: World) -> None:
     def change() -> None:
         root = held.tree()[ROOT]
