@@ -56,8 +56,9 @@ _LOGGERS = {"debug", "info", "warning", "error", "exception"}
 class Mutant:
     """A module (a path below the checkout) in which `before`, at this line, is replaced by `after`.
 
-    `within` is the text of that line. `begin` and `end` are offsets into the file's bytes. `felt_at` are the first and the last line whose tests
-    may notice it: its own ones, or all of the module where it runs at the import, once for all tests.
+    `within` is the text of that line. `begin` and `end` are offsets into the file's bytes. `felt_at` are the
+    first and the last line whose tests may notice it: its own ones, or all of the module where it runs at the
+    import, once for all tests.
     """
 
     module: str
