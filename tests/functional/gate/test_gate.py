@@ -8,6 +8,7 @@ import subprocess
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -21,8 +22,10 @@ from agent.claims.domain_demand import GATE_USER
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.config.access import Access
 from agent.driver import Guest, GuestState
+from agent.errors import PlacementUnavailable
 from agent.gate import gate
 from agent.moves.states import MoveKind, MoveState
+from agent.placement.transport import Reply
 from drivers.fake.host import cell
 
 ALWAYS_0 = (
@@ -220,6 +223,32 @@ def test_a_migration_that_never_came_is_reverted_after_a_while(
     other.world.agent.reconcile("its interval, later")
     assert other.held(vm.uuid) == {}
     assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
+
+
+def test_once_placement_does_not_answer_no_other_arrival_asks_it(
+    host: GatedHost, other: GatedHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guests = [guest(str(uuid4())) for _ in range(3)]
+    for vm in guests:
+        host.starts(vm, domain(vm.uuid))
+        other.allowed("migrate", "begin", domain(vm.uuid))
+        other.allowed("prepare", "begin", domain(vm.uuid))
+        other.driver.add_guest(vm)
+    asked: list[str] = []
+
+    def away(method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        asked.append(path)
+        raise PlacementUnavailable("Placement does not answer.")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(other.world.wire, "request", away)
+        other.world.agent.reconcile("they run")
+    told = {path for path in asked if any(vm.uuid in path for vm in guests)}
+    assert len(told) <= 1, asked
+    other.world.retry()
+    other.world.agent.reconcile("Placement is back")
+    states = [move.state for move in other.world.agent.host_status.overview().moves]
+    assert states == 3 * [MoveState.CONFIRMED]
 
 
 def test_a_full_destination_takes_none_in(host: GatedHost, other: GatedHost) -> None:
