@@ -72,12 +72,15 @@ def test_what_is_said_to_make_no_difference_stands_in_its_module() -> None:
         assert why
 
 
-def test_the_tests_of_a_module_come_first_then_the_quickest_as_far_as_the_time_reaches() -> None:
+def test_the_tests_of_a_module_come_first_and_then_its_rooms_as_far_as_the_time_reaches() -> None:
     far, quick, own, long = "u/test_b.py::far", "u/test_b.py::quick", "u/test_a.py::own", "u/test_b.py::long"
-    covered = Covered({far: 2.0, quick: 1.0, own: 3.0, long: 9.0})
+    near = "u/room/test_c.py::near"
+    covered = Covered({far: 2.0, quick: 1.0, own: 3.0, long: 9.0, near: 4.0})
     covered.tests[("agent/a.py", 1)] = [far, long]
     covered.tests[("agent/a.py", 2)] = [quick, own, far]
     covered.tests[("agent/b.py", 2)] = [long]
     assert covered.nearest("agent/a.py", range(1, 3), bound_s=6.5) == [own, quick, far]
     assert covered.nearest("agent/a.py", range(2, 3), bound_s=5.0) == [own, quick]
     assert covered.nearest("agent/a.py", range(3, 4), bound_s=60) == []
+    covered.tests[("agent/room/a.py", 1)] = [quick, near, own]
+    assert covered.nearest("agent/room/a.py", range(1, 2), bound_s=60) == [own, near, quick]

@@ -1,10 +1,10 @@
 """`./dev mutants [ROOM]`: change the code a little, many times, and print which changes no test notices.
 
 For each mutant the tests run that execute its line, the stories of the simulator among them: those of its
-module first, then the quickest, until one fails or a minute of them has passed. Which tests these are is
-recorded by one run of all of them, once for each state of the checkout. A mutant whose run does not end
-within its bound counts as noticed. mutmut and cosmic-ray have one command of tests for all mutants; here most
-are judged within some seconds.
+module first, then those of its room, then the quickest, until one fails or a minute of them has passed. Which
+tests these are is recorded by one run of all of them, once for each state of the checkout. A mutant whose run
+does not end within its bound counts as noticed. mutmut and cosmic-ray have one command of tests for all
+mutants; here most are judged within some seconds.
 
 What is told goes into a file, one line a mutant: the same command again goes on behind them. Changes that
 make no difference are in equivalent.yaml, each with its reason; they count neither way.

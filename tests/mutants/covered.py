@@ -32,14 +32,17 @@ class Covered:
     tests: dict[tuple[str, int], list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def nearest(self, module: str, lines: range, bound_s: float) -> Sequence[str]:
-        """The tests of these lines: those of the module's own file first, then the quickest.
+        """The tests of these lines: those of the module's own file first, its room's, then the quickest.
 
         They take `bound_s` together at most, as far as the record tells.
         """
-        own = f"test_{Path(module).stem}"
+        own, room = f"test_{Path(module).stem}", f"/{Path(module).parent.name}/"
         there = {test for line in lines for test in self.tests.get((module, line), ())}
         chosen, left_s = [], bound_s
-        for test in sorted(there, key=lambda test: (own not in test, self.seconds[test], test)):
+        nearest = sorted(
+            there, key=lambda test: (own not in test, room not in test, self.seconds[test], test)
+        )
+        for test in nearest:
             left_s -= self.seconds[test]
             if left_s < 0:
                 break
