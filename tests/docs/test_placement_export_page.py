@@ -8,7 +8,7 @@ from pathlib import Path
 from kits.paths import CHECKOUT
 
 from agent.placement import snapshot
-from agent.placement.embedded.serve import ROLES, Tokens
+from agent.placement.embedded.serve import ROLES, Tokens, TokenUser
 from agent.placement.snapshot import from_document, to_document
 
 TEXT = (CHECKOUT / "docs" / "placement-export.md").read_text(encoding="utf-8")
@@ -42,5 +42,5 @@ def test_the_token_file_shown_is_one(tmp_path: Path) -> None:
     file.write_text("\n".join(line.strip() for line in example.splitlines()))
     file.chmod(0o600)
     shown = Tokens.read(file)({"HTTP_AUTHORIZATION": "Bearer m1N3o5P7q9R1s3T5u7V9"})
-    assert shown == ("billing", "b1f4", frozenset({"reader"}))
+    assert shown == TokenUser("billing", "b1f4", frozenset({"reader"}))
     assert all(f"| `{role}` |" in TEXT for role in ROLES)

@@ -42,6 +42,10 @@ class CurrentCore:
     def submit_whole(self, *args: Any) -> Any:
         return self.core.submit_whole(*args)
 
+    @property
+    def takes_writes(self) -> bool:
+        return self.core.takes_writes
+
 
 class _Unix(http.client.HTTPConnection):
     def __init__(self, path: str) -> None:

@@ -20,6 +20,7 @@ import os_traits
 from agent.errors import PlacementUnavailable
 from agent.placement.embedded.core import Core
 from agent.placement.embedded.model import Draft, Model
+from agent.placement.embedded.rules import Binding
 from agent.placement.embedded.store import Store
 from agent.placement.transport import Reply, reply_of_answer
 from simulation.tasks import EPOCH, Process, Scheduler
@@ -71,6 +72,12 @@ BECOMES = {
 }
 
 
+SOMEBODY = "somebody"
+"""The author of a write that is no host's."""
+CLONE = "clone of "
+"""Before the name of the host of whose disk, and token, an author has a copy."""
+
+
 class _Store(Store):
     """The embedded core's store without a file: a write is one step."""
 
@@ -90,7 +97,7 @@ class _Store(Store):
 
 @dataclass
 class Write:
-    """A request that changed allocations: {consumer: (before, after)}; `author` is a host or "somebody"."""
+    """A request that changed allocations: {consumer: (before, after)}; `author` is a host or SOMEBODY."""
 
     at: float
     author: str
@@ -122,6 +129,7 @@ class Network:
         self.fates: dict[str, deque[tuple[Fate, float]]] = {}
         self.cut: set[str] = set()
         self.observe: Callable[[Write], None] = lambda write: None
+        self.bound = True
         self.requests = 0
         self.internal_errors: list[str] = []
 
@@ -165,10 +173,14 @@ class Network:
             self.scheduler.spawn("a waiting request", self.weather, server.waiting.popleft())
 
     def do(self, author: str, method: str, path: str, body: Any, microversion: str) -> Reply:
-        """The effect, and the answer."""
+        """The effect, and the answer. While `bound`, the token of each host is bound to it."""
         before, totals = self.holdings(), self._totals() if path == "/reshaper" else {}
-        answer = self.core.request(method, path, copy.deepcopy(body), microversion=microversion)
-        if answer.status == 500:
+        host = author.removeprefix(CLONE)
+        binding = Binding(author, host) if self.bound and author != SOMEBODY else None
+        answer = self.core.request(
+            method, path, copy.deepcopy(body), microversion=microversion, binding=binding
+        )
+        if answer.status in (403, 500):
             self.internal_errors.append(f"{method} {path}: {answer.body}")
         if method != "GET":
             short = _short(method, path, body)

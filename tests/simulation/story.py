@@ -31,7 +31,7 @@ from agent.moves.states import Move, MoveKind, MoveState
 from agent.placement.embedded.model import SHARING_TRAIT
 from simulation import patches
 from simulation.machine import POOL, RACK, Answer, Host, SimGuest, domain_of, request_for, uuid_of
-from simulation.network import Fate, Network
+from simulation.network import CLONE, SOMEBODY, Fate, Network
 from simulation.oracle import Oracle, Promise, Violation
 from simulation.tasks import Process, Scheduler
 
@@ -487,7 +487,7 @@ class Story:
     # Others who write to Placement
 
     def _do(self, method: str, path: str, body: Any = None) -> Any:
-        return self.network.do("somebody", method, path, body, "1.39")
+        return self.network.do(SOMEBODY, method, path, body, "1.39")
 
     def schedules(self, host: str, consumer: str, **amounts: int) -> None:
         """On the first providers of the host that have the classes."""
@@ -546,6 +546,8 @@ class Story:
         if record is not None and len(record.allocations) > 1:
             _, *rest = sorted(record.allocations)
             left = {at: {"resources": dict(record.allocations[at])} for at in rest}
+            if rest == [POOL]:
+                self.network.bound = False  # it is on no host now: no bound token may release it
             self._do("PUT", f"/allocations/{uuid_of(consumer)}", self._body(uuid_of(consumer), left))
 
     def control_plane_moves(self, host: str, consumer: str, target: str, migration: str) -> None:
@@ -696,7 +698,7 @@ class Story:
         """Of the same model, with guests of its own."""
         if host in self.clones:
             return
-        here, name = self.hosts[host], f"clone of {host}"
+        here, name = self.hosts[host], f"{CLONE}{host}"
         number = 1 + sorted(self.hosts).index(host)
         clone = Host(
             name,

@@ -38,6 +38,7 @@ from agent.placement.embedded.problems import (
     ProblemType,
     RequestRefused,
 )
+from agent.placement.embedded.rules import Binding
 from agent.placement.embedded.store import WAIT_S, KeyReused, SqliteHome, Store, WholeRequest
 from agent.placement.embedded.validation import Query
 
@@ -230,6 +231,11 @@ class Core:
         """Whether the outcome of a write is unknown: its caller waits no longer, and it may still be done."""
         return self._store.in_doubt
 
+    @property
+    def takes_writes(self) -> bool:
+        """Whether writes are done here now: no earlier one still waits for the disk."""
+        return not self.in_doubt
+
     def close(self) -> None:
         """Finish the current writes, close the file and release the lock."""
         self._store.close()
@@ -255,6 +261,7 @@ class Core:
         admit: Callable[[], None] | None = None,
         key: str | None = None,
         failure: Exception | None = None,
+        binding: Binding | None = None,
     ) -> CoreResponse:
         """Answer one request as the Placement API does. A write is on disk when the call returns.
 
@@ -263,7 +270,8 @@ class Core:
         before the body is checked; an HTTP server raises RequestRefused in it if the caller's role does not
         allow the request. `key` is the idempotency key of a write (by default the header Idempotency-Key):
         the same request with the same key is not executed twice, but answered with what became of the first.
-        `failure` is what became of the write, where `submit_whole` ran it before.
+        `failure` is what became of the write, where `submit_whole` ran it before. `binding` limits the write
+        to the tree of one host.
 
         Errors are responses too: 4xx, 503 if the disk failed (nothing has changed), 500. The response to a
         write whose outcome is unknown, because the disk does not answer, is a 504 without a request id.
@@ -281,7 +289,7 @@ class Core:
             if admit is not None:
                 admit()
             key = key or lower_headers.get(KEY_HEADER)
-            request = Request(self._store, minor, method, args, Query(query), body, key, failure)
+            request = Request(self._store, minor, method, args, Query(query), body, key, failure, binding)
             answer = route.handler(request)
         except RequestRefused as refusal:
             answer = error_response(refusal, minor, request_id)

@@ -36,7 +36,8 @@ class Request(NamedTuple):
     """One request.
 
     `minor` is the minor number of the microversion, `args` are the variable parts of the path, `body` is the
-    Python object of the JSON, `key` the idempotency key. `failure`: its write failed before.
+    Python object of the JSON, `key` the idempotency key. `failure`: its write failed before; `binding` limits
+    its writes to a host.
     """
 
     store: Store
@@ -47,17 +48,29 @@ class Request(NamedTuple):
     body: Any
     key: str | None = None
     failure: Exception | None = None
+    binding: rules.Binding | None = None
 
     def read_body(self, versions: Versions) -> Any:
         """The body, valid for the microversion. Raises RequestRefused (400) where it is not."""
         return validate(versions, self.minor, self.body, "body")
 
     def write(self, rule: Callable[[Draft], T], *, releases: bool = False) -> T:
-        """See `Store.write`; a repeated request with the same key is the same write."""
+        """See `Store.write`; a repeated request with the same key is the same write.
+
+        Raises RequestRefused (403) where the rule changed what the binding does not allow.
+        """
         if self.failure is not None:
             raise self.failure
-        what = (self.method, self.args, self.body, self.minor)
-        return self.store.write(rule, releases=releases, key=self.key, what=what)
+        what = (self.method, self.args, self.body, self.minor, self.binding)
+        binding = self.binding
+
+        def bound(draft: Draft) -> T:
+            answer = rule(draft)
+            if binding is not None:
+                rules.check_bound(draft, binding)
+            return answer
+
+        return self.store.write(bound, releases=releases, key=self.key, what=what)
 
     def read_query(self, versions: Versions) -> dict[str, str]:
         """Each query parameter with its last value. Raises RequestRefused (400) for invalid parameters."""

@@ -158,7 +158,7 @@ class Draft:
     """
 
     def __init__(self, below: CoreState, now: float, age_s: Callable[[float], float] | None = None) -> None:
-        self._below = below
+        self.below = below
         self.now = now
         self.age_s = age_s or (lambda stamp: now - stamp)
         self.providers: dict[str, ProviderRecord | None] = {}
@@ -209,7 +209,7 @@ class Draft:
 
     def next(self, now: float) -> Draft:
         """A draft for the next write of the group: over this one, once this one has changes."""
-        return Draft(self._below if self.is_empty else self, now, self.age_s)
+        return Draft(self.below if self.is_empty else self, now, self.age_s)
 
     def merge(self, other: Draft) -> None:
         """Take over the changes of the draft that `next` made."""
@@ -229,64 +229,64 @@ class Draft:
 
     def provider(self, uuid: str) -> ProviderRecord | None:
         """See `CoreState.provider`."""
-        return self.providers[uuid] if uuid in self.providers else self._below.provider(uuid)
+        return self.providers[uuid] if uuid in self.providers else self.below.provider(uuid)
 
     def provider_named(self, name: str) -> ProviderRecord | None:
         """See `CoreState.provider_named`."""
         for provider in self.providers.values():
             if provider is not None and provider.name == name:
                 return provider
-        below = self._below.provider_named(name)
+        below = self.below.provider_named(name)
         return None if below is None or below.uuid in self.providers else below
 
     def consumer(self, uuid: str) -> ConsumerRecord | None:
         """See `CoreState.consumer`."""
-        return self.consumers[uuid] if uuid in self.consumers else self._below.consumer(uuid)
+        return self.consumers[uuid] if uuid in self.consumers else self.below.consumer(uuid)
 
     def consumers_of(self, provider_uuid: str) -> list[ConsumerRecord]:
         """See `CoreState.consumers_of`."""
-        below = [c for c in self._below.consumers_of(provider_uuid) if c.uuid not in self.consumers]
+        below = [c for c in self.below.consumers_of(provider_uuid) if c.uuid not in self.consumers]
         return below + [
             c for c in self.consumers.values() if c is not None and provider_uuid in c.allocations
         ]
 
     def barred(self) -> list[ConsumerRecord]:
         """See `CoreState.barred`."""
-        below = [c for c in self._below.barred() if c.uuid not in self.consumers]
+        below = [c for c in self.below.barred() if c.uuid not in self.consumers]
         return below + [c for c in self.consumers.values() if c is not None and c.is_barred]
 
     def used(self, provider_uuid: str, resource_class: str) -> int:
         """See `CoreState.used`."""
         used = self._used.get((provider_uuid, resource_class))
-        return self._below.used(provider_uuid, resource_class) if used is None else used
+        return self.below.used(provider_uuid, resource_class) if used is None else used
 
     def children_of(self, provider_uuid: str) -> list[ProviderRecord]:
         """See `CoreState.children_of`."""
         changed = [p for p in self.providers.values() if p is not None and p.parent_uuid == provider_uuid]
-        return self._unchanged(self._below.children_of(provider_uuid)) + changed
+        return self._unchanged(self.below.children_of(provider_uuid)) + changed
 
     def _unchanged(self, providers: list[ProviderRecord]) -> list[ProviderRecord]:
         return [provider for provider in providers if provider.uuid not in self.providers]
 
     def has_trait(self, name: str) -> bool:
         """See `CoreState.has_trait`."""
-        return self.traits[name] is not None if name in self.traits else self._below.has_trait(name)
+        return self.traits[name] is not None if name in self.traits else self.below.has_trait(name)
 
     def has_resource_class(self, name: str) -> bool:
         """See `CoreState.has_resource_class`."""
         if name in self.resource_classes:
             return self.resource_classes[name] is not None
-        return self._below.has_resource_class(name)
+        return self.below.has_resource_class(name)
 
     def providers_with_trait(self, name: str) -> list[ProviderRecord]:
         """See `CoreState.providers_with_trait`."""
         changed = [p for p in self.providers.values() if p is not None and name in p.traits]
-        return self._unchanged(self._below.providers_with_trait(name)) + changed
+        return self._unchanged(self.below.providers_with_trait(name)) + changed
 
     def providers_with_class(self, name: str) -> list[ProviderRecord]:
         """See `CoreState.providers_with_class`."""
         changed = [p for p in self.providers.values() if p is not None and name in p.inventories]
-        return self._unchanged(self._below.providers_with_class(name)) + changed
+        return self._unchanged(self.below.providers_with_class(name)) + changed
 
 
 class WriterFirstLock:

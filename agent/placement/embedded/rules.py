@@ -8,6 +8,7 @@ allocations are removed before the new ones are checked, so that two consumers c
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,6 +18,7 @@ from agent.placement.embedded.problems import (
     CONCURRENT_UPDATE,
     CONFLICT,
     DUPLICATE_NAME,
+    FORBIDDEN,
     INVENTORY_IN_USE,
     NOT_FOUND,
     PROVIDER_HAS_CHILDREN,
@@ -25,7 +27,7 @@ from agent.placement.embedded.problems import (
     ProblemType,
     RequestRefused,
 )
-from agent.placement.embedded.validation import MAX_INT
+from agent.placement.embedded.validation import MAX_INT, is_loose_uuid
 
 
 def get_provider(state: CoreState, uuid: str) -> ProviderRecord:
@@ -590,3 +592,126 @@ def reshape(draft: Draft, new: NewInventories, writes: Sequence[ConsumerWrite]) 
     replace_allocations(draft, writes)
     for uuid, (_, wanted) in new.items():
         put_inventories(draft, uuid, None, wanted)
+
+
+MIGRATION_TYPE = "MIGRATION"
+"""The type of a migration, which holds the old place of an instance while that moves."""
+
+
+class Binding(NamedTuple):
+    """What the token of that name is bound to: `host` is the uuid or the name of a root provider."""
+
+    token: str
+    host: str
+
+    def root_uuid(self, draft: Draft) -> str | None:
+        """The root of the host's tree; None where `host` is a name of no provider yet.
+
+        A provider with that uuid or name that is no root is the root of no tree.
+        """
+        if is_loose_uuid(self.host):
+            return self.host
+        holder = draft.below.provider_named(self.host)
+        if holder is None:
+            holder = draft.provider_named(self.host)
+            if holder is not None and draft.below.provider(holder.uuid) is not None:
+                return None  # another host's provider, which this write gives the name
+        return None if holder is None else holder.uuid
+
+    def refusal(self, draft: Draft, what: str) -> RequestRefused:
+        """The refusal (403) of a write that does `what`."""
+        root = draft.below.provider(self.root_uuid(draft) or "")
+        if root is None or root.parent_uuid is not None:
+            what += "; no root provider has that name or uuid: create it first, or correct the token file"
+        return RequestRefused(
+            FORBIDDEN, f"The token {self.token} is bound to the host {self.host} and may not {what}."
+        )
+
+
+def check_bound(draft: Draft, binding: Binding) -> None:
+    """Check that a bound token may make the changes of the draft.
+
+    These are the providers of the host's tree, with a root that is new; new traits and resource classes; and
+    allocations (`_check_bound_consumers`), with the generations of the providers that they name.
+    Raises RequestRefused (403).
+    """
+    below, root_uuid = draft.below, binding.root_uuid(draft)
+    changed = [(uuid, below.consumer(uuid), new) for uuid, new in draft.consumers.items()]
+    allocated = {name for _, *records in changed for one in records if one for name in one.allocations}
+    for uuid, provider in draft.providers.items():
+        old = below.provider(uuid)
+        if {one.root_uuid for one in (old, provider) if one is not None} == {root_uuid}:
+            if old is not None and provider is not None and provider.name != old.name == binding.host:
+                raise binding.refusal(draft, f"rename it to {provider.name!r}: bind it by its uuid for that")
+        elif not (old and provider and uuid in allocated and provider.shares_contents(old)):
+            raise binding.refusal(draft, f"write {_provider_text(old or provider, uuid)}, which is another's")
+    for name, created_at in (*draft.traits.items(), *draft.resource_classes.items()):
+        if created_at is None:
+            raise binding.refusal(draft, f"remove {name}, which all hosts share")
+    _check_bound_consumers(draft, binding, root_uuid, changed)
+
+
+def _check_bound_consumers(
+    draft: Draft,
+    binding: Binding,
+    root_uuid: str | None,
+    changed: Sequence[tuple[str, ConsumerRecord | None, ConsumerRecord | None]],
+) -> None:
+    """Check the changed consumers: (uuid, the old record, the new one).
+
+    A consumer touches the tree if its old or its new allocations name a provider of it. Of the other ones, a
+    write may make one anew beside one that touches the tree (the begin of a move makes the migration, which
+    holds the source), remove a migration (the end of a move), bar one, and repeat what one has.
+    On other providers, all consumers of the write together get no more than they had, unless the provider is
+    a sharing one. They free no more than what its migrations and the consumers of the tree had; where a
+    migration of the tree ends, also what a consumer had that comes to the tree (the revert of a move).
+    """
+
+    def is_own(provider_uuid: str) -> bool:
+        provider = draft.provider(provider_uuid)
+        return provider is not None and provider.root_uuid == root_uuid
+
+    touches_tree, reverts, made = False, False, ""
+    coming: Counter[tuple[str, str]] = Counter()
+    freed: Counter[tuple[str, str]] = Counter()
+    amounts: Counter[tuple[str, str]] = Counter()
+    for uuid, old, new in changed:
+        before, after = _amounts(old), _amounts(new)
+        if before == after and not (before and old and new and old[:4] != new[:4]):
+            continue  # also the uuid, the owner and the type are the same
+        own = {key for key in (*before, *after) if is_own(key[0])}
+        ends = old is not None and old.consumer_type == MIGRATION_TYPE and not after
+        if own:
+            touches_tree = True
+        elif not before:
+            made = uuid
+        elif not ends:
+            raise binding.refusal(draft, f"write consumer {uuid}, which has nothing on that host")
+        if ends or own & before.keys():
+            freed += before
+            reverts = reverts or (ends and bool(own))
+        else:
+            coming += before
+        amounts |= before | after
+    if reverts:
+        freed += coming
+    if made and not touches_tree:
+        raise binding.refusal(draft, f"write consumer {made}, which gets nothing on that host")
+    for provider_uuid, resource_class in amounts:
+        more = draft.used(provider_uuid, resource_class) - draft.below.used(provider_uuid, resource_class)
+        provider = get_provider(draft, provider_uuid)
+        is_too_much = more > 0 and not provider.is_sharing
+        if not is_own(provider_uuid) and (is_too_much or more < -freed[provider_uuid, resource_class]):
+            verb = "allocate" if is_too_much else "free"
+            where = f"on {_provider_text(provider, provider_uuid)}, which is another's"
+            raise binding.refusal(draft, f"{verb} {abs(more)} of {resource_class} {where}")
+
+
+def _amounts(consumer: ConsumerRecord | None) -> Counter[tuple[str, str]]:
+    """{(provider uuid, resource class): amount}"""
+    allocations = consumer.allocations.items() if consumer is not None else ()
+    return Counter({(uuid, name): amount for uuid, part in allocations for name, amount in part.items()})
+
+
+def _provider_text(provider: ProviderRecord | None, uuid: str) -> str:
+    return f"resource provider {uuid}" + (f" ({provider.name})" if provider else "")

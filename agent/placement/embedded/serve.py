@@ -37,6 +37,7 @@ import signal
 import socket
 import ssl
 import stat
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from http import HTTPStatus
@@ -58,7 +59,9 @@ from agent.http.server import FAILURE, BoundedServer, Limits, Listener, stop_all
 from agent.placement.embedded.core import Core
 from agent.placement.embedded.handlers import REQUEST_ID, new_request_id
 from agent.placement.embedded.problems import BAD_REQUEST, FORBIDDEN, TITLES, TOO_LARGE, RequestRefused
+from agent.placement.embedded.rules import Binding
 from agent.placement.embedded.store import WholeRequest
+from agent.placement.embedded.validation import is_loose_uuid
 
 ROLES = ("admin", "service", "reader")
 TOKEN_CHARACTERS_MIN = 16
@@ -73,11 +76,16 @@ class ServeError(Exception):
 
 
 class TokenUser(NamedTuple):
-    """The caller. `project_id` is None for a token without a project."""
+    """The caller. `project_id` is None for a token without a project.
+
+    `host` is the uuid or the name of the root provider that the token is bound to: it reads everything, and
+    writes what `rules.check_bound` allows.
+    """
 
     name: str
     project_id: str | None
     roles: frozenset[str]
+    host: str | None = None
 
 
 class Unauthenticated(Exception):
@@ -129,8 +137,9 @@ class Tokens:
     def read(cls, path: Path) -> Tokens:
         """Read a token file that only its owner may read, or a systemd credential.
 
-        Each line is `NAME ROLE[,ROLE][@PROJECT] TOKEN`, where TOKEN may be `sha256:HEX` (its digest); empty
-        lines and lines that begin with # are skipped.
+        Each line is `NAME ROLE[,ROLE][@PROJECT] TOKEN [host=HOST]`, where TOKEN may be `sha256:HEX` (its
+        digest); empty lines and lines that begin with # are skipped. An older version refuses a line that
+        binds its token to a host, instead of giving that token every host.
 
         Raises ServeError where the file cannot be read, is readable by others, or is malformed.
         """
@@ -155,11 +164,21 @@ class Tokens:
             lines = content.decode("ascii").splitlines()
         except UnicodeDecodeError as error:
             raise ServeError(f"The token file {path} holds something other than ASCII text.") from error
-        callers = dict(
-            _parse_line(f"Line {number} of the token file {path}", line)
-            for number, line in enumerate(map(str.strip, lines), start=1)
-            if line and not line.startswith("#")
-        )
+        callers: dict[bytes, TokenUser] = {}
+        for number, line in enumerate(map(str.strip, lines), start=1):
+            if not line or line.startswith("#"):
+                continue
+            where = f"Line {number} of the token file {path}"
+            digest, caller = _parse_line(where, line)
+            for known, other in callers.items():
+                if (known == digest or other.name == caller.name) and other.host != caller.host:
+                    what = "token" if known == digest else "name"
+                    hosts = " and ".join(each.host or "no host" for each in (other, caller))
+                    raise ServeError(
+                        f"{where} has the {what} of another line, and they are bound to {hosts}: give each "
+                        "host a name and a token of its own."
+                    )
+            callers[digest] = caller
         if not callers:
             raise ServeError(
                 f"The token file {path} holds no token; write lines of NAME ROLE[,ROLE][@PROJECT] TOKEN."
@@ -195,8 +214,9 @@ def _words(text: str) -> set[str]:
 
 def _parse_line(where: str, line: str) -> tuple[bytes, TokenUser]:
     words = line.split()
-    if len(words) != 3:
-        raise ServeError(f"{where} must be NAME ROLE[,ROLE][@PROJECT] TOKEN.")
+    host = words.pop().removeprefix("host=") if len(words) == 4 and words[3].startswith("host=") else None
+    if len(words) != 3 or host == "":
+        raise ServeError(f"{where} must be NAME ROLE[,ROLE][@PROJECT] TOKEN [host=HOST].")
     name, grant, token = words
     roles_text, at, project = grant.partition("@")
     roles = _words(roles_text)
@@ -204,6 +224,11 @@ def _parse_line(where: str, line: str) -> tuple[bytes, TokenUser]:
     if unknown or not roles or (at and not project):
         raise ServeError(
             f"{where} must grant some of {', '.join(ROLES)} (and @PROJECT, if any), not {grant!r}."
+        )
+    if host is not None and (roles != {"service"} or at):
+        raise ServeError(
+            f"{where} binds {name} to the host {host}, so it must grant service alone, not {grant!r}; leave "
+            "host= out for an operator or a reader."
         )
     if token.startswith("sha256:"):
         if not re.fullmatch(r"sha256:[0-9a-fA-F]{64}", token):
@@ -215,7 +240,9 @@ def _parse_line(where: str, line: str) -> tuple[bytes, TokenUser]:
         )
     else:
         digest = hashlib.sha256(token.encode("ascii")).digest()
-    return digest, TokenUser(name, project or None, frozenset(roles))
+    if is_loose_uuid(host):
+        host = str(uuid.UUID(host))
+    return digest, TokenUser(name, project or None, frozenset(roles), host)
 
 
 LOG = logging.getLogger(__name__)
@@ -230,6 +257,8 @@ PIECE_MEMBERS = 256
 LONG_ANSWERS = "/allocation_candidates"
 CLAIMS = "/allocations"
 SHORT_BYTES_MAX = 64 * 1024
+HEALTH = ("/healthz", "/healthz/active")
+"""What anybody may ask; no path of Placement's API."""
 
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 
@@ -267,6 +296,13 @@ class WsgiApplication:
         self._authenticate = authenticate
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        if environ["PATH_INFO"] in HEALTH and environ["REQUEST_METHOD"] in ("GET", "HEAD"):
+            # For a balancer: /healthz while this process serves, /healthz/active while it also takes writes.
+            is_well = environ["PATH_INFO"] == HEALTH[0] or self._core.takes_writes
+            word = b"ok\n" if is_well else b"not active\n"
+            shown = [("content-type", "text/plain"), ("content-length", str(len(word)))]
+            start_response("200 OK" if is_well else f"503 {TITLES[503]}", shown)
+            return (word if environ["REQUEST_METHOD"] == "GET" else b"",)
         try:
             with without_collection() if environ["PATH_INFO"] == LONG_ANSWERS else nullcontext():
                 response = self._response(environ)
@@ -335,6 +371,7 @@ class WsgiApplication:
                 authorize(caller, method, path, query)
 
         target = quote(path.encode("latin-1"), safe=PATH_SAFE)
+        binding = Binding(caller.name, caller.host) if caller and caller.host else None
         answer = self._core.request(
             method,
             f"{target}?{query}" if query else target,
@@ -342,6 +379,7 @@ class WsgiApplication:
             headers=sent,
             admit=admit,
             failure=environ.get(FAILURE),
+            binding=binding,
         )
         # Log a write with its caller. The name is cut, because under noauth it may be a token by mistake.
         level = logging.INFO if method in WRITES else logging.DEBUG

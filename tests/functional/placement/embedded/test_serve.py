@@ -32,6 +32,7 @@ from agent.errors import SettingsError
 from agent.placement.connect import open_transport
 from agent.placement.embedded import Core
 from agent.placement.embedded.serve import LIMITS, ServeError, Server
+from agent.placement.embedded.store import Store
 
 HOST = "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
 
@@ -108,6 +109,19 @@ def test_the_version_document_needs_no_caller(server: Server) -> None:
         answer = nobody("GET", "/")
         assert answer.body["versions"][0]["max_version"] == "1.39"
         assert nobody("GET", "/resource_providers").status == 401
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/healthz/active"])
+def test_a_balancer_asks_without_a_token_whether_it_serves_and_takes_writes(
+    server: Server, core: Core, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    with door_client(server.addresses[1], headers={}, version=None) as balancer:
+        answer = balancer("GET", path)
+        assert (answer.status, answer.text, answer.headers["content-type"]) == (200, b"ok\n", "text/plain")
+        assert (balancer("HEAD", path).status, balancer("HEAD", path).text) == (200, b"")
+        assert balancer("POST", path).status == 401
+        monkeypatch.setattr(Store, "in_doubt", True)  # a write still waits for the disk
+        assert balancer("GET", path).status == (503 if path.endswith("active") else 200)
 
 
 def test_a_request_without_caller_is_shaped_as_the_real_service_shapes_it(tcp: DoorClient) -> None:

@@ -19,6 +19,7 @@ from kits.served_core_client import make_certificate
 from agent.placement.embedded import serve
 from agent.placement.embedded.handlers import CoreResponse
 from agent.placement.embedded.problems import RequestRefused
+from agent.placement.embedded.rules import Binding
 from agent.placement.embedded.serve import (
     BODY_BYTES_MAX,
     ROLES,
@@ -92,6 +93,7 @@ class Echo:
         headers: Mapping[str, str] | None = None,
         admit: Callable[[], None] | None = None,
         failure: Exception | None = None,
+        binding: Binding | None = None,
     ) -> CoreResponse:
         self.body, self.path = body, path
         try:
@@ -265,6 +267,17 @@ def test_nothing_but_a_token_of_the_file_opens(tmp_path: Path, headers: dict[str
         ("nova service short\n", "fewer than 16"),
         ("nova service sha256:12\n", "64 hexadecimal"),
         (f"nova service {TOKEN}\u00e9\n", "ASCII"),
+        (f"a admin {TOKEN} host=a\n", "Line 1 .* binds a to the host a, so it must grant service alone"),
+        (f"a service,admin {TOKEN} host=a\n", "service alone, not 'service,admin'"),
+        (f"a service@p {TOKEN} host=a\n", "service alone"),
+        (f"a service {TOKEN} host=\n", "must be NAME"),
+        (f"a service {TOKEN} a\n", "must be NAME"),
+        (
+            f"a service {TOKEN} host=a\na service {OTHER} host=b\n",
+            "Line 2 .* the name of .* to a and b: give",
+        ),
+        (f"a service {TOKEN} host=a\na service {OTHER}\n", "the name of another line, .* a and no host"),
+        (f"a service {TOKEN}\nb service {TOKEN} host=b\n", "the token of another line, .* no host and b"),
     ],
 )
 def test_a_token_file_that_does_not_parse_is_refused_without_showing_tokens(
@@ -273,6 +286,20 @@ def test_a_token_file_that_does_not_parse_is_refused_without_showing_tokens(
     with pytest.raises(ServeError, match=said) as refused:
         Tokens.read(token_file(tmp_path, text))
     assert TOKEN not in str(refused.value)
+
+
+def test_a_token_is_bound_to_a_name_or_a_uuid_and_may_be_replaced(tmp_path: Path) -> None:
+    name, uuid = "4E8E5957-649F-477B-9E5B-F1F75B21C03C", "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
+    lines = [f"a service {TOKEN} host=a.example", f"b service {OTHER} host={name}"]
+    lines += [f"a service new-{TOKEN} host=a.example"]
+    tokens = Tokens.read(token_file(tmp_path, "\n".join(lines)))
+    for token, who, host in (
+        (TOKEN, "a", "a.example"),
+        (f"new-{TOKEN}", "a", "a.example"),
+        (OTHER, "b", uuid),
+    ):
+        caller = tokens({"HTTP_X_AUTH_TOKEN": token})
+        assert caller == TokenUser(who, None, frozenset({"service"}), host)
 
 
 def test_a_token_file_that_others_may_read_is_refused_unless_systemd_keeps_it(
