@@ -228,7 +228,11 @@ _PLACEMENT = (
         "password, v3applicationcredential, admin_token, or none.",
     ),
     cfg.StrOpt("auth_url", help="Keystone's address."),
-    cfg.StrOpt("endpoint_override", help="Placement's address, instead of the one in Keystone's catalog."),
+    cfg.StrOpt(
+        "endpoint_override",
+        help="Placement's address, instead of the one in Keystone's catalog; or the addresses of several "
+        "servers of one Placement, separated by commas, of which the active one is used.",
+    ),
     cfg.StrOpt("region_name", help="The region in Keystone's catalog."),
     cfg.StrOpt("service_type", default="placement", help="The type of Placement's service in the catalog."),
     cfg.StrOpt("service_name", help="The name of Placement's service in the catalog."),

@@ -46,6 +46,7 @@ from agent.cpuset import format_cpu_set
 from agent.driver import Driver, DriverSettings, HostSettings, ReservedPages
 from agent.durable.files import is_there
 from agent.errors import SettingsError, counted
+from agent.placement.transport import addresses_of
 from agent.providers.limits import parse_caps
 from agent.providers.provider_config import ProviderConfig, ProviderEntry, merge_entries, parse_provider_file
 from agent.strict_text import FILE_BYTES_MAX
@@ -812,8 +813,9 @@ def _check_placement(placement: PlacementSettings) -> None:
             group="placement",
             option=missing[0],
         )
-    for name in ("auth_url", "endpoint_override"):
-        _check_url(name, placement.options[name])
+    _check_url("auth_url", placement.auth_url)
+    for address in addresses_of(placement.endpoint_override) or (placement.endpoint_override,):
+        _check_url("endpoint_override", address)
     if bool(placement.options["certfile"]) != bool(placement.options["keyfile"]):
         raise SettingsError(
             "[placement] certfile and keyfile belong together; set both or neither.",

@@ -36,7 +36,7 @@ from urllib.parse import quote
 
 from agent import __version__
 from agent.config.options import driver_class
-from agent.config.settings import Settings, load, read_only_driver
+from agent.config.settings import PlacementSettings, Settings, load, read_only_driver
 from agent.cpuset import format_cpu_set
 from agent.doctor.check import DoctorCheck, bad, check_device, good, warning
 from agent.driver import Driver, GuestState, PassedDevice
@@ -53,7 +53,9 @@ from agent.errors import (
     counted,
 )
 from agent.log import is_ordinary
+from agent.placement.client import PlacementClient
 from agent.placement.connect import open_transport, ping
+from agent.placement.transport import addresses_of
 from agent.providers.limits import DISK, disk_in_use, disk_warning, odd_caps
 from agent.providers.provider_config import ProviderConfig
 from agent.state.identity import ID_FILE, NAME_FILE, establish_identity
@@ -421,6 +423,25 @@ def check_placement(settings: Settings) -> Iterator[DoctorCheck]:
     )
     for lack in report.lacking:
         yield warning("placement", f"{lack}.", "See the documentation page on a remote Placement.")
+    yield from _check_other_addresses(settings.placement, report.address)
+
+
+def _check_other_addresses(placement: PlacementSettings, used: str) -> Iterator[DoctorCheck]:
+    """The servers of the Placement that are not in use now: whether each would answer after a takeover."""
+    for address in addresses_of(placement.endpoint_override):
+        if address == used:
+            continue
+        try:
+            transport = open_transport("remote", options={**placement.options, "endpoint_override": address})
+            try:
+                PlacementClient(transport).versions()
+            finally:
+                transport.close()
+        except PlimsollError as error:
+            remedy = "Start that server, or correct [placement] endpoint_override: nothing could take over."
+            yield warning("placement", error.message, remedy)
+        else:
+            yield good("placement", f"{address} answers as well.")
 
 
 def check_hypervisor(settings: Settings) -> Iterator[DoctorCheck]:

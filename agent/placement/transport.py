@@ -112,6 +112,11 @@ _EXPECTED = re.compile(
 """Placement names the current generation of a consumer, but not that of a provider."""
 
 
+def addresses_of(endpoint_override: str | None) -> tuple[str, ...]:
+    """The addresses in that option, which commas separate, each once."""
+    return tuple(dict.fromkeys(filter(None, map(str.strip, (endpoint_override or "").split(",")))))
+
+
 def reply_of_answer(method: str, path: str, status: int, body: Any, headers: Mapping[str, str]) -> Reply:
     """The Reply for an answer over HTTP; `headers` as in `Reply`.
 

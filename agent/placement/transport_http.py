@@ -2,12 +2,15 @@
 
 The options are keystoneauth's, named as in nova's [placement] group. A write is never sent twice: if its
 answer is lost, the caller reads whether it took effect. Source: https://docs.openstack.org/keystoneauth/.
+
+`endpoint_override` may name several servers of one Placement, of which one is active: a request that a server
+certainly did not do goes on to another one.
 """
 
 import logging
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -23,7 +26,15 @@ from keystoneauth1.plugin import BaseAuthPlugin
 from keystoneauth1.session import Session, TCPKeepAliveAdapter
 
 from agent.errors import PlacementError, PlacementUnavailable, SettingsError
-from agent.placement.transport import TOO_MANY_REQUESTS, Reply, parse_body, reply_of_answer, retry_after_s
+from agent.placement.transport import (
+    TOO_MANY_REQUESTS,
+    UNAVAILABLE,
+    Reply,
+    addresses_of,
+    parse_body,
+    reply_of_answer,
+    retry_after_s,
+)
 
 CONNECT_TIMEOUT_MAX_S = 5.0
 DEFAULT_TIMEOUT_S = 15.0
@@ -47,19 +58,36 @@ class Retries(NamedTuple):
 
 NO_RETRIES = Retries()
 
+ACTIVE_HEADER = "plimsoll-active"
+"""The address of the active server, in what a standby refuses (503) and reads."""
+STALE_HEADER = "plimsoll-stale"
+"""Says of an answer that it may be older than what the active server has acknowledged."""
+TAKEOVER_S = 3.0
+"""How long a request waits for one of several servers to be active, if one answers that none is."""
+TAKEOVER_PAUSE_S = 0.2
+
 
 class HttpTransport:
     """A transport over one keystoneauth adapter; requests may be sent from any thread.
 
     The first request fetches the token and the catalog; a rejected token is fetched again. A wait for a
     connection ends after CONNECT_TIMEOUT_MAX_S, a wait for an answer after `timeout_s`, both in seconds.
+    The `addresses` are those of the servers of one Placement; by default the adapter knows the only one.
     """
 
     def __init__(
-        self, adapter: Adapter, *, timeout_s: float = DEFAULT_TIMEOUT_S, retries: Retries = NO_RETRIES
+        self,
+        adapter: Adapter,
+        *,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        retries: Retries = NO_RETRIES,
+        addresses: Sequence[str] = (),
     ) -> None:
         self._adapter = adapter
         self._retries = retries
+        self._addresses = tuple(addresses) or (adapter.endpoint_override,)
+        self._used = self._addresses[0]
+        """The address that a request is sent to first: the one that answered last."""
         self._timeout_s = (min(timeout_s, CONNECT_TIMEOUT_MAX_S), timeout_s)
 
     @classmethod
@@ -71,6 +99,7 @@ class HttpTransport:
         """
         values = {name: value for name, value in options.items() if value is not None}
         timeout_s = float(values.get("timeout", DEFAULT_TIMEOUT_S))
+        addresses = addresses_of(values.get("endpoint_override"))
         session = Session(
             auth=_auth_plugin(values),
             session=_connections(values),
@@ -86,23 +115,66 @@ class HttpTransport:
             region_name=values.get("region_name"),
             interface=list(values.get("valid_interfaces", _INTERFACES)),
             service_name=values.get("service_name"),
-            endpoint_override=values.get("endpoint_override"),
+            endpoint_override=addresses[0] if addresses else None,
             connect_retry_delay=values.get("connect_retry_delay"),
             status_code_retry_delay=values.get("status_code_retry_delay"),
             retriable_status_codes=list(values.get("retriable_status_codes", ())) or None,
         )
         retries = Retries(values.get("connect_retries", 0), values.get("status_code_retries", 0))
-        return cls(adapter, timeout_s=timeout_s, retries=retries)
+        return cls(adapter, timeout_s=timeout_s, retries=retries, addresses=addresses)
 
     def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
         """Send one request. A GET whose connection broke is sent once more, on a new connection.
 
+        With several addresses, what one server certainly did not do is sent to the active one, if that is
+        named, and else to each of the others; again for TAKEOVER_S while one answers that none is active.
+
         Raises PlacementUnavailable where Placement itself or Keystone did not answer, PlacementError where
         Keystone rejects the credentials or its catalog has no Placement.
         """
+        if len(self._addresses) == 1:
+            return self._request_at(self._used, method, path, body, microversion)
+        end = time.monotonic() + TAKEOVER_S
+        while True:
+            first = self._addresses.index(self._used)
+            left = [*self._addresses[first:], *self._addresses[:first]]
+            failure: PlacementUnavailable | None = None
+            standby: Reply | None = None
+            while left:
+                address = left.pop(0)
+                try:
+                    reply = self._request_at(address, method, path, body, microversion)
+                except PlacementUnavailable as error:
+                    self._used = left[0] if left else self._addresses[0]
+                    if error.sent and method != "GET":
+                        raise  # it may be done: nobody sends it again before a read has told
+                    failure = error
+                    continue
+                if reply.status != UNAVAILABLE and STALE_HEADER not in reply.headers:
+                    self._used = address
+                    return reply
+                standby = reply
+                active = reply.headers.get(ACTIVE_HEADER, "").rpartition("//")[2].partition("/")[0]
+                left.sort(key=lambda one: urlsplit(one).netloc != active)
+            if standby is None and failure is not None:
+                raise failure
+            if standby is None or time.monotonic() > end:
+                break
+            time.sleep(TAKEOVER_PAUSE_S)
+        if standby is None or standby.status != UNAVAILABLE:
+            raise PlacementUnavailable(
+                f"Placement did not answer {method} {path.partition('?')[0]}: only a standby did, which may "
+                "not know the newest writes. No server in endpoint_override answers as the active one.",
+                status=UNAVAILABLE,
+                sent=False,
+            )
+        return standby
+
+    def _request_at(self, address: str | None, method: str, path: str, body: Any, microversion: str) -> Reply:
+        """Send one request to that server. Raises as `request`."""
         try:
             try:
-                answer = self._send(method, path, body, microversion)
+                answer = self._send(address, method, path, body, microversion)
             except exceptions.ConnectFailure as error:
                 # The server closes idle connections; a request may reuse one that it is just closing.
                 cause = error.__cause__ or error.__context__
@@ -111,16 +183,19 @@ class HttpTransport:
                 )
                 if method != "GET" or not has_broken:
                     raise
-                answer = self._send(method, path, body, microversion)
+                answer = self._send(address, method, path, body, microversion)
         except (exceptions.ClientException, OSError) as error:
             raise _placement_error(error, f"{method} {path.partition('?')[0]}") from error
         headers = {name.lower(): value for name, value in answer.headers.items()}
         return reply_of_answer(method, path, answer.status_code, parse_body(answer.content), headers)
 
-    def _send(self, method: str, path: str, body: Any, microversion: str) -> requests.Response:
+    def _send(
+        self, address: str | None, method: str, path: str, body: Any, microversion: str
+    ) -> requests.Response:
         answer: requests.Response = self._adapter.request(
             path,
             method,
+            endpoint_override=address,
             json=body,
             headers={"Accept": "application/json"},
             microversion=microversion,
@@ -135,7 +210,12 @@ class HttpTransport:
         return answer
 
     def address(self) -> str:
-        """Placement's URL, from Keystone's catalog or `endpoint_override`. Raises as `request` does."""
+        """Placement's URL, from Keystone's catalog or `endpoint_override`. Raises as `request` does.
+
+        Of several addresses the one that answered last.
+        """
+        if self._used is not None:
+            return self._used
         try:
             endpoint = self._adapter.get_endpoint()
         except (exceptions.ClientException, OSError) as error:
@@ -195,7 +275,7 @@ def _auth_plugin(options: Mapping[str, Any]) -> BaseAuthPlugin:
     values = dict(options)
     if "endpoint_override" in options:
         # The plugins without a catalog (admin_token, none) call it `endpoint`.
-        values.setdefault("endpoint", options["endpoint_override"])
+        values.setdefault("endpoint", next(iter(addresses_of(options["endpoint_override"])), None))
     try:
         loader: loading.BaseLoader[BaseAuthPlugin] = loading.get_plugin_loader(auth_type)
         known = {option.dest for option in loader.get_options()}

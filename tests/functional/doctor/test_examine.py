@@ -46,6 +46,8 @@ from agent.doctor.examine import (
 )
 from agent.durable import errors
 from agent.errors import DaemonUnreachable, DriverSlow, ExitCode, Forbidden, PlimsollError, SettingsError
+from agent.placement.embedded import Core
+from agent.placement.embedded.serve import Server
 from drivers.fake.driver import FakeDriver
 
 NOBODY = 65534
@@ -499,6 +501,23 @@ def test_the_embedded_placement_is_good_and_a_silent_one_is_bad(tmp_path: Path) 
     file.write_text(f"{base}kind = remote\nauth_type = none\nendpoint_override = http://127.0.0.1:1\n")
     (silent,) = check_placement(load((file,)))
     assert silent.verdict is CheckVerdict.BAD and "placement ping" in silent.remedy
+
+
+def test_each_server_of_a_placement_is_asked(tmp_path: Path) -> None:
+    with closing(Core.open(tmp_path / "core")) as core, Server(core, ["127.0.0.1:0"] * 2) as served:
+        one, two = (f"http://{address}" for address in served.addresses)
+        file = tmp_path / "plimsoll.conf"
+        file.touch(mode=0o600)
+        file.write_text(
+            f"[DEFAULT]\ncompute_driver = fake\nstate_path = {tmp_path}\n[placement]\nkind = remote\n"
+            f"auth_type = admin_token\ntoken = admin\nendpoint_override = {one},http://127.0.0.1:1,{two}\n"
+        )
+        used, right, away, other = check_placement(load((file,)))
+    assert (used.verdict, right.verdict) == (CheckVerdict.GOOD, CheckVerdict.WARNING)
+    assert one in used.sentence and "reshape" in right.sentence
+    assert away.verdict is CheckVerdict.WARNING and "http://127.0.0.1:1: connection refused" in away.sentence
+    assert "take over" in away.remedy
+    assert (other.verdict, other.sentence) == (CheckVerdict.GOOD, f"{two} answers as well.")
 
 
 GOOD, WARNING, BAD = CheckVerdict.GOOD, CheckVerdict.WARNING, CheckVerdict.BAD

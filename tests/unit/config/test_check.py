@@ -175,6 +175,9 @@ def test_a_state_directory_that_cannot_be_used(tmp_path: Path, path: str) -> Non
         (f"{REMOTE}endpoint_override = 127.0.0.1:8778\n", "is no URL"),
         (f"{REMOTE}endpoint_override = http://127.0.0.1:99999\n", "is no URL"),
         (f"{REMOTE}endpoint_override = http:/placement\n", "is no URL"),
+        (f"{REMOTE}endpoint_override = http://one:8778, two:8778\n", "override = two:8778 is no URL"),
+        (f"{REMOTE}endpoint_override = https://one, https://u:p@two\n", "contains a password"),
+        (f"{REMOTE}endpoint_override = ,\n", "is no URL"),
     ],
 )
 def test_an_address_that_can_never_work(tmp_path: Path, more: str, complaint: str) -> None:

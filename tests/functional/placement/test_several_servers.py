@@ -1,0 +1,263 @@
+"""A client of several servers of one Placement: which of them it asks, and what it never asks twice."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kits.agent_process import Agent
+from kits.daemon_process import eventually
+from kits.served_process import ServedCore, served_process
+
+from agent.errors import PlacementUnavailable
+from agent.placement import transport_http
+from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.transport import WriteDone, WriteRefused, WriteUnknown
+from agent.placement.transport_http import HttpTransport
+
+CLOSED = "http://127.0.0.1:1"
+OK = (200, {})
+CUT = (0, {})
+"""The connection is closed without an answer."""
+
+
+def standby(active: str | None = None) -> tuple[int, dict[str, str]]:
+    return 503, {} if active is None else {"Plimsoll-Active": active}
+
+
+def stale(active: str | None = None) -> tuple[int, dict[str, str]]:
+    return 200, {"Plimsoll-Stale": "true", **standby(active)[1]}
+
+
+class Stub:
+    """A server that answers each request by `says`, called with the method."""
+
+    def __init__(self, says: Callable[[str], tuple[int, dict[str, str]]] = lambda _: OK) -> None:
+        self.says = says
+        self.heard: list[str] = []
+        stub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def answer(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                stub.heard.append(f"{self.command} {self.path}")
+                status, headers = stub.says(self.command)
+                if not status:
+                    self.close_connection = True
+                    return
+                body = json.dumps({"allocations": {}, "errors": [{"detail": "standby"}]}).encode()
+                self.send_response(status)
+                shown = {"x-openstack-request-id": "req-1", "Content-Length": str(len(body)), **headers}
+                for name, value in shown.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+
+            do_GET = do_PUT = do_POST = answer
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+@pytest.fixture
+def stubs() -> Iterator[tuple[Stub, Stub, Stub]]:
+    made = (Stub(), Stub(), Stub())
+    yield made
+    for stub in made:
+        stub.close()
+
+
+@pytest.fixture(autouse=True)
+def short_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transport_http, "TAKEOVER_S", 0.3)
+    monkeypatch.setattr(transport_http, "TAKEOVER_PAUSE_S", 0.05)
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[..., HttpTransport]]:
+    with ExitStack() as stack:
+
+        def transport(*addresses: str, timeout: float = 5) -> HttpTransport:
+            options = {"auth_type": "none", "endpoint_override": " , ".join(addresses), "timeout": timeout}
+            return stack.enter_context(closing(HttpTransport.from_options(options)))
+
+        yield transport
+
+
+Connect = Callable[..., HttpTransport]
+Stubs = tuple[Stub, Stub, Stub]
+WRITE = ConsumerAllocations("00000001-1111-4111-8111-111111111111", {"p": {"VCPU": 1}})
+
+
+def ask(transport: HttpTransport, method: str = "GET") -> int:
+    return transport.request(method, "/traits", {} if method == "PUT" else None, microversion="1.39").status
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_a_refused_connection_goes_on_to_the_next_address_and_stays_there(
+    connect: Connect, stubs: Stubs, method: str
+) -> None:
+    transport = connect(CLOSED, stubs[0].url, stubs[1].url)
+    assert transport.address() == CLOSED
+    assert [ask(transport, method), ask(transport, method)] == [200, 200]
+    assert (stubs[0].heard, stubs[1].heard) == ([f"{method} /traits"] * 2, [])
+    assert transport.address() == stubs[0].url
+
+
+def test_where_all_connections_are_refused_the_error_comes_at_once(connect: Connect) -> None:
+    transport = connect(CLOSED, "http://127.0.0.1:2")
+    begun = time.monotonic()
+    with pytest.raises(PlacementUnavailable, match="connection refused") as raised:
+        ask(transport, "PUT")
+    assert not raised.value.sent and time.monotonic() - begun < transport_http.TAKEOVER_S
+    assert isinstance(PlacementClient(transport).send_allocations(WRITE), WriteRefused)
+
+
+@pytest.mark.parametrize("form", ["{}", "{}/", "http://{}"])
+def test_a_standby_sends_a_write_to_the_active_one_that_it_names(
+    connect: Connect, stubs: Stubs, form: str
+) -> None:
+    first, _, active = stubs
+    first.says = lambda _: standby(form.format(active.url.removeprefix("http://")))
+    transport = connect(*(stub.url for stub in stubs))
+    assert [ask(transport, "PUT"), ask(transport, "PUT")] == [200, 200]
+    assert [len(stub.heard) for stub in stubs] == [1, 0, 2]
+
+
+def test_an_address_that_no_operator_wrote_gets_no_request(connect: Connect, stubs: Stubs) -> None:
+    first, second, elsewhere = stubs
+    first.says = second.says = lambda _: standby(elsewhere.url)
+    assert ask(connect(first.url, second.url), "PUT") == 503
+    assert elsewhere.heard == []
+
+
+def test_while_none_is_active_a_write_waits_for_the_takeover(connect: Connect, stubs: Stubs) -> None:
+    first, second, _ = stubs
+    first.says = lambda _: standby()
+    second.says = lambda _: OK if len(second.heard) > 2 else standby()
+    assert ask(connect(first.url, second.url, CLOSED), "PUT") == 200
+    assert (len(first.heard), len(second.heard)) == (3, 3)
+
+
+def test_the_wait_for_a_takeover_has_an_end(connect: Connect, stubs: Stubs) -> None:
+    first, second, _ = stubs
+    first.says = second.says = lambda _: standby(CLOSED)
+    client = PlacementClient(connect(first.url, second.url, CLOSED))
+    begun = time.monotonic()
+    outcome = client.send_allocations(WRITE)
+    assert isinstance(outcome, WriteRefused) and "standby" in outcome.error.message
+    assert time.monotonic() - begun < 10 * transport_http.TAKEOVER_S
+    assert len(first.heard) < 12
+
+
+def test_a_write_whose_answer_is_lost_is_unknown_and_sent_to_nobody_else(
+    connect: Connect, stubs: Stubs
+) -> None:
+    first, second, _ = stubs
+    first.says = lambda _: CUT
+    client = PlacementClient(connect(first.url, second.url))
+    outcome = client.send_allocations(WRITE)
+    assert isinstance(outcome, WriteUnknown) and outcome.late
+    assert (len(first.heard), second.heard) == (1, [])
+    assert client.allocations_of(WRITE.consumer).allocations == {}  # the read that tells asks the next one
+    assert (len(first.heard), len(second.heard)) == (1, 1)
+
+
+def test_a_write_that_times_out_is_unknown(connect: Connect, stubs: Stubs) -> None:
+    first, second, _ = stubs
+    first.says = lambda _: (time.sleep(1), OK)[1]
+    client = PlacementClient(connect(first.url, second.url, timeout=0.3))
+    assert isinstance(client.send_allocations(WRITE), WriteUnknown)
+    assert second.heard == []
+    assert isinstance(client.send_allocations(WRITE), WriteDone)
+    assert (len(first.heard), len(second.heard)) == (1, 1)
+
+
+def test_a_read_whose_answer_is_lost_asks_the_next_one(connect: Connect, stubs: Stubs) -> None:
+    first, second, _ = stubs
+    first.says = lambda _: CUT
+    assert ask(connect(first.url, second.url)) == 200
+    assert len(second.heard) == 1
+
+
+def test_an_answer_that_may_be_old_is_not_taken_where_the_active_one_answers(
+    connect: Connect, stubs: Stubs
+) -> None:
+    first, _, active = stubs
+    first.says = lambda _: stale(active.url)
+    transport = connect(*(stub.url for stub in stubs))
+    assert [ask(transport), ask(transport)] == [200, 200]
+    assert [len(stub.heard) for stub in stubs] == [1, 0, 2]
+
+
+def test_an_answer_that_may_be_old_is_never_taken_for_what_is(connect: Connect, stubs: Stubs) -> None:
+    """The agent reads to know what became of a write."""
+    first, second, _ = stubs
+    first.says = second.says = lambda _: stale()
+    with pytest.raises(PlacementUnavailable, match="only a standby did") as raised:
+        ask(connect(first.url, second.url, CLOSED))
+    assert not raised.value.sent
+
+
+def test_one_address_is_asked_once(connect: Connect, stubs: Stubs) -> None:
+    stubs[0].says = lambda _: standby()
+    assert ask(connect(stubs[0].url), "PUT") == 503
+    assert len(stubs[0].heard) == 1
+
+
+TOKEN = "token-of-the-only-host"
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[tuple[ServedCore, ServedCore]]:
+    """A server, and one that can serve the same records once the first is gone."""
+    with served_process(tmp_path / "served", f"agent service {TOKEN} host=node1\n") as first:
+        second = ServedCore(tmp_path / "second", f"agent service {TOKEN} host=node1\n", like=first)
+        yield first, second
+        second.stop()
+
+
+def test_an_agent_goes_on_with_the_server_that_took_over(
+    pair: tuple[ServedCore, ServedCore], tmp_path: Path
+) -> None:
+    """Both are processes; the first is killed, and later the second, whose place the first takes again."""
+    first, second = pair
+    (tmp_path / "agent").mkdir()
+    section = (
+        f"[placement]\nkind = remote\nauth_type = admin_token\ntoken = {TOKEN}\ntimeout = 5\n"
+        f"endpoint_override = {first.url},{second.url}\ncafile = {first.certificate}\n"
+    )
+    agent = Agent(tmp_path / "agent", more=section)
+    agent.start()
+    try:
+        claimed: list[Any] = []
+        for dies, takes_over in ((first, second), (second, first)):
+            claimed.append(json.loads(agent("claim", "--resources", "VCPU=1", "-o", "json").stdout))
+            dies.kill()
+            assert agent("claim", "--resources", "VCPU=1").returncode != 0
+            takes_over.start()
+            eventually("a claim", lambda: agent("claim", "--resources", "VCPU=1").returncode == 0)
+        audit = agent("audit", "-o", "json")
+        assert audit.returncode == 0, audit.stdout
+    finally:
+        assert agent.stop() == 0
