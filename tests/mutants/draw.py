@@ -177,14 +177,27 @@ def _changes_of_expression(node: ast.expr) -> Iterator[tuple[ast.expr | ast.stmt
 
 
 def _executed(node: ast.AST) -> Iterator[ast.AST]:
-    """The nodes that run when the code does: no annotation, no text of an f-string, no decorator's option."""
+    """The nodes that run when the code does, and say what it does: no types, f-strings, nor decorators."""
+    if isinstance(node, ast.JoinedStr) or _is_union(node):
+        return
     for name, value in ast.iter_fields(node):
-        if name in ("annotation", "returns", "decorator_list") or isinstance(node, ast.JoinedStr):
+        if name in ("annotation", "returns", "decorator_list"):
             continue
         for child in value if isinstance(value, list) else [value]:
             if isinstance(child, ast.AST):
                 yield child
                 yield from _executed(child)
+
+
+def _is_union(node: ast.AST) -> bool:
+    """Whether it gives a union of types a name."""
+    match node:
+        case ast.Assign(value=ast.BinOp(op=ast.BitOr()) as value):
+            parts = [
+                part for part in ast.walk(value) if not isinstance(part, ast.BinOp | ast.BitOr | ast.Load)
+            ]
+            return all(isinstance(part, ast.Name) and not part.id.isupper() for part in parts)
+    return False
 
 
 def _logs(function: ast.expr) -> bool:

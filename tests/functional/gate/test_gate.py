@@ -6,6 +6,8 @@ import shutil
 import socket
 import subprocess
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -113,23 +115,35 @@ def test_a_trickle_of_an_answer_is_not_waited_for(host: GatedHost) -> None:
         thread.join()
 
 
-def test_an_answer_that_makes_no_sense_stops_no_release(host: GatedHost) -> None:
+@contextmanager
+def answered(host: GatedHost, answer: bytes) -> Iterator[None]:
+    """In the block, something else than an agent answers one call of the hook."""
     path = host.folder / "nonsense"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(path))
         server.listen()
-        host.configure(f"socket = {path}\n")
+        host.configure(f"socket = {path}\nunanswered = refuse\n")
 
-        def answer() -> None:
+        def reply() -> None:
             connection, _ = server.accept()
             with connection:
                 connection.recv(2**16)
-                connection.sendall(b"HTTP/1.1 409 Conflict\r\n\r\n" + b"[" * 100_000)
+                connection.sendall(answer)
 
-        thread = threading.Thread(target=answer)
+        thread = threading.Thread(target=reply)
         thread.start()
-        host.allowed("release", "end", domain(str(uuid4())))
+        yield
         thread.join()
+
+
+def test_an_answer_that_makes_no_sense_stops_no_release(host: GatedHost) -> None:
+    with answered(host, b"HTTP/1.1 409 Conflict\r\n\r\n" + b"[" * 100_000):
+        host.allowed("release", "end", domain(str(uuid4())))
+
+
+def test_who_does_not_speak_http_at_the_socket_is_no_agent_that_allows_a_start(host: GatedHost) -> None:
+    with answered(host, b"SSH-2.0 200 Welcome\r\n\r\n{}"):
+        assert "not HTTP" in host.refused("prepare", "begin", domain(str(uuid4())))
 
 
 def test_libvirt_that_sends_nothing_is_not_waited_for_either(host: GatedHost) -> None:

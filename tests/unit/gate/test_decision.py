@@ -88,6 +88,7 @@ def test_every_amount_must_be_there() -> None:
     assert covers(claim(VCPU=2, MEMORY_MB=512), wanted({}, VCPU=2, MEMORY_MB=256))
     assert not covers(claim(VCPU=2), wanted({}, VCPU=2, MEMORY_MB=256))
     assert not covers(claim(VCPU=1), wanted({}, VCPU=2))
+    assert not covers(claim(VCPU=1), wanted({}, VCPU=1, VGPU=1))
 
 
 def test_named_units_must_be_the_claims_own() -> None:

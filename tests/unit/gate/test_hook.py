@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import time
@@ -167,3 +168,13 @@ def test_it_imports_little_of_the_standard_library_alone() -> None:
         "agent.gate.hook",
     }
     assert not imported & {"socket", "json", "pathlib", "enum", "re", "typing"}
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_full_log_of_the_system_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hook, "SYSLOG", str(tmp_path / "log"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as log:
+        log.bind(str(tmp_path / "log"))
+        for _ in range(600):
+            hook.log_to_syslog(hook.SYSLOG_NOTICE, "web1 may not start")
+        assert log.recv(4096).startswith(b"<29>plimsoll-gate[")
