@@ -237,8 +237,8 @@ def add_serve(add: CommandAdder) -> None:
         "On a loopback address and on a Unix socket the server trusts callers, as `noauth2` of OpenStack\n"
         "Placement does (X-Auth-Token: admin). Any other address needs a token file and TLS files; if they\n"
         "are given they hold for loopback addresses too. A line of the token file is\n"
-        "NAME ROLE[,ROLE][@PROJECT] TOKEN, with the roles admin, service and reader. SIGTERM stops the\n"
-        "server.",
+        "NAME ROLE[,ROLE][@PROJECT] TOKEN [host=HOST], with the roles admin, service and reader. host=\n"
+        "binds it to the host whose root provider has that name or uuid. SIGTERM stops the server.",
         "  plimsoll placement serve --bind 127.0.0.1:8778 --state-dir /var/lib/plimsoll\n"
         "  plimsoll placement serve --bind unix:/run/plimsoll/placement.sock --state-dir DIR\n"
         "  plimsoll placement serve --bind 192.0.2.7:8778 --tokens-file TOKENS --tls-cert CERT.pem \\\n"

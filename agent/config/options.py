@@ -216,7 +216,7 @@ _PLACEMENT = (
     cfg.StrOpt(
         "serve_tokens",
         help="The file of the clients' tokens for the addresses of `serve`, with lines of NAME "
-        "ROLE[,ROLE][@PROJECT] TOKEN: mode 0600, or a systemd credential.",
+        "ROLE[,ROLE][@PROJECT] TOKEN [host=HOST]: mode 0600, or a systemd credential.",
     ),
     cfg.StrOpt("serve_tls_cert", help="The certificate (and chain) for `serve`, PEM."),
     cfg.StrOpt("serve_tls_key", help="The key of serve_tls_cert, PEM."),

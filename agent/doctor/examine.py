@@ -36,7 +36,7 @@ from urllib.parse import quote
 
 from agent import __version__
 from agent.config.options import driver_class
-from agent.config.settings import PlacementSettings, Settings, load, read_only_driver
+from agent.config.settings import Settings, load, read_only_driver
 from agent.cpuset import format_cpu_set
 from agent.doctor.check import DoctorCheck, bad, check_device, good, warning
 from agent.driver import Driver, GuestState, PassedDevice
@@ -423,25 +423,19 @@ def check_placement(settings: Settings) -> Iterator[DoctorCheck]:
     )
     for lack in report.lacking:
         yield warning("placement", f"{lack}.", "See the documentation page on a remote Placement.")
-    yield from _check_other_addresses(settings.placement, report.address)
-
-
-def _check_other_addresses(placement: PlacementSettings, used: str) -> Iterator[DoctorCheck]:
-    """The servers of the Placement that are not in use now: whether each would answer after a takeover."""
-    for address in addresses_of(placement.endpoint_override):
-        if address == used:
+    for address in addresses_of(settings.placement.endpoint_override):
+        if address == report.address:
             continue
+        # A server that would take over: whether it answers.
+        one = open_transport("remote", options={**settings.placement.options, "endpoint_override": address})
         try:
-            transport = open_transport("remote", options={**placement.options, "endpoint_override": address})
-            try:
-                PlacementClient(transport).versions()
-            finally:
-                transport.close()
+            PlacementClient(one).versions()
         except PlimsollError as error:
-            remedy = "Start that server, or correct [placement] endpoint_override: nothing could take over."
-            yield warning("placement", error.message, remedy)
+            yield warning("placement", error.message, "Start that server, or correct endpoint_override.")
         else:
             yield good("placement", f"{address} answers as well.")
+        finally:
+            one.close()
 
 
 def check_hypervisor(settings: Settings) -> Iterator[DoctorCheck]:

@@ -516,7 +516,7 @@ def test_each_server_of_a_placement_is_asked(tmp_path: Path) -> None:
     assert (used.verdict, right.verdict) == (CheckVerdict.GOOD, CheckVerdict.WARNING)
     assert one in used.sentence and "reshape" in right.sentence
     assert away.verdict is CheckVerdict.WARNING and "http://127.0.0.1:1: connection refused" in away.sentence
-    assert "take over" in away.remedy
+    assert "Start that server" in away.remedy
     assert (other.verdict, other.sentence) == (CheckVerdict.GOOD, f"{two} answers as well.")
 
 
