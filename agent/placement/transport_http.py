@@ -150,7 +150,9 @@ class HttpTransport:
                         raise  # it may be done: nobody sends it again before a read has told
                     failure = error
                     continue
-                if reply.status != UNAVAILABLE and STALE_HEADER not in reply.headers:
+                # A write that was done is done, also where the server has another role by now.
+                is_old = STALE_HEADER in reply.headers and (method == "GET" or 400 <= reply.status < 500)
+                if reply.status != UNAVAILABLE and not is_old:
                     self._used = address
                     return reply
                 standby = reply

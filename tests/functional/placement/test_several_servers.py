@@ -219,6 +219,17 @@ def test_an_answer_that_may_be_old_is_never_taken_for_what_is(connect: Connect, 
     assert not raised.value.sent
 
 
+@pytest.mark.parametrize(("status", "heard"), [(204, 0), (500, 0), (404, 1)])
+def test_a_write_goes_on_only_where_a_standby_refused_it(
+    connect: Connect, stubs: Stubs, status: int, heard: int
+) -> None:
+    """The server may have done it, and have become a standby since."""
+    first, second, _ = stubs
+    first.says = lambda _: (status, {"Plimsoll-Stale": "true"})
+    assert ask(connect(first.url, second.url), "PUT") == (200 if heard else status)
+    assert (len(first.heard), len(second.heard)) == (1, heard)
+
+
 def test_one_address_is_asked_once(connect: Connect, stubs: Stubs) -> None:
     stubs[0].says = lambda _: standby()
     assert ask(connect(stubs[0].url), "PUT") == 503
