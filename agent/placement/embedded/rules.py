@@ -674,7 +674,7 @@ def _check_bound_consumers(
     touches_tree, reverts, made = False, False, ""
     coming: Counter[tuple[str, str]] = Counter()
     freed: Counter[tuple[str, str]] = Counter()
-    amounts: Counter[tuple[str, str]] = Counter()
+    named: set[tuple[str, str]] = set()
     for uuid, old, new in changed:
         before, after = _amounts(old), _amounts(new)
         if before == after and not (before and old and new and old[:4] != new[:4]):
@@ -688,16 +688,16 @@ def _check_bound_consumers(
         elif not ends:
             raise binding.refusal(draft, f"write consumer {uuid}, which has nothing on that host")
         if ends or own & before.keys():
-            freed += before
+            freed.update(before)
             reverts = reverts or (ends and bool(own))
         else:
-            coming += before
-        amounts |= before | after
+            coming.update(before)
+        named.update(before, after)
     if reverts:
-        freed += coming
+        freed.update(coming)
     if made and not touches_tree:
         raise binding.refusal(draft, f"write consumer {made}, which gets nothing on that host")
-    for provider_uuid, resource_class in amounts:
+    for provider_uuid, resource_class in sorted(named):
         more = draft.used(provider_uuid, resource_class) - draft.below.used(provider_uuid, resource_class)
         provider = get_provider(draft, provider_uuid)
         is_too_much = more > 0 and not provider.is_sharing
@@ -707,10 +707,10 @@ def _check_bound_consumers(
             raise binding.refusal(draft, f"{verb} {abs(more)} of {resource_class} {where}")
 
 
-def _amounts(consumer: ConsumerRecord | None) -> Counter[tuple[str, str]]:
+def _amounts(consumer: ConsumerRecord | None) -> dict[tuple[str, str], int]:
     """{(provider uuid, resource class): amount}"""
     allocations = consumer.allocations.items() if consumer is not None else ()
-    return Counter({(uuid, name): amount for uuid, part in allocations for name, amount in part.items()})
+    return {(uuid, name): amount for uuid, part in allocations for name, amount in part.items()}
 
 
 def _provider_text(provider: ProviderRecord | None, uuid: str) -> str:

@@ -194,6 +194,7 @@ def cases(method: str, route: str, api: Api) -> list[Case]:
         ("POST", "/reshaper"): lambda: [
             Case(route, reshape_of(A_CARD, api, {ON_A: claim({A_CARD: {"VCPU": 4}}, 1)}), True),
             Case(route, reshape_of(B_CARD, api, {}), False),
+            Case(route, reshape_of(B, api, {ON_B: claim({B: {"VCPU": 4}, POOL: {"DISK_GB": 5}}, 1)}), False),
             Case(route, reshape_of(A, api, {ON_B: claim({B_CARD: {"VCPU": 4}}, 1)}), False),
         ],
     }
