@@ -15,7 +15,6 @@ import logging
 import queue
 import sqlite3
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -23,7 +22,6 @@ from agent.durable.errors import concerns_the_file
 
 LOG = logging.getLogger(__name__)
 
-PATIENCE = 0.125
 T = TypeVar("T")
 Parameters = Sequence[Any]
 Job = Callable[["Transaction"], T]
@@ -229,22 +227,16 @@ class GroupWriter:
         return not self._thread.is_alive()
 
     def _work(self) -> None:
-        last, expected, patience_s = False, 1, 0.0
+        last = False
         while not last:
             group: list[Ticket[Any]] = []
             entry = self._queue.get()
-            began = time.monotonic()
             while entry is not None:
                 group.append(entry)
-                waits_s = began + patience_s - time.monotonic() if len(group) < expected else 0.0
-                if len(group) == self._group_max or (waits_s <= 0 and self._queue.empty()):
+                if len(group) == self._group_max or self._queue.empty():
                     break
-                try:
-                    entry = self._queue.get(timeout=max(0.0, waits_s))
-                except queue.Empty:
-                    break
+                entry = self._queue.get()
             last = entry is None
-            began = time.monotonic()
             try:
                 self._run_group(group)
             except Exception as error:
@@ -252,7 +244,6 @@ class GroupWriter:
                 LOG.exception("Unexpected error in a group of writes")
                 for ticket in group:
                     ticket.fail(error)
-            expected, patience_s = len(group) + self._queue.qsize(), (time.monotonic() - began) * PATIENCE
             for tell in {ticket.tell for ticket in group}:
                 if tell is not None:
                     tell()

@@ -14,12 +14,12 @@ from typing import TypeVar
 from agent.errors import MORE_DESCRIPTORS, StateError, counted
 
 T = TypeVar("T")
-SWITCH_INTERVAL_S = 0.0005
+SWITCH_INTERVAL_S = 0.0001
 PAUSED_MAX_S = 10.0
 
 
 def share_the_interpreter() -> None:
-    """Have a computing thread let another one run after half a millisecond.
+    """Have a computing thread let another one run after a tenth of a millisecond.
 
     A claim changes threads and waits for the disk several times, and each time it must get the interpreter
     back. Python's default of 5 ms makes it wait tens of milliseconds beside a long computation.

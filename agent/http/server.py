@@ -154,7 +154,7 @@ class _Arriving:
         return [value for each, value in self.headers if each == name]
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(asyncio.BufferedProtocol):
     """One client.
 
     `began` is when the first byte of the request under way arrived, or the handshake began (of the monotonic
@@ -225,14 +225,18 @@ class _Connection(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=_CHUNK_BYTES, low=0)
         self.began, self.idle_since = None, time.monotonic()
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the next bytes go: all connections take theirs out of it at once."""
+        return self.server.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         """More of a request, or the next ones, are here."""
         if self.ended or self.refusal:
             return
         self.began = self.began or time.monotonic()
-        self.received += len(data)
+        self.received += nbytes
         try:
-            self._parser.feed_data(data)
+            self._parser.feed_data(self.server.buffer[:nbytes])
         except httptools.HttpParserUpgrade:
             self.end()  # the application speaks HTTP alone
         except httptools.HttpParserCallbackError:
@@ -539,11 +543,13 @@ class BoundedServer:
         self.tls = tls
         self.threads = _Threads(self, limits)
         self.connections: set[_Connection] = set()
+        self.buffer = memoryview(bytearray(_CHUNK_BYTES))
         self._application = application
         self._name = name
         self._json_errors = json_errors
         self._peer_credentials = peer_credentials
         self._whole = whole
+        self._begun: list[tuple[_Connection, _Request]] = []
         self._outcomes: deque[tuple[_Connection, _Request, Outcome]] = deque()
         self._stop = asyncio.Event()
         self._tells_again_at = 0.0
@@ -779,13 +785,23 @@ class BoundedServer:
 
     def begin(self, conn: _Connection, request: _Request, *, ahead: bool) -> None:
         """Have the application's own thread, or one of the server's threads, answer the request."""
-        outcome = None
         if self._whole is not None and not ahead:
-            outcome = self._whole(request.environ, partial(self._run, request), self._wake)
-        if outcome is not None:
-            self._outcomes.append((conn, request, outcome))
+            if not self._begun:
+                self.loop.call_soon(self._hand_over)  # with the others that have arrived by now
+            self._begun.append((conn, request))
         elif not self.threads.offer(conn, request, ahead=ahead):
             self.turn_away(conn)
+
+    def _hand_over(self) -> None:
+        """Offer what has arrived to the application's own thread, which makes one write of it."""
+        assert self._whole is not None
+        for conn, request in self._begun:
+            outcome = self._whole(request.environ, partial(self._run, request), self._wake)
+            if outcome is not None:
+                self._outcomes.append((conn, request, outcome))
+            elif not self.threads.offer(conn, request, ahead=False):
+                self.turn_away(conn)
+        self._begun.clear()
 
     def _wake(self) -> None:
         """Outcomes are over; called by the application's own thread."""

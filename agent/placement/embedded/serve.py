@@ -253,7 +253,7 @@ BODY_BYTES_MAX = 64 * 1024 * 1024
 PATH_SAFE = "/:@!$&'()*+,;=-._~"
 JSON = "application/json"
 NAME_SHOWN_MAX = 16
-PIECE_MEMBERS = 256
+PIECE_MEMBERS = 64
 LONG_ANSWERS = "/allocation_candidates"
 CLAIMS = "/allocations"
 SHORT_BYTES_MAX = 64 * 1024

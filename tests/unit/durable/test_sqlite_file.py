@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.durable import group_commit, sqlite_file
+from agent.durable import sqlite_file
 from agent.durable.errors import (
     DatabaseClosed,
     DatabaseDamaged,
@@ -30,7 +30,7 @@ from agent.durable.errors import (
     DatabaseTimeout,
     DiskFull,
 )
-from agent.durable.group_commit import GroupWriter, Ticket, Transaction
+from agent.durable.group_commit import Transaction
 from agent.durable.sqlite_file import SqliteFile
 
 
@@ -451,35 +451,18 @@ def test_jobs_of_one_group_see_their_predecessors(file: SqliteFile) -> None:
     assert count.result() == 1
 
 
-def test_the_writer_waits_a_moment_for_as_many_as_wrote_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients that wait for one commit write again soon after it, and then share the next one."""
-    monkeypatch.setattr(group_commit, "PATIENCE", 1e9)
-    groups: list[int] = []
-    under_way, go_on = threading.Event(), threading.Event()
-
-    def run_group(group: list[Ticket[None]]) -> None:
-        groups.append(len(group))
-        under_way.set()
-        assert go_on.wait(10)
-        for ticket in group:
-            ticket.answer()
-
-    def ticket(tell: Callable[[], None] | None = None) -> Ticket[None]:
-        return Ticket(lambda _: None, False, lambda *_: TimeoutError(), tell)
-
+def test_a_group_is_told_once(file: SqliteFile) -> None:
     told: list[str] = []
     tell_a, tell_b = (lambda name=name: told.append(name) for name in "ab")
-    writer = GroupWriter("test", run_group)
-    writer.put(ticket())
-    assert under_way.wait(10)
-    writer.put(ticket(tell_a))
+    go_on = hold_writer(file)
+    tickets = [
+        file.submit(add(name), tell=tell) for name, tell in zip("abc", (tell_a, tell_b, tell_a), strict=True)
+    ]
     go_on.set()
-    time.sleep(0.05)
-    for tell in (tell_a, tell_b):
-        writer.put(ticket(tell))
-    assert writer.stop(10)
-    assert groups[0] == 1 and groups[1] >= 2 and sum(groups) == 4
-    assert sorted(told) == ["a", "b"], "once a group"
+    for ticket in tickets:
+        ticket.result()
+    file.run(add("d"))  # the next group: all of this one are told
+    assert sorted(told) == ["a", "b"]
 
 
 def test_a_failed_commit_fails_the_whole_group_and_changes_nothing(file: SqliteFile, path: Path) -> None:
