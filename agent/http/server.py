@@ -347,7 +347,7 @@ class _Connection(asyncio.BufferedProtocol):
         self.ended = True
         if self.arriving.head_is_here and self.refusal is None:
             self._enqueue()
-        elif self.received:
+        elif self.began is not None:
             self._refuse(HTTPStatus.BAD_REQUEST, "The request ended within its head.")
 
     def go_on(self, *, ahead: bool) -> None:
@@ -435,7 +435,7 @@ class _Connection(asyncio.BufferedProtocol):
         """Close a connection whose time is over; a request that has begun is answered with a 408."""
         if self.transport is None or self.kept:
             LOG.info("%s %s: %s.", self.doing, self.peer, why)
-        elif self.received and not self.is_last:
+        elif self.began is not None and not self.is_last:
             self._answer_refusal(_Refusal(HTTPStatus.REQUEST_TIMEOUT, f"The request is not here: {why}."))
         self.abort()
 
@@ -779,7 +779,7 @@ class BoundedServer:
                 continue
             key = name.decode("latin-1").upper().replace("-", "_")
             key = key if key in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{key}"
-            text = value.decode("latin-1").strip()
+            text = value.decode("latin-1").strip(" \t")
             environ[key] = f"{environ[key]}, {text}" if key in environ else text
         return environ
 

@@ -451,6 +451,19 @@ def test_a_request_that_is_none_gets_its_verdict(
     assert door.is_answered()
 
 
+def test_a_head_that_came_with_the_request_before_it_and_does_not_end_is_told_so(tmp_path: Path) -> None:
+    door = Door(tmp_path, False)
+    for ends in (True, False):
+        with door.connect() as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\nGET / HT")
+            if ends:
+                connection.shutdown(socket.SHUT_WR)
+            said = connection.makefile("rb").read()
+        assert said.startswith(b"HTTP/1.1 200 ")
+        assert (b"HTTP/1.1 400 " if ends else b"HTTP/1.1 408 ") in said
+    door.listener.stop()
+
+
 @pytest.mark.parametrize("endless", [b"GET /", b"GET / HTTP/1.1\r\nX", b"GET / HTTP/1.1\r\nX: "])
 def test_a_head_that_does_not_end_is_too_long(open_door: Callable[..., Door], endless: bytes) -> None:
     with open_door(request_timeout_s=30).connect() as connection:
