@@ -8,7 +8,9 @@ from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent
 LIBVIRT = ["libvirt-python>=9.0"]
+POSTGRESQL = ["psycopg[binary]>=3.1"]
 TEST = [
+    *POSTGRESQL,
     "cheroot>=9.0",
     "greenlet>=3.0",
     "hypothesis>=6.100",
@@ -79,7 +81,13 @@ setup(
         "requests>=2.28",
         "werkzeug>=2.2",
     ],
-    extras_require={"libvirt": LIBVIRT, "test": TEST, "docs": DOCS, "dev": TEST + DOCS + DEV},
+    extras_require={
+        "libvirt": LIBVIRT,
+        "postgresql": POSTGRESQL,
+        "test": TEST,
+        "docs": DOCS,
+        "dev": TEST + DOCS + DEV,
+    },
     entry_points={
         "console_scripts": ["plimsoll = agent.cli.main:main"],
         "plimsoll.drivers": [

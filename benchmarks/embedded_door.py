@@ -1,10 +1,10 @@
 """How long a durable claim takes through the embedded core's doors, beside OpenStack Placement in process.
 
-    python -m benchmarks.embedded_door [--no-reference]
+    python -m benchmarks.embedded_door [--no-reference] [--journal DSN]
 
 Claims on three providers, with 1000 consumers before (OpenStack's: 100), in milliseconds. The core is served
 by a process of its own (`plimsoll placement serve`) and its state lies in the current folder, so on the disk
-that holds that; every client keeps its connection.
+that holds that; every client keeps its connection. With --journal also over a new journal in that PostgreSQL.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,11 @@ def main() -> None:
             show("over the Unix socket", one_client(over(address), CLAIMS), baseline)
             print(f"{CLIENTS} clients")
             show("over the Unix socket", many_clients(address))
+        if "--journal" in sys.argv:
+            (folder / "shared").mkdir()
+            journal = sys.argv[sys.argv.index("--journal") + 1]
+            with served(folder / "shared", "--journal", journal) as address:
+                show("over PostgreSQL", many_clients(address))
         if "--no-reference" not in sys.argv:
             from benchmarks import embedded_reference
 
@@ -150,14 +156,17 @@ def over(path: Path, *, reads: bool = True) -> Ask:
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[Path]:
+def served(folder: Path, *journal: str) -> Iterator[Path]:
     address = folder / "door"
     command = [sys.executable, "-m", "agent.cli.main", "placement", "serve", "--bind", f"unix:{address}"]
-    command += ["--state-dir", str(folder / "served")]
+    command += journal or ["--state-dir", str(folder / "served")]
     with (folder / "log").open("wb") as log, subprocess.Popen(command, stderr=log) as process:
         deadline = time.monotonic() + PATIENCE_S
         while not address.exists() and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
+        while journal and process.poll() is None and time.monotonic() < deadline:
+            if over(address)("PUT", "/traits/CUSTOM_READY", None)[0] < HTTPStatus.INTERNAL_SERVER_ERROR:
+                break  # this server is the active one
         yield address
         process.terminate()
 

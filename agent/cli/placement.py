@@ -238,11 +238,16 @@ def add_serve(add: CommandAdder) -> None:
         "Placement does (X-Auth-Token: admin). Any other address needs a token file and TLS files; if they\n"
         "are given they hold for loopback addresses too. A line of the token file is\n"
         "NAME ROLE[,ROLE][@PROJECT] TOKEN [host=HOST], with the roles admin, service and reader. host=\n"
-        "binds it to the host whose root provider has that name or uuid. SIGTERM stops the server.",
+        "binds it to the host whose root provider has that name or uuid. SIGTERM stops the server.\n"
+        "\n"
+        "Several servers can share a journal in PostgreSQL: one of them takes writes, the others follow it,\n"
+        "take over if it is gone, and meanwhile answer reads and name it to those who write.",
         "  plimsoll placement serve --bind 127.0.0.1:8778 --state-dir /var/lib/plimsoll\n"
         "  plimsoll placement serve --bind unix:/run/plimsoll/placement.sock --state-dir DIR\n"
         "  plimsoll placement serve --bind 192.0.2.7:8778 --tokens-file TOKENS --tls-cert CERT.pem \\\n"
-        "      --tls-key KEY.pem --state-dir DIR",
+        "      --tls-key KEY.pem --state-dir DIR\n"
+        "  plimsoll placement serve --bind 192.0.2.7:8778 --tokens-file TOKENS --tls-cert CERT.pem \\\n"
+        "      --tls-key KEY.pem --journal 'postgresql://plimsoll@db.example/plimsoll'",
     )
     parser.add_argument(
         "--bind",
@@ -251,8 +256,20 @@ def add_serve(add: CommandAdder) -> None:
         required=True,
         help="HOST:PORT, [IPV6]:PORT or unix:PATH; may be repeated",
     )
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--state-dir", metavar="DIR", type=Path, help="the directory of placement.db")
+    where.add_argument(
+        "--journal", metavar="DSN", help="a PostgreSQL database; its password is better in a passfile (libpq)"
+    )
     parser.add_argument(
-        "--state-dir", metavar="DIR", type=Path, required=True, help="the directory of placement.db"
+        "--advertise",
+        metavar="URL",
+        help="with --journal: where clients reach this server; by default its first address",
+    )
+    parser.add_argument(
+        "--accept-loss",
+        action="store_true",
+        help="with --journal: go on where the database has lost writes that this server has seen",
     )
     parser.add_argument("--tokens-file", metavar="FILE", type=Path, help="the callers and their roles")
     parser.add_argument("--tls-cert", metavar="FILE", type=Path, help="the certificate and its chain, PEM")
@@ -273,8 +290,10 @@ def serve(args: Namespace) -> ExitCode:
     notifier = Notifier(os.environ)
     try:
         run(
-            args.state_dir,
+            args.journal or args.state_dir,
             args.bind,
+            address=args.advertise,
+            accept_loss=args.accept_loss,
             tokens_file=args.tokens_file,
             tls_cert=args.tls_cert,
             tls_key=args.tls_key,
@@ -282,6 +301,10 @@ def serve(args: Namespace) -> ExitCode:
         )
     except ServeError as error:
         raise SettingsError(str(error)) from error
+    except ImportError as error:
+        raise SettingsError(
+            f"--journal needs psycopg 3 ({error}): install python3-psycopg, or plimsoll[postgresql] with pip."
+        ) from error
     except DatabaseError as error:
         raise StateError(str(error), path=str(error.path)) from error
     return ExitCode.DONE

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from agent.durable.errors import concerns_the_file
+from agent.durable.errors import DatabaseClosed, DatabaseTimeout, concerns_the_file
 
 LOG = logging.getLogger(__name__)
 
@@ -140,9 +140,9 @@ class Ticket(Generic[T]):
 
     @classmethod
     def of(cls, answer: T) -> Ticket[T]:
-        """The ticket of a job that was done before."""
+        """The ticket of a job that was done before; an exception is what it raised."""
         ticket = cls(lambda _: answer, False, lambda _, begun: TimeoutError())
-        ticket._answer = answer
+        ticket._answer, ticket._error = answer, answer if isinstance(answer, Exception) else None
         ticket.answer()
         return ticket
 
@@ -170,6 +170,11 @@ class Ticket(Generic[T]):
     def cancelled(self) -> bool:
         """Whether its caller stopped waiting before it began: it will not run."""
         return self._cancelled
+
+    @property
+    def undecided(self) -> bool:
+        """Whether its answer is none: the outcome is not known, or another process has to decide."""
+        return isinstance(self._error, DatabaseTimeout | DatabaseClosed)
 
     def run(self, transaction: Transaction) -> None:
         """Run the job, and keep its result or its own error.

@@ -39,12 +39,16 @@ from agent.placement.embedded.problems import (
     RequestRefused,
 )
 from agent.placement.embedded.rules import Binding
-from agent.placement.embedded.store import WAIT_S, KeyReused, SqliteHome, Store, WholeRequest
+from agent.placement.embedded.store import WAIT_S, KeyReused, NotActive, SqliteHome, Store, WholeRequest
 from agent.placement.embedded.validation import Query
 
 T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 KEY_HEADER = "idempotency-key"
+ACTIVE_HEADER = "plimsoll-active"
+"""In a 503: the address of the server that takes writes."""
+STALE_HEADER = "plimsoll-stale"
+"""In any answer of a server that follows another one: what it says may be old."""
 
 
 class BodyRule(Flag):
@@ -217,6 +221,7 @@ class Core:
 
     def __init__(self, store: Store) -> None:
         self._store = store
+        self._home = store.home
 
     @classmethod
     def open(cls, state_dir: Path, *, clock: HostClock | None = None, wait_s: float = WAIT_S) -> Core:
@@ -231,10 +236,26 @@ class Core:
         """Whether the outcome of a write is unknown: its caller waits no longer, and it may still be done."""
         return self._store.in_doubt
 
+    @classmethod
+    def open_shared(cls, journal: str, address: str, *, accept_loss: bool = False) -> Core:
+        """Load the journal of the PostgreSQL database, and follow its writers until this server is one.
+
+        Clients reach it at `address`. `accept_loss`: go on where the database has less than before. Raises
+        DatabaseError where the database cannot have a journal, ImportError without psycopg.
+        """
+        from agent.placement.embedded.postgres import PostgresHome
+
+        return cls(Store(PostgresHome(journal, address, accept_loss=accept_loss)))
+
+    @property
+    def place(self) -> Path:
+        """The state directory, or the database."""
+        return self._home.place
+
     @property
     def takes_writes(self) -> bool:
-        """Whether writes are done here now: no earlier one still waits for the disk."""
-        return not self.in_doubt
+        """Whether writes are done here now: by no other server, and no earlier one waits for the disk."""
+        return self._home.is_active and not self.in_doubt
 
     def close(self) -> None:
         """Finish the current writes, close the file and release the lock."""
@@ -303,8 +324,12 @@ class Core:
             problem = UNKNOWN_OUTCOME if error.begun else UNAVAILABLE
             answer = error_response(RequestRefused(problem, str(error)), minor, request_id)
         except DatabaseError as error:
-            LOG.error("%s %s changed nothing: %s", method, path, error)
-            answer = error_response(RequestRefused(UNAVAILABLE, str(error)), minor, request_id)
+            headers = {ACTIVE_HEADER: error.active} if isinstance(error, NotActive) and error.active else {}
+            level = logging.DEBUG if isinstance(error, NotActive) else logging.ERROR
+            LOG.log(level, "%s %s changed nothing: %s", method, path, error)
+            answer = error_response(
+                RequestRefused(UNAVAILABLE, str(error), headers=headers), minor, request_id
+            )
         except Exception as error:
             LOG.exception("%s %s failed", method, path)
             answer = error_response(RequestRefused(INTERNAL_ERROR, repr(error)), minor, request_id)
@@ -313,6 +338,8 @@ class Core:
             answer.headers["vary"] = mv.HEADER
         if request_id is not None:
             answer.headers[REQUEST_ID] = request_id
+        if not self._home.is_active:
+            answer.headers[STALE_HEADER] = "true"
         if answer.body is not None:
             answer.headers["content-type"] = "application/json"
         return answer

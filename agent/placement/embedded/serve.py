@@ -649,9 +649,11 @@ class Server:
 
 
 def serve(
-    state_dir: Path,
+    journal: Path | str,
     binds: Sequence[str],
     *,
+    address: str | None = None,
+    accept_loss: bool = False,
     tokens_file: Path | None = None,
     tls_cert: Path | None = None,
     tls_key: Path | None = None,
@@ -659,8 +661,9 @@ def serve(
 ) -> None:
     """Open the state directory and serve it until SIGTERM or SIGINT. Call this on the main thread.
 
-    `on_ready` is called with the addresses when requests are answered there. Raises ServeError as `Server`
-    does, and DatabaseError as `Core.open` does.
+    A string in its place is the DSN for `Core.open_shared`, and `address` is where clients reach this server:
+    by default the first bind. `on_ready` is called with the addresses when requests are answered there.
+    Raises ServeError as `Server` does, and DatabaseError as `Core.open` does.
     """
     share_the_interpreter()
     # Signals come into a queue. An Event does not fit: a second signal within its handler would deadlock.
@@ -670,11 +673,16 @@ def serve(
         for number in (signal.SIGTERM, signal.SIGINT)
     }
     try:
+        if isinstance(journal, Path):
+            opened = Core.open(journal)
+        else:
+            address = address or f"http{'s' if tls_cert else ''}://{binds[0]}"
+            opened = Core.open_shared(journal, address, accept_loss=accept_loss)
         with (
-            contextlib.closing(Core.open(state_dir)) as core,
+            contextlib.closing(opened) as core,
             Server(core, binds, tokens_file=tokens_file, tls_cert=tls_cert, tls_key=tls_key) as server,
         ):
-            LOG.info("Serving Placement from %s at %s.", state_dir, ", ".join(server.addresses))
+            LOG.info("Serving Placement from %s at %s.", core.place, ", ".join(server.addresses))
             if on_ready is not None:
                 on_ready(server.addresses)
             while True:  # the wait is bounded: a signal just before `get` does not interrupt it

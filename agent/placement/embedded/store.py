@@ -11,8 +11,9 @@ either outdated by a later row, or there.
 
 A caller that stopped waiting for a write does not know its outcome. It repeats the write with the same
 idempotency key: the core does not run it again, but waits for the first one and gives its outcome. The row
-has the keys of its writes, so the newest are known after a restart as well. A write that was refused is not
-in a row: repeated after a restart it is judged anew.
+has the keys of its writes, so the newest are known after a restart as well. A write that changed nothing is
+not in a row, and judged anew after a restart; but where servers share a journal it has a row, as a copy of
+the request may still be on the way to another server.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ import os_resource_classes
 import os_traits
 
 from agent.clock import HostClock
-from agent.durable.errors import DatabaseDamaged, DatabaseError, DatabaseTimeout, DiskFull
+from agent.durable.errors import DatabaseClosed, DatabaseDamaged, DatabaseError, DatabaseTimeout, DiskFull
 from agent.durable.group_commit import Job, Participant, Ticket, Transaction
 from agent.durable.sqlite_file import SqliteFile
 from agent.placement.embedded.model import (
@@ -44,6 +45,7 @@ from agent.placement.embedded.model import (
     Model,
     ProviderRecord,
 )
+from agent.placement.embedded.problems import ProblemType, RequestRefused
 
 T = TypeVar("T")
 
@@ -77,7 +79,7 @@ class KeyedWrites:
         """
         with self._lock:
             entry = self._entries.get(key)
-            if entry is not None and not entry.ticket.cancelled:
+            if entry is not None and not entry.ticket.cancelled and not entry.ticket.undecided:
                 if entry.what != what:
                     raise KeyReused
                 return cast("Ticket[T]", entry.ticket)
@@ -92,6 +94,8 @@ class KeyedWrites:
 
     def restore(self, key: str, what: object, answer: Any) -> None:
         """Know a write that a row of the journal has."""
+        with self._lock:
+            self._entries.pop(key, None)
         self.ticket(key, what, lambda: Ticket.of(answer))
 
     def __contains__(self, key: str) -> bool:
@@ -192,9 +196,11 @@ def encode_consumer(consumer: ConsumerRecord) -> list[Any]:
 
 
 def encode_answer(answer: Any) -> Any:
-    """What a rule returned, for the row's keys: a provider, or a value of JSON."""
+    """What a rule returned or raised, for the row's keys: a provider, a refusal, or a value of JSON."""
     if isinstance(answer, ProviderRecord):
         return {answer.uuid: encode_provider(answer, None)}
+    if isinstance(answer, RequestRefused):
+        return [answer.problem, answer.detail, answer.reasons, answer.headers]
     return answer
 
 
@@ -203,28 +209,64 @@ def decode_answer(entry: Any) -> Any:
     if isinstance(entry, dict):
         ((_, provider),) = decode({"p": entry}, Model({}, {})).providers.items()
         return provider
+    if isinstance(entry, list):
+        problem, detail, reasons, headers = entry
+        return RequestRefused(ProblemType(*problem), detail, reasons=reasons, headers=headers)
     return entry
 
 
 # Where the journal is
 
 
+class NotActive(DatabaseClosed):
+    """Another server writes to the journal: the one at the address `active`, None if there is none."""
+
+    def __init__(self, path: Path, active: str | None, sentence: str) -> None:
+        DatabaseError.__init__(self, path, sentence)
+        self.active = active
+
+
+class Follower(Participant, Protocol):
+    """What a home needs of the store."""
+
+    def follow(self, *, anew: bool = False) -> list[str]:
+        """See `Store.follow`."""
+        ...
+
+    def take_over(self) -> None:
+        """See `Store.take_over`."""
+        ...
+
+
 class Home(Protocol):
     """Where the rows of a journal are durable, with a thread of its own that writes them.
 
-    `submit` and `join` are those of `SqliteFile`. `rows` and `append` are called on the writer's thread,
-    `append` in the `flush` of a participant, once a group.
+    `submit` and `join` are those of `SqliteFile`. `rows` and `extent` are called in `load` and in the store's
+    `follow` and `flush`, `append` in its `flush`, once a group.
     """
 
     epoch: int
     """Rises with each server that takes the journal over from another one."""
     created_at: float
+    is_shared: bool
+    """Whether other servers may write to the journal, later or before."""
     path: Path
-    """For errors."""
+    """The database, for errors."""
+    place: Path
+    """The state directory, or the database."""
 
     @property
     def disk_full(self) -> bool:
         """Whether only releases run, for want of space."""
+        ...
+
+    @property
+    def is_active(self) -> bool:
+        """Whether this process writes to the journal: what it reads is not old."""
+        ...
+
+    def load(self, work: Callable[[], T]) -> T:
+        """Do the work, which may read rows, before `join`."""
         ...
 
     def submit(
@@ -233,12 +275,16 @@ class Home(Protocol):
         """See `SqliteFile.submit`."""
         ...
 
-    def join(self, participant: Participant) -> None:
+    def join(self, store: Follower) -> None:
         """See `SqliteFile.join`."""
         ...
 
     def rows(self, after: int, limit: int) -> list[Row]:
         """The first `limit` rows after that seq."""
+        ...
+
+    def extent(self) -> tuple[int, int]:
+        """The seq of the first row, and the bytes of all."""
         ...
 
     def append(self, row: Row, first: int) -> None:
@@ -318,13 +364,15 @@ class SqliteHome:
     """The journal in the placement.db of a state directory; see `Home`."""
 
     epoch = 1
+    is_active = True
+    is_shared = False
 
     def __init__(self, state_dir: Path) -> None:
         """Open the file. Raises DatabaseError, see SqliteFile.open."""
         self.file = SqliteFile.open(
             state_dir / FILE_NAME, application_id=APPLICATION_ID, migrations=MIGRATIONS, name="placement"
         )
-        self.path = self.file.path
+        self.path, self.place = self.file.path, state_dir
         created = self.file.read("SELECT created_at FROM meta")
         if not created:
             self.file.close()
@@ -342,14 +390,26 @@ class SqliteHome:
         """See `SqliteFile.submit`."""
         return self.file.submit(job, releases=releases, tell=tell)
 
-    def join(self, participant: Participant) -> None:
+    def join(self, store: Follower) -> None:
         """See `SqliteFile.join`."""
-        self.file.join(participant)
+        self.file.join(store)
+
+    def load(self, work: Callable[[], T]) -> T:
+        """See `Home.load`."""
+        return self.file.run(lambda _: work(), releases=True, timeout_s=LOAD_S)
 
     def rows(self, after: int, limit: int) -> list[Row]:
         """See `Home.rows`."""
         columns = "SELECT seq, epoch, changes, keys FROM journal WHERE seq > ? ORDER BY seq LIMIT ?"
         return [Row._make(row) for row in self.file.transaction.query(columns, (after, limit))]
+
+    def extent(self) -> tuple[int, int]:
+        """See `Home.extent`."""
+        columns = (
+            "SELECT coalesce(min(seq), 1), coalesce(sum(length(changes) + length(keys)), 0) FROM journal"
+        )
+        ((first, size),) = self.file.transaction.query(columns)
+        return first, size
 
     def append(self, row: Row, first: int) -> None:
         """See `Home.append`."""
@@ -428,8 +488,9 @@ class Store:
         self._keys: dict[str, Any] = {}
         """The keys of the group, as its row has them."""
         self._unmeasured, self._bytes_max = 0, 0.0
+        self._written: tuple[Row, Changes, int, int] | None = None
         try:
-            self.model = home.submit(lambda _: self._load(), releases=True).result(LOAD_S)
+            self.model = home.load(self._load)
         except BaseException:
             home.close()
             raise
@@ -444,9 +505,10 @@ class Store:
         """
         whole, created_at = Draft(Model({}, {}), 0.0), self.home.created_at
         try:
+            self._births.clear()
+            self._first, self._bytes = self.home.extent()
+            self._seq = self._first - 1
             while rows := self.home.rows(self._seq, ROWS_AT_ONCE):
-                if not self._seq:
-                    self._seq, self._first = rows[0].seq - 1, rows[0].seq
                 for row in rows:
                     whole.merge(self._read(row, whole))
             model = Model(
@@ -478,8 +540,35 @@ class Store:
             self._note_births(row.seq, part)
         for key, (digest, answer) in json.loads(row.keys).items():
             self._keyed.restore(key, digest, decode_answer(answer))
-        self._seq, self._bytes = row.seq, self._bytes + row.bytes
+        self._seq = row.seq
         return draft
+
+    def follow(self, *, anew: bool = False) -> list[str]:
+        """Apply the rows that another server has added, or load all of them `anew`.
+
+        Returns the consumers that are no longer there then. Called while no group runs.
+        """
+        if not anew:
+            while rows := self.home.rows(self._seq, ROWS_AT_ONCE):
+                if rows[0].seq != self._seq + 1:
+                    anew = True  # what was between was swept
+                    break
+                for row in rows:
+                    draft = self._read(row, self.model)
+                    with self.model.lock.writing():
+                        self.model.apply(draft)
+            else:
+                return []
+        before, self.model = self.model, self._load()
+        self._begin_group()
+        return sorted(before.consumers.keys() - self.model.consumers.keys())
+
+    def take_over(self) -> None:
+        """Apply the last rows of others: from now on this process writes."""
+        self.follow()
+        self._first, self._bytes = self.home.extent()
+        self._oldest.clear()
+        self._measure()
 
     def _note_births(self, seq: int, changes: Changes) -> None:
         for place, (uuid, entry) in enumerate(changes.get("p", {}).items()):
@@ -513,9 +602,14 @@ class Store:
 
         def job(_: Transaction | None) -> T:
             draft = self._group.next(self.clock())
-            answer = rule(draft)
+            try:
+                answer = rule(draft)
+            except RequestRefused as refusal:
+                if key is not None and self.home.is_shared:
+                    self._keys[key] = [digest, encode_answer(refusal)]
+                raise
             self._group.merge(draft)
-            if key is not None and not draft.is_empty:
+            if key is not None and (self.home.is_shared or not draft.is_empty):
                 self._keys[key] = [digest, encode_answer(answer)]
             return answer
 
@@ -568,7 +662,8 @@ class Store:
 
     def flush(self, _: Transaction) -> None:
         """Write the group's changes as a row, which sweeps old ones if there are too many."""
-        if self._group.is_empty:
+        self._written = None
+        if self._group.is_empty and not self._keys:
             return
         changes = encode(self._group, self.model, self._births)
         parts = [_dump(changes)]
@@ -590,7 +685,7 @@ class Store:
 
     def publish(self) -> None:
         """Apply the group's changes to the model."""
-        if not self._group.is_empty:
+        if self._written is not None:
             row, changes, self._first, freed = self._written
             self._seq, self._bytes = row.seq, self._bytes + row.bytes - freed
             self._note_births(row.seq, changes)

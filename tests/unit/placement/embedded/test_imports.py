@@ -9,7 +9,7 @@ import agent.placement.embedded
 
 HOME = Path(agent.placement.embedded.__file__).parent
 GROUND = ("agent.clock", "agent.errors")
-LIBRARIES = {"httptools", "jsonschema", "os_resource_classes", "os_traits", "werkzeug"}
+LIBRARIES = {"httptools", "jsonschema", "os_resource_classes", "os_traits", "psycopg", "werkzeug"}
 
 
 def imported() -> Iterator[tuple[str, str]]:

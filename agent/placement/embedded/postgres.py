@@ -1,0 +1,487 @@
+"""The journal in a PostgreSQL database, which several servers share: one is active, the others follow it.
+
+Each server has one session. The active one's holds an advisory lock and does all writes, so server and
+lock come and go together. PostgreSQL itself ends a session that says nothing for a second (`SESSION`): a
+server that is stopped, or cut off, loses its role by the database's clock alone. A thread asks for the lock,
+reads the rows of others and, once active, keeps the session alive.
+
+The fence is in the write: a row is added by the statement that raises `seq`, for one epoch, and the server
+that takes over raises the epoch first. So a server that does not know yet that it is no longer active adds
+nothing. A SELECT of the epoch in the same transaction would not do.
+
+A statement that does not come back is neither cancelled nor believed to have failed: the server leaves its
+role, and the next active one finds the row in the journal or not, with the keys of its writes.
+
+Source: https://www.postgresql.org/docs/current/runtime-config-client.html,
+https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-ADVISORY-LOCKS.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from enum import Enum
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict
+
+from agent.durable.errors import DatabaseClosed, DatabaseError, DatabaseTimeout, DatabaseUnwritable
+from agent.durable.group_commit import GroupWriter, Job, Ticket, Transaction
+from agent.placement.embedded.store import Follower, NotActive, Row
+
+LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+
+FORMAT = 1
+"""Of the tables. A journal of a higher one is refused."""
+VERSION_MIN = 140000
+POLL_S = 0.1
+PING_S = 0.25
+AWAY_S = 0.5
+LEASE_S = 1.0
+
+SESSION = {
+    "idle_session_timeout": "1s",
+    "idle_in_transaction_session_timeout": "1s",
+    "tcp_keepalives_idle": "1",
+    "tcp_keepalives_interval": "1",
+    "tcp_keepalives_count": "2",
+    "tcp_user_timeout": "1000",
+    "statement_timeout": "0",
+    "lock_timeout": "0",
+}
+CLIENT = {
+    "connect_timeout": 2,
+    "keepalives_idle": 1,
+    "keepalives_interval": 1,
+    "keepalives_count": 2,
+    "tcp_user_timeout": 1000,
+}
+
+TABLES = """
+CREATE TABLE plimsoll_writer (
+    format integer NOT NULL, id bigint NOT NULL, created_at double precision NOT NULL,
+    epoch bigint NOT NULL, seq bigint NOT NULL, server text
+);
+INSERT INTO plimsoll_writer
+    SELECT 1, (random() * 9e18)::bigint, extract(epoch FROM now()), 0, 0, NULL;
+CREATE TABLE plimsoll_journal (
+    seq bigint PRIMARY KEY, epoch bigint NOT NULL, changes text NOT NULL, keys text NOT NULL
+);
+"""
+TABLES_LOCK = 0x504C5043
+APPEND = """
+WITH w AS (
+    UPDATE plimsoll_writer SET seq = seq + 1 WHERE epoch = %(epoch)s AND seq = %(seq)s - 1 RETURNING seq
+), swept AS (
+    DELETE FROM plimsoll_journal WHERE seq < %(first)s AND EXISTS (SELECT FROM w)
+)
+INSERT INTO plimsoll_journal SELECT seq, %(epoch)s, %(changes)s, %(keys)s FROM w
+"""
+POLL = "SELECT pg_try_advisory_lock(id), id, seq, server FROM plimsoll_writer"
+LOOK = "SELECT FALSE, id, seq, server FROM plimsoll_writer"
+TAKE_OVER = "UPDATE plimsoll_writer SET epoch = epoch + 1, server = %s RETURNING epoch, seq"
+LOCKS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
+REPLICAS = """
+SELECT count(*), current_setting('synchronous_standby_names') FROM pg_stat_replication
+"""
+LISTED_MAX = 5
+UNKNOWN = ("08", "57")
+"""Classes of SQLSTATE after which a commit may have been done: the connection or the server ended."""
+
+WITHDRAWN = "canceling wait for synchronous replication"
+
+
+class Role(Enum):
+    """What a server does. LOST: the database has less than the server has seen of it."""
+
+    STANDBY = "standby"
+    ACTIVE = "active"
+    LOST = "lost"
+
+
+class UnknownOutcome(DatabaseTimeout):
+    """PostgreSQL did not say whether the write is committed."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        DatabaseError.__init__(
+            self,
+            path,
+            f"{path} did not say whether the write is committed ({reason}); the outcome is unknown.",
+        )
+        self.begun = True
+
+
+class _NoStatements(Transaction):
+    """What the jobs of the core get in place of a transaction: they work on drafts."""
+
+    def __init__(self) -> None:
+        pass
+
+    def _run(self, job: Job[T]) -> T:
+        return job(self)
+
+
+class PostgresHome:
+    """See `Home` and the module. `server` is the address at which clients reach this server."""
+
+    disk_full = False
+    is_shared = True
+
+    def __init__(self, dsn: str, server: str, *, accept_loss: bool = False) -> None:
+        """Connect, and make the tables if they are missing.
+
+        Raises DatabaseError, with a remedy, where this database cannot be used.
+        """
+        self._dsn = dsn
+        self._server = server
+        self._accept_loss = accept_loss
+        self.path = self.place = path_of(dsn)
+        self.epoch = 0
+        self.role = Role.STANDBY
+        self.active_server: str | None = None
+        self._seen = (0, 0)
+        """Epoch and seq of the newest row that this server has written or read."""
+        self._reason = "it has just started"
+        self._alive_at = 0.0
+        self._pending: list[tuple[Row, int]] = []
+        self._withdrawn = False
+        self._loss = ""
+        self._mutex = threading.RLock()
+        """Held while the role changes, and by a group of writes."""
+        self._speaking = threading.Lock()
+        """Held by a statement, so that no other thread closes the connection meanwhile."""
+        self._ending = threading.Event()
+        self._store: Follower | None = None
+        self._connection: psycopg.Connection[Any] | None = None
+        try:
+            self._connect()
+            ((self._id, self.created_at),) = self._query("SELECT id, created_at FROM plimsoll_writer")
+        except psycopg.Error as error:
+            raise self._unusable(error) from error
+        self._writer = GroupWriter("journal", self._run_group)
+        self._thread = threading.Thread(target=self._keep, name="journal-role", daemon=True)
+
+    # -- Home --
+
+    @property
+    def is_active(self) -> bool:
+        """Whether no other server can be active now: an answer of this one is not old."""
+        return self.role is Role.ACTIVE and time.monotonic() < self._alive_at + LEASE_S
+
+    def load(self, work: Callable[[], T]) -> T:
+        """See `Home.load`."""
+        try:
+            return work()
+        except psycopg.Error as error:
+            raise self._unusable(error) from error
+
+    def submit(
+        self, job: Job[T], *, releases: bool = False, tell: Callable[[], None] | None = None
+    ) -> Ticket[T]:
+        """See `SqliteFile.submit`. Raises NotActive."""
+        epoch = self.epoch
+        if self._ending.is_set():
+            raise DatabaseClosed(self.path)
+        if self.role is not Role.ACTIVE:
+            raise self._not_active()
+
+        def of_this_epoch(transaction: Transaction) -> T:
+            # Another server may have done the request meanwhile, and this one be active again: the key of the
+            # request was looked for before.
+            if self.epoch != epoch:
+                raise self._not_active()
+            return job(transaction)
+
+        ticket = Ticket(
+            of_this_epoch,
+            releases,
+            lambda wait_s, begun: DatabaseTimeout(self.path, wait_s, begun=begun),
+            tell,
+        )
+        self._writer.put(ticket)
+        return ticket
+
+    def join(self, store: Follower) -> None:
+        """Let the store take part, and begin to ask for the role of the active server."""
+        self._store = store
+        self._thread.start()
+
+    def rows(self, after: int, limit: int) -> list[Row]:
+        """See `Home.rows`."""
+        columns = (
+            "SELECT seq, epoch, changes, keys FROM plimsoll_journal WHERE seq > %s ORDER BY seq LIMIT %s"
+        )
+        found = [Row._make(row) for row in self._query(columns, after, limit)]
+        if found and found[-1].seq > self._seen[1]:
+            self._seen = found[-1].epoch, found[-1].seq
+        return found
+
+    def extent(self) -> tuple[int, int]:
+        """See `Home.extent`."""
+        columns = "SELECT coalesce(min(seq), 1), coalesce(sum(length(changes) + length(keys)), 0)::bigint"
+        ((first, size),) = self._query(f"{columns} FROM plimsoll_journal")
+        return first, size
+
+    def append(self, row: Row, first: int) -> None:
+        """See `Home.append`; `_run_group` sends it."""
+        self._pending.append((row, first))
+
+    def damaged(self, finding: str) -> DatabaseError:
+        """See `Home.damaged`."""
+        return DatabaseError(
+            self.path, f"The journal in {self.path} is damaged ({finding}): restore a backup of the database."
+        )
+
+    def close(self) -> None:
+        """Run the queued jobs, and leave the role to another server; idempotent."""
+        if self._ending.is_set():
+            return
+        self._ending.set()
+        self._writer.stop(30.0)
+        if self._thread.is_alive():
+            self._thread.join(30.0)
+        self._disconnect()
+
+    # -- the session --
+
+    def _connect(self) -> None:
+        given = conninfo_to_dict(self._dsn)
+        settings = " ".join(f"-c {name}={value}" for name, value in SESSION.items())
+        options = f"{given.get('options') or ''} {settings}".strip()
+        defaults = {"target_session_attrs": "read-write", "application_name": "plimsoll", **CLIENT}
+        connection = psycopg.connect(
+            self._dsn,
+            autocommit=True,
+            options=options,
+            **{name: value for name, value in defaults.items() if name not in given},  # type: ignore[arg-type]
+        )
+        connection.add_notice_handler(self._notice)
+        try:
+            self._check(connection)
+        except BaseException:
+            connection.close()
+            raise
+        self._connection = connection
+
+    def _check(self, connection: psycopg.Connection[Any]) -> None:
+        """Make the tables if need be. Raises DatabaseError where the database keeps no promise."""
+
+        def shown(name: str) -> str:
+            row = connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
+            return str(row[0]) if row else ""
+
+        if connection.info.server_version < VERSION_MIN:
+            raise self._refused("it is older than PostgreSQL 14", "upgrade it")
+        if shown("idle_session_timeout") != SESSION["idle_session_timeout"]:
+            raise self._refused(
+                "a pooler in transaction mode stands before it, which gives the lock to several servers",
+                "connect directly, or to a pool in session mode that passes the session's options on",
+            )
+        for name in ("fsync", "synchronous_commit"):
+            if shown(name) == "off":
+                raise self._refused(
+                    f"it has {name} = off, and so loses acknowledged claims", f"set {name} = on"
+                )
+        with connection.transaction():
+            connection.execute("SELECT pg_advisory_xact_lock(%s)", (TABLES_LOCK,))
+            made = connection.execute("SELECT to_regclass('plimsoll_writer')").fetchone()
+            if made is None or made[0] is None:
+                connection.execute(TABLES)
+        form = connection.execute("SELECT format FROM plimsoll_writer").fetchone()
+        if form is None or form[0] > FORMAT:
+            raise self._refused("a newer version wrote its journal", "upgrade this server")
+
+    def _refused(self, reason: str, remedy: str) -> DatabaseError:
+        return DatabaseError(self.path, f"{self.path} cannot have the journal: {reason}; {remedy}.")
+
+    def _unusable(self, error: psycopg.Error) -> DatabaseError:
+        """The error for a database that cannot be used at the start."""
+        reason = " ".join(str(error).split())
+        if isinstance(error, psycopg.errors.InsufficientPrivilege):
+            return self._refused(
+                reason,
+                "let its user create tables there, or own plimsoll_writer and plimsoll_journal",
+            )
+        return self._refused(reason, "check the address after --journal, the user's rights, and the database")
+
+    def _notice(self, notice: psycopg.errors.Diagnostic) -> None:
+        if WITHDRAWN in (notice.message_primary or ""):
+            self._withdrawn = True
+
+    def _query(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
+        return self._execute(statement, parameters or None).fetchall()
+
+    def _execute(self, statement: str, parameters: Any, **how: bool) -> psycopg.Cursor[Any]:
+        sent_at = time.monotonic()
+        with self._speaking:
+            if self._connection is None:
+                raise psycopg.OperationalError("there is no connection")
+            cursor = self._connection.execute(statement, parameters, **how)
+        self._alive_at = sent_at
+        return cursor
+
+    def _disconnect(self) -> None:
+        with self._speaking:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    # -- the role, on a thread of its own --
+
+    def _keep(self) -> None:
+        pause_s = 0.0
+        while not self._ending.wait(pause_s):
+            connection = self._connection
+            try:
+                if self.role is Role.ACTIVE:
+                    # Without the mutex: the rules of a group may take longer than the session may be idle.
+                    self._query("SELECT 1")
+                    pause_s = PING_S
+                    continue
+                with self._mutex:
+                    if self._connection is None:
+                        self._connect()
+                    self._follow()
+                pause_s = POLL_S
+            except Exception as error:
+                if not isinstance(error, psycopg.Error | DatabaseError):
+                    LOG.exception("The role of this server failed")  # the thread must go on
+                with self._mutex:
+                    if self._connection is connection or connection is None:
+                        self._leave(" ".join(str(error).split()))
+                pause_s = AWAY_S if connection is None else 0.0
+
+    def _follow(self) -> None:
+        """Read what others wrote, and take over if nobody is active."""
+        assert self._store is not None
+        ((locked, identity, seq, server),) = self._query(LOOK if self.role is Role.LOST else POLL)
+        self.active_server = None if locked else server
+        epoch, seen = self._seen
+        of_seen = self._query("SELECT epoch FROM plimsoll_journal WHERE seq = %s", seen)
+        if identity != self._id or seq < seen or of_seen not in ([], [(epoch,)]):
+            self._id, self._seen = identity, (0, 0)
+            gone = self._store.follow(anew=True)
+            self._loss = (
+                f"{self.path} is at write {seq}, and this server has seen write {seen}: a replica without "
+                f"the last writes took over, or a backup was restored. Missing claims: {listed(gone)}. To go "
+                "on without them, start the servers with --accept-loss"
+            )
+            LOG.error("%s.", self._loss)
+            self.role = Role.STANDBY if self._accept_loss else Role.LOST
+        self._store.follow()
+        if self.role is Role.LOST and locked:
+            self._query("SELECT pg_advisory_unlock_all()")  # another server may have been told to go on
+        if not locked or self.role is Role.LOST:
+            return
+        if self._query(LOCKS) != [(1,)]:
+            raise self._refused("another session has the lock of this one", "connect without a pooler")
+        ((self.epoch, seq),) = self._query(TAKE_OVER, self._server)
+        self._store.take_over()
+        if self._seen[1] != seq:
+            raise self.damaged(f"write {seq} is missing")
+        self.role = Role.ACTIVE
+        LOG.info("This server is active now, at write %d of %s.", seq, self.path)
+        ((replicas, synchronous),) = self._query(REPLICAS)
+        if replicas and not synchronous:
+            LOG.warning(
+                "%s has replicas, none of them synchronous (synchronous_standby_names): if one takes over, "
+                "the last claims can be lost.",
+                self.path,
+            )
+
+    def _leave(self, reason: str) -> None:
+        """Be a standby until the database says otherwise; the mutex is held."""
+        if self.role is Role.ACTIVE:
+            self.role = Role.STANDBY
+        if reason != self._reason:
+            LOG.warning("This server is a standby of %s: %s.", self.path, reason)
+        self._reason, self.active_server = reason, None
+        self._disconnect()
+
+    def _not_active(self) -> NotActive:
+        if self.role is Role.LOST:
+            return NotActive(self.path, self.active_server, f"{self._loss}.")
+        there = f"the active one is at {self.active_server}" if self.active_server else "none is active now"
+        return NotActive(
+            self.path, self.active_server, f"This server is a standby of {self.path}, and {there}; try again."
+        )
+
+    # -- on the writer thread --
+
+    def _run_group(self, tickets: list[Ticket[Any]]) -> None:
+        with self._mutex:
+            error = self._not_active() if self.role is not Role.ACTIVE else self._try_group(tickets)
+        for ticket in tickets:
+            if error is None:
+                ticket.answer()
+            else:
+                ticket.fail(error)
+
+    def _try_group(self, tickets: list[Ticket[Any]]) -> DatabaseError | None:
+        """Run the tickets, add their row; after an error nothing has changed, or the outcome is unknown."""
+        assert self._store is not None
+        self._pending.clear()
+        failure: DatabaseError
+        try:
+            for ticket in tickets:
+                ticket.run(_NoStatements())
+            self._store.flush(_NoStatements())
+            for row, first in self._pending:
+                self._send(row, first)
+        except DatabaseError as error:
+            failure = error
+        except psycopg.Error as error:  # in a read before the write
+            self._leave(" ".join(str(error).split()))
+            failure = self._not_active()
+        except Exception as error:  # noqa: BLE001 - a mistake in a rule must not end the writer thread
+            failure = DatabaseError(self.path, f"{self.path}: the write failed unexpectedly ({error!r}).")
+            failure.__cause__ = error
+        else:
+            self._store.publish()
+            return None
+        self._store.discard()
+        return failure
+
+    def _send(self, row: Row, first: int) -> None:
+        """Raises UnknownOutcome, NotActive and DatabaseUnwritable."""
+        self._withdrawn = False
+        try:
+            added = self._execute(APPEND, {**row._asdict(), "first": first}, prepare=True).rowcount
+        except psycopg.Error as error:
+            reason = " ".join(str(error).split())
+            if error.sqlstate is None or error.sqlstate[:2] in UNKNOWN:
+                self._leave(reason)
+                raise UnknownOutcome(self.path, reason) from error
+            raise DatabaseUnwritable(self.path, reason, "see to the database") from error
+        if self._withdrawn:
+            self._leave(WITHDRAWN)
+            raise UnknownOutcome(self.path, WITHDRAWN)
+        if not added:
+            self._leave("another server has taken over")
+            raise self._not_active()
+        self._seen = row.epoch, row.seq
+
+
+def path_of(dsn: str) -> Path:
+    """The database without its secrets, for sentences. Raises DatabaseError where it is no DSN."""
+    try:
+        given = conninfo_to_dict(dsn)
+    except psycopg.Error as error:
+        reason = " ".join(str(error).split())
+        raise DatabaseError(
+            Path("postgresql"),
+            f"--journal is no address of a PostgreSQL database ({reason}); write postgresql://USER@HOST/DATABASE.",
+        ) from error
+    port = f":{given['port']}" if given.get("port") else ""
+    return Path(f"postgresql:/{given.get('host') or ''}{port}/{given.get('dbname') or ''}")
+
+
+def listed(names: list[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - LISTED_MAX} more" if len(names) > LISTED_MAX else ""
+    return (", ".join(names[:LISTED_MAX]) or "none") + more

@@ -1,0 +1,261 @@
+"""The journal in PostgreSQL: what is refused, what is unknown, and what a server does about lost writes."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+import pytest
+
+psycopg = pytest.importorskip("psycopg")
+
+from kits.embedded_api import Api, new  # noqa: E402
+from kits.journals import END_SESSIONS, NEEDS_POSTGRESQL, fresh_journal, until  # noqa: E402
+from psycopg.conninfo import conninfo_to_dict, make_conninfo  # noqa: E402
+
+from agent.durable.errors import DatabaseError  # noqa: E402
+from agent.placement.embedded import Core, CoreResponse  # noqa: E402
+from agent.placement.embedded.postgres import PostgresHome, Role, listed, path_of  # noqa: E402
+
+
+def test_the_place_of_a_database_has_no_password() -> None:
+    assert str(path_of("postgresql://u:secret@db.example:5433/core")) == "postgresql:/db.example:5433/core"
+    with pytest.raises(DatabaseError, match="--journal is no address of a PostgreSQL database"):
+        path_of("db.example")
+
+
+def test_a_list_of_claims_is_bounded() -> None:
+    assert listed([]) == "none"
+    assert listed(list("abcdefg")) == "a, b, c, d, e and 2 more"
+
+
+pytestmark = NEEDS_POSTGRESQL
+
+
+@pytest.fixture
+def dsn() -> Iterator[str]:
+    with fresh_journal() as dsn:
+        yield dsn
+
+
+def server(dsn: str, name: str = "one", *, accept_loss: bool = False) -> Core:
+    return Core.open_shared(dsn, f"http://{name}", accept_loss=accept_loss)
+
+
+def home(core: Core) -> PostgresHome:
+    found = core._store.home
+    assert isinstance(found, PostgresHome)
+    return found
+
+
+def run(dsn: str, *statements: str) -> None:
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def end_sessions(dsn: str) -> None:
+    run(dsn, END_SESSIONS)
+
+
+# Refused
+
+
+def refused(dsn: str, sentence: str) -> None:
+    with pytest.raises(DatabaseError, match=sentence):
+        server(dsn).close()
+
+
+def test_a_database_that_is_away_is_refused_at_the_start(dsn: str) -> None:
+    away = make_conninfo(dsn, host="/nowhere")
+    refused(away, "cannot have the journal: .*/nowhere.*check the address after --journal")
+
+
+@pytest.mark.parametrize(
+    ("setting", "sentence"), [("synchronous_commit = off", "synchronous_commit = off, and so loses")]
+)
+def test_a_setting_that_loses_claims_is_refused(dsn: str, setting: str, sentence: str) -> None:
+    database = conninfo_to_dict(dsn)["dbname"]
+    run(dsn, f"ALTER DATABASE {database} SET {setting}")
+    try:
+        refused(dsn, sentence)
+    finally:
+        run(dsn, f"ALTER DATABASE {database} RESET {setting.split()[0]}")
+
+
+def test_a_session_whose_settings_are_swallowed_is_refused(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = psycopg.connect
+
+    def pooler(*arguments: object, options: str, **more: object) -> object:
+        return connect(*arguments, **more)  # type: ignore[arg-type, call-overload]
+
+    monkeypatch.setattr("agent.placement.embedded.postgres.psycopg.connect", pooler)
+    refused(dsn, "a pooler in transaction mode stands before it")
+
+
+def test_a_newer_journal_is_refused(dsn: str) -> None:
+    server(dsn).close()
+    run(dsn, "UPDATE plimsoll_writer SET format = 99")
+    refused(dsn, "a newer version wrote its journal; upgrade this server")
+
+
+def test_a_user_without_rights_is_refused(dsn: str) -> None:
+    run(
+        dsn,
+        "DROP ROLE IF EXISTS plimsoll_poor",
+        "CREATE ROLE plimsoll_poor LOGIN",
+        "REVOKE CREATE ON SCHEMA public FROM public",
+    )
+    refused(make_conninfo(dsn, user="plimsoll_poor"), "let its user create tables there")
+
+
+def test_rows_that_are_missing_are_told(dsn: str) -> None:
+    with closing(server(dsn)) as core:
+        until(lambda: core.takes_writes)
+        for name in "abc":
+            Api(core).provider(name)
+    run(dsn, "DELETE FROM plimsoll_journal WHERE seq = 2")
+    refused(dsn, "is damaged .*row 2 of the journal is missing.*restore a backup")
+
+
+# Two servers
+
+
+@contextmanager
+def two(dsn: str) -> Iterator[tuple[Core, Core]]:
+    """The active server, and a standby."""
+    with closing(server(dsn, "one")) as one:
+        until(lambda: one.takes_writes)
+        with closing(server(dsn, "two")) as other:
+            yield one, other
+
+
+def claim(core: Core, host: str, consumer: str, key: str) -> CoreResponse:
+    body = {
+        "allocations": {host: {"resources": {"VCPU": 1}}},
+        "consumer_generation": None,
+        "project_id": "p",
+        "user_id": "u",
+        "consumer_type": "INSTANCE",
+    }
+    return core.request("PUT", f"/allocations/{consumer}", body, microversion="1.39", key=key)
+
+
+def test_when_a_server_ends_the_other_takes_over_with_its_keys(dsn: str) -> None:
+    with two(dsn) as (one, other):
+        host, consumer = Api(one).provider("host", {"VCPU": 4}), new()
+        assert claim(one, host, consumer, "key").status == 204
+        until(lambda: home(other).active_server == "http://one")
+        behind = claim(other, host, new(), "other")
+        assert (behind.status, behind.headers["plimsoll-active"]) == (503, "http://one")
+        one.close()
+        until(lambda: other.takes_writes)
+        assert claim(other, host, consumer, "key").status == 204, "as the first time"
+        assert claim(other, host, new(), "key").status == 422
+        assert Api(other).usage(host) == {"VCPU": 1}
+
+
+def test_a_server_that_does_not_know_yet_writes_nothing(dsn: str) -> None:
+    with two(dsn) as (one, other):
+        host = Api(one).provider("host", {"VCPU": 4})
+        until(lambda: bool(other._store.model.providers))
+        run(dsn, "UPDATE plimsoll_writer SET epoch = epoch + 1, server = 'http://three'")
+        consumer = new()
+        answer = claim(one, host, consumer, "key")
+        assert answer.status == 503 and answer.headers["x-openstack-request-id"]
+        until(lambda: one.takes_writes or other.takes_writes)
+        assert one._store.model.consumers == other._store.model.consumers == {}
+        other.close()
+        until(lambda: one.takes_writes)
+        assert claim(one, host, consumer, "key").status == 204, "no answer of before stands for it"
+
+
+def test_a_commit_that_does_not_come_back_is_unknown_and_the_next_active_knows_it(dsn: str) -> None:
+    with two(dsn) as (one, other):
+        host, consumer = Api(one).provider("host", {"VCPU": 4}), new()
+        answers: list[CoreResponse] = []
+        ask = threading.Thread(target=lambda: answers.append(claim(one, host, consumer, "key")))
+        run(dsn, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
+        try:
+            time.sleep(0.2)
+            ask.start()
+            time.sleep(0.5)
+            assert not answers, "the commit waits for the replica"
+            end_sessions(dsn)
+            ask.join(10)
+        finally:
+            run(dsn, "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+        assert answers[0].status == 504 and "x-openstack-request-id" not in answers[0].headers
+        until(lambda: one.takes_writes or other.takes_writes)
+        active = one if one.takes_writes else other
+        assert claim(active, host, consumer, "key").status == 204
+        assert Api(active).usage(host) == {"VCPU": 1}
+
+
+def test_a_standby_that_is_behind_the_swept_rows_loads_all(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.placement.embedded.store.SLACK_BYTES", 1000)
+    with two(dsn) as (one, other):
+        api = Api(one)
+        with home(other)._mutex:  # it does not follow meanwhile
+            host = api.provider("host", {"VCPU": 1000})
+            for _ in range(200):
+                consumer = new()
+                assert api.claim(consumer, {host: {"VCPU": 1}}).status == 204
+                api.done("DELETE", f"/allocations/{consumer}")
+            api.claim(new(), {host: {"VCPU": 1}})
+            assert one._store._first > 10
+        until(lambda: Api(other).whole() == api.whole())
+
+
+# Lost writes
+
+
+def roll_back(dsn: str, seq: int) -> None:
+    run(
+        dsn,
+        f"DELETE FROM plimsoll_journal WHERE seq > {seq}",
+        f"UPDATE plimsoll_writer SET seq = {seq}, epoch = 1",
+    )
+
+
+@pytest.mark.parametrize("accept_loss", [False, True])
+def test_lost_writes_are_told_and_not_served_until_they_are_accepted(
+    dsn: str, accept_loss: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(server(dsn, accept_loss=accept_loss)) as core, caplog.at_level(logging.ERROR):
+        until(lambda: core.takes_writes)
+        api, consumer = Api(core), new()
+        host = api.provider("host", {"VCPU": 4})
+        seq = core._store._seq
+        api.claim(consumer, {host: {"VCPU": 1}})
+        with home(core)._mutex:
+            end_sessions(dsn)
+            roll_back(dsn, seq)
+        until(lambda: "this server has seen write" in caplog.text)
+        assert f"Missing claims: {consumer}." in caplog.text
+        if accept_loss:
+            until(lambda: core.takes_writes)
+            assert api.claim(new(), {host: {"VCPU": 1}}).status == 204
+            return
+        time.sleep(0.5)
+        answer = api.claim(new(), {host: {"VCPU": 1}})
+        assert answer.status == 503 and "--accept-loss" in answer.body["errors"][0]["detail"]
+        assert home(core).role is Role.LOST and not core.takes_writes
+        with closing(server(dsn, "two", accept_loss=True)) as other:
+            until(lambda: other.takes_writes)
+            until(
+                lambda: api.claim(new(), {host: {"VCPU": 1}}).headers.get("plimsoll-active") == "http://two"
+            )
+
+
+def test_another_journal_in_its_place_is_told(dsn: str) -> None:
+    with closing(server(dsn)) as core:
+        until(lambda: core.takes_writes)
+        Api(core).provider("host")
+        with home(core)._mutex:
+            end_sessions(dsn)
+            run(dsn, "UPDATE plimsoll_writer SET id = id + 1")
+        until(lambda: home(core).role is Role.LOST)
