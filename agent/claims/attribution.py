@@ -101,7 +101,9 @@ class _Attribution:
                     self._add(uuid, name, min(left, self._rest[name]))
         self._add_bound_memory(has)
         for name in [name for name, amount in self._rest.items() if amount > 0]:
-            self._add_where_it_has(name, has)
+            for uuid, amounts in has.items():
+                left = amounts.get(name, 0) - self._amounts.get(uuid, {}).get(name, 0)
+                self._add(uuid, name, min(max(0, left), self._rest[name]))
             self._spread(name)
         return Use(self._amounts, units, stray)
 
@@ -197,17 +199,14 @@ class _Attribution:
                 if self._has_class(uuid, name):
                     pages = -(-memory.memory_mb * KIB_PER_MIB // memory.page_kib)
                     self._add(uuid, name, pages)
-        self._add_on_several(on_several, has)
-
-    def _add_on_several(self, shares: Mapping[str, int], has: Usages) -> None:
-        """Add the memory of these shares {provider: MiB} where the row has it, and the rest as shared."""
-        left = min(sum(shares.values()), self._left(_MEMORY))
+        # Memory on several cells counts where the row has it, and the rest of it in the shares of the cells.
+        left = min(sum(on_several.values()), self._left(_MEMORY))
         parts: Counter[str] = Counter()
-        for uuid in shares:
+        for uuid in on_several:
             more = has.get(uuid, {}).get(_MEMORY, 0) - self._amounts.get(uuid, {}).get(_MEMORY, 0)
             parts[uuid] = min(left, max(0, more))
             left -= parts[uuid]
-        for uuid, share in shares.items():
+        for uuid, share in on_several.items():
             more = min(left, max(0, share - parts[uuid]))
             parts[uuid] += more
             left -= more
@@ -217,30 +216,20 @@ class _Attribution:
     def _left(self, name: str) -> int:
         return max(0, self._rest.get(name, 0))
 
-    def _add_where_it_has(self, name: str, has: Usages) -> None:
-        for uuid, amounts in has.items():
-            left = amounts.get(name, 0) - self._amounts.get(uuid, {}).get(name, 0)
-            self._add(uuid, name, min(max(0, left), self._rest[name]))
-
     def _spread(self, name: str) -> None:
         """Spread the rest evenly over the providers, to none more than its capacity if that is possible."""
-        left = self._rest[name]
-        among = sorted(self._providers(name), key=lambda pair: pair[1])
-        for number, (uuid, capacity) in zip(range(len(among), 0, -1), among, strict=True):
-            share = -(-left // number) if number == 1 else min(-(-left // number), capacity)
-            self._add(uuid, name, share)
-            left -= share
-
-    def _providers(self, name: str) -> list[tuple[str, int]]:
-        """(uuid, capacity) of those that the class is on."""
-        host = self._place.host
+        host, left = self._place.host, self._rest[name]
         having = [
             (provider.uuid, provider.inventories[name].capacity) for provider in host.by_class.get(name, ())
         ]
         own = [pair for pair in having if host.is_own(pair[0])] or having
         near = {memory.cell for memory in self._guest.memory if memory.cell is not None}
         on_cells = [pair for pair in own if self._place.cells.of_provider.get(pair[0]) in near]
-        return on_cells or own
+        among = sorted(on_cells or own, key=lambda pair: pair[1])
+        for number, (uuid, capacity) in zip(range(len(among), 0, -1), among, strict=True):
+            share = -(-left // number) if number == 1 else min(-(-left // number), capacity)
+            self._add(uuid, name, share)
+            left -= share
 
     def _has_class(self, uuid: str, name: str) -> bool:
         provider = self._place.host.tree.get(uuid)

@@ -621,19 +621,14 @@ class Book:
         changed = {consumer for pair in before.items() ^ under_way.items() for consumer in pair}
         self._moving = dict(under_way)
         self._instances = {migration: instance for instance, migration in under_way.items()}
-        if changed:
-            self._regroup(sorted(changed))
-        self._count_once()
-
-    def _regroup(self, consumers: Collection[str]) -> None:
-        """Deal the columns of these consumers to their rows anew."""
-        former = [row for row in (self._rows.get(consumer) for consumer in consumers) if row is not None]
+        # The columns of the consumers whose row is another one are dealt anew.
+        former = [row for row in map(self._rows.get, sorted(changed)) if row is not None]
         guests = {row.instance: row.guest for row in former if row.guest is not None}
         claims = {who: claim for row in former for who, claim in row.claimed.items()}
         doubts = [write for row in former for write in row.doubted]
         for row in former:
             self._enter(Row(row.instance))
-        for instance in sorted({self._instances.get(who, who) for who in (*consumers, *claims)}):
+        for instance in sorted({self._instances.get(who, who) for who in (*changed, *claims)}):
             members = {instance, self._moving.get(instance, instance)}
             self._enter(
                 replace(
@@ -643,6 +638,7 @@ class Book:
                     doubted=tuple(write for write in doubts if not members.isdisjoint(write)),
                 )
             )
+        self._count_once()
 
     def observe_guests(self, guests: Collection[Guest], found: frozenset[str] = frozenset()) -> None:
         """Replace the known guests; what they use is given to no other consumer. See `Place.found`."""

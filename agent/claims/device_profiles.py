@@ -14,7 +14,7 @@ Source: https://docs.openstack.org/api-ref/accelerator/#device-profiles; nova 34
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from agent.claims.near_names import unknown_class, unknown_trait
 from agent.errors import SettingsError, UsageError
@@ -116,7 +116,11 @@ def _read_group(data: object, file: str, key: str) -> ProfileGroup:
         if unknown:
             _refuse(file, f"{key}.{name}", unknown)
         if match[1] == "resources":
-            resources[match[2]] = _read_amount(value, file, f"{key}.{name}")
+            text = str(value)
+            if isinstance(value, bool) or not _WHOLE.fullmatch(text) or not 1 <= int(text) <= MAX_UNIT:
+                why = f"{text[:_SHOWN_MAX]!r} is not a whole number between 1 and {MAX_UNIT}"
+                _refuse(file, f"{key}.{name}", why)
+            resources[match[2]] = int(text)
         elif value in ("required", "forbidden"):
             traits[value].add(match[2])
         else:
@@ -124,13 +128,6 @@ def _read_group(data: object, file: str, key: str) -> ProfileGroup:
     if not resources:
         _refuse(file, key, "the group asks for no resources")
     return ProfileGroup(resources, frozenset(traits["required"]), frozenset(traits["forbidden"]))
-
-
-def _read_amount(value: Any, file: str, key: str) -> int:
-    text = str(value)
-    if isinstance(value, bool) or not _WHOLE.fullmatch(text) or not 1 <= int(text) <= MAX_UNIT:
-        _refuse(file, key, f"{text[:_SHOWN_MAX]!r} is not a whole number between 1 and {MAX_UNIT}")
-    return int(text)
 
 
 def _refuse(file: str, key: str, why: str) -> NoReturn:

@@ -427,7 +427,11 @@ class _DeviceSearch:
             suffix, resource_class = f"{DEVICE_PREFIX}{sum(count for _, count in self.pci)}", ""
             self.pci = (*self.pci, (group.suffix, 1))
         else:
-            suffix, (resource_class,) = self._new_suffix(device.alias, number), group.resources
+            # The alias as a suffix that no group has; the number of the element where it has none.
+            suffix = f"_{device.alias}" if device.alias.startswith(DEVICE_PREFIX) else device.alias
+            if not suffix or suffix in self._suffixes:
+                suffix = next(f"_{n}" for n in range(number, 10**6) if f"_{n}" not in self._suffixes)
+            (resource_class,) = group.resources
             self.groups.append(replace(group, suffix=suffix))
             self._suffixes.add(suffix)
         return self._name(device, suffix, resource_class)
@@ -452,13 +456,6 @@ class _DeviceSearch:
             name for of in self._devices.offered.values() for name, units in of.items() if unit in units
         }
         return sorted(classes, key=lambda name: (name != VF_CLASS, name))
-
-    def _new_suffix(self, alias: str, number: int) -> str:
-        """The alias as a suffix that no group has; the number of the element where it has none."""
-        suffix = f"_{alias}" if alias.startswith(DEVICE_PREFIX) else alias
-        if suffix and suffix not in self._suffixes:
-            return suffix
-        return next(name for n in range(10**6) if (name := f"_{number + n}") not in self._suffixes)
 
     def _name(self, device: NeededDevice, suffix: str, resource_class: str) -> str | None:
         """Have the group get the very unit that the element names, if it names one; an empty class is any."""

@@ -419,19 +419,16 @@ def _threads(count: int, free: Sequence[frozenset[int]], policy: ThreadPolicy) -
         return None
     if sum(len(threads) for threads in free) < count:
         return None
-    return list(_packed(count, free))
-
-
-def _packed(count: int, free: Sequence[frozenset[int]]) -> Iterator[int]:
-    """Whole cores first, then the core with the fewest free threads that has room for the rest."""
-    left = count
+    # Whole cores first, then the core with the fewest free threads that has room for the rest.
+    packed: list[int] = []
     remaining = sorted((sorted(threads) for threads in free if threads), key=lambda threads: -len(threads))
-    while left:
+    while len(packed) < count:
+        left = count - len(packed)
         enough = [threads for threads in remaining if len(threads) >= left]
-        threads = min(enough, key=len) if enough else remaining[0]
-        remaining.remove(threads)
-        yield from threads[:left]
-        left -= min(left, len(threads))
+        chosen = min(enough, key=len) if enough else remaining[0]
+        remaining.remove(chosen)
+        packed += chosen[:left]
+    return packed
 
 
 def wants_cells(topology: TopologyRequest) -> bool:

@@ -262,11 +262,17 @@ def _cells(vcpus: int, memory_mb: int, specs: Mapping[str, str]) -> TopologyRequ
     for kind, total in (("numa_cpus", vcpus), ("numa_mem", memory_mb)):
         if not given[kind] and total % count:
             raise UsageError(f"hw:numa_nodes: {total} cannot be split evenly in {count}; give hw:{kind}.N.")
-    return TopologyRequest(
-        cells=count,
-        cell_cpus=_cell_cpus(given["numa_cpus"], vcpus),
-        cell_memory_mb=_cell_memory(given["numa_mem"], memory_mb),
+    cell_cpus = _cell_cpus(given["numa_cpus"], vcpus)
+    memory = tuple(
+        read_whole_spec(f"hw:numa_mem.{cell}", text, 1, MAX_UNIT)
+        for cell, text in sorted(given["numa_mem"].items())
     )
+    if memory and sum(memory) != memory_mb:
+        raise UsageError(
+            f"hw:numa_mem.N: the cells have {sum(memory)} MiB together, the flavor has {memory_mb}.",
+            spec="hw:numa_mem",
+        )
+    return TopologyRequest(cells=count, cell_cpus=cell_cpus, cell_memory_mb=memory)
 
 
 def _cell_cpus(given: Mapping[int, str], vcpus: int) -> tuple[frozenset[int], ...]:
@@ -288,16 +294,6 @@ def _cell_cpus(given: Mapping[int, str], vcpus: int) -> tuple[frozenset[int], ..
             f"hw:numa_cpus.N: no cell has the guest's CPU {format_cpu_set(missing)}.", spec="hw:numa_cpus"
         )
     return tuple(cell_cpus)
-
-
-def _cell_memory(given: Mapping[int, str], memory_mb: int) -> tuple[int, ...]:
-    memory = tuple(read_whole_spec(f"hw:numa_mem.{cell}", given[cell], 1, MAX_UNIT) for cell in sorted(given))
-    if memory and sum(memory) != memory_mb:
-        raise UsageError(
-            f"hw:numa_mem.N: the cells have {sum(memory)} MiB together, the flavor has {memory_mb}.",
-            spec="hw:numa_mem",
-        )
-    return memory
 
 
 def _spec_page_size(text: str | None) -> int | str | None:
@@ -469,7 +465,12 @@ def _groups(flavor: Flavor, topology: TopologyRequest, traits: frozenset[str]) -
         if not match:
             continue
         kind, suffix, name = match[1], match[2] or "", match[3]
-        _check_name(key, kind, name)
+        # As nova's API: the name is a standard one or begins with CUSTOM_.
+        if not _NAME.fullmatch(name):
+            raise fault(key, f"a name of {'resource class' if kind == 'resources' else 'trait'}", name)
+        unknown = unknown_class(name) if kind == "resources" else unknown_trait(name)
+        if unknown:
+            raise UsageError(f"{key}: {unknown}", spec=key)
         if kind == "resources":
             resources.setdefault(suffix, {})[name] = read_whole_spec(key, value, 0, MAX_UNIT)
         elif value in ("required", "forbidden"):
@@ -499,15 +500,6 @@ def _groups(flavor: Flavor, topology: TopologyRequest, traits: frozenset[str]) -
         for suffix in sorted({*resources, *required, *forbidden})
         if any(resources.get(suffix, {}).values()) or required.get(suffix) or forbidden.get(suffix)
     )
-
-
-def _check_name(key: str, kind: str, name: str) -> None:
-    """As nova's API: the name is a standard one or begins with CUSTOM_. Raises UsageError."""
-    if not _NAME.fullmatch(name):
-        raise fault(key, f"a name of {'resource class' if kind == 'resources' else 'trait'}", name)
-    unknown = unknown_class(name) if kind == "resources" else unknown_trait(name)
-    if unknown:
-        raise UsageError(f"{key}: {unknown}", spec=key)
 
 
 def _own_resources(flavor: Flavor, topology: TopologyRequest, named: Collection[str]) -> dict[str, int]:

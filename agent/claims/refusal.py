@@ -197,10 +197,12 @@ def shortfalls(
         return tuple(_of_subtrees(request, stock, slots))
     if FitSearch(request, stock, slots, isolated=False).run():
         return tuple(_of_isolation(stock, slots))
+    # What is asked for fits piece by piece, and maybe no single rule says why it does not fit together.
+    reason = "what is asked for cannot be had together"
     return (
         tuple(_of_crowding(stock, slots))
         or tuple(_of_exclusion(stock, slots))
-        or tuple(_of_all(stock, slots))
+        or tuple(shortfall for slot in slots for shortfall in _everywhere(slot, stock, reason))
     )
 
 
@@ -337,12 +339,6 @@ def _of_exclusion(stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]
             yield Shortfall.at(provider, name, wanted[name], stock.free(provider, name), reason)
 
 
-def _of_all(stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:
-    """What is asked for fits piece by piece; no single rule says why it does not fit together."""
-    for slot in slots:
-        yield from _everywhere(slot, stock, "what is asked for cannot be had together")
-
-
 def _everywhere(
     slot: FitSlot, stock: HostStock, reason: str, traits: Iterable[str] = ()
 ) -> Iterator[Shortfall]:
@@ -412,7 +408,19 @@ def _compare(
         among = sorted(where or {cell.id for cell in host.cells})
         free = sum(max(0, left[cell, what]) for cell in among)
         if asked > free:
-            yield _memory_shortfall(among, what, asked, free, host, stock, has)
+            uuids = {cell.provider for cell in host.cells if cell.id in among}
+            provider = stock.host.tree.get(uuids.pop()) if len(uuids) == 1 else stock.host.root
+            size = what.removeprefix(_PAGES) if what.startswith(_PAGES) else ""
+            unit_kib = int(size) if size else KIB_PER_MIB
+            cells = f"host {'cell' if len(among) == 1 else 'cells'} {', '.join(map(str, among))}"
+            here = f"{counted(free, 'page')} of {size} KiB" if size else f"{free} MiB"
+            yield Shortfall.at(
+                provider,
+                _MEMORY,
+                asked * unit_kib // KIB_PER_MIB,
+                free * unit_kib // KIB_PER_MIB,
+                f"{has} {here} {'' if has.startswith('its') else 'free '}on {cells}, {asked} asked",
+            )
         rest = asked
         for cell in among:
             part = min(rest, max(0, left[cell, what]))
@@ -440,21 +448,3 @@ def _asked_by_cells(
     asked.update({(frozenset(together[what]), what): amount for what, amount in split.items()})
     asked.update(anywhere)
     return asked
-
-
-def _memory_shortfall(
-    among: Sequence[int], what: str, asked: int, free: int, host: HostCells, stock: HostStock, has: str
-) -> Shortfall:
-    uuids = {cell.provider for cell in host.cells if cell.id in among}
-    provider = stock.host.tree.get(uuids.pop()) if len(uuids) == 1 else stock.host.root
-    size = what.removeprefix(_PAGES) if what.startswith(_PAGES) else ""
-    unit_kib = int(size) if size else KIB_PER_MIB
-    cells = f"host {'cell' if len(among) == 1 else 'cells'} {', '.join(map(str, among))}"
-    room = f"{counted(free, 'page')} of {size} KiB" if size else f"{free} MiB"
-    return Shortfall.at(
-        provider,
-        _MEMORY,
-        asked * unit_kib // KIB_PER_MIB,
-        free * unit_kib // KIB_PER_MIB,
-        f"{has} {room} {'' if has.startswith('its') else 'free '}on {cells}, {asked} asked",
-    )

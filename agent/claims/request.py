@@ -108,7 +108,21 @@ def check_request(request: ClaimRequest) -> ClaimRequest:
     both = request.root_required & request.root_forbidden
     if both:
         raise UsageError(f"root_required: trait {', '.join(sorted(both))} is both required and forbidden.")
-    _check_policies(request, [suffix for suffix in suffixes if suffix and suffix not in devices])
+    if request.group_policy not in (None, *GROUP_POLICIES):
+        raise UsageError(f"group_policy: {request.group_policy!r} is not one of none, isolate.")
+    suffixed = [suffix for suffix in suffixes if suffix and suffix not in devices]
+    if len(suffixed) > 1 and request.group_policy is None:
+        raise UsageError(
+            f"group_policy: the groups {_listed(suffixed)} need one: isolate puts each on a provider of its "
+            "own, none lets them share."
+        )
+    for named in request.same_subtree:
+        unknown = named - set(suffixed)
+        if unknown or not named:
+            raise UsageError(
+                f"same_subtree: {_listed(unknown) or 'an empty set'} is no suffix of a group; "
+                f"there are {_listed(suffixed) or 'none'}."
+            )
     return request
 
 
@@ -142,23 +156,6 @@ def _check_group(group: RequestGroup, same_subtree: tuple[frozenset[str], ...]) 
         raise UsageError(
             f"{called} has no resources: it needs a required trait or an aggregate to be found by."
         )
-
-
-def _check_policies(request: ClaimRequest, suffixed: list[str]) -> None:
-    if request.group_policy not in (None, *GROUP_POLICIES):
-        raise UsageError(f"group_policy: {request.group_policy!r} is not one of none, isolate.")
-    if len(suffixed) > 1 and request.group_policy is None:
-        raise UsageError(
-            f"group_policy: the groups {_listed(suffixed)} need one: isolate puts each on a provider of its "
-            "own, none lets them share."
-        )
-    for suffixes in request.same_subtree:
-        unknown = suffixes - set(suffixed)
-        if unknown or not suffixes:
-            raise UsageError(
-                f"same_subtree: {_listed(unknown) or 'an empty set'} is no suffix of a group; "
-                f"there are {_listed(suffixed) or 'none'}."
-            )
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -108,15 +108,11 @@ def covers(claim: Claim, wanted: DomainRequest) -> bool:
         amount > claim.allocations.get(uuid, {}).get(MEMORY, 0) for uuid, amount in wanted.memory.items()
     ):
         return False
-    return all(
-        _has_units(claim, uuid, name, units)
-        for uuid, classes in wanted.named.items()
-        for name, units in classes.items()
-    )
-
-
-def _has_units(claim: Claim, uuid: str, name: str, units: tuple[str, ...]) -> bool:
-    exact = claim.units.get(uuid, {}).get(name)
-    if exact is not None and not set(units) <= set(exact):
-        return False
-    return len(units) <= claim.allocations.get(uuid, {}).get(name, 0)
+    for uuid, classes in wanted.named.items():
+        for name, units in classes.items():
+            exact = claim.units.get(uuid, {}).get(name)
+            if exact is not None and not set(units) <= set(exact):
+                return False
+            if len(units) > claim.allocations.get(uuid, {}).get(name, 0):
+                return False
+    return True

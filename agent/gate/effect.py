@@ -95,7 +95,12 @@ def read_effect(paths: GatePaths, undecided: str | None, socket: Path | None = N
     if state is HookState.DISABLED:
         return GateEffect()
     config = HookConfig(str(paths.config))
-    lacking = [*_hook_problem(paths.hook, state), *_daemon_problems(paths)]
+    lacking = []
+    if state is HookState.OUTDATED:
+        lacking.append(f"{paths.hook} is of another version or installation: run `plimsoll gate enable`.")
+    elif state is HookState.FOREIGN:
+        lacking.append(f"{paths.hook} is not Plimsoll's: move it away, then run `plimsoll gate enable`.")
+    lacking += _daemon_problems(paths)
     blocked = None
     if socket is not None and Path(config.socket) != socket:
         undecided = f"{paths.config} has socket = {config.socket}, and the agent listens at {socket}"
@@ -110,14 +115,6 @@ def read_effect(paths: GatePaths, undecided: str | None, socket: Path | None = N
             "without a claim starts. Mend that."
         )
     return GateEffect(state, config.unanswered, tuple(lacking), blocked, tuple(config.problems))
-
-
-def _hook_problem(hook: Path, state: HookState) -> list[str]:
-    if state is HookState.OUTDATED:
-        return [f"{hook} is of another version or installation: run `plimsoll gate enable`."]
-    if state is HookState.FOREIGN:
-        return [f"{hook} is not Plimsoll's: move it away, then run `plimsoll gate enable`."]
-    return []
 
 
 def _daemon_problems(paths: GatePaths) -> list[str]:

@@ -324,10 +324,11 @@ class Settler:
         report = _Report({guest.uuid: guest for guest in guests}, ended, self._tracker.age_s(at))
         self._expected.give_up(at, GRACE_S)
         moves = [move for move in self._tracker.moves().values() if not move.ended]
-        if self._tracker.placement.is_backing_off():
+        placement = self._tracker.placement
+        if placement.is_backing_off():
             return
-        if self._free_departed(moves, report) or report.ended:
-            self._try("moves are not followed", self._follow_moves)
+        if (self._free_departed(moves, report) or report.ended) and not placement.is_backing_off():
+            self._try("moves are not followed", self._tracker.follow_moves)
         if not self._settle_moves(moves, report) or not self._settle_claims(moves, report):
             return
         self._too_large = frozenset(size for size in self._too_large if size[0] in report.guests)
@@ -353,34 +354,25 @@ class Settler:
             self._tracker.deliver()
         return bool(departed)
 
-    def _follow_moves(self) -> None:
-        if not self._tracker.placement.is_backing_off():
-            self._tracker.follow_moves()
-
     def _settle_moves(self, moves: Collection[Move], report: _Report) -> bool:
         """Returns False if the agent backs off from Placement before the end."""
         for move in moves:
             if self._tracker.placement.is_backing_off():
                 return False
             is_arrival = move.role is MoveRole.DESTINATION and move.state is MoveState.BEGUN
-            if is_arrival and brought_in_by_gate(move):
-                self._settle_arrival(move, report)
+            if not is_arrival or not brought_in_by_gate(move):
+                continue
+            guest = report.guests.get(move.instance)
+            late, migration = report.is_late(self._tracker.age_s(move.since)), move.migration
+            if guest is not None and (guest.state in ARRIVED or (guest.state is GuestState.PAUSED and late)):
+                confirm = partial(self._tracker.confirm_move, migration)
+                self._try(f"migration {migration} is not confirmed", confirm)
+            elif _is_absent(guest) and (late or move.instance in report.ended):
+                self._tracker.guests.forget(move.instance)
+                let_in = partial(self._expected.is_let_in, move.instance)
+                revert = partial(self._tracker.revert_move, migration, unless=let_in)
+                self._try(f"migration {migration} is not reverted", revert)
         return True
-
-    def _settle_arrival(self, move: Move, report: _Report) -> None:
-        guest = report.guests.get(move.instance)
-        late, migration = report.is_late(self._tracker.age_s(move.since)), move.migration
-        if guest is not None and (guest.state in ARRIVED or (guest.state is GuestState.PAUSED and late)):
-            self._try(
-                f"migration {migration} is not confirmed", lambda: self._tracker.confirm_move(migration)
-            )
-        elif _is_absent(guest) and (late or move.instance in report.ended):
-            self._tracker.guests.forget(move.instance)
-            let_in = partial(self._expected.is_let_in, move.instance)
-            self._try(
-                f"migration {migration} is not reverted",
-                lambda: self._tracker.revert_move(migration, unless=let_in),
-            )
 
     def _settle_claims(self, moves: Collection[Move], report: _Report) -> bool:
         """Returns False if the agent backs off from Placement before the end."""
@@ -388,16 +380,15 @@ class Settler:
         for claim in self._tracker.claims().values():
             if self._tracker.placement.is_backing_off():
                 return False
-            if made_by_gate(claim) and claim.state is ClaimState.CLAIMED and claim.consumer not in moving:
-                self._settle_claim(claim, report)
+            if not made_by_gate(claim) or claim.state is not ClaimState.CLAIMED or claim.consumer in moving:
+                continue
+            guest = report.guests.get(claim.consumer)
+            if guest is not None:
+                disk = partial(self._claim_disk, claim, guest)
+                self._try(f"the disks of {guest.uuid} are not claimed", disk)
+            elif claim.consumer in report.ended or report.is_late(self._tracker.age_s(claim.since)):
+                self._release_unless_let_in(claim)
         return True
-
-    def _settle_claim(self, claim: Claim, report: _Report) -> None:
-        guest = report.guests.get(claim.consumer)
-        if guest is not None:
-            self._try(f"the disks of {guest.uuid} are not claimed", lambda: self._claim_disk(claim, guest))
-        elif claim.consumer in report.ended or report.is_late(self._tracker.age_s(claim.since)):
-            self._release_unless_let_in(claim)
 
     def _claim_disk(self, claim: Claim, guest: Guest) -> None:
         """Extend the claim by the sizes of disks that were not known when the guest started."""

@@ -149,24 +149,20 @@ def _as_claimed(
     is_gates = known.user_id == GATE_USER
     is_made = is_gates or any(group.suffix.startswith(PLACE_PREFIX) for group in known.groups)
     is_owner = is_gates or (known.project_id, known.user_id) == (request.project_id, request.user_id)
+    has_units = all(
+        set(exact) <= set(present.units.get(uuid, {}).get(name, ()))
+        for uuid, classes in restriction.units.items()
+        for name, exact in classes.items()
+    )
     answers = (
         is_made
         and is_owner
         and (request.name, request.resources) == (known.name, known.resources)
         and (request.topology, request.consumer_type) == (known.topology, known.consumer_type)
-        and _has_units(present, restriction)
+        and has_units
         and book.cover(request, present.allocations, exact=False).fits
     )
     return known if answers else request
-
-
-def _has_units(claim: Claim, restriction: Restriction) -> bool:
-    """Whether the claim has the exact units that the restriction names."""
-    return all(
-        set(exact) <= set(claim.units.get(uuid, {}).get(name, ()))
-        for uuid, classes in restriction.units.items()
-        for name, exact in classes.items()
-    )
 
 
 class ClaimOperations:
@@ -429,28 +425,26 @@ class ClaimOperations:
         return ClaimAttempt(self._context, request, leftover).run()
 
     def _resolve(self, claim: Claim) -> None:
-        """Remove a claim to be released, or an intent in doubt, from Placement and from the journal."""
-        self._withdraw_until_gone(claim)
-        step = ClaimStep.GONE if claim.state is ClaimState.RELEASING else ClaimStep.REFUSE
-        self._register.step_claim(step, claim.consumer)
+        """Remove a claim to be released, or an intent in doubt, from Placement and from the journal.
 
-    def _withdraw_until_gone(self, claim: Claim) -> None:
-        """Withdraw the claim, again where a move that is reverted meanwhile brings its instance back here.
-
-        Raises ClaimConflict where a migration holds what the claim wrote; PlacementError.
+        Raises ClaimConflict where a migration holds what the claim wrote; PlacementError, StateError.
         """
         for attempt in range(CONFLICTS_MAX):
             elsewhere = withdraw(self._context, claim)
             if elsewhere is None:
-                return
+                break
+            # Withdraw it again where a move that is reverted meanwhile brings its instance back here.
             self._check_not_taken_over(claim)
             if self._context.client.allocations_of(claim.consumer) == elsewhere:
-                return
+                break
             pause(attempt)
-        raise PlacementConflict(
-            f"Other clients moved {claim.consumer} {CONFLICTS_MAX} times while the agent released it. The "
-            "agent tries again later."
-        )
+        else:
+            raise PlacementConflict(
+                f"Other clients moved {claim.consumer} {CONFLICTS_MAX} times while the agent released it. "
+                "The agent tries again later."
+            )
+        step = ClaimStep.GONE if claim.state is ClaimState.RELEASING else ClaimStep.REFUSE
+        self._register.step_claim(step, claim.consumer)
 
     def _check_not_taken_over(self, claim: Claim) -> None:
         """Raises ClaimConflict where a migration holds what the claim wrote; then it has the claim."""

@@ -20,7 +20,6 @@ from agent.shapes import Units, Usages
 from agent.state.journal import Journal
 from agent.state.operators import Cordon
 from agent.tracker.register import Register
-from agent.tree import Provider
 
 CPUS = "PCPU"
 
@@ -237,10 +236,8 @@ class Cordons:
         )
         cards, unhealthy = self._journal.devices(), self.unhealthy()
         found = []
-        for uuid, classes in sorted(offered.items(), key=lambda item: _name_of(host.tree.get(item[0]))):
-            provider, card = host.tree.get(uuid), cards.get(uuid, "").removeprefix("pci:")
-            if provider is None:
-                continue
+        for provider in sorted(host.tree, key=lambda provider: provider.name):
+            classes, card = offered.get(provider.uuid, {}), cards.get(provider.uuid, "").removeprefix("pci:")
             shown = {name: units for name, units in sorted(classes.items()) if name != CPUS}
             for unit, name in _without_places(shown, card, owners):
                 address = address_of(unit)
@@ -306,7 +303,3 @@ def _without_places(
     yield from ((function, sizes) for function in sorted({*places.values()} - {*in_use.values()}))
     for name, units in classes.items():
         yield from ((unit, name) for unit in units if (unit, name) not in places)
-
-
-def _name_of(provider: Provider | None) -> str:
-    return provider.name if provider is not None else ""

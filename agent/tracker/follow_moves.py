@@ -390,19 +390,6 @@ class MigrationLinker:
                 departures[move.instance] = _Departure(held, move.old, move)
         return departures
 
-    def _with_twins(self, departures: Mapping[str, _Departure]) -> dict[str, _Departure]:
-        """Also those that left a place just like one of these: a migration may be theirs as well.
-
-        They are read after the migrations, so that the instance of each migration is among them.
-        """
-        places = [part for each in departures.values() for part in self._places.whereabouts(each.place)]
-        twins = [
-            claim
-            for consumer, claim in sorted(self._context.register.claims().items())
-            if consumer not in departures and any(part in places for part in self._places.whereabouts(claim))
-        ]
-        return {**departures, **self._departures(twins, ())}
-
     def _has_twin(self, claim: Claim) -> bool:
         """Whether another claim has or had the same place, and its instance lives elsewhere, too."""
         places = self._places.whereabouts(claim)
@@ -433,11 +420,9 @@ class MigrationLinker:
             for guest in sorted(self._context.guests.moved_away | strays)
             if guest not in departures
             and not self._is_moving(guest)
-            and self._is_gone(self._client.allocations_of(guest))
+            and self._places.has_left(held := self._client.allocations_of(guest))
+            and not self._places.possible_migrations(held)
         }
-
-    def _is_gone(self, instance: ConsumerAllocations) -> bool:
-        return self._places.has_left(instance) and not self._places.possible_migrations(instance)
 
     # What became of their places
 
@@ -470,13 +455,16 @@ class MigrationLinker:
         self._places.read_holders(departure.place for departure in departures.values())
         candidates = self._candidates(departures)
         if any(candidates.values()):
-            candidates |= self._candidates(
-                {
-                    instance: departure
-                    for instance, departure in self._with_twins(departures).items()
-                    if instance not in departures
-                }
-            )
+            # Also of those that left a place just like one of these: a migration may be theirs as well.
+            # They are read after the migrations, so that the instance of each migration is among them.
+            places = [part for each in departures.values() for part in self._places.whereabouts(each.place)]
+            twins = [
+                claim
+                for consumer, claim in sorted(self._context.register.claims().items())
+                if consumer not in departures
+                and any(part in places for part in self._places.whereabouts(claim))
+            ]
+            candidates |= self._candidates(self._departures(twins, ()))
         pairs = unambiguous_pairs(candidates)
         linked = {
             instance
@@ -572,15 +560,13 @@ class MigrationLinker:
                 if consumer in book.claims and instance in book.possible_holders(book.claims[consumer])
             ]
         )
-        dropped = [consumer for consumer in suspects if self._drop_alone(consumer, instance)]
-        return bool(dropped)
-
-    def _drop_alone(self, consumer: str, instance: str) -> bool:
-        """Only where no operation on the consumer is under way: the caller has another turn already."""
-        if consumer in self._context.guests:
-            return False
-        with self._context.turns.take_idle([consumer]) as idle:
-            return bool(idle) and self._drop_left(consumer, known=instance)
+        dropped = False
+        for consumer in suspects:
+            if consumer not in self._context.guests:
+                # Only where no operation on the consumer is under way: the caller has another turn already.
+                with self._context.turns.take_idle([consumer]) as idle:
+                    dropped |= bool(idle) and self._drop_left(consumer, known=instance)
+        return dropped
 
     def _drop_departed(self, departure: _Departure) -> set[str]:
         """Drop the claim of an instance that lives elsewhere, when no consumer holds its part of this host:

@@ -483,7 +483,16 @@ class GuardedWriter:
         """
         late = [doubt for doubt in rising if not _is_past(doubt, held)]
         self._settle_open([doubt for doubt in rising if doubt not in late], DoubtState.FENCED)
-        self._bar_first_made([doubt for doubt in late if doubt.first_made])
+        for doubt in late:
+            if doubt.first_made:
+                # While the consumer that the write makes has a record, Placement rejects the write.
+                try:
+                    self._client.bar_first_write(doubt.first_made).check()
+                except PlacementConflict as conflict:
+                    if not is_barred(conflict):
+                        raise  # the late write was done just now
+                    self._wait_for_half_done([doubt], conflict)
+                self._settle_open([doubt], DoubtState.FENCED)
         late = [doubt for doubt in late if not doubt.first_made]
         if not late:
             return False
@@ -492,17 +501,6 @@ class GuardedWriter:
                 self.send(doubt.kind, *map(_whole, doubt.writes)).check()
                 return True
         raise full
-
-    def _bar_first_made(self, doubts: Sequence[Doubt]) -> None:
-        """Bar the consumers that these writes make: while one has a record, Placement rejects its write."""
-        for doubt in doubts:
-            try:
-                self._client.bar_first_write(doubt.first_made).check()
-            except PlacementConflict as conflict:
-                if not is_barred(conflict):
-                    raise  # the late write was done just now
-                self._wait_for_half_done([doubt], conflict)
-            self._settle_open([doubt], DoubtState.FENCED)
 
     def _bar(self, doubts: Iterable[Doubt], held: ConsumerAllocations) -> None:
         """Bar the consumer if it does not exist; while it exists, its generation rejects the writes."""

@@ -76,7 +76,12 @@ class MoveOperations:
             if move is not None and move.state is MoveState.BEGINNING:
                 move = self._finisher.finish(move)
             if move is not None and not move.ended:
-                return self._named(_same(move, kind, request), request.name)
+                move = _same(move, kind, request)
+                if move.new is None or move.new.request.name or not request.name:
+                    return move
+                # It has no name yet, and this request has one.
+                named = replace(move.new, request=replace(move.new.request, name=request.name))
+                return self._register.step_move(MoveStep.FOUND, replace(move, new=named))
             if move is not None and move.state is not MoveState.REVERTED:
                 raise ClaimConflict(
                     f"Migration {migration} was {move.state} already: give the next move its own uuid.",
@@ -87,13 +92,6 @@ class MoveOperations:
                     return MoveAttempt(self._context, kind, migration, request).run()
             except ClaimConflict as conflict:
                 raise self._move_beside(request.consumer) or conflict from conflict
-
-    def _named(self, move: Move, name: str) -> Move:
-        """The move, with the name if its instance has none yet. The caller has both turns."""
-        if move.new is None or move.new.request.name or not name:
-            return move
-        new = replace(move.new, request=replace(move.new.request, name=name))
-        return self._register.step_move(MoveStep.FOUND, replace(move, new=new))
 
     def _move_beside(self, instance: str) -> ClaimConflict | None:
         """Why an instance with a claim here cannot begin a move: one that began elsewhere, if there is one.
@@ -520,7 +518,10 @@ class MoveFinisher:
         return self._step(MoveStep.GONE, move)
 
     def _observe(self, move: Move, instance: ConsumerAllocations, migration: ConsumerAllocations) -> Move:
-        """A begun move: find out whether another client ended it, or whether the instance has moved on."""
+        """A begun move: find out whether another client ended it, or whether the instance has moved on.
+
+        Raises PlacementConflict where another client writes the instance meanwhile.
+        """
         reason = undecided_reason(
             move, instance.allocations, migration.allocations, self._context.register.host.is_own
         )
@@ -529,7 +530,10 @@ class MoveFinisher:
             return move
         rebuild = move.kind is MoveKind.REBUILD
         if (migration.allocations or rebuild) and self._has_moved_on(move, instance):
-            holders = [] if rebuild else self._holders_of_new(move, instance)
+            # While a consumer may hold the new place here as the migration of a move onward, the instance may
+            # come back, and nothing says that its guest ever left the source.
+            new = None if rebuild else move.new
+            holders = [] if new is None else self._places.possible_holders(new, instance)
             if holders:
                 self._warn(
                     move,
@@ -545,7 +549,12 @@ class MoveFinisher:
         if rebuild:
             return move
         if migration.allocations and instance.allocations:
-            return self._follow_source(move, migration.allocations)
+            # Remember where a reshape of the other host, its source, put the old place.
+            source = migration.allocations
+            is_moved = source != move.handed and same_amounts(source, move.handed)
+            if move.role is not MoveRole.DESTINATION or not is_moved:
+                return move
+            return self._step(MoveStep.FOUND, with_source_at(move, source))
         if migration.allocations:
             return self._finish(self._step(MoveStep.DELETE, move))
         return self._ended_elsewhere(move, instance)
@@ -566,14 +575,6 @@ class MoveFinisher:
             self._warn(move, "another client ended it, and the guest is still on this host: remove the guest")
             return self._step(MoveStep.LEAVE, move)
         return self._step(end, move)
-
-    def _follow_source(self, move: Move, migration: Allocations) -> Move:
-        """A move under way: remember where a reshape of the other host, its source, put the old place."""
-        if move.role is not MoveRole.DESTINATION or migration == move.handed:
-            return move
-        if not same_amounts(migration, move.handed):
-            return move
-        return self._step(MoveStep.FOUND, with_source_at(move, migration))
 
     # What the states have in common
 
@@ -628,14 +629,6 @@ class MoveFinisher:
 
     def _has_moved_on(self, move: Move, instance: ConsumerAllocations) -> bool:
         return has_moved_on(move, instance.allocations, self._context.register.host.is_own)
-
-    def _holders_of_new(self, move: Move, instance: ConsumerAllocations) -> list[str]:
-        """The consumers that may hold the instance's new place here as its migration, in a move onward.
-
-        While there is one, the instance may come back, and nothing says that its guest ever left the source.
-        Raises PlacementConflict where another client writes the instance meanwhile.
-        """
-        return [] if move.new is None else self._places.possible_holders(move.new, instance)
 
     def _lives_here(self, instance: Allocations) -> bool:
         host = self._context.register.host
