@@ -5,7 +5,7 @@ of its class: MiB for MEMORY_MB, GiB for DISK_GB, a count for all others.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from agent.codec import whole
 from agent.json_checks import read_uuid
@@ -43,6 +43,20 @@ Makings = Mapping[str, Mapping[str, str]]
 
 UnitsToMake = Mapping[str, Mapping[str, Makings]]
 """{provider uuid: {resource class: makings}}: `DescribedProvider.to_make` of each provider."""
+
+
+Outer = TypeVar("Outer")
+Inner = TypeVar("Inner")
+Value = TypeVar("Value")
+
+
+def turned(table: Mapping[Outer, Mapping[Inner, Value]]) -> dict[Inner, dict[Outer, Value]]:
+    """{inner: {outer: value}}: what providers have of consumers as the consumers have it, and back."""
+    other: dict[Inner, dict[Outer, Value]] = {}
+    for outer, row in table.items():
+        for inner, value in row.items():
+            other.setdefault(inner, {})[outer] = value
+    return other
 
 
 def total(columns: Iterable[Usages]) -> Usages:

@@ -49,6 +49,7 @@ from agent.shapes import (
     by_class,
     largest,
     total,
+    turned,
 )
 
 Key = TypeVar("Key")
@@ -573,11 +574,7 @@ class Book:
 
     def held(self) -> Held:
         """{provider: {consumer: {class: amount}}}: the whole column."""
-        column: dict[str, dict[str, Mapping[str, int]]] = {}
-        for consumer, allocations in self._held.items():
-            for uuid, amounts in allocations.items():
-                column.setdefault(uuid, {})[consumer] = amounts
-        return column
+        return turned(self._held)
 
     def held_by(self, consumer: str) -> Allocations:
         """What Placement holds for the consumer on the providers that serve this host."""

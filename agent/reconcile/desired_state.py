@@ -32,7 +32,7 @@ from agent.reshape.laws import Instruction
 from agent.reshape.plan import without_sources
 from agent.reshape.receipt import Receipt, UndoneReceipts
 from agent.reshape.relocate import places_of_claims, unheld_claims
-from agent.shapes import Amounts, Held, Holders, total
+from agent.shapes import Held, Holders, total, turned
 from agent.state.journal import Journal
 from agent.tree import ProviderTree
 
@@ -201,10 +201,7 @@ def desired_state(
     moves, back = undone.remaining_moves(description), undone.inverse_moves()
     moves = name_migrations(moves, records.moves, records.exact.guests)
     held = _held_at_ends(client, (*moves, *back), current, tree)
-    by_consumer: dict[str, dict[str, Amounts]] = {}
-    for uuid, holders in held.items():
-        for consumer, amounts in holders.items():
-            by_consumer.setdefault(consumer, {})[uuid] = amounts
+    by_consumer = turned(held)
     returning = known_instructions(back, current, tree)
     unheld = unheld_claims(records, by_consumer, returning)
     together = {

@@ -123,7 +123,10 @@ class Writer:
             else:
                 self._put_mark(tree, instead_of=self._record.own)
         if not self._foreign and self._record.challenges and self._left_s() <= 0:
-            self._end_challenge()
+            # The other one did not come back within the time in which an agent that runs looks twice.
+            mark = self._record.challenges
+            LOG.warning("No other agent writes as this host: the mark %s did not come back.", mark)
+            self._remember(replace(self._record, settled=True, challenges="", outlived=mark))
         if self._foreign or self._record.challenges:
             raise AnotherWriter(
                 self._sentence(self._foreign) if self._foreign else self._waiting(),
@@ -131,7 +134,10 @@ class Writer:
                 mark=self._foreign or self._record.challenges,
             )
         if marks == {self._mark}:
-            self._hold()
+            # It needs no other mark to recognize itself. A card of before may only be late: it still counts.
+            settled, outlived = self._record.settled or self._left_s() <= 0, self._record.outlived
+            cards = tuple(sorted(self._cards.union(self._record.cards)))
+            self._remember(WriterRecord((self._mark,), settled=settled, outlived=outlived, cards=cards))
 
     def refuse_foreign(self, tree: ProviderTree) -> None:
         """Check that no other agent may write as this host, and write nothing. Raises AnotherWriter."""
@@ -212,12 +218,6 @@ class Writer:
         self._is_sent = self._put_mark(tree, instead_of={self._foreign})
         self._foreign = ""
 
-    def _end_challenge(self) -> None:
-        """The other one did not come back within the time in which an agent that runs looks twice."""
-        mark = self._record.challenges
-        LOG.warning("No other agent writes as this host: the mark %s did not come back.", mark)
-        self._remember(replace(self._record, settled=True, challenges="", outlived=mark))
-
     def _put_mark(self, tree: ProviderTree, *, instead_of: Collection[str]) -> bool:
         """Put this agent's mark on the root; returns whether no other client wrote there in between."""
         root = tree[self._root_uuid]
@@ -234,15 +234,6 @@ class Writer:
 
     def _left_s(self) -> float:
         return 0.0 if self._record.settled else max(0.0, self._settles_s - (self._clock() - self._since))
-
-    def _hold(self) -> None:
-        """Only this agent's mark is on the root: it needs no other to recognize itself."""
-        settled = self._record.settled or self._left_s() <= 0
-        # A card of before may only be late, so it goes on to count.
-        cards = tuple(sorted(self._cards.union(self._record.cards)))
-        self._remember(
-            WriterRecord((self._mark,), settled=settled, outlived=self._record.outlived, cards=cards)
-        )
 
     def _remember(self, record: WriterRecord) -> None:
         if record != self._record:

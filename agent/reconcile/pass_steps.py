@@ -129,22 +129,18 @@ class Pass:
         """Whether Placement holds all that the driver describes, so that the next pass may have no work."""
         return self.pending is None and not self.retained
 
-    @property
-    def _reserved_by_agent(self) -> OwnedProviders:
-        """The inventories in which the agent reserves, with those that a reshape which waits is to move."""
-        moving: dict[str, OwnedProvider] = {}
-        for uuid, name in _moving(self.desired) if self.pending is not None else ():
-            moving[uuid] = moving.get(uuid, OwnedProvider()) | OwnedProvider(frozenset({name}))
-        return self.desired.owned | OwnedProviders(moving)
-
     @cached_property
     def problems(self) -> tuple[str, ...]:
         """A sentence for each thing that the operator has to know or to mend."""
+        # The agent reserves in its own inventories, and in those that a reshape which waits is to move.
+        moving: dict[str, OwnedProvider] = {}
+        for uuid, name in _moving(self.desired) if self.pending is not None else ():
+            moving[uuid] = moving.get(uuid, OwnedProvider()) | OwnedProvider(frozenset({name}))
         return (
             *self.resolved.problems,
             *self.unheld.notices(
                 self.desired.tree if self.pending is None else self.current,
-                self._reserved_by_agent,
+                self.desired.owned | OwnedProviders(moving),
                 self.seen.left_behind
                 | {guest.uuid for guest in self.seen.guests if guest.problem is not None},
             ),

@@ -27,7 +27,7 @@ from agent.json_checks import read_object
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.snapshot import PlacementSnapshot, from_document, to_document
 from agent.reconcile.one_writer import is_writer_mark
-from agent.shapes import Amounts, Held, Holders, Usages
+from agent.shapes import Held, Holders, Usages, turned
 from agent.tree import Provider, ProviderTree
 
 LOG = log.get(__name__)
@@ -174,11 +174,12 @@ class TreeCache:
             )
             return ProviderTree(), {}
         self._text = text
-        return tree, _by_provider(snapshot)
+        return tree, turned({uuid: each.allocations for uuid, each in snapshot.consumers.items()})
 
     def save(self, tree: ProviderTree, held: Held) -> None:
         """Write the file if its content has changed. A failure is logged once; it only costs reads."""
-        snapshot = PlacementSnapshot.of(tree, _by_consumer(held))
+        consumers = (ConsumerAllocations(consumer, has) for consumer, has in turned(held).items())
+        snapshot = PlacementSnapshot.of(tree, consumers)
         text = json.dumps({"place": self._home, "content": to_document(snapshot)}) + "\n"
         if text == self._text:
             return
@@ -192,22 +193,6 @@ class TreeCache:
             self._failure_logged = True
         else:
             self._text, self._failure_logged = text, False
-
-
-def _by_provider(snapshot: PlacementSnapshot) -> Held:
-    held: dict[str, dict[str, Amounts]] = {}
-    for consumer in snapshot.consumers.values():
-        for provider, amounts in consumer.allocations.items():
-            held.setdefault(provider, {})[consumer.consumer] = amounts
-    return held
-
-
-def _by_consumer(held: Held) -> list[ConsumerAllocations]:
-    by_consumer: dict[str, dict[str, Amounts]] = {}
-    for provider, holders in held.items():
-        for consumer, amounts in holders.items():
-            by_consumer.setdefault(consumer, {})[provider] = amounts
-    return [ConsumerAllocations(consumer, allocations) for consumer, allocations in by_consumer.items()]
 
 
 class FreshAllocations(NamedTuple):

@@ -368,7 +368,10 @@ class ReshapeRunner:
         except (ReshapeRefused, PlacementError) as error:
             # Where it is unknown what Placement did, the next pass settles that, and writes the inventories.
             if not (isinstance(error, PlacementUnavailable) and self._in_doubt):
-                self._open_again(request)
+                # The inventories as they were; the next pass writes what this cannot.
+                for uuid, closed in request.closed.items():
+                    with suppress(PlacementError):
+                        self._put_instead(uuid, closed, request.stage[uuid].inventories)
             raise
 
     def _renew(self, request: _Request, sent: _Sent, conflicts: int) -> tuple[_Request, _Sent]:
@@ -404,12 +407,6 @@ class ReshapeRunner:
                 request.closed[uuid] = closed
                 generations[uuid] = self._put_instead(uuid, now, closed)
         return replace(request, allocated=replace(request.allocated, generations=generations))
-
-    def _open_again(self, request: _Request) -> None:
-        """Write the inventories as they were; the next pass writes what this cannot."""
-        for uuid, closed in request.closed.items():
-            with suppress(PlacementError):
-                self._put_instead(uuid, closed, request.stage[uuid].inventories)
 
     def _put_instead(
         self, uuid: str, expected: Mapping[str, Inventory], wanted: Mapping[str, Inventory]
@@ -492,7 +489,9 @@ class ReshapeRunner:
         now = self._client.generations(self._root_uuid)
         changed = [uuid for uuid, known in allocated.generations.items() if now.get(uuid) != known]
         leaving, _ = moving_slots(request.desired.due)
-        open_slots = [slot for slot in leaving if slot.provider in changed and not _is_sealed(stage, slot)]
+        # Where all of a slot is reserved, no consumer can get any of it.
+        in_changed = (inventory_at(stage, slot) for slot in leaving if slot.provider in changed)
+        open_slots = [left for left in in_changed if left is not None and left.capacity > 0]
         if open_slots or (conflicts and (conflicts % REREAD_EVERY == 0 or not changed)):
             allocated = self._read_allocated(stage, request.desired)
             changed = [
@@ -610,12 +609,6 @@ def fence_and_check(client: PlacementClient, root_uuid: str, receipt: Receipt) -
             if attempt == FENCE_ATTEMPTS_MAX - 1:
                 raise
     return was_executed(client, root_uuid, receipt)
-
-
-def _is_sealed(stage: ProviderTree, slot: Slot) -> bool:
-    """Whether all of the slot is reserved, so that no consumer can get any of it."""
-    inventory = inventory_at(stage, slot)
-    return inventory is None or inventory.capacity <= 0
 
 
 def _changed(uuid: str) -> PlacementConflict:
