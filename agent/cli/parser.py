@@ -3,7 +3,7 @@
 import argparse
 import os
 
-from agent.cli import claim, config, devices, domain, gate, move, placement, service, status, top, tree
+from agent.cli import claim, devices, domain, gate, move, placement, service, status, top, tree
 from agent.cli.client import SOCKET_DEFAULT
 from agent.cli.grammar import TIMEOUT_DEFAULT_S, CommandAdder, Parser, common_options
 from agent.errors import ExitCode
@@ -26,7 +26,7 @@ COMMANDS = (
     devices.add_devices_command,
     devices.add_cpus_command,
     tree.add_defrag_command,
-    config.add_config_command,
+    service.add_config_command,
     service.add_agent_command,
     service.add_adopt_command,
     move.add_move_command,
@@ -34,7 +34,7 @@ COMMANDS = (
     status.add_audit_command,
     placement.add_placement_command,
     gate.add_gate_command,
-    config.add_init_command,
+    service.add_init_command,
     service.add_install_service_command,
     service.add_doctor_command,
     service.add_support_bundle_command,

@@ -1,7 +1,8 @@
-"""The agent as a service: `plimsoll agent` runs it, `install-service` installs it, `adopt` names its host.
+"""The agent on this host, and its settings.
 
-`plimsoll doctor` finds what keeps it from working, and `plimsoll support-bundle` has the doctor's checks
-among much else.
+`plimsoll config` shows and checks the settings and prints a sample, `plimsoll init` proposes some. `plimsoll
+agent` runs the agent, `install-service` makes a service of it, `adopt` names its host. `plimsoll doctor`
+finds what keeps it from working, and `plimsoll support-bundle` has the doctor's checks among much else.
 """
 
 from __future__ import annotations
@@ -10,18 +11,22 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from agent.cli.client import SOCKET_DEFAULT, Client
-from agent.cli.grammar import CommandAdder, add_settings_options, load_settings, not_empty, settings_paths
-from agent.cli.output import Style, show, waiting
-from agent.errors import ExitCode, StateError, UsageError, counted, plain
+from agent import errors
+from agent.cli import grammar
+from agent.cli.client import SOCKET_DEFAULT, Client, client_of
+from agent.cli.output import Style, show, table_lines, waiting
+from agent.cli.tree import tree_lines
+from agent.errors import ExitCode, counted, plain
 
 if TYPE_CHECKING:
     import subprocess
 
+    from agent.api.shapes.host import TreeShape
 
 COMMAND_TIMEOUT_S = 120.0
 SYSTEMD_RUNS = Path("run/systemd/system")
@@ -35,9 +40,229 @@ NEXT = "done; `plimsoll doctor` lists what is still missing, `plimsoll init` pro
 KEPT = (
     "done; kept are /etc/plimsoll, /var/lib/plimsoll and the user plimsoll: remove them to forget this host"
 )
+FILE_DEFAULT = "/etc/plimsoll/plimsoll.conf"
+AGENT_GROUP = "plimsoll"
 
 
-def add_agent_command(add: CommandAdder) -> None:
+# The settings
+
+
+def add_config_command(add: grammar.CommandAdder) -> None:
+    """Add `plimsoll config`."""
+    config = add(
+        "config",
+        None,
+        "show or check the agent's settings, or print a sample",
+        "Without files, `show` asks the running agent, and `validate` reads the files that the agent reads.",
+        "  plimsoll config show\n"
+        "  plimsoll config validate --config-file /etc/plimsoll/plimsoll.conf\n"
+        "  plimsoll config sample > plimsoll.conf",
+    )
+    add_verb = grammar.add_verbs(config)
+    grammar.add_settings_options(
+        add_verb(
+            "show",
+            show_settings,
+            "show the value of each option, and where it comes from",
+            "Asks the running agent; with --config-file or --config-dir, reads those instead. Secrets are\n"
+            "masked.",
+            "  plimsoll config show\n  plimsoll config show --config-file plimsoll.conf",
+        )
+    )
+    grammar.add_settings_options(
+        add_verb(
+            "validate",
+            validate,
+            "check settings without using them",
+            "Ends with 2 and one line for the first fault that a start of the agent would refuse: an\n"
+            "unknown option, a value out of range, a key given twice, options that contradict each other,\n"
+            "a path at which a file or a socket cannot be made, provider config files that contradict what\n"
+            "the driver describes, and options of drivers that are wrong with any compute_driver. Below\n"
+            "that the settings are good, it tells what an agent would start with and not offer as meant:\n"
+            "what is reserved beyond what the host has, provider config files that match nothing. It does\n"
+            "not look whether another process listens at an address.",
+            "  plimsoll config validate\n  plimsoll config validate --config-file plimsoll.conf",
+        )
+    )
+    add_verb(
+        "sample",
+        print_sample,
+        "print a file with every option at its default",
+        "Every option is commented out, with its meaning and the values that it allows.",
+        "  plimsoll config sample > /etc/plimsoll/plimsoll.conf",
+    )
+
+
+def show_settings(args: Namespace) -> ExitCode:
+    """Show the settings of the running agent, or those of the given files."""
+    from agent.api.shapes.host import SETTING_COLUMNS, SettingRow
+
+    answer: Any
+    if args.config_file or args.config_dir:
+        from agent.config.settings import describe
+
+        answer = describe(grammar.load_settings(args))
+    else:
+        answer = client_of(args).get("/v1/config")
+    rows = [
+        SettingRow(group, option, setting)
+        for group, options in answer.items()
+        for option, setting in options.items()
+    ]
+    show(args, answer, lambda style: table_lines(SETTING_COLUMNS, rows, style))
+    return ExitCode.DONE
+
+
+def validate(args: Namespace) -> ExitCode:
+    """Check settings files. Raises SettingsError where they are wrong."""
+    from agent.config.check import check_start
+    from agent.state.identity import written_uuid
+
+    settings = grammar.load_settings(args)
+    directories = (settings.state_path, *(path.parent for path in settings.files))
+    notes = check_start(settings, written_uuid(directories))
+    files = [str(path) for path in settings.files]
+    source = ", ".join(files) if files else "no file, so every option has its default"
+    lines = [f"the settings are good: {source}", *map(plain, notes)]
+    show(args, {"valid": True, "files": files, "notes": list(notes)}, lambda _: lines)
+    return ExitCode.DONE
+
+
+def print_sample(args: Namespace) -> ExitCode:
+    """Print a sample of a settings file."""
+    from agent.config.options import sample
+
+    text = sample()
+    show(args, {"sample": text}, lambda _: text.splitlines())
+    return ExitCode.DONE
+
+
+def add_init_command(add: grammar.CommandAdder) -> None:
+    """Add `plimsoll init`."""
+    command = add(
+        "init",
+        init,
+        "propose a configuration for this host, and write it after asking",
+        "Looks at the host through the driver, proposes each option with its reason, and draws the tree\n"
+        "that the agent would report. Options that only you can know are commented out. The command\n"
+        "writes nothing before you agree, and replaces an existing file only with --force.",
+        "  plimsoll init\n  plimsoll init --driver fake --file ./plimsoll.conf\n  plimsoll init --yes",
+    )
+    command.add_argument("--driver", default="libvirt", metavar="NAME", help="the virt driver (libvirt)")
+    command.add_argument(
+        "--host", metavar="NAME", type=grammar.not_empty, help="the host's name (default: its hostname)"
+    )
+    command.add_argument("--file", default=FILE_DEFAULT, metavar="FILE", help=f"default {FILE_DEFAULT}")
+    command.add_argument("--yes", action="store_true", help="write without asking")
+    command.add_argument("--force", action="store_true", help="replace a file; the old one becomes FILE.old")
+
+
+def init(args: Namespace) -> ExitCode:
+    """Propose a configuration, and write it after the operator agrees."""
+    path = Path(args.file)
+    if path.exists() and not args.force:
+        raise errors.UsageError(
+            f"{path} exists already: `plimsoll config validate` checks it; --force replaces it, and keeps "
+            f"it as {path.name}.old"
+        )
+    with waiting("looking at the host"):
+        text, tree = _proposed(args)
+    show(
+        args,
+        {"file": str(path), "configuration": text, **tree},
+        lambda style: [
+            f"== {path} would be",
+            *map(plain, text.splitlines()),
+            "",
+            "== and the agent would report",
+            *tree_lines(tree["resource_providers"], style),
+            *(f"warning: {plain(text)}" for text in tree["warnings"]),
+        ],
+    )
+    # Without a terminal the answer is no.
+    if not (args.yes or (sys.stdin.isatty() and _agrees(f"\nWrite {path}?"))):
+        print("nothing was written", file=sys.stderr)
+        return ExitCode.DONE
+    _write(path, text)
+    service = "systemctl restart plimsoll-agent && plimsoll status"
+    next_command = service if args.file == FILE_DEFAULT else f"plimsoll agent --config-file {path}"
+    print(f"written: {path}; next: {next_command}", file=sys.stderr)
+    return ExitCode.DONE
+
+
+def _proposed(args: Namespace) -> tuple[str, TreeShape]:
+    """The text of the file, and the tree that the agent would report with it. Raises SettingsError."""
+    from agent.api.views import tree_view
+    from agent.config.options import AGENT_OPTIONS, own_suggestions, propose
+    from agent.config.settings import read_only_driver
+    from agent.providers.limits import DISK, disk_in_use, disk_warning
+    from agent.providers.resolve import OwnedProviders, resolve
+    from agent.tree import NIL_UUID, Provider, ProviderTree
+
+    (named,) = (option for option in AGENT_OPTIONS["DEFAULT"] if option.dest == "host")
+    host = args.host or named.default
+    first = _settings(f"[DEFAULT]\nhost = {host}\ncompute_driver = {args.driver}\n")
+    with closing(read_only_driver(first)) as driver:
+        try:
+            suggested = (*own_suggestions(host, args.driver, driver.topology()), *driver.suggest())
+        except errors.DriverError as error:
+            raise errors.SettingsError(
+                f"The driver {args.driver} cannot read the host: {error.message}; `plimsoll doctor` says "
+                "more. Without a hypervisor, --driver fake shows an example."
+            ) from error
+    text = propose(suggested)
+    with closing(read_only_driver(_settings(text))) as driver:
+        root = ProviderTree((Provider(NIL_UUID, host),))
+        description = driver.describe()
+        inventory = description.providers[0].inventories.get(DISK)
+        warning = disk_warning(inventory, disk_in_use(driver.guests()), driver.disk_free_gb())
+        tree = resolve(description, root, OwnedProviders(), NIL_UUID).tree
+    return text, tree_view(tree, {}, warnings=[warning] if warning else [])
+
+
+def _settings(text: str) -> Any:
+    from tempfile import NamedTemporaryFile
+
+    from agent.config.settings import load
+
+    with NamedTemporaryFile("w", suffix=".conf", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        return load((Path(file.name),))
+
+
+def _write(path: Path, text: str) -> None:
+    """Raises StateError, OSError."""
+    import shutil
+
+    from agent.durable.files import write_atomically
+
+    try:
+        if path.exists():
+            path.with_name(f"{path.name}.old").write_bytes(path.read_bytes())
+        write_atomically(path, text)
+    except OSError as error:
+        raise errors.StateError(
+            f"{path} cannot be written: {error.strerror}; make its directory, run this as root, or name "
+            "another file with --file."
+        ) from error
+    try:
+        shutil.chown(path, group=AGENT_GROUP)
+        path.chmod(0o640)
+    except LookupError:  # no such group: the agent was not installed as a service
+        path.chmod(0o644)
+
+
+def _agrees(question: str) -> bool:
+    """Whether the person at the terminal says yes."""
+    print(f"{question} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+# The service
+
+
+def add_agent_command(add: grammar.CommandAdder) -> None:
     """Add `plimsoll agent`."""
     command = add(
         "agent",
@@ -46,17 +271,17 @@ def add_agent_command(add: CommandAdder) -> None:
         "The service runs this command. SIGTERM stops the agent, SIGHUP reads the settings again.",
         "  plimsoll agent\n  plimsoll agent --config-file ./plimsoll.conf",
     )
-    add_settings_options(command)
+    grammar.add_settings_options(command)
 
 
 def agent(args: Namespace) -> ExitCode:
     """Run the agent until a signal stops it."""
     from agent.daemon.service import run
 
-    return ExitCode(run(*settings_paths(args)))
+    return ExitCode(run(*grammar.settings_paths(args)))
 
 
-def add_install_service_command(add: CommandAdder) -> None:
+def add_install_service_command(add: grammar.CommandAdder) -> None:
     """Add `plimsoll install-service`."""
     command = add(
         "install-service",
@@ -87,9 +312,11 @@ def install_service(args: Namespace) -> ExitCode:
     """Install or remove the service."""
     here = args.root == Path("/")
     if here and not (args.root / SYSTEMD_RUNS).is_dir():
-        raise UsageError("This host does not run systemd: start `plimsoll agent` by your service manager.")
+        raise errors.UsageError(
+            "This host does not run systemd: start `plimsoll agent` by your service manager."
+        )
     if here and not args.dry_run and os.geteuid() != 0:
-        raise UsageError("install-service writes below /etc and /usr/local: run it as root.")
+        raise errors.UsageError("install-service writes below /etc and /usr/local: run it as root.")
     plan = _removal(args) if args.remove else _installation(args)
     show(
         args,
@@ -119,7 +346,7 @@ def _command(*words: str) -> _Step:
         done = _ask(*words)
         if done.returncode:
             reason = done.stderr.strip() or done.stdout.strip() or f"it ended with {done.returncode}"
-            raise StateError(
+            raise errors.StateError(
                 f"`{' '.join(words)}` failed: {reason}. What was written so far stays; mend the cause, "
                 "and run the same command again."
             )
@@ -133,40 +360,32 @@ def _link(link: Path, target: Path) -> None:
         link.unlink(missing_ok=True)
         link.symlink_to(target)
     except OSError as error:
-        raise StateError(f"{link} cannot be made: {error.strerror}; run this as root.") from error
+        raise errors.StateError(f"{link} cannot be made: {error.strerror}; run this as root.") from error
 
 
 def _installation(args: Namespace) -> list[_Step]:
-    from agent.daemon.service_install import (
-        LINK,
-        Sources,
-        check_executable,
-        check_no_package,
-        service_files,
-        to_write,
-        write,
-    )
+    from agent.daemon import service_install
 
     executable = Path(sys.argv[0]).absolute()
-    check_no_package(args.root)
-    check_executable(executable)
+    service_install.check_no_package(args.root)
+    service_install.check_executable(executable)
     # The version of systemd here; 0 where it cannot be told.
     words = _ask("systemctl", "--version").stdout.split()
     version = int(words[1]) if len(words) > 1 and words[1].isdigit() else 0
-    wanted = service_files(
-        Sources.find(),
+    wanted = service_install.service_files(
+        service_install.Sources.find(),
         executable,
         version,
         full_connection=args.full_connection,
     )
     steps = [
-        _Step(f"write {args.root / file.path}", partial(write, args.root, file))
-        for file in to_write(args.root, wanted)
+        _Step(f"write {args.root / file.path}", partial(service_install.write, args.root, file))
+        for file in service_install.to_write(args.root, wanted)
     ]
-    link = args.root / LINK
+    link = args.root / service_install.LINK
     if executable != link and not (link.is_symlink() and link.readlink() == executable):
         if link.exists() and not link.is_symlink():
-            raise UsageError(f"{link} exists and is no link: move it away, then run this again.")
+            raise errors.UsageError(f"{link} exists and is no link: move it away, then run this again.")
         steps.append(_Step(f"link {link} to {executable}", partial(_link, link, executable)))
     if args.root == Path("/"):
         steps.extend(_starts(bool(steps)))
@@ -193,12 +412,12 @@ def _starts(changed: bool) -> Iterator[_Step]:
 
 
 def _removal(args: Namespace) -> list[_Step]:
-    from agent.daemon.service_install import LINK, Sources, all_paths, check_no_package, remove, to_remove
+    from agent.daemon import service_install
     from agent.gate.install import HookState, disable, hook_state
 
-    check_no_package(args.root)
-    found = to_remove(args.root, all_paths(Sources.find()))
-    link = args.root / LINK
+    service_install.check_no_package(args.root)
+    found = service_install.to_remove(args.root, service_install.all_paths(service_install.Sources.find()))
+    link = args.root / service_install.LINK
     steps: list[_Step] = []
     if args.root == Path("/"):
         if hook_state() in (HookState.ENABLED, HookState.OUTDATED):
@@ -211,8 +430,11 @@ def _removal(args: Namespace) -> list[_Step]:
         ]
         steps += [_command("systemctl", "disable", "--now", path) for path in PATHS if path in names]
     if link.is_symlink() and link.readlink().name == "plimsoll" and link.readlink().is_absolute():
-        found = (*found, LINK)
-    steps += [_Step(f"remove {args.root / path}", partial(remove, args.root, path)) for path in found]
+        found = (*found, service_install.LINK)
+    steps += [
+        _Step(f"remove {args.root / path}", partial(service_install.remove, args.root, path))
+        for path in found
+    ]
     if steps and args.root == Path("/"):
         steps.append(_command("systemctl", "daemon-reload"))
     return steps
@@ -231,10 +453,10 @@ def _ask(*words: str) -> subprocess.CompletedProcess[str]:
             words, capture_output=True, text=True, timeout=COMMAND_TIMEOUT_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise StateError(f"`{' '.join(words)}` cannot be run: {error}.") from error
+        raise errors.StateError(f"`{' '.join(words)}` cannot be run: {error}.") from error
 
 
-def add_adopt_command(add: CommandAdder) -> None:
+def add_adopt_command(add: grammar.CommandAdder) -> None:
     """Add `plimsoll adopt`."""
     command = add(
         "adopt",
@@ -247,7 +469,7 @@ def add_adopt_command(add: CommandAdder) -> None:
     )
     command.add_argument("uuid", metavar="UUID", help="the uuid of the host's root provider")
     command.add_argument("--yes", action="store_true", help="do not ask, also without a configuration file")
-    add_settings_options(command)
+    grammar.add_settings_options(command)
 
 
 def adopt(args: Namespace) -> ExitCode:
@@ -255,25 +477,23 @@ def adopt(args: Namespace) -> ExitCode:
     from agent.daemon.offline import adopt as write_identity
     from agent.state.identity import canonical_uuid
 
-    host_uuid, settings = canonical_uuid(args.uuid), load_settings(args)
+    host_uuid, settings = canonical_uuid(args.uuid), grammar.load_settings(args)
     if not settings.files and not args.yes:
         without = f"there is no configuration file, so this host would be {settings.host}, {host_uuid}"
         if not sys.stdin.isatty():
-            raise UsageError(
+            raise errors.UsageError(
                 f"{without}: nothing was written. Write a configuration first (`plimsoll init`), name one "
                 "with --config-file, or use --yes."
             )
-        question = f"{without}; its state is in {settings.state_path}. Go on? [y/N] "
-        print(question, end="", file=sys.stderr, flush=True)
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            raise UsageError("nothing was written")
+        if not _agrees(f"{without}; its state is in {settings.state_path}. Go on?"):
+            raise errors.UsageError("nothing was written")
     identity = write_identity(settings, host_uuid)
     line = f"this host, {identity.name}, is {identity.uuid} from now on; start the agent"
     show(args, {"uuid": identity.uuid, "name": identity.name}, lambda _: [line])
     return ExitCode.DONE
 
 
-def add_doctor_command(add: CommandAdder) -> None:
+def add_doctor_command(add: grammar.CommandAdder) -> None:
     """Add `plimsoll doctor`."""
     command = add(
         "doctor",
@@ -289,10 +509,10 @@ def add_doctor_command(add: CommandAdder) -> None:
     command.add_argument(
         "--device",
         metavar="ADDRESS",
-        type=not_empty,
+        type=grammar.not_empty,
         help="check a PCI device: its driver, who holds it, its IOMMU group",
     )
-    add_settings_options(command)
+    grammar.add_settings_options(command)
 
 
 def doctor(args: Namespace) -> ExitCode:
@@ -306,7 +526,7 @@ def doctor(args: Namespace) -> ExitCode:
     socket = args.socket if args.socket != SOCKET_DEFAULT else None
     checks = []
     with waiting("looking at the host") as show_activity:
-        settings = settings_paths(args)
+        settings = grammar.settings_paths(args)
         device = args.device
         for check in examine_device(*settings, device) if device else examine(*settings, ask, socket):
             checks.append(check)
@@ -326,7 +546,7 @@ def doctor(args: Namespace) -> ExitCode:
     return ExitCode.FAILED if worst(checks) is CheckVerdict.BAD else ExitCode.DONE
 
 
-def add_support_bundle_command(add: CommandAdder) -> None:
+def add_support_bundle_command(add: grammar.CommandAdder) -> None:
     """Add `plimsoll support-bundle`."""
     command = add(
         "support-bundle",
@@ -340,7 +560,7 @@ def add_support_bundle_command(add: CommandAdder) -> None:
     command.add_argument(
         "--to", metavar="FILE", help="the file to write (default: plimsoll-HOST-TIME.tar.gz here)"
     )
-    add_settings_options(command)
+    grammar.add_settings_options(command)
 
 
 def support_bundle(args: Namespace) -> ExitCode:
@@ -352,7 +572,7 @@ def support_bundle(args: Namespace) -> ExitCode:
     def ask(socket: str, path: str) -> Any:
         return Client(given or socket or args.socket, args.timeout).get(path)
 
-    path, members = gather(args.to, *settings_paths(args), ask)
+    path, members = gather(args.to, *grammar.settings_paths(args), ask)
     show(
         args,
         {"file": str(path), "members": members},
