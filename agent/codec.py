@@ -19,17 +19,7 @@ from enum import Enum
 from functools import cache
 from typing import Annotated, Any, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from agent.json_checks import (
-    below,
-    fault,
-    read_choice,
-    read_list,
-    read_object,
-    read_seconds,
-    read_text,
-    read_truth,
-    read_whole,
-)
+from agent import json_checks
 from agent.tree import MAX_UNIT
 
 T = TypeVar("T")
@@ -68,7 +58,7 @@ def decode(kind: type[T], value: object, path: str = "") -> T:
 
 def whole(least: int, most: int = MAX_UNIT) -> Decoder:
     """The check of a whole number from `least` to `most`."""
-    return lambda value, path: read_whole(value, path, least, most)
+    return lambda value, path: json_checks.read_whole(value, path, least, most)
 
 
 class _Field(NamedTuple):
@@ -140,20 +130,20 @@ def _decoder(kind: Any) -> Decoder:
     if base in (tuple, list, frozenset):
         item = _decoder(arguments[0])
         return lambda value, path: base(
-            item(each, f"{path}[{number}]") for number, each in enumerate(read_list(value, path))
+            item(each, f"{path}[{number}]") for number, each in enumerate(json_checks.read_list(value, path))
         )
     if is_dataclass(kind):
         return _dataclass(kind)
     if isinstance(kind, type) and issubclass(kind, Enum):
-        return lambda value, path: kind(read_choice(value, path, [each.value for each in kind]))
+        return lambda value, path: kind(json_checks.read_choice(value, path, [each.value for each in kind]))
     return _PLAIN[kind]
 
 
 _PLAIN: Mapping[Any, Decoder] = {
-    str: read_text,
+    str: json_checks.read_text,
     int: whole(0),
-    float: read_seconds,
-    bool: read_truth,
+    float: json_checks.read_seconds,
+    bool: json_checks.read_truth,
     Any: lambda value, _: value,
 }
 
@@ -166,13 +156,16 @@ def _mapping(key_kind: Any, item_kind: Any) -> Decoder:
     read_key, read_item = _decoder(key_kind), _decoder(item_kind)
 
     def read(value: object, path: str) -> Mapping[Any, Any]:
-        given: Mapping[Any, Any] = read_object(value, path)
+        given: Mapping[Any, Any] = json_checks.read_object(value, path)
         if _plain(key_kind) is int:
             for key in given:
                 if not key.isdecimal():
-                    raise fault(path, "numbers as keys", key)
+                    raise json_checks.fault(path, "numbers as keys", key)
             given = {int(key): item for key, item in given.items()}
-        return {read_key(key, path): read_item(item, below(path, str(key))) for key, item in given.items()}
+        return {
+            read_key(key, path): read_item(item, json_checks.below(path, str(key)))
+            for key, item in given.items()
+        }
 
     return read
 
@@ -181,10 +174,10 @@ def _dataclass(kind: Any) -> Decoder:
     parts = [(each, _decoder(each.kind)) for each in _fields(kind)]
 
     def read(value: object, path: str) -> Any:
-        given = read_object(value, path)
+        given = json_checks.read_object(value, path)
         return kind(
             **{
-                part.name: read_part(given.get(part.key), below(path, part.key))
+                part.name: read_part(given.get(part.key), json_checks.below(path, part.key))
                 for part, read_part in parts
                 if part.is_needed or part.key in given
             }

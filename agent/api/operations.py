@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any, NamedTuple, Protocol, TypeVar
 from uuid import uuid4
 
-from agent import log
+from agent import errors, log
 from agent.audit.auditor import Auditor, AuditReport
 from agent.claims.attribution import IDLE
 from agent.claims.capacity import Capacity, Defrag
@@ -19,19 +19,7 @@ from agent.claims.refusal import guest_runs
 from agent.claims.request import ClaimRequest
 from agent.config.settings import Settings, describe
 from agent.driver import DomainNeeds, Guest
-from agent.errors import (
-    DoesNotFit,
-    DriverDataError,
-    DriverError,
-    PlacementError,
-    PlacementUnavailable,
-    PlimsollError,
-    Refused,
-    StateError,
-    UnknownConsumer,
-    UsageError,
-    counted,
-)
+from agent.errors import counted
 from agent.gate.decision import GateOutcome, GateVerdict, HookCall
 from agent.gate.gate import Gate
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, moving_release
@@ -65,10 +53,10 @@ class Supervisor(Protocol):
     def look(self) -> PassReport:
         """Run a pass that reads Placement again, also during a back-off. Raises StateError."""
 
-    def report_fault(self, error: PlimsollError) -> None:
+    def report_fault(self, error: errors.PlimsollError) -> None:
         """Degrade the agent's state by this error, and schedule the next pass."""
 
-    def report_silence(self, error: PlacementUnavailable) -> None:
+    def report_silence(self, error: errors.PlacementUnavailable) -> None:
         """Do that for one request that Placement did not answer, unless Placement answers others."""
 
     def request_pass(self, *, after_backoff: bool = False) -> None:
@@ -135,7 +123,7 @@ class Operations:
         root = tree.get(self.identity.uuid)
         try:
             free_gb = self.reconciler.disk_free_gb()
-        except DriverError:  # the status says that it does not answer
+        except errors.DriverError:  # the status says that it does not answer
             return ()
         if root is None:
             return ()
@@ -162,7 +150,7 @@ class Operations:
         """
         try:
             return claim()
-        except DoesNotFit:
+        except errors.DoesNotFit:
             if not self.reconciler.needs_pass or self.supervisor.is_backing_off():
                 raise
         self.supervisor.end_pass(self.reconciler.reconcile("a claim that did not fit"))
@@ -177,10 +165,10 @@ class Operations:
         follows from it."""
         try:
             yield
-        except PlacementUnavailable as error:
+        except errors.PlacementUnavailable as error:
             self.supervisor.report_silence(error)
             raise
-        except StateError as error:
+        except errors.StateError as error:
             self.supervisor.report_fault(error)
             raise
         finally:
@@ -226,7 +214,7 @@ class Operations:
             named = sorted(guests or (claims | moving) - {move.migration for move in moves})
             if len(named) > 1:
                 instances = counted(len(named), "instance")
-                raise UsageError(
+                raise errors.UsageError(
                     f"{name!r} names {instances}, give the uuid of one: {', '.join(named)}",
                     name=name,
                     instances=named,
@@ -255,7 +243,7 @@ class Operations:
             return  # `release` says to end the move: force does not
         try:
             guests = self.reconciler.read_guests()  # it may have stopped since the last pass
-        except DriverError:
+        except errors.DriverError:
             guests = (row.guest,)
         if any(guest.uuid == consumer and guest.state not in IDLE for guest in guests):
             raise guest_runs(row.guest, row)
@@ -315,14 +303,16 @@ class Operations:
     def _needs_of(self, xml: str) -> DomainNeeds:
         try:
             return self.reconciler.needs_of(xml)
-        except DriverDataError as error:  # the caller wrote it, not the hypervisor
-            raise UsageError(error.message) from error
+        except errors.DriverDataError as error:  # the caller wrote it, not the hypervisor
+            raise errors.UsageError(error.message) from error
 
     @contextmanager
     def _demand(self, needs: DomainNeeds, asked: ClaimRequest) -> Iterator[DomainDemand]:
         """What the domain needs beside what is `asked` for its instance, which its uuid or its name names."""
         if needs.uuid and asked.consumer and needs.uuid != asked.consumer:
-            raise UsageError(f"The domain's <uuid> is {needs.uuid}, and the claim is for {asked.consumer}.")
+            raise errors.UsageError(
+                f"The domain's <uuid> is {needs.uuid}, and the claim is for {asked.consumer}."
+            )
         named = replace(asked, consumer=needs.uuid or asked.consumer)
         with self.identified(named, needs.name or asked.name) as identified:
             aliases = self.supervisor.settings.pci_aliases
@@ -339,7 +329,7 @@ class Operations:
         """
         claim = self.tracker.claim_of(consumer)
         if claim is None or claim.state is not ClaimState.CLAIMED:
-            raise UnknownConsumer(
+            raise errors.UnknownConsumer(
                 f"{consumer} has no claim on this host that its domain could be written from: claim first.",
                 consumer=consumer,
             )
@@ -361,7 +351,7 @@ class Operations:
             self._look_anew()
         return verdict
 
-    def claim_running(self) -> tuple[tuple[Guest, GateVerdict | Refused], ...]:
+    def claim_running(self) -> tuple[tuple[Guest, GateVerdict | errors.Refused], ...]:
         """Claim for the running guests that have no claim. Raises DriverError, PlacementError."""
         with self._writing():
             return self.gatekeeper.claim_running(self.reconciler.read_guests())
@@ -415,7 +405,7 @@ class Operations:
             return known
         try:
             providers = [self.client.find_provider(uuid=uuid) for uuid in others]
-        except PlacementError as error:
+        except errors.PlacementError as error:
             LOG.debug("Providers of other hosts are shown without their names: %s", error.message)
             return known
         return known | {provider.uuid: provider.name for provider in providers if provider is not None}
@@ -452,7 +442,7 @@ class Operations:
         Raises DriverError, PlacementError, StateError.
         """
         if self.condition.state is HostState.STARTING:
-            raise UsageError(f"There is nothing to audit: {STARTING}.")
+            raise errors.UsageError(f"There is nothing to audit: {STARTING}.")
         report = self.auditor.audit(heal_own=heal, heal_all=heal)
         self.supervisor.end_audit(report)
         return report

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, get_args
 
-from agent import log
+from agent import errors, log
 from agent.audit.cases import ConsumerCase, MoveCase, RowCase
 from agent.audit.finding import (
     ClaimUse,
@@ -25,15 +25,6 @@ from agent.audit.observation import Observation, suspect_moves, suspects
 from agent.claims.claim import Claim
 from agent.claims.fit import ProviderIndex
 from agent.driver import Guest
-from agent.errors import (
-    AnotherWriter,
-    ClaimConflict,
-    DriverError,
-    PlacementConflict,
-    PlacementError,
-    Refused,
-    StateError,
-)
 from agent.moves.ownership import may_be_migration
 from agent.moves.states import MIGRATION_TYPE, Move
 from agent.placement.client import ConsumerAllocations, PlacementClient
@@ -95,7 +86,7 @@ class AuditReader:
                 self._root, self._known_tree(), self._client.provider_allocations
             )
             if self._root not in tree and self._tracker.claims():
-                raise PlacementError(
+                raise errors.PlacementError(
                     f"Placement has no provider of this host ({self._root}), and the agent has claims: its "
                     "database was lost or replaced. Nothing was compared; `plimsoll status` has the remedy."
                 )
@@ -141,7 +132,7 @@ class AuditReader:
                     whose = (
                         f"{claim.request.name} ({claim.consumer})" if claim.request.name else claim.consumer
                     )
-                    raise PlacementError(
+                    raise errors.PlacementError(
                         f"The provider {host.tree[uuid].name} ({uuid}) is no longer in this host's tree in "
                         f"Placement, and the claim of {whose} has a part of it. Nothing was compared; "
                         "`plimsoll status` has the remedy."
@@ -189,7 +180,7 @@ class AuditReader:
         try:
             with turns:
                 return self.judge_row_alone(observation, instance)
-        except ClaimConflict:
+        except errors.ClaimConflict:
             return ()
 
     def judge_row_alone(self, observation: Observation, instance: str) -> tuple[Finding, ...]:
@@ -206,7 +197,7 @@ class AuditReader:
         try:
             with self._tracker.turns.take(consumer):
                 return self.judge_consumer_alone(observation, consumer)
-        except ClaimConflict:
+        except errors.ClaimConflict:
             return None
 
     def judge_consumer_alone(self, observation: Observation, consumer: str) -> Finding | None:
@@ -282,7 +273,7 @@ class AuditReader:
                 instance = self._client.allocations_of(move.instance)
                 migration = self._client.allocations_of(move.migration)
                 return judge_move(MoveCase(observation, present, instance, migration))
-        except ClaimConflict:
+        except errors.ClaimConflict:
             return None
 
 
@@ -346,7 +337,7 @@ class Repairer:
             case Deliver(consumer):
                 tracker.deliver()
                 if self._reader.judge_consumer(observation, consumer) is not None:
-                    raise PlacementConflict(
+                    raise errors.PlacementConflict(
                         f"The pending operation of {consumer} is not done yet. The agent tries it again."
                     )
 
@@ -372,8 +363,8 @@ class Repairer:
             raise _changed(finding)
 
 
-def _changed(finding: Finding) -> PlacementConflict:
-    return PlacementConflict(
+def _changed(finding: Finding) -> errors.PlacementConflict:
+    return errors.PlacementConflict(
         f"{finding.subject} has changed since the audit read it. Nothing was written; audit again."
     )
 
@@ -518,7 +509,12 @@ class Auditor:
                 break
             try:
                 observation, self._previous = self._read(in_full=False)
-            except (AnotherWriter, DriverError, PlacementError, StateError) as error:
+            except (
+                errors.AnotherWriter,
+                errors.DriverError,
+                errors.PlacementError,
+                errors.StateError,
+            ) as error:
                 LOG.debug("The host was not read again after repairs: %s", error.message)
                 break
             present = {(finding.kind, finding.subject): finding for finding in self._previous.values()}
@@ -554,9 +550,9 @@ class Auditor:
                 continue
             try:
                 self._repairer.repair(observation, finding)
-            except (PlacementError, Refused) as error:
+            except (errors.PlacementError, errors.Refused) as error:
                 failed[index] = error.message
-                if done and isinstance(error, PlacementConflict):
+                if done and isinstance(error, errors.PlacementConflict):
                     overtaken.add(index)
                     continue
                 LOG.error(

@@ -21,16 +21,8 @@ from agent.claims.rows import Row
 from agent.claims.use_difference import UseDifference, use_difference
 from agent.driver import Guest, GuestState
 from agent.errors import by_force
-from agent.moves.ownership import (
-    MoveConsumer,
-    SplitAllocations,
-    has_left,
-    is_migration,
-    may_be_migration,
-    resembles_migration,
-    same_amounts,
-    split_allocations,
-)
+from agent.moves import ownership
+from agent.moves.ownership import MoveConsumer, SplitAllocations
 from agent.moves.states import MIGRATION_TYPE, Move, MoveRole, MoveState, request_for_allocations
 from agent.placement.client import ConsumerAllocations
 from agent.reshape.claimed_units import HostRecords
@@ -238,7 +230,7 @@ class ConsumerCase:
         return cls(
             observation,
             placed,
-            split_allocations(placed.allocations, observation.host.is_own, shared.__contains__),
+            ownership.split_allocations(placed.allocations, observation.host.is_own, shared.__contains__),
         )
 
     @property
@@ -366,12 +358,12 @@ class ConsumerCase:
         """
         if self.claim is not None or self.guest is not None:
             return ()
-        if not may_be_migration(self.placed.consumer_type):
+        if not ownership.may_be_migration(self.placed.consumer_type):
             return ()
         guests = tuple(
             guest
             for guest, placed in self.observation.departed.items()
-            if (guest in self._departed_guests and self._resembles(guest, resembles_migration))
+            if (guest in self._departed_guests and self._resembles(guest, ownership.resembles_migration))
             or (
                 not placed.allocations
                 and self.observation.may_have_place_of(
@@ -382,7 +374,7 @@ class ConsumerCase:
         return guests + tuple(
             claim.consumer
             for claim in self._claims_that_left
-            if same_amounts(self.observation.own_part(claim.allocations), self.parts.here)
+            if ownership.same_amounts(self.observation.own_part(claim.allocations), self.parts.here)
             or any(
                 name in amounts
                 for uuid, amounts in claim.allocations.items()
@@ -434,8 +426,8 @@ class ConsumerCase:
         return tuple(
             consumer
             for consumer in sorted(self.observation.consumers - known)
-            if same_amounts(self.observation.allocations_here(consumer), claimed)
-            and may_be_migration(self.observation.types.get(consumer, ""))
+            if ownership.same_amounts(self.observation.allocations_here(consumer), claimed)
+            and ownership.may_be_migration(self.observation.types.get(consumer, ""))
         )
 
     @property
@@ -443,7 +435,7 @@ class ConsumerCase:
         """Whether no other instance that has left, without a known move, has as large a claim here."""
         claim = self.claim
         return claim is not None and not any(
-            same_amounts(
+            ownership.same_amounts(
                 self.observation.own_part(other.allocations), self.observation.own_part(claim.allocations)
             )
             for other in self._claims_that_left
@@ -497,14 +489,14 @@ class ConsumerCase:
     @property
     def _is_migration_to_learn_of(self) -> bool:
         return self.placed.consumer_type == MIGRATION_TYPE and any(
-            same_amounts(self.observation.own_part(claim.allocations), self.parts.here)
+            ownership.same_amounts(self.observation.own_part(claim.allocations), self.parts.here)
             for claim in self._claims_that_left
         )
 
     @property
     def _holds_for_a_guest(self) -> bool:
         """Whether it is the migration of a guest that is still here, which its control plane ends."""
-        return any(self._resembles(guest, is_migration) for guest in self._departed_guests)
+        return any(self._resembles(guest, ownership.is_migration) for guest in self._departed_guests)
 
     @property
     def _departed_guests(self) -> tuple[str, ...]:
@@ -513,7 +505,7 @@ class ConsumerCase:
         return tuple(
             guest
             for guest, placed in self.observation.departed.items()
-            if has_left(placed.allocations, is_own)
+            if ownership.has_left(placed.allocations, is_own)
             and (guest not in claims or claims[guest].state is ClaimState.CLAIMING)
         )
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
+from agent import errors
 from agent.api.shapes.schema import list_text
 from agent.cli.claim_request import (
     NEW,
@@ -34,16 +35,7 @@ from agent.cli.client import (
 from agent.cli.domain import CONNECTION_DEFAULT, Libvirt, add_libvirt_options
 from agent.cli.grammar import CommandAdder, complete_instances, seconds_or_zero
 from agent.cli.output import NOTHING, Style, show, table_lines, titled_lines
-from agent.errors import (
-    ClaimConflict,
-    DaemonUnreachable,
-    ExitCode,
-    PlimsollError,
-    UnknownConsumer,
-    UsageError,
-    counted,
-    plain,
-)
+from agent.errors import ExitCode, counted, plain
 
 if TYPE_CHECKING:
     from agent.api.shapes.host import ClaimsStatusShape, PauseShape, ResourceProviderShape
@@ -115,9 +107,9 @@ def claim(args: Namespace) -> ExitCode:
         return _claim_domain(args)
     for option in ("define", "start", "keep"):
         if getattr(args, option):
-            raise UsageError(f"claim: --{option} needs --domain")
+            raise errors.UsageError(f"claim: --{option} needs --domain")
     if args.connect != CONNECTION_DEFAULT:
-        raise UsageError("claim: --connect needs --domain")
+        raise errors.UsageError("claim: --connect needs --domain")
     body = claim_body(args)
     client = client_of(args)
     _identify(args, client, body)
@@ -125,7 +117,7 @@ def claim(args: Namespace) -> ExitCode:
         return _explain(args, client, "/v1/claims", body)
     try:
         answer: ClaimShape = client.request("POST", "/v1/claims", body)
-    except DaemonUnreachable as error:
+    except errors.DaemonUnreachable as error:
         if error.details.get("asked"):
             # The agent may have claimed, and only this message has a new uuid.
             if "consumer" not in body:
@@ -133,7 +125,7 @@ def claim(args: Namespace) -> ExitCode:
             elif args.consumer in (None, NEW):
                 _add(error, f"the uuid made for it is {body['consumer']}")
         raise
-    except (ClaimConflict, UsageError) as error:
+    except (errors.ClaimConflict, errors.UsageError) as error:
         if "consumer" not in body and {"consumer", "instances"} & error.details.keys():
             _add(error, f"--new claims for another instance that is called {body['name']}")
         raise
@@ -142,7 +134,7 @@ def claim(args: Namespace) -> ExitCode:
     return ExitCode.DONE
 
 
-def _add(error: PlimsollError, clause: str) -> None:
+def _add(error: errors.PlimsollError, clause: str) -> None:
     """Let the error's sentence go on with the clause."""
     error.message = f"{error.message.rstrip('.')}; {clause}"
 
@@ -153,7 +145,7 @@ def _identify(args: Namespace, client: Client, body: dict[str, Any]) -> None:
         return
     try:
         body["consumer"] = find_instance(client, args.consumer)
-    except UnknownConsumer as error:
+    except errors.UnknownConsumer as error:
         error.message += f"{'' if error.message.endswith('?') else ';'} --name claims for a new one"
         raise
 
@@ -161,7 +153,7 @@ def _identify(args: Namespace, client: Client, body: dict[str, Any]) -> None:
 def _claim_domain(args: Namespace) -> ExitCode:
     """Claim for a domain; print, define or start it."""
     if args.domain == args.file == STANDARD_INPUT:
-        raise UsageError("claim: --domain and --file cannot both be standard input")
+        raise errors.UsageError("claim: --domain and --file cannot both be standard input")
     body: dict[str, Any] = {
         "xml": read_text_file("claim", args.domain),
         "request": addition_body(args),
@@ -180,7 +172,7 @@ def _claim_domain(args: Namespace) -> ExitCode:
         return ExitCode.DONE
     try:
         done = libvirt.hand_over(written, start=args.start)
-    except PlimsollError as error:
+    except errors.PlimsollError as error:
         _add(error, _after_refusal(args, client, written))
         raise
     show(
@@ -201,7 +193,7 @@ def _after_refusal(args: Namespace, client: Client, written: DomainShape) -> str
         return f"the claim of {consumer} is kept: it was there before"
     try:
         client.request("DELETE", claim_path(consumer))
-    except PlimsollError as error:
+    except errors.PlimsollError as error:
         return f"the claim of {consumer} could not be released again: {error.message}"
     return f"the claim of {consumer} was released again"
 
@@ -451,7 +443,7 @@ def drain(args: Namespace) -> ExitCode:
     """Pause the host, and list what is left on it."""
     wait_s = seconds_or_zero(args.wait)
     if not 0 <= wait_s <= WAIT_MAX_S or (wait_s == 0 and args.wait != "0"):
-        raise UsageError(f"--wait {args.wait!r} is not a number of seconds, at most {WAIT_MAX_S:g}")
+        raise errors.UsageError(f"--wait {args.wait!r} is not a number of seconds, at most {WAIT_MAX_S:g}")
     client = client_of(args)
     answer = _pause(client, args, drain=True)
     end = time.monotonic() + wait_s

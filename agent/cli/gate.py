@@ -7,18 +7,11 @@ from argparse import Namespace
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from agent import errors
 from agent.cli.client import Client, client_of, is_denied
 from agent.cli.grammar import CommandAdder, add_verbs
 from agent.cli.output import Style, show, waiting
-from agent.errors import (
-    ClaimsClosed,
-    DriverUnavailable,
-    ExitCode,
-    Forbidden,
-    PlimsollError,
-    StateError,
-    plain,
-)
+from agent.errors import ExitCode, plain
 from agent.gate import install
 from agent.gate.hook import HookConfig
 
@@ -124,7 +117,7 @@ def status(args: Namespace) -> ExitCode:
 
     show(args, answer, lines)
     if effect.state is None:
-        raise StateError(f"{install.HOOK} cannot be read; run this as root.")
+        raise errors.StateError(f"{install.HOOK} cannot be read; run this as root.")
     return ExitCode.DRIFT_FOUND if effect.reasons else ExitCode.DONE
 
 
@@ -142,9 +135,9 @@ def read_gate(silent: str | None = None) -> tuple[HookConfig, GateEffect]:
     if config.socket != silent:
         try:
             agent: StatusShape = Client(config.socket, config.deadline_s, quiet=True).get("/v1/status")
-        except Forbidden:  # it answers; this user may not ask
+        except errors.Forbidden:  # it answers; this user may not ask
             undecided = None
-        except PlimsollError as error:
+        except errors.PlimsollError as error:
             if is_denied(error):
                 raise
             undecided = error.message.rstrip(".")
@@ -163,7 +156,10 @@ def claim_running(args: Namespace) -> ExitCode:
         while answer is None:
             try:
                 answer = client.request("POST", "/v1/gate/running", {})
-            except (ClaimsClosed, DriverUnavailable):  # as for a moment after a restart of libvirtd
+            except (
+                errors.ClaimsClosed,
+                errors.DriverUnavailable,
+            ):  # as for a moment after a restart of libvirtd
                 if time.monotonic() + PAUSE_S > deadline:
                     raise
                 time.sleep(PAUSE_S)

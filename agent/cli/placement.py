@@ -15,17 +15,10 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from agent import errors
 from agent.cli.grammar import CommandAdder, add_verbs
 from agent.cli.output import Style, show, waiting
-from agent.errors import (
-    ExitCode,
-    PlacementError,
-    PlacementUnavailable,
-    SettingsError,
-    StateError,
-    UsageError,
-    counted,
-)
+from agent.errors import ExitCode, counted
 
 if TYPE_CHECKING:
     from agent.placement.snapshot import PlacementSnapshot, ServiceEvidence
@@ -86,13 +79,13 @@ def is_state_dir(args: Namespace) -> bool:
 
 def read_content(args: Namespace, *, with_usages: bool = False) -> tuple[PlacementSnapshot, ServiceEvidence]:
     """All that the Placement has."""
-    from agent.placement.transfer import SnapshotClient, read_service, read_state_dir
+    from agent.placement import transfer
 
     if is_state_dir(args):
         with naming_the_place(args):
-            return read_state_dir(args.state_dir)
+            return transfer.read_state_dir(args.state_dir)
     with opened_with_progress(args) as transport:
-        return read_service(SnapshotClient(transport), with_usages=with_usages)
+        return transfer.read_service(transfer.SnapshotClient(transport), with_usages=with_usages)
 
 
 def counts_text(answer: Mapping[str, Any]) -> str:
@@ -115,7 +108,7 @@ def opened(args: Namespace) -> Iterator[Transport]:
     from agent.placement.connect import open_transport
 
     if sum(map(bool, (args.state_dir, args.url, args.config_file))) != 1:
-        raise UsageError(
+        raise errors.UsageError(
             "Say which Placement, in one way: --state-dir DIR, --url URL (http://..., unix:PATH) or "
             "--config-file FILE."
         )
@@ -143,11 +136,11 @@ def naming_the_place(args: Namespace) -> Iterator[None]:
 
     try:
         yield
-    except PlacementError as error:
+    except errors.PlacementError as error:
         if args.url and args.url not in error.message:
             error.message = f"{args.url}: {error.message}"
         raise
-    except StateError as error:
+    except errors.StateError as error:
         if isinstance(error.__cause__, DatabaseLocked):
             locked = error.__cause__
             error.message = f"{locked.path} is in use by {locked.holder}{_instead(locked.holder_pid)}"
@@ -160,7 +153,7 @@ def _instead(pid: int | None) -> str:
     from agent.placement.transport import SocketTransport
 
     for path in () if pid is None else sockets_of(pid):
-        with suppress(PlacementUnavailable):
+        with suppress(errors.PlacementUnavailable):
             SocketTransport(path, timeout_s=PROBE_S).request("GET", "/", microversion="1.0")
             return f", which serves it: name it by --url unix:{path} instead."
     return (
@@ -194,7 +187,7 @@ def _open_url(args: Namespace) -> Transport:
     if args.token_file is not None:
         words = read_text_file(str(args.token_file)).split()
         if len(words) != 1 or not words[0].isascii():
-            raise UsageError(f"The token file {args.token_file} must hold one token and nothing else.")
+            raise errors.UsageError(f"The token file {args.token_file} must hold one token and nothing else.")
         (token,) = words
     if args.url.startswith("unix:"):
         from agent.placement.transport import SocketTransport
@@ -202,9 +195,9 @@ def _open_url(args: Namespace) -> Transport:
         path = Path(args.url.removeprefix("unix:"))
         return SocketTransport(path, token=token, timeout_s=args.timeout)
     if not args.url.startswith(("http://", "https://")):
-        raise UsageError(f"--url takes http://..., https://... or unix:PATH, not {args.url!r}.")
+        raise errors.UsageError(f"--url takes http://..., https://... or unix:PATH, not {args.url!r}.")
     if args.cafile is not None and not Path(args.cafile).is_file():
-        raise UsageError(f"--cafile {args.cafile} is no file; it must hold certificates, PEM.")
+        raise errors.UsageError(f"--cafile {args.cafile} is no file; it must hold certificates, PEM.")
     options = {
         "auth_type": "admin_token",
         "endpoint_override": args.url,
@@ -223,9 +216,9 @@ def read_text_file(file: str) -> str:
             return sys.stdin.read()
         return Path(file).read_text(encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}.") from error
+        raise errors.UsageError(f"{file} cannot be read: {error.strerror}.") from error
     except UnicodeDecodeError as error:
-        raise UsageError(f"{file} cannot be read: it is not UTF-8 text.") from error
+        raise errors.UsageError(f"{file} cannot be read: it is not UTF-8 text.") from error
 
 
 def add_serve(add: CommandAdder) -> None:
@@ -300,13 +293,13 @@ def serve(args: Namespace) -> ExitCode:
             on_ready=lambda addresses: notifier.ready(f"serving placement at {', '.join(addresses)}"),
         )
     except ServeError as error:
-        raise SettingsError(str(error)) from error
+        raise errors.SettingsError(str(error)) from error
     except ImportError as error:
-        raise SettingsError(
+        raise errors.SettingsError(
             f"--journal needs psycopg 3 ({error}): install python3-psycopg, or plimsoll[postgresql] with pip."
         ) from error
     except DatabaseError as error:
-        raise StateError(str(error), path=str(error.path)) from error
+        raise errors.StateError(str(error), path=str(error.path)) from error
     return ExitCode.DONE
 
 
@@ -336,12 +329,12 @@ def add_export(add: CommandAdder) -> None:
 def export(args: Namespace) -> ExitCode:
     """Write the document. Raises StateError where the file cannot be written."""
     from agent.durable.files import write_atomically
+    from agent.placement import transfer
     from agent.placement.snapshot import select_trees, to_document, to_text
-    from agent.placement.transfer import SnapshotClient, read_trees
 
     if args.root and not is_state_dir(args):
         with opened_with_progress(args) as transport:
-            content = read_trees(SnapshotClient(transport), args.root)
+            content = transfer.read_trees(transfer.SnapshotClient(transport), args.root)
     else:
         content, _ = read_content(args)
     if args.root:
@@ -352,7 +345,9 @@ def export(args: Namespace) -> ExitCode:
     try:
         write_atomically(Path(args.file), to_text(content))
     except OSError as error:
-        raise StateError(f"{args.file} cannot be written: {error.strerror}; choose another file.") from error
+        raise errors.StateError(
+            f"{args.file} cannot be written: {error.strerror}; choose another file."
+        ) from error
     answer = {"file": args.file, **content.counts()}
     show(args, answer, lambda _: [f"exported {counts_text(answer)} to {args.file}"])
     return ExitCode.DONE
@@ -382,25 +377,21 @@ def add_import(add: CommandAdder) -> None:
 
 def import_(args: Namespace) -> ExitCode:
     """Import a document, then read the target again and compare."""
+    from agent.placement import transfer
     from agent.placement.snapshot import differences, foreign_consumers, from_text
-    from agent.placement.transfer import (
-        UNTYPED_MICROVERSION,
-        SnapshotClient,
-        apply_import,
-        plan_import,
-        read_counterpart,
-    )
 
     wanted = from_text(read_text_file(args.file))
     with opened_with_progress(args) as transport:
-        client = SnapshotClient(transport)
-        present, evidence = read_counterpart(client, wanted)
+        client = transfer.SnapshotClient(transport)
+        present, evidence = transfer.read_counterpart(client, wanted)
         if not client.has_consumer_types():
             wanted = wanted.without_types()
-        plan = plan_import(wanted, present, evidence.names, overwrite=args.overwrite)
+        plan = transfer.plan_import(wanted, present, evidence.names, overwrite=args.overwrite)
         if not args.dry_run:
-            apply_import(client, SnapshotClient(transport, microversion=UNTYPED_MICROVERSION), plan)
-            present, _ = read_counterpart(client, wanted)
+            transfer.apply_import(
+                client, transfer.SnapshotClient(transport, microversion=transfer.UNTYPED_MICROVERSION), plan
+            )
+            present, _ = transfer.read_counterpart(client, wanted)
     if args.dry_run:
         told = list(plan.lines()) or ["nothing to write: the target has all of it already"]
         show(args, plan.to_json(), lambda _: told)
@@ -449,15 +440,15 @@ def add_remove(add: CommandAdder) -> None:
 
 def remove(args: Namespace) -> ExitCode:
     """Remove the content of a document from a Placement."""
+    from agent.placement import transfer
     from agent.placement.snapshot import from_text
-    from agent.placement.transfer import SnapshotClient, apply_removal, plan_removal, read_counterpart
 
     unwanted = from_text(read_text_file(args.file))
     with opened_with_progress(args) as transport:
-        client = SnapshotClient(transport)
-        plan = plan_removal(unwanted, read_counterpart(client, unwanted)[0])
+        client = transfer.SnapshotClient(transport)
+        plan = transfer.plan_removal(unwanted, transfer.read_counterpart(client, unwanted)[0])
         if not args.dry_run:
-            apply_removal(client, plan)
+            transfer.apply_removal(client, plan)
     answer = {
         "resource_providers": len(plan.providers),
         "consumers": len(plan.consumers),
@@ -492,7 +483,7 @@ def check(args: Namespace) -> ExitCode:
     if args.file is None:
         content, evidence = read_content(args, with_usages=True)
     elif args.state_dir or args.url or args.config_file:
-        raise UsageError("Check either a file or a Placement, not both.")
+        raise errors.UsageError("Check either a file or a Placement, not both.")
     else:
         content, evidence = from_text(read_text_file(args.file)), None
     broken = broken_invariants(content, evidence)

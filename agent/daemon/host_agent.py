@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from agent import log
+from agent import errors, log
 from agent.api.operations import Operations
 from agent.audit.auditor import Auditor, AuditReport
 from agent.backoff import Backoff
@@ -19,18 +19,7 @@ from agent.clock import HostClock
 from agent.config.check import check_running_state_path
 from agent.config.settings import Settings
 from agent.driver import Driver
-from agent.errors import (
-    ApplyError,
-    DriverError,
-    ForeignOwner,
-    IdentityError,
-    PlacementError,
-    PlacementUnavailable,
-    PlimsollError,
-    Refused,
-    StateError,
-    counted,
-)
+from agent.errors import counted
 from agent.gate.decision import GateVerdict
 from agent.gate.effect import GatePaths, is_enabled
 from agent.gate.gate import Gate, MissedGuests
@@ -175,7 +164,7 @@ class HostAgent:
             return
         try:
             changed = self._tracker.use.follow(grow=self._settings.claims_grow)
-        except (PlacementUnavailable, StateError) as error:
+        except (errors.PlacementUnavailable, errors.StateError) as error:
             self.report_fault(error)
             return
         if self._reconciler.needs_pass:
@@ -207,9 +196,9 @@ class HostAgent:
             try:
                 self._tracker.follow_moves()
                 self._tracker.watch_doubts()
-            except (PlacementUnavailable, StateError) as error:
+            except (errors.PlacementUnavailable, errors.StateError) as error:
                 self.report_fault(error)
-            except (PlacementError, Refused) as error:
+            except (errors.PlacementError, errors.Refused) as error:
                 LOG.error("Moves were not followed: %s", error.message)
         return report
 
@@ -218,7 +207,7 @@ class HostAgent:
         try:
             if self._tracker.read_back():
                 self._reconciler.invalidate()  # what was read back may be due in Placement
-        except StateError as error:
+        except errors.StateError as error:
             self.report_fault(error)
             return False
         return True
@@ -239,7 +228,7 @@ class HostAgent:
     def _run_audit(self, audit: Callable[[], AuditReport]) -> None:
         try:
             report = audit()
-        except (DriverError, IdentityError, PlacementError, StateError) as error:
+        except (errors.DriverError, errors.IdentityError, errors.PlacementError, errors.StateError) as error:
             LOG.warning("The audit did not finish: %s", error.message)
             self._recorder.record_failed_audit()
         else:
@@ -256,7 +245,7 @@ class HostAgent:
             return
         try:
             self._tracker.deliver()
-        except StateError as error:
+        except errors.StateError as error:
             self.report_fault(error)
 
     def look_at_devices(self, at: float | None = None) -> None:
@@ -268,9 +257,9 @@ class HostAgent:
             changed = self._tracker.cordons.look(
                 self._reconciler.device_signs(), time.time() if at is None else at
             )
-        except DriverError as error:  # the passes report a driver that does not answer
+        except errors.DriverError as error:  # the passes report a driver that does not answer
             LOG.debug("The devices were not looked at: %s", error.message)
-        except StateError as error:
+        except errors.StateError as error:
             self.report_fault(error)
         else:
             if changed:
@@ -301,7 +290,13 @@ class HostAgent:
                 return
             try:
                 told = self._reconciler.tell_schedulers(closed=is_long)
-            except (PlacementError, StateError, ApplyError, ForeignOwner, IdentityError) as error:
+            except (
+                errors.PlacementError,
+                errors.StateError,
+                errors.ApplyError,
+                errors.ForeignOwner,
+                errors.IdentityError,
+            ) as error:
                 self._tell_backoff.failed(error.details.get("retry_after", 0.0))
                 LOG.warning("Schedulers were not told how the host is: %s", error.message)
                 return
@@ -351,7 +346,9 @@ class HostAgent:
     def report_job_failure(self, job: str, error: BaseException) -> None:
         """Make a fault of an unexpected exception in a job."""
         LOG.error("The job %s broke: %r", job, error, fields={"job": job})
-        self.report_fault(StateError(f"The agent's own job {job!r} broke ({error!r}); its log has more."))
+        self.report_fault(
+            errors.StateError(f"The agent's own job {job!r} broke ({error!r}); its log has more.")
+        )
 
     # What the local operations report
 
@@ -363,7 +360,7 @@ class HostAgent:
         directory_problem, error = self._recover(report)
         if error is not None:
             self.report_fault(error)
-            refused = isinstance(error, PlacementError) and bool(error.status)
+            refused = isinstance(error, errors.PlacementError) and bool(error.status)
             self.tell_schedulers(answers=refused and "retry_after" not in error.details)
         if error is not None or self._silences != silences:  # Placement failed during the recovery
             return
@@ -410,7 +407,7 @@ class HostAgent:
         elif self._reconciler.needs_pass:
             self.request_pass(after_backoff=True)
 
-    def report_fault(self, error: PlimsollError) -> None:
+    def report_fault(self, error: errors.PlimsollError) -> None:
         """Close claims, degrade the agent's state, and schedule the next pass after a back-off."""
         self._tracker.admission.close(error.message.rstrip("."))
         fault = Fault.of(error)
@@ -440,7 +437,7 @@ class HostAgent:
         fault = self.condition.fault
         return fault is not None and fault.concern == PLACEMENT
 
-    def report_silence(self, error: PlacementUnavailable) -> None:
+    def report_silence(self, error: errors.PlacementUnavailable) -> None:
         """Draw the consequences of one request that Placement did not answer, or answered with a 5xx.
 
         A 5xx may be about that request alone: claims stay open if Placement answers another one.
@@ -450,7 +447,7 @@ class HostAgent:
                 self._client.generations(self._identity.uuid)  # Placement reads its database for it
                 LOG.warning("One request failed, and Placement answers others: %s", error.message)
                 return
-            except PlacementError as again:
+            except errors.PlacementError as again:
                 LOG.debug("Placement was asked again: %s", again.message)
         self._silences += 1
         self.report_fault(error)
@@ -462,7 +459,7 @@ class HostAgent:
         self._reconciler.invalidate()
         self.request_pass()
 
-    def _recover(self, report: PassReport) -> tuple[str | None, PlimsollError | None]:
+    def _recover(self, report: PassReport) -> tuple[str | None, errors.PlimsollError | None]:
         """What is wrong with the state directory while the agent works on, a sentence; and the pass's error.
 
         After a pass without one, check that a fault of the agent's own state is gone. Once after the start,
@@ -472,9 +469,9 @@ class HostAgent:
         """
         fault, guests, error = self.condition.fault, self._reconciler.guests or (), report.error
         running = sum(guest.state not in IDLE for guest in guests)
-        if isinstance(error, IdentityError) and running and not self._tracker.claims():
+        if isinstance(error, errors.IdentityError) and running and not self._tracker.claims():
             # The agent has no record of any of the guests: say what became of that.
-            error = IdentityError(
+            error = errors.IdentityError(
                 f"{error.message} {counted(running, 'guest runs', 'guests run')} here, and the agent's "
                 "state directory is new: it was lost, or state_path is wrong. Until that is mended the agent "
                 "writes nothing and offers nothing; what Placement holds for the guests stays.",
@@ -496,7 +493,7 @@ class HostAgent:
                 self._tracker.deliver()
             if alone:
                 self._gate.settle(guests, report.at)
-        except (PlacementUnavailable, StateError) as failure:
+        except (errors.PlacementUnavailable, errors.StateError) as failure:
             return None, failure
         return problem, None
 
@@ -507,11 +504,11 @@ class HostAgent:
             return
         try:
             verdicts = self._missed_guests.claim(self._reconciler.guests or ())
-        except PlacementUnavailable as error:
+        except errors.PlacementUnavailable as error:
             self.report_silence(error)
-        except StateError as error:
+        except errors.StateError as error:
             self.report_fault(error)
-        except (PlacementError, Refused) as error:
+        except (errors.PlacementError, errors.Refused) as error:
             LOG.warning("Guests that started while the gate did not decide have no claim: %s", error.message)
         else:
             for guest, verdict in verdicts:

@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from agent import __version__
+from agent import __version__, errors
 from agent.config.options import driver_class
 from agent.config.settings import Settings, load, read_only_driver
 from agent.cpuset import format_cpu_set
@@ -42,16 +42,7 @@ from agent.doctor.check import DoctorCheck, bad, check_device, good, warning
 from agent.driver import Driver, GuestState, PassedDevice
 from agent.durable.errors import READ_ONLY_REMEDY, is_immutable, mount_of, obstacle_of, user_name
 from agent.durable.files import FILE_MODE, check_accepts_files, is_there, read_text
-from agent.errors import (
-    DaemonUnreachable,
-    DriverError,
-    DriverSlow,
-    IdentityError,
-    PlimsollError,
-    SettingsError,
-    UsageError,
-    counted,
-)
+from agent.errors import counted
 from agent.log import is_ordinary
 from agent.placement.client import PlacementClient
 from agent.placement.connect import open_transport, ping
@@ -101,7 +92,7 @@ def examine(
     yield check_clock()
     try:
         settings = load(config_files, config_dirs)
-    except SettingsError as error:
+    except errors.SettingsError as error:
         yield bad("settings", error.message, "`plimsoll config sample` shows every option.")
         return
     files = ", ".join(map(str, settings.files)) or "no file; every option has its default"
@@ -295,7 +286,7 @@ def check_identity(path: Path, host: str) -> DoctorCheck:
         if not is_there(path / NAME_FILE):
             return good("identity", f"{host} has a uuid that was provided before the first start.")
         known = establish_identity(path, host, _recorded_uuid(path / "agent.db"))
-    except IdentityError as error:
+    except errors.IdentityError as error:
         return bad("identity", error.message, "Follow the sentence.")
     except OSError as error:
         return bad(
@@ -351,7 +342,7 @@ def check_agent(socket: Path, ask: Any) -> Iterator[DoctorCheck]:
     """The running agent's state; `ask(socket path)` is GET /v1/status of the local API."""
     try:
         status = ask(str(socket))
-    except DaemonUnreachable as error:
+    except errors.DaemonUnreachable as error:
         try:
             is_inaccessible = is_there(socket) and not os.access(socket, os.R_OK | os.W_OK)
         except PermissionError:  # the directory is inaccessible
@@ -363,7 +354,7 @@ def check_agent(socket: Path, ask: Any) -> Iterator[DoctorCheck]:
                 "agent", f"No agent answers at {socket}.", f"systemctl start {UNIT}; journalctl -u {UNIT}"
             )
         return
-    except PlimsollError as error:
+    except errors.PlimsollError as error:
         yield warning(
             "agent",
             error.message,
@@ -412,7 +403,7 @@ def check_placement(settings: Settings) -> Iterator[DoctorCheck]:
             report = ping(transport, "the remote Placement")
         finally:
             transport.close()
-    except PlimsollError as error:
+    except errors.PlimsollError as error:
         yield bad(
             "placement", error.message, "Check [placement]; `plimsoll placement ping` makes the same request."
         )
@@ -430,7 +421,7 @@ def check_placement(settings: Settings) -> Iterator[DoctorCheck]:
         one = open_transport("remote", options={**settings.placement.options, "endpoint_override": address})
         try:
             PlacementClient(one).versions()
-        except PlimsollError as error:
+        except errors.PlimsollError as error:
             yield warning("placement", error.message, "Start that server, or correct endpoint_override.")
         else:
             yield good("placement", f"{address} answers as well.")
@@ -443,7 +434,7 @@ def check_hypervisor(settings: Settings) -> Iterator[DoctorCheck]:
     name = settings.compute_driver
     try:
         driver = read_only_driver(settings)
-    except SettingsError as error:
+    except errors.SettingsError as error:
         yield bad("driver", error.message, "Correct the option, or install the driver's dependencies.")
         return
     with closing(driver):
@@ -461,7 +452,7 @@ def check_hypervisor(settings: Settings) -> Iterator[DoctorCheck]:
             if name == "libvirt":
                 yield from check_memory(sum(cell.memory_mb for cell in topology.cells))
             yield from _offers(driver, settings.provider_config)
-        except DriverSlow as error:
+        except errors.DriverSlow as error:
             yield warning(
                 "driver",
                 f"{name} is slow: {error.message.partition(': ')[0].rstrip('.')}. It may be probing QEMU's "
@@ -469,7 +460,7 @@ def check_hypervisor(settings: Settings) -> Iterator[DoctorCheck]:
                 "Run the doctor again in a minute; `virsh -r list` shows whether it answers then. The agent "
                 "tries again by itself.",
             )
-        except DriverError as error:
+        except errors.DriverError as error:
             yield bad(
                 "driver",
                 f"{name}: {error.message.rstrip('.?')}.",
@@ -641,7 +632,7 @@ def examine_device(
                 if guest.state not in _IDLE
                 for unit in guest.units
             }
-        except DriverError as error:
+        except errors.DriverError as error:
             yield warning(
                 "guests",
                 f"Which guests use the device is not known: {error.message.rstrip('.?')}.",
@@ -681,7 +672,7 @@ def gather(to: str | None, config_files: Paths, config_dirs: Paths, ask: Ask) ->
     problem = ""
     try:
         secrets = load(config_files, config_dirs).secrets
-    except SettingsError as error:
+    except errors.SettingsError as error:
         problem = error.message
     name = f"plimsoll-{os.uname().nodename}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
     path = Path(to or f"{name}.tar.gz")
@@ -689,9 +680,9 @@ def gather(to: str | None, config_files: Paths, config_dirs: Paths, ask: Ask) ->
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        raise UsageError(f"{path} exists already; give another file with --to") from None
+        raise errors.UsageError(f"{path} exists already; give another file with --to") from None
     except OSError as error:
-        raise UsageError(
+        raise errors.UsageError(
             f"{path} cannot be written: {error.strerror}; give a file in a directory that exists and that "
             "you may write with --to"
         ) from error
@@ -735,7 +726,7 @@ def _members(config_files: Paths, config_dirs: Paths, ask: Ask, problem: str) ->
 def _answer(ask: Callable[[], Any]) -> str:
     try:
         return json.dumps(ask(), indent=2)
-    except PlimsollError as error:
+    except errors.PlimsollError as error:
         return json.dumps({"error": {"code": error.code, "message": error.message}}, indent=2)
 
 

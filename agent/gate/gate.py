@@ -19,35 +19,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from uuid import uuid4
 
-from agent import log
+from agent import errors, log
+from agent.claims import domain_demand
 from agent.claims.claim import Claim, ClaimState, Restriction
-from agent.claims.domain_demand import (
-    DISK,
-    GATE_USER,
-    UNSEEN_MDEV,
-    DomainRequest,
-    request_for_domain,
-    why_on_no_provider,
-    with_allocated_disk,
-    with_claimed_devices,
-    with_disk,
-)
+from agent.claims.domain_demand import DomainRequest
 from agent.claims.refusal import amounts_text, label
 from agent.doctor.check import start_problems
 from agent.driver import Guest, GuestState, HostSettings, PassedDevice
-from agent.errors import (
-    ClaimConflict,
-    ClaimsClosed,
-    DeviceUnfit,
-    DoesNotFit,
-    DriverDataError,
-    PlacementError,
-    PlacementFull,
-    PlacementUnavailable,
-    Refused,
-    UnknownConsumer,
-    UsageError,
-)
 from agent.gate.decision import (
     GateOutcome,
     GateVerdict,
@@ -148,9 +126,13 @@ class GuestAdmission:
         def decide(claim: Claim | None, move: Move | None) -> tuple[GuestDemand, bool]:
             # libvirt asks for a guest that comes in a second time, at `prepare`.
             is_coming_in = claim is not None and move is not None
-            incoming = with_allocated_disk(guest, claim.allocations) if claim and is_coming_in else guest
+            incoming = (
+                domain_demand.with_allocated_disk(guest, claim.allocations)
+                if claim and is_coming_in
+                else guest
+            )
             if claim is not None:
-                incoming = with_claimed_devices(incoming, claim, self._devices())
+                incoming = domain_demand.with_claimed_devices(incoming, claim, self._devices())
             wanted = self.request_for(incoming, claim)
             return demand_of(incoming, wanted), claim is not None and self._covers(claim, wanted, move)
 
@@ -167,22 +149,22 @@ class GuestAdmission:
         """
         place = self._tracker.view.place
         if place.host.root is None:
-            raise ClaimsClosed("Claims are closed: the agent has not read the whole host yet.")
+            raise errors.ClaimsClosed("Claims are closed: the agent has not read the whole host yet.")
         devices = {device: uuid for uuid, device in self._devices().items()}
-        wanted = request_for_domain(guest, place, devices, claim)
+        wanted = domain_demand.request_for_domain(guest, place, devices, claim)
         for unit in wanted.unmanaged:
-            if unit.device.startswith(UNSEEN_MDEV):
-                raise DoesNotFit(
+            if unit.device.startswith(domain_demand.UNSEEN_MDEV):
+                raise errors.DoesNotFit(
                     f"The mediated device {unit.unit} of {label(wanted.request)} is on no provider of this "
                     "host (yet): if it was created just now, try again in a moment.",
                     consumer=guest.uuid,
                     shortfalls=[],
                 )
             if unit in wanted.astray:
-                raise DoesNotFit(
+                raise errors.DoesNotFit(
                     f"{unit.resource_class} {unit.unit} of {label(wanted.request)} "
-                    f"{why_on_no_provider(unit, place)}. A claim would have another one in its place: give "
-                    f"the guest one that this host offers, or have the agent offer it.",
+                    f"{domain_demand.why_on_no_provider(unit, place)}. A claim would have another one in "
+                    "its place: give the guest one that this host offers, or have the agent offer it.",
                     consumer=guest.uuid,
                     shortfalls=[],
                 )
@@ -199,7 +181,7 @@ class GuestAdmission:
         held, unreachable = self._check_still_here(claim)
         if not made_by_gate(claim):
             if not covers(claim, wanted):
-                raise ClaimConflict(
+                raise errors.ClaimConflict(
                     f"{label(wanted.request)} has a claim of {amounts_text(claim.request.resources)}"
                     f"{_with_units(claim.units)}, and its domain needs "
                     f"{amounts_text(wanted.request.resources)}"
@@ -215,7 +197,7 @@ class GuestAdmission:
         if unreachable is not None:
             raise unreachable  # the claim could not be replaced
         if move is not None:
-            raise ClaimConflict(
+            raise errors.ClaimConflict(
                 f"{label(wanted.request)} is moving, and its domain needs other resources than the move gave "
                 "it: end the move first (plimsoll move list).",
                 consumer=claim.consumer,
@@ -224,7 +206,7 @@ class GuestAdmission:
 
     def _check_still_here(
         self, claim: Claim
-    ) -> tuple[ConsumerAllocations | None, PlacementUnavailable | None]:
+    ) -> tuple[ConsumerAllocations | None, errors.PlacementUnavailable | None]:
         """Raises ClaimConflict where the guest has moved to another host, which it may be running on.
 
         Returns what Placement holds for it, or the error where Placement is unreachable: then the agent's own
@@ -232,14 +214,14 @@ class GuestAdmission:
         """
         try:
             held = self._client.allocations_of(claim.consumer)
-        except PlacementUnavailable as error:
+        except errors.PlacementUnavailable as error:
             LOG.warning(
                 "%s starts without a check whether it has moved away: %s", claim.consumer, error.message
             )
             return None, error
         host = self._tracker.view.host
         if held.allocations and not any(host.is_own(uuid) for uuid in held.allocations):
-            raise ClaimConflict(
+            raise errors.ClaimConflict(
                 f"{label(claim.request)} has its resources on another host: it has moved there.",
                 consumer=claim.consumer,
             )
@@ -256,7 +238,7 @@ class GuestAdmission:
             return
         if move is not None:
             if move.role is MoveRole.DESTINATION:
-                raise ClaimConflict(
+                raise errors.ClaimConflict(
                     f"{label(claim.request)} was moving here (migration {move.migration}), and another "
                     "client deleted its allocations: the agent ends that move. Start the guest again after "
                     "that (plimsoll move list).",
@@ -265,8 +247,8 @@ class GuestAdmission:
             return
         try:
             self._tracker.heal(allocations_for(claim, held.generation))
-        except PlacementFull as full:
-            raise ClaimConflict(
+        except errors.PlacementFull as full:
+            raise errors.ClaimConflict(
                 f"Placement holds nothing for {label(claim.request)} any more, and other consumers hold what "
                 f"it claimed: release its claim, then claim it again. ({full.message})",
                 consumer=claim.consumer,
@@ -341,7 +323,7 @@ class Settler:
             move.instance
             for move in moves
             if move.role is MoveRole.SOURCE
-            and move.old.request.user_id == GATE_USER
+            and move.old.request.user_id == domain_demand.GATE_USER
             and _is_absent(report.guests.get(move.instance))
         } | {
             guest
@@ -392,13 +374,13 @@ class Settler:
 
     def _claim_disk(self, claim: Claim, guest: Guest) -> None:
         """Extend the claim by the sizes of disks that were not known when the guest started."""
-        request = with_disk(claim.request, guest)
-        size = guest.uuid, guest.resources.get(DISK, 0)
+        request = domain_demand.with_disk(claim.request, guest)
+        size = guest.uuid, guest.resources.get(domain_demand.DISK, 0)
         if guest.problem is not None or request == claim.request or size in self._too_large:
             return
         try:
             self._tracker.extend(claim, request)
-        except DoesNotFit as error:
+        except errors.DoesNotFit as error:
             self._too_large |= {size}
             LOG.warning(
                 "The disks of %s (%d GiB) are in use and not claimed: %s",
@@ -435,11 +417,11 @@ class Settler:
         """Whether the action was done; a refusal is logged. Raises PlacementUnavailable, StateError."""
         try:
             action()
-        except PlacementUnavailable:
+        except errors.PlacementUnavailable:
             raise
-        except UnknownConsumer:
+        except errors.UnknownConsumer:
             return False  # another pass, or a caller, has just ended it
-        except (PlacementError, Refused) as error:
+        except (errors.PlacementError, errors.Refused) as error:
             LOG.warning("The gate: %s: %s", problem, error.message)
             return False
         return True
@@ -501,7 +483,9 @@ class Gate:
             GateOutcome.IGNORED, None, f"the gate does nothing at {call.operation} {call.sub_operation}"
         )
 
-    def claim_running(self, guests: Collection[Guest]) -> tuple[tuple[Guest, GateVerdict | Refused], ...]:
+    def claim_running(
+        self, guests: Collection[Guest]
+    ) -> tuple[tuple[Guest, GateVerdict | errors.Refused], ...]:
         """Claim for each running guest without a claim, as if it started now.
 
         Also for those that do not run and that were here before the state directory, which has lost what was
@@ -510,7 +494,7 @@ class Gate:
         Returns each such guest with the verdict or the refusal. Raises ClaimsClosed, PlacementError.
         """
         claims, found = self._tracker.claims(), self._tracker.view.found_guests()
-        verdicts: list[tuple[Guest, GateVerdict | Refused]] = []
+        verdicts: list[tuple[Guest, GateVerdict | errors.Refused]] = []
         for guest in guests:
             is_absent = guest.state in ABSENT
             if (is_absent and guest.uuid not in found) or guest.uuid in claims or guest.problem is not None:
@@ -519,9 +503,9 @@ class Gate:
                 verdicts.append((guest, self._admission.admit(guest) if is_absent else self._start(guest)))
                 if is_absent:
                     self._tracker.expect_no_more(guest.uuid)
-            except ClaimsClosed:
+            except errors.ClaimsClosed:
                 raise
-            except Refused as refused:
+            except errors.Refused as refused:
                 verdicts.append((guest, refused))
         return tuple(verdicts)
 
@@ -532,8 +516,8 @@ class Gate:
     def _read(self, xml: str) -> Guest:
         try:
             return self._guest_of(xml)
-        except DriverDataError as error:
-            raise UsageError(error.message) from error
+        except errors.DriverDataError as error:
+            raise errors.UsageError(error.message) from error
 
     def _check_devices(self, xml: str, guest: Guest) -> Guest:
         """The guest. Raises DeviceUnfit where it would hang or fail with a PCI device of its domain."""
@@ -547,7 +531,7 @@ class Gate:
             }
             problems = list(start_problems(passed, holders))
             if problems:
-                raise DeviceUnfit(
+                raise errors.DeviceUnfit(
                     f"{guest.name} ({guest.uuid}) would not start with its devices: {' '.join(problems)}",
                     consumer=guest.uuid,
                     problems=problems,
@@ -579,7 +563,7 @@ class Gate:
         if not source.elsewhere:
             return self._start(guest)
         wanted = self._admission.request_for(
-            with_allocated_disk(guest, {**source.elsewhere, **source.shared})
+            domain_demand.with_allocated_disk(guest, {**source.elsewhere, **source.shared})
         )
         demand = demand_of(guest, wanted)
         move = self._tracker.begin_move(wanted.request, MoveKind.LIVE_MIGRATE, self._new_uuid(), demand).move
@@ -597,7 +581,7 @@ class MissedGuests:
         self._running: frozenset[str] = frozenset()
         self._missed: frozenset[str] = frozenset()
 
-    def claim(self, guests: Collection[Guest]) -> tuple[tuple[Guest, GateVerdict | Refused], ...]:
+    def claim(self, guests: Collection[Guest]) -> tuple[tuple[Guest, GateVerdict | errors.Refused], ...]:
         """Claim for the guests without a claim that have begun to run since the call before.
 
         Those that were refused are tried again. A guest whose claim was released while it runs, one that

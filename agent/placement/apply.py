@@ -8,15 +8,8 @@ from functools import partial
 from itertools import groupby
 from typing import TypeVar
 
-from agent import log
+from agent import errors, log
 from agent.backoff import pause
-from agent.errors import (
-    ApplyError,
-    IdentityError,
-    PlacementConflict,
-    PlacementError,
-    PlacementUnavailable,
-)
 from agent.placement.client import PlacementClient
 from agent.placement.transport import DUPLICATE_NAME
 from agent.providers.plan import (
@@ -99,10 +92,10 @@ def _apply_errors(plan: Plan, operation: Operation, done: list[str]) -> Iterator
     """Raise ApplyError for a PlacementError, but let a PlacementConflict pass: it needs another plan."""
     try:
         yield
-    except PlacementConflict:
+    except errors.PlacementConflict:
         raise
-    except PlacementError as error:
-        raise ApplyError(
+    except errors.PlacementError as error:
+        raise errors.ApplyError(
             f"Placement stopped the plan at operation {plan.operations.index(operation) + 1} of "
             f"{len(plan.operations)} "
             f"({operation.line().rstrip('.')}): {error.message} The operations before it are done; the next "
@@ -165,9 +158,9 @@ class _Writer:
         wanted = {put.provider: (provider.generation or 0, put.after) for put, provider in pairs}
         try:
             self._with_names(lambda: self._client.reshape(wanted))
-        except PlacementUnavailable:
+        except errors.PlacementUnavailable:
             raise
-        except PlacementError:
+        except errors.PlacementError:
             return False  # written one by one, the operations show which one is rejected and why
         for put, provider in pairs:
             generation = (provider.generation or 0) + RESHAPE_GENERATION_STEPS
@@ -179,7 +172,7 @@ class _Writer:
         """Send a request. If Placement may reject it for a missing name, create the names and repeat."""
         try:
             return send()
-        except PlacementError as error:
+        except errors.PlacementError as error:
             if error.status != _BAD_REQUEST or not self._names:
                 raise
         for name in list(self._names):
@@ -193,7 +186,7 @@ class _Writer:
             case RenameProvider():
                 try:
                     self._client.rename_provider(operation.provider, operation.after)
-                except PlacementError as error:
+                except errors.PlacementError as error:
                     if error.placement_code != DUPLICATE_NAME:
                         raise
                     root = self._providers[operation.provider].parent is None
@@ -214,7 +207,7 @@ class _Writer:
         wanted = Provider(operation.provider, operation.name, operation.parent)
         try:
             return replace(wanted, generation=self._client.create_provider(wanted))
-        except PlacementError as error:
+        except errors.PlacementError as error:
             if error.placement_code != DUPLICATE_NAME:
                 raise
             twin = self._client.find_provider(uuid=operation.provider)
@@ -223,7 +216,7 @@ class _Writer:
             if wanted.parent is not None and twin.parent != wanted.parent:
                 raise self._taken_back(wanted) from error
             if (twin.name, twin.parent) != (wanted.name, wanted.parent):
-                raise IdentityError(
+                raise errors.IdentityError(
                     f"Placement already has a provider with the uuid {twin.uuid}, named {twin.name!r}, "
                     f"where the agent creates {wanted.name!r}: run `plimsoll adopt {twin.uuid}` if it "
                     "is this host, or delete it.",
@@ -233,17 +226,17 @@ class _Writer:
             self._read_again(twin.uuid)
             return self._client.read_provider(twin)  # created by a request whose answer was lost
 
-    def _taken_back(self, wanted: Provider) -> PlacementConflict | IdentityError:
+    def _taken_back(self, wanted: Provider) -> errors.PlacementConflict | errors.IdentityError:
         """Put a provider of this host back under its parent: another client took it out of the host's tree.
 
         Its uuid is made from the root's and its name, so it is no other's.
         """
         try:
             self._client.reparent_provider(wanted.uuid, wanted.name, wanted.parent)
-        except PlacementUnavailable:
+        except errors.PlacementUnavailable:
             raise
-        except PlacementError as error:
-            return IdentityError(
+        except errors.PlacementError as error:
+            return errors.IdentityError(
                 f"Another client took the provider {wanted.name} ({wanted.uuid}) out of this host's tree, "
                 f"and the agent could not put it back: {error.message.rstrip('.')}. Put it back with "
                 f"`openstack --os-placement-api-version 1.37 resource provider set --name {wanted.name} "
@@ -256,18 +249,18 @@ class _Writer:
             wanted.name,
             wanted.uuid,
         )
-        return PlacementConflict(
+        return errors.PlacementConflict(
             f"The provider {wanted.name} ({wanted.uuid}) is in this host's tree again: plan again."
         )
 
-    def _name_taken(self, name: str, *, root: bool) -> PlacementError | IdentityError:
+    def _name_taken(self, name: str, *, root: bool) -> errors.PlacementError | errors.IdentityError:
         holder = self._client.find_provider(name=name)
         if holder is None:
-            return PlacementConflict(
+            return errors.PlacementConflict(
                 f"The name {name!r} belonged to another provider a moment ago and is free now: plan again."
             )
         remedy = f"Run `plimsoll adopt {holder.uuid}` if it is this host's, or rename or delete it."
-        return IdentityError(
+        return errors.IdentityError(
             f"Another provider in Placement is already named {name!r}: {holder.uuid}, outside this host's "
             f"tree. {remedy if root else 'Rename or delete it.'}",
             uuid=holder.uuid,
@@ -308,7 +301,7 @@ class _Writer:
                     return current
                 try:
                     generation = self._with_names(put)
-                except PlacementConflict as conflict:
+                except errors.PlacementConflict as conflict:
                     failure = conflict
                 else:
                     self._verified.update(names)
@@ -334,7 +327,7 @@ def _merged_inventories(
             continue
         present = _entry(current.inventories, name)
         if not same_inventories(present, planned) and not same_inventories(present, wanted):
-            raise PlacementConflict(
+            raise errors.PlacementConflict(
                 f"Another client changed the inventory of {name} on provider {operation.name} "
                 f"({operation.provider}) while the agent wrote it: read the tree and plan again."
             )

@@ -26,16 +26,8 @@ from typing import Any, TypeVar
 from urllib.parse import urlencode
 from uuid import UUID
 
-from agent.errors import (
-    ImportRefused,
-    PlacementConflict,
-    PlacementError,
-    PlacementUnavailable,
-    StateError,
-    UsageError,
-    counted,
-    first_few,
-)
+from agent import errors
+from agent.errors import counted, first_few
 from agent.placement.apply import apply
 from agent.placement.client import (
     CONSUMER_TYPES,
@@ -194,9 +186,9 @@ def _read(
     for _ in range(ATTEMPTS_MAX):
         try:
             listed, roots = list_providers()
-        except PlacementError as error:
+        except errors.PlacementError as error:
             if error.status == NOT_FOUND:  # no list of a Placement is missing
-                raise PlacementError(
+                raise errors.PlacementError(
                     "No Placement answers there: the list of its resource providers was asked for, and the "
                     "answer has status 404. Check the URL, its path, too: many end in /placement.",
                     status=NOT_FOUND,
@@ -210,8 +202,8 @@ def _read(
             usages = dict(
                 _map_parallel(lambda uuid: (uuid, client.provider_usages(uuid)), known if with_usages else ())
             )
-        except PlacementError as error:
-            if error.status != NOT_FOUND or isinstance(error, PlacementUnavailable):
+        except errors.PlacementError as error:
+            if error.status != NOT_FOUND or isinstance(error, errors.PlacementUnavailable):
                 raise
             continue  # another client deleted a provider meanwhile
         uuids = sorted({*consumers, *(consumer for holders in held.values() for consumer in holders)})
@@ -222,7 +214,7 @@ def _read(
                 known.values(), read, _custom_names(traits), _custom_names(classes)
             )
             return snapshot, ServiceEvidence(roots, usages, held, frozenset((*traits, *classes)))
-    raise PlacementConflict(
+    raise errors.PlacementConflict(
         f"Other clients wrote to Placement during each of {ATTEMPTS_MAX} attempts to read it: stop the "
         "agents and schedulers that write to these providers, or try again at a quieter time."
     )
@@ -237,7 +229,9 @@ def read_state_dir(state_dir: Path) -> tuple[PlacementSnapshot, ServiceEvidence]
     from agent.placement.embedded.store import FILE_NAME, SqliteHome, Store
 
     if not (state_dir / FILE_NAME).is_file():
-        raise UsageError(f"There is no placement database in {state_dir}: {FILE_NAME} is missing there.")
+        raise errors.UsageError(
+            f"There is no placement database in {state_dir}: {FILE_NAME} is missing there."
+        )
     try:
         home = SqliteHome(state_dir)
         store = Store(home)
@@ -250,9 +244,9 @@ def read_state_dir(state_dir: Path) -> tuple[PlacementSnapshot, ServiceEvidence]
         finally:
             store.close()
     except DatabaseError as error:
-        raise StateError(str(error), path=str(error.path)) from error
+        raise errors.StateError(str(error), path=str(error.path)) from error
     if damage:
-        raise StateError(
+        raise errors.StateError(
             f"{state_dir / FILE_NAME} is damaged ({damage[0]}): replace it by a backup.", findings=damage
         )
     return snapshot, ServiceEvidence(roots, names=names)
@@ -413,7 +407,7 @@ def apply_import(client: PlacementClient, untyped: PlacementClient, wanted: Impo
         inventories = {uuid: (tree[uuid].generation or 0, full) for uuid, full in step.full.items()}
         try:
             writer.reshape(inventories, *step.consumers)
-        except PlacementError as error:
+        except errors.PlacementError as error:
             if error.status != FORBIDDEN:
                 raise
             for uuid, (generation, full) in inventories.items():
@@ -441,7 +435,7 @@ def _check_import(
     ]
     if broken:
         sentences = [invariant.sentence for invariant in broken]
-        raise UsageError(
+        raise errors.UsageError(
             f"The document is broken in {counted(len(broken), 'place')}, and no Placement accepts it: "
             f"{first_few(sentences, _SHOWN_MAX, '; ')} `plimsoll placement check` shows all, "
             "with remedies.",
@@ -451,7 +445,7 @@ def _check_import(
     used = {name for provider in providers for name in (*provider.traits, *provider.inventories)}
     unknown = sorted(name for name in used - names if not name.startswith(CUSTOM))
     if unknown:
-        raise ImportRefused(
+        raise errors.ImportRefused(
             f"The target does not know {first_few(unknown, _SHOWN_MAX, '; ')}: its os-traits or "
             "os-resource-classes are older than the source's. Upgrade those there, or remove the names from "
             "the document.",
@@ -464,7 +458,7 @@ def _check_import(
         if holders.get(provider.name, provider.uuid) not in wanted.providers
     ]
     if taken:
-        raise ImportRefused(
+        raise errors.ImportRefused(
             "The target has other providers with names of the document: "
             f"{first_few(taken, _SHOWN_MAX, '; ')}. Rename or delete those there, or rename the ones here.",
             conflicts=taken,
@@ -490,7 +484,7 @@ def _refuse_conflicts(wanted: PlacementSnapshot, present: PlacementSnapshot) -> 
         and not (difference.aspect in ("traits", "aggregates", "inventories") and not difference.found)
     ]
     if conflicts:
-        raise ImportRefused(
+        raise errors.ImportRefused(
             f"The target differs from the document in {counted(len(conflicts), 'place')}: "
             f"{first_few([each.line() for each in conflicts], _SHOWN_MAX, '; ')}. Nothing was written; "
             "--overwrite makes the target the same as the document there.",
@@ -605,7 +599,7 @@ def plan_removal(unwanted: PlacementSnapshot, present: PlacementSnapshot) -> Rem
         if provider.parent in unwanted.providers and provider.uuid not in unwanted.providers
     ]
     if changes:
-        raise ImportRefused(
+        raise errors.ImportRefused(
             f"The Placement differs from the document in {counted(len(changes), 'place')}: "
             f"{first_few(changes, _SHOWN_MAX, '; ')}. Nothing was removed; export and import again.",
             conflicts=changes,

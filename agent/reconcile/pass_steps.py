@@ -12,23 +12,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 
-from agent import log
+from agent import errors, log
 from agent.claims.attribution import IDLE, Place, gone_units
 from agent.claims.fit import ProviderIndex
 from agent.claims.host_cells import HostCells, HostLayout
 from agent.claims.refusal import label
 from agent.claims.rows import Row
 from agent.driver import Description, Guest, Topology
-from agent.errors import (
-    ApplyError,
-    ClaimConflict,
-    PlacementConflict,
-    PlacementUnavailable,
-    ReshapeRefused,
-    StateError,
-    by_force,
-    counted,
-)
+from agent.errors import by_force, counted
 from agent.moves.circumstances import consumer_names
 from agent.placement.apply import apply
 from agent.placement.client import PlacementClient
@@ -106,7 +97,7 @@ class Pass:
     desired: Desired
     offered_here: ProviderTree
     unheld: UnheldUse = field(default_factory=UnheldUse)
-    pending: ReshapeRefused | None = None
+    pending: errors.ReshapeRefused | None = None
     written: tuple[Operation, ...] = ()
     retained: tuple[str, ...] = ()
     vanished: frozenset[tuple[str, str]] = frozenset()
@@ -328,7 +319,7 @@ class PassSteps:
                 found = tuple(each for each in found if each.consumer in consumers)
                 if found:
                     self._tracker.follow_placement(found, this.exact_units)
-        except ClaimConflict as conflict:
+        except errors.ClaimConflict as conflict:
             LOG.debug("Records follow a reshape at the next pass: %s", conflict.message)
             return False
         followed = {each.consumer for each in found}
@@ -418,7 +409,7 @@ class PassSteps:
                 lambda tree: self._refresh_tracker(reached, tree),
                 claimed_at=this.seen.claimed_at,
             )
-        except ReshapeRefused as refusal:
+        except errors.ReshapeRefused as refusal:
             return replace(reached, desired=still, pending=refusal)
         _check_others(this, tree)
         unheld = self._unheld_on(desired.tree if desired.undone_notices else this.resolved.tree, this)
@@ -489,7 +480,7 @@ class PassSteps:
             try:
                 self._reshape_runner.prepare(this.current, desired, this.exact_units)
                 refused = False
-            except ReshapeRefused:
+            except errors.ReshapeRefused:
                 refused = True
                 desired = _with_reserved(desired, this.unheld.part(_moving(desired), on=True))
             wanted = staged_tree(this.current, desired.tree, desired.due, reserve=refused)
@@ -521,7 +512,7 @@ class PassSteps:
                 relocations = self._reshape_runner.prepare(
                     this.current, this.desired, this.exact_units
                 ).reshape.relocations
-        except ReshapeRefused as refusal:
+        except errors.ReshapeRefused as refusal:
             refused = refusal.message
         used = {
             provider.uuid: self._client.provider_usages(provider.uuid)
@@ -556,8 +547,8 @@ class PassSteps:
             foreign: set[str] = set()
             try:
                 tree = apply(operations, self._client, this.current, read_again=foreign.add)
-            except ApplyError as error:
-                if isinstance(error.__cause__, PlacementUnavailable):
+            except errors.ApplyError as error:
+                if isinstance(error.__cause__, errors.PlacementUnavailable):
                     raise error.__cause__ from error  # report an outage as an outage
                 raise
             self._allocations.follow_writes(this.current, tree, foreign)
@@ -601,7 +592,7 @@ class PassSteps:
                     reading=reading,
                     caps=self._provider_config.caps,
                 )
-            except StateError:
+            except errors.StateError:
                 self._allocations.forget()
                 raise
         return {uuid: holders for uuid, holders in self._tracker.view.held().items() if uuid in tree}
@@ -622,7 +613,7 @@ def _check_others(this: Pass, now: ProviderTree) -> None:
             or (known.traits, known.aggregates) != (provider.traits, provider.aggregates)
             or not provider.inventories.keys() <= set(classes)
         ):
-            raise PlacementConflict(
+            raise errors.PlacementConflict(
                 f"Another client of Placement changed provider {provider.name} ({provider.uuid}) while the "
                 "agent carried out a reshape: it reads the tree and plans again."
             )

@@ -9,20 +9,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from agent import log
+from agent import errors, log
 from agent.backoff import CONFLICTS_MAX, pause
 from agent.driver import CarvedUnit, DeviceSigns, DomainNeeds, Driver, GivenResources, Guest, PassedDevice
-from agent.errors import (
-    AnotherWriter,
-    ApplyError,
-    DriverError,
-    DriverUnavailable,
-    PlacementConflict,
-    PlacementError,
-    PlacementUnavailable,
-    PlimsollError,
-    StateError,
-)
 from agent.placement.client import PlacementClient
 from agent.providers.owner import check_owner
 from agent.providers.plan import Plan
@@ -99,7 +88,9 @@ class Reconciler:
         self._unheld: tuple[Mapping[str, Usages], ...] = ({},)
         self._taken_back = 0
         self._guests: tuple[Guest, ...] | None = None
-        self._unknown: PlimsollError | None = DriverUnavailable("No pass has described this host yet.")
+        self._unknown: errors.PlimsollError | None = errors.DriverUnavailable(
+            "No pass has described this host yet."
+        )
         self._provider_config = ActiveProviderConfig(root_uuid, provider_config)
         self._undone_reshapes = UndoneReshapes(journal)
         self._steps = PassSteps(
@@ -178,7 +169,7 @@ class Reconciler:
         """Check that this agent may judge what differs in Placement's tree. Raises AnotherWriter."""
         why = self.holds_back(tree, taking=False)
         if why is not None:
-            raise AnotherWriter(f"Nothing was compared. {why}", provider=self._root_uuid)
+            raise errors.AnotherWriter(f"Nothing was compared. {why}", provider=self._root_uuid)
 
     @property
     def is_contested(self) -> bool:
@@ -237,7 +228,7 @@ class Reconciler:
         """
         unknown = self._unknown
         if unknown is not None:
-            raise DriverUnavailable(
+            raise errors.DriverUnavailable(
                 f"What this host has is not known, so nothing was compared: {unknown.message}"
             )
         return self.read_guests()
@@ -318,7 +309,7 @@ class Reconciler:
         passed(report)
         problem = report.error or report.pending
         if problem is not None:
-            if wanted != before and not isinstance(problem, PlacementUnavailable | StateError):
+            if wanted != before and not isinstance(problem, errors.PlacementUnavailable | errors.StateError):
                 undone.set_ids(before)
                 passed(self.verify("a reshape that was refused"))
             raise problem
@@ -344,7 +335,7 @@ class Reconciler:
                 pause(attempt, self._sleep)
                 try:
                     return self._put_root_traits(closed=closed)
-                except PlacementConflict:
+                except errors.PlacementConflict:
                     continue
             return self._put_root_traits(closed=closed)
 
@@ -384,13 +375,13 @@ class Reconciler:
         with self._lock:
             at, self._started = self._clock(), self._timer()
             written: Plan | None = None
-            error: PlimsollError | None = None
+            error: errors.PlimsollError | None = None
             try:
                 written = self._attempt(reread, in_full)
                 sentence = pass_sentence(why, written)
-            except PlimsollError as failure:
+            except errors.PlimsollError as failure:
                 error = failure
-                if self._last is None or isinstance(failure, DriverError):
+                if self._last is None or isinstance(failure, errors.DriverError):
                     self._unknown = failure
                 sentence = f"After {why}: {failure.message}"
             finally:
@@ -420,7 +411,7 @@ class Reconciler:
         for _ in range(ATTEMPTS_MAX - 1):
             try:
                 return self._run_steps(reread, in_full)
-            except PlacementConflict:
+            except errors.PlacementConflict:
                 reread = True
         return self._run_steps(reread, in_full)
 
@@ -429,7 +420,7 @@ class Reconciler:
         reread = reread or taken_back != self._taken_back
         try:
             seen = self._describe()
-        except DriverError:
+        except errors.DriverError:
             if reread:
                 self._reserve_undescribed()
             raise
@@ -479,9 +470,9 @@ class Reconciler:
             told = this.unheld if self._last.pending is None else self._steps.unheld_in_placement(this)
             self._last = replace(self._last, unheld=told)
             self._unheld = (unheld, this.unheld.by_instance)
-        except (PlacementConflict, AnotherWriter):
+        except (errors.PlacementConflict, errors.AnotherWriter):
             raise
-        except (PlacementError, ApplyError) as error:
+        except (errors.PlacementError, errors.ApplyError) as error:
             LOG.warning("What other clients took from claims is not reserved: %s", error.message)
 
     def _keep_tree(self, tree: ProviderTree) -> None:

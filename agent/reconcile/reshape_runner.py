@@ -28,15 +28,9 @@ from dataclasses import dataclass, field, replace
 from random import SystemRandom
 from uuid import uuid4
 
+from agent import errors
 from agent.claims.refusal import label
-from agent.errors import (
-    ClaimConflict,
-    PlacementConflict,
-    PlacementError,
-    PlacementUnavailable,
-    ReshapeRefused,
-    counted,
-)
+from agent.errors import counted
 from agent.moves.states import MIGRATION_TYPE, MoveState
 from agent.placement.client import ANYWHERE, ConsumerAllocations, PlacementClient
 from agent.placement.transport import WriteDone, WriteRefused, WriteUnknown
@@ -266,7 +260,7 @@ class ReshapeRunner:
                 followers=claims_of_migrations(records, held, desired.due, others),
                 may_grow=not desired.back,
             )
-        except ReshapeRefused as refused:
+        except errors.ReshapeRefused as refused:
             raise _for_people(refused, records, held.keys()) from refused
         return ProvedReshape(instructions, allocated, reshape)
 
@@ -312,7 +306,7 @@ class ReshapeRunner:
                         refresh(tree)
                         return tree
                     consumers |= allocated.consumers.keys()
-            except ClaimConflict as conflict:
+            except errors.ClaimConflict as conflict:
                 raise _postponed(conflict.message) from conflict
         raise _postponed("other clients allocate what is to move")
 
@@ -325,7 +319,7 @@ class ReshapeRunner:
         for consumer in sorted({who for due in desired.moves for who in (due.move.consumers or {})}):
             now = claims[consumer].since if consumer in claims else None
             if now != claimed_at.get(consumer):
-                raise PlacementConflict(
+                raise errors.PlacementConflict(
                     f"{consumer} was claimed anew after the driver had described it; the agent asks the "
                     "driver again and plans anew."
                 )
@@ -347,7 +341,7 @@ class ReshapeRunner:
                     break
             with self._client.gate.held(touched, why):
                 return self._send_closed(request, sent, first)
-        except (ReshapeRefused, PlacementConflict):
+        except (errors.ReshapeRefused, errors.PlacementConflict):
             self._drop(sent.receipt)
             raise
 
@@ -365,12 +359,12 @@ class ReshapeRunner:
                     return sent.receipt
                 self._pause(attempt)
             raise _postponed(self._whose_writes(first, len(request.closed)))
-        except (ReshapeRefused, PlacementError) as error:
+        except (errors.ReshapeRefused, errors.PlacementError) as error:
             # Where it is unknown what Placement did, the next pass settles that, and writes the inventories.
-            if not (isinstance(error, PlacementUnavailable) and self._in_doubt):
+            if not (isinstance(error, errors.PlacementUnavailable) and self._in_doubt):
                 # The inventories as they were; the next pass writes what this cannot.
                 for uuid, closed in request.closed.items():
-                    with suppress(PlacementError):
+                    with suppress(errors.PlacementError):
                         self._put_instead(uuid, closed, request.stage[uuid].inventories)
             raise
 
@@ -421,7 +415,7 @@ class ReshapeRunner:
                 raise _changed(uuid)
             try:
                 return self._client.put_inventories(uuid, generation, wanted)
-            except PlacementConflict as conflict:
+            except errors.PlacementConflict as conflict:
                 failure = conflict
                 self._pause(attempt)
         raise failure
@@ -462,13 +456,13 @@ class ReshapeRunner:
         match self._client.send_reshape(inventories, *writes):
             case WriteDone():
                 return True
-            case WriteRefused(PlacementConflict()):
+            case WriteRefused(errors.PlacementConflict()):
                 return False
-            case WriteRefused(PlacementUnavailable() as error):
+            case WriteRefused(errors.PlacementUnavailable() as error):
                 self._drop(receipt)
                 raise error
             case WriteRefused(error):
-                raise ReshapeRefused(
+                raise errors.ReshapeRefused(
                     f"Placement refused the reshape, so nothing was changed: {error.message}",
                     reasons=[error.message],
                 ) from error
@@ -605,20 +599,22 @@ def fence_and_check(client: PlacementClient, root_uuid: str, receipt: Receipt) -
         try:
             client.put_inventories(touched[0], generation, inventories)
             break
-        except PlacementConflict:
+        except errors.PlacementConflict:
             if attempt == FENCE_ATTEMPTS_MAX - 1:
                 raise
     return was_executed(client, root_uuid, receipt)
 
 
-def _changed(uuid: str) -> PlacementConflict:
-    return PlacementConflict(
+def _changed(uuid: str) -> errors.PlacementConflict:
+    return errors.PlacementConflict(
         f"The inventories of provider {uuid} changed while its reshape was prepared; the agent reads the "
         "tree and plans again."
     )
 
 
-def _for_people(refused: ReshapeRefused, records: HostRecords, holders: Collection[str]) -> ReshapeRefused:
+def _for_people(
+    refused: errors.ReshapeRefused, records: HostRecords, holders: Collection[str]
+) -> errors.ReshapeRefused:
     """The refusal with the names of consumers, and with the moves under way that hold two places at once."""
     moves = [move for move in records.moves.values() if not move.ended]
     names = {guest.uuid: f"{guest.name} ({guest.uuid})" for guest in records.exact.guests if guest.name}
@@ -636,11 +632,11 @@ def _for_people(refused: ReshapeRefused, records: HostRecords, holders: Collecti
         if move.state is MoveState.BEGUN and not {move.migration, move.instance}.isdisjoint(holders)
     ]
     message = f"{named(refused.message).rstrip('.')}. {' '.join(hints)}" if hints else named(refused.message)
-    return ReshapeRefused(message, reasons=[*reasons, *hints])
+    return errors.ReshapeRefused(message, reasons=[*reasons, *hints])
 
 
-def _postponed(why: str) -> ReshapeRefused:
-    return ReshapeRefused(
+def _postponed(why: str) -> errors.ReshapeRefused:
+    return errors.ReshapeRefused(
         f"The reshape is postponed, {why.rstrip('.')}; nothing was changed, and the agent tries again.",
         reasons=[why],
     )

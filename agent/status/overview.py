@@ -14,24 +14,14 @@ from difflib import get_close_matches
 from enum import StrEnum
 from functools import cached_property
 
-from agent import log
+from agent import errors, log
 from agent.audit.finding import Finding
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.guest_cells import PlacedCell
 from agent.claims.request import ClaimRequest
 from agent.cpuset import format_cpu_set
 from agent.driver import Guest
-from agent.errors import (
-    DriverError,
-    DriverUnavailable,
-    IdentityError,
-    PlacementError,
-    PlacementUnavailable,
-    PlimsollError,
-    UnknownConsumer,
-    UsageError,
-    counted,
-)
+from agent.errors import counted
 from agent.gate.effect import GateEffect
 from agent.moves.circumstances import Circumstances, consumer_names, moved_away_advice
 from agent.moves.states import Move
@@ -75,12 +65,12 @@ class Fault:
     """The part does not answer. Such faults are equal even if their sentences differ."""
 
     @classmethod
-    def of(cls, error: PlimsollError) -> "Fault":
+    def of(cls, error: errors.PlimsollError) -> "Fault":
         """The fault that this error is a sign of."""
-        away = isinstance(error, DriverUnavailable | PlacementUnavailable)
-        concern = "identity" if isinstance(error, IdentityError) else OWN
-        if isinstance(error, DriverError | PlacementError):
-            concern = "driver" if isinstance(error, DriverError) else PLACEMENT
+        away = isinstance(error, errors.DriverUnavailable | errors.PlacementUnavailable)
+        concern = "identity" if isinstance(error, errors.IdentityError) else OWN
+        if isinstance(error, errors.DriverError | errors.PlacementError):
+            concern = "driver" if isinstance(error, errors.DriverError) else PLACEMENT
         return cls(concern, error.message, away)
 
     def is_new(self, before: "Fault | None") -> bool:
@@ -288,7 +278,7 @@ def explain(known: ExplainSources, word: str) -> tuple[ExplainedItem, ...]:
     """
     wanted = word.strip()[:WORD_CHARS_MAX]
     if not wanted:
-        raise UsageError(
+        raise errors.UsageError(
             "what: it is an empty text; name a consumer, a provider, a class, a device, a unit or a receipt.",
             parameter="what",
         )
@@ -331,7 +321,7 @@ def explain(known: ExplainSources, word: str) -> tuple[ExplainedItem, ...]:
         if near
         else "`plimsoll instances` and `plimsoll tree` list what there is."
     )
-    raise UnknownConsumer(
+    raise errors.UnknownConsumer(
         f"Nothing on this host is called {wanted!r}: no consumer, provider, class, device, unit or receipt. "
         f"{hint}",
         asked=wanted,

@@ -9,6 +9,7 @@ lock is held.
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
+from agent import errors
 from agent.backoff import CONFLICTS_MAX, pause
 from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, Fit, claim_of_fit
@@ -16,31 +17,7 @@ from agent.claims.doubt import DoubtKind
 from agent.claims.refusal import amounts_text, does_not_fit, label, not_covered_conflict
 from agent.claims.request import ClaimRequest
 from agent.device_names import mdev_types
-from agent.errors import (
-    ClaimConflict,
-    DoesNotFit,
-    PlacementConflict,
-    PlacementFull,
-    PlacementUnavailable,
-    PlimsollError,
-    StateError,
-    UnknownConsumer,
-)
-from agent.moves.live_migratable import (
-    MdevTypes,
-    check_chosen_mdevs,
-    check_live_migratable,
-    check_mdev_types,
-    mdev_classes,
-    with_mdev_types,
-)
-from agent.moves.ownership import (
-    ObservedState,
-    SplitAllocations,
-    migration_share,
-    observed_state,
-    separate_allocations,
-)
+from agent.moves import live_migratable, ownership
 from agent.moves.states import (
     MIGRATION_TYPE,
     Move,
@@ -70,16 +47,16 @@ class MoveChoice:
     migration: str
     request: ClaimRequest
     now: float
-    mdev_types: MdevTypes = field(default_factory=dict)
+    mdev_types: live_migratable.MdevTypes = field(default_factory=dict)
 
     def choose(self, instance: ConsumerAllocations, migration: ConsumerAllocations) -> tuple[MoveStep, Move]:
         """The step and the move, from what Placement holds for the two consumers.
 
         Raises UnknownConsumer, ClaimConflict, DoesNotFit; Refused for a guest that cannot be live-migrated.
         """
-        check_mdev_types(self.request, self.mdev_types, self.book.host)
+        live_migratable.check_mdev_types(self.request, self.mdev_types, self.book.host)
         if not instance.allocations:
-            raise UnknownConsumer(
+            raise errors.UnknownConsumer(
                 f"{label(self.request)} holds nothing in Placement: there is nothing to move. Claim it "
                 "instead.",
                 consumer=self.request.consumer,
@@ -88,7 +65,7 @@ class MoveChoice:
         if claim is not None:
             return MoveStep.BEGIN, self._on_this_host(claim, instance, migration)
         if self.kind is MoveKind.SAME_HOST_RESIZE:
-            raise ClaimConflict(
+            raise errors.ClaimConflict(
                 f"{label(self.request)} has no claim on this host, so it cannot be resized within it."
             )
         split = split_by_host(instance.allocations, self.book.host)
@@ -107,20 +84,20 @@ class MoveChoice:
         """
         old = self.book.claims.get(self.request.consumer)
         if old is None or old.state is not ClaimState.CLAIMED:
-            raise UnknownConsumer(
+            raise errors.UnknownConsumer(
                 f"{label(self.request)} has no claim on this host: there is nothing to rebuild here.",
                 consumer=self.request.consumer,
             )
         self._check_holds(old, instance)
         if self.request.resources != old.request.resources:
-            raise ClaimConflict(
+            raise errors.ClaimConflict(
                 f"A rebuild keeps its resources, and {label(self.request)} holds "
                 f"{amounts_text(old.request.resources)}, not {amounts_text(self.request.resources)}: "
                 "resize it instead.",
                 consumer=old.consumer,
             )
         if self.request.topology != old.request.topology:
-            raise ClaimConflict(
+            raise errors.ClaimConflict(
                 f"A rebuild keeps the NUMA cells, CPUs and pages, and {label(self.request)} asks for others: "
                 "resize it instead.",
                 consumer=old.consumer,
@@ -137,32 +114,32 @@ class MoveChoice:
         self, claim: Claim, instance: ConsumerAllocations, migration: ConsumerAllocations
     ) -> Move:
         if self.kind not in (MoveKind.RESIZE, MoveKind.SAME_HOST_RESIZE):
-            raise ClaimConflict(
+            raise errors.ClaimConflict(
                 f"{label(self.request)} is on this host already: a {self.kind} begins on the destination.",
                 consumer=claim.consumer,
             )
         if claim.state is not ClaimState.CLAIMED:
-            raise ClaimConflict(f"{label(self.request)} is {claim.state}: try again after that.")
+            raise errors.ClaimConflict(f"{label(self.request)} is {claim.state}: try again after that.")
         self._check_free(migration)
         self._check_holds(claim, instance)
         return self._fitted_move(MoveKind.SAME_HOST_RESIZE, MoveRole.BOTH, claim, self._fit(instance))
 
-    def _from_doubled(self, split: SplitAllocations, instance: ConsumerAllocations) -> Move:
+    def _from_doubled(self, split: ownership.SplitAllocations, instance: ConsumerAllocations) -> Move:
         """A control plane wrote source and destination for one consumer: give the source's part to the
         migration."""
         if not split.elsewhere:
-            raise ClaimConflict(
+            raise errors.ClaimConflict(
                 f"{label(self.request)} already holds an allocation on this host, without a claim, and none "
                 "elsewhere: claim it instead.",
                 consumer=self.request.consumer,
             )
-        new, source = separate_allocations(split, self.request.resources)
+        new, source = ownership.separate_allocations(split, self.request.resources)
         shared = {uuid: amounts for uuid, amounts in new.items() if uuid in split.shared}
         old = self._source_claim(instance, {**source, **shared})
         return self._fitted_move(self.kind, MoveRole.DESTINATION, old, self._cover(new))
 
     def _begun_by_control_plane(
-        self, split: SplitAllocations, instance: ConsumerAllocations, migration: ConsumerAllocations
+        self, split: ownership.SplitAllocations, instance: ConsumerAllocations, migration: ConsumerAllocations
     ) -> Move:
         """A control plane wrote both parts as begin would: the agent chooses the instance's devices."""
         if not split.here or split.elsewhere:
@@ -195,7 +172,7 @@ class MoveChoice:
     # Where it fits
 
     def _fit(self, instance: ConsumerAllocations) -> Fit:
-        request = with_mdev_types(self.request, self.mdev_types)
+        request = live_migratable.with_mdev_types(self.request, self.mdev_types)
         fit = self.book.fit_move(request, self.migration, instance.allocations)
         if not fit.fits:
             raise does_not_fit(self.request, fit.shortfalls)
@@ -213,12 +190,14 @@ class MoveChoice:
 
     def _fitted_move(self, kind: MoveKind, role: MoveRole, old: Claim, fit: Fit) -> Move:
         if kind is MoveKind.LIVE_MIGRATE:
-            check_live_migratable(self.request, fit.allocations, self.book.host, self.book.offered)
-            check_chosen_mdevs(self.request, fit.allocations, self.mdev_types, self.book.host)
+            live_migratable.check_live_migratable(
+                self.request, fit.allocations, self.book.host, self.book.offered
+            )
+            live_migratable.check_chosen_mdevs(self.request, fit.allocations, self.mdev_types, self.book.host)
         new = claim_of_fit(self.request, fit, ClaimState.CLAIMED, self.now)
-        part = migration_share(old.allocations, fit.allocations, self.book.host.is_own)
+        part = ownership.migration_share(old.allocations, fit.allocations, self.book.host.is_own)
         if not part:
-            raise ClaimConflict(
+            raise errors.ClaimConflict(
                 f"The move would change no allocation of {label(self.request)}: there is nothing to move.",
                 consumer=self.request.consumer,
             )
@@ -241,7 +220,7 @@ class MoveChoice:
 
     def _check_holds(self, claim: Claim, instance: ConsumerAllocations) -> None:
         if instance.allocations != claim.allocations:
-            raise ClaimConflict(
+            raise errors.ClaimConflict(
                 f"Placement holds something else for {label(self.request)} than its claim on this host. It "
                 "may have moved; `plimsoll audit` shows the difference. Repair that first.",
                 consumer=claim.consumer,
@@ -253,7 +232,7 @@ class MoveChoice:
                 f"provider {uuid}: {amounts_text(amounts)}"
                 for uuid, amounts in sorted(migration.allocations.items(), key=lambda item: item[0])
             )
-            raise ClaimConflict(
+            raise errors.ClaimConflict(
                 f"Migration {self.migration} already holds an allocation in Placement ({held}): give the "
                 "move a uuid of its own.",
                 consumer=self.migration,
@@ -285,24 +264,24 @@ class MoveAttempt:
             return self._context.register.step_chosen_move(
                 lambda book: self._choice(book).choose_rebuild(instance)
             )
-        failure: PlimsollError | None = None
+        failure: errors.PlimsollError | None = None
         for attempt in range(CONFLICTS_MAX):
             suspects: Collection[str] = ()
             try:
                 return self._try_once()
-            except PlacementConflict as conflict:
+            except errors.PlacementConflict as conflict:
                 failure = conflict
                 self._empty_generation = expected_generation(conflict, self._empty_generation)
                 pause(attempt)
-            except DoesNotFit as error:
+            except errors.DoesNotFit as error:
                 suspects = {shortfall["provider_uuid"] for shortfall in error.details["shortfalls"]}
-                by_placement = isinstance(error.__cause__, PlacementFull)
-                twice = isinstance(failure, DoesNotFit)
+                by_placement = isinstance(error.__cause__, errors.PlacementFull)
+                twice = isinstance(failure, errors.DoesNotFit)
                 if not by_placement and (twice or not self._context.may_be_stale(suspects)):
                     raise
                 failure = error
             self._context.read_consumers(suspects)
-        raise failure or PlacementConflict(
+        raise failure or errors.PlacementConflict(
             f"The move of {label(self._request)} met other writers {CONFLICTS_MAX} times: try again."
         )
 
@@ -317,12 +296,12 @@ class MoveAttempt:
             return move
         try:
             return self._write_intent(move, instance, migration)
-        except PlacementFull as full:
+        except errors.PlacementFull as full:
             allocations = move.new.allocations if move.new else {}
             refused = self._context.refused_by_placement(self._request, allocations, full)
             self._refuse_intent(move, refused)
             raise refused from full
-        except PlimsollError as error:
+        except errors.PlimsollError as error:
             self._refuse_intent(move, error)
             raise
 
@@ -335,7 +314,7 @@ class MoveAttempt:
             self._context.client.allocations_of(self._migration),
         )
 
-    def _read_mdev_types(self, *source: ConsumerAllocations) -> MdevTypes:
+    def _read_mdev_types(self, *source: ConsumerAllocations) -> live_migratable.MdevTypes:
         """The types of the mediated devices that the guest of a live migration has at its source.
 
         Only where this host has mediated devices of known types is anything read.
@@ -344,7 +323,7 @@ class MoveAttempt:
         if self._kind is not MoveKind.LIVE_MIGRATE:
             return {}
         found: dict[str, frozenset[str]] = {}
-        for name in mdev_classes(self._request, host):
+        for name in live_migratable.mdev_classes(self._request, host):
             cards = {
                 uuid
                 for held in source
@@ -380,7 +359,7 @@ class MoveAttempt:
             "both places stay reserved until it answers, then the move is undone",
         )
         if self._context.writer.secure(move.migration) is not None and not self._is_under_way(move):
-            raise PlacementUnavailable(
+            raise errors.PlacementUnavailable(
                 f"An earlier write for migration {move.migration} was executed after the begin of the move. "
                 "The agent undoes the move; begin it again with another uuid."
             )
@@ -388,13 +367,14 @@ class MoveAttempt:
 
     def _is_under_way(self, move: Move) -> bool:
         instance, migration = self._read()
-        return observed_state(move, instance.allocations, migration.allocations) is ObservedState.UNDER_WAY
+        where = ownership.observed_state(move, instance.allocations, migration.allocations)
+        return where is ownership.ObservedState.UNDER_WAY
 
-    def _refuse_intent(self, move: Move, error: PlimsollError) -> None:
+    def _refuse_intent(self, move: Move, error: errors.PlimsollError) -> None:
         """Undo the journaled intent, unless Placement holds or may yet hold the write."""
         if not self._nothing_sent:
             return
         try:
             self._context.register.step_move(MoveStep.REFUSE, move)
-        except StateError as unwritten:
+        except errors.StateError as unwritten:
             error.add_note(f"The intent could not be undone either: {unwritten.message}")

@@ -11,22 +11,13 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import replace
 
+from agent import errors
 from agent.backoff import CONFLICTS_MAX, pause, retry_conflicts
 from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, ClaimStep, claim_of_fit
 from agent.claims.doubt import DoubtKind
 from agent.claims.refusal import does_not_fit, label, not_covered_conflict
 from agent.claims.request import ClaimRequest
-from agent.errors import (
-    ClaimConflict,
-    DoesNotFit,
-    PlacementConflict,
-    PlacementError,
-    PlacementFull,
-    PlacementUnavailable,
-    PlimsollError,
-    StateError,
-)
 from agent.moves.ownership import separate_allocations
 from agent.placement.client import ConsumerAllocations
 from agent.placement.transport import WriteRefused
@@ -39,7 +30,7 @@ FIRST_GENERATION = EMPTIED_GENERATION + 1
 """Of a consumer that has been given its first allocations."""
 
 
-def expected_generation(conflict: PlacementConflict, generation: int | None) -> int | None:
+def expected_generation(conflict: errors.PlacementConflict, generation: int | None) -> int | None:
     """The generation to write an empty consumer with, after a write with `generation` met that conflict.
 
     OpenStack Placement keeps a record, at generation 0, of a consumer that was emptied before it held
@@ -80,7 +71,7 @@ class ClaimAttempt:
         """
         try:
             return self._try_until_done()
-        except PlimsollError as error:
+        except errors.PlimsollError as error:
             if self._nothing_sent and not self._context.writer.in_doubt(self._consumer):
                 claim = self._context.register.claim_of(self._consumer)
                 if claim is not None and claim.state is ClaimState.CLAIMING:
@@ -88,13 +79,13 @@ class ClaimAttempt:
                         self._context.register.step_claim(
                             ClaimStep.REFUSE, self._consumer, detail=error.message
                         )
-                    except StateError as unwritten:
+                    except errors.StateError as unwritten:
                         error.add_note(f"The intent could not be undone either: {unwritten.message}")
             raise
 
     def _try_until_done(self) -> Claim:
         intent = self._leftover
-        failure: PlimsollError | None = None
+        failure: errors.PlimsollError | None = None
         missing: tuple[str, ...] = ()
         for attempt in range(CONFLICTS_MAX):
             suspects: Collection[str] = ()
@@ -102,30 +93,30 @@ class ClaimAttempt:
                 if intent is None or attempt > 0:
                     intent = self._reserve()
                 return self._write_intent(intent)
-            except PlacementConflict as conflict:
+            except errors.PlacementConflict as conflict:
                 failure = conflict
                 pause(attempt)
-            except PlacementFull as full:
+            except errors.PlacementFull as full:
                 # The consumer holds nothing: Placement took it for new, or the claim was withdrawn.
                 allocations = intent.allocations if intent else {}
                 failure = self._context.refused_by_placement(self._request, allocations, full)
                 full_ones = [uuid for uuid in allocations if uuid in full.message]
                 self._context.read_consumers(full_ones or allocations)
                 continue
-            except DoesNotFit as error:
+            except errors.DoesNotFit as error:
                 if missing:
-                    raise DoesNotFit(
+                    raise errors.DoesNotFit(
                         f"{error.message.rstrip('.')}. Another client deleted {', '.join(missing)} of this "
                         "host in Placement: the agent writes it again; then try again.",
                         **error.details,
                     ) from error
                 suspects = {shortfall["provider_uuid"] for shortfall in error.details["shortfalls"]}
-                if isinstance(failure, DoesNotFit) or not self._context.may_be_stale(suspects):
+                if isinstance(failure, errors.DoesNotFit) or not self._context.may_be_stale(suspects):
                     raise
                 failure = error
-            except PlacementUnavailable:
+            except errors.PlacementUnavailable:
                 raise
-            except PlacementError:
+            except errors.PlacementError:
                 named = self._context.leave_out_missing(intent.allocations) if intent else ()
                 if not named:
                     raise
@@ -135,7 +126,7 @@ class ClaimAttempt:
             if held.allocations:
                 return self._adopt(held)
             self._context.read_consumers(suspects)  # the consumer itself is known to hold nothing
-        raise failure or PlacementConflict(
+        raise failure or errors.PlacementConflict(
             f"The claim of {label(self._request)} met other writers {CONFLICTS_MAX} times: try again."
         )
 
@@ -152,7 +143,9 @@ class ClaimAttempt:
     def _choose(self, book: Book) -> Claim:
         """Raises DoesNotFit; PlacementConflict where the consumer is known to hold something already."""
         if book.other_allocations(self._consumer):
-            raise PlacementConflict(f"{label(self._request)} already holds an allocation in Placement.")
+            raise errors.PlacementConflict(
+                f"{label(self._request)} already holds an allocation in Placement."
+            )
         self._unheld = self._unheld or book.unheld_by(self._consumer)
         fit = book.fit(self._request)
         if not fit.fits:
@@ -175,7 +168,7 @@ class ClaimAttempt:
             ),
         )
         self._nothing_sent = self._nothing_sent and isinstance(outcome, WriteRefused)
-        if isinstance(outcome, WriteRefused) and isinstance(outcome.error, PlacementConflict):
+        if isinstance(outcome, WriteRefused) and isinstance(outcome.error, errors.PlacementConflict):
             self._generation = expected_generation(outcome.error, self._generation)
         checked(
             outcome,
@@ -184,13 +177,13 @@ class ClaimAttempt:
         )
         try:
             held = writer.secure(self._consumer, written=allocations_for(intent, FIRST_GENERATION))
-        except PlacementFull:
+        except errors.PlacementFull:
             # The inventory shrank after the claim, which cannot be written again to protect it.
             withdraw(self._context, intent)
             raise
         if held is not None and not is_allocation_of(held, intent):
             self._generation = held.generation if held.allocations else None
-            raise PlacementConflict(
+            raise errors.PlacementConflict(
                 f"An earlier write for {label(self._request)} was executed after the claim: try again."
             )
         return self._grant(intent)
@@ -207,7 +200,7 @@ class ClaimAttempt:
             return self._grant(self._leftover)
         try:
             return self._take_over(held)
-        except DoesNotFit as error:
+        except errors.DoesNotFit as error:
             suspects = {shortfall["provider_uuid"] for shortfall in error.details["shortfalls"]}
             if not self._context.may_be_stale(suspects):
                 raise
@@ -249,7 +242,7 @@ def withdraw(context: TrackerContext, claim: Claim) -> ConsumerAllocations | Non
     if writer.in_doubt(consumer):
         # What is released needs no protection from the writes of a former life. Where the inventory shrank,
         # what the consumer holds cannot be written again: then the release is the only fence.
-        with suppress(PlacementFull):
+        with suppress(errors.PlacementFull):
             secured = writer.secure(consumer)
 
     def release() -> ConsumerAllocations | None:
@@ -265,7 +258,7 @@ def withdraw(context: TrackerContext, claim: Claim) -> ConsumerAllocations | Non
             outcome = writer.send(DoubtKind.RELEASE, replace(held, allocations=rest))
             checked(outcome, f"release of {consumer}", "the agent releases it again")
         if not rest and not writer.bar_again(consumer):
-            raise PlacementConflict(f"{consumer} was written again right after its release.")
+            raise errors.PlacementConflict(f"{consumer} was written again right after its release.")
         return None
 
     return retry_conflicts(
@@ -283,7 +276,7 @@ def _remainder(context: TrackerContext, claim: Claim, held: ConsumerAllocations)
     if host.root is None:
         if held.allocations.keys() <= claim.allocations.keys():
             return {}
-        raise PlacementUnavailable(
+        raise errors.PlacementUnavailable(
             f"Before the first inventory the agent does not know which part of {claim.consumer}'s "
             "allocation is on this host. It tries again after the inventory."
         )
@@ -327,7 +320,7 @@ def follow_use(context: TrackerContext, before: Claim, after: Claim) -> Claim:
     def choose(book: Book, held: ConsumerAllocations) -> Claim:
         moving = {*book.moves_under_way, *book.moves_under_way.values()}
         if book.claims.get(consumer) != before or consumer in moving:
-            raise ClaimConflict(f"The claim of {label(after.request)} has changed.", consumer=consumer)
+            raise errors.ClaimConflict(f"The claim of {label(after.request)} has changed.", consumer=consumer)
         check_unchanged(held, before, after)
         shortfalls = tuple(book.growth_shortfalls(before, after))
         if shortfalls:
@@ -370,7 +363,7 @@ def _replace(
 def check_unchanged(held: ConsumerAllocations, before: Claim, after: Claim) -> None:
     """Raises ClaimConflict where Placement holds neither what the claim before nor what that after has."""
     if held.allocations not in (before.allocations, after.allocations):
-        raise ClaimConflict(
+        raise errors.ClaimConflict(
             f"Placement holds something else for {label(after.request)} than its claim: repair that first; "
             "`plimsoll audit` shows the difference.",
             consumer=after.consumer,

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
-from agent import log
+from agent import errors, log
 from agent.backoff import CONFLICTS_MAX, pause
 from agent.claims.book import Book
 from agent.claims.claim import (
@@ -28,17 +28,7 @@ from agent.claims.fit import check_placeable
 from agent.claims.refusal import does_not_fit, other_claim_conflict
 from agent.claims.request import PLACE_PREFIX, ClaimRequest, named_as
 from agent.driver import Guest
-from agent.errors import (
-    ClaimConflict,
-    DoesNotFit,
-    PlacementConflict,
-    PlacementFull,
-    PlacementUnavailable,
-    PlimsollError,
-    Refused,
-    UnknownConsumer,
-    by_force,
-)
+from agent.errors import by_force
 from agent.moves.states import Move, moving_conflict
 from agent.placement.client import ConsumerAllocations
 from agent.tracker.claim_attempt import ClaimAttempt, replace_claim, withdraw
@@ -74,7 +64,7 @@ def reserved_for(register: Register, demand: GuestDemand) -> Iterator[None]:
     register.under_lock(lambda book: _reserve(book, demand))
     try:
         yield
-    except PlimsollError:
+    except errors.PlimsollError:
         register.expect(consumer, None)
         raise
     finally:
@@ -209,7 +199,7 @@ class ClaimOperations:
             try:
                 restrict(book, request, restriction)
                 return book.cover(request, held, exact=True) if held else book.fit(request)
-            except DoesNotFit as error:
+            except errors.DoesNotFit as error:
                 return Fit(False, {}, {}, tuple(Shortfall(**each) for each in error.details["shortfalls"]))
             finally:
                 book.restrict(request.consumer, in_force)
@@ -225,7 +215,7 @@ class ClaimOperations:
             if moving is not None:
                 raise moving_conflict(moving)
             if claim is None:
-                raise UnknownConsumer(
+                raise errors.UnknownConsumer(
                     f"Consumer {consumer} has no claim on this host: there is nothing to release.",
                     consumer=consumer,
                 )
@@ -236,7 +226,7 @@ class ClaimOperations:
                 return False
             try:
                 self._resolve(claim)
-            except PlacementUnavailable as error:
+            except errors.PlacementUnavailable as error:
                 LOG.warning("The release of %s waits for Placement: %s", consumer, error.message)
                 self._context.placement.report_unavailable(error)
                 return False
@@ -270,7 +260,7 @@ class ClaimOperations:
         """
         try:
             return attempt()
-        except DoesNotFit:
+        except errors.DoesNotFit:
             if not self._linker.drop_left_places(consumer):
                 raise
         return attempt()
@@ -305,7 +295,7 @@ class ClaimOperations:
             # holds something else for it, as on another host: then what the guest uses counts.
             try:
                 self._attempt(claim.request, claim)
-            except Refused as error:
+            except errors.Refused as error:
                 LOG.error(
                     "A guest runs on this host, and its interrupted claim could not be completed: %s",
                     error.message,
@@ -342,7 +332,7 @@ class ClaimOperations:
         outcome = self._context.writer.send(DoubtKind.HEAL, replace(held, allocations=claim.allocations))
         try:
             checked(outcome, f"allocation of {held.consumer}", "the agent looks again")
-        except PlacementFull as full:
+        except errors.PlacementFull as full:
             LOG.error(
                 "%s holds something else than its claim: %s",
                 held.consumer,
@@ -397,7 +387,7 @@ class ClaimOperations:
         is_own = self._register.host.is_own
         try:
             held = self._context.client.allocations_of(claim.consumer).allocations
-        except PlacementUnavailable as error:
+        except errors.PlacementUnavailable as error:
             LOG.warning(
                 "The claim of %s is confirmed from the journal alone: %s", claim.consumer, error.message
             )
@@ -417,7 +407,7 @@ class ClaimOperations:
                 f"Placement holds nothing for {claim.consumer} any more, although it was claimed on this "
                 f"host: release it {by_force(claim.consumer)}, then claim it again."
             )
-        raise ClaimConflict(reason, consumer=claim.consumer)
+        raise errors.ClaimConflict(reason, consumer=claim.consumer)
 
     def _attempt(self, request: ClaimRequest, leftover: Claim | None) -> Claim:
         if leftover is not None:
@@ -439,7 +429,7 @@ class ClaimOperations:
                 break
             pause(attempt)
         else:
-            raise PlacementConflict(
+            raise errors.PlacementConflict(
                 f"Other clients moved {claim.consumer} {CONFLICTS_MAX} times while the agent released it. "
                 "The agent tries again later."
             )

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from agent import errors
 from agent.backoff import CONFLICTS_MAX, pause
 from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimStep
@@ -17,16 +18,7 @@ from agent.claims.fit import ProviderIndex
 from agent.claims.refusal import label, refused_by_placement
 from agent.claims.request import ClaimRequest, named_as
 from agent.driver import Guest
-from agent.errors import (
-    ClaimConflict,
-    ClaimsClosed,
-    DoesNotFit,
-    HostPaused,
-    PlacementConflict,
-    PlacementFull,
-    PlacementUnavailable,
-    by_force,
-)
+from agent.errors import by_force
 from agent.moves.ownership import MoveConsumer, SplitAllocations, split_allocations
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import WriteOutcome, WriteRefused
@@ -77,13 +69,13 @@ class Turns:
                     and under_way is not None
                     and named_as(request, under_way) != under_way
                 ):
-                    raise ClaimConflict(
+                    raise errors.ClaimConflict(
                         f"Another claim for {label(under_way)} is under way, with a different request: "
                         f"release it first {by_force(consumer)}.",
                         consumer=consumer,
                     )
                 if not self._condition.wait(end - time.monotonic()):
-                    raise ClaimConflict(
+                    raise errors.ClaimConflict(
                         f"Another operation on consumer {consumer} has been under way for {self.wait_s:g} s: "
                         "try again later.",
                         consumer=consumer,
@@ -222,7 +214,9 @@ class Admission:
         reason = self.closed_reason
         if reason is not None:
             paused = self.pause is not None and reason == self.pause.clause
-            raise (HostPaused if paused else ClaimsClosed)(f"Claims are closed: {reason}.", reason=reason)
+            raise (errors.HostPaused if paused else errors.ClaimsClosed)(
+                f"Claims are closed: {reason}.", reason=reason
+            )
 
 
 class PlacementState:
@@ -233,7 +227,7 @@ class PlacementState:
 
     def __init__(self) -> None:
         self._is_backing_off: Callable[[], bool] = lambda: False
-        self._on_unavailable: Callable[[PlacementUnavailable], None] = lambda _: None
+        self._on_unavailable: Callable[[errors.PlacementUnavailable], None] = lambda _: None
         self._on_missing: Callable[[Collection[str]], None] = lambda _: None
         self.taken_back = 0
         """How often the agent has taken reserved inventory back since the start; see `send_in_reserved`."""
@@ -242,7 +236,7 @@ class PlacementState:
         self,
         *,
         is_backing_off: Callable[[], bool] = lambda: False,
-        on_unavailable: Callable[[PlacementUnavailable], None],
+        on_unavailable: Callable[[errors.PlacementUnavailable], None],
         on_missing: Callable[[Collection[str]], None] = lambda _: None,
     ) -> None:
         """Use these from now on.
@@ -263,7 +257,7 @@ class PlacementState:
         """Inventory that a pass has reserved is reserved no longer, so what the passes know is outdated."""
         self.taken_back += 1
 
-    def report_unavailable(self, error: PlacementUnavailable) -> None:
+    def report_unavailable(self, error: errors.PlacementUnavailable) -> None:
         """Report that Placement did not answer; what was asked is journaled and delivered later."""
         self._on_unavailable(error)
 
@@ -332,7 +326,7 @@ class TrackerContext:
                 for uuid, (generation, inventories) in lowered.items():
                     self.client.put_inventories(uuid, generation, inventories)
                 break
-            if not isinstance(error, PlacementConflict) or "expected_generation" in error.details:
+            if not isinstance(error, errors.PlacementConflict) or "expected_generation" in error.details:
                 return outcome
             pause(attempt)  # another client wrote to one of the providers
         else:
@@ -394,7 +388,7 @@ class TrackerContext:
                 )
                 try:
                     checked(outcome, subject, while_unknown)
-                except PlacementFull as full:
+                except errors.PlacementFull as full:
                     raise self.refused_by_placement(after.request, after.allocations, full) from full
                 if kind is DoubtKind.REPLACE:
                     self.writer.secure(consumer)
@@ -407,8 +401,8 @@ class TrackerContext:
         return self.register.under_lock(lambda book: book.others_on(providers))
 
     def refused_by_placement(
-        self, request: ClaimRequest, allocations: Allocations, error: PlacementFull
-    ) -> DoesNotFit:
+        self, request: ClaimRequest, allocations: Allocations, error: errors.PlacementFull
+    ) -> errors.DoesNotFit:
         """The error for a request that fits by the book's amounts and that Placement rejected."""
         return self.register.under_lock(
             lambda book: refused_by_placement(request, allocations, error.message, book.host.tree, book.free)

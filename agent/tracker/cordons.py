@@ -8,14 +8,8 @@ from agent.codec import encode
 from agent.device_names import address_of
 from agent.driver import DeviceSigns
 from agent.errors import UsageError
-from agent.providers.device_health import (
-    Cordoned,
-    DeviceHealth,
-    cleared,
-    cordoned_units,
-    look,
-    unhealthy_sentences,
-)
+from agent.providers import device_health
+from agent.providers.device_health import Cordoned, DeviceHealth
 from agent.shapes import Units, Usages
 from agent.state.journal import Journal
 from agent.state.operators import Cordon
@@ -51,7 +45,7 @@ class DeviceWatch:
         with self._lock:
             seen = {each.address: each for each in signs}
             known = {
-                address: look(
+                address: device_health.look(
                     self._known.get(address, DeviceHealth(address)), self._seen.get(address), each, at
                 )
                 for address, each in seen.items()
@@ -65,7 +59,7 @@ class DeviceWatch:
         """Offer the devices in spite of their symptoms; False where none is unhealthy. Raises StateError."""
         with self._lock:
             offered = {
-                address: cleared(known)
+                address: device_health.cleared(known)
                 for address, known in self._known.items()
                 if address in addresses and known.is_withheld
             }
@@ -148,7 +142,7 @@ class Cordons:
         unhealthy = self.unhealthy()
         if not unhealthy:
             return tuple(cordoned)
-        return (*cordoned, *unhealthy_sentences(unhealthy, self._cards(), self._holders()))
+        return (*cordoned, *device_health.unhealthy_sentences(unhealthy, self._cards(), self._holders()))
 
     def withheld(self) -> dict[str, str]:
         """{exact unit: a sentence on why it is withheld, and how that ends}"""
@@ -284,7 +278,7 @@ class Cordons:
 
     def _units(self, addresses: Collection[str]) -> Cordoned:
         offered = self._register.under_lock(lambda book: book.offered)
-        return cordoned_units(offered, self._journal.devices(), addresses)
+        return device_health.cordoned_units(offered, self._journal.devices(), addresses)
 
 
 def _without_places(

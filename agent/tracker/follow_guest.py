@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from agent import log
+from agent import errors, log
 from agent.claims.attribution import Place
 from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, ClaimStep
@@ -17,13 +17,6 @@ from agent.claims.request import ClaimRequest, RequestGroup
 from agent.claims.rows import Row
 from agent.claims.use_difference import NOT_HERE, Had, UseDifference, followed, use_difference
 from agent.driver import Guest
-from agent.errors import (
-    ClaimConflict,
-    PlacementConflict,
-    PlacementError,
-    PlacementUnavailable,
-    Refused,
-)
 from agent.placement.client import ConsumerAllocations
 from agent.shapes import Allocations, total
 from agent.tracker.claim_attempt import check_unchanged, follow_use
@@ -46,7 +39,7 @@ def extend_claim(context: TrackerContext, request: ClaimRequest) -> Claim:
     held = context.writer.secure(consumer) or context.client.allocations_of(consumer)
     before, move = context.register.claim_and_move_of(consumer)
     if before is None or before.state is not ClaimState.CLAIMED or move is not None:
-        raise ClaimConflict(
+        raise errors.ClaimConflict(
             f"{label(request)} has no claim, or is moving: its claim is not extended.", consumer=consumer
         )
 
@@ -97,15 +90,15 @@ def _check_units(book: Book, after: Claim, consumers: Collection[str]) -> None:
     for _, name, unit in after.exact:
         owner = book.units.owner(name, unit, beside=consumers)
         if owner is not None:
-            raise ClaimConflict(
+            raise errors.ClaimConflict(
                 f"The guest of {book.label(after.consumer)} uses the {name} {unit}, which belongs to "
                 f"{book.label(owner)}: take it from one of the two.",
                 consumer=after.consumer,
             )
 
 
-def _changed(consumer: str) -> ClaimConflict:
-    return ClaimConflict(f"The claim of {consumer} has changed: audit again.", consumer=consumer)
+def _changed(consumer: str) -> errors.ClaimConflict:
+    return errors.ClaimConflict(f"The claim of {consumer} has changed: audit again.", consumer=consumer)
 
 
 def _with_guest_units(book: Book) -> Iterator[Claim]:
@@ -231,10 +224,10 @@ class UseFollower:
                 return False
             try:
                 follow_use(self._context, before, after)
-            except PlacementUnavailable:
+            except errors.PlacementUnavailable:
                 raise
-            except (PlacementError, Refused) as error:
-                if not isinstance(error, PlacementConflict):
+            except (errors.PlacementError, errors.Refused) as error:
+                if not isinstance(error, errors.PlacementConflict):
                     self._refused[consumer] = after, self._context.clock()
                 LOG.warning(
                     "The claim of %s does not follow its guest: %s",
@@ -299,7 +292,9 @@ class UseFollower:
                 _check_units(book, after, consumers)
                 for _, name, unit in after.exact:
                     if users.setdefault((name, unit), after.consumer) != after.consumer:
-                        raise ClaimConflict(f"Two guests use the {name} {unit}: take it from one of the two.")
+                        raise errors.ClaimConflict(
+                            f"Two guests use the {name} {unit}: take it from one of the two."
+                        )
             return [after for _, after in records]
 
         self._context.register.step_chosen_claims(ClaimStep.FOUND, choose)

@@ -27,15 +27,8 @@ from agent.claims.attribution import Place
 from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, ClaimStep
 from agent.errors import ClaimConflict, ClaimsClosed, PlacementConflict, UnknownConsumer
-from agent.moves.ownership import (
-    MoveConsumer,
-    has_left,
-    has_taken_over,
-    is_migration,
-    may_be_superseded,
-    resembles_migration,
-    unambiguous_pairs,
-)
+from agent.moves import ownership
+from agent.moves.ownership import MoveConsumer
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, MoveStep
 from agent.placement.client import ConsumerAllocations
 from agent.shapes import Allocations, beyond
@@ -61,7 +54,7 @@ class LeftPlaces:
 
     def has_left(self, instance: ConsumerAllocations) -> bool:
         """Whether the instance has resources, and none on this host's own providers."""
-        return has_left(instance.allocations, self._context.register.host.is_own)
+        return ownership.has_left(instance.allocations, self._context.register.host.is_own)
 
     def own_part(self, allocations: Allocations) -> Allocations:
         """The part of these allocations that is on this host's own providers."""
@@ -89,11 +82,11 @@ class LeftPlaces:
 
     def successors(self, place: Claim, instance: ConsumerAllocations) -> list[str]:
         """The migrations, by their type, that hold exactly the place; as of the last `read_holders`."""
-        return self._takers(place, instance, is_migration)
+        return self._takers(place, instance, ownership.is_migration)
 
     def lookalikes(self, place: Claim, instance: ConsumerAllocations) -> list[str]:
         """As `successors`, with the consumers without a type."""
-        return self._takers(place, instance, resembles_migration)
+        return self._takers(place, instance, ownership.resembles_migration)
 
     def taken(
         self, place: Claim, instance: ConsumerAllocations, other: ConsumerAllocations, judge: Judge
@@ -111,7 +104,7 @@ class LeftPlaces:
             (
                 each
                 for each in self._wherever(place)
-                if has_taken_over(each.allocations, holder(instance), holder(other), is_own)
+                if ownership.has_taken_over(each.allocations, holder(instance), holder(other), is_own)
             ),
             None,
         )
@@ -121,7 +114,7 @@ class LeftPlaces:
     ) -> Claim | None:
         """The place of which the other consumer, a migration by its type, holds a part here and no more."""
         part = self.own_part(other.allocations)
-        is_its = self.has_left(instance) and is_migration(holder(other), holder(instance))
+        is_its = self.has_left(instance) and ownership.is_migration(holder(other), holder(instance))
         if not part or not is_its or other.consumer in self._context.guests:
             return None
         return next(
@@ -149,7 +142,7 @@ class LeftPlaces:
         """
         self.read_holders([place])
         holders = self._holders(place, Book.possible_holders)
-        found = self._judged(holders, instance, resembles_migration)
+        found = self._judged(holders, instance, ownership.resembles_migration)
         if self._client.allocations_of(instance.consumer) != instance:
             raise PlacementConflict(f"Another client wrote the allocations of {instance.consumer} meanwhile.")
         return found
@@ -164,7 +157,7 @@ class LeftPlaces:
                 consumer for consumer, held in book.others.items() if any(map(book.host.is_own, held))
             ]
         )
-        suspects = self._judged(strangers, instance, resembles_migration)
+        suspects = self._judged(strangers, instance, ownership.resembles_migration)
         return [
             consumer
             for consumer in suspects
@@ -222,13 +215,15 @@ class Departures:
             if not strangers and instance not in claimed and instance in self._context.guests:
                 continue
             held = client.allocations_of(instance)
-            if not has_left(held.allocations, is_own):
+            if not ownership.has_left(held.allocations, is_own):
                 continue
             departed[instance] = []
             for stranger in strangers:
                 other = client.allocations_of(stranger)
                 alike = ask(partial(Book.holds_place, consumer=stranger, instance=instance))
-                if (resembles_migration if alike else is_migration)(holder(other), holder(held)):
+                if (ownership.resembles_migration if alike else ownership.is_migration)(
+                    holder(other), holder(held)
+                ):
                     departed[instance].append(stranger)
         register.under_lock(lambda book: book.note_departed(departed))
 
@@ -320,7 +315,7 @@ class MigrationLinker:
         claim = self._context.register.claim_of(instance)
         if claim is None or claim.state is ClaimState.CLAIMING:
             raise UnknownConsumer(f"{instance} has no claim on this host.", consumer=instance)
-        move = self._link(instance, migration, resembles_migration, in_part=True)
+        move = self._link(instance, migration, ownership.resembles_migration, in_part=True)
         if move is None:
             self._check_known(migration)
             raise ClaimConflict(
@@ -359,7 +354,7 @@ class MigrationLinker:
         migrations = self._places.successors(claim, held)
         certain = len(migrations) == len(lookalikes) == 1
         migration = self._client.allocations_of(lookalikes[0])
-        taken = self._places.taken(claim, held, migration, is_migration)
+        taken = self._places.taken(claim, held, migration, ownership.is_migration)
         if taken is None or not certain or self._has_twin(claim) or any(map(self._is_moving, migrations)):
             if claim.state is not ClaimState.CLAIMED:
                 self._context.register.step_claim(ClaimStep.KEEP, claim.consumer)
@@ -386,7 +381,7 @@ class MigrationLinker:
             if self._client.allocations_of(move.migration).allocations:
                 continue
             held = self._client.allocations_of(move.instance)
-            if self._places.has_left(held) and may_be_superseded(move, held.generation):
+            if self._places.has_left(held) and ownership.may_be_superseded(move, held.generation):
                 departures[move.instance] = _Departure(held, move.old, move)
         return departures
 
@@ -465,11 +460,11 @@ class MigrationLinker:
                 and any(part in places for part in self._places.whereabouts(claim))
             ]
             candidates |= self._candidates(self._departures(twins, ()))
-        pairs = unambiguous_pairs(candidates)
+        pairs = ownership.unambiguous_pairs(candidates)
         linked = {
             instance
             for instance, migration in pairs.items()
-            if self._link(instance, migration, is_migration) is not None
+            if self._link(instance, migration, ownership.is_migration) is not None
         }
         return linked, candidates
 
@@ -505,7 +500,7 @@ class MigrationLinker:
         """
         if move.role is not MoveRole.SOURCE or move.state is not MoveState.BEGUN:
             return False
-        if self._client.allocations_of(move.migration).allocations or not may_be_superseded(
+        if self._client.allocations_of(move.migration).allocations or not ownership.may_be_superseded(
             move, instance.generation
         ):
             return False

@@ -12,33 +12,13 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 
-from agent import log
+from agent import errors, log
 from agent.backoff import CONFLICTS_MAX, retry_conflicts
 from agent.claims.claim import ClaimState
 from agent.claims.doubt import DoubtKind
 from agent.claims.fit import check_placeable
 from agent.claims.request import ClaimRequest, named_as
-from agent.errors import (
-    ClaimConflict,
-    PlacementConflict,
-    PlacementError,
-    PlacementFull,
-    PlacementUnavailable,
-    Refused,
-    UnknownConsumer,
-    UsageError,
-)
-from agent.moves.ownership import (
-    ObservedState,
-    has_moved_on,
-    may_be_superseded,
-    observed_end,
-    observed_state,
-    restored_allocations,
-    same_amounts,
-    undecided_reason,
-    with_source_at,
-)
+from agent.moves import ownership
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, MoveStep, moving_conflict
 from agent.placement.client import ConsumerAllocations
 from agent.shapes import Allocations, Usages, beyond
@@ -83,17 +63,17 @@ class MoveOperations:
                 named = replace(move.new, request=replace(move.new.request, name=request.name))
                 return self._register.step_move(MoveStep.FOUND, replace(move, new=named))
             if move is not None and move.state is not MoveState.REVERTED:
-                raise ClaimConflict(
+                raise errors.ClaimConflict(
                     f"Migration {migration} was {move.state} already: give the next move its own uuid.",
                     migration=migration,
                 )
             try:
                 with reserved_for(self._register, demand) if demand is not None else nullcontext():
                     return MoveAttempt(self._context, kind, migration, request).run()
-            except ClaimConflict as conflict:
+            except errors.ClaimConflict as conflict:
                 raise self._move_beside(request.consumer) or conflict from conflict
 
-    def _move_beside(self, instance: str) -> ClaimConflict | None:
+    def _move_beside(self, instance: str) -> errors.ClaimConflict | None:
         """Why an instance with a claim here cannot begin a move: one that began elsewhere, if there is one.
 
         The caller has the instance's turn. None: it is where its claim is, or Placement does not say.
@@ -103,9 +83,9 @@ class MoveOperations:
             return None
         try:
             move = self._linker.link_leaving(claim)
-        except ClaimConflict as uncertain:
+        except errors.ClaimConflict as uncertain:
             return uncertain
-        except PlacementError:
+        except errors.PlacementError:
             return None
         return None if move is None else moving_conflict(move)
 
@@ -129,12 +109,12 @@ class MoveOperations:
         with self._context.turns.take_both(move.instance, move.migration):
             present = self._present(move)
             if present.ended:
-                raise ClaimConflict(
+                raise errors.ClaimConflict(
                     f"The move of {move.label} has just been {present.state}: try again.",
                     consumer=move.instance,
                 )
             if present.state is MoveState.LEAVING:
-                raise ClaimConflict(
+                raise errors.ClaimConflict(
                     f"Migration {move.migration} of {move.label} has ended, and its guest is still on "
                     "this host: remove the guest, then the agent frees what it uses here.",
                     consumer=move.instance,
@@ -161,9 +141,9 @@ class MoveOperations:
                 return False
             try:
                 return finish(present).state is not present.state
-            except PlacementUnavailable:
+            except errors.PlacementUnavailable:
                 raise
-            except (PlacementError, Refused) as error:
+            except (errors.PlacementError, errors.Refused) as error:
                 LOG.error("Pending: %s", error.message, fields={"migration": migration})
                 return False
 
@@ -194,7 +174,7 @@ class MoveOperations:
         if known is None:  # also during a back-off: only an answer says that there is none
             known = self._linker.look_for(migration)
         if known is None:
-            raise UnknownConsumer(
+            raise errors.UnknownConsumer(
                 f"Migration {migration} is not known on this host, and Placement does not show whose it "
                 "is; `plimsoll move list` shows the known ones. At the source, name its instance with "
                 "--instance.",
@@ -208,7 +188,7 @@ class MoveOperations:
                 move = self._finisher.finish(move)
             if move.ended:
                 if move.state is not end:
-                    raise ClaimConflict(
+                    raise errors.ClaimConflict(
                         f"Migration {migration} of {move.label} was {move.state} already.",
                         consumer=move.instance,
                         migration=migration,
@@ -217,7 +197,7 @@ class MoveOperations:
             if move.state is MoveState.BEGUN:
                 move = self._register.step_move(step, replace(move, reverts_from=None))
             elif move.state.value != ("confirming" if step is MoveStep.CONFIRM else "reverting"):
-                raise ClaimConflict(
+                raise errors.ClaimConflict(
                     f"Migration {migration} of {move.label} is {move.state} already.", migration=migration
                 )
             return self._finish_or_wait(move) if now or move.kind is MoveKind.REBUILD else move
@@ -230,7 +210,7 @@ class MoveOperations:
         """
         present = self._register.move_by_migration(known.migration)
         if present is None:
-            raise ClaimConflict(
+            raise errors.ClaimConflict(
                 f"The agent's journal did not take migration {known.migration} of {known.label}: try again.",
                 consumer=known.instance,
                 migration=known.migration,
@@ -241,7 +221,7 @@ class MoveOperations:
         """The finished move; the move as it is where Placement does not answer, to be delivered later."""
         try:
             return self._finisher.finish(move)
-        except PlacementUnavailable as error:
+        except errors.PlacementUnavailable as error:
             LOG.warning("The end of migration %s waits for Placement: %s", move.migration, error.message)
             self._context.placement.report_unavailable(error)
             return move
@@ -251,7 +231,7 @@ class MoveOperations:
         for consumer in (instance, migration):
             other = self._register.move_of(consumer)
             if other is not None and (other.migration, other.instance) != (migration, instance):
-                raise ClaimConflict(
+                raise errors.ClaimConflict(
                     f"{other.label} is moving already: migration {other.migration} ({other.kind}) is "
                     f"{other.state}. Confirm or revert that move first.",
                     consumer=other.instance,
@@ -259,23 +239,23 @@ class MoveOperations:
                 )
         claim, move = self._register.claim_and_move_of(migration)
         if claim is not None and move is None:
-            raise ClaimConflict(f"{migration} is an instance with a claim, not a migration.")
+            raise errors.ClaimConflict(f"{migration} is an instance with a claim, not a migration.")
         return self._register.move_by_migration(migration)
 
 
 def _check_request(kind: MoveKind, migration: str, request: ClaimRequest) -> None:
     check_placeable(request)
     if kind is MoveKind.LIVE_MIGRATE and request.topology.mem_page_size in ("large", "any"):
-        raise UsageError(
+        raise errors.UsageError(
             f"topology: a live migration keeps the size of the guest's pages, and mem_page_size "
             f"{request.topology.mem_page_size} does not name one: ask for the size in KiB that `plimsoll "
             "explain` shows at the source.",
             migration=migration,
         )
     if kind not in BEGINNABLE:
-        raise UsageError(f"kind: a move of kind {kind} cannot be begun.")
+        raise errors.UsageError(f"kind: a move of kind {kind} cannot be begun.")
     if migration == request.consumer:
-        raise UsageError(
+        raise errors.UsageError(
             "migration: it has the uuid of the instance, and needs one of its own.", migration=migration
         )
 
@@ -287,7 +267,7 @@ def _same(move: Move, kind: MoveKind, request: ClaimRequest) -> Move:
     same_request = known is not None and known == named_as(request, known)
     if same_request and move.state is MoveState.BEGUN and move.kind in kinds:
         return move
-    raise ClaimConflict(
+    raise errors.ClaimConflict(
         f"Migration {move.migration} of {move.label} ({move.kind}) is {move.state} already, "
         "and asks for something else.",
         consumer=move.instance,
@@ -371,7 +351,7 @@ class MoveFinisher:
 
     def _check_known(self) -> None:
         if self._context.register.host.root is None:
-            raise PlacementUnavailable(
+            raise errors.PlacementUnavailable(
                 "Before the first inventory the agent does not know which part of a moving instance's "
                 "allocation is on this host. It tries again after the inventory."
             )
@@ -385,28 +365,29 @@ class MoveFinisher:
 
         `secured`: it had a doubt, which is ended.
         """
-        where = observed_state(move, instance.allocations, migration.allocations)
-        whole = same_amounts(migration.allocations, move.handed)
+        where = ownership.observed_state(move, instance.allocations, migration.allocations)
+        whole = ownership.same_amounts(migration.allocations, move.handed)
         changed = whole and self._lives_here(instance.allocations)
-        if where is ObservedState.UNDER_WAY or changed:
+        if where is ownership.ObservedState.UNDER_WAY or changed:
             if move.role is MoveRole.DESTINATION and self._guest_is_here(move):
                 return self._step(MoveStep.GRANT, move)
             return self._finish(self._step(MoveStep.REVERT, move))
-        if where is ObservedState.ORPHANED and whole:
+        if where is ownership.ObservedState.ORPHANED and whole:
             return self._finish(self._step(MoveStep.DELETE, move))
-        if where is ObservedState.CHANGED and whole:
+        if where is ownership.ObservedState.CHANGED and whole:
             # The begin was executed, and another host has begun to move the instance onward since.
             return self._finish(self._step(MoveStep.GRANT, move))
-        if where is ObservedState.AFTER:
+        if where is ownership.ObservedState.AFTER:
             return self._step(MoveStep.FREED, move)
-        if where is ObservedState.NEITHER:
+        if where is ownership.ObservedState.NEITHER:
             return self._step(MoveStep.GONE, move)
-        if where is ObservedState.BEFORE and not secured:
+        if where is ownership.ObservedState.BEFORE and not secured:
             # Raise the instance's generation, by the same allocation: Placement then rejects a begin that it
             # has not executed yet.
             try:
                 self._write(DoubtKind.FENCE, instance)
-            except PlacementFull as full:  # the source is over-committed, so Placement rejects the begin, too
+            except errors.PlacementFull as full:
+                # The source is over-committed, so Placement rejects the begin, too.
                 LOG.info("The generation of %s was not raised: %s", instance.consumer, full.message)
         return self._step(MoveStep.REFUSE, move)
 
@@ -415,7 +396,7 @@ class MoveFinisher:
         # A destination whose migration still holds its source was not reverted, wherever its instance is.
         end = MoveStep.FREED if arriving else self._observed_end(move, instance) or MoveStep.FREED
         if migration.allocations:
-            if not same_amounts(migration.allocations, move.handed):
+            if not ownership.same_amounts(migration.allocations, move.handed):
                 self._warn(
                     move, "another client changed the migration's allocation; the agent frees all of it"
                 )
@@ -429,14 +410,14 @@ class MoveFinisher:
         if not instance.allocations:
             self._write(DoubtKind.REVERT, replace(migration, allocations={}))
             return self._step(MoveStep.GONE, move)
-        restored = restored_allocations(move, migration.allocations)
+        restored = ownership.restored_allocations(move, migration.allocations)
         if move.role is not MoveRole.BOTH and instance.allocations in (restored, move.old.allocations):
             end = self._observed_end(move, instance) or MoveStep.RESTORED
             self._write(DoubtKind.REVERT, replace(migration, allocations={}))
             return self._end(move, end, wanted=MoveStep.RESTORED)
         if move.role is not MoveRole.SOURCE and not self._lives_here(instance.allocations):
             self._step(MoveStep.REFUSE, move)
-            raise ClaimConflict(
+            raise errors.ClaimConflict(
                 f"{move.label} has moved on: it no longer holds what migration {move.migration} gave it, "
                 "so the move cannot be reverted. To free what the migration holds, run "
                 f"`plimsoll move confirm {move.migration}`.",
@@ -444,7 +425,10 @@ class MoveFinisher:
                 migration=move.migration,
             )
         move = self._check_taken_from(move, instance)
-        if observed_state(move, instance.allocations, migration.allocations) is ObservedState.CHANGED:
+        if (
+            ownership.observed_state(move, instance.allocations, migration.allocations)
+            is ownership.ObservedState.CHANGED
+        ):
             self._warn(
                 move,
                 "another client changed the allocation of the instance or of the migration; the agent "
@@ -456,11 +440,11 @@ class MoveFinisher:
         writes = replace(instance, allocations=restored), replace(migration, allocations={})
         try:
             self._write(DoubtKind.REVERT, *writes, reserved=lacking if at_source else {})
-        except (PlacementConflict, PlacementUnavailable):
+        except (errors.PlacementConflict, errors.PlacementUnavailable):
             raise
-        except PlacementError as refused:
-            is_changed = not same_amounts(migration.allocations, move.handed)
-            if not isinstance(refused, PlacementFull) and not is_changed:
+        except errors.PlacementError as refused:
+            is_changed = not ownership.same_amounts(migration.allocations, move.handed)
+            if not isinstance(refused, errors.PlacementFull) and not is_changed:
                 raise
             self._step(MoveStep.REFUSE, move)
             remedy = (
@@ -469,7 +453,7 @@ class MoveFinisher:
                 else f"Revert at the source, whose agent may keep the place: `plimsoll move revert "
                 f"{move.migration} --instance {move.instance}`; or free resources there, then revert again."
             )
-            raise ClaimConflict(
+            raise errors.ClaimConflict(
                 f"Placement does not take {move.label} back to its source: another client changed what "
                 f"migration {move.migration} held there. {remedy} ({refused.message})",
                 consumer=move.instance,
@@ -490,7 +474,7 @@ class MoveFinisher:
         if move.reverts_from == instance.allocations:
             return move
         self._step(MoveStep.REFUSE, replace(move, reverts_from=None))
-        raise ClaimConflict(
+        raise errors.ClaimConflict(
             f"{move.label} has been moved on since the revert of migration {move.migration} was asked "
             "for, and before Placement took it: nothing was reverted. Look where it is, then confirm or "
             "revert.",
@@ -522,7 +506,7 @@ class MoveFinisher:
 
         Raises PlacementConflict where another client writes the instance meanwhile.
         """
-        reason = undecided_reason(
+        reason = ownership.undecided_reason(
             move, instance.allocations, migration.allocations, self._context.register.host.is_own
         )
         if reason is not None:
@@ -551,10 +535,10 @@ class MoveFinisher:
         if migration.allocations and instance.allocations:
             # Remember where a reshape of the other host, its source, put the old place.
             source = migration.allocations
-            is_moved = source != move.handed and same_amounts(source, move.handed)
+            is_moved = source != move.handed and ownership.same_amounts(source, move.handed)
             if move.role is not MoveRole.DESTINATION or not is_moved:
                 return move
-            return self._step(MoveStep.FOUND, with_source_at(move, source))
+            return self._step(MoveStep.FOUND, ownership.with_source_at(move, source))
         if migration.allocations:
             return self._finish(self._step(MoveStep.DELETE, move))
         return self._ended_elsewhere(move, instance)
@@ -596,13 +580,13 @@ class MoveFinisher:
         checked(outcome, f"{kind} of {consumers}", "the agent looks again")
         for write in writes:
             if not write.allocations and not self._context.writer.bar_again(write.consumer):
-                raise PlacementConflict(f"{write.consumer} was written again right after its {kind}.")
+                raise errors.PlacementConflict(f"{write.consumer} was written again right after its {kind}.")
 
     def _end(self, move: Move, end: MoveStep, *, wanted: MoveStep) -> Move:
         """End the move. Raises ClaimConflict where another client has ended it the other way."""
         ended = self._step(end, move)
         if end is not wanted and end is not MoveStep.GONE:
-            raise ClaimConflict(
+            raise errors.ClaimConflict(
                 f"Another client has already {ended.state} migration {move.migration} of {move.label}.",
                 consumer=move.instance,
                 migration=move.migration,
@@ -611,24 +595,24 @@ class MoveFinisher:
 
     def _observed_end(self, move: Move, instance: ConsumerAllocations) -> MoveStep | None:
         """Raises PlacementConflict where another client writes the instance meanwhile."""
-        end = observed_end(move, instance.allocations, {}, self._context.register.host.is_own)
+        end = ownership.observed_end(move, instance.allocations, {}, self._context.register.host.is_own)
         if end is MoveStep.RESTORED and move.role is MoveRole.DESTINATION and move.new is not None:
             # The instance may have arrived here, and another migration may hold its place now.
             self._places.read_holders([move.new])
             if self._places.lookalikes(move.new, instance):
                 return MoveStep.FREED
             if self._client.allocations_of(move.instance) != instance:
-                raise PlacementConflict(
+                raise errors.PlacementConflict(
                     f"Another client wrote the allocations of {move.instance} meanwhile: it may be back."
                 )
         left = end is MoveStep.FREED and move.role is MoveRole.SOURCE and self._places.has_left(instance)
-        if left and may_be_superseded(move, instance.generation):
+        if left and ownership.may_be_superseded(move, instance.generation):
             # While another migration may hold the place, the move may have been reverted and begun again.
             return MoveStep.RESTORED if self._places.possible_holders(move.old, instance) else end
         return end
 
     def _has_moved_on(self, move: Move, instance: ConsumerAllocations) -> bool:
-        return has_moved_on(move, instance.allocations, self._context.register.host.is_own)
+        return ownership.has_moved_on(move, instance.allocations, self._context.register.host.is_own)
 
     def _lives_here(self, instance: Allocations) -> bool:
         host = self._context.register.host

@@ -19,7 +19,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from agent import log
+from agent import errors, log
 from agent.backoff import Backoff
 from agent.claims.book import Reading
 from agent.claims.capacity import Capacity, Defrag, capacity, defrag
@@ -31,15 +31,6 @@ from agent.claims.host_cells import HostLayout
 from agent.claims.pci_alias import Aliases, with_device_groups, without_device_groups
 from agent.claims.request import ClaimRequest, named_as
 from agent.driver import Guest
-from agent.errors import (
-    PlacementConflict,
-    PlacementError,
-    PlacementFull,
-    PlacementUnavailable,
-    PlimsollError,
-    Refused,
-    UnknownConsumer,
-)
 from agent.moves.circumstances import Circumstances
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, moving_conflict
 from agent.placement.client import ConsumerAllocations, PlacementClient
@@ -101,9 +92,9 @@ class UndoneOnError:
             return
         try:
             self._undo()
-        except UnknownConsumer:
+        except errors.UnknownConsumer:
             return  # the block has undone it already
-        except PlimsollError as failed:
+        except errors.PlimsollError as failed:
             error.add_note(f"{self._failure}: {failed.message}")
 
 
@@ -127,7 +118,7 @@ class MoveHandle(UndoneOnError):
         self.move = move
 
 
-def _may_be_alone(error: PlacementUnavailable) -> bool:
+def _may_be_alone(error: errors.PlacementUnavailable) -> bool:
     """Whether Placement may answer for other consumers: it is there, and the agent does not back off."""
     return bool(error.details.get("busy")) and "retry_after" not in error.details
 
@@ -388,7 +379,7 @@ class ResourceTracker:
             seen = self._context.client.allocations_of(write.consumer)
             held = writer.secure(write.consumer) or seen
             if seen.generation != write.generation or held.allocations != seen.allocations:
-                raise PlacementConflict(
+                raise errors.PlacementConflict(
                     f"An earlier write for {write.consumer} was in doubt. Nothing was written; audit again."
                 )
             secured = replace(write, generation=held.generation)
@@ -398,8 +389,8 @@ class ResourceTracker:
             unheld if write.allocations else {},
             lambda inventories: writer.send_over_bar(DoubtKind.HEAL, secured, inventories),
         )
-        if isinstance(outcome, WriteRefused) and isinstance(outcome.error, PlacementFull):
-            raise PlacementFull(
+        if isinstance(outcome, WriteRefused) and isinstance(outcome.error, errors.PlacementFull):
+            raise errors.PlacementFull(
                 f"Placement has no room for {write.consumer} any more: another consumer got it. `plimsoll "
                 "explain CLASS` lists who has some of a class; release one, and audit again.",
                 **outcome.error.details,
@@ -501,7 +492,7 @@ class ResourceTracker:
         for consumer, deliver in self._due(limit):
             try:
                 delivered += deliver()
-            except PlacementUnavailable as error:
+            except errors.PlacementUnavailable as error:
                 self._unanswered |= {consumer}
                 if one_unanswered or not _may_be_alone(error):
                     self._backoff.succeeded()  # the host as a whole backs off instead
@@ -509,7 +500,7 @@ class ResourceTracker:
                     return delivered
                 one_unanswered = True
                 LOG.warning("%s goes last: %s", consumer, error.message, fields={"consumer": consumer})
-            except (PlacementError, Refused) as error:
+            except (errors.PlacementError, errors.Refused) as error:
                 LOG.error("Pending: %s", error.message, fields={"consumer": consumer})
             else:
                 self._unanswered -= {consumer}
@@ -559,11 +550,11 @@ class ResourceTracker:
         for consumer in self._context.writer.watched():
             try:
                 came += self._claims.watch(consumer)
-            except PlacementUnavailable as error:
+            except errors.PlacementUnavailable as error:
                 if not _may_be_alone(error):
                     raise
                 LOG.warning("%s is looked at again later: %s", consumer, error.message)
-            except (PlacementError, Refused) as error:
+            except (errors.PlacementError, errors.Refused) as error:
                 LOG.error("A late write of %s: %s", consumer, error.message, fields={"consumer": consumer})
         return came
 

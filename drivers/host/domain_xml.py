@@ -26,16 +26,8 @@ from agent.driver import (
     UsedUnit,
 )
 from agent.errors import DriverDataError
+from drivers.host import xml_parser
 from drivers.host.providers import UnitLocation, locate_units, shares
-from drivers.host.xml_parser import (
-    number,
-    parse_xml,
-    pci_address,
-    size_bytes,
-    size_bytes_of_page,
-    text_of,
-    uuid_of,
-)
 
 VCPUS_MAX = 65536
 CELLS_MAX = 1024
@@ -87,7 +79,7 @@ class DomainXml:
     @classmethod
     def parse(cls, text: str, what: str = "the domain") -> Self:
         """The domain in `text`. Raises DriverDataError where it is malformed."""
-        return cls(parse_xml(text, what, "domain"), what)
+        return cls(xml_parser.parse_xml(text, what, "domain"), what)
 
     # CPUs
 
@@ -97,11 +89,13 @@ class DomainXml:
         what, element = f"{self.what}: <vcpu>", self.root.find("vcpu")
         if element is None:
             return frozenset({0})
-        current = number(element.get("current", str(self.most_vcpus)), what, VCPUS_MAX)
+        current = xml_parser.number(element.get("current", str(self.most_vcpus)), what, VCPUS_MAX)
         listed = self.root.findall("vcpus/vcpu")
         if listed:
             return frozenset(
-                number(vcpu.get("id"), what, VCPUS_MAX) for vcpu in listed if vcpu.get("enabled") != "no"
+                xml_parser.number(vcpu.get("id"), what, VCPUS_MAX)
+                for vcpu in listed
+                if vcpu.get("enabled") != "no"
             )
         return frozenset(range(current))
 
@@ -115,7 +109,7 @@ class DomainXml:
     def most_vcpus(self) -> int:
         """The number of vCPUs with those that may be plugged in."""
         element = self.root.find("vcpu")
-        return 1 if element is None else number(element.text, f"{self.what}: <vcpu>", VCPUS_MAX)
+        return 1 if element is None else xml_parser.number(element.text, f"{self.what}: <vcpu>", VCPUS_MAX)
 
     @property
     def later_vcpus(self) -> frozenset[int]:
@@ -124,7 +118,7 @@ class DomainXml:
 
     def vcpu_of(self, vcpupin: Element) -> int:
         """The id of the vCPU that a <vcpupin> is about."""
-        return number(vcpupin.get("vcpu"), f"{self.what}: <vcpupin>", VCPUS_MAX)
+        return xml_parser.number(vcpupin.get("vcpu"), f"{self.what}: <vcpupin>", VCPUS_MAX)
 
     @property
     def pins(self) -> dict[int, frozenset[int]]:
@@ -180,8 +174,8 @@ class DomainXml:
         for device in self.root.findall("devices/memory"):
             size = device.find("target/size")
             if device.get("model") in _MEMORY_OF_THE_HOST and size is not None:
-                cell = number(device.findtext("target/node", "0"), what, CELLS_MAX)
-                found.append((cell, -(-size_bytes(size, what) // BYTES_PER_MIB), device))
+                cell = xml_parser.number(device.findtext("target/node", "0"), what, CELLS_MAX)
+                found.append((cell, -(-xml_parser.size_bytes(size, what) // BYTES_PER_MIB), device))
         return tuple(found)
 
     def own_nodes(self, device: Element) -> frozenset[int]:
@@ -194,7 +188,11 @@ class DomainXml:
     def own_page_kib(self, device: Element) -> int | None:
         """The page size in KiB in a memory device's <pagesize>; None if it has none."""
         page = device.find("source/pagesize")
-        return size_bytes(page, f"{self.what}: <pagesize>") // 2**10 or None if page is not None else None
+        return (
+            xml_parser.size_bytes(page, f"{self.what}: <pagesize>") // 2**10 or None
+            if page is not None
+            else None
+        )
 
     @property
     def file_bytes(self) -> int:
@@ -207,12 +205,14 @@ class DomainXml:
     @property
     def _memory_bytes(self) -> int:
         memory = self.root.find("memory")
-        return 0 if memory is None else size_bytes(memory, f"{self.what}: <memory>")
+        return 0 if memory is None else xml_parser.size_bytes(memory, f"{self.what}: <memory>")
 
     def _device_bytes(self, models: tuple[str, ...]) -> int:
         devices = (each for each in self.root.findall("devices/memory") if each.get("model") in models)
         sizes = (device.find("target/size") for device in devices)
-        return sum(size_bytes(size, f"{self.what}: memory device") for size in sizes if size is not None)
+        return sum(
+            xml_parser.size_bytes(size, f"{self.what}: memory device") for size in sizes if size is not None
+        )
 
     @cached_property
     def guest_cells(self) -> tuple[tuple[int, int], ...]:
@@ -220,13 +220,13 @@ class DomainXml:
         cells = []
         elements = self.root.findall("cpu/numa/cell")
         for index, element in enumerate(elements):
-            cell = number(element.get("id", str(index)), f"{self.what}: <cell>", CELLS_MAX)
+            cell = xml_parser.number(element.get("id", str(index)), f"{self.what}: <cell>", CELLS_MAX)
             size = Element("memory", {"unit": element.get("unit", "KiB")})
             size.text = element.get("memory")
-            cells.append((cell, -(-size_bytes(size, f"{self.what}: <cell>") // BYTES_PER_MIB)))
+            cells.append((cell, -(-xml_parser.size_bytes(size, f"{self.what}: <cell>") // BYTES_PER_MIB)))
         memory = self.root.find("memory")
         if not elements and memory is not None:
-            cells.append((0, -(-size_bytes(memory, f"{self.what}: <memory>") // BYTES_PER_MIB)))
+            cells.append((0, -(-xml_parser.size_bytes(memory, f"{self.what}: <memory>") // BYTES_PER_MIB)))
         return tuple(cells)
 
     @cached_property
@@ -241,7 +241,9 @@ class DomainXml:
     @cached_property
     def _cell_nodes(self) -> Mapping[int, frozenset[int]]:
         return {
-            number(element.get("cellid"), f"{self.what}: <memnode>", CELLS_MAX): self._bound_nodes(element)
+            xml_parser.number(element.get("cellid"), f"{self.what}: <memnode>", CELLS_MAX): self._bound_nodes(
+                element
+            )
             for element in self.root.findall("numatune/memnode")
         }
 
@@ -271,7 +273,7 @@ class DomainXml:
         for_this_cell = [page for page in pages if cell in self.cpu_set(page, "nodeset")]
         for_all_cells = [page for page in pages if page.get("nodeset") is None]
         for page in (*for_this_cell, *for_all_cells):
-            size_kib = size_bytes_of_page(page, self.what) // 2**10
+            size_kib = xml_parser.size_bytes_of_page(page, self.what) // 2**10
             if not size_kib:
                 raise DriverDataError(f"{self.what}: <page>: a page has at least 1 KiB")
             return size_kib
@@ -325,7 +327,7 @@ class DomainXml:
         They are in <source>; an <address> beside it is the guest's.
         """
         found = (each for path in paths for each in self.root.findall(f"{path}/source/address"))
-        return _unique(pci_address(address, self.what) for address in found)
+        return _unique(xml_parser.pci_address(address, self.what) for address in found)
 
     def cpu_set(self, element: Element | None, attribute: str = "cpuset") -> frozenset[int]:
         """The set of numbers in an attribute; empty if it is missing."""
@@ -388,15 +390,15 @@ def parse_domain(text: str, what: str = "a domain", huge_page_kib: int = DEFAULT
         raise DriverDataError(f"{what}: <memory> is missing")
     vcpus = xml.vcpus
     return Domain(
-        uuid=uuid_of(root.findtext("uuid"), f"{what}: <uuid>"),
-        name=text_of(root, "name", what),
+        uuid=xml_parser.uuid_of(root.findtext("uuid"), f"{what}: <uuid>"),
+        name=xml_parser.text_of(root, "name", what),
         vcpus=len(vcpus),
         memory_mb=xml.memory_mb,
         pins=xml.pins,
         emulator_pin=xml.cpu_set(root.find("cputune/emulatorpin")),
         disks=xml.disks,
         mdevs=_unique(
-            uuid_of(address.get("uuid"), f"{what}: mediated device")
+            xml_parser.uuid_of(address.get("uuid"), f"{what}: mediated device")
             for address in root.findall("devices/hostdev[@type='mdev']/source/address")
         ),
         pci_devices=xml.addresses("devices/hostdev[@type='pci']", "devices/disk[@type='nvme']"),
@@ -461,9 +463,9 @@ def passed_addresses(text: str) -> Mapping[str, bool]:
     Raises DriverDataError where the XML is malformed.
     """
     what = "a domain"
-    root = parse_xml(text, what, "domain")
+    root = xml_parser.parse_xml(text, what, "domain")
     return {
-        pci_address(source, what): element.get("managed") == "yes"
+        xml_parser.pci_address(source, what): element.get("managed") == "yes"
         for path in ("devices/hostdev[@type='pci']", "devices/interface[@type='hostdev']")
         for element in root.findall(path)
         for source in element.findall("source/address")
@@ -488,7 +490,7 @@ def read_needs(
     xml = DomainXml.parse(text)
     root, what = xml.root, xml.what
     uuid_text = (root.findtext("uuid") or "").strip()
-    uuid = uuid_of(uuid_text, f"{what}: <uuid>") if uuid_text else ""
+    uuid = xml_parser.uuid_of(uuid_text, f"{what}: <uuid>") if uuid_text else ""
     nodes = sorted(xml.memory_nodes)
     common = xml.cpu_set(root.find("vcpu"))
     pins: dict[int, int | None] = {}
@@ -533,7 +535,9 @@ def _needed_cells(xml: DomainXml, huge_page_kib: int) -> tuple[tuple[NeededCell,
     """(the cells, whether memory devices have other pages or nodes than their cells)"""
     elements = xml.root.findall("cpu/numa/cell")
     cpus = {
-        number(element.get("id", str(index)), f"{xml.what}: <cell>", VCPUS_MAX): xml.cpu_set(element, "cpus")
+        xml_parser.number(element.get("id", str(index)), f"{xml.what}: <cell>", VCPUS_MAX): xml.cpu_set(
+            element, "cpus"
+        )
         for index, element in enumerate(elements)
     }
     if sorted(cpus) != list(range(len(elements))):
@@ -563,9 +567,9 @@ def _needed_devices(xml: DomainXml) -> Iterator[NeededDevice]:
             continue
         address, unit = element.find("source/address"), ""
         if address is not None and kind is DeviceKind.MEDIATED and address.get("uuid"):
-            unit = uuid_of(address.get("uuid"), f"{xml.what}: mediated device")
+            unit = xml_parser.uuid_of(address.get("uuid"), f"{xml.what}: mediated device")
         elif address is not None and kind is not DeviceKind.MEDIATED and address.get("bus"):
-            unit = pci_address(address, xml.what)
+            unit = xml_parser.pci_address(address, xml.what)
         alias = alias_of(element)
         # A disk is none of the host's other PCI devices, even of their class: only its name says which.
         yield NeededDevice(kind, alias, unit, shown_tag(element), element.tag == "disk")
