@@ -13,16 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from agent import errors
 from agent.api.shapes.schema import list_text
-from agent.cli.claim_request import (
-    NEW,
-    STANDARD_INPUT,
-    add_claim_options,
-    addition_body,
-    claim_body,
-    new_consumer,
-    read_text_file,
-    show_notes,
-)
+from agent.cli import claim_request
 from agent.cli.client import (
     INSTANCE_HELP,
     Client,
@@ -88,7 +79,7 @@ def add_claim_command(add: CommandAdder) -> None:
     command.add_argument(
         "--domain", metavar="FILE", help="claim what a domain's XML asks for; - is standard input"
     )
-    add_claim_options(command)
+    claim_request.add_claim_options(command)
     command.add_argument(
         "--new", action="store_true", help="claim for a new instance, even if another one has its name"
     )
@@ -110,7 +101,7 @@ def claim(args: Namespace) -> ExitCode:
             raise errors.UsageError(f"claim: --{option} needs --domain")
     if args.connect != CONNECTION_DEFAULT:
         raise errors.UsageError("claim: --connect needs --domain")
-    body = claim_body(args)
+    body = claim_request.claim_body(args)
     client = client_of(args)
     _identify(args, client, body)
     if args.dry_run:
@@ -122,7 +113,7 @@ def claim(args: Namespace) -> ExitCode:
             # The agent may have claimed, and only this message has a new uuid.
             if "consumer" not in body:
                 _add(error, "the same command again finds its claim by the name")
-            elif args.consumer in (None, NEW):
+            elif args.consumer in (None, claim_request.NEW):
                 _add(error, f"the uuid made for it is {body['consumer']}")
         raise
     except (errors.ClaimConflict, errors.UsageError) as error:
@@ -130,7 +121,7 @@ def claim(args: Namespace) -> ExitCode:
             _add(error, f"--new claims for another instance that is called {body['name']}")
         raise
     show(args, answer, lambda style: _claimed(answer, read_names(client), style))
-    show_notes(answer)
+    claim_request.show_notes(answer)
     return ExitCode.DONE
 
 
@@ -141,7 +132,7 @@ def _add(error: errors.PlimsollError, clause: str) -> None:
 
 def _identify(args: Namespace, client: Client, body: dict[str, Any]) -> None:
     """Write the uuid of the instance that CONSUMER names into the body."""
-    if args.consumer in (None, NEW):
+    if args.consumer in (None, claim_request.NEW):
         return
     try:
         body["consumer"] = find_instance(client, args.consumer)
@@ -152,21 +143,21 @@ def _identify(args: Namespace, client: Client, body: dict[str, Any]) -> None:
 
 def _claim_domain(args: Namespace) -> ExitCode:
     """Claim for a domain; print, define or start it."""
-    if args.domain == args.file == STANDARD_INPUT:
+    if args.domain == args.file == claim_request.STANDARD_INPUT:
         raise errors.UsageError("claim: --domain and --file cannot both be standard input")
     body: dict[str, Any] = {
-        "xml": read_text_file("claim", args.domain),
-        "request": addition_body(args),
+        "xml": claim_request.read_text_file("claim", args.domain),
+        "request": claim_request.addition_body(args),
     }
     if args.new:
-        body["consumer"] = new_consumer(args)
+        body["consumer"] = claim_request.new_consumer(args)
     client = client_of(args)
     _identify(args, client, body)
     if args.dry_run:
         return _explain(args, client, "/v1/domains", body)
     libvirt = Libvirt(args.connect) if args.define or args.start else None
     written: DomainShape = client.request("POST", "/v1/domains", body)
-    show_notes(written)
+    claim_request.show_notes(written)
     if libvirt is None:
         show(args, written, lambda _: [written["xml"].rstrip("\n")], _claimed_for(written["claim"]))
         return ExitCode.DONE
@@ -210,7 +201,7 @@ def _claimed(claim: ClaimShape, names: Mapping[str, str], style: Style) -> Itera
 
 def _explain(args: Namespace, client: Client, path: str, body: dict[str, Any]) -> ExitCode:
     answer: ExplanationShape = client.request("POST", f"{path}?dry_run=true", body)
-    show_notes(answer)
+    claim_request.show_notes(answer)
 
     def lines(style: Style) -> Iterator[str]:
         providers = read_providers(client)

@@ -7,17 +7,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
+from agent.cli import grammar
 from agent.cli.claim import claim_lines, holding_lines
 from agent.cli.claim_request import add_claim_options, addition_body, claim_body, read_text_file, show_notes
 from agent.cli.client import INSTANCE_HELP, MIGRATION_HELP, client_of, find_instance, find_migration
 from agent.cli.domain import complete_domain
-from agent.cli.grammar import (
-    CommandAdder,
-    add_column_option,
-    add_verbs,
-    complete_instances,
-    complete_migrations,
-)
 from agent.cli.output import Style, show, show_table
 from agent.errors import DaemonUnreachable, ExitCode, UnknownConsumer, plain
 
@@ -31,7 +25,7 @@ INSTANCE_EXAMPLE = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
 MIGRATION_EXAMPLE = "0d1c7a52-8f0e-4f2b-9d4b-3a5f0a7c6e21"
 
 
-def add_move_command(add: CommandAdder) -> None:
+def add_move_command(add: grammar.CommandAdder) -> None:
     """Add `plimsoll move`."""
     command = add(
         "move",
@@ -43,7 +37,7 @@ def add_move_command(add: CommandAdder) -> None:
         f"  plimsoll move begin {INSTANCE_EXAMPLE} --kind cold-migrate --resources VCPU=2,MEMORY_MB=2048\n"
         f"  plimsoll move confirm {MIGRATION_EXAMPLE}\n  plimsoll move list",
     )
-    add_verb = add_verbs(command)
+    add_verb = grammar.add_verbs(command)
     _add_begin(add_verb)
     for verb, short, text in (
         (
@@ -67,7 +61,9 @@ def add_move_command(add: CommandAdder) -> None:
             f"  plimsoll move {verb} {MIGRATION_EXAMPLE}\n"
             f"  plimsoll move {verb} {MIGRATION_EXAMPLE} --instance {INSTANCE_EXAMPLE}",
         )
-        complete_migrations(ending.add_argument("migration", metavar="MIGRATION", help=MIGRATION_HELP))
+        grammar.complete_migrations(
+            ending.add_argument("migration", metavar="MIGRATION", help=MIGRATION_HELP)
+        )
         ending.add_argument(
             "--instance",
             metavar="INSTANCE",
@@ -82,7 +78,7 @@ def add_move_command(add: CommandAdder) -> None:
         f"  plimsoll move show {MIGRATION_EXAMPLE}\n"
         f"  plimsoll move show {MIGRATION_EXAMPLE} -o json | jq .old.units",
     )
-    complete_migrations(showing.add_argument("migration", metavar="MIGRATION", help=MIGRATION_HELP))
+    grammar.complete_migrations(showing.add_argument("migration", metavar="MIGRATION", help=MIGRATION_HELP))
     listing = add_verb(
         "list",
         list_moves,
@@ -92,10 +88,10 @@ def add_move_command(add: CommandAdder) -> None:
         "  plimsoll move list\n  plimsoll move list --all -o json | jq '.moves[].state'",
     )
     listing.add_argument("--all", action="store_true", help="also moves that ended lately")
-    add_column_option(listing)
+    grammar.add_column_option(listing)
 
 
-def _add_begin(add_verb: CommandAdder) -> None:
+def _add_begin(add_verb: grammar.CommandAdder) -> None:
     parser = add_verb(
         "begin",
         begin,
@@ -107,7 +103,7 @@ def _add_begin(add_verb: CommandAdder) -> None:
         f"  plimsoll move begin {INSTANCE_EXAMPLE} --kind resize --flavor vcpus=4,memory_mb=8192\n"
         "  plimsoll move begin web1 --kind live-migrate --domain web1.xml > destination.xml",
     )
-    complete_instances(parser.add_argument("consumer", metavar="INSTANCE", help=INSTANCE_HELP))
+    grammar.complete_instances(parser.add_argument("consumer", metavar="INSTANCE", help=INSTANCE_HELP))
     parser.add_argument("--kind", choices=KINDS, required=True, help="what kind of move")
     parser.add_argument(
         "--migration",

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from agent.api.shapes.schema import local_time
+from agent.cli import grammar
 from agent.cli.client import (
     check_is_known,
     client_of,
@@ -21,13 +22,6 @@ from agent.cli.client import (
     is_denied,
     migrations_under_way,
     read_names,
-)
-from agent.cli.grammar import (
-    CommandAdder,
-    add_column_option,
-    add_settings_options,
-    complete_instances,
-    load_settings,
 )
 from agent.cli.output import Style, show, show_table, table_lines, waiting
 from agent.cli.tree import tree_lines
@@ -46,7 +40,7 @@ SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _AGO = re.compile(r"(\d{1,6})([smhd])")
 
 
-def add_status_command(add: CommandAdder) -> None:
+def add_status_command(add: grammar.CommandAdder) -> None:
     """Add `plimsoll status`."""
     add(
         "status",
@@ -166,7 +160,7 @@ def _last_pass(last_pass: host.LastPassShape | None, reasons: Sequence[str]) -> 
     return f"{local_time(last_pass['at'])}  {sentence} ({last_pass['duration_ms']:.1f} ms)"
 
 
-def add_plan_command(add: CommandAdder) -> None:
+def add_plan_command(add: grammar.CommandAdder) -> None:
     """Add `plimsoll plan`."""
     add(
         "plan",
@@ -186,7 +180,7 @@ def plan(args: Namespace) -> ExitCode:
     return ExitCode.DRIFT_FOUND if answer["operations"] else ExitCode.DONE
 
 
-def add_look_command(add: CommandAdder) -> None:
+def add_look_command(add: grammar.CommandAdder) -> None:
     """Add `plimsoll look`."""
     add(
         "look",
@@ -220,7 +214,7 @@ def look(args: Namespace) -> ExitCode:
     return ExitCode.DRIFT_FOUND if findings or reasons else ExitCode.DONE
 
 
-def add_audit_command(add: CommandAdder) -> None:
+def add_audit_command(add: grammar.CommandAdder) -> None:
     """Add `plimsoll audit`."""
     command = add(
         "audit",
@@ -233,7 +227,7 @@ def add_audit_command(add: CommandAdder) -> None:
     subject = command.add_argument(
         "consumer", metavar="CONSUMER", nargs="?", help="show only findings about this instance or migration"
     )
-    complete_instances(subject)
+    grammar.complete_instances(subject)
     mode = command.add_mutually_exclusive_group()
     mode.add_argument("--heal", action="store_true", help="do every repair, also of what others may own")
     mode.add_argument("--dry-run", action="store_true", help="only show; the default without --heal")
@@ -318,7 +312,7 @@ def _held(key: str, held: Any, names: Mapping[str, str]) -> str:
     return f"{names.get(key, key)}: {_words(held, names)}"
 
 
-def add_history_command(add: CommandAdder) -> None:
+def add_history_command(add: grammar.CommandAdder) -> None:
     """Add `plimsoll history`."""
     command = add(
         "history",
@@ -336,7 +330,7 @@ def add_history_command(add: CommandAdder) -> None:
         help="only events of this instance or migration: its name, its uuid, or the beginning of its uuid; "
         "also of one that was released",
     )
-    complete_instances(consumer)
+    grammar.complete_instances(consumer)
     command.add_argument(
         "--since", metavar="WHEN", help="only later events: 30m, 2h, 7d, or 2026-11-21T10:00 (local time)"
     )
@@ -347,7 +341,7 @@ def add_history_command(add: CommandAdder) -> None:
         default=LIMIT_DEFAULT,
         help=f"at most so many events, the newest (default {LIMIT_DEFAULT})",
     )
-    add_column_option(command)
+    grammar.add_column_option(command)
 
 
 def history(args: Namespace) -> ExitCode:
@@ -382,7 +376,7 @@ def _limit(text: str) -> int:
     raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {LIMIT_MAX}")
 
 
-def add_reshape_command(add: CommandAdder) -> None:
+def add_reshape_command(add: grammar.CommandAdder) -> None:
     """Add `plimsoll reshape`."""
     command = add(
         "reshape",
@@ -402,7 +396,7 @@ def add_reshape_command(add: CommandAdder) -> None:
     command.add_argument(
         "--offline", action="store_true", help="read the settings and do it here; the agent must not run"
     )
-    add_settings_options(command)
+    grammar.add_settings_options(command)
 
 
 def reshape(args: Namespace) -> ExitCode:
@@ -413,7 +407,7 @@ def reshape(args: Namespace) -> ExitCode:
             from agent.daemon import offline
 
             with waiting("looking at the host and at Placement"):
-                preview = preview_view(offline.preview_reshape(load_settings(args), args.undo))
+                preview = preview_view(offline.preview_reshape(grammar.load_settings(args), args.undo))
         else:
             query = f"?{urlencode({'undo': args.undo})}" if args.undo is not None else ""
             preview = client_of(args).get(f"/v1/reshape{query}")
@@ -426,7 +420,7 @@ def reshape(args: Namespace) -> ExitCode:
         from agent.daemon import offline
 
         with waiting("looking at the host, and reshaping"):
-            answer = reshaped_view(offline.reshape(load_settings(args), args.undo))
+            answer = reshaped_view(offline.reshape(grammar.load_settings(args), args.undo))
     else:
         body = {} if args.undo is None else {"undo": args.undo}
         answer = client_of(args).request("POST", "/v1/reshape", body)

@@ -16,13 +16,7 @@ from agent.cli.output import Style, show, show_table, table_lines
 from agent.errors import ExitCode, UsageError, counted, plain
 
 if TYPE_CHECKING:
-    from agent.api.shapes.host import (
-        ExplainedShape,
-        FoundShape,
-        InventoryShape,
-        ResourceProviderShape,
-        TreeShape,
-    )
+    from agent.api.shapes import host
     from agent.api.shapes.instance import CapacityShape, DefragMoveShape, DefragShape, InstancesShape
 
 BAR_CELLS = 20
@@ -58,7 +52,7 @@ def add_tree_command(add: CommandAdder) -> None:
 
 def tree(args: Namespace) -> ExitCode:
     """Draw the provider tree."""
-    answer: TreeShape = client_of(args).get("/v1/tree")
+    answer: host.TreeShape = client_of(args).get("/v1/tree")
     providers = answer["resource_providers"]
     if providers:
         warnings = [f"warning: {plain(text)}" for text in answer.get("warnings", ())]
@@ -97,13 +91,13 @@ def instances(args: Namespace) -> ExitCode:
 class _Row(NamedTuple):
     """A provider, with the lines that lead to its name (`before`) and to its contents (`inner`)."""
 
-    provider: ResourceProviderShape
+    provider: host.ResourceProviderShape
     before: str
     inner: str
 
 
 def tree_lines(
-    providers: Sequence[ResourceProviderShape], style: Style, *, traits: bool = False
+    providers: Sequence[host.ResourceProviderShape], style: Style, *, traits: bool = False
 ) -> Iterator[str]:
     """The lines of the tree. A provider whose parent is not among `providers` is drawn as a root."""
     marks = BOXES if style.unicode else ASCII
@@ -137,9 +131,9 @@ def tree_lines(
             )
 
 
-def _rows(providers: Sequence[ResourceProviderShape], marks: _Marks) -> list[_Row]:
+def _rows(providers: Sequence[host.ResourceProviderShape], marks: _Marks) -> list[_Row]:
     known = {provider["uuid"] for provider in providers}
-    children: dict[str | None, list[ResourceProviderShape]] = {}
+    children: dict[str | None, list[host.ResourceProviderShape]] = {}
     for provider in providers:
         parent = provider["parent_provider_uuid"]
         children.setdefault(parent if parent in known else None, []).append(provider)
@@ -162,10 +156,10 @@ class _Class(NamedTuple):
     used: int
     unclaimed: int
     capacity: int
-    inventory: InventoryShape | None
+    inventory: host.InventoryShape | None
 
 
-def _classes(provider: ResourceProviderShape) -> Iterator[_Class]:
+def _classes(provider: host.ResourceProviderShape) -> Iterator[_Class]:
     unclaimed = provider.get("unclaimed", {})
     for name, used in provider["usages"].items():
         inventory = provider["inventories"].get(name)
@@ -271,14 +265,14 @@ def explain(args: Namespace) -> ExitCode:
     for option in ("resources", "group", "required", "group_policy", "flavor", "spec", "image", "file"):
         if getattr(args, option):
             raise UsageError(f"explain: --{option.replace('_', '-')} needs --capacity")
-    answer: ExplainedShape = client_of(args).get(f"/v1/explain?what={quote(args.what, safe='')}")
+    answer: host.ExplainedShape = client_of(args).get(f"/v1/explain?what={quote(args.what, safe='')}")
     show(args, answer, lambda style: explain_lines(answer["found"], style))
     return ExitCode.DONE
 
 
-def explain_lines(subjects: Sequence[FoundShape], style: Style) -> Iterator[str]:
+def explain_lines(subjects: Sequence[host.FoundShape], style: Style) -> Iterator[str]:
     """Each subject with its sentences and its latest events."""
-    from agent.api.shapes.host import asker_text
+    from agent.api.shapes import host
     from agent.api.shapes.schema import local_time
 
     for number, subject in enumerate(subjects):
@@ -292,7 +286,7 @@ def explain_lines(subjects: Sequence[FoundShape], style: Style) -> Iterator[str]
             yield "  lately"
         for event in reversed(subject["events"]):
             detail = f"  {plain(event['detail'])}" if event["detail"] else ""
-            asker = "" if event["uid"] is None else f"  asked for by {asker_text(event)}"
+            asker = "" if event["uid"] is None else f"  asked for by {host.asker_text(event)}"
             yield f"    {local_time(event['at'])}  {plain(event['event'])}{detail}{asker}"
 
 
