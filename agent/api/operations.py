@@ -122,7 +122,7 @@ class Operations:
         """Sentences on what the tree offers and the host does not have. Never raises."""
         root = tree.get(self.identity.uuid)
         try:
-            free_gb = self.reconciler.disk_free_gb()
+            free_gb = self.reconciler.driver.disk_free_gb()
         except errors.DriverError:  # the status says that it does not answer
             return ()
         if root is None:
@@ -302,7 +302,7 @@ class Operations:
 
     def _needs_of(self, xml: str) -> DomainNeeds:
         try:
-            return self.reconciler.needs_of(xml)
+            return self.reconciler.driver.needs_of(xml)
         except errors.DriverDataError as error:  # the caller wrote it, not the hypervisor
             raise errors.UsageError(error.message) from error
 
@@ -337,7 +337,8 @@ class Operations:
 
     def _complete_domain(self, xml: str, claim: Claim, *, replace: bool = False) -> str:
         host, cells = self.tracker.view.host_and_cells()
-        return self.reconciler.write_domain(xml, given_resources(claim, host.tree, cells), replace=replace)
+        given = given_resources(claim, host.tree, cells)
+        return self.reconciler.driver.write_domain(xml, given, replace=replace)
 
     def gate(self, call: HookCall) -> GateVerdict:
         """Decide whether a guest may start or go on.

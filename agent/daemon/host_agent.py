@@ -101,7 +101,7 @@ class HostAgent:
             settings.state_path,
             lambda: tracker.claims().values(),
             lambda: reconciler.guests,
-            reconciler.carved_units,
+            lambda: reconciler.driver.carved_units(),  # noqa: PLW0108 - a reload replaces the driver
         )
         self._cpu_needs = CpuNeeds(
             settings.state_path,
@@ -255,7 +255,7 @@ class HostAgent:
         """
         try:
             changed = self._tracker.cordons.look(
-                self._reconciler.device_signs(), time.time() if at is None else at
+                self._reconciler.driver.device_signs(), time.time() if at is None else at
             )
         except errors.DriverError as error:  # the passes report a driver that does not answer
             LOG.debug("The devices were not looked at: %s", error.message)
@@ -612,9 +612,7 @@ def assemble(
         check_writer=reconciler.check_audited,
         may_not_heal=lambda tree, taking: reconciler.holds_back(tree, taking=taking),
     )
-    gate = Gate(
-        tracker, client, reconciler.guest_of, journal.devices, reconciler.passed_devices, clock=clock.now
-    )
+    gate = Gate(tracker, client, lambda: reconciler.driver, journal.devices, clock=clock.now)
     agent = HostAgent(
         settings, identity, journal, client, tracker, reconciler, auditor, gate, recorder, process
     )

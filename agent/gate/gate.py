@@ -25,7 +25,7 @@ from agent.claims.claim import Claim, ClaimState, Restriction
 from agent.claims.domain_demand import DomainRequest
 from agent.claims.refusal import amounts_text, label
 from agent.doctor.check import start_problems
-from agent.driver import Guest, GuestState, HostSettings, PassedDevice
+from agent.driver import Driver, Guest, GuestState, HostSettings
 from agent.gate.decision import (
     GateOutcome,
     GateVerdict,
@@ -432,7 +432,7 @@ def _is_absent(guest: Guest | None) -> bool:
 
 
 class Gate:
-    """Any thread may call. `guest_of` reads a domain's XML, `passed_devices` the PCI devices that it names.
+    """Any thread may call. `driver` returns the driver in use, which reads a domain's XML.
 
     `devices` returns {provider uuid: device}.
     """
@@ -441,17 +441,15 @@ class Gate:
         self,
         tracker: ResourceTracker,
         client: PlacementClient,
-        guest_of: Callable[[str], Guest],
+        driver: Callable[[], Driver],
         devices: Callable[[], Mapping[str, str]],
-        passed_devices: Callable[[str], Collection[PassedDevice]] = lambda xml: (),
         *,
         clock: Callable[[], float] = time.time,
         new_uuid: Callable[[], str] = lambda: str(uuid4()),
     ) -> None:
         self._tracker = tracker
         self._client = client
-        self._guest_of = guest_of
-        self._passed_devices = passed_devices
+        self._driver = driver
         self._new_uuid = new_uuid
         self._admission = GuestAdmission(tracker, client, devices)
         self._expected = ExpectedGuests(tracker, clock)
@@ -515,13 +513,13 @@ class Gate:
 
     def _read(self, xml: str) -> Guest:
         try:
-            return self._guest_of(xml)
+            return self._driver().guest_of(xml)
         except errors.DriverDataError as error:
             raise errors.UsageError(error.message) from error
 
     def _check_devices(self, xml: str, guest: Guest) -> Guest:
         """The guest. Raises DeviceUnfit where it would hang or fail with a PCI device of its domain."""
-        passed = self._passed_devices(xml)
+        passed = self._driver().passed_devices(xml)
         if passed:
             holders = {
                 unit.unit: f"{row.guest.name} ({row.instance})"

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from agent import errors, log
 from agent.backoff import CONFLICTS_MAX, pause
-from agent.driver import CarvedUnit, DeviceSigns, DomainNeeds, Driver, GivenResources, Guest, PassedDevice
+from agent.driver import Driver, Guest
 from agent.placement.client import PlacementClient
 from agent.providers.owner import check_owner
 from agent.providers.plan import Plan
@@ -233,33 +233,10 @@ class Reconciler:
             )
         return self.read_guests()
 
-    def disk_free_gb(self) -> int | None:
-        """GiB that are free where the guests' disks are, None if unknown. Raises DriverError."""
-        return self._driver.disk_free_gb()
-
-    def guest_of(self, xml: str) -> Guest:
-        """The guest that a domain's XML describes; see `Driver.guest_of`."""
-        return self._driver.guest_of(xml)
-
-    def passed_devices(self, xml: str) -> tuple[PassedDevice, ...]:
-        """The PCI devices that a domain's XML gives to its guest; see `Driver.passed_devices`."""
-        return self._driver.passed_devices(xml)
-
-    def device_signs(self) -> tuple[DeviceSigns, ...]:
-        """The signs of health of the host's PCI devices; see `Driver.device_signs`. Raises DriverError."""
-        return self._driver.device_signs()
-
-    def carved_units(self) -> tuple[CarvedUnit, ...]:
-        """The units that a boot would remove; see `Driver.carved_units`. Raises DriverError."""
-        return self._driver.carved_units()
-
-    def needs_of(self, xml: str) -> DomainNeeds:
-        """What a domain's XML asks for; see `Driver.needs_of`."""
-        return self._driver.needs_of(xml)
-
-    def write_domain(self, xml: str, given: GivenResources, *, replace: bool) -> str:
-        """The domain's XML with what a claim gave; see `Driver.write_domain`."""
-        return self._driver.write_domain(xml, given, replace=replace)
+    @property
+    def driver(self) -> Driver:
+        """The driver in use. A reload may replace it, so ask for it each time."""
+        return self._driver
 
     def close(self) -> None:
         """Close the driver's connection to the hypervisor."""
