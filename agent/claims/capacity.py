@@ -153,7 +153,12 @@ def defrag(book: Book, request: ClaimRequest) -> Defrag:
     emptied = book.without(movable).fit(request)
     if not emptied.fits:
         return Defrag(None, shortfalls=emptied.shortfalls)
-    fallback = _small_set(book, request, movable)
+    # Guests without which it fits, none of them to spare; those with the most memory stay first.
+    fallback = list(movable)
+    for instance in sorted(movable, key=lambda each: (-_memory_mb(book.claims[each]), each)):
+        rest = [other for other in fallback if other != instance]
+        if book.without(rest).fit(request).fits:
+            fallback = rest
     fits = len(movable) + 2
     for size in range(1, min(MOVES_MAX, len(fallback)) + 1):
         best: Defrag | None = None
@@ -168,16 +173,6 @@ def defrag(book: Book, request: ClaimRequest) -> Defrag:
         if best is not None:
             return best
     return replace(_with_places(book, request, fallback), fewest=len(fallback) <= MOVES_MAX + 1)
-
-
-def _small_set(book: Book, request: ClaimRequest, movable: Sequence[str]) -> tuple[str, ...]:
-    """Guests without which the request fits, none of them to spare; those with the most memory stay first."""
-    gone = list(movable)
-    for instance in sorted(movable, key=lambda each: (-_memory_mb(book.claims[each]), each)):
-        rest = [other for other in gone if other != instance]
-        if book.without(rest).fit(request).fits:
-            gone = rest
-    return tuple(gone)
 
 
 def _memory_mb(claim: Claim) -> int:

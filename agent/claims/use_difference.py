@@ -10,7 +10,7 @@ cells follows devices only: its CPUs and its memory were placed together.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from agent.claims.attribution import IDLE, Place, use_of
@@ -366,10 +366,16 @@ class _RequestChange:
         groups = [group for group in groups if group.resources or group.suffix in named]
         suffixes = {group.suffix for group in groups}
         subtrees = (subtree & suffixes for subtree in self._request.same_subtree)
+        # A request without two groups of its own, beside those of aliases, needs no policy.
+        policy = self._request.group_policy
+        if sum(1 for group in groups if group.suffix and not is_device_group(group)) > 1:
+            policy = policy or "none"
+        elif policy == "none":
+            policy = None
         request = replace(
             self._request,
             groups=tuple(groups),
-            group_policy=_policy(self._request.group_policy, groups),
+            group_policy=policy,
             same_subtree=tuple(subtree for subtree in subtrees if subtree),
         )
         try:
@@ -395,13 +401,6 @@ class _RequestChange:
                 for subtree in request.same_subtree
             ),
         )
-
-
-def _policy(policy: str | None, groups: Collection[RequestGroup]) -> str | None:
-    """The policy that so many groups need; a request without two such groups needs none."""
-    if sum(1 for group in groups if group.suffix and not is_device_group(group)) > 1:
-        return policy or "none"
-    return None if policy == "none" else policy
 
 
 def _number(group: RequestGroup) -> int:

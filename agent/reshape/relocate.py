@@ -445,6 +445,14 @@ def _flows(
     for (source, target), amount in flows.items():
         leaving[source] -= amount
         coming[target] -= amount
+    _add_rest(flows, leaving, coming, targets)
+    return Flows() if any(leaving.values()) or any(coming.values()) else flows
+
+
+def _add_rest(
+    flows: Flows, leaving: dict[Slot, int], coming: Counter[Slot], targets: Mapping[Slot, Collection[Slot]]
+) -> None:
+    """Let what is left of each slot go to its targets, as far as it came there; the fewest targets first."""
     for source in sorted(targets, key=lambda slot: (len(targets[slot]), slot)):
         for target in sorted(targets[source]):
             amount = min(leaving[source], coming[target])
@@ -452,7 +460,6 @@ def _flows(
                 flows[source, target] += amount
                 leaving[source] -= amount
                 coming[target] -= amount
-    return Flows() if any(leaving.values()) or any(coming.values()) else flows
 
 
 def _targets(source: Slot, instructions: Sequence[Instruction]) -> set[Slot]:
@@ -580,13 +587,7 @@ def _flows_by_ways(
             flows[source, target] += 1
             left[source] -= 1
             missing[target] -= 1
-    for source in sorted(left, key=lambda slot: (len(ways[slot]), slot)):
-        for target in sorted(ways[source].values()):
-            amount = min(left[source], missing[target])
-            if amount > 0:
-                flows[source, target] += amount
-                left[source] -= amount
-                missing[target] -= amount
+    _add_rest(flows, left, missing, {slot: ways[slot].values() for slot in left})
     if +missing:
         return Flows()
     preferred = {target.provider for _, target in flows}

@@ -181,20 +181,15 @@ class Doubts:
 
     def settle(self, doubt: Doubt, state: DoubtState) -> None:
         """Keep the doubt in a state in which Placement rejects the write now."""
-        settled = replace(doubt, state=state)
-        with self._lock:
-            self._in_flight.discard(doubt.id)
-            self._enter(settled)
-        self._journal.put_doubt(settled)
-        self._report(doubt.consumers)
+        self.restore(replace(doubt, state=state))
 
-    def restore(self, before: Doubt) -> None:
-        """Enter what was known of a write before it was sent again, and that was rejected."""
+    def restore(self, known: Doubt) -> None:
+        """Enter what is known of a write: that of an earlier time, where one was sent again and rejected."""
         with self._lock:
-            self._in_flight.discard(before.id)
-            self._enter(before)
-        self._journal.put_doubt(before)
-        self._report(before.consumers)
+            self._in_flight.discard(known.id)
+            self._enter(known)
+        self._journal.put_doubt(known)
+        self._report(known.consumers)
 
     def keep(self, doubt: Doubt) -> None:
         """Keep the doubt open: no answer of Placement ended it. Raises StateError."""
