@@ -138,22 +138,17 @@ class UndoneReshapes:
             return tuple(receipt_id for receipt_id in undone if receipt_id != receipt.undoes)
         if undo in undone:
             raise UsageError(f"The reshape {undo} is already undone; `plimsoll reshape` does it again.")
-        _check_latest(receipt, list(done.values()), undone)
+        # A later reshape that moved the same inventory, and is in effect, has to be undone first.
+        slots, reshapes = receipt.source_slots | receipt.target_slots, list(done.values())
+        ineffective = {other.undoes for other in reshapes if other.undoes} | set(undone)
+        for later in reshapes[reshapes.index(receipt) + 1 :]:
+            in_effect = later.undoes is None and later.id not in ineffective
+            if in_effect and slots & (later.source_slots | later.target_slots):
+                raise UsageError(
+                    f"The reshape {later.id} has moved what {receipt.id} had moved: undo {later.id} first.",
+                    later=later.id,
+                )
         return (*undone, undo)
-
-
-def _check_latest(receipt: Receipt, done: Sequence[Receipt], undone: Sequence[str]) -> None:
-    """Raises UsageError where a later reshape moved the same inventory."""
-    slots = receipt.source_slots | receipt.target_slots
-    ineffective = {other.undoes for other in done if other.undoes} | set(undone)
-    for later in done[done.index(receipt) + 1 :]:
-        if later.undoes is not None or later.id in ineffective:
-            continue
-        if slots & (later.source_slots | later.target_slots):
-            raise UsageError(
-                f"The reshape {later.id} has moved what {receipt.id} had moved: undo {later.id} first.",
-                later=later.id,
-            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -371,10 +371,29 @@ class ReshapeRunner:
     def _renew(self, request: _Request, sent: _Sent, conflicts: int) -> tuple[_Request, _Sent]:
         """The request by what Placement has now, planned and recorded anew where the consumers changed.
 
-        At first as well: the agent's own claims may have come in before they were held back.
+        At first as well: the agent's own claims may have come in before they were held back. What changed are
+        generations; and consumers, which are read where they may have changed. A conflict where no generation
+        has changed is about a consumer.
+
+        Raises PlacementConflict where another client changed the inventories of a touched provider.
         """
-        renewed = self._read_again(request, conflicts)
-        if renewed.allocated.consumers != request.allocated.consumers:
+        stage, allocated = request.stage, request.allocated
+        now = self._client.generations(self._root_uuid)
+        changed = [uuid for uuid, known in allocated.generations.items() if now.get(uuid) != known]
+        leaving, _ = moving_slots(request.desired.due)
+        # Where all of a slot is reserved, no consumer can get any of it.
+        in_changed = (inventory_at(stage, slot) for slot in leaving if slot.provider in changed)
+        open_slots = [left for left in in_changed if left is not None and left.capacity > 0]
+        if open_slots or (conflicts and (conflicts % REREAD_EVERY == 0 or not changed)):
+            allocated = self._read_allocated(stage, request.desired)
+            changed = [
+                uuid for uuid, known in allocated.generations.items() if stage[uuid].generation != known
+            ]
+        generations = dict(allocated.generations)
+        for uuid in changed:
+            stage, generations[uuid] = self._with_generation(stage, uuid, request.closed.get(uuid))
+        renewed = replace(request, stage=stage, allocated=replace(allocated, generations=generations))
+        if allocated.consumers != request.allocated.consumers:
             sent = self._record(renewed)
         return renewed, sent
 
@@ -471,30 +490,6 @@ class ReshapeRunner:
                     return True
                 self._drop(receipt)
                 raise error
-
-    def _read_again(self, request: _Request, conflicts: int) -> _Request:
-        """The request with what changed since: generations, and the consumers where they may have changed.
-
-        A conflict where no generation has changed is about a consumer.
-
-        Raises PlacementConflict where another client changed the inventories of a touched provider.
-        """
-        stage, allocated = request.stage, request.allocated
-        now = self._client.generations(self._root_uuid)
-        changed = [uuid for uuid, known in allocated.generations.items() if now.get(uuid) != known]
-        leaving, _ = moving_slots(request.desired.due)
-        # Where all of a slot is reserved, no consumer can get any of it.
-        in_changed = (inventory_at(stage, slot) for slot in leaving if slot.provider in changed)
-        open_slots = [left for left in in_changed if left is not None and left.capacity > 0]
-        if open_slots or (conflicts and (conflicts % REREAD_EVERY == 0 or not changed)):
-            allocated = self._read_allocated(stage, request.desired)
-            changed = [
-                uuid for uuid, known in allocated.generations.items() if stage[uuid].generation != known
-            ]
-        generations = dict(allocated.generations)
-        for uuid in changed:
-            stage, generations[uuid] = self._with_generation(stage, uuid, request.closed.get(uuid))
-        return replace(request, stage=stage, allocated=replace(allocated, generations=generations))
 
     def _with_generation(
         self, stage: ProviderTree, uuid: str, closed: Mapping[str, Inventory] | None

@@ -71,7 +71,11 @@ class DeviceWatch:
         before, after = self._known, dict(known)
         lasting = _lasting(after)
         if encode(tuple[DeviceHealth, ...], lasting) != encode(tuple[DeviceHealth, ...], _lasting(before)):
-            self._journal.remember_device_health(lasting, _changes(before, after))
+            # A clause on each device that is withheld now and was not, or the other way round.
+            was, now = _withheld(before), _withheld(after)
+            unhealthy = (f"{address} unhealthy: {after[address].reason}" for address in sorted(now - was))
+            offered = (f"{address} offered again" for address in sorted(was - now))
+            self._journal.remember_device_health(lasting, "; ".join((*unhealthy, *offered)))
         self._known = after
 
 
@@ -84,17 +88,6 @@ def _lasting(known: Mapping[str, DeviceHealth]) -> tuple[DeviceHealth, ...]:
 
 def _withheld(known: Mapping[str, DeviceHealth]) -> frozenset[str]:
     return frozenset(address for address, health in known.items() if health.is_withheld)
-
-
-def _changes(before: Mapping[str, DeviceHealth], after: Mapping[str, DeviceHealth]) -> str:
-    """Clauses on each device that is withheld now and was not, or the other way round."""
-    was, now = _withheld(before), _withheld(after)
-    return "; ".join(
-        [
-            *(f"{address} unhealthy: {after[address].reason}" for address in sorted(now - was)),
-            *(f"{address} offered again" for address in sorted(was - now)),
-        ]
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +135,13 @@ class Cordons:
         unhealthy = self.unhealthy()
         if not unhealthy:
             return tuple(cordoned)
-        return (*cordoned, *device_health.unhealthy_sentences(unhealthy, self._cards(), self._holders()))
+        # {exact unit, or its function: who has it, as people know it}
+        holders = self._register.under_lock(
+            lambda book: {
+                address_of(unit): book.label(owner) for (_, unit), owner in book.units.owners().items()
+            }
+        )
+        return (*cordoned, *device_health.unhealthy_sentences(unhealthy, self._cards(), holders))
 
     def withheld(self) -> dict[str, str]:
         """{exact unit: a sentence on why it is withheld, and how that ends}"""
@@ -168,7 +167,18 @@ class Cordons:
     def put(self, cordon: Cordon) -> None:
         """Cordon a device. Raises UsageError where the host has no such device, StateError."""
         if not self._units([cordon.address]):
-            self._check_has_units(cordon.address)
+            host = self._register.under_lock(lambda book: book.host)
+            for uuid, device in self._journal.devices().items():
+                provider = host.tree.get(uuid)
+                if device == f"pci:{cordon.address}" and provider is not None and provider.inventories:
+                    # A card of this host, without exact units.
+                    classes = sorted(provider.inventories)
+                    caps = " or ".join(f"[DEFAULT] cap = {name}=N" for name in classes)
+                    raise UsageError(
+                        f"{cordon.address} is the card of {provider.name}, but the driver names no exact "
+                        f"units of its {' and '.join(classes)}, and only such units can be cordoned. To give "
+                        f"less of it to new guests of this host, set {caps}."
+                    )
             raise UsageError(
                 f"{cordon.address} is no device that this host offers; `plimsoll devices list` shows them. A "
                 "card is named by its PCI address, a mediated device by its uuid."
@@ -176,20 +186,6 @@ class Cordons:
         detail = f"{cordon.address}: {cordon.reason}" if cordon.reason else cordon.address
         with self._writing:
             self._replace({**self._cordons, cordon.address: cordon}, "cordon", detail)
-
-    def _check_has_units(self, address: str) -> None:
-        """Raises UsageError where a card of the host has the address, and no exact units to cordon."""
-        host = self._register.under_lock(lambda book: book.host)
-        for uuid, device in self._journal.devices().items():
-            provider = host.tree.get(uuid)
-            if device == f"pci:{address}" and provider is not None and provider.inventories:
-                classes = sorted(provider.inventories)
-                caps = " or ".join(f"[DEFAULT] cap = {name}=N" for name in classes)
-                raise UsageError(
-                    f"{address} is the card of {provider.name}, but the driver names no exact units of its "
-                    f"{' and '.join(classes)}, and only such units can be cordoned. To give less of it to "
-                    f"new guests of this host, set {caps}."
-                )
 
     def clear(self, address: str) -> None:
         """End the cordon, and offer the device in spite of the symptoms that it shows.
@@ -261,14 +257,6 @@ class Cordons:
             for exact in classes.values()
             for unit in exact
         }
-
-    def _holders(self) -> dict[str, str]:
-        """{exact unit, or its function: who has it, as people know it}"""
-        return self._register.under_lock(
-            lambda book: {
-                address_of(unit): book.label(owner) for (_, unit), owner in book.units.owners().items()
-            }
-        )
 
     def _replace(self, cordons: Mapping[str, Cordon], event: str, detail: str) -> None:
         """The caller has the lock `_writing`."""

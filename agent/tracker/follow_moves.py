@@ -433,8 +433,19 @@ class MigrationLinker:
             if not lookalikes:
                 if self._client.allocations_of(instance) != departure.instance:
                     continue  # it was written after it was read: perhaps its move was reverted just now
-                linked |= self._drop_departed(departure)
                 gone.add(instance)
+                if instance in self._context.guests:
+                    LOG.warning(
+                        "The guest %s is still on this host, and by Placement it has moved away. Remove the "
+                        "guest: then the agent frees what the guest uses here.",
+                        instance,
+                        fields={"consumer": instance},
+                    )
+                    continue
+                # No consumer holds its part of this host: the move was confirmed meanwhile.
+                with self._context.turns.take(instance):
+                    if self._drop_left(instance):
+                        linked.add(instance)
             else:
                 LOG.warning(
                     "%s",
@@ -562,21 +573,6 @@ class MigrationLinker:
                 with self._context.turns.take_idle([consumer]) as idle:
                     dropped |= bool(idle) and self._drop_left(consumer, known=instance)
         return dropped
-
-    def _drop_departed(self, departure: _Departure) -> set[str]:
-        """Drop the claim of an instance that lives elsewhere, when no consumer holds its part of this host:
-        the move was confirmed meanwhile."""
-        consumer = departure.place.consumer
-        if consumer in self._context.guests:
-            LOG.warning(
-                "The guest %s is still on this host, and by Placement it has moved away. Remove the guest: "
-                "then the agent frees what the guest uses here.",
-                consumer,
-                fields={"consumer": consumer},
-            )
-            return set()
-        with self._context.turns.take(consumer):
-            return {consumer} if self._drop_left(consumer) else set()
 
     def _drop_left(self, consumer: str, known: str = "") -> bool:
         """Drop the claim if no consumer but the instance `known` may hold its place.

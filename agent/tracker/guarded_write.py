@@ -203,7 +203,9 @@ class Doubts:
             if self._age_s(self._forgotten_at) < FORGET_EVERY_S:
                 return
             self._forgotten_at = self._clock()
-            old = [one.id for one in self._doubts.values() if one.fenced and self.age_s(one) > _kept_s(one)]
+            kept_s = {DoubtState.ANSWERED: ANSWERED_KEPT_S}
+            fenced = [one for one in self._doubts.values() if one.fenced]
+            old = [one.id for one in fenced if self.age_s(one) > kept_s.get(one.state, KEPT_S)]
             for doubt_id in old:
                 self._remove(doubt_id)
         if old:
@@ -235,10 +237,6 @@ class Doubts:
     def _report(self, consumers: frozenset[str]) -> None:
         related = consumers.union(*(doubt.consumers for doubt in self.of(consumers)))
         self._on_change(related, [doubt for doubt in self.of(related) if not doubt.fenced])
-
-
-def _kept_s(doubt: Doubt) -> float:
-    return ANSWERED_KEPT_S if doubt.state is DoubtState.ANSWERED else KEPT_S
 
 
 class GuardedWriter:

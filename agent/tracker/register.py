@@ -565,38 +565,35 @@ class Register(BookView):
     def step_chosen_move(self, choose: Callable[[Book], tuple[MoveStep, Move]]) -> Move:
         """As `step_move`, with what `choose` makes under the lock. An error of `choose` changes nothing."""
         with self._lock:
-            after, staged = self._stage_move(*choose(self._book))
+            step, move = choose(self._book)
+            before = self._moves.get(move.migration)
+            state_before = before.state if before else None
+            state = MOVE_TRANSITIONS.get((state_before, step))
+            if state is None:
+                raise StateError(
+                    f"The move {move.migration} cannot {step} while it is {state_before or 'not there'}."
+                )
+            after = replace(move, state=state)
+            claims = claims_of(after)
+            consumers = {after.instance, after.migration}
+            written = self._journal.put_move(after, claims.values(), consumers - claims.keys(), step)
+            staged = _StagedStep(
+                step,
+                after.kind,
+                {consumer: self._book.claims.get(consumer) for consumer in consumers},
+                {consumer: claims.get(consumer) for consumer in consumers},
+                {after.migration: before},
+                written,
+            )
+            self._moves[after.migration] = after
+            if after.ended:
+                ended = [migration for migration, known in self._moves.items() if known.ended]
+                for migration in ended[:-ENDED_MOVES_MAX]:
+                    del self._moves[migration]
+            self._book.follow_moves(self._migrations())
+            staged = self._staged(staged)
         self._wait_for_disk([staged])
         return after
-
-    def _stage_move(self, step: MoveStep, move: Move) -> tuple[Move, _StagedStep]:
-        """The move after the step, and what to wait for. The caller holds the lock."""
-        before = self._moves.get(move.migration)
-        state_before = before.state if before else None
-        state = MOVE_TRANSITIONS.get((state_before, step))
-        if state is None:
-            raise StateError(
-                f"The move {move.migration} cannot {step} while it is {state_before or 'not there'}."
-            )
-        after = replace(move, state=state)
-        claims = claims_of(after)
-        consumers = {after.instance, after.migration}
-        written = self._journal.put_move(after, claims.values(), consumers - claims.keys(), step)
-        staged = _StagedStep(
-            step,
-            after.kind,
-            {consumer: self._book.claims.get(consumer) for consumer in consumers},
-            {consumer: claims.get(consumer) for consumer in consumers},
-            {after.migration: before},
-            written,
-        )
-        self._moves[after.migration] = after
-        if after.ended:
-            ended = [migration for migration, known in self._moves.items() if known.ended]
-            for migration in ended[:-ENDED_MOVES_MAX]:
-                del self._moves[migration]
-        self._book.follow_moves(self._migrations())
-        return after, self._staged(staged)
 
     # A reshape
 
