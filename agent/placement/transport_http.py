@@ -147,7 +147,7 @@ class HttpTransport:
                 except PlacementUnavailable as error:
                     self._used = left[0] if left else self._addresses[0]
                     if error.sent and method != "GET":
-                        raise  # it may be done: nobody sends it again before a read has told
+                        raise  # it may be done: it is sent again only when a read has told
                     failure = error
                     continue
                 # A write that was done is done, also where the server has another role by now.
