@@ -196,8 +196,11 @@ def commands(
 
 
 def _required(parser: argparse.ArgumentParser) -> Iterator[str]:
+    # Of options that exclude each other, and of which one must be there, the first.
+    firsts = [group._group_actions[0] for group in parser._mutually_exclusive_groups if group.required]
     for action in parser._actions:
-        if action.required and not isinstance(action, argparse._SubParsersAction):
+        is_needed = action.required or action in firsts
+        if is_needed and not isinstance(action, argparse._SubParsersAction):
             yield from action.option_strings[-1:]
             yield next(iter(action.choices)) if action.choices else "7"
 
