@@ -1,6 +1,7 @@
 """A recorded host for `build_model`: its cells, and its devices at several moments."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from xml.etree import ElementTree
 
 from agent.driver import GuestState, HostSettings, MoveInstruction
@@ -60,13 +61,16 @@ def model(
     host: HostSettings | None = None,
     known: Mapping[str, UnitRecord] | None = None,
     devices: DeviceSettings = DEVICES,
+    problem: str | None = None,
 ) -> HostModel:
-    """The model of the host at that moment, with these domains running."""
+    """The model of the host at that moment, with these domains running; all of them have the problem."""
     host = host or HostSettings()
     dedicated = host.cpu_dedicated_set or frozenset()
     domains = [parse_domain(text) for text in xml]
+    guests = [guest_of(domain, GuestState.RUNNING, 0, dedicated) for domain in domains]
     guest_domains = [
-        GuestDomain(guest_of(domain, GuestState.RUNNING, 0, dedicated), domain) for domain in domains
+        GuestDomain(replace(guest, problem=problem), domain)
+        for guest, domain in zip(guests, domains, strict=True)
     ]
     settings = ModelSettings("node1", host, devices, numa)
     return build_model(HOST, FACTS[moment], guest_domains, known or {}, "boot-1", settings)

@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 from xml.sax.saxutils import quoteattr
 
 from agent.device_names import VDPA_CLASS, address_of
-from agent.driver import CarvedUnit, Cell, DescribedProvider, MoveInstruction
+from agent.driver import CarvedUnit, Cell, DescribedProvider, Guest, MoveInstruction
 from agent.shapes import Holders
+from drivers.host.domain_xml import Domain
 from drivers.host.providers import UnitLocation, cell_device, cell_provider_name, described_locations
 from drivers.libvirt.describe.cards import (
     NO_TYPE,
@@ -364,14 +365,16 @@ def moves_of(
     describe them; guests with a problem are left out.
     """
     root = providers[0].name
-    readable = [guest_domain for guest_domain in guest_domains if guest_domain.guest.problem is None]
+    readable = [
+        (pair.guest, pair.domain)
+        for pair in guest_domains
+        if pair.guest.problem is None and pair.domain is not None
+    ]
+    guests = [guest for guest, _ in readable]
     # {cell id: {consumer uuid: {resource class: amount}}} of what is known to be in a cell.
     cell_of = {cpu: cell.id for cell in cells for cpu in cell.cpus}
     usage: dict[int, dict[str, dict[str, int]]] = {}
-    for guest_domain in readable:
-        guest, domain = guest_domain.guest, guest_domain.domain
-        if domain is None:
-            continue
+    for guest, domain in readable:
         pins = [*domain.pins.values(), *([domain.emulator_pin] if domain.emulator_pin else [])]
         bound_cells = {cell_of[cpu] for pin in pins for cpu in pin if cpu in cell_of} | domain.memory_nodes
         if len(bound_cells) == 1:
@@ -383,8 +386,8 @@ def moves_of(
                 amounts = usage.setdefault(cell_of[int(unit.unit)], {}).setdefault(guest.uuid, {})
                 amounts["PCPU"] = amounts.get("PCPU", 0) + 1
     return (
-        *_device_moves(root, providers, readable, history),
-        *_parking_moves(root, providers, readable),
+        *_device_moves(root, providers, guests, history),
+        *_parking_moves(root, providers, guests),
         *_cell_moves(providers, cell_totals, usage, history),
         *_cpu_moves(providers, readable),
     )
@@ -393,11 +396,11 @@ def moves_of(
 def _device_moves(
     root: str,
     providers: Sequence[DescribedProvider],
-    guest_domains: Sequence[GuestDomain],
+    guests: Sequence[Guest],
     history: DeviceHistory,
 ) -> Iterator[MoveInstruction]:
     usage_by_device: dict[str, dict[str, dict[str, int]]] = {}
-    for guest in (guest_domain.guest for guest_domain in guest_domains):
+    for guest in guests:
         for unit in guest.units:
             amounts = usage_by_device.setdefault(unit.device, {}).setdefault(guest.uuid, {})
             amounts[unit.resource_class] = amounts.get(unit.resource_class, 0) + 1
@@ -430,17 +433,17 @@ def _device_moves(
 
 
 def _parking_moves(
-    root: str, providers: Sequence[DescribedProvider], guest_domains: Sequence[GuestDomain]
+    root: str, providers: Sequence[DescribedProvider], guests: Sequence[Guest]
 ) -> Iterator[MoveInstruction]:
     """From the root to itself: units that guests use and no present device has, of a host that was flat."""
     devices = {provider.device for provider in providers}
     for resource_class in _CLASSES_ON_FLAT_ROOT:
         usage = {}
-        for guest_domain in guest_domains:
-            units = [unit for unit in guest_domain.guest.units if unit.resource_class == resource_class]
+        for guest in guests:
+            units = [unit for unit in guest.units if unit.resource_class == resource_class]
             without_device = sum(unit.device not in devices for unit in units)
             if without_device:
-                usage[guest_domain.guest.uuid] = {resource_class: without_device}
+                usage[guest.uuid] = {resource_class: without_device}
         if usage:
             total = sum(amounts[resource_class] for amounts in usage.values())
             yield MoveInstruction(root, {resource_class: total}, root, usage)
@@ -485,7 +488,7 @@ def _cell_moves(
 
 
 def _cpu_moves(
-    providers: Sequence[DescribedProvider], guest_domains: Sequence[GuestDomain]
+    providers: Sequence[DescribedProvider], readable: Sequence[tuple[Guest, Domain]]
 ) -> Iterator[MoveInstruction]:
     """VCPU becomes PCPU where a provider has dedicated CPUs, and PCPU becomes VCPU where it has none."""
     root = providers[0].name
@@ -494,9 +497,7 @@ def _cpu_moves(
         if "PCPU" in totals:
             # The vCPUs that are pinned to one CPU of the provider; before, each was one VCPU.
             pinned: dict[str, dict[str, int]] = {}
-            for guest, domain in ((pair.guest, pair.domain) for pair in guest_domains):
-                if domain is None or "PCPU" not in guest.resources:
-                    continue
+            for guest, domain in readable:
                 of_provider = (unit.unit for unit in guest.units if unit.device == provider.device)
                 cpus = {int(unit) for unit in of_provider if unit.isdecimal()}
                 amount = sum(len(pin) == 1 and pin <= cpus for pin in domain.pins.values())

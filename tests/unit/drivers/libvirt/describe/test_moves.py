@@ -66,6 +66,14 @@ def test_a_guest_of_both_cells_has_its_dedicated_cpus_where_they_are() -> None:
         )
 
 
+def test_a_guest_that_could_not_be_read_in_full_is_not_said_to_have_anything_anywhere() -> None:
+    dedicated = HostSettings(cpu_shared_set=frozenset({0}), cpu_dedicated_set=frozenset({2, 3}))
+    guest = domain(1, vcpus=2, inside=ON_CELL_1)
+    for numa in (False, True):
+        found = model("boot", guest, host=dedicated, numa=numa, problem="libvirt does not answer for it")
+        assert not any(move.consumers for move in found.description.moves)
+
+
 def test_moves_of_pinned_guests_to_dedicated_cpus_and_back() -> None:
     dedicated = HostSettings(cpu_shared_set=frozenset({0}), cpu_dedicated_set=frozenset({2, 3}))
     guest = domain(1, vcpus=2, inside=ON_CELL_1)
