@@ -179,6 +179,30 @@ def test_a_migration_whose_instance_was_deleted_is_told_at_its_source(claimed: W
     assert kinds(claimed.a) == []
 
 
+def test_a_move_that_goes_on_while_the_audit_is_at_work_is_not_confirmed(claimed: World) -> None:
+    """Its control plane takes the instance back, between what the audit found and its repair."""
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.EVACUATE, MIGRATION)
+    claimed.a.look()
+    moved = claimed.placed(INSTANCE)
+    claimed.raw.delete_allocations(INSTANCE)
+    claimed.a.look()
+    tap, asked = claimed.a.tap, f"GET /allocations/{MIGRATION}"
+    tap.calls.clear()
+    assert kinds(claimed.a) == [("stale migration", MIGRATION)]
+    reads = tap.calls.count(asked)
+    tap.calls.clear()
+
+    def goes_on(call: str) -> None:
+        if tap.calls.count(asked) == reads and call == f"GET /allocations/{INSTANCE}":
+            tap.before = lambda _: None
+            claimed.schedule(INSTANCE, **moved)
+
+    tap.before = goes_on
+    report = heal(claimed.a, everything=True)
+    assert report.failed is not None and "has changed since the audit read it" in report.failed[0]
+    assert claimed.placed(MIGRATION) == ON_A and claimed.a.moving() is MoveState.BEGUN
+
+
 def test_a_control_planes_move_that_another_one_overtook_is_told(claimed: World) -> None:
     """What it began is not ended by itself; what this agent began is."""
     claimed.schedule(INSTANCE, **ON_B, **DISK)

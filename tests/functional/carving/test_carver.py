@@ -206,12 +206,27 @@ def test_an_interface_that_is_up_keeps_the_number_as_well(host: CarvedSysfs) -> 
     assert refusal.endswith("0000:41:10.0: its interface enp65s0v0 is up.")
 
 
+def test_a_disk_of_the_host_keeps_the_number_as_well(host: CarvedSysfs) -> None:
+    carver(host, DeclaredCarving({NIC.address: 2})).carve()
+    (host.at(NIC.vf_address(1)) / "nvme" / "nvme3").mkdir(parents=True)
+    (refusal,) = carver(host, DeclaredCarving({NIC.address: 0})).look().refusals
+    assert refusal.endswith("0000:41:10.2: it is a disk of the host.")
+
+
+def test_a_card_that_can_have_no_functions_now_has_no_address_for_one(host: CarvedSysfs) -> None:
+    """Its driver has set the most to 0; where functions would begin, the kernel tells all the same."""
+    (host.at(NIC.address) / "sriov_totalvfs").write_text("0\n")
+    seen = Kernel(host.sys, proc=host.proc).seen([NIC.address, GPU.address]).functions
+    assert seen[NIC.address].vf_addresses == ()
+    assert seen[GPU.address].vf_addresses == tuple(map(GPU.vf_address, range(4)))
+
+
 def test_a_card_that_does_not_come_leaves_the_others_alone(host: CarvedSysfs) -> None:
     declared = DeclaredCarving({"0000:99:00.0": 2, NIC.address: 1}, {"0000:98:00.0": "vfio-pci"})
     carved = carver(host, declared, wait_s=0.2).carve()
     assert len(host.vfs(NIC.address)) == 1
     assert [failure.split()[0] for failure in carved.failures] == ["0000:98:00.0:", "0000:99:00.0:"]
-    assert "wait for" in carved.failures[0]
+    assert "cannot wait for the device 0000:98:00.0:" in carved.failures[0]
 
 
 def test_a_driver_that_is_not_loaded_is_told(host: CarvedSysfs) -> None:
@@ -234,6 +249,13 @@ def test_no_path_is_built_from_anything_but_names_of_sysfs(host: CarvedSysfs, st
     with pytest.raises(UsageError):
         Kernel(host.sys, proc=host.proc).do(step)
     assert host.shape() == before
+
+
+def test_a_journal_that_cannot_be_removed_is_told_since_the_next_run_goes_on_from_it(tmp_path: Path) -> None:
+    journal = CarvingJournal(tmp_path / "journal.json")
+    (tmp_path / "journal.json").mkdir()
+    with pytest.raises(StateError, match="cannot be removed"):
+        journal.end()
 
 
 def test_a_journal_that_is_none_stops_the_carver(host: CarvedSysfs) -> None:

@@ -224,6 +224,14 @@ def test_an_agent_that_starts_again_goes_on_from_the_file(world: World) -> None:
     assert not world.writes()
 
 
+def test_an_agent_that_starts_again_awaits_no_cpu_of_a_guest_that_has_run(world: World) -> None:
+    for state in (GuestState.RUNNING, GuestState.SHUTOFF):
+        world.rows = (row(WEB, (3,), state, 3),)
+        world.needs = world.restarted()
+        world.needs.write()
+        assert read_cpu_file(world.folder) == {WEB: CpuHold(frozenset({3}))}
+
+
 def test_a_cpu_that_does_not_come_up_is_asked_for_again_and_ever_more_seldom(world: World) -> None:
     written = []
     for second in range(0, 7200, 30):

@@ -112,6 +112,7 @@ def test_devices_that_are_half_gone_are_left_for_the_next_look() -> None:
         ('{"address": "0000:41:00.0"}', 5),
         ('{"address": "*:41:00.0"}', 1),
         ('{"address": {"domain": "0000", "bus": "41", "slot": "00", "function": "0"}}', 5),
+        ('{"address": {"domain": "0000", "bus": "41", "slot": "0", "function": "0"}}', 1),
         ('{"address": {"bus": "41", "slot": "00", "function": "0"}}', 1),
         ('{"address": {"bus": "4", "slot": "10"}}', 4),
         ('{"address": {"bus": "4$"}}', 0),

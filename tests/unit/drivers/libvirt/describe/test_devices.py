@@ -37,7 +37,7 @@ from drivers.libvirt.describe.devices import (
     with_functions,
     write_vdpa,
 )
-from drivers.libvirt.xml import PciDevice, VdpaDevice, parse_node_device
+from drivers.libvirt.xml import MediatedDevice, PciDevice, VdpaDevice, parse_node_device
 
 
 def apart_from_units(provider: DescribedProvider) -> DescribedProvider:
@@ -66,6 +66,8 @@ def test_a_recorded_hosts_devices() -> None:
     of_model = {"CUSTOM_PCI_VENDOR_8086", "CUSTOM_PCI_PRODUCT_10CA", "CUSTOM_PCI_TYPE_VF"}
     assert found[f"pci:{NIC0}"].traits == {"CUSTOM_PHYSNET_PHYSNET0", *of_model}
     assert found[f"pci:{T4}"].units == {"PGPU": (T4,)}
+    ratios = {each.allocation_ratio for card in found.values() for each in card.inventories.values()}
+    assert ratios == {1.0}, "no device is there twice"
     of_model = {"CUSTOM_PCI_VENDOR_10DE", "CUSTOM_PCI_PRODUCT_1EB8", "CUSTOM_PCI_TYPE_PCI"}
     assert found[f"pci:{T4}"].traits == {"CUSTOM_T4", "CUSTOM_TESLA_T4", *of_model}
     of_model = {"CUSTOM_PCI_VENDOR_10DE", "CUSTOM_PCI_PRODUCT_13F2"}
@@ -289,6 +291,18 @@ def test_what_can_be_made_has_its_uuid_parent_and_type_already() -> None:
     assert list(after[a100].to_make["VGPU"]) == list(before[a100].to_make["VGPU"])[1:], "and the rest stays"
 
 
+def test_what_was_made_is_the_unit_that_was_to_be_made_and_is_not_to_be_made_again() -> None:
+    m60 = "0000:42:00.0"
+    found = cards("vfs")
+    unmade = describe("vfs")[f"pci:{m60}"]
+    third = unmade.units["VGPU"][2]
+    made = MediatedDevice("mdev_x", third, found[m60].device.name, "nvidia-11")
+    facts = DeviceFacts((replace(found[m60], mdevs=(made,)),), {m60: {"nvidia-11": 10}})
+    (card,) = describe_cards(card_contexts(facts, SETTINGS), "node1", under_cells)
+    assert card.units["VGPU"][0] == third and sorted(card.units["VGPU"]) == sorted(unmade.units["VGPU"])
+    assert list(card.to_make["VGPU"]) == [unit for unit in unmade.to_make["VGPU"] if unit != third]
+
+
 def test_what_is_there_of_another_type_is_not_given_out() -> None:
     idle = next(m.uuid for c in tuple(cards("mdevs").values()) for m in c.mdevs if m.type_id == "nvidia-12")
     card = describe("mdevs")["pci:0000:42:00.0"]
@@ -364,6 +378,8 @@ def test_a_domain_gets_an_interface_for_each_that_it_lacks(present: bool) -> Non
     written = write_vdpa(text, given, functions)
     assert parse_domain(written).vdpa == ("/dev/vhost-vdpa-0", "/dev/vhost-vdpa-1")
     assert write_vdpa(written, given, functions) == written
+    as_by_hand = written.replace("</devices>", """<hostdev managed="yes" mode='x'></hostdev></devices>""")
+    assert write_vdpa(as_by_hand, given, functions) == as_by_hand, "byte for byte, as nothing is missing"
 
 
 def test_an_interface_without_a_device_gets_one_and_a_domain_says_what_it_needs() -> None:

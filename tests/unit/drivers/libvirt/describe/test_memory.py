@@ -97,6 +97,7 @@ def test_a_domain_gets_a_memory_device_for_each_namespace_once() -> None:
     assert read.memory_files == ("/dev/dax0.0", "/dev/dax1.0")
     assert '<maxMemory slots="2" unit="KiB">13107200</maxMemory>' in given.replace("'", '"')
     assert "<alignsize unit='KiB'>2048</alignsize>" in given and "<node>0</node>" in given
+    assert given.count(f"<size unit='KiB'>{6 * 2**20}</size>") == 2, "each as large as its namespace"
     assert write_namespaces(given, FOUND[:2]) == given
     more = write_namespaces(given, FOUND)
     assert '<maxMemory slots="3" unit="KiB">19398656</maxMemory>' in more.replace("'", '"')
