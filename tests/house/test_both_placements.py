@@ -31,6 +31,7 @@ NOT_ON_BOTH = {
     "doctor/test_examine.py": "files, users, the embedded core, and a placement that does not answer",
     "placement/embedded/test_serve.py": "the embedded core's own HTTP",
     "gate/test_effect.py": "the hook's file and libvirt's pid files",
+    "http/test_raw_requests.py": "the HTTP server alone",
     "http/test_server.py": "the HTTP server alone",
     "placement/test_connect.py": "opens each kind itself",
     "placement/test_several_servers.py": "servers of one core, and answers that a real one does not give",
