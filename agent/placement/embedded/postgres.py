@@ -357,7 +357,7 @@ class PostgresHome:
                 pause_s = AWAY_S if connection is None else 0.0
 
     def _follow(self) -> None:
-        """Read what others wrote, and take over if nobody is active."""
+        """Read what others wrote, and take over if no server is active."""
         assert self._store is not None
         ((locked, identity, seq, server),) = self._query(LOOK if self.role is Role.LOST else POLL)
         self.active_server = None if locked else server
