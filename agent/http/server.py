@@ -795,13 +795,13 @@ class BoundedServer:
     def _hand_over(self) -> None:
         """Offer what has arrived to the application's own thread, which makes one write of it."""
         assert self._whole is not None
-        for conn, request in self._begun:
+        begun, self._begun = self._begun, []
+        for conn, request in begun:
             outcome = self._whole(request.environ, partial(self._run, request), self._wake)
             if outcome is not None:
                 self._outcomes.append((conn, request, outcome))
             elif not self.threads.offer(conn, request, ahead=False):
                 self.turn_away(conn)
-        self._begun.clear()
 
     def _wake(self) -> None:
         """Outcomes are over; called by the application's own thread."""
