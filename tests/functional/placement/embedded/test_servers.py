@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shlex
@@ -17,6 +18,7 @@ import pytest
 
 psycopg = pytest.importorskip("psycopg")
 
+from kits.agent_process import Agent  # noqa: E402
 from kits.fleet import Fleet, Island, ask, check  # noqa: E402
 from kits.journals import END_SESSIONS, NEEDS_POSTGRESQL, fresh_journal, until  # noqa: E402
 
@@ -145,3 +147,34 @@ def test_a_standby_answers_reads_and_names_the_active_server(fleet: Fleet) -> No
     assert "plimsoll-stale" not in ask(active.address, "GET", "/traits").headers
     assert active.end(signal.SIGTERM) == 0
     until(lambda: fleet.active is not None, 5)
+
+
+def test_an_agent_goes_on_with_the_server_that_took_over(fleet: Fleet, tmp_path: Path) -> None:
+    """No caller sees that the active server was killed; other faults may cost one claim."""
+    (tmp_path / "agent").mkdir()
+    addresses = ",".join(f"http://{address}" for address in fleet.addresses)
+    options = "kind = remote\nauth_type = admin_token\ntoken = admin\ntimeout = 2\n"
+    agent = Agent(tmp_path / "agent", more=f"[placement]\n{options}endpoint_override = {addresses}\n")
+    agent.start()
+    claimed: list[str] = []
+
+    def claim() -> bool:
+        said = agent("claim", "--resources", "VCPU=1", "-o", "json")
+        claimed.extend([json.loads(said.stdout)["consumer"]] if said.returncode == 0 else [])
+        return said.returncode == 0
+
+    try:
+        for fault in (killed, stopped, killed, session_ended):
+            assert claim()
+            mend = fault(fleet)
+            assert fault is not killed or claim()
+            until(claim)
+            mend()
+            until(lambda: all(server.answers for server in fleet.servers))
+        assert agent("audit", "-o", "json").returncode == 0
+    finally:
+        assert agent.stop() == 0
+    active = fleet.active
+    assert active is not None
+    for consumer in claimed:
+        assert ask(active.address, "GET", f"/allocations/{consumer}").body["allocations"]
