@@ -181,6 +181,7 @@ class _Connection(asyncio.BufferedProtocol):
         self.size = 0
         self.unsent: deque[memoryview] = deque()
         self._takes_more = True
+        self._ignores_upgrade = False
         self._parser: Any = httptools.HttpRequestParser(self)
 
     @property
@@ -235,10 +236,15 @@ class _Connection(asyncio.BufferedProtocol):
             return
         self.began = self.began or time.monotonic()
         self.received += nbytes
+        data = self.server.buffer[:nbytes]
         try:
-            self._parser.feed_data(self.server.buffer[:nbytes])
-        except httptools.HttpParserUpgrade:
-            self.end()  # the application speaks HTTP alone
+            if self._ignores_upgrade:
+                self._fill(data)
+            else:
+                self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._ignores_upgrade = True
+            self._fill(data[upgrade.args[0] :])
         except httptools.HttpParserCallbackError:
             raise
         except httptools.HttpParserError as error:
@@ -248,6 +254,16 @@ class _Connection(asyncio.BufferedProtocol):
             self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, _LONG_HEAD)
         self.go_on(ahead=False)
         self.server.bound_bodies(self)
+
+    def _fill(self, data: memoryview) -> None:
+        """Take the body of a request that asks for an upgrade: llhttp leaves what follows its head to others.
+
+        The application speaks HTTP alone, so there is no upgrade, and no request behind this one.
+        """
+        length = int((self.arriving.values(b"content-length") or [b"0"])[0])
+        self.arriving.body += data[: length - len(self.arriving.body)]
+        if len(self.arriving.body) == length:
+            self.end()
 
     def eof_received(self) -> bool:
         """Answer what is here: the client may still listen. TLS ends in both directions at once."""
@@ -325,8 +341,8 @@ class _Connection(asyncio.BufferedProtocol):
             self.arriving.body += part
 
     def on_message_complete(self) -> None:
-        """All of the request is here."""
-        if self.refusal is None:
+        """All of the request is here, or the head of one that asks for an upgrade."""
+        if self.refusal is None and not self._parser.should_upgrade():
             self._enqueue()
 
     # What becomes of the requests

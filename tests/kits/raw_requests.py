@@ -97,7 +97,7 @@ REASONS = {
 NO_EXPECT = "the application is not told of Expect: the door deals with it"
 NO_UNDERSCORE = "a header with an underscore could stand for one with a dash, and is dropped"
 JOINED = "a header that comes twice has both values (RFC 9110, 5.2); it was the last one"
-NO_UPGRADE = "after an upgrade that is asked for, nothing is read: neither a body nor a further request"
+NO_UPGRADE = "behind a request that asks for an upgrade no further one is read"
 CLOSE_WINS = "close in any Connection header closes; it was the last one that counted"
 EMPTY_LINES = "empty lines before a request are skipped (RFC 9112, 2.2)"
 AFTER_HEAD = "the connection goes on after HEAD, and ended before"
@@ -358,13 +358,8 @@ def reason_of(sent: bytes, former: Answer, door: Answer) -> str | None:
     if former.status == door.status == "200":
         (was, *was_body), (is_now, *body) = (json.loads(each.said) for each in (former, door))
         before, now = dict(was), dict(is_now)
-        reasons = [
-            NO_UPGRADE if asks_upgrade and was_body != body else "",
-            *(_reason_of_value(sent, name, before.get(name), now.get(name)) for name in before | now),
-        ]
-        if was_body != body and not asks_upgrade:
-            return None
-        return None if None in reasons else next(filter(None, reasons))
+        reasons = [_reason_of_value(sent, name, before.get(name), now.get(name)) for name in before | now]
+        return None if None in reasons or was_body != body else next(filter(None, reasons))
     if door.said in REASONS and door.status != "200":
         return REASONS[door.said]
     if door == NOTHING and asks_upgrade:

@@ -451,6 +451,22 @@ def test_a_request_that_is_none_gets_its_verdict(
     assert door.is_answered()
 
 
+@pytest.mark.parametrize("cuts", [(), (70,), (100,)])
+def test_an_upgrade_that_is_asked_for_is_none_and_the_body_arrives(
+    open_door: Callable[..., Door], cuts: tuple[int, ...]
+) -> None:
+    """RFC 9110, 7.8. So asks `curl --http2`."""
+    sent = (
+        b"POST / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\nContent-Length: 5\r\n\r\nhello"
+    )
+    with open_door().connect() as connection:
+        for start, end in zip((0, *cuts), (*cuts, None), strict=True):
+            connection.sendall(sent[start:end])
+            time.sleep(0.05)
+        said = exchange(connection, b"")
+    assert said.startswith(b"HTTP/1.1 200 ") and said.endswith(b"\r\n\r\nhello")
+
+
 def test_a_head_that_came_with_the_request_before_it_and_does_not_end_is_told_so(tmp_path: Path) -> None:
     door = Door(tmp_path, False)
     for ends in (True, False):
