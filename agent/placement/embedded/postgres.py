@@ -93,6 +93,8 @@ LISTED_MAX = 5
 UNKNOWN = ("08", "57")
 """Classes of SQLSTATE after which a commit may have been done: the connection or the server ended."""
 
+PATIENT = "SET idle_session_timeout = '60s'"
+"""For a session without the lock that loads the whole journal."""
 WITHDRAWN = "canceling wait for synchronous replication"
 
 
@@ -160,6 +162,7 @@ class PostgresHome:
         self._connection: psycopg.Connection[Any] | None = None
         try:
             self._connect()
+            self._execute(PATIENT, None)
             ((self._id, self.created_at),) = self._query("SELECT id, created_at FROM plimsoll_writer")
         except psycopg.Error as error:
             raise self._unusable(error) from error
@@ -176,9 +179,11 @@ class PostgresHome:
     def load(self, work: Callable[[], T]) -> T:
         """See `Home.load`."""
         try:
-            return work()
+            loaded = work()
+            self._execute("RESET idle_session_timeout", None)
         except psycopg.Error as error:
             raise self._unusable(error) from error
+        return loaded
 
     def submit(
         self, job: Job[T], *, releases: bool = False, tell: Callable[[], None] | None = None
@@ -365,7 +370,11 @@ class PostgresHome:
         of_seen = self._query("SELECT epoch FROM plimsoll_journal WHERE seq = %s", seen)
         if identity != self._id or seq < seen or of_seen not in ([], [(epoch,)]):
             self._id, self._seen = identity, (0, 0)
+            if locked:  # another server may have been told to go on
+                self._query("SELECT pg_advisory_unlock_all()")
+            self._execute(PATIENT, None)
             gone = self._store.follow(anew=True)
+            self._execute("RESET idle_session_timeout", None)
             self._loss = (
                 f"{self.path} is at write {seq}, and this server has seen write {seen}: a replica without "
                 f"the last writes took over, or a backup was restored. Missing claims: {listed(gone)}. To go "
@@ -373,10 +382,9 @@ class PostgresHome:
             )
             LOG.error("%s.", self._loss)
             self.role = Role.STANDBY if self._accept_loss else Role.LOST
+            return
         self._store.follow()
-        if self.role is Role.LOST and locked:
-            self._query("SELECT pg_advisory_unlock_all()")  # another server may have been told to go on
-        if not locked or self.role is Role.LOST:
+        if not locked:
             return
         if self._query(LOCKS) != [(1,)]:
             raise self._refused("another session has the lock of this one", "connect without a pooler")

@@ -431,6 +431,7 @@ class SqliteHome:
 Rule = Callable[[Draft], T]
 WAIT_S = 60.0
 LOAD_S = 600.0
+NOWHERE = -1
 ROWS_AT_ONCE = 256
 CONTENT_SAMPLE = 200
 UUID_BYTES = 40
@@ -559,7 +560,12 @@ class Store:
                         self.model.apply(draft)
             else:
                 return []
-        before, self.model = self.model, self._load()
+        before = self.model
+        try:
+            self.model = self._load()
+        except BaseException:
+            self._seq = NOWHERE  # the next time all again
+            raise
         self._begin_group()
         return sorted(before.consumers.keys() - self.model.consumers.keys())
 

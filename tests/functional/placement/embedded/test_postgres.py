@@ -19,6 +19,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo  # noqa: E402
 from agent.durable.errors import DatabaseError  # noqa: E402
 from agent.placement.embedded import Core, CoreResponse  # noqa: E402
 from agent.placement.embedded.postgres import PostgresHome, Role, listed, path_of  # noqa: E402
+from agent.placement.embedded.store import Row  # noqa: E402
 
 
 def test_the_place_of_a_database_has_no_password() -> None:
@@ -208,6 +209,30 @@ def test_a_standby_that_is_behind_the_swept_rows_loads_all(dsn: str, monkeypatch
             api.claim(new(), {host: {"VCPU": 1}})
             assert one._store._first > 10
         until(lambda: Api(other).whole() == api.whole())
+
+
+def test_a_load_that_is_interrupted_is_done_again(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.placement.embedded.store.ROWS_AT_ONCE", 3)
+    with two(dsn) as (one, other):
+        for number in range(10):
+            Api(one).provider(f"host{number}")
+        until(lambda: len(other._store.model.providers) == 10)
+        rows, portions = home(other).rows, [0]
+
+        def interrupted(after: int, limit: int) -> list[Row]:
+            portions[0] += 1
+            if portions[0] == 3:
+                raise psycopg.OperationalError("the session ended")
+            return rows(after, limit)
+
+        with home(other)._mutex:
+            Api(one).provider("last")
+            monkeypatch.setattr(home(other), "rows", interrupted)
+            with pytest.raises(psycopg.OperationalError):
+                other._store.follow(anew=True)
+            assert len(other._store.model.providers) == 10, "readers see the former state meanwhile"
+        until(lambda: Api(other).whole() == Api(one).whole())
+        assert portions[0] > 6, "all of it was read again"
 
 
 # Lost writes
