@@ -85,6 +85,10 @@ INSERT INTO plimsoll_journal SELECT seq, %(epoch)s, %(changes)s, %(keys)s FROM w
 POLL = "SELECT pg_try_advisory_lock(id), id, seq, server FROM plimsoll_writer"
 LOOK = "SELECT FALSE, id, seq, server FROM plimsoll_writer"
 TAKE_OVER = "UPDATE plimsoll_writer SET epoch = epoch + 1, server = %s RETURNING epoch, seq"
+EXTENT = """
+SELECT coalesce(min(seq), 1), coalesce(sum(octet_length(changes) + octet_length(keys)), 0)::bigint
+FROM plimsoll_journal
+"""
 LOCKS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
 REPLICAS = """
 SELECT count(*), current_setting('synchronous_standby_names') FROM pg_stat_replication
@@ -228,8 +232,7 @@ class PostgresHome:
 
     def extent(self) -> tuple[int, int]:
         """See `Home.extent`."""
-        columns = "SELECT coalesce(min(seq), 1), coalesce(sum(length(changes) + length(keys)), 0)::bigint"
-        ((first, size),) = self._query(f"{columns} FROM plimsoll_journal")
+        ((first, size),) = self._query(EXTENT)
         return first, size
 
     def append(self, row: Row, first: int) -> None:

@@ -23,6 +23,7 @@ import json
 import math
 import threading
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -302,6 +303,7 @@ class Home(Protocol):
 
 APPLICATION_ID = 0x504C5043
 FILE_NAME = "placement.db"
+COMPRESSED_FROM = 1000
 
 MIGRATIONS = (
     """
@@ -335,23 +337,26 @@ MIGRATIONS = (
     CREATE TABLE journal (
         seq INTEGER PRIMARY KEY,
         epoch INTEGER NOT NULL,
-        changes TEXT NOT NULL,  -- [{p, c, t or r: {uuid or name: [...] or null}}, ...]
-        keys TEXT NOT NULL      -- {idempotency key: [digest of the write, its answer]}
+        changes ANY NOT NULL,   -- [{p, c, t or r: {uuid or name: [...] or null}}, ...]; long ones by zlib
+        keys TEXT NOT NULL,     -- {idempotency key: [digest of the write, its answer]}
+        size INTEGER NOT NULL   -- characters of changes and keys
     ) STRICT;
-    INSERT INTO journal (epoch, changes, keys)
-        SELECT 1, json_array(json_object(kind, json_object(name, json(printf('%!.17g', created_at))))), '{}'
+    INSERT INTO journal (epoch, changes, keys, size)
+        SELECT 1, json_array(json_object(kind, json_object(
+            name, json(printf('%!.17g', created_at))))), '{}', 0
         FROM (SELECT 't' AS kind, name, created_at FROM traits
               UNION ALL SELECT 'r', name, created_at FROM resource_classes);
-    INSERT INTO journal (epoch, changes, keys)
+    INSERT INTO journal (epoch, changes, keys, size)
         SELECT 1, json_array(json_object('p', json_object(uuid, json_array(
             generation, json(printf('%!.17g', updated_at)), name, parent_provider_uuid, root_provider_uuid,
-            json(inventories), json(traits), json(aggregates), NULL)))), '{}'
+            json(inventories), json(traits), json(aggregates), NULL)))), '{}', 0
         FROM resource_providers ORDER BY id;
-    INSERT INTO journal (epoch, changes, keys)
+    INSERT INTO journal (epoch, changes, keys, size)
         SELECT 1, json_array(json_object('c', json_object(uuid, json_array(
             project_id, user_id, consumer_type, generation, json(allocations),
-            json(printf('%!.17g', updated_at)))))), '{}'
+            json(printf('%!.17g', updated_at)))))), '{}', 0
         FROM consumers;
+    UPDATE journal SET size = length(changes) + length(keys);
     DROP TABLE resource_providers;
     DROP TABLE consumers;
     DROP TABLE traits;
@@ -401,13 +406,16 @@ class SqliteHome:
     def rows(self, after: int, limit: int) -> list[Row]:
         """See `Home.rows`."""
         columns = "SELECT seq, epoch, changes, keys FROM journal WHERE seq > ? ORDER BY seq LIMIT ?"
-        return [Row._make(row) for row in self.file.transaction.query(columns, (after, limit))]
+        return [
+            Row(
+                seq, epoch, zlib.decompress(changes).decode() if isinstance(changes, bytes) else changes, keys
+            )
+            for seq, epoch, changes, keys in self.file.transaction.query(columns, (after, limit))
+        ]
 
     def extent(self) -> tuple[int, int]:
         """See `Home.extent`."""
-        columns = (
-            "SELECT coalesce(min(seq), 1), coalesce(sum(length(changes) + length(keys)), 0) FROM journal"
-        )
+        columns = "SELECT coalesce(min(seq), 1), coalesce(sum(size), 0) FROM journal"
         ((first, size),) = self.file.transaction.query(columns)
         return first, size
 
@@ -415,7 +423,11 @@ class SqliteHome:
         """See `Home.append`."""
         transaction = self.file.transaction
         transaction.execute("DELETE FROM journal WHERE seq < ?", (first,))  # the new row may use its pages
-        transaction.execute("INSERT INTO journal VALUES (?, ?, ?, ?)", row)
+        # A page of the file has one or two long rows, and so is half empty, but several short ones.
+        is_long = len(row.changes) > COMPRESSED_FROM
+        changes = zlib.compress(row.changes.encode(), 1) if is_long else row.changes
+        values = (row.seq, row.epoch, changes, row.keys, row.bytes)
+        transaction.execute("INSERT INTO journal VALUES (?, ?, ?, ?, ?)", values)
 
     def damaged(self, finding: str) -> DatabaseError:
         """See `Home.damaged`."""
@@ -436,7 +448,7 @@ ROWS_AT_ONCE = 256
 CONTENT_SAMPLE = 200
 UUID_BYTES = 40
 
-FULL_AT = 1.75
+FULL_AT = 1.6
 """The journal may have so many times the bytes of the model; a group that finds more of them sweeps."""
 
 SLACK_BYTES = 1 << 20
@@ -527,7 +539,7 @@ class Store:
             model.load(providers, (consumer for consumer in whole.consumers.values() if consumer is not None))
             _keep_standard(model.traits, model.providers_by_trait, created_at)
             _keep_standard(model.resource_classes, model.providers_by_class, created_at)
-        except (ValueError, TypeError, LookupError, AttributeError) as error:
+        except (ValueError, TypeError, LookupError, AttributeError, zlib.error) as error:
             raise self.home.damaged(f"a row cannot be read: {error!r}") from error
         return model
 

@@ -27,7 +27,16 @@ from agent.placement.embedded.model import (
     Model,
     ProviderRecord,
 )
-from agent.placement.embedded.store import Follower, Home, Row, SqliteHome, Store, decode, encode
+from agent.placement.embedded.store import (
+    Follower,
+    Home,
+    Row,
+    SqliteHome,
+    Store,
+    decode,
+    encode,
+    encode_consumer,
+)
 
 T = TypeVar("T")
 OpenHome = Callable[[], Home]
@@ -154,6 +163,34 @@ def test_a_sweep_keeps_the_newest_keys(open_home: OpenHome, monkeypatch: pytest.
         assert len(known) < 60
         answer = core.request("PUT", "/traits/CUSTOM_90", microversion="1.39", key="90")
         assert answer.status == 201, "as the first time"
+
+
+def test_a_long_row_is_read_as_it_was_written(open_home: OpenHome) -> None:
+    with closing(opened(open_home)) as core:
+        api = Api(core)
+        host = api.provider("host", {"VCPU": 1000})
+        claim = {"allocations": {host: {"resources": {"VCPU": 1}}}, "project_id": "p", "user_id": "u"}
+        claim |= {"consumer_generation": None, "consumer_type": "INSTANCE"}
+        api.done("POST", "/allocations", {new(): claim for _ in range(300)})
+        before = api.whole()
+    with closing(opened(open_home)) as core:
+        assert Api(core).whole() == before
+
+
+def test_the_file_stays_within_twice_its_content(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_store, "SLACK_BYTES", 50_000)
+    with fast_directory() as folder, closing(Core.open(Path(folder))) as core:
+        api, held = Api(core), list[str]()
+        host = api.provider("host", {"VCPU": 10**6, "MEMORY_MB": 10**6, "VGPU": 10**6})
+        for number in range(9000):
+            held.append(new())
+            assert api.claim(held[-1], {host: {"VCPU": 1, "MEMORY_MB": 1, "VGPU": 1}}).status == 204
+            if len(held) > 3000:
+                api.done("DELETE", f"/allocations/{held.pop(number * 7919 % 3000)}")
+        consumers = core._store.model.consumers.values()
+        content = sum(len(json.dumps({one.uuid: encode_consumer(one)})) for one in consumers)
+        size = (Path(folder) / "placement.db").stat().st_size
+        assert size < 2 * content + (256 << 10) + 50_000 * 2, (size, content)
 
 
 # A home that fails

@@ -193,6 +193,7 @@ def test_one_core_per_directory(tmp_path: Path) -> None:
         "UPDATE journal SET changes = replace(changes, '2147483647', '\"x\",1')",
         "UPDATE journal SET changes = replace(changes, '{\"VCPU\":1}', '')",
         "UPDATE journal SET changes = replace(changes, '{\"VCPU\":1}}', '[]')",
+        "UPDATE journal SET changes = x'00'",
         "UPDATE journal SET keys = '[]'",
         "DELETE FROM journal WHERE seq = 2",
         "DELETE FROM meta",
