@@ -167,8 +167,10 @@ def served(folder: Path, *journal: str) -> Iterator[Path]:
         while journal and process.poll() is None and time.monotonic() < deadline:
             if over(address)("PUT", "/traits/CUSTOM_READY", None)[0] < HTTPStatus.INTERNAL_SERVER_ERROR:
                 break  # this server is the active one
-        yield address
-        process.terminate()
+        try:
+            yield address
+        finally:
+            process.terminate()
 
 
 if __name__ == "__main__":

@@ -97,8 +97,17 @@ LISTED_MAX = 5
 UNKNOWN = ("08", "57")
 """Classes of SQLSTATE after which a commit may have been done: the connection or the server ended."""
 
-PATIENT = "SET idle_session_timeout = '60s'"
-"""For a session without the lock that loads the whole journal."""
+PATIENT = (
+    "SET idle_session_timeout = '10s'",
+    "SET idle_in_transaction_session_timeout = '10s'",
+    "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+)
+"""Before the whole journal is loaded, which may take longer than the session may be idle."""
+AGAIN_STRICT = (
+    "COMMIT",
+    "RESET idle_session_timeout",
+    "RESET idle_in_transaction_session_timeout",
+)
 WITHDRAWN = "canceling wait for synchronous replication"
 
 
@@ -166,7 +175,6 @@ class PostgresHome:
         self._connection: psycopg.Connection[Any] | None = None
         try:
             self._connect()
-            self._execute(PATIENT, None)
             ((self._id, self.created_at),) = self._query("SELECT id, created_at FROM plimsoll_writer")
         except psycopg.Error as error:
             raise self._unusable(error) from error
@@ -182,11 +190,19 @@ class PostgresHome:
 
     def load(self, work: Callable[[], T]) -> T:
         """See `Home.load`."""
+        # All of it as of one moment: the active server sweeps rows meanwhile.
         try:
+            for statement in PATIENT:
+                self._execute(statement, None)
             loaded = work()
-            self._execute("RESET idle_session_timeout", None)
+            for statement in AGAIN_STRICT:
+                self._execute(statement, None)
         except psycopg.Error as error:
+            self._disconnect()
             raise self._unusable(error) from error
+        except BaseException:
+            self._disconnect()
+            raise
         return loaded
 
     def submit(
@@ -375,9 +391,7 @@ class PostgresHome:
             self._id, self._seen = identity, (0, 0)
             if locked:  # another server may have been told to go on
                 self._query("SELECT pg_advisory_unlock_all()")
-            self._execute(PATIENT, None)
             gone = self._store.follow(anew=True)
-            self._execute("RESET idle_session_timeout", None)
             self._loss = (
                 f"{self.path} is at write {seq}, and this server has seen write {seen}: a replica without "
                 f"the last writes took over, or a backup was restored. Missing claims: {listed(gone)}. To go "

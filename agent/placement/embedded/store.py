@@ -267,7 +267,7 @@ class Home(Protocol):
         ...
 
     def load(self, work: Callable[[], T]) -> T:
-        """Do the work, which may read rows, before `join`."""
+        """Do the work, which reads all rows as they are at one moment."""
         ...
 
     def submit(
@@ -574,7 +574,7 @@ class Store:
                 return []
         before = self.model
         try:
-            self.model = self._load()
+            self.model = self.home.load(self._load)
         except BaseException:
             self._seq = NOWHERE  # the next time all again
             raise

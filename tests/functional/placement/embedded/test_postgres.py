@@ -228,11 +228,41 @@ def test_a_load_that_is_interrupted_is_done_again(dsn: str, monkeypatch: pytest.
         with home(other)._mutex:
             Api(one).provider("last")
             monkeypatch.setattr(home(other), "rows", interrupted)
-            with pytest.raises(psycopg.OperationalError):
+            with pytest.raises(DatabaseError, match="the session ended"):
                 other._store.follow(anew=True)
             assert len(other._store.model.providers) == 10, "readers see the former state meanwhile"
         until(lambda: Api(other).whole() == Api(one).whole())
         assert portions[0] > 6, "all of it was read again"
+
+
+def test_rows_that_are_swept_while_a_server_loads_are_not_missed(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.placement.embedded.store.SLACK_BYTES", 1000)
+    monkeypatch.setattr("agent.placement.embedded.store.ROWS_AT_ONCE", 5)
+    extent = PostgresHome.extent
+    with closing(server(dsn, "one")) as one:
+        until(lambda: one.takes_writes)
+        api = Api(one)
+        host = api.provider("host", {"VCPU": 1000})
+
+        def sweep() -> None:
+            first = one._store._first
+            while one._store._first <= first + 10:
+                consumer = new()
+                api.claim(consumer, {host: {"VCPU": 1}})
+                api.done("DELETE", f"/allocations/{consumer}")
+
+        def slow(home: PostgresHome) -> tuple[int, int]:
+            found = extent(home)
+            monkeypatch.setattr(PostgresHome, "extent", extent)
+            sweep()
+            return found
+
+        sweep()
+        monkeypatch.setattr(PostgresHome, "extent", slow)
+        with closing(server(dsn, "two")) as other:
+            until(lambda: Api(other).whole() == api.whole())
 
 
 # Lost writes
