@@ -283,7 +283,7 @@ def serve(args: Namespace) -> ExitCode:
     notifier = Notifier(os.environ)
     try:
         run(
-            args.journal or args.state_dir,
+            args.state_dir if args.journal is None else args.journal,
             args.bind,
             address=args.advertise,
             accept_loss=args.accept_loss,

@@ -266,6 +266,7 @@ class SqliteFile:
                 raise DatabaseOfAnother(path, owner)
             locks.callback(os.close, take_lock(path.with_name(path.name + ".lock")))
             if not path.exists():
+                _check_empty(path)
                 make_file(path)
             descriptor = lock_file_itself(path)
             locks.callback(os.close, descriptor)
@@ -468,7 +469,9 @@ def _typed_errors(path: Path) -> Iterator[None]:
 def _connect(path: Path, application_id: int, migrations: Sequence[str]) -> sqlite3.Connection:
     try:
         version = 0
-        if path.stat().st_size > 0:
+        if path.stat().st_size == 0:
+            _check_empty(path)
+        else:
             # A crash before the file has a write-ahead log leaves a rollback journal, which only a connection
             # with write access can roll back.
             mode = "rw" if path.with_name(path.name + "-journal").exists() else "ro"
@@ -498,6 +501,19 @@ def _connect(path: Path, application_id: int, migrations: Sequence[str]) -> sqli
             return _connect_on_a_full_disk(path, application_id, migrations)
         raise
     return connection
+
+
+def _check_empty(path: Path) -> None:
+    """Check that a database without content is a new one, as SQLite removes its log.
+
+    Raises DatabaseDamaged.
+    """
+    try:
+        begins = _log(path).read_bytes()[:WAL_HEADER_BYTES]
+    except FileNotFoundError:
+        return
+    if any(begins):
+        raise DatabaseDamaged(path, "it is missing or empty, and its -wal file is not")
 
 
 def _connect_on_a_full_disk(path: Path, application_id: int, migrations: Sequence[str]) -> sqlite3.Connection:

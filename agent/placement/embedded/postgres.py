@@ -496,6 +496,8 @@ def path_of(dsn: str) -> Path:
     """The database without its secrets, for sentences. Raises DatabaseError where it is no DSN."""
     try:
         given = conninfo_to_dict(dsn)
+        if not given:
+            raise psycopg.ProgrammingError("it is empty")
     except psycopg.Error as error:
         reason = " ".join(str(error).split())
         raise DatabaseError(

@@ -329,6 +329,28 @@ def test_a_damaged_file_is_refused_and_left_as_it_is(path: Path, content: bytes)
     assert path.read_bytes() == content
 
 
+@pytest.mark.parametrize("lost", ["content", "file"])
+def test_a_log_without_its_database_is_no_new_database(path: Path, lost: str) -> None:
+    """SQLite would remove the log, which may have what an agent acknowledged."""
+    file = opened(path)
+    file.run(add("acknowledged"))
+    log = path.with_name(path.name + "-wal")
+    before = log.read_bytes()
+    file.close()
+    path.write_bytes(b"")
+    if lost == "file":
+        path.unlink()
+    opened_anew = opened(path)
+    opened_anew.close()
+    path.unlink()
+    log.write_bytes(before)
+    if lost == "content":
+        path.write_bytes(b"")
+    with pytest.raises(DatabaseDamaged, match="missing or empty, and its -wal file is not"):
+        opened(path)
+    assert log.read_bytes() == before
+
+
 def test_a_damaged_page_is_found_at_open(path: Path) -> None:
     file = opened(path)
     for number in range(200):

@@ -24,8 +24,9 @@ from agent.placement.embedded.store import Row  # noqa: E402
 
 def test_the_place_of_a_database_has_no_password() -> None:
     assert str(path_of("postgresql://u:secret@db.example:5433/core")) == "postgresql:/db.example:5433/core"
-    with pytest.raises(DatabaseError, match="--journal is no address of a PostgreSQL database"):
-        path_of("db.example")
+    for dsn in ("db.example", ""):
+        with pytest.raises(DatabaseError, match="--journal is no address of a PostgreSQL database"):
+            path_of(dsn)
 
 
 def test_a_list_of_claims_is_bounded() -> None:
