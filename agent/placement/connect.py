@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from agent.errors import PlacementError, PlacementUnavailable, SettingsError, StateError
 from agent.placement.client import LEAST_MICROVERSION, PlacementClient
-from agent.placement.transport import Reply, Transport
+from agent.placement.transport import UNKNOWN_OUTCOME, Reply, Transport
 
 if TYPE_CHECKING:
     from agent.placement.embedded.core import Core
@@ -103,9 +103,6 @@ def _serve_errors() -> Iterator[None]:
         yield
     except ServeError as error:
         raise SettingsError(f"[placement] serve: {error}", group="placement", option="serve") from error
-
-
-UNKNOWN_OUTCOME = 504
 
 
 class _UnknownWrite(NamedTuple):

@@ -105,6 +105,7 @@ CONCURRENT_UPDATE = "placement.concurrent_update"
 DUPLICATE_NAME = "placement.duplicate_name"
 UNAUTHORIZED = 401
 TOO_MANY_REQUESTS = 429
+UNKNOWN_OUTCOME = 504
 UNAVAILABLE = 503
 _EXPECTED = re.compile(
     r"consumer generation conflict(?: -| for [-0-9a-f]{36}:) expected (null|\d{1,18}) but got", re.ASCII
@@ -127,10 +128,17 @@ def reply_of_answer(method: str, path: str, status: int, body: Any, headers: Map
         return Reply(status, body, headers)
     seconds = retry_after_s(headers)
     details: dict[str, Any] = {} if seconds is None else {"retry_after": seconds}
+    match body:
+        case {"errors": [{"detail": str(detail)}]} if status == UNKNOWN_OUTCOME:
+            reason = detail  # a served core's own: no disk or database told it what became of the write
+        case _:
+            reason = (
+                f"an answer without {REQUEST_ID} came (status {status}), so something between the agent and "
+                "Placement answered for it, or there is no Placement at that address. If all answers lack "
+                "it, check the address, and let a proxy pass it on."
+            )
     raise PlacementUnavailable(
-        f"Placement did not answer {method} {path.partition('?')[0]}: an answer without {REQUEST_ID} came "
-        f"(status {status}), so something between the agent and Placement answered for it, or there is no "
-        "Placement at that address. If all answers lack it, check the address, and let a proxy pass it on.",
+        f"Placement did not answer {method} {path.partition('?')[0]}: {reason}",
         status=status,
         busy=True,
         **details,

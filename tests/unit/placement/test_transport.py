@@ -82,6 +82,14 @@ def test_a_write_that_somebody_else_answered_is_unknown_whatever_the_status(stat
             outcome.check()
 
 
+def test_a_served_core_that_was_not_told_what_became_of_a_write_says_so_itself() -> None:
+    detail = "the database did not say whether the write is committed; the outcome is unknown."
+    with pytest.raises(PlacementUnavailable) as raised:
+        reply_of_answer("PUT", "/allocations", 504, {"errors": [{"status": 504, "detail": detail}]}, {})
+    assert raised.value.message == f"Placement did not answer PUT /allocations: {detail}"
+    assert all(isinstance(outcome, WriteUnknown) and outcome.late for outcome in outcomes(raised.value))
+
+
 @pytest.mark.parametrize(
     ("status", "code", "kind"),
     [
