@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from agent.placement.embedded.model import ConsumerRecord, CoreState, Draft, InventoryRecord, ProviderRecord
@@ -660,8 +660,8 @@ def _check_bound_consumers(
     """Check the changed consumers: (uuid, the old record, the new one).
 
     A consumer touches the tree if its old or its new allocations name a provider of it. Of the other ones, a
-    write may make one anew beside one that touches the tree (the begin of a move makes the migration, which
-    holds the source), remove a migration (the end of a move), bar one, and repeat what one has.
+    write may make the migration of an instance that comes to the tree (the begin of a move), remove a
+    migration (the end of a move), bar one, and repeat what one has (`_check_places`).
     On other providers, all consumers of the write together get no more than they had, unless the provider is
     a sharing one. They free no more than what its migrations and the consumers of the tree had; where a
     migration of the tree ends, also what a consumer had that comes to the tree (the revert of a move).
@@ -680,7 +680,7 @@ def _check_bound_consumers(
         if before == after and not (before and old and new and old[:4] != new[:4]):
             continue  # also the uuid, the owner and the type are the same
         own = {key for key in (*before, *after) if is_own(key[0])}
-        ends = old is not None and old.consumer_type == MIGRATION_TYPE and not after
+        ends = _ends_migration(old, new)
         if own:
             touches_tree = True
         elif not before:
@@ -702,9 +702,84 @@ def _check_bound_consumers(
         provider = get_provider(draft, provider_uuid)
         is_too_much = more > 0 and not provider.is_sharing
         if not is_own(provider_uuid) and (is_too_much or more < -freed[provider_uuid, resource_class]):
-            verb = "allocate" if is_too_much else "free"
-            where = f"on {_provider_text(provider, provider_uuid)}, which is another's"
-            raise binding.refusal(draft, f"{verb} {abs(more)} of {resource_class} {where}")
+            raise _refused_amount(draft, binding, provider, resource_class, more)
+    _check_places(draft, binding, is_own, changed)
+
+
+def _check_places(
+    draft: Draft,
+    binding: Binding,
+    is_own: Callable[[str], bool],
+    changed: Sequence[tuple[str, ConsumerRecord | None, ConsumerRecord | None]],
+) -> None:
+    """Check the places on other hosts: which of the changed consumers takes which.
+
+    A new consumer without anything on the tree is the migration of one instance that comes to the tree, and
+    takes its whole place on the other host. A consumer that leaves the tree takes the place of one migration
+    that ends. None keeps a sharing provider alone, where its host could not release it.
+    """
+
+    def is_elsewhere(key: tuple[str, str]) -> bool:
+        return not is_own(key[0]) and not get_provider(draft, key[0]).is_sharing
+
+    arrived = [(old, new) for _, old, new in changed if old and new and any(map(is_own, new.allocations))]
+    ended = [_amounts(old) for _, old, new in changed if _ends_migration(old, new)]
+    for uuid, old, new in changed:
+        before, after = Counter(_amounts(old)), Counter(_amounts(new))
+        was_on_tree, is_on_tree = (any(is_own(key[0]) for key in held) for held in (before, after))
+        gained = {key: amount for key, amount in (after - before).items() if is_elsewhere(key)}
+        if new and after and not before and not is_on_tree:
+            moves = [one for one in arrived if _is_migration_of(new, *one, is_elsewhere)]
+            if not moves:
+                raise binding.refusal(
+                    draft,
+                    f"make consumer {uuid}, which is no migration of an instance that comes to that host",
+                )
+            arrived.remove(moves[0])
+        elif gained:
+            left = [one for one in ended if all(one.get(key, 0) >= gained[key] for key in gained)]
+            if not left or not was_on_tree:
+                (provider_uuid, resource_class), amount = min(gained.items())
+                provider = get_provider(draft, provider_uuid)
+                raise _refused_amount(draft, binding, provider, resource_class, amount)
+            ended.remove(left[0])
+        elif was_on_tree and after and not is_on_tree and not any(map(is_elsewhere, after)):
+            raise binding.refusal(
+                draft, f"leave consumer {uuid} with nothing but sharing providers: remove all that it has"
+            )
+
+
+def _is_migration_of(
+    migration: ConsumerRecord,
+    old: ConsumerRecord,
+    new: ConsumerRecord,
+    is_elsewhere: Callable[[tuple[str, str]], bool],
+) -> bool:
+    """Whether the new consumer is as the begin of a move of that instance makes it.
+
+    It has the instance's owner, and what the instance had on the other host, which the instance has no more;
+    of sharing providers what changes for the instance. Before 1.38 it has no type.
+    """
+    place, held, kept = _amounts(old), _amounts(migration), _amounts(new)
+    return (
+        migration.consumer_type in (MIGRATION_TYPE, None)
+        and (migration.project_id, migration.user_id) == (old.project_id, old.user_id)
+        and all(place.get(key) == amount for key, amount in held.items())
+        and any(map(is_elsewhere, held))
+        and not any(is_elsewhere(key) and (key not in held or key in kept) for key in place)
+    )
+
+
+def _ends_migration(old: ConsumerRecord | None, new: ConsumerRecord | None) -> bool:
+    return old is not None and old.consumer_type == MIGRATION_TYPE and not (new and new.allocations)
+
+
+def _refused_amount(
+    draft: Draft, binding: Binding, provider: ProviderRecord, resource_class: str, more: int
+) -> RequestRefused:
+    verb = "allocate" if more > 0 else "free"
+    where = f"on {_provider_text(provider, provider.uuid)}, which is another's"
+    return binding.refusal(draft, f"{verb} {abs(more)} of {resource_class} {where}")
 
 
 def _amounts(consumer: ConsumerRecord | None) -> dict[tuple[str, str], int]:

@@ -162,6 +162,7 @@ def cases(method: str, route: str, api: Api) -> list[Case]:
             Case(f"/allocations/{ABSENT}", claim({B: {"VCPU": 1}}), False),
             Case(f"/allocations/{ABSENT}", claim({A: {"VCPU": 1}, B: {"VCPU": 1}}), False),
             Case(f"/allocations/{ABSENT}", claim({POOL: {"DISK_GB": 1}}), False),
+            Case(f"/allocations/{ON_A}", claim({POOL: {"DISK_GB": 5}}, 1), False),
             Case(f"/allocations/{ON_B}", claim({B: {"VCPU": 1}}, 1), False),
             Case(
                 f"/allocations/{ON_B}", claim({B: {"VCPU": 4}, POOL: {"DISK_GB": 5}}, 1, user_id="x"), False
@@ -190,21 +191,59 @@ def cases(method: str, route: str, api: Api) -> list[Case]:
             Case(route, {ON_A: claim({B: {"VCPU": 2}}, 1), MIGRATION: claim({}, 1)}, True),
             Case(route, {ON_A: claim({B: {"VCPU": 3}}, 1), MIGRATION: claim({}, 1)}, False),
             Case(route, {ABSENT: claim({A: {"VCPU": 1}}), ON_B: claim({}, 1)}, False),
+            *places(route),
         ],
         ("POST", "/reshaper"): lambda: [
             Case(route, reshape_of(A_CARD, api, {ON_A: claim({A_CARD: {"VCPU": 4}}, 1)}), True),
             Case(route, reshape_of(B_CARD, api, {}), False),
             Case(route, reshape_of(B, api, {ON_B: claim({B: {"VCPU": 4}, POOL: {"DISK_GB": 5}}, 1)}), False),
             Case(route, reshape_of(A, api, {ON_B: claim({B_CARD: {"VCPU": 4}}, 1)}), False),
+            Case(route, reshape_of(A, api, moved(STAYS, {B: {"VCPU": 4}})), True),
+            Case(route, reshape_of(A, api, moved(STAYS, {B: {"VCPU": 4}}, "INSTANCE")), False),
         ],
     }
     made: list[Case] = table[method, route]()
     return made
 
 
-def moved(instance: Mapping[str, Any], migration: Mapping[str, Any]) -> dict[str, Any]:
+def moved(
+    instance: Mapping[str, Any], migration: Mapping[str, Any], consumer_type: str = "MIGRATION"
+) -> dict[str, Any]:
     """What begins a move of the instance on B at another host."""
-    return {ON_B: claim(instance, 1), ABSENT: claim(migration, consumer_type="MIGRATION")}
+    return {ON_B: claim(instance, 1), ABSENT: claim(migration, consumer_type=consumer_type)}
+
+
+STAYS = {A: {"VCPU": 1}, POOL: {"DISK_GB": 5}}
+"""What the instance on B has after a move to A that keeps its disk where it is."""
+
+
+def places(route: str) -> list[Case]:
+    """Who takes the place of the instance on B, which comes to A: its migration, and no other consumer."""
+    place = {B: {"VCPU": 4}}
+    halves = {uuid: claim({B: {"VCPU": 2}}, consumer_type="MIGRATION") for uuid in (ABSENT, new())}
+    untyped = {uuid: {**one} for uuid, one in moved(STAYS, place).items()}
+    for one in untyped.values():
+        del one["consumer_type"]
+    foreign = moved(STAYS, place)
+    foreign[ABSENT] = claim(place, consumer_type="MIGRATION", project_id="x")
+    return [
+        Case(route, untyped, True, "1.37"),
+        Case(route, moved(STAYS, place, "INSTANCE"), False),
+        Case(route, moved(STAYS, place, "WHATEVER"), False),
+        Case(route, foreign, False),
+        Case(route, moved(STAYS, {**place, A: {"VCPU": 1}}), False),
+        Case(route, moved(STAYS, {**place, POOL: {"DISK_GB": 1}}), False),
+        Case(route, {ON_B: claim(STAYS, 1), **halves}, False),
+        Case(route, {**moved(STAYS, place), new(): claim({POOL: {"DISK_GB": 1}})}, False),
+        Case(route, {ON_B: claim(STAYS, 1), ON_A: claim(place, 1)}, False),
+        Case(route, {ON_B: claim(STAYS, 1), ON_A: claim(place, 1, consumer_type="MIGRATION")}, False),
+        Case(route, {new(): claim({A: {"VCPU": 1}, B: {"VCPU": 2}}), MIGRATION: claim({}, 1)}, False),
+        Case(
+            route,
+            {new(): claim({POOL: {"DISK_GB": 5}}, consumer_type="MIGRATION"), ON_A: claim(STAYS, 1)},
+            False,
+        ),
+    ]
 
 
 REQUESTS = [(method, route) for route, methods in ROUTES.items() for method in methods]
@@ -268,6 +307,15 @@ def test_the_refusal_names_the_token_the_host_and_what_is_anothers(core: Core) -
     )
     assert said("PUT", f"/allocations/{ON_B}", claim({A: {"VCPU": 1}, POOL: {"DISK_GB": 5}}, 1)) == (
         f"{start}free 4 of VCPU on resource provider {B} (b), which is another's."
+    )
+    assert said("PUT", f"/allocations/{ON_A}", claim({POOL: {"DISK_GB": 5}}, 1)) == (
+        f"{start}leave consumer {ON_A} with nothing but sharing providers: remove all that it has."
+    )
+    assert said("POST", "/allocations", moved(STAYS, {B: {"VCPU": 4}}, "INSTANCE")) == (
+        f"{start}make consumer {ABSENT}, which is no migration of an instance that comes to that host."
+    )
+    assert said("POST", "/allocations", {ON_B: claim(STAYS, 1), ON_A: claim({B: {"VCPU": 4}}, 1)}) == (
+        f"{start}allocate 4 of VCPU on resource provider {B} (b), which is another's."
     )
     assert said("PUT", f"/resource_providers/{POOL}", {"name": "x"}) == (
         f"{start}write resource provider {POOL} (pool), which is another's."
@@ -360,10 +408,32 @@ def check_nothing_foreign_changed(api: Api, before: Any, tree: set[str]) -> None
             for provider, part in old[-1].items():
                 for name, amount in part.items():
                     lent[provider, name] += amount
+    check_places(consumers, now[1], tree)
     for key in {*used, *now[2]}:
         if key[0] not in tree:
             assert now[2][key] <= used[key] or key[0] == POOL
             assert now[2][key] >= used[key] - lent[key]
+
+
+def check_places(consumers: dict[str, Any], later: dict[str, Any], tree: set[str]) -> None:
+    """Who gets something on another host is the migration of who came, or has the place of one that ended."""
+
+    def place(of: dict[str, Any], uuid: str) -> dict[str, Any]:
+        held = of[uuid][-1] if uuid in of else {}
+        return {one: dict(part) for one, part in held.items() if one not in tree and one != POOL}
+
+    for uuid in later:
+        old, new = place(consumers, uuid), place(later, uuid)
+        if all(n <= old.get(one, {}).get(name, 0) for one, part in new.items() for name, n in part.items()):
+            continue
+        if uuid in consumers:
+            assert tree & {*consumers[uuid][-1]}
+            assert any(one[2] == "MIGRATION" and other not in later for other, one in consumers.items())
+        else:
+            assert later[uuid][2] in ("MIGRATION", None)
+            assert not tree & {*later[uuid][-1]}
+            came = [one for one in later if tree & {*later[one][-1]} and place(consumers, one) == new]
+            assert any(not place(later, one) for one in came)
 
 
 HOLDERS = [ON_A, ON_B, MIGRATION, LEFT, ABSENT]
