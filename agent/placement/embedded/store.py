@@ -52,7 +52,12 @@ T = TypeVar("T")
 
 # Idempotency keys
 
-KEPT_MAX = 1024
+KEPT_MAX = 8192
+"""More than all clients together write until one of them has repeated what a takeover left unanswered."""
+
+KEY_BYTES = 90
+"""What a key, its digest and an answer take in a row."""
+
 DIGEST_BYTES = 12
 
 
@@ -102,6 +107,9 @@ class KeyedWrites:
     def __contains__(self, key: str) -> bool:
         with self._lock:
             return key in self._entries
+
+    def __len__(self) -> int:
+        return len(self._entries)
 
 
 # What a row says
@@ -724,10 +732,10 @@ class Store:
         self._keys = {}
 
     def _measure(self) -> None:
-        """Decide how long the journal may be, by a sample of the model's records."""
+        """Decide how long the journal may be, by a sample of the model's records and the number of keys."""
         providers = [encode_provider(record, None) for record in _sample(self.model.providers)]
         consumers = [encode_consumer(record) for record in _sample(self.model.consumers)]
-        content = 0.0
+        content = float(KEY_BYTES * len(self._keyed))
         for sample, number in (
             (providers, len(self.model.providers)),
             (consumers, len(self.model.consumers)),

@@ -224,3 +224,12 @@ def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DatabaseUnwritable, match="cannot be written"):
         Core.open(tmp_path / "file" / "state")
+
+
+def test_a_key_is_known_although_others_wrote_thousands_of_times_during_a_takeover() -> None:
+    """A client was not answered, and comes back after another server has been active for seconds."""
+    keyed = KeyedWrites()
+    keyed.restore("not answered", 0, "made")
+    for number in range(5000):
+        keyed.restore(str(number), number, None)
+    assert keyed.ticket("not answered", 0, lambda: Ticket.of("anew")).result() == "made"
