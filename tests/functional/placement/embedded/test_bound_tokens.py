@@ -472,6 +472,28 @@ def test_whatever_a_bound_token_writes_the_rest_stays(program: list[Any]) -> Non
             core.close()
 
 
+def moved_by_chance(draws: random.Random, api: Api) -> dict[str, Any]:
+    """A consumer goes to A or B, and another one gets the place that it had, or nearly that."""
+    consumers = api.core._store.model.consumers
+    held = [uuid for uuid in HOLDERS if uuid in consumers and consumers[uuid].allocations]
+    if not held:
+        return {ON_B: claim({B: {"VCPU": 4}})}
+    instance = draws.choice(held)
+    place: dict[str, Any] = {uuid: dict(part) for uuid, part in consumers[instance].allocations.items()}
+    if draws.random() < 0.2:
+        place[A] = {"VCPU": 1}
+    other = draws.choice([uuid for uuid in HOLDERS if uuid != instance])
+    parts = {instance: {draws.choice([A, A, B]): {"VCPU": 1}}, other: place}
+    return {
+        uuid: claim(
+            part,
+            consumers[uuid].generation if uuid in consumers else None,
+            consumer_type=draws.choice(["INSTANCE", "MIGRATION"]),
+        )
+        for uuid, part in parts.items()
+    }
+
+
 def drawn_request(kind: int, parts: Any, draws: random.Random, api: Api) -> tuple[str, str, Any]:
     model = api.core._store.model
     bodies = {}
@@ -483,6 +505,8 @@ def drawn_request(kind: int, parts: Any, draws: random.Random, api: Api) -> tupl
     consumer, body = next(iter(bodies.items()))
     uuid = draws.choice([one for one in PROVIDERS if model.provider(one)])
     others = [None, *(one for one in PROVIDERS if model.provider(one))]
+    if kind < 2:
+        return "POST", "/allocations", moved_by_chance(draws, api)
     if kind < 4:
         return "POST", "/allocations", bodies
     if kind == 4:
