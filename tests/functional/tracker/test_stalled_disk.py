@@ -27,7 +27,7 @@ from agent.state import journal
 from agent.state.journal import HISTORY_SLACK
 
 INSTANCE, MIGRATION = uuid_of("instance"), uuid_of("migration")
-WAIT_S = 0.1
+WAIT_S = 0.4
 
 
 @pytest.fixture
@@ -54,6 +54,7 @@ class Fault:
         def before(written: str) -> None:
             if written == event:
                 self._kit.journal.before = _nothing
+                self._kit.journal._file.read("SELECT 1")  # the writes before this one are on disk
                 self.disk.fail_next()
 
         self._kit.journal.before = before
