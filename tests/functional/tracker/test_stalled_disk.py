@@ -46,6 +46,7 @@ class Fault:
     def stall_at(self, event: str) -> None:
         def before(written: str) -> None:
             if written == event:
+                self._kit.journal._file.read("SELECT 1")  # the writes before this one are on disk
                 self.disk.stall()
 
         self._kit.journal.before = before
