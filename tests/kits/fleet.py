@@ -121,7 +121,7 @@ class Island:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
-        """Nothing passes any longer, and nobody is told."""
+        """Drop each packet from now on; neither end gets a reset."""
         self._ip(f"link set {self._cable} down")
 
     def mend(self) -> None:

@@ -91,7 +91,7 @@ REASONS = {
     "Request has invalid `Transfer-Encoding`.": _CODING,
     "The body must come with a Content-Length.": "any encoding is 411, as chunked was; others were 501",
     "The head of the request is too long.": "a head that is too long is 431; it was 413, or 414",
-    "The request ended within its head.": "what ends within its head is told so, whatever else is wrong",
+    "The request ended within its head.": "the door says first that the head has no end",
 }
 """The door's sentence: why it refuses what the server before it did not, or refused otherwise."""
 NO_EXPECT = "the application is not told of Expect: the door deals with it"

@@ -31,6 +31,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from agent.durable.errors import DatabaseClosed, DatabaseError, DatabaseTimeout, DatabaseUnwritable
 from agent.durable.group_commit import GroupWriter, Job, Ticket, Transaction
+from agent.errors import first_few
 from agent.placement.embedded.store import Follower, NotActive, Row
 
 LOG = logging.getLogger(__name__)
@@ -391,10 +392,10 @@ class PostgresHome:
             self._id, self._seen = identity, (0, 0)
             if locked:  # another server may have been told to go on
                 self._query("SELECT pg_advisory_unlock_all()")
-            gone = self._store.follow(anew=True)
+            missing = first_few(self._store.follow(anew=True), LISTED_MAX) or "none"
             self._loss = (
                 f"{self.path} is at write {seq}, and this server has seen write {seen}: a replica without "
-                f"the last writes took over, or a backup was restored. Missing claims: {listed(gone)}. To go "
+                f"the last writes took over, or a backup was restored. Missing claims: {missing}. To go "
                 "on without them, start the servers with --accept-loss"
             )
             LOG.error("%s.", self._loss)
@@ -506,9 +507,3 @@ def path_of(dsn: str) -> Path:
         ) from error
     port = f":{given['port']}" if given.get("port") else ""
     return Path(f"postgresql:/{given.get('host') or ''}{port}/{given.get('dbname') or ''}")
-
-
-def listed(names: list[str]) -> str:
-    """The first names, and how many more there are."""
-    more = f" and {len(names) - LISTED_MAX} more" if len(names) > LISTED_MAX else ""
-    return (", ".join(names[:LISTED_MAX]) or "none") + more

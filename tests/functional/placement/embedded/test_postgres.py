@@ -18,7 +18,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo  # noqa: E402
 
 from agent.durable.errors import DatabaseError  # noqa: E402
 from agent.placement.embedded import Core, CoreResponse  # noqa: E402
-from agent.placement.embedded.postgres import PostgresHome, Role, listed, path_of  # noqa: E402
+from agent.placement.embedded.postgres import PostgresHome, Role, path_of  # noqa: E402
 from agent.placement.embedded.store import Row  # noqa: E402
 
 
@@ -27,11 +27,6 @@ def test_the_place_of_a_database_has_no_password() -> None:
     for dsn in ("db.example", ""):
         with pytest.raises(DatabaseError, match="--journal is no address of a PostgreSQL database"):
             path_of(dsn)
-
-
-def test_a_list_of_claims_is_bounded() -> None:
-    assert listed([]) == "none"
-    assert listed(list("abcdefg")) == "a, b, c, d, e and 2 more"
 
 
 pytestmark = NEEDS_POSTGRESQL

@@ -1,4 +1,4 @@
-"""Three servers of one core on PostgreSQL: one is active, and another takes over whatever ends it."""
+"""Three servers of one core on PostgreSQL: one is active, and when it ends another takes over."""
 
 from __future__ import annotations
 

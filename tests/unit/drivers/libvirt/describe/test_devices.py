@@ -28,9 +28,11 @@ from drivers.host.domain_xml import guest_of, parse_domain, starting_guest
 from drivers.host.xml_parser import parse_xml
 from drivers.libvirt.describe.cards import Card, MdevSpec, cards_of, parse_device_specs
 from drivers.libvirt.describe.devices import (
+    NOT_CONFIGURED,
     DeviceFacts,
     DeviceSettings,
     card_contexts,
+    class_of,
     describe_cards,
     needed_vdpa,
     vdpa_functions,
@@ -395,3 +397,10 @@ def test_an_interface_without_a_device_gets_one_and_a_domain_says_what_it_needs(
     assert parse_domain(written).vdpa == ("/dev/vhost-vdpa-1", "/dev/vhost-vdpa-9")
     (first, _) = needed_vdpa(parse_xml(written, "x", "domain"), functions)
     assert (first.alias, first.unit) == ("red", VFS[1])
+
+
+def test_a_mediated_device_has_the_class_of_its_type_and_of_the_first_one_where_that_is_not_enabled() -> None:
+    specs = (MdevSpec("nvidia-1", resource_class="VGPU"), MdevSpec("nvidia-2", resource_class="CUSTOM_LARGE"))
+    named = {type_id: class_of(specs, type_id) for type_id in ("nvidia-1", "nvidia-2", "nvidia-3")}
+    assert named == {"nvidia-1": "VGPU", "nvidia-2": "CUSTOM_LARGE", "nvidia-3": "VGPU"}
+    assert class_of((), "nvidia-1") == NOT_CONFIGURED

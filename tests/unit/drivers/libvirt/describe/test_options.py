@@ -29,6 +29,7 @@ def test_the_declared_defaults_are_the_ones_that_hold() -> None:
     conf([])
     declared = {option.dest: conf.libvirt[option.dest] for option in OPTIONS["libvirt"]}
     assert LibvirtOptions.of(declared) == LibvirtOptions()
+    assert LibvirtOptions.of(dict.fromkeys(declared)) == LibvirtOptions(), "None: it is not set"
 
 
 @pytest.mark.parametrize(
