@@ -52,7 +52,8 @@ class Surroundings:
     """What the agent's process gives the agent: what wakes its jobs, where it runs, and its clocks.
 
     `on_change(state, sentence)` is called after each change of the agent's state; `wake(delay_s)` schedules a
-    pass in so many seconds, `wake_audit` the first audit, and `wake_carving` a look at what a boot needs.
+    pass in so many seconds, `wake_audit` the first audit, `wake_carving` a look at what a boot needs, and
+    `wake_note` the host's note.
     `gate_paths`: where to look for the gate's hook. `place`: where this agent runs, if not in the state
     directory of this machine. `backoff` is that of failed passes. `clock` tells how old claims, moves and
     doubts are, and `steady` for how long the host has been closed.
@@ -62,6 +63,7 @@ class Surroundings:
     wake: Callable[[float], None]
     wake_audit: Callable[[], None] = lambda: None
     wake_carving: Callable[[], None] = lambda: None
+    wake_note: Callable[[], None] = lambda: None
     gate_paths: GatePaths | None = None
     place: str | None = None
     backoff: Backoff = field(default_factory=Backoff)
@@ -271,6 +273,15 @@ class HostAgent:
         self._boot_needs.write()
         self._cpu_needs.write()
 
+    def leave_note(self) -> None:
+        """Say at a served Placement how this host is. Nothing waits for it, or changes where it fails."""
+        if self.is_backing_off():
+            return
+        try:
+            self._client.leave_note(self._identity.uuid, self.host_status.note())
+        except errors.PlacementError as error:
+            LOG.debug("The note of this host was not left: %s", error.message)
+
     def tell_schedulers(self, *, answers: bool = False) -> None:
         """Have schedulers pass the host over once it has been closed for long, until it is open again.
 
@@ -356,6 +367,8 @@ class HostAgent:
         """Draw the consequences of a pass: recover, set the agent's state, open or close claims."""
         self.host_status.record_pass(report)
         self._recorder.record_pass(report)
+        if report.changed or report.error is not None:
+            self._process.wake_note()
         silences, fault = self._silences, self.condition.fault
         directory_problem, error = self._recover(report)
         if error is not None:

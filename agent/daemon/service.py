@@ -66,6 +66,7 @@ HEARTBEAT_INTERVAL_S = 10.0
 DEVICES_INTERVAL_S = 10.0
 CARVING_INTERVAL_S = 30.0
 SCHEDULERS_INTERVAL_S = 5.0
+NOTE_INTERVAL_S = 50.0
 HEARTBEATS_PER_WATCHDOG = 3
 START_EXTENSION_S = 300.0
 STATE_MODE = 0o700
@@ -75,7 +76,7 @@ FIRST_AUDIT_S = (5.0, 40.0)
 
 
 LOOK, VERIFY, DELIVER, HEARTBEAT, DEVICES = "look", "verify", "deliver", "heartbeat", "devices"
-CARVING, SCHEDULERS = "carving", "schedulers"
+CARVING, SCHEDULERS, NOTE = "carving", "schedulers", "note"
 
 
 def first_audit_s(interval_s: float) -> float:
@@ -220,6 +221,7 @@ class Service:
                 wake=lambda delay_s: self._jobs.wake(LOOK, delay_s),
                 wake_audit=lambda: self._jobs.wake(AUDIT, first_audit_s(self._settings.audit_interval_s)),
                 wake_carving=lambda: self._jobs.wake(CARVING, DEBOUNCE_S),
+                wake_note=lambda: self._jobs.wake(NOTE, DEBOUNCE_S),
                 gate_paths=GatePaths(),
                 clock=self._clock,
             ),
@@ -237,6 +239,7 @@ class Service:
         self._jobs.every(DEVICES, self._agent.look_at_devices, DEVICES_INTERVAL_S)
         self._jobs.every(CARVING, self._agent.write_needs, CARVING_INTERVAL_S)
         self._jobs.every(SCHEDULERS, self._agent.tell_schedulers, SCHEDULERS_INTERVAL_S)
+        self._jobs.every(NOTE, self._agent.leave_note, NOTE_INTERVAL_S, jitter=True)
         if current.audit_interval_s:
             self._jobs.every(AUDIT, self._agent.run_audit, current.audit_interval_s, jitter=True)
         else:
@@ -292,6 +295,7 @@ class Service:
     def _report_state(self, state: HostState, sentence: str) -> None:
         self._notifier.status(f"{state}: {sentence}")
         self._recorder.record_event(state, sentence)
+        self._jobs.wake(NOTE, DEBOUNCE_S)
 
     def _status(self) -> str:
         condition = self._agent.condition

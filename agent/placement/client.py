@@ -21,7 +21,9 @@ from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote, urlencode
 
 from agent import log
+from agent.codec import decode, encode
 from agent.errors import PlacementConflict, PlacementError, PlacementUnavailable, UsageError
+from agent.placement.host_note import HostNote, HostReport
 from agent.placement.transport import (
     Reply,
     Transport,
@@ -132,6 +134,7 @@ CONSUMER_TYPES = "1.38"
 _REPARENTING = "1.37"
 _CANDIDATES_IN_TREE = "1.31"
 BARRED_TYPE = "BARRED"
+_NO_ROUTE = (404, 405)
 UNTYPED = "unknown"
 """The type that Placement shows for a consumer that was last written before microversion 1.38."""
 
@@ -188,6 +191,7 @@ class PlacementClient:
         self.gate = WriteGate()
         """Holds this client's writes of allocations back while inventories are written."""
         self.observer = AllocationObserver()
+        self._has_notes = True
 
     def close(self) -> None:
         """Close the transport."""
@@ -459,6 +463,32 @@ class PlacementClient:
         reply = self._call("DELETE", path, f"delete the allocations of consumer {consumer}", accept=(404,))
         self.observer.wrote([ConsumerAllocations(consumer, {})])
         return reply.status != 404
+
+    # Notes, which a served core of Plimsoll takes, and no other Placement
+
+    def leave_note(self, root: str, note: HostNote) -> None:
+        """Leave the note of the host with that root provider; nothing where Placement takes no notes.
+
+        A Placement that does not know the route is not asked again.
+        """
+        if self._has_notes:
+            path, action = _path("hosts", root, "note"), f"take the note of host {root}"
+            body = encode(HostNote, note.bounded())
+            self._has_notes = self._call("PUT", path, action, body, accept=_NO_ROUTE).status not in _NO_ROUTE
+
+    def hosts(self) -> tuple[HostReport, ...] | None:
+        """All hosts by name, with their notes; None where Placement has no notes. One request."""
+        action = "list the hosts"
+        reply = self._call("GET", "/hosts", action, accept=_NO_ROUTE)
+        if reply.status in _NO_ROUTE:
+            return None
+        listed = body_member(reply, action, "hosts", kind=list)
+        try:
+            return decode(tuple[HostReport, ...], listed, "hosts")
+        except UsageError as error:
+            raise PlacementError(
+                f"Placement does not list hosts as the agent knows it: {error.message}"
+            ) from error
 
     def provider_allocations(self, provider: str) -> ProviderAllocations:
         """The allocations on the provider with that uuid.

@@ -5,13 +5,14 @@ Each check of the health has a name. An agent that is not alive needs a restart.
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from uuid import UUID
 
-from agent import log
+from agent import __version__, log
 from agent.audit.auditor import Auditor
 from agent.claims.attribution import IDLE
 from agent.clock import exact_moment
@@ -20,6 +21,7 @@ from agent.durable.files import check_accepts_files
 from agent.errors import StateError, UnknownConsumer
 from agent.gate.effect import GateEffect, GatePaths, read_effect
 from agent.moves.circumstances import moved_away_advice
+from agent.placement.host_note import HostNote, MoveNote
 from agent.reconcile.pass_report import PassReport
 from agent.reconcile.reconciler import Reconciler
 from agent.reshape.receipt import Receipt
@@ -308,6 +310,31 @@ class HostStatus:
             reshape_pending=last.pending.message if last and last.pending else None,
             seen=self._tracker.circumstances(),
             unhealthy=self._tracker.cordons.unhealthy(),
+        )
+
+    def note(self) -> HostNote:
+        """What whoever asks for the fleet is to know of this host. Never raises."""
+        status = self.status()
+        devices = self._tracker.cordons.devices()
+        return HostNote(
+            str(status.state),
+            __version__,
+            reasons=status.reasons,
+            closed=status.closed,
+            drains=status.pause is not None and status.pause.drains,
+            schedulers=status.schedulers,
+            findings=Counter(finding.kind for finding in self._auditor.last.left),
+            moves=tuple(
+                MoveNote(move.instance, move.name, move.kind.value, move.role.value, move.state.value)
+                for move in self._tracker.view.snapshot().moves
+                if not move.ended
+            ),
+            cordons=self._tracker.cordons.sentences,
+            withheld=Counter(
+                device.resource_class
+                for device in devices
+                if device.holder is None and (device.cordon or device.health)
+            ),
         )
 
     def metrics(self) -> bytes:

@@ -25,6 +25,7 @@ from agent.durable.errors import DatabaseClosed, DatabaseError, DatabaseTimeout
 from agent.placement.embedded import handlers
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded.handlers import REQUEST_ID, CoreResponse, Request, new_request_id
+from agent.placement.embedded.hosts import HostNotes
 from agent.placement.embedded.problems import (
     INTERNAL_ERROR,
     KEY_REUSED,
@@ -151,6 +152,8 @@ ROUTES: Mapping[str, Methods] = {
     },
     "/usages": {"GET": (Route(mv.USAGES, handlers.get_usages, JSON_OUT),)},
     "/reshaper": {"POST": (Route(mv.RESHAPER, handlers.reshape, JSON_IN),)},
+    "/hosts": {"GET": (Route(mv.MIN, handlers.list_hosts, JSON_OUT),)},
+    "/hosts/{uuid}/note": {"PUT": (Route(mv.MIN, handlers.put_note, JSON_IN),)},
 }
 
 
@@ -222,6 +225,7 @@ class Core:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._home = store.home
+        self._notes = HostNotes()
 
     @classmethod
     def open(cls, state_dir: Path, *, clock: HostClock | None = None, wait_s: float = WAIT_S) -> Core:
@@ -310,7 +314,9 @@ class Core:
             if admit is not None:
                 admit()
             key = key or lower_headers.get(KEY_HEADER)
-            request = Request(self._store, minor, method, args, Query(query), body, key, failure, binding)
+            request = Request(
+                self._store, self._notes, minor, method, args, Query(query), body, key, failure, binding
+            )
             answer = route.handler(request)
         except RequestRefused as refusal:
             answer = error_response(refusal, minor, request_id)
@@ -339,6 +345,7 @@ class Core:
         if request_id is not None:
             answer.headers[REQUEST_ID] = request_id
         if not self._home.is_active:
+            self._notes.forget()
             answer.headers[STALE_HEADER] = "true"
         if answer.body is not None:
             answer.headers["content-type"] = "application/json"

@@ -5,6 +5,7 @@ Each receives a request, runs a rule or reads the model, and builds the response
 
 from __future__ import annotations
 
+import json
 import uuid as uuids
 from collections.abc import Callable, Iterable, Mapping
 from email.utils import formatdate
@@ -22,8 +23,9 @@ from agent.placement.embedded.candidates import (
     find_candidates,
     parse_query,
 )
+from agent.placement.embedded.hosts import NOTE_BYTES_MAX, HostNotes, hosts_of
 from agent.placement.embedded.model import ConsumerRecord, Draft, InventoryRecord, Model, ProviderRecord
-from agent.placement.embedded.problems import BAD_REQUEST, NOT_FOUND, RequestRefused
+from agent.placement.embedded.problems import BAD_REQUEST, NOT_FOUND, TOO_LARGE, RequestRefused
 from agent.placement.embedded.rules import ConsumerWrite
 from agent.placement.embedded.store import Store
 from agent.placement.embedded.validation import Query, Versions, is_loose_uuid, validate
@@ -37,10 +39,11 @@ class Request(NamedTuple):
 
     `minor` is the minor number of the microversion, `args` are the variable parts of the path, `body` is the
     Python object of the JSON, `key` the idempotency key. `failure`: its write failed before; `binding` limits
-    its writes to a host.
+    its writes to a host. `notes` are those of the hosts' agents.
     """
 
     store: Store
+    notes: HostNotes
     minor: int
     method: str
     args: Mapping[str, str]
@@ -631,6 +634,36 @@ def _write_of(uuid: str, body: Mapping[str, Any], minor: int) -> ConsumerWrite:
         checks_generation=minor >= mv.CONSUMER_GENERATION,
         allocations={rp: allocation["resources"] for rp, allocation in body["allocations"].items()},
     )
+
+
+# The hosts, and the notes that their agents leave: no part of Placement's API
+
+
+def put_note(request: Request) -> CoreResponse:
+    """PUT /hosts/{uuid}/note
+
+    It is refused as a write is, also by a server that takes none, and changes nothing in the journal.
+    """
+    if isinstance(request.body, dict):
+        length = len(json.dumps(request.body))
+        if length > NOTE_BYTES_MAX:
+            raise RequestRefused(
+                TOO_LARGE, f"The note has {length} bytes; a host's note may have at most {NOTE_BYTES_MAX}."
+            )
+    note = request.read_body(validation.PUT_NOTE)
+    uuid, binding = request.args["uuid"], request.binding
+    request._replace(key=None).write(lambda draft: rules.check_note(draft, binding, uuid))
+    request.notes.put(uuid, note, request.store.model)
+    return empty_response()
+
+
+def list_hosts(request: Request) -> CoreResponse:
+    """GET /hosts"""
+    hosts = [
+        {"uuid": root.uuid, "name": root.name, **request.notes.heard(root.uuid)._asdict()}
+        for root in hosts_of(request.store.model)
+    ]
+    return json_response(request, {"hosts": hosts}, request.store.clock())
 
 
 # Usages

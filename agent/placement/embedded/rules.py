@@ -628,6 +628,18 @@ class Binding(NamedTuple):
         )
 
 
+def check_note(draft: Draft, binding: Binding | None, uuid: str) -> None:
+    """Check that there is a host with that root, and that the token may leave a note for it.
+
+    Raises RequestRefused: 400 for any other provider, 403.
+    """
+    root = draft.below.provider(uuid)
+    if binding is not None and binding.root_uuid(draft) != uuid:
+        raise binding.refusal(draft, f"leave a note for {_provider_text(root, uuid)}, which is another's")
+    if root is None or root.parent_uuid is not None:
+        raise RequestRefused(PROVIDER_NOT_FOUND, f"No root provider has the uuid {uuid}: create it first.")
+
+
 def check_bound(draft: Draft, binding: Binding) -> None:
     """Check that a bound token may make the changes of the draft.
 

@@ -79,6 +79,13 @@ def string(minimum: int = 0, maximum: int | None = None, pattern: str | None = N
     return check
 
 
+def truth(value: Any, where: str) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise Invalid(f"{where} must be true or false, not {_shown(value)}.")
+    return value
+
+
 def nullable(inner: SchemaCheck) -> SchemaCheck:
     """None, or a value that passes `inner`."""
     return lambda value, where: None if value is None else inner(value, where)
@@ -101,9 +108,15 @@ def array(items: SchemaCheck, minimum: int = 0, unique: bool = False) -> SchemaC
 
 
 def record(
-    required: Mapping[str, SchemaCheck], optional: Mapping[str, SchemaCheck] | None = None
+    required: Mapping[str, SchemaCheck],
+    optional: Mapping[str, SchemaCheck] | None = None,
+    *,
+    ignores_others: bool = False,
 ) -> SchemaCheck:
-    """An object with all of the `required` keys, and no others but the `optional` ones."""
+    """An object with all of the `required` keys, and no others but the `optional` ones.
+
+    `ignores_others`: the others are left out.
+    """
     known = {**required, **(optional or {})}
 
     def check(value: Any, where: str) -> dict[str, Any]:
@@ -112,6 +125,8 @@ def record(
         checked: dict[str, Any] = {}
         for key, item in value.items():
             inner = known.get(key)
+            if inner is None and ignores_others:
+                continue
             if inner is None:
                 raise Invalid(f"{where} has {key!r}, which is not known here.")
             checked[key] = inner(item, f"{where}.{key}")
@@ -312,6 +327,31 @@ POST_RESHAPER: Versions = (
     (mv.CONSUMER_TYPES, _reshaper(_consumer_1_38)),
     (mv.MAPPINGS, _reshaper(_consumer_1_34)),
     (mv.MIN, _reshaper(_consumer_1_28)),
+)
+
+# -- notes of the hosts' agents: other keys are those of a newer agent --
+
+_amounts = mapping(r"^", integer(0, MAX_INT))
+_move = record({name: string(0, 255) for name in ("instance", "name", "kind", "role", "state")})
+PUT_NOTE: Versions = (
+    (
+        mv.MIN,
+        record(
+            {"state": string(1, 32), "version": string(1, 64)},
+            {
+                "reasons": array(string()),
+                "closed": nullable(string()),
+                "drains": truth,
+                "schedulers": truth,
+                "findings": _amounts,
+                "moves": array(_move),
+                "cordons": array(string()),
+                "withheld": _amounts,
+                "left_out": integer(0, MAX_INT),
+            },
+            ignores_others=True,
+        ),
+    ),
 )
 
 # -- usages --

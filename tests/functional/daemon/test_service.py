@@ -44,6 +44,7 @@ from agent.errors import (
 )
 from agent.moves.states import MoveKind
 from agent.placement.client import PlacementClient
+from agent.placement.host_note import HostNote
 from agent.placement.transport import Reply, reply_of_answer
 from agent.state.journal import PendingWrite
 from agent.status.overview import HostState
@@ -568,6 +569,27 @@ def test_the_service_runs_that_audit_without_a_request(
     with own:
         eventually("the first audit", lambda: ask(path, "GET", "/v1/status").body["audited"], 20)
         assert "findings   none, audited " in output_of(path, "status")
+
+
+def test_the_service_leaves_a_note_after_a_pass_that_changed_something_and_as_its_state_changes(
+    own: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The regular notes alone come too late for this: with these dice the first one after 50 s."""
+    with own:
+
+        def note() -> HostNote | None:
+            (host,) = own._agent._client.hosts() or ()
+            return host.note
+
+        def left(state: str) -> bool:
+            found = note()
+            return found is not None and found.state == state
+
+        eventually("the note of the first pass", lambda: left("ready"), 20)
+        own._agent.report_job_failure("look", RuntimeError("a mistake"))
+        eventually("the note of the fault", lambda: left("degraded"), 20)
+        found = note()
+        assert found is not None and found.closed is not None and "a mistake" in found.reasons[0]
 
 
 def test_a_reload_that_came_before_the_service_is_done_by_it(

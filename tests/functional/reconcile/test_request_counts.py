@@ -271,3 +271,12 @@ def test_a_reshape_reads_a_consumer_that_somebody_else_wrote_to_since(host: Coun
     now = host.raw.allocations_of(asked.consumer)
     assert now.project_id == "other" and now.allocations[root] == {"VCPU": 1}
     assert [amounts for uuid, amounts in now.allocations.items() if uuid != root] == [{"VGPU": 2}]
+
+
+def test_a_note_is_one_request_and_one_in_all_where_placement_takes_none(host: Counted) -> None:
+    host.taken()
+    kept = 2 if host.raw.hosts() is not None else 0
+    for _ in range(3):
+        host.agent.leave_note()
+    assert len(host.taken()) == 1 + kept
+    assert host.agent.condition.state is HostState.READY

@@ -16,6 +16,7 @@ from agent.errors import (
     UsageError,
 )
 from agent.placement.client import ConsumerAllocations, PlacementClient, WriteGate
+from agent.placement.host_note import HostNote
 from agent.placement.transport import Reply
 from agent.tree import Inventory, Provider, ProviderTree
 
@@ -352,3 +353,26 @@ def test_nobody_waits_for_longer_than_the_bound() -> None:
     started = time.monotonic()
     with gate.held({"a"}), gate.passing({"a"}), gate.held({"a"}):
         assert 0.05 <= time.monotonic() - started < 5
+
+
+def test_a_placement_without_notes_is_asked_once_and_has_no_hosts() -> None:
+    wire = Wire(answer=lambda sent: Reply(404))
+    client = PlacementClient(wire)
+    for _ in range(3):
+        client.leave_note("a", HostNote("ready", "1"))
+    assert wire.calls == ["PUT /hosts/a/note"] and client.hosts() is None
+
+
+def test_a_note_that_is_refused_is_left_again() -> None:
+    wire = Wire(answer=lambda sent: Reply(400, {"errors": [{"detail": "No root provider has the uuid a."}]}))
+    client = PlacementClient(wire)
+    for _ in range(2):
+        with pytest.raises(PlacementError, match="take the note of host a: No root provider"):
+            client.leave_note("a", HostNote("ready", "1"))
+    assert len(wire.asked) == 2
+
+
+def test_hosts_that_no_server_of_ours_lists_are_an_error() -> None:
+    client = PlacementClient(Wire(answer=lambda sent: Reply(200, {"hosts": [{"uuid": "a"}]})))
+    with pytest.raises(PlacementError, match=r"hosts\[0\].name"):
+        client.hosts()

@@ -124,6 +124,9 @@ def cases(method: str, route: str, api: Api) -> list[Case]:
             Case(f"/resource_providers/{B_CARD}", {"name": "b_card", "parent_provider_uuid": A}, False),
             Case(f"/resource_providers/{A_CARD}", {"name": "a_card", "parent_provider_uuid": None}, False),
         ],
+        ("PUT", "/hosts/{uuid}/note"): lambda: on_each(
+            route, lambda _: {"state": "ready", "version": "0.1.0"}
+        ),
         ("POST", "/resource_providers/{uuid}/inventories"): lambda: on_each(
             route, lambda _: {"resource_class": "PCPU", "total": 1}
         ),
