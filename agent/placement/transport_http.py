@@ -1,15 +1,19 @@
 """Placement API requests over HTTP to an OpenStack Placement, authenticated by keystoneauth.
 
-The options are keystoneauth's, named as in nova's [placement] group. A write is never sent twice: if its
-answer is lost, the caller reads whether it took effect. Source: https://docs.openstack.org/keystoneauth/.
+The options are keystoneauth's, named as in nova's [placement] group. A write is never sent twice to a server
+that would do it twice: if its answer is lost, the caller reads whether it took effect. Source:
+https://docs.openstack.org/keystoneauth/.
 
 `endpoint_override` may name several servers of one Placement, of which one is active: a request that a server
-certainly did not do goes on to another one.
+certainly did not do goes on to another one. Each write has an Idempotency-Key. Servers that share a journal,
+and so the keys in it, say so (KEYS_HEADER): there a write whose answer is lost is repeated with its key, and
+answered with what became of it.
 """
 
 import logging
 import ssl
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple
@@ -39,6 +43,7 @@ from agent.placement.transport import (
 CONNECT_TIMEOUT_MAX_S = 5.0
 DEFAULT_TIMEOUT_S = 15.0
 CONNECTIONS_MAX = 32
+BARRED = (401, 403)
 
 _WRAPPED_MAX = 16
 _SERVICE_TYPE = "placement"
@@ -65,6 +70,11 @@ STALE_HEADER = "plimsoll-stale"
 TAKEOVER_S = 3.0
 """How long a request waits for one of several servers to be active, if one answers that none is."""
 TAKEOVER_PAUSE_S = 0.2
+KEYS_HEADER = "plimsoll-keys"
+"""For how many seconds a server, and those that share its journal, know the key of a write."""
+PATIENCE_S = 2.0
+"""How long one of several servers that share a journal may be silent until another one is asked. A takeover
+takes 1.1 s. It doubles each time, so that a server that is merely slow is asked a few times only."""
 
 
 class HttpTransport:
@@ -88,7 +98,9 @@ class HttpTransport:
         self._addresses = tuple(addresses) or (adapter.endpoint_override,)
         self._used = self._addresses[0]
         """The address that a request is sent to first: the one that answered last."""
-        self._timeout_s = (min(timeout_s, CONNECT_TIMEOUT_MAX_S), timeout_s)
+        self._timeout_s = timeout_s
+        self._kept_s = 0.0
+        """For how long the servers know a key, as far as they have said."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> "HttpTransport":
@@ -128,41 +140,56 @@ class HttpTransport:
 
         With several addresses, what one server certainly did not do is sent to the active one, if that is
         named, and else to each of the others; again for TAKEOVER_S while one answers that none is active.
+        A write whose answer is lost is repeated in the same way, with its key, where the servers know keys:
+        for TAKEOVER_S beside the time that servers were silent, and for `timeout_s` in all.
 
         Raises PlacementUnavailable where Placement itself or Keystone did not answer, PlacementError where
         Keystone rejects the credentials or its catalog has no Placement.
         """
+        key = None if method == "GET" else uuid.uuid4().hex
         if len(self._addresses) == 1:
-            return self._request_at(self._used, method, path, body, microversion)
-        end = time.monotonic() + TAKEOVER_S
+            return self._request_at(self._used, self._timeout_s, key, method, path, body, microversion)
+        begun = time.monotonic()
+        end, patience_s = begun + TAKEOVER_S, PATIENCE_S
+        lost: PlacementUnavailable | None = None
         while True:
             first = self._addresses.index(self._used)
             left = [*self._addresses[first:], *self._addresses[:first]]
             failure: PlacementUnavailable | None = None
             standby: Reply | None = None
             while left:
-                address = left.pop(0)
+                address, asked = left.pop(0), time.monotonic()
+                last = begun + min(self._timeout_s, self._kept_s)
+                rest_s = max(last - asked, TAKEOVER_PAUSE_S)
+                wait_s = min(patience_s, rest_s) if self._kept_s else self._timeout_s
                 try:
-                    reply = self._request_at(address, method, path, body, microversion)
+                    reply = self._request_at(address, wait_s, key, method, path, body, microversion)
                 except PlacementUnavailable as error:
                     self._used = left[0] if left else self._addresses[0]
-                    if error.sent and method != "GET":
-                        raise  # it may be done: it is sent again only when a read has told
                     failure = error
+                    if error.sent and self._kept_s:
+                        lost, patience_s = error, 2 * patience_s
+                        end = min(end + time.monotonic() - asked, last)  # silence is not counted
+                    elif error.sent and key is not None:
+                        raise  # it may be done: it is sent again only when a read has told
                     continue
                 # A write that was done is done, also where the server has another role by now.
-                is_old = STALE_HEADER in reply.headers and (method == "GET" or 400 <= reply.status < 500)
+                is_old = STALE_HEADER in reply.headers and (key is None or 400 <= reply.status < 500)
+                # Nor does a server that does not let the caller in look for the key.
+                is_old = is_old or (lost is not None and key is not None and reply.status in BARRED)
                 if reply.status != UNAVAILABLE and not is_old:
                     self._used = address
                     return reply
                 standby = reply
                 active = reply.headers.get(ACTIVE_HEADER, "").rpartition("//")[2].partition("/")[0]
                 left.sort(key=lambda one: urlsplit(one).netloc != active)
-            if standby is None and failure is not None:
+            if standby is None and failure is not None and lost is None:
                 raise failure
-            if standby is None or time.monotonic() > end:
+            if time.monotonic() > end:
                 break
             time.sleep(TAKEOVER_PAUSE_S)
+        if lost is not None and (key is not None or standby is None):
+            raise lost
         if standby is None or standby.status != UNAVAILABLE:
             raise PlacementUnavailable(
                 f"Placement did not answer {method} {path.partition('?')[0]}: only a standby did, which may "
@@ -172,44 +199,54 @@ class HttpTransport:
             )
         return standby
 
-    def _request_at(self, address: str | None, method: str, path: str, body: Any, microversion: str) -> Reply:
-        """Send one request to that server. Raises as `request`."""
+    def _request_at(
+        self,
+        address: str | None,
+        wait_s: float,
+        key: str | None,
+        method: str,
+        path: str,
+        body: Any,
+        microversion: str,
+    ) -> Reply:
+        """Send one request to that server, and wait so long for its answer. Raises as `request`."""
+
+        def send() -> requests.Response:
+            answer: requests.Response = self._adapter.request(
+                path,
+                method,
+                endpoint_override=address,
+                json=body,
+                headers={"Accept": "application/json", **({} if key is None else {"Idempotency-Key": key})},
+                microversion=microversion,
+                raise_exc=False,
+                connect_retries=self._retries.connect if key is None else 0,
+                status_code_retries=self._retries.status_code if key is None else 0,
+                timeout=(min(wait_s, CONNECT_TIMEOUT_MAX_S), wait_s),
+                # The adapter's own waits until the wall clock says what it said at the start: for as long as
+                # that was set back by.
+                rate_semaphore=nullcontext(),
+            )
+            return answer
+
         try:
             try:
-                answer = self._send(address, method, path, body, microversion)
+                answer = send()
             except exceptions.ConnectFailure as error:
                 # The server closes idle connections; a request may reuse one that it is just closing.
                 cause = error.__cause__ or error.__context__
                 has_broken = isinstance(cause, requests.ConnectionError) and isinstance(
                     next(iter(cause.args), None), urllib3.exceptions.ProtocolError
                 )
-                if method != "GET" or not has_broken:
+                if key is not None or not has_broken:
                     raise
-                answer = self._send(address, method, path, body, microversion)
+                answer = send()
         except (exceptions.ClientException, OSError) as error:
             raise _placement_error(error, f"{method} {path.partition('?')[0]}") from error
         headers = {name.lower(): value for name, value in answer.headers.items()}
+        if headers.get(KEYS_HEADER, "").isdecimal():
+            self._kept_s = float(headers[KEYS_HEADER])
         return reply_of_answer(method, path, answer.status_code, parse_body(answer.content), headers)
-
-    def _send(
-        self, address: str | None, method: str, path: str, body: Any, microversion: str
-    ) -> requests.Response:
-        answer: requests.Response = self._adapter.request(
-            path,
-            method,
-            endpoint_override=address,
-            json=body,
-            headers={"Accept": "application/json"},
-            microversion=microversion,
-            raise_exc=False,
-            connect_retries=self._retries.connect if method == "GET" else 0,
-            status_code_retries=self._retries.status_code if method == "GET" else 0,
-            timeout=self._timeout_s,
-            # The adapter's own waits until the wall clock says what it said at the start: for as long as that
-            # was set back by.
-            rate_semaphore=nullcontext(),
-        )
-        return answer
 
     def address(self) -> str:
         """Placement's URL, from Keystone's catalog or `endpoint_override`. Raises as `request` does.

@@ -40,7 +40,15 @@ from agent.placement.embedded.problems import (
     RequestRefused,
 )
 from agent.placement.embedded.rules import Binding
-from agent.placement.embedded.store import WAIT_S, KeyReused, NotActive, SqliteHome, Store, WholeRequest
+from agent.placement.embedded.store import (
+    KEPT_S,
+    WAIT_S,
+    KeyReused,
+    NotActive,
+    SqliteHome,
+    Store,
+    WholeRequest,
+)
 from agent.placement.embedded.validation import Query
 
 T = TypeVar("T")
@@ -50,6 +58,8 @@ ACTIVE_HEADER = "plimsoll-active"
 """In a 503: the address of the server that takes writes."""
 STALE_HEADER = "plimsoll-stale"
 """In any answer of a server that follows another one: what it says may be old."""
+KEYS_HEADER = "plimsoll-keys"
+"""In any answer of a server that may share its journal: for how many seconds all of them know a key."""
 
 
 class BodyRule(Flag):
@@ -226,6 +236,7 @@ class Core:
         self._store = store
         self._home = store.home
         self._notes = HostNotes()
+        self._told = {KEYS_HEADER: str(KEPT_S)} if store.home.is_shared else {}
 
     @classmethod
     def open(cls, state_dir: Path, *, clock: HostClock | None = None, wait_s: float = WAIT_S) -> Core:
@@ -344,6 +355,7 @@ class Core:
             answer.headers["vary"] = mv.HEADER
         if request_id is not None:
             answer.headers[REQUEST_ID] = request_id
+        answer.headers.update(self._told)
         if not self._home.is_active:
             self._notes.forget()
             answer.headers[STALE_HEADER] = "true"

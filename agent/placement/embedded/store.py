@@ -52,6 +52,9 @@ T = TypeVar("T")
 
 # Idempotency keys
 
+KEPT_S = 120
+"""For how long clients may repeat a write with its key."""
+
 KEPT_MAX = 8192
 """More than all clients together write until one of them has repeated what a takeover left unanswered."""
 

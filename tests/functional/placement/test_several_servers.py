@@ -42,6 +42,7 @@ class Stub:
     def __init__(self, says: Callable[[str], tuple[int, dict[str, str]]] = lambda _: OK) -> None:
         self.says = says
         self.heard: list[str] = []
+        self.keys: list[str | None] = []
         stub = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -50,6 +51,7 @@ class Stub:
             def answer(self) -> None:
                 self.rfile.read(int(self.headers.get("Content-Length") or 0))
                 stub.heard.append(f"{self.command} {self.path}")
+                stub.keys.append(self.headers["Idempotency-Key"])
                 status, headers = stub.says(self.command)
                 if not status:
                     self.close_connection = True
@@ -91,6 +93,7 @@ def stubs() -> Iterator[tuple[Stub, Stub, Stub]]:
 def short_takeover(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transport_http, "TAKEOVER_S", 0.3)
     monkeypatch.setattr(transport_http, "TAKEOVER_PAUSE_S", 0.05)
+    monkeypatch.setattr(transport_http, "PATIENCE_S", 0.2)
 
 
 @pytest.fixture
@@ -228,6 +231,84 @@ def test_a_write_goes_on_only_where_a_standby_refused_it(
     first.says = lambda _: (status, {"Plimsoll-Stale": "true"})
     assert ask(connect(first.url, second.url), "PUT") == (200 if heard else status)
     assert (len(first.heard), len(second.heard)) == (1, heard)
+
+
+# Servers that share a journal, and so the keys of writes
+
+KEYS = {"Plimsoll-Keys": "120"}
+
+
+def shared(connect: Connect, *stubs: Stub | str, timeout: float = 5) -> PlacementClient:
+    """A client that has had an answer of the first one, which says that it shares its journal."""
+    client = PlacementClient(connect(*(getattr(one, "url", one) for one in stubs), timeout=timeout))
+    first = stubs[0]
+    assert isinstance(first, Stub)
+    first.says = lambda _: (200, KEYS)
+    client.allocations_of(WRITE.consumer)
+    first.heard.clear()
+    return client
+
+
+@pytest.mark.parametrize("lost", [lambda: CUT, lambda: (time.sleep(1), OK)[1], lambda: (502, {})])
+def test_a_write_whose_answer_is_lost_is_repeated_with_its_key(
+    connect: Connect, stubs: Stubs, lost: Callable[[], tuple[int, dict[str, str]]]
+) -> None:
+    """The third one answers as a proxy: without a request id."""
+    first, second, _ = stubs
+    client = shared(connect, first, second)
+    first.says = lambda _: (lost()[0], {"x-openstack-request-id": ""})
+    begun = time.monotonic()
+    assert isinstance(client.send_allocations(WRITE), WriteDone)
+    assert time.monotonic() - begun < 1
+    assert (len(first.heard), len(second.heard)) == (1, 1)
+    assert first.keys[-1] and first.keys[-1] == second.keys[-1]
+    assert isinstance(client.send_allocations(WRITE), WriteDone)
+    assert second.keys[0] != second.keys[1], "another write has another key"
+    assert first.keys[0] is None, "a read has none"
+
+
+def test_a_read_waits_no_longer_for_a_silent_server(connect: Connect, stubs: Stubs) -> None:
+    first, second, _ = stubs
+    client = shared(connect, first, second)
+    first.says = lambda _: (time.sleep(1), OK)[1]
+    begun = time.monotonic()
+    assert client.allocations_of(WRITE.consumer).allocations == {}
+    assert time.monotonic() - begun < 1
+
+
+@pytest.mark.parametrize("other", [CLOSED, "standby"])
+def test_a_server_that_is_merely_slow_is_waited_for_with_one_key(
+    connect: Connect, stubs: Stubs, other: str
+) -> None:
+    """It answers the repeated request when the first one is done, as a served core does."""
+    first, second, _ = stubs
+    second.says = lambda _: standby(first.url)
+    client, begun = shared(connect, first, second if other == "standby" else CLOSED), time.monotonic()
+    first.says = lambda _: (time.sleep(max(0.0, begun + 1.5 - time.monotonic())), OK)[1]
+    assert isinstance(client.send_allocations(WRITE), WriteDone)
+    assert len(first.heard) in (3, 4) and len(set(first.keys[1:])) == 1
+
+
+@pytest.mark.parametrize("then", [standby(), (401, {}), (403, {}), CUT])
+def test_what_became_of_a_lost_write_only_the_active_server_tells(
+    connect: Connect, stubs: Stubs, then: tuple[int, dict[str, str]]
+) -> None:
+    first, second, _ = stubs
+    client = shared(connect, first, second)
+    first.says, second.says = lambda _: CUT if len(first.heard) == 1 else then, lambda _: then
+    begun = time.monotonic()
+    outcome = client.send_allocations(WRITE)
+    assert isinstance(outcome, WriteUnknown) and outcome.late
+    assert time.monotonic() - begun < 10 * transport_http.TAKEOVER_S + 1
+
+
+def test_a_lost_write_is_repeated_for_the_timeout_at_most(connect: Connect, stubs: Stubs) -> None:
+    first, second, _ = stubs
+    client = shared(connect, first, second, timeout=0.8)
+    first.says = second.says = lambda _: (time.sleep(3), OK)[1]
+    begun = time.monotonic()
+    assert isinstance(client.send_allocations(WRITE), WriteUnknown)
+    assert time.monotonic() - begun < 1.5
 
 
 def test_one_address_is_asked_once(connect: Connect, stubs: Stubs) -> None:

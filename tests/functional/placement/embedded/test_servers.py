@@ -150,13 +150,13 @@ def test_a_standby_answers_reads_and_names_the_active_server(fleet: Fleet) -> No
 
 
 def test_an_agent_goes_on_with_the_server_that_took_over(fleet: Fleet, tmp_path: Path) -> None:
-    """No caller sees that the active server was killed; other faults may cost one claim."""
+    """No caller sees that the active server was killed or stopped, or had no database."""
     (tmp_path / "agent").mkdir()
     addresses = ",".join(f"http://{address}" for address in fleet.addresses)
-    options = "kind = remote\nauth_type = admin_token\ntoken = admin\ntimeout = 2\n"
+    options = "kind = remote\nauth_type = admin_token\ntoken = admin\n"
     agent = Agent(tmp_path / "agent", more=f"[placement]\n{options}endpoint_override = {addresses}\n")
     agent.start()
-    claimed: list[str] = []
+    claimed, back = list[str](), list[float]()
 
     def claim() -> bool:
         said = agent("claim", "--resources", "VCPU=1", "-o", "json")
@@ -166,12 +166,14 @@ def test_an_agent_goes_on_with_the_server_that_took_over(fleet: Fleet, tmp_path:
     try:
         for fault in (killed, stopped, killed, session_ended):
             assert claim()
-            mend = fault(fleet)
-            assert fault is not killed or claim()
-            until(claim)
+            mend, moment = fault(fleet), time.monotonic()
+            assert claim(), fault
+            back.append(time.monotonic() - moment)
             mend()
             until(lambda: all(server.answers for server in fleet.servers))
         assert agent("audit", "-o", "json").returncode == 0
+        print(f"an agent's claim after each fault: {back}")
+        assert max(back) < 2.0 * PATIENCE, "no answer was waited for as long as [placement] timeout"
     finally:
         assert agent.stop() == 0
     active = fleet.active
