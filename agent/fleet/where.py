@@ -1,0 +1,777 @@
+"""On which hosts of a fleet a request fits, why not on the others, and what would make room. Pure.
+
+A request is a list of *conditions* in a fixed order: the traits of the root, then each amount of a class,
+then the traits and aggregates of each group, then what concerns several groups at once. Adding a condition
+makes a request harder to fit, so each host that does not fit has one *first obstacle*: the condition with
+which the conditions before it fit no more. A host that would not fit with nothing in use has it *for good*;
+the others have it now. A class of which all is reserved counts as withheld, and a host that takes no claims
+as closed: both end when an operator says so.
+
+The rules are those of Placement's allocation candidates for one tree and the sharing providers of its
+aggregates, and one of the agent: cells of a guest come from different providers, unless the host shows none
+and its root has them all. Exact CPUs, page sizes and threads are not in Placement; the host decides on them
+when it is claimed from. tests/unit/fleet compares the answers with brute force.
+
+Source: https://docs.openstack.org/placement/latest/user/provider-tree.html.
+"""
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from enum import StrEnum
+from itertools import combinations, islice, product
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from agent.claims.choice import Order
+from agent.claims.fit_search import any_of_clause
+from agent.claims.guest_cells import guest_cells, wants_cells
+from agent.claims.host_cells import CELL_CLASSES
+from agent.claims.request import ClaimRequest
+from agent.errors import counted
+from agent.shapes import Allocations, Amounts, Holders, by_class
+from agent.tree import Inventory
+
+STEPS_MAX = 20_000
+"""So many providers are tried for one host."""
+TRIES_MAX = 2000
+"""So many sets of instances are tried for one host; then a small one is taken, maybe not the smallest."""
+SET_MAX = 3
+SHOWN_MAX = 5
+OPERATING = frozenset({"VCPU", "PCPU", "MEMORY_MB", "DISK_GB"})
+"""The classes that every guest has; what is free of others is a device that a guest may need."""
+
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class HostProvider(NamedTuple):
+    """A provider as Placement has it; `used` is {class: amount in use}, `holders` who uses it, if known."""
+
+    uuid: str
+    name: str
+    parent: str | None = None
+    inventories: Mapping[str, Inventory] = NOTHING
+    used: Amounts = NOTHING
+    traits: frozenset[str] = frozenset()
+    aggregates: frozenset[str] = frozenset()
+    holders: Holders = NOTHING
+
+
+class FleetHost(NamedTuple):
+    """A host: its own providers, the root first, and the sharing ones in reach.
+
+    `closed` says why it takes no claims, "" where it does.
+    """
+
+    providers: tuple[HostProvider, ...]
+    shared: tuple[HostProvider, ...] = ()
+    closed: str = ""
+
+    @property
+    def root(self) -> HostProvider:
+        """The root provider, which has the host's name."""
+        return self.providers[0]
+
+    @property
+    def reach(self) -> tuple[HostProvider, ...]:
+        """All providers that can serve a guest of this host."""
+        return self.providers + self.shared
+
+    def without(self, consumers: Iterable[str]) -> "FleetHost":
+        """The host as it is once these consumers hold nothing here."""
+        gone = frozenset(consumers)
+
+        def freed(provider: HostProvider) -> HostProvider:
+            left = Counter(provider.used)
+            for consumer in gone & provider.holders.keys():
+                left.subtract(provider.holders[consumer])
+            holders = {each: held for each, held in provider.holders.items() if each not in gone}
+            return provider._replace(used=left, holders=holders)
+
+        return self._replace(
+            providers=tuple(map(freed, self.providers)), shared=tuple(map(freed, self.shared))
+        )
+
+    def without_use(self) -> "FleetHost":
+        """The host with nothing in use, nothing withheld, and not closed."""
+
+        def emptied(provider: HostProvider) -> HostProvider:
+            offered = {
+                name: replace(inventory, reserved=0) if inventory.reserved >= inventory.total else inventory
+                for name, inventory in provider.inventories.items()
+            }
+            return provider._replace(inventories=offered, used=NOTHING)
+
+        return FleetHost(tuple(map(emptied, self.providers)), tuple(map(emptied, self.shared)))
+
+    def with_guest(self, allocations: Mapping[str, Amounts]) -> "FleetHost":
+        """The host with a guest that has these allocations, {provider uuid: {class: amount}}."""
+
+        def taken(provider: HostProvider) -> HostProvider:
+            more = allocations.get(provider.uuid)
+            return (
+                provider if more is None else provider._replace(used=Counter(provider.used) + Counter(more))
+            )
+
+        return self._replace(
+            providers=tuple(map(taken, self.providers)), shared=tuple(map(taken, self.shared))
+        )
+
+
+class ConditionKind(StrEnum):
+    """What a condition asks of a host; the order is that of the conditions."""
+
+    ROOT_TRAIT = "root trait"
+    RESOURCE = "resource"
+    TRAIT = "trait"
+    AGGREGATE = "aggregate"
+    APART = "cells"
+    ISOLATE = "isolate"
+    SUBTREE = "subtree"
+    CLOSED = "closed"
+
+
+class Condition(NamedTuple):
+    """One thing that the request asks. `group` is a suffix, or `cell N` for a cell of the guest.
+
+    `name` is a resource class, and `amount` how much of it; or `any_of` are names of which one must be there
+    (`forbidden`: none). `words` are those of the request that say so.
+    """
+
+    kind: ConditionKind
+    group: str = ""
+    name: str = ""
+    amount: int = 0
+    any_of: frozenset[str] = frozenset()
+    forbidden: bool = False
+    words: str = ""
+
+    @property
+    def text(self) -> str:
+        """The condition in a sentence: "4 VGPU", "trait CUSTOM_X"."""
+        match self.kind:
+            case ConditionKind.RESOURCE:
+                return f"{self.amount} {self.name}"
+            case ConditionKind.ROOT_TRAIT | ConditionKind.TRAIT:
+                clause = any_of_clause("trait", self.any_of)
+                return f"no {clause}" if self.forbidden else clause
+            case ConditionKind.AGGREGATE:
+                return any_of_clause("aggregate", self.any_of)
+            case ConditionKind.APART:
+                return f"{counted(self.amount, 'NUMA cell')} at once"
+            case ConditionKind.ISOLATE:
+                return f"{counted(self.amount, 'group')}, each on a provider of its own"
+            case ConditionKind.SUBTREE:
+                return f"the groups {', '.join(sorted(self.any_of))} in one subtree"
+        return "a host that takes claims"
+
+
+CLOSED = Condition(ConditionKind.CLOSED)
+
+
+def conditions_of(request: ClaimRequest) -> tuple[Condition, ...]:
+    """The conditions of the request, in their order, without words.
+
+    Raises UsageError where the request's topology and amounts do not agree.
+    """
+    kind = ConditionKind
+    found = [Condition(kind.ROOT_TRAIT, any_of=frozenset({name})) for name in sorted(request.root_required)]
+    found += [
+        Condition(kind.ROOT_TRAIT, any_of=frozenset({name}), forbidden=True)
+        for name in sorted(request.root_forbidden)
+    ]
+    cells = guest_cells(request) if wants_cells(request.topology) else ()
+    groups = sorted(request.groups, key=lambda group: group.suffix)
+    for group in groups:
+        found += [
+            Condition(kind.RESOURCE, group.suffix, name, amount)
+            for name, amount in group.resources.items()
+            if group.suffix or not cells or name not in CELL_CLASSES
+        ]
+    for cell in cells:
+        amounts = {
+            "VCPU": len(cell.floating),
+            "PCPU": len(cell.pinned) + cell.emulator,
+            "MEMORY_MB": cell.memory_mb,
+        }
+        found += [
+            Condition(kind.RESOURCE, f"cell {cell.id}", name, amount)
+            for name, amount in amounts.items()
+            if amount
+        ]
+    for group in groups:
+        found += [Condition(kind.TRAIT, group.suffix, any_of=any_of) for any_of in group.required]
+        found += [
+            Condition(kind.TRAIT, group.suffix, any_of=frozenset({name}), forbidden=True)
+            for name in sorted(group.forbidden)
+        ]
+        found += [Condition(kind.AGGREGATE, group.suffix, any_of=any_of) for any_of in group.member_of]
+    if len(cells) > 1:
+        found.append(Condition(kind.APART, amount=len(cells)))
+    suffixed = sum(bool(group.suffix) for group in groups)
+    if request.group_policy == "isolate" and suffixed > 1:
+        found.append(Condition(kind.ISOLATE, amount=suffixed))
+    found += [Condition(kind.SUBTREE, any_of=suffixes) for suffixes in request.same_subtree]
+    return tuple(found)
+
+
+class _Slot(NamedTuple):
+    """What one provider gives: a class of the unsuffixed group, a cell of the guest, or a suffixed group.
+
+    Of the unsuffixed group and the cells, the providers together have the required traits.
+    """
+
+    group: str
+    resources: tuple[tuple[str, int], ...]
+    required: tuple[frozenset[str], ...] = ()
+    forbidden: frozenset[str] = frozenset()
+    member_of: tuple[frozenset[str], ...] = ()
+
+    @property
+    def is_cell(self) -> bool:
+        return " " in self.group  # which no suffix has
+
+    @property
+    def is_unsuffixed(self) -> bool:
+        return not self.group or self.is_cell
+
+
+class _Rules(NamedTuple):
+    """What a question asks of the providers together, beside what each slot asks of its own."""
+
+    slots: Sequence[_Slot]
+    required: tuple[frozenset[str], ...]
+    isolate: bool
+    apart: bool
+    subtrees: Sequence[frozenset[str]]
+    contended: frozenset[str]
+
+
+_Top = tuple[frozenset[str], str]
+"""The suffixes of one same_subtree, and the uuid of the provider that is above those of all its groups."""
+
+
+class Question:
+    """Some conditions, in the form in which they are tried on host after host."""
+
+    def __init__(self, conditions: Sequence[Condition], bare: frozenset[str] = frozenset()) -> None:
+        """`bare` are the groups that have no resources, but traits, and a place in a subtree."""
+        kind = ConditionKind
+        self._root_required = [
+            each.any_of for each in conditions if each.kind is kind.ROOT_TRAIT and not each.forbidden
+        ]
+        self._root_forbidden = frozenset[str]().union(
+            *(each.any_of for each in conditions if each.kind is kind.ROOT_TRAIT and each.forbidden)
+        )
+        resources: dict[str, dict[str, int]] = {}
+        for each in conditions:
+            if each.kind is kind.RESOURCE:
+                resources.setdefault(each.group, {})[each.name] = each.amount
+        subtrees = [each.any_of for each in conditions if each.kind is kind.SUBTREE]
+        for suffix in sorted(bare & frozenset[str]().union(*subtrees)):
+            resources[suffix] = {}
+        slots: list[_Slot] = []
+        together: tuple[frozenset[str], ...] = ()
+        for group, amounts in resources.items():
+            of_group = "" if " " in group else group
+            traits = [each for each in conditions if each.kind is kind.TRAIT and each.group == of_group]
+            required = tuple(each.any_of for each in traits if not each.forbidden)
+            forbidden = frozenset[str]().union(*(each.any_of for each in traits if each.forbidden))
+            member_of = tuple(
+                each.any_of for each in conditions if each.kind is kind.AGGREGATE and each.group == of_group
+            )
+            if not amounts and not required and not member_of:
+                continue  # its conditions are not among these
+            if not of_group:
+                together, required = required, ()
+            parts = [tuple(amounts.items())] if group else [(pair,) for pair in amounts.items()]
+            slots += [_Slot(group, part, required, forbidden, member_of) for part in parts]
+        present = {slot.group for slot in slots}
+        subtrees = [both for suffixes in subtrees if len(both := suffixes & present) > 1]
+        asked = Counter(name for slot in slots for name, _ in slot.resources)
+        contended = frozenset(name for name, times in asked.items() if times > 1)
+        isolate = any(each.kind is kind.ISOLATE for each in conditions)
+        apart = any(each.kind is kind.APART for each in conditions)
+        self._rules = _Rules(slots, together, isolate, apart, subtrees, contended)
+        self._is_simple = not any(self._rules[1:])
+
+    def fit(self, host: FleetHost, *, empty: bool = False, lifted: bool = False) -> Allocations | None:
+        """The allocations of a place on the host, None if it has none.
+
+        `empty`: as if nothing were in use; `lifted`: as if nothing were withheld.
+        """
+        traits = host.root.traits
+        if self._root_forbidden & traits or not all(any_of & traits for any_of in self._root_required):
+            return None
+        lifted = lifted or empty
+        options: list[list[HostProvider]] = []
+        for slot in self._rules.slots:
+            serving = [each for each in host.reach if self._serves(slot, each, host, empty, lifted)]
+            if not serving:
+                return None
+            options.append(serving)
+        if self._is_simple:
+            return self._sums([serving[0] for serving in options])
+        search = _Search(self._rules, host, empty, lifted)
+        # The top of a subtree is one of the providers chosen in it, so each possible top is tried on its own.
+        for tops in product(*(self._tops(suffixes, options) for suffixes in self._rules.subtrees)):
+            chosen = search.fill(self._below(tops, options, host), tops)
+            if chosen is not None:
+                return self._sums(chosen)
+        return None
+
+    def _sums(self, chosen: Sequence[HostProvider]) -> Allocations:
+        sums: dict[str, dict[str, int]] = {}
+        for slot, provider in zip(self._rules.slots, chosen, strict=True):
+            given = sums.setdefault(provider.uuid, {})
+            for name, amount in slot.resources:
+                given[name] = given.get(name, 0) + amount
+        return {uuid: amounts for uuid, amounts in sums.items() if amounts}
+
+    def _serves(
+        self, slot: _Slot, provider: HostProvider, host: FleetHost, empty: bool, lifted: bool
+    ) -> bool:
+        for name, amount in slot.resources:
+            inventory = provider.inventories.get(name)
+            if inventory is None or not inventory.min_unit <= amount <= inventory.max_unit:
+                return False
+            if amount % inventory.step_size or amount > free_of(provider, name, empty=empty, lifted=lifted):
+                return False
+        if slot.forbidden & provider.traits:
+            return False
+        if not all(any_of & provider.traits for any_of in slot.required):
+            return False
+        if not slot.member_of:
+            return True
+        memberships = [provider.aggregates]
+        if slot.is_unsuffixed and provider in host.providers:
+            memberships.append(host.root.aggregates)
+        return any(all(any_of & names for any_of in slot.member_of) for names in memberships)
+
+    def _tops(self, suffixes: frozenset[str], options: Sequence[Sequence[HostProvider]]) -> list[_Top]:
+        """The providers that may be above those of all other groups of the subtree."""
+        within = (
+            serving
+            for slot, serving in zip(self._rules.slots, options, strict=True)
+            if slot.group in suffixes
+        )
+        return [
+            (suffixes, uuid) for uuid in dict.fromkeys(each.uuid for serving in within for each in serving)
+        ]
+
+    def _below(
+        self,
+        tops: Sequence[_Top],
+        options: Sequence[Sequence[HostProvider]],
+        host: FleetHost,
+    ) -> list[list[HostProvider]]:
+        parents = {provider.uuid: provider.parent for provider in host.reach}
+
+        def is_below(uuid: str | None, top: str) -> bool:
+            while uuid is not None and uuid != top:
+                uuid = parents.get(uuid)
+            return uuid is not None
+
+        return [
+            [
+                provider
+                for provider in serving
+                if all(is_below(provider.uuid, top) for suffixes, top in tops if slot.group in suffixes)
+            ]
+            for slot, serving in zip(self._rules.slots, options, strict=True)
+        ]
+
+
+class _Search:
+    """Fills the slots of a question on one host, depth first."""
+
+    def __init__(self, rules: _Rules, host: FleetHost, empty: bool, lifted: bool) -> None:
+        self._rules = rules
+        self._host = host
+        self._room = {"empty": empty, "lifted": lifted}
+        self._chosen: list[HostProvider] = []
+        self._taken: Counter[tuple[str, str]] = Counter()
+        self._hopeless: set[object] = set()
+        self._in_subtrees = frozenset[str]().union(*rules.subtrees)
+        self._steps = 0
+
+    def fill(
+        self, options: Sequence[Sequence[HostProvider]], tops: Sequence[_Top]
+    ) -> list[HostProvider] | None:
+        """A provider for each slot; None if there is no such choice, or STEPS_MAX steps did not find one."""
+        self._hopeless.clear()
+        return self._chosen if all(options) and self._fill_from(0, options, tops) else None
+
+    def _fill_from(self, depth: int, options: Sequence[Sequence[HostProvider]], tops: Sequence[_Top]) -> bool:
+        if depth == len(self._rules.slots):
+            return self._agrees(tops)
+        # All that decides whether the slots from here on can be filled: states that failed come again.
+        places = frozenset(
+            (slot.group if slot.group in self._in_subtrees else slot.is_unsuffixed, slot.is_cell, each.uuid)
+            for slot, each in self._filled()
+        )
+        state = (depth, places, frozenset(item for item in self._taken.items() if item[1]))
+        if state in self._hopeless:
+            return False
+        slot = self._rules.slots[depth]
+        contended = [(name, amount) for name, amount in slot.resources if name in self._rules.contended]
+        for provider in options[depth]:
+            self._steps += 1
+            if self._steps > STEPS_MAX:
+                return False
+            if not self._admits(slot, contended, provider):
+                continue
+            self._chosen.append(provider)
+            for name, amount in contended:
+                self._taken[provider.uuid, name] += amount
+            if self._fill_from(depth + 1, options, tops):
+                return True
+            self._chosen.pop()
+            for name, amount in contended:
+                self._taken[provider.uuid, name] -= amount
+        self._hopeless.add(state)
+        return False
+
+    def _filled(self) -> Iterator[tuple[_Slot, HostProvider]]:
+        return zip(self._rules.slots, self._chosen, strict=False)
+
+    def _admits(self, slot: _Slot, contended: Iterable[tuple[str, int]], provider: HostProvider) -> bool:
+        """Whether the provider can fill the slot beside those that it fills already."""
+        rules, is_root = self._rules, provider.uuid == self._host.root.uuid
+        for before, other in self._filled():
+            if provider.uuid != other.uuid:
+                continue
+            if rules.isolate and not (slot.is_unsuffixed or before.is_unsuffixed):
+                return False
+            if rules.apart and slot.is_cell and before.is_cell and not is_root:
+                return False
+        return all(
+            self._taken[provider.uuid, name] + amount
+            <= min(provider.inventories[name].max_unit, free_of(provider, name, **self._room))
+            for name, amount in contended
+        )
+
+    def _agrees(self, tops: Sequence[_Top]) -> bool:
+        """What concerns all: the traits that those of the unsuffixed group have together, and the tops."""
+        traits = frozenset[str]().union(*(each.traits for slot, each in self._filled() if slot.is_unsuffixed))
+        return all(any_of & traits for any_of in self._rules.required) and all(
+            any(slot.group in suffixes and each.uuid == top for slot, each in self._filled())
+            for suffixes, top in tops
+        )
+
+
+def free_of(provider: HostProvider, name: str, *, empty: bool = False, lifted: bool = False) -> int:
+    """What the provider can give of the class; `empty` and `lifted` as for `Question.fit`."""
+    inventory = provider.inventories[name]
+    if lifted and inventory.reserved >= inventory.total:
+        capacity = int(inventory.total * inventory.allocation_ratio)
+    else:
+        capacity = inventory.capacity
+    return capacity if empty else capacity - provider.used.get(name, 0)
+
+
+class Obstacle(NamedTuple):
+    """The first condition that a host does not meet; `forever`: not with nothing in use, either.
+
+    `alone`: without this condition the host would fit.
+    """
+
+    condition: Condition
+    forever: bool
+    alone: bool
+
+
+class Demand:
+    """A request whose conditions are asked of host after host."""
+
+    def __init__(self, conditions: Sequence[Condition]) -> None:
+        self.conditions = tuple(conditions)
+        kinds, numbers = ConditionKind, range(len(self.conditions))
+        giving = {each.group for each in self.conditions if each.kind is kinds.RESOURCE}
+        bare = frozenset(each.group for each in self.conditions if each.kind is kinds.TRAIT) - giving
+        self.whole = Question(conditions, bare)
+        self._first = [Question(conditions[: number + 1], bare) for number in numbers]
+        self._without = [
+            Question([*conditions[:number], *conditions[number + 1 :]], bare) for number in numbers
+        ]
+        self.asked = by_class(
+            {each.name: each.amount} for each in self.conditions if each.kind is ConditionKind.RESOURCE
+        )
+
+    def obstacle(self, host: FleetHost) -> Obstacle | None:
+        """The host's first obstacle, None where it fits. A closed host that could fit has CLOSED."""
+        fits = self.whole.fit(host) is not None
+        forever = not fits and self.whole.fit(host, empty=True) is None
+        if host.closed and not forever:
+            return Obstacle(CLOSED, forever=False, alone=fits)
+        if fits:
+            return None
+        number = bisect_left(self._first, True, key=lambda part: part.fit(host, empty=forever) is None)
+        alone = not host.closed and self._without[number].fit(host) is not None
+        return Obstacle(self.conditions[number], forever, alone)
+
+
+# The hosts that fit
+
+
+class Candidate(NamedTuple):
+    """A place on a host: {provider uuid: (name, {class: amount})}, and what is left beside the guest.
+
+    `left` is {class: (free, capacity)}, summed over the host's own providers, of all classes.
+    """
+
+    host: str
+    root: str
+    allocations: Mapping[str, tuple[str, Amounts]]
+    left: Mapping[str, tuple[int, int]]
+
+    def rank(self, asked: Amounts, order: Order) -> tuple[float, bool, float, str]:
+        """The rank among hosts that fit, the lowest is best.
+
+        The fullest host is first (`pack`) or the emptiest (`spread`), in steps of a tenth of what was asked.
+        Of equal ones that is first where the guest lies beside no idle device, and then where the least
+        of the classes asked is left that no further guest of this kind can have beside the others.
+        """
+        of_asked = {name: self.left[name] for name in asked if name in self.left}
+        share = sum(free / max(1, capacity) for free, capacity in of_asked.values()) / max(1, len(of_asked))
+        more = min((free // asked[name] for name, (free, _) in of_asked.items()), default=0)
+        stranded = sum(
+            (free - more * asked[name]) / max(1, capacity) for name, (free, capacity) in of_asked.items()
+        )
+        idle = any(
+            free > 0 for name, (free, _) in self.left.items() if name not in asked and name not in OPERATING
+        )
+        return (
+            (round(share, 1) if order is Order.PACK else -round(share, 1)),
+            idle,
+            round(stranded, 6),
+            self.host,
+        )
+
+
+def candidate_of(host: FleetHost, allocations: Allocations) -> Candidate:
+    """The candidate of a place that `Question.fit` found."""
+    names = {provider.uuid: provider.name for provider in host.reach}
+    left: dict[str, tuple[int, int]] = {}
+    for provider in host.providers:
+        for name, inventory in provider.inventories.items():
+            free, capacity = left.get(name, (0, 0))
+            taken = allocations.get(provider.uuid, {}).get(name, 0)
+            left[name] = free + free_of(provider, name) - taken, capacity + inventory.capacity
+    by_provider = {uuid: (names[uuid], amounts) for uuid, amounts in allocations.items()}
+    return Candidate(host.root.name, host.root.uuid, by_provider, left)
+
+
+def places_together(
+    demand: Demand, hosts: Sequence[FleetHost], count: int, order: Order, *, empty: bool = False
+) -> tuple[list[Candidate], list[FleetHost]]:
+    """At most `count` places, each beside the ones before it, and the hosts with guests in them.
+
+    `empty`: as if nothing were in use now, and no host closed.
+    """
+    left = list(hosts)
+    if empty:
+        left = [host.without_use() for host in hosts]
+
+    def best_on(host: FleetHost) -> Candidate | None:
+        found = None if host.closed else demand.whole.fit(host)
+        return None if found is None else candidate_of(host, found)
+
+    offers = [best_on(host) for host in left]
+    placed: list[Candidate] = []
+    while len(placed) < count:
+        ranked = [
+            (offer.rank(demand.asked, order), number)
+            for number, offer in enumerate(offers)
+            if offer is not None
+        ]
+        if not ranked:
+            break
+        best = offers[min(ranked)[1]]
+        assert best is not None  # the list has no others
+        placed.append(best)
+        taken = {uuid: amounts for uuid, (_, amounts) in best.allocations.items()}
+        for number, host in enumerate(left):  # a sharing provider is that of several hosts
+            if any(provider.uuid in taken for provider in host.reach):
+                left[number] = host.with_guest(taken)
+                offers[number] = best_on(left[number])
+    return placed, left
+
+
+# Why not
+
+
+class Miss(NamedTuple):
+    """What a host lacks: the first obstacle, on the provider that has the most free of it.
+
+    `free` and `total` are None for what is no amount. `holders` {consumer: amount} use it there.
+    """
+
+    host: FleetHost
+    obstacle: Obstacle
+    asked: int | None
+    free: int | None
+    total: int | None
+    provider: HostProvider
+    holders: Mapping[str, int] = NOTHING
+
+    @property
+    def short(self) -> float:
+        """The share of the amount asked that is missing; 1 for what is no amount."""
+        if self.asked is None or self.free is None:
+            return 1.0
+        return max(0, self.asked - self.free) / self.asked
+
+    def nearness(self) -> tuple[bool, bool, float, str]:
+        """The rank among hosts that do not fit: could ever, lacks one thing alone, lacks least."""
+        return self.obstacle.forever, not self.obstacle.alone, self.short, self.host.root.name
+
+
+def miss_of(demand: Demand, host: FleetHost, obstacle: Obstacle) -> Miss:
+    """What the host lacks."""
+    condition = obstacle.condition
+    if condition.kind is not ConditionKind.RESOURCE:
+        return Miss(host, obstacle, None, None, None, host.root)
+    name = condition.name
+    having = [provider for provider in host.reach if name in provider.inventories]
+    if not having:
+        return Miss(host, obstacle, condition.amount, 0, 0, host.root)
+    provider = max(having, key=lambda each: free_of(each, name))
+    free, asked = max(0, free_of(provider, name)), condition.amount
+    if free >= asked:  # beside what the conditions before it ask of the class, there is not as much
+        before = demand.conditions[: demand.conditions.index(condition)]
+        asked += sum(each.amount for each in before if each.name == name)
+    total = provider.inventories[name].total
+    holders = {who: held[name] for who, held in provider.holders.items() if held.get(name)}
+    return Miss(host, obstacle, asked, free, total, provider, holders)
+
+
+class SummaryRow(NamedTuple):
+    """How many hosts have this first obstacle, how many of them for good, how many would fit without it."""
+
+    condition: Condition
+    hosts: int
+    forever: int
+    fit_without: int
+
+
+def summary_of(demand: Demand, obstacles: Iterable[Obstacle]) -> tuple[SummaryRow, ...]:
+    """The hosts by their first obstacle, each once; closed ones first, then in the order of the request."""
+    found = list(obstacles)
+    counts = Counter(each.condition for each in found)
+    return tuple(
+        SummaryRow(
+            condition,
+            counts[condition],
+            sum(each.forever for each in found if each.condition == condition),
+            sum(each.alone for each in found if each.condition == condition),
+        )
+        for condition in (CLOSED, *demand.conditions)
+        if counts[condition]
+    )
+
+
+class Change(NamedTuple):
+    """What makes room on a host.
+
+    `kind`: "resume" a closed host, "lift" what is withheld on `providers`, or "move" the `instances`,
+    {consumer: the host that has room for what it holds here, "" if none has}.
+    """
+
+    kind: str
+    host: str
+    providers: tuple[str, ...] = ()
+    instances: Mapping[str, str] = NOTHING
+
+
+def smallest_changes(
+    demand: Demand, near: Sequence[FleetHost], fleet: Sequence[FleetHost]
+) -> tuple[Change, ...]:
+    """For each kind of change the smallest that makes room on a host that is `near`; its holders are known.
+
+    Instances find their new places on the hosts of the `fleet`.
+    """
+    found: dict[str, Change] = {}
+    most = SET_MAX + 1
+    for host in near:
+        name = host.root.name
+        if host.closed:
+            if demand.whole.fit(host) is not None:
+                found.setdefault("resume", Change("resume", name))
+            continue
+        place = demand.whole.fit(host, lifted=True)
+        if place is not None:
+            lifted = [
+                each for each in host.reach if any(_is_withheld(each, of) for of in place.get(each.uuid, ()))
+            ]
+            found.setdefault("lift", Change("lift", name, tuple(each.name for each in lifted)))
+        leaving = _fewest_to_leave(demand, host, most)
+        if leaving is None:
+            continue
+        targets = _new_places(leaving, host, fleet)
+        before = found.get("move")
+        if before is None or _burden(targets) < _burden(before.instances):
+            found["move"] = Change("move", name, instances=targets)
+            most = max(1, len(leaving))
+    return tuple(found[kind] for kind in ("move", "lift", "resume") if kind in found)
+
+
+def _is_withheld(provider: HostProvider, name: str) -> bool:
+    inventory = provider.inventories[name]
+    return inventory.reserved >= inventory.total
+
+
+def _burden(instances: Mapping[str, str]) -> tuple[int, int]:
+    """How many instances leave, and for how many of them there is no other place."""
+    return len(instances), sum(not target for target in instances.values())
+
+
+def _fewest_to_leave(demand: Demand, host: FleetHost, most: int) -> tuple[str, ...] | None:
+    """The smallest set of consumers without which the request fits, None if none is; those with least first.
+
+    Above `most`, or after TRIES_MAX sets, a set is taken of which none is to spare.
+    """
+    held: dict[str, float] = {}
+    for provider in host.reach:
+        for consumer, amounts in provider.holders.items():
+            share = sum(amounts.get(name, 0) / asked for name, asked in demand.asked.items())
+            held[consumer] = held.get(consumer, 0.0) + share
+    holders = sorted((who for who, share in held.items() if share), key=lambda who: (held[who], who))
+    if demand.whole.fit(host.without(holders)) is None:
+        return None
+    tries = 0
+    for size in range(1, min(most, SET_MAX, len(holders)) + 1):
+        for chosen in islice(combinations(holders, size), TRIES_MAX - tries):
+            tries += 1
+            if demand.whole.fit(host.without(chosen)) is not None:
+                return chosen
+    if most <= SET_MAX:
+        return None  # another host has a smaller one
+    kept = list(holders)
+    for who in sorted(holders, key=lambda each: (-held[each], each)):
+        rest = [other for other in kept if other != who]
+        if demand.whole.fit(host.without(rest)) is not None:
+            kept = rest
+    return tuple(kept)
+
+
+def _new_places(leaving: Iterable[str], host: FleetHost, fleet: Sequence[FleetHost]) -> dict[str, str]:
+    """{consumer: the first other host with room for the amounts that it holds here, "" for none}."""
+    others = {each.root.uuid: each for each in fleet if not each.closed and each.root.uuid != host.root.uuid}
+    targets = {}
+    for consumer in leaving:
+        amounts = by_class(each.holders.get(consumer, {}) for each in host.reach)
+        asked = [
+            Condition(ConditionKind.RESOURCE, name=name, amount=amount) for name, amount in amounts.items()
+        ]
+        question = Question(asked)
+        targets[consumer] = ""
+        for uuid, other in others.items():
+            place = question.fit(other)
+            if place is not None:
+                others[uuid] = other.with_guest(place)
+                targets[consumer] = other.root.name
+                break
+    return targets
