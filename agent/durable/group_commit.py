@@ -172,6 +172,11 @@ class Ticket(Generic[T]):
         return self._cancelled
 
     @property
+    def succeeded(self) -> bool:
+        """Whether its job and the commit were done."""
+        return self._answered and self._error is None
+
+    @property
     def undecided(self) -> bool:
         """Whether its answer is none: the outcome is not known, or another process has to decide."""
         return isinstance(self._error, DatabaseTimeout | DatabaseClosed)

@@ -27,7 +27,7 @@ from agent.placement.embedded.hosts import NOTE_BYTES_MAX, HostNotes, hosts_of
 from agent.placement.embedded.model import ConsumerRecord, Draft, InventoryRecord, Model, ProviderRecord
 from agent.placement.embedded.problems import BAD_REQUEST, NOT_FOUND, TOO_LARGE, RequestRefused
 from agent.placement.embedded.rules import ConsumerWrite
-from agent.placement.embedded.store import Store
+from agent.placement.embedded.store import KEY_CHARACTERS_MAX, Store
 from agent.placement.embedded.validation import Query, Versions, is_loose_uuid, validate
 
 T = TypeVar("T")
@@ -60,8 +60,13 @@ class Request(NamedTuple):
     def write(self, rule: Callable[[Draft], T], *, releases: bool = False) -> T:
         """See `Store.write`; a repeated request with the same key is the same write.
 
-        Raises RequestRefused (403) where the rule changed what the binding does not allow.
+        Raises RequestRefused (400) for a long key, and (403) where the rule changed what the binding does not
+        allow.
         """
+        if self.key is not None and len(self.key) > KEY_CHARACTERS_MAX:
+            raise RequestRefused(
+                BAD_REQUEST, f"An Idempotency-Key has at most {KEY_CHARACTERS_MAX} characters."
+            )
         if self.failure is not None:
             raise self.failure
         what = (self.method, self.args, self.body, self.minor, self.binding)
@@ -171,7 +176,7 @@ def create_provider(request: Request) -> CoreResponse:
     provider = request.write(
         lambda draft: rules.create_provider(draft, uuid, body["name"], body.get("parent_provider_uuid"))
     )
-    location = {"location": url_of(uuid)}
+    location = {"location": url_of(provider.uuid)}
     if request.minor < mv.CREATED_PROVIDER_BODY:
         return empty_response(201, location)
     headers = cache_headers(request, provider.updated_at) | location

@@ -26,7 +26,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
@@ -53,66 +53,92 @@ T = TypeVar("T")
 # Idempotency keys
 
 KEPT_S = 120
-"""For how long clients may repeat a write with its key."""
+"""For how long at least a client may repeat a write with its key, but for the two bounds below."""
+KEPT_MAX = 1 << 18
+KEPT_BYTES_MAX = 32 << 20
+"""Of the keys and answers; with what Python adds to each, all of them take 130 MB at most."""
+KEY_CHARACTERS_MAX = 255
+BEGUN_MAX = 1024
 
-KEPT_MAX = 8192
-"""More than all clients together write until one of them has repeated what a takeover left unanswered."""
-
-KEY_BYTES = 90
-"""What a key, its digest and an answer take in a row."""
+KEY_BYTES = 20
+"""What a key takes in a row beside its own text, its digest's and its answer's."""
 
 DIGEST_BYTES = 12
+KeyOutcome = tuple[str, str, float]
+"""The digest of a write, its answer as JSON (`encode_answer`), and when this server learned it (seconds)."""
 
 
 class KeyReused(Exception):
     """The key belongs to another write."""
 
 
-class _Entry(NamedTuple):
-    what: object
-    ticket: Ticket[Any]
-
-
 class KeyedWrites:
-    """The tickets of the newest writes by key. Any thread may call."""
+    """The tickets of the writes under way by key, and what became of the newest ones. Any thread may call."""
 
     def __init__(self, kept_max: int = KEPT_MAX) -> None:
         self._kept_max = kept_max
         self._lock = threading.Lock()
-        self._entries: dict[str, _Entry] = {}
+        self._begun: dict[str, Ticket[Any]] = {}
+        self._ended: dict[str, KeyOutcome] = {}
+        self._order: deque[str] = deque()
+        """The keys of `_ended`, the oldest first."""
+        self.bytes = 0
+        """What the keys take in rows."""
 
-    def ticket(self, key: str, what: object, submit: Callable[[], Ticket[T]]) -> Ticket[T]:
+    def ticket(
+        self, key: str, what: str, submit: Callable[[], Ticket[T]], wait: Callable[[Ticket[Any]], Any]
+    ) -> Ticket[T]:
         """The ticket of the write with that key; `submit` makes it where the key is new.
 
-        `what` is the write, to be compared with the one that had the key before. Raises KeyReused.
+        `what` is the digest of the write, to be compared with that of the one that had the key before, for
+        which `wait` waits. Raises what `wait` raises, and KeyReused.
         """
-        with self._lock:
-            entry = self._entries.get(key)
-            if entry is not None and not entry.ticket.cancelled and not entry.ticket.undecided:
-                if entry.what != what:
+        while (ticket := self.begin(key, submit)) is None:
+            with self._lock:
+                ended, begun = self._ended.get(key), self._begun.get(key)
+            if ended is not None:
+                if ended[0] != what:
                     raise KeyReused
-                return cast("Ticket[T]", entry.ticket)
-            ticket = submit()
-            self._entries[key] = _Entry(what, ticket)
-            if len(self._entries) > self._kept_max:
-                # A write that has not ended stays, as its outcome is to be told.
-                oldest = next((key for key, entry in self._entries.items() if entry.ticket.answered), None)
-                if oldest is not None:
-                    del self._entries[oldest]
+                return Ticket.of(cast(T, decode_answer(json.loads(ended[1]))))
+            if begun is not None:
+                with suppress(RequestRefused):
+                    wait(begun)
+        return ticket
+
+    def begin(self, key: str, submit: Callable[[], Ticket[T]]) -> Ticket[T] | None:
+        """Submit the write, unless one with its key has ended, is under way, or failed: then None."""
+        with self._lock:
+            before = self._begun.get(key)
+            is_free = before is None or before.cancelled or before.undecided or before.succeeded
+            if key in self._ended or not is_free:
+                return None
+            if len(self._begun) > BEGUN_MAX:
+                self._begun = {key: ticket for key, ticket in self._begun.items() if not ticket.answered}
+            ticket = self._begun[key] = submit()
             return ticket
 
-    def restore(self, key: str, what: object, answer: Any) -> None:
-        """Know a write that a row of the journal has."""
+    def end(self, outcomes: Mapping[str, tuple[str, str]]) -> None:
+        """Know what became of these writes, by their digests and answers as in `KeyOutcome`."""
+        now = time.monotonic()
         with self._lock:
-            self._entries.pop(key, None)
-        self.ticket(key, what, lambda: Ticket.of(answer))
+            for key, (digest, answer) in outcomes.items():
+                self._begun.pop(key, None)
+                if key not in self._ended:
+                    self._order.append(key)
+                    self.bytes += KEY_BYTES + len(key) + len(digest) + len(answer)
+                    self._ended[key] = digest, answer, now
+            while self._order and self._is_past(self._order[0], now):
+                key = self._order.popleft()
+                digest, answer, _ = self._ended.pop(key)
+                self.bytes -= KEY_BYTES + len(key) + len(digest) + len(answer)
+
+    def _is_past(self, key: str, now: float) -> bool:
+        is_old = self._ended[key][-1] + KEPT_S < now
+        return is_old or len(self._order) > self._kept_max or self.bytes > KEPT_BYTES_MAX
 
     def __contains__(self, key: str) -> bool:
         with self._lock:
-            return key in self._entries
-
-    def __len__(self) -> int:
-        return len(self._entries)
+            return key in self._ended
 
 
 # What a row says
@@ -509,8 +535,10 @@ class Store:
         self._births: dict[str, Birth] = {}
         self._oldest: deque[Row] = deque()
         """Of the first rows, those that are read already."""
-        self._keys: dict[str, Any] = {}
-        """The keys of the group, as its row has them."""
+        self._keys: dict[str, tuple[str, str]] = {}
+        """The keys of the group for its row, each with the digest of its write, and its answer as JSON."""
+        self._judged: dict[str, tuple[str, str]] = {}
+        """Those of writes that changed nothing, which need no row."""
         self._unmeasured, self._bytes_max = 0, 0.0
         self._written: tuple[Row, Changes, int, int] | None = None
         try:
@@ -562,8 +590,8 @@ class Store:
         for part in json.loads(row.changes):
             draft.merge(decode(part, draft))
             self._note_births(row.seq, part)
-        for key, (digest, answer) in json.loads(row.keys).items():
-            self._keyed.restore(key, digest, decode_answer(answer))
+        keys = json.loads(row.keys).items()
+        self._keyed.end({key: (digest, _dump(answer)) for key, (digest, answer) in keys})
         self._seq = row.seq
         return draft
 
@@ -584,6 +612,7 @@ class Store:
             else:
                 return []
         before = self.model
+        self._keyed = KeyedWrites()  # those of lost writes stand for nothing
         try:
             self.model = self.home.load(self._load)
         except BaseException:
@@ -618,13 +647,13 @@ class Store:
         """Run the rule on a draft. When it returns, its changes are on disk and visible.
 
         `releases` marks a write that frees resources and must succeed on a full disk. `key` is the write's
-        idempotency key, if it has one, and `what` the write: see `KeyedWrites`.
+        idempotency key, if it has one, and `what` the write: see `KeyedWrites.ticket`.
 
         Raises RequestRefused where the rule refuses, DatabaseError where the disk fails; then nothing has
         changed. Raises DatabaseTimeout where the disk does not answer within `wait_s`: if the write has
         begun, its outcome is unknown, and the same call with the same key waits for it. Raises KeyReused.
         """
-        digest = None
+        digest = ""
         if key is not None:
             content = json.dumps(what, sort_keys=True, default=repr).encode()
             digest = hashlib.blake2b(content, digest_size=DIGEST_BYTES).hexdigest()
@@ -634,12 +663,10 @@ class Store:
             try:
                 answer = rule(draft)
             except RequestRefused as refusal:
-                if key is not None and self.home.is_shared:
-                    self._keys[key] = [digest, encode_answer(refusal)]
+                self._note(key, digest, refusal, is_change=False)
                 raise
             self._group.merge(draft)
-            if key is not None and (self.home.is_shared or not draft.is_empty):
-                self._keys[key] = [digest, encode_answer(answer)]
+            self._note(key, digest, answer, is_change=not draft.is_empty)
             return answer
 
         if self._whole_on == threading.get_ident():
@@ -650,7 +677,15 @@ class Store:
         def submit() -> Ticket[T]:
             return self.home.submit(job, releases=releases)
 
-        return self._outcome(submit() if key is None else self._keyed.ticket(key, digest, submit))
+        if key is None:
+            return self._outcome(submit())
+        return self._outcome(self._keyed.ticket(key, digest, submit, self._outcome))
+
+    def _note(self, key: str | None, digest: str, answer: Any, *, is_change: bool) -> None:
+        """Keep the answer to a write of the group with its key."""
+        if key is not None:
+            kept = self._keys if is_change or self.home.is_shared else self._judged
+            kept[key] = digest, _dump(encode_answer(answer))
 
     def submit_whole(self, request: Callable[[], T], tell: Callable[[], None]) -> WholeRequest[T]:
         """Have the writer's thread run all of a request that writes once, without a key.
@@ -697,23 +732,30 @@ class Store:
         changes = encode(self._group, self.model, self._births)
         parts = [_dump(changes)]
         first, freed = self._first, 0
+        keys = _dump_keys(self._keys)
         if self.home.disk_full or self._bytes > self._bytes_max:
-            budget = SWEEP_BYTES_ON_FULL_DISK if self.home.disk_full else SWEEP_FACTOR * len(parts[0])
+            own_bytes = len(parts[0]) + len(keys)
+            budget = SWEEP_BYTES_ON_FULL_DISK if self.home.disk_full else SWEEP_FACTOR * own_bytes
+            known: dict[str, tuple[str, str]] = {}
             left: Changes = {}
             while freed < budget and (row := self._next_oldest(first)) is not None:
                 first, freed = row.seq + 1, freed + row.bytes
                 for part in json.loads(row.changes):
                     self._keep_current(part, left)
-                known = {key: entry for key, entry in json.loads(row.keys).items() if key in self._keyed}
-                self._keys = known | self._keys
+                for key, (digest, answer) in json.loads(row.keys).items():
+                    if key in self._keyed:
+                        known[key] = digest, _dump(answer)
+            keys = _dump_keys(known | self._keys)
             if left:
                 parts.insert(0, _dump(left))
-        row = Row(self._seq + 1, self.home.epoch, f"[{','.join(parts)}]", _dump(self._keys))
+        row = Row(self._seq + 1, self.home.epoch, f"[{','.join(parts)}]", keys)
         self.home.append(row, first)
         self._written = row, changes, first, freed
 
     def publish(self) -> None:
         """Apply the group's changes to the model."""
+        self._keyed.end(self._keys | self._judged)
+        self._judged = {}
         if self._written is not None:
             row, changes, self._first, freed = self._written
             self._seq, self._bytes = row.seq, self._bytes + row.bytes - freed
@@ -732,13 +774,13 @@ class Store:
 
     def _begin_group(self) -> None:
         self._group = Draft(self.model, self._group.now, self._group.age_s)
-        self._keys = {}
+        self._keys, self._judged = {}, {}
 
     def _measure(self) -> None:
-        """Decide how long the journal may be, by a sample of the model's records and the number of keys."""
+        """Decide how long the journal may be, by a sample of the model's records and what the keys take."""
         providers = [encode_provider(record, None) for record in _sample(self.model.providers)]
         consumers = [encode_consumer(record) for record in _sample(self.model.consumers)]
-        content = float(KEY_BYTES * len(self._keyed))
+        content = float(self._keyed.bytes)
         for sample, number in (
             (providers, len(self.model.providers)),
             (consumers, len(self.model.consumers)),
@@ -773,6 +815,12 @@ class Store:
             for name, created_at in old.get(kind, {}).items():
                 if created_at is not None and names.get(name) == created_at:
                     left.setdefault(kind, {})[name] = created_at
+
+
+def _dump_keys(keys: Mapping[str, tuple[str, str]]) -> str:
+    """The keys of a row, whose answers are JSON already."""
+    entries = (f'{_dump(key)}:["{digest}",{answer}]' for key, (digest, answer) in keys.items())
+    return f"{{{','.join(entries)}}}"
 
 
 def _sample(records: Mapping[str, T]) -> Iterator[T]:

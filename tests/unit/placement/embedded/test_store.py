@@ -16,7 +16,7 @@ from kits.stalling_disk import StallingDisk
 
 from agent.durable.errors import DatabaseDamaged, DatabaseLocked, DatabaseUnwritable
 from agent.durable.group_commit import Ticket
-from agent.placement.embedded import Core, CoreResponse
+from agent.placement.embedded import Core, CoreResponse, store
 from agent.placement.embedded.store import FILE_NAME, KeyedWrites, KeyReused, Row
 
 WAIT_S = 0.25
@@ -103,23 +103,50 @@ def test_the_header_gives_the_key(core: Core) -> None:
     )
     assert (first.status, second.status) == (200, 200)
     assert first.body["uuid"] == second.body["uuid"]
+    assert first.headers["location"] == second.headers["location"]
 
 
-def test_the_oldest_outcomes_are_forgotten_but_not_those_that_are_unknown() -> None:
-    def ticket() -> Ticket[Any]:
-        return Ticket(lambda _: None, False, lambda seconds, begun: TimeoutError())
+def known(keyed: KeyedWrites, key: str, what: str = "") -> Any:
+    """What became of the write with that key, "anew" where it would be done."""
+    return keyed.ticket(key, what, lambda: Ticket.of("anew"), lambda ticket: ticket.result(0)).result()
 
-    keyed, open_one = KeyedWrites(kept_max=2), ticket()
-    assert keyed.ticket("open", 0, lambda: open_one) is open_one
-    for number in range(3):
-        done = ticket()
-        done.answer()
-        keyed.ticket(f"{number}", 0, lambda done=done: done)
-    assert keyed.ticket("open", 0, ticket) is open_one
-    fresh = ticket()
-    assert keyed.ticket("0", 0, lambda: fresh) is fresh
+
+def test_the_oldest_outcomes_are_forgotten_but_no_write_under_way() -> None:
+    keyed = KeyedWrites(kept_max=2)
+    under_way: Ticket[Any] = Ticket(lambda _: None, False, lambda seconds, begun: TimeoutError())
+    assert keyed.begin("open", lambda: under_way) is under_way
+    keyed.end({f"{number}": ("", '"made"') for number in range(3)})
+    assert [known(keyed, key) for key in "012"] == ["anew", "made", "made"]
+    with pytest.raises(TimeoutError):
+        known(keyed, "open")
     with pytest.raises(KeyReused):
-        keyed.ticket("open", 1, ticket)
+        known(keyed, "2", "another write")
+
+
+def test_a_key_is_known_for_two_minutes_and_its_memory_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client comes back after its time-out, whatever all others wrote meanwhile."""
+    keyed, now = KeyedWrites(), 1000.0
+    monkeypatch.setattr(store.time, "monotonic", lambda: now)
+    keyed.end({"first": ("", '"made"')})
+    for second in range(120):
+        now += 1
+        keyed.end({f"{second} {number}": ("", "null") for number in range(1000)})
+    assert known(keyed, "first") == "made"
+    assert keyed.bytes == sum(store.KEY_BYTES + len(key) + len(one[1]) for key, one in keyed._ended.items())
+    now += 1
+    keyed.end({"last": ("", "null")})
+    assert known(keyed, "first") == "anew" and "0 0" in keyed
+    for number in range(40):
+        keyed.end({f"long {number}": ("", json.dumps("x" * (1 << 20)))})
+    assert keyed.bytes <= store.KEPT_BYTES_MAX
+    assert "long 39" in keyed and "long 0" not in keyed
+
+
+def test_a_long_key_is_refused(core: Core) -> None:
+    host = Api(core).provider("h", {"VCPU": 4})
+    refused = put(core, new(), host, 1, "k" * 256)
+    assert refused.status == 400 and "at most 255" in refused.body["errors"][0]["detail"]
+    assert put(core, new(), host, 1, "k" * 255).status == 204
 
 
 def test_two_at_once_with_one_key_are_one_write(core: Core) -> None:
@@ -224,12 +251,3 @@ def test_a_directory_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DatabaseUnwritable, match="cannot be written"):
         Core.open(tmp_path / "file" / "state")
-
-
-def test_a_key_is_known_although_others_wrote_thousands_of_times_during_a_takeover() -> None:
-    """A client was not answered, and comes back after another server has been active for seconds."""
-    keyed = KeyedWrites()
-    keyed.restore("not answered", 0, "made")
-    for number in range(5000):
-        keyed.restore(str(number), number, None)
-    assert keyed.ticket("not answered", 0, lambda: Ticket.of("anew")).result() == "made"
