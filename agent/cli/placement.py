@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent import errors
-from agent.cli.grammar import CommandAdder, add_verbs
-from agent.cli.output import Style, show, waiting
+from agent.cli.grammar import CommandAdder, add_column_option, add_verbs, seconds_or_zero
+from agent.cli.output import NOTHING, Style, show, show_table, table_lines, waiting
 from agent.errors import ExitCode, counted
 
 if TYPE_CHECKING:
+    from agent.api.shapes.schema import Column
     from agent.placement.snapshot import PlacementSnapshot, ServiceEvidence
     from agent.placement.transport import Reply, Transport
 
@@ -40,16 +41,17 @@ def add_placement_command(add: CommandAdder) -> None:
     command = add(
         "placement",
         None,
-        "serve, export, import, remove, check or ping a Placement",
+        "serve, watch, export, import, remove, check or ping a Placement",
         "An embedded Placement can be served to any Placement client, and its content carried to another\n"
         "embedded one or to an OpenStack Placement.",
         "  plimsoll placement serve --bind 127.0.0.1:8778 --state-dir /var/lib/plimsoll\n"
         "  plimsoll placement export --state-dir /var/lib/plimsoll host1.json\n"
         "  plimsoll placement import host1.json --url http://placement.example/placement\n"
-        "  plimsoll placement check --state-dir /var/lib/plimsoll",
+        "  plimsoll placement check --state-dir /var/lib/plimsoll\n"
+        "  plimsoll placement top --url unix:/run/plimsoll/placement.sock",
     )
     add_verb = add_verbs(command)
-    for add_one in (add_serve, add_export, add_import, add_remove, add_check, add_ping):
+    for add_one in (add_serve, add_top, add_export, add_import, add_remove, add_check, add_ping):
         add_one(add_verb)
 
 
@@ -265,6 +267,7 @@ def add_serve(add: CommandAdder) -> None:
         help="with --journal: go on where the database has lost writes that this server has seen",
     )
     parser.add_argument("--tokens-file", metavar="FILE", type=Path, help="the callers and their roles")
+    add_flavors_option(parser, "for the fleet's page")
     parser.add_argument("--tls-cert", metavar="FILE", type=Path, help="the certificate and its chain, PEM")
     parser.add_argument("--tls-key", metavar="FILE", type=Path, help="the certificate's key, PEM")
 
@@ -290,6 +293,7 @@ def serve(args: Namespace) -> ExitCode:
             tokens_file=args.tokens_file,
             tls_cert=args.tls_cert,
             tls_key=args.tls_key,
+            flavors=read_flavors(args.flavors) if args.flavors else {},
             on_ready=lambda addresses: notifier.ready(f"serving placement at {', '.join(addresses)}"),
         )
     except ServeError as error:
@@ -532,3 +536,226 @@ def ping(args: Namespace) -> ExitCode:
     ]
     show(args, answer, lambda _: lines)
     return ExitCode.DRIFT_FOUND if result.lacking else ExitCode.DONE
+
+
+TOP_CLASSES = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")
+"""Those of a host that everybody knows: the table's, and what a Placement without notes is asked for."""
+NO_NOTES = (
+    "This Placement has no notes of hosts: whether a host is there, closed, moving guests or in need of "
+    "somebody is not known, and each counts as if it were well; so are instances and aggregates not."
+)
+WATCH_DEFAULT_S = 5.0
+
+
+def add_flavors_option(parser: argparse.ArgumentParser, what: str) -> None:
+    """Add the option that names the file of flavors."""
+    parser.add_argument(
+        "--flavors",
+        metavar="FILE",
+        help=f'{what}: JSON, {{NAME: {{"vcpus": N, "memory_mb": N, "disk_gb": N, "extra_specs": {{...}}}}}}, '
+        "or the output of `openstack flavor list --long -f json`",
+    )
+
+
+def read_flavors(file: str) -> dict[str, str]:
+    """{name: query for candidates} of the flavors in a file. Raises UsageError with what is wrong."""
+    import json
+
+    from agent.claims.parse_request import claim_for_flavor, parse_flavor
+    from agent.claims.request import candidates_query
+
+    try:
+        given = json.loads(read_text_file(file))
+        if isinstance(given, list):  # OpenStackClient's list
+            given = {
+                each["Name"]: {
+                    "vcpus": each["VCPUs"],
+                    "memory_mb": each["RAM"],
+                    "disk_gb": each["Disk"],
+                    "extra_specs": each.get("Properties") or {},
+                }
+                for each in given
+            }
+        flavors = dict(given)
+    except (ValueError, RecursionError, TypeError, KeyError) as error:
+        raise errors.UsageError(f"{file} holds no flavors: {error!r}.") from error
+    queries = {}
+    for name, flavor in flavors.items():
+        request = claim_for_flavor("", parse_flavor(flavor, f"{file}: {name}"))
+        if request.pci:
+            raise errors.UsageError(
+                f"{file}: {name} asks for devices by alias, of which Placement knows nothing; ask for their "
+                "class (resources1:CLASS)."
+            )
+        queries[name] = candidates_query(request)
+    return queries
+
+
+def add_top(add: CommandAdder) -> None:
+    """Add `plimsoll placement top`."""
+    parser = add(
+        "top",
+        top,
+        "show all hosts of a Placement in one table",
+        f"{SOURCES_HELP}A served Placement has notes of the agents: which hosts are silent or closed, with\n"
+        "what they found. What is free there is in no sum. Any other one shows what Placement knows.",
+        "  plimsoll placement top --url unix:/run/plimsoll/placement.sock\n"
+        "  plimsoll placement top --url https://placement.example:8778 --token-file TOKEN \\\n"
+        "      --room-for m1.large --flavors flavors.json --sort -room\n"
+        "  plimsoll placement top --url http://127.0.0.1:8778 --room-for vcpus=4,memory_mb=8GiB --watch\n"
+        "  plimsoll placement top --url http://127.0.0.1:8778 --group aggregate -o json",
+    )
+    add_source_options(parser)
+    add_column_option(parser)
+    parser.add_argument(
+        "--room-for",
+        metavar="FLAVOR",
+        help="count the guests that fit: a name in --flavors, or vcpus=N,memory_mb=N, or CLASS=N,...",
+    )
+    add_flavors_option(parser, "where --room-for finds its name")
+    parser.add_argument("--search", metavar="TEXT", default="", help="only hosts with this text in their row")
+    parser.add_argument(
+        "--sort",
+        metavar="COLUMN",
+        default="",
+        help="a column or a class; -COLUMN: the largest first",
+    )
+    parser.add_argument(
+        "--group", choices=("state", "aggregate", "trait"), help="subtotals of groups in place of hosts"
+    )
+    parser.add_argument("--class", metavar="CLASS", dest="of_class", default="", help="a column more")
+    parser.add_argument(
+        "--watch",
+        metavar="SECONDS",
+        type=_interval,
+        nargs="?",
+        const=WATCH_DEFAULT_S,
+        help=f"again and again (default {WATCH_DEFAULT_S:g} s), until q or Ctrl-C",
+    )
+
+
+def _interval(text: str) -> float:
+    seconds = seconds_or_zero(text)
+    if not 1 <= seconds <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to 3600")
+    return seconds
+
+
+def top(args: Namespace) -> ExitCode:
+    """Show the table, once or until the operator ends it."""
+    from urllib.parse import urlencode
+
+    from agent.cli.top import watching
+
+    asked = {"search": args.search, "sort": args.sort, "group": args.group or "", "class": args.of_class}
+    asked |= _room(args) | {"limit": "100000"}
+    query = urlencode({name: value for name, value in asked.items() if value})
+
+    def show_once(style: Style | None = None) -> list[str]:
+        answer = _fleet(transport, asked, query)
+        columns, rows = _top_columns(answer, asked)
+        notes = [answer["sentence"], *answer["not_known"]]
+        if style is not None:
+            return [*notes, "", *table_lines(columns, rows, style)]
+        show_table(args, answer, columns, rows, "no host", ["", *notes])
+        return []
+
+    with opened(args) as transport:
+        if args.watch is None:
+            show_once()
+        else:
+            watching(show_once, args.watch, live=args.output == "table" and sys.stdout.isatty())
+    return ExitCode.DONE
+
+
+def _room(args: Namespace) -> dict[str, str]:
+    """What --room-for asks for. A name that no file explains is the server's to know."""
+    if not args.room_for:
+        return {}
+    from agent.cli.claim_request import FLAVOR_NAMES, parse_amounts
+
+    known, text = read_flavors(args.flavors) if args.flavors else {}, args.room_for
+    if text in known:
+        return {"room": known[text], "label": text}
+    if "=" not in text:
+        if args.flavors:
+            raise errors.UsageError(f"{args.flavors} has no flavor {text!r}; it has {', '.join(known)}.")
+        return {"room": text}
+    amounts = parse_amounts("--room-for", text)
+    if amounts.keys() <= set(FLAVOR_NAMES):
+        from agent.claims.parse_request import claim_for_flavor, parse_flavor
+        from agent.claims.request import candidates_query
+
+        return {
+            "room": candidates_query(claim_for_flavor("", parse_flavor(amounts, "--room-for"))),
+            "label": text,
+        }
+    return {"room": ",".join(f"{name}:{amount}" for name, amount in amounts.items()), "label": text}
+
+
+def _fleet(transport: Transport, asked: Mapping[str, str], query: str) -> dict[str, Any]:
+    """The table of a served core; of another Placement what it knows of its hosts, in the same form."""
+    from agent.placement import transfer
+    from agent.placement.embedded import fleet
+    from agent.placement.embedded.problems import RequestRefused
+    from agent.placement.transport import error_of_reply
+
+    client = transfer.SnapshotClient(transport)
+    reply = transport.request("GET", f"/fleet?{query}", microversion=client.microversion)
+    if reply.status == 400:
+        raise errors.UsageError(reply.body["errors"][0]["detail"])
+    if reply.status == 200 and isinstance(reply.body, dict):
+        return {**reply.body, "not_known": []}
+    if reply.status not in (404, 405, 406):
+        raise error_of_reply(reply, "show its hosts", full=False)
+    try:
+        wanted = fleet.Wanted.of(asked)
+        room = fleet.room_query(wanted.room, {}) if wanted.room else None
+        classes = {*TOP_CLASSES, wanted.of_class, *(room.resource_classes() if room else ())}
+        model, full = transfer.read_fleet(client, classes)
+        answer = fleet.show_table(fleet.read_table(model, None, room, wanted.of_class), wanted)
+    except RequestRefused as refusal:
+        raise errors.UsageError(refusal.detail) from refusal
+    missing = [
+        f"{counted(len(full), 'host')} with nothing free of {', '.join(sorted(classes))} "
+        f"{'is' if len(full) == 1 else 'are'} not shown: {errors.first_few(full, 5)}."
+    ]
+    return {**answer, "flavors": [], "not_known": [NO_NOTES, *(missing if full else ())]}
+
+
+def _top_columns(
+    answer: Mapping[str, Any], asked: Mapping[str, str]
+) -> tuple[list[Column[dict[str, Any]]], list[dict[str, Any]]]:
+    """The columns of the table, and its rows: hosts, or the groups with their subtotals."""
+    from agent.api.shapes.schema import Column
+
+    def amount(name: str) -> Column[dict[str, Any]]:
+        def text(row: dict[str, Any]) -> str:
+            free, capacity = row["resources"].get(name, (0, 0))
+            return f"{free}/{capacity}" if capacity else NOTHING
+
+        return Column(f"FREE {name}", text)
+
+    def column(title: str, key: str) -> Column[dict[str, Any]]:
+        return Column(title, lambda row: NOTHING if row[key] is None or row[key] == "" else row[key])
+
+    present = answer["resources"]
+    classes = [name for name in dict.fromkeys((*TOP_CLASSES, asked["class"])) if name in present]
+    room = [column("ROOM", "room"), column("STRANDED", "stranded")] if asked.get("room") else []
+    if asked["group"]:
+        rows = [{"group": name, **total} for name, total in answer["groups"].items()]
+        named = [column(asked["group"].upper(), "group"), column("HOSTS", "hosts")]
+        tail = [
+            column("INSTANCES", "instances"),
+            column("MOVES", "moves"),
+            column("WITH FINDINGS", "with_findings"),
+        ]
+        return [*named, *room, *map(amount, classes), *tail], rows
+    head = [column("HOST", "name"), column("STATE", "state"), *room, *map(amount, classes)]
+    if answer["not_known"]:
+        return head, answer["rows"]
+    age: Column[dict[str, Any]] = Column(
+        "HEARD", lambda row: NOTHING if row["age_s"] is None else f"{row['age_s']:.0f} s ago"
+    )
+    counts = [column(name.upper(), name) for name in ("instances", "moves", "findings", "withheld")]
+    return [*head, *counts, age, column("WHY", "reason")], answer["rows"]

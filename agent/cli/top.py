@@ -16,7 +16,7 @@ import time
 import tty
 from argparse import Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
 from agent.cli.client import Client, client_of
@@ -269,6 +269,35 @@ def _read(client: Client) -> tuple[OverviewShape, list[EventShape]]:
     return client.get("/v1/overview"), client.get(f"/v1/history?limit={EVENTS_SHOWN}")["events"]
 
 
+def watching(lines: Callable[[Style | None], Sequence[str]], interval_s: float, *, live: bool) -> None:
+    """Draw the lines at each interval, until q or Ctrl-C; PgUp and PgDn scroll. Not `live`: print them.
+
+    `lines` prints by itself where it gets no style.
+    """
+    scroll = 0
+    with _screen() if live else nullcontext(), suppress(KeyboardInterrupt):
+        while True:
+            if not live:
+                lines(None)
+                sys.stdout.flush()
+                time.sleep(interval_s)
+                continue
+            style, (columns, rows) = style_of(sys.stdout)._replace(folds=False), _terminal_size()
+            try:
+                drawn = list(lines(style))
+            except PlimsollError as error:  # the server may be restarting
+                drawn = [style.paint("red", plain(error.message))]
+            due = time.monotonic() + interval_s
+            while time.monotonic() < due:
+                scroll = first_line(len(drawn), rows, scroll, None)
+                _put(fit(drawn[scroll:], columns, rows))
+                for key in _pressed(max(0.0, due - time.monotonic())):
+                    if key in ("q", "Q", ""):
+                        return
+                    scroll += {"page down": PAGE_LINES, "page up": -PAGE_LINES}.get(key, 0)
+                    scroll = max(0, scroll)
+
+
 @contextmanager
 def _screen() -> Iterator[None]:
     """Use the terminal's alternate screen and read keys as they are pressed; restore both at the end."""
@@ -300,11 +329,7 @@ def _pressed(within_s: float) -> tuple[str, ...]:
 def _draw(answer: _Answer | DaemonUnreachable, view: TopView) -> TopView:
     """Draw the screen; the view, scrolled no further than there are lines."""
     style = style_of(sys.stdout)._replace(folds=False)
-    try:
-        columns, rows = os.get_terminal_size(sys.stdout.fileno())
-    except OSError:
-        columns, rows = 0, 0
-    columns, rows = columns or WIDTH_DEFAULT, rows or HEIGHT_DEFAULT
+    columns, rows = _terminal_size()
     if isinstance(answer, DaemonUnreachable):
         lines = [style.paint("red", plain(answer.message))]
     elif view.explained is not None:
@@ -317,9 +342,23 @@ def _draw(answer: _Answer | DaemonUnreachable, view: TopView) -> TopView:
     fitted = fit(lines[first:], columns, body)
     if body < rows:
         fitted += [""] * (body - len(fitted)) + [_cut(style.paint("dim", plain(view.prompt)), columns)]
-    sys.stdout.write(HOME + "\n".join(line + TO_END_OF_LINE for line in fitted) + TO_END)
-    sys.stdout.flush()
+    _put(fitted)
     return view._replace(scroll=first if view.scroll > first else view.scroll)
+
+
+def _terminal_size() -> tuple[int, int]:
+    """Columns and rows."""
+    try:
+        columns, rows = os.get_terminal_size(sys.stdout.fileno())
+    except OSError:
+        columns, rows = 0, 0
+    return columns or WIDTH_DEFAULT, rows or HEIGHT_DEFAULT
+
+
+def _put(lines: Sequence[str]) -> None:
+    """Draw the lines from the top of the screen, and nothing below them."""
+    sys.stdout.write(HOME + "\n".join(line + TO_END_OF_LINE for line in lines) + TO_END)
+    sys.stdout.flush()
 
 
 def frame(

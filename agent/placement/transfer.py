@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlencode
 from uuid import UUID
 
@@ -58,6 +58,9 @@ from agent.providers.plan import (
 from agent.shapes import Amounts
 from agent.tree import InventoriesByProvider, Inventory, Provider, ProviderTree
 
+if TYPE_CHECKING:
+    from agent.placement.embedded.model import Model
+
 # Reading
 
 ATTEMPTS_MAX = 3
@@ -76,6 +79,12 @@ class SnapshotClient(PlacementClient):
         records = self._list(f"/resource_providers{query}", "resource_providers")
         roots = {record["uuid"]: record["root_provider_uuid"] for record in records}
         return [listed_provider(record) for record in records], roots
+
+    def summaries_with(self, resource_class: str) -> dict[str, Any]:
+        """{provider uuid: its resources and traits} of all trees that have some of the class free."""
+        action = f"show the providers of {resource_class}"
+        reply = self._call("GET", f"/allocation_candidates?resources={resource_class}:1", action)
+        return dict(body_member(reply, action, "provider_summaries", kind=dict))
 
     def trait_names(self) -> list[str]:
         """All traits that the service has."""
@@ -218,6 +227,53 @@ def _read(
         f"Other clients wrote to Placement during each of {ATTEMPTS_MAX} attempts to read it: stop the "
         "agents and schedulers that write to these providers, or try again at a quieter time."
     )
+
+
+def read_fleet(client: SnapshotClient, classes: Iterable[str]) -> "tuple[Model, list[str]]":
+    """The hosts of a service that lists none with their notes: as a model, and the names of those left out.
+
+    One request lists the providers, and one for each class shows the trees that have some of it free. A host
+    that has nothing of any of these free is left out.
+    """
+    from agent.placement.embedded.model import InventoryRecord, Model, ProviderRecord
+
+    listed, roots = client.provider_roots()
+    known, summaries = set(client.resource_class_names()), {}
+    for name in sorted(known & set(classes)):
+        summaries.update(client.summaries_with(name))
+    records: list[ProviderRecord] = []
+    used: dict[str, Mapping[str, int]] = {}
+    for provider in listed:
+        summary = summaries.get(provider.uuid)
+        if summary is None:
+            continue
+        amounts = summary["resources"].items()
+        inventories = {
+            name: InventoryRecord(each["capacity"], 0, 1, max(1, each["capacity"]), 1, 1.0, 0.0)
+            for name, each in amounts
+        }
+        records.append(
+            ProviderRecord(
+                provider.uuid,
+                provider.name,
+                provider.generation or 0,
+                provider.parent,
+                roots[provider.uuid],
+                inventories,
+                frozenset(summary["traits"]),
+                frozenset(),
+                0.0,
+            )
+        )
+        taken = {name: each["used"] for name, each in amounts if each["used"]}
+        if taken:
+            used[provider.uuid] = taken
+    model = Model(
+        dict.fromkeys({name for record in records for name in record.traits}, 0.0), dict.fromkeys(known, 0.0)
+    )
+    model.load(records, ())
+    model.usages.update(used)  # nothing tells whose it is
+    return model, sorted(one.name for one in listed if one.parent is None and one.uuid not in summaries)
 
 
 def read_state_dir(state_dir: Path) -> tuple[PlacementSnapshot, ServiceEvidence]:

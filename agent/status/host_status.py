@@ -313,7 +313,7 @@ class HostStatus:
         )
 
     def note(self) -> HostNote:
-        """What whoever asks for the fleet is to know of this host. Never raises."""
+        """What those who look at the fleet are to know of this host. Never raises."""
         status = self.status()
         devices = self._tracker.cordons.devices()
         return HostNote(

@@ -24,8 +24,8 @@ from agent.clock import HostClock
 from agent.durable.errors import DatabaseClosed, DatabaseError, DatabaseTimeout
 from agent.placement.embedded import handlers
 from agent.placement.embedded import microversions as mv
+from agent.placement.embedded.fleet import HostNotes
 from agent.placement.embedded.handlers import REQUEST_ID, CoreResponse, Request, new_request_id
-from agent.placement.embedded.hosts import HostNotes
 from agent.placement.embedded.problems import (
     INTERNAL_ERROR,
     KEY_REUSED,
@@ -162,6 +162,8 @@ ROUTES: Mapping[str, Methods] = {
     },
     "/usages": {"GET": (Route(mv.USAGES, handlers.get_usages, JSON_OUT),)},
     "/reshaper": {"POST": (Route(mv.RESHAPER, handlers.reshape, JSON_IN),)},
+    "/fleet": {"GET": (Route(mv.MIN, handlers.show_fleet, JSON_OUT),)},
+    "/fleet/{uuid}": {"GET": (Route(mv.MIN, handlers.show_host, JSON_OUT),)},
     "/hosts": {"GET": (Route(mv.MIN, handlers.list_hosts, JSON_OUT),)},
     "/hosts/{uuid}/note": {"PUT": (Route(mv.MIN, handlers.put_note, JSON_IN),)},
 }
@@ -237,6 +239,8 @@ class Core:
         self._home = store.home
         self._notes = HostNotes()
         self._told = {KEYS_HEADER: str(KEPT_S)} if store.home.is_shared else {}
+        self.flavors: Mapping[str, str] = {}
+        """{name: query for candidates}: the flavors for which GET /fleet knows the room."""
 
     @classmethod
     def open(cls, state_dir: Path, *, clock: HostClock | None = None, wait_s: float = WAIT_S) -> Core:
@@ -326,7 +330,17 @@ class Core:
                 admit()
             key = key or lower_headers.get(KEY_HEADER)
             request = Request(
-                self._store, self._notes, minor, method, args, Query(query), body, key, failure, binding
+                self._store,
+                self._notes,
+                self.flavors,
+                minor,
+                method,
+                args,
+                Query(query),
+                body,
+                key,
+                failure,
+                binding,
             )
             answer = route.handler(request)
         except RequestRefused as refusal:

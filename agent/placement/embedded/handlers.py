@@ -13,8 +13,8 @@ from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from agent.http.process import consume, without_collection
+from agent.placement.embedded import fleet, rules, validation
 from agent.placement.embedded import microversions as mv
-from agent.placement.embedded import rules, validation
 from agent.placement.embedded.candidates import (
     Candidate,
     CandidateQuery,
@@ -23,7 +23,7 @@ from agent.placement.embedded.candidates import (
     find_candidates,
     parse_query,
 )
-from agent.placement.embedded.hosts import NOTE_BYTES_MAX, HostNotes, hosts_of
+from agent.placement.embedded.fleet import NOTE_BYTES_MAX, HostNotes, Wanted
 from agent.placement.embedded.model import ConsumerRecord, Draft, InventoryRecord, Model, ProviderRecord
 from agent.placement.embedded.problems import BAD_REQUEST, NOT_FOUND, TOO_LARGE, RequestRefused
 from agent.placement.embedded.rules import ConsumerWrite
@@ -39,11 +39,12 @@ class Request(NamedTuple):
 
     `minor` is the minor number of the microversion, `args` are the variable parts of the path, `body` is the
     Python object of the JSON, `key` the idempotency key. `failure`: its write failed before; `binding` limits
-    its writes to a host. `notes` are those of the hosts' agents.
+    its writes to a host. `notes` are those of the hosts' agents, `flavors` {name: query for candidates}.
     """
 
     store: Store
     notes: HostNotes
+    flavors: Mapping[str, str]
     minor: int
     method: str
     args: Mapping[str, str]
@@ -666,9 +667,29 @@ def list_hosts(request: Request) -> CoreResponse:
     """GET /hosts"""
     hosts = [
         {"uuid": root.uuid, "name": root.name, **request.notes.heard(root.uuid)._asdict()}
-        for root in hosts_of(request.store.model)
+        for root in fleet.hosts_of(request.store.model)
     ]
     return json_response(request, {"hosts": hosts}, request.store.clock())
+
+
+def show_fleet(request: Request) -> CoreResponse:
+    """GET /fleet"""
+    asked = request.query.as_dict()
+    wanted = Wanted.of(asked)
+    query = fleet.room_query(wanted.room, request.flavors) if wanted.room else None
+    with without_collection():
+        table = fleet.read_table(request.store.model, request.notes, query, wanted.of_class)
+        shown = fleet.show_table(table, wanted, every="every" in asked)
+    return json_response(request, {**shown, "flavors": list(request.flavors)}, request.store.clock())
+
+
+def show_host(request: Request) -> CoreResponse:
+    """GET /fleet/{uuid}"""
+    uuid = request.args["uuid"]
+    shown = fleet.show_host(request.store.model, request.notes, uuid, Wanted.of(request.query.as_dict()))
+    if shown is None:
+        raise RequestRefused(NOT_FOUND, f"No host has the root provider {uuid}.")
+    return json_response(request, shown, request.store.clock())
 
 
 # Usages

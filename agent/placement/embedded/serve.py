@@ -654,12 +654,14 @@ def serve(
     tokens_file: Path | None = None,
     tls_cert: Path | None = None,
     tls_key: Path | None = None,
+    flavors: Mapping[str, str] | None = None,
     on_ready: Callable[[list[str]], None] | None = None,
 ) -> None:
     """Open the state directory and serve it until SIGTERM or SIGINT. Call this on the main thread.
 
     A string in its place is the DSN for `Core.open_shared`, and `address` is where clients reach this server:
-    by default the first bind. `on_ready` is called with the addresses when requests are answered there.
+    by default the first bind. `flavors` {name: query for candidates} are those of GET /fleet. `on_ready` is
+    called with the addresses when requests are answered there.
     Raises ServeError as `Server` does, and DatabaseError as `Core.open` does.
     """
     share_the_interpreter()
@@ -679,6 +681,7 @@ def serve(
             contextlib.closing(opened) as core,
             Server(core, binds, tokens_file=tokens_file, tls_cert=tls_cert, tls_key=tls_key) as server,
         ):
+            core.flavors = flavors or {}
             LOG.info("Serving Placement from %s at %s.", core.place, ", ".join(server.addresses))
             if on_ready is not None:
                 on_ready(server.addresses)

@@ -179,7 +179,7 @@ def test_a_table_of_many_rows_is_folded_as_fast_as_it_is_read() -> None:
     assert time.process_time() - began < 1
 
 
-COMMANDS_WITH_A_TABLE = {"instances", "history", "move list", "devices list"}
+COMMANDS_WITH_A_TABLE = {"instances", "history", "move list", "devices list", "placement top"}
 """The commands whose answer is one table."""
 
 

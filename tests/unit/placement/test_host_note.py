@@ -3,7 +3,7 @@
 from dataclasses import fields, replace
 
 from agent.codec import decode, encode
-from agent.placement.embedded import hosts, validation
+from agent.placement.embedded import fleet, validation
 from agent.placement.embedded.validation import validate
 from agent.placement.host_note import NOTE_BYTES_MAX, HostNote, MoveNote
 
@@ -40,7 +40,7 @@ def test_a_server_takes_the_note_of_a_host_on_which_everything_is_wrong() -> Non
         cordons=(hostile,) * 100,
     )
     note = many.bounded()
-    assert hosts.NOTE_BYTES_MAX == NOTE_BYTES_MAX
+    assert fleet.NOTE_BYTES_MAX == NOTE_BYTES_MAX
     validate(validation.PUT_NOTE, 39, encode(HostNote, note), "body")
     assert note.reasons and note.moves and note.cordons
     assert note.left_out - 7 == 900 - sum(map(len, (note.reasons, note.moves, note.cordons)))

@@ -1,0 +1,532 @@
+"""The hosts of the fleet: the notes that their agents leave, and the table of all of them.
+
+Notes are in memory alone. A server that starts, or takes over, has none until each agent has sent its own
+again, within a minute.
+
+The table has a row for each host. What is free on a host that is silent, closed or disabled is in no sum:
+nobody can have it now. The room for a flavor is how many guests of it fit one after the other, as candidates
+give them places; stranded are those for which there is enough on the host, but not together.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from agent.errors import counted
+from agent.placement.embedded import microversions as mv
+from agent.placement.embedded.candidates import (
+    CandidateQuery,
+    ProviderReach,
+    SlotDemands,
+    TreeSearch,
+    TreeView,
+    parse_query,
+)
+from agent.placement.embedded.model import Model, ProviderRecord
+from agent.placement.embedded.problems import BAD_REQUEST, TOO_LARGE, RequestRefused
+from agent.placement.embedded.validation import Query
+
+NOTE_BYTES_MAX = 32 * 1024
+HOSTS_MAX = 10_000
+SILENT_AFTER_S = 300.0
+"""A host is silent when its agent has left no note for so long; it leaves one a minute."""
+
+
+class Heard(NamedTuple):
+    """The newest note of a host, None where there is none, and how many seconds ago it came."""
+
+    note: Mapping[str, Any] | None
+    age_s: float | None
+    silent: bool
+
+
+class HostNotes:
+    """The newest note of each host. Any thread may call; `clock` gives seconds of a steady clock."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._notes: dict[str, tuple[float, Mapping[str, Any]]] = {}
+        self._since = clock()
+
+    def put(self, root_uuid: str, note: Mapping[str, Any], model: Model) -> None:
+        """Keep the note in place of the host's last one. Raises RequestRefused where there are too many."""
+        with self._lock:
+            if root_uuid not in self._notes and len(self._notes) >= HOSTS_MAX:
+                self._notes = {uuid: kept for uuid, kept in self._notes.items() if model.provider(uuid)}
+                if len(self._notes) >= HOSTS_MAX:
+                    raise RequestRefused(TOO_LARGE, f"This server keeps the notes of {HOSTS_MAX} hosts.")
+            self._notes[root_uuid] = (self._clock(), note)
+
+    def forget(self) -> None:
+        """Forget all, as a server does that takes no writes: the notes go to another one."""
+        with self._lock:
+            self._notes, self._since = {}, self._clock()
+
+    def heard(self, root_uuid: str) -> Heard:
+        """What was heard of a host. One without a note is silent once it has had the time to leave one."""
+        now = self._clock()
+        at, note = self._notes.get(root_uuid, (self._since, None))
+        return Heard(note, None if note is None else now - at, now - at >= SILENT_AFTER_S)
+
+
+def hosts_of(model: Model) -> list[ProviderRecord]:
+    """The root providers that are hosts, by name: those that are no shared pools."""
+    with model.lock.reading():
+        providers = list(model.providers.values())
+    roots = (one for one in providers if one.parent_uuid is None and not one.is_sharing)
+    return sorted(roots, key=lambda root: root.name)
+
+
+# The table
+
+DISABLED = "COMPUTE_STATUS_DISABLED"
+STATES = ("silent", "degraded", "starting", "stopping", "drained", "closed", "disabled", "no note", "ready")
+"""What a row may say of its host, what needs attention first."""
+GROUPINGS = ("state", "aggregate", "trait")
+NO_GROUP = "none"
+ROOM_MAX = 4096
+LIMIT_DEFAULT, NUMBER_MAX = 100, 100_000
+WORDS_MAX = 2048
+COLUMNS = (
+    "name",
+    "state",
+    "age",
+    "version",
+    "instances",
+    "moves",
+    "findings",
+    "withheld",
+    "room",
+    "stranded",
+)
+"""What the table is sorted by, beside resource classes."""
+
+
+class Wanted(NamedTuple):
+    """What a reader asks for.
+
+    `room` is the name of a flavor, amounts (VCPU:4,MEMORY_MB:8192), or a query for candidates, for which
+    people know the name `label`. `search` is a
+    text of a host's row, `sort` a column or a class (with a - the other way round), `group` one of GROUPINGS,
+    of which `within` chooses one group. `of_class` is that whose free share is shown.
+    """
+
+    room: str = ""
+    search: str = ""
+    sort: str = ""
+    group: str = ""
+    within: str = ""
+    of_class: str = "VCPU"
+    page: int = 1
+    limit: int = LIMIT_DEFAULT
+    label: str = ""
+
+    @classmethod
+    def of(cls, asked: Mapping[str, str]) -> Wanted:
+        """From the parameters of a request. Raises RequestRefused (400)."""
+
+        def number(name: str, default: int) -> int:
+            text = asked.get(name) or str(default)
+            if not (text.isascii() and text.isdigit() and 1 <= int(text[:9]) <= NUMBER_MAX):
+                raise RequestRefused(
+                    BAD_REQUEST, f"{name} must be a number from 1 to {NUMBER_MAX}, not {text!r}."
+                )
+            return int(text)
+
+        room, search, sort, group, within, label = (
+            asked.get(name, "").strip()[:WORDS_MAX]
+            for name in ("room", "search", "sort", "group", "within", "label")
+        )
+        of_class = asked.get("class") or "VCPU"
+        page, limit = number("page", 1), number("limit", LIMIT_DEFAULT)
+        wanted = cls(room, search, sort, group, within, of_class, page, limit, label or room)
+        if wanted.group not in ("", *GROUPINGS):
+            raise RequestRefused(BAD_REQUEST, f"group must be one of {', '.join(GROUPINGS)}.")
+        return wanted
+
+
+class Row(NamedTuple):
+    """A host. `counts`: what is free on it is in the sums; otherwise it has no room.
+
+    `resources` is {class: (free, capacity)} of its tree. `share` is the free share of the class that the
+    reader chose.
+    """
+
+    uuid: str
+    name: str
+    state: str
+    counts: bool
+    age_s: float | None
+    version: str
+    reason: str
+    instances: int
+    moves: int
+    findings: int
+    withheld: int
+    resources: Mapping[str, tuple[int, int]]
+    share: float | None
+    room: int | None
+    stranded: int | None
+    aggregates: Sequence[str]
+    traits: Sequence[str]
+
+    @property
+    def severity(self) -> tuple[int, int, str]:
+        """What needs attention first."""
+        return STATES.index(self.state), -self.findings, self.name
+
+    def key(self, column: str) -> Any:
+        """What the row is sorted by in that column; None comes last."""
+        if column == "state":
+            return self.severity
+        if column in COLUMNS:
+            return getattr(self, "age_s" if column == "age" else column)
+        return self.resources[column][0] if column in self.resources else None
+
+    def has(self, text: str) -> bool:
+        """Whether the row has the text, in any case."""
+        words = (self.name, self.uuid, self.state, self.reason, self.version, *self.aggregates, *self.traits)
+        return any(text.casefold() in word.casefold() for word in words)
+
+
+class _Room(NamedTuple):
+    """`places`: (the amounts of one guest by provider, how many guests have this place)."""
+
+    guests: int
+    stranded: int
+    places: Sequence[tuple[Mapping[str, Mapping[str, int]], int]]
+
+
+def room_query(text: str, flavors: Mapping[str, str]) -> CandidateQuery:
+    """The query that the name of a flavor stands for, or the text itself. Raises RequestRefused (400)."""
+    query = flavors.get(text, text if "=" in text else f"resources={text}")
+    try:
+        return parse_query(Query(query), mv.MAX)
+    except RequestRefused as refusal:
+        known = f" The flavors here are {', '.join(flavors)}." if flavors else ""
+        raise RequestRefused(
+            BAD_REQUEST, f"Cannot tell the room for {text!r}: {refusal.detail}{known}"
+        ) from None
+
+
+def _room(view: TreeView, root: ProviderRecord, query: CandidateQuery) -> _Room:
+    """The room on one host. A place is given as often as it can be before the next one is looked for."""
+    if not query.root_traits.admits(root.traits):
+        return _Room(0, 0, ())
+    demands = SlotDemands(query)
+    usages = {uuid: dict(view.usage(uuid)) for uuid in view.providers}
+    trial = TreeView(view.reachable, view.providers, usages)
+    asked = Counter[str]()
+    for group in query.groups:
+        asked.update(group.resources)
+    enough = min(
+        (
+            sum(
+                max(0, int(one.inventories[name].capacity) - view.used(one.uuid, name))
+                for one in view.reachable
+                if name in one.inventories and _may_serve(query, name, one)
+            )
+            // amount
+            for name, amount in asked.items()
+        ),
+        default=0,
+    )
+    guests, places = 0, []
+    while guests < min(enough, ROOM_MAX):
+        slots = demands.slots(trial)
+        chosen = next(TreeSearch(trial, query, slots).fill(), None) if slots else None
+        if not slots or chosen is None:
+            break
+        place: dict[str, Counter[str]] = {}
+        for slot, provider in zip(slots, chosen, strict=True):
+            place.setdefault(provider.uuid, Counter()).update(slot.resources)
+        times = min(
+            (int(view.providers[uuid].inventories[name].capacity) - usages[uuid].get(name, 0)) // amount
+            for uuid, amounts in place.items()
+            for name, amount in amounts.items()
+        )
+        for uuid, amounts in place.items():
+            for name, amount in amounts.items():
+                usages[uuid][name] = usages[uuid].get(name, 0) + times * amount
+        places.append((place, times))
+        guests += times
+    return _Room(guests, max(0, enough - guests), places)
+
+
+def _may_serve(query: CandidateQuery, name: str, provider: ProviderRecord) -> bool:
+    """Whether some group that asks for the class takes such a provider, empty or not."""
+    return any(
+        name in group.resources
+        and (not group.suffix or group.traits.admits(provider.traits))
+        and not group.traits.forbidden & provider.traits
+        for group in query.groups
+    )
+
+
+def _row(
+    model: Model, view: TreeView, root: ProviderRecord, heard: Heard, room: _Room | None, of_class: str
+) -> Row:
+    note = heard.note or {}
+    closed = note.get("closed")
+    state = (
+        "no note"
+        if heard.note is None
+        else "closed"
+        if closed and note["state"] == "ready"
+        else note["state"]
+    )
+    if DISABLED in root.traits and state in ("no note", "ready"):
+        state = "disabled"
+    if note.get("drains"):
+        state = "drained"
+    if heard.silent:
+        state = "silent"
+    counts = not heard.silent and not closed and DISABLED not in root.traits
+    amounts: dict[str, tuple[int, int]] = {}
+    instances: set[str] = set()
+    for provider in view.reachable:
+        if provider.root_uuid != root.uuid:
+            continue
+        instances.update(model.consumers_by_provider.get(provider.uuid, ()))
+        for name, inventory in provider.inventories.items():
+            capacity = int(inventory.capacity)
+            free = max(0, capacity - view.used(provider.uuid, name))
+            before = amounts.get(name, (0, 0))
+            amounts[name] = (before[0] + free, before[1] + capacity)
+    free, capacity = amounts.get(of_class, (0, 0))
+    return Row(
+        root.uuid,
+        root.name,
+        state if state in STATES else "degraded",
+        counts,
+        heard.age_s,
+        note.get("version", ""),
+        closed or next(iter(note.get("reasons", ())), ""),
+        len(instances),
+        len(note.get("moves", ())),
+        sum(note.get("findings", {}).values()),
+        sum(note.get("withheld", {}).values()),
+        dict(sorted(amounts.items())),
+        round(free / capacity, 3) if capacity else None,
+        room.guests if room and counts else None,
+        room.stranded if room and counts else None,
+        sorted(root.aggregates),
+        sorted(name for name in root.traits if name.startswith("CUSTOM_")),
+    )
+
+
+class Table(NamedTuple):
+    """All hosts; `rooms` has the places of each that counts, by the uuid of its root."""
+
+    rows: Sequence[Row]
+    rooms: Mapping[str, _Room]
+    model: Model
+
+
+def read_table(model: Model, notes: HostNotes | None, query: CandidateQuery | None, of_class: str) -> Table:
+    """The rows of all hosts, each as it is at one moment; `notes` None: there are none to be had.
+
+    Raises RequestRefused (400) where the query has a class or a trait that nobody has.
+    """
+    if query is not None:
+        unknown = sorted(
+            (query.resource_classes() - model.resource_classes.keys())
+            | (query.trait_names() - model.traits.keys())
+        )
+        if unknown:
+            raise RequestRefused(BAD_REQUEST, f"No such resource class or trait: {', '.join(unknown)}.")
+    with model.lock.reading():
+        reach = ProviderReach(model)
+    rows, rooms = [], {}
+    for root in hosts_of(model):
+        view = reach.view(root.uuid)
+        if view is None:
+            continue
+        heard = Heard(None, None, silent=False) if notes is None else notes.heard(root.uuid)
+        room = None if query is None else _room(view, root, query)
+        with model.lock.reading():
+            row = _row(model, view, view.providers[root.uuid], heard, room, of_class)
+        rows.append(row)
+        if room is not None and row.counts:
+            rooms[root.uuid] = room
+    return Table(rows, rooms, model)
+
+
+def sums(table: Table, rows: Iterable[Row]) -> dict[str, Any]:
+    """The sums over these rows; of hosts that count, where it is about what is free.
+
+    Hosts that share a pool do not each have all of it: guests are counted until the pool is empty.
+    """
+    rows = list(rows)
+    free: Counter[str] = Counter()
+    whole: Counter[str] = Counter()
+    taken: Counter[tuple[str, str]] = Counter()
+    room = 0
+    for row in rows:
+        if not row.counts:
+            continue
+        for name, (amount, capacity) in row.resources.items():
+            free[name] += amount
+            whole[name] += capacity
+        for place, times in table.rooms[row.uuid].places if row.uuid in table.rooms else ():
+            shared, fitting = [], times
+            for uuid, amounts in place.items():
+                pool = table.model.provider(uuid)
+                if pool is not None and pool.is_sharing:
+                    shared += [(pool, name, amount) for name, amount in amounts.items()]
+            for pool, name, amount in shared:
+                left = int(pool.inventories[name].capacity) - table.model.used(pool.uuid, name)
+                fitting = max(0, min(fitting, (left - taken[pool.uuid, name]) // amount))
+            taken.update({(pool.uuid, name): amount * fitting for pool, name, amount in shared})
+            room += fitting
+    states = Counter(row.state for row in rows)
+    return {
+        "hosts": len(rows),
+        "states": {state: states[state] for state in STATES if states[state]},
+        "not_counted": sum(not row.counts for row in rows),
+        "with_findings": sum(row.findings > 0 for row in rows),
+        "instances": sum(row.instances for row in rows),
+        "moves": sum(row.moves for row in rows),
+        "resources": {name: (free[name], whole[name]) for name in sorted(whole)},
+        "room": room if table.rooms else None,
+        "stranded": sum(row.stranded or 0 for row in rows) if table.rooms else None,
+    }
+
+
+def sentence(total: Mapping[str, Any], room_for: str) -> str:
+    """What an operator reads first."""
+    states = total["states"]
+    parts = [
+        f"{states[state]} {words}"
+        for state, words in (
+            ("silent", "silent for 5 min"),
+            ("degraded", "degraded"),
+            ("starting", "starting"),
+            ("stopping", "stopping"),
+            ("drained", "drained"),
+            ("closed", "closed"),
+            ("disabled", "disabled"),
+            ("no note", "without a note"),
+        )
+        if state in states
+    ]
+    if total["with_findings"]:
+        parts.append(f"{total['with_findings']} with findings")
+    said = f"{counted(total['hosts'], 'host')}: {', '.join(parts) or 'all ready'}"
+    if room_for:
+        said += f"; room for {total['room'] or 0} {room_for}, {total['stranded'] or 0} stranded"
+    return said
+
+
+def groups_of(row: Row, group: str) -> Sequence[str]:
+    """The groups that the host is in; NO_GROUP alone where it is in none."""
+    if group == "state":
+        return (row.state,)
+    return (row.aggregates if group == "aggregate" else row.traits) or (NO_GROUP,)
+
+
+def show_table(table: Table, wanted: Wanted, *, every: bool = False) -> dict[str, Any]:
+    """The answer: the sentence, the sums, the groups, and one page of the rows that were asked for.
+
+    `every`: also all hosts in short, for an overview. Raises RequestRefused (400) for an unknown column.
+    """
+    total = sums(table, table.rows)
+    column = wanted.sort.removeprefix("-") or "state"
+    if (
+        column not in COLUMNS
+        and column not in total["resources"]
+        and column not in table.model.resource_classes
+    ):
+        raise RequestRefused(
+            BAD_REQUEST,
+            f"There is no column {column!r} to sort by; there are {', '.join(COLUMNS)} and resource classes.",
+        )
+    found = [row for row in table.rows if row.has(wanted.search)]
+    groups: dict[str, list[Row]] = {}
+    if wanted.group:
+        for row in found:
+            for name in groups_of(row, wanted.group):
+                groups.setdefault(name, []).append(row)
+        if wanted.within:
+            found = groups.get(wanted.within, [])
+    known = [row for row in found if row.key(column) is not None]
+    known.sort(key=lambda row: row.name)
+    known.sort(key=lambda row: row.key(column), reverse=wanted.sort.startswith("-"))
+    found = known + [row for row in found if row.key(column) is None]
+    pages = max(1, -(-len(found) // wanted.limit))
+    page = min(wanted.page, pages)
+    first = (page - 1) * wanted.limit
+    shown: dict[str, Any] = {
+        "sentence": sentence(total, wanted.label),
+        **total,
+        "groups": {name: sums(table, rows) for name, rows in sorted(groups.items())},
+        "found": len(found),
+        "page": page,
+        "pages": pages,
+        "rows": [row._asdict() for row in found[first : first + wanted.limit]],
+    }
+    if every:
+        shown["every"] = [(row.uuid, row.name, row.state, row.counts, row.share) for row in table.rows]
+    return shown
+
+
+def show_host(model: Model, notes: HostNotes | None, uuid: str, wanted: Wanted) -> dict[str, Any] | None:
+    """One host: its row and note, its providers with what is used, and who has it. None: there is none."""
+    with model.lock.reading():
+        reach = ProviderReach(model)
+        root = model.provider(uuid)
+    view = None if root is None or root.parent_uuid is not None else reach.view(uuid)
+    if root is None or view is None:
+        return None
+    heard = Heard(None, None, silent=False) if notes is None else notes.heard(uuid)
+    with model.lock.reading():
+        row = _row(model, view, root, heard, None, wanted.of_class)
+        tree = [one for one in view.reachable if one.root_uuid == uuid]
+        consumers = {each.uuid: each for one in tree for each in model.consumers_of(one.uuid)}
+    names = {one.uuid: one.name for one in view.reachable}
+    depths: dict[str | None, int] = {None: -1}
+    children: dict[str | None, list[ProviderRecord]] = {}
+    for one in tree:
+        children.setdefault(one.parent_uuid, []).append(one)
+    ordered, left = [], children.get(None, [])[:1]
+    while left:
+        one = left.pop(0)
+        depths[one.uuid] = depths[one.parent_uuid] + 1
+        ordered.append(one)
+        left[:0] = children.get(one.uuid, [])
+    return {
+        "host": row._asdict(),
+        "note": heard.note,
+        "providers": [
+            {
+                "uuid": one.uuid,
+                "name": one.name,
+                "depth": depths[one.uuid],
+                "traits": sorted(one.traits),
+                "resources": {
+                    name: {
+                        "used": view.used(one.uuid, name),
+                        "capacity": int(inventory.capacity),
+                        "total": inventory.total,
+                        "reserved": inventory.reserved,
+                    }
+                    for name, inventory in sorted(one.inventories.items())
+                },
+            }
+            for one in ordered
+        ],
+        "consumers": [
+            {
+                "uuid": each.uuid,
+                "type": each.consumer_type,
+                "project_id": each.project_id,
+                "allocations": {names.get(uuid, uuid): dict(part) for uuid, part in each.allocations.items()},
+            }
+            for each in sorted(consumers.values(), key=lambda each: each.uuid)
+        ],
+    }
