@@ -52,6 +52,7 @@ def main() -> None:
             show("over the Unix socket", one_client(over(address), CLAIMS), baseline)
             print(f"{CLIENTS} clients")
             show("over the Unix socket", many_clients(address))
+            show("the same, with keys", many_clients(address, with_keys=True))
         if "--journal" in sys.argv:
             (folder / "shared").mkdir()
             journal = sys.argv[sys.argv.index("--journal") + 1]
@@ -72,13 +73,15 @@ def one_client(ask: Ask, claims: int) -> list[float]:
     return timed(lambda: trio.claim(ask), claims)
 
 
-def many_clients(address: Path) -> list[float]:
+def many_clients(address: Path, *, with_keys: bool = False) -> list[float]:
     """The times of claims by CLIENTS connections, each with one under way; prints the throughput of all.
+
+    `with_keys`: each has an idempotency key, as those of an agent have.
 
     One thread sends requests that were made before, so that what it costs is the server's.
     """
-    trio = Trio(over(address), "busy")
-    requests = [claim_text(trio) for _ in range(CLAIMS_OF_MANY + CLIENTS)]
+    trio = Trio(over(address), f"busy-{with_keys}")
+    requests = [claim_text(trio, with_keys=with_keys) for _ in range(CLAIMS_OF_MANY + CLIENTS)]
     times: list[float] = []
     sent_at: dict[int, float] = {}
     with selectors.DefaultSelector() as selector, ExitStack() as stack:
@@ -104,9 +107,10 @@ def many_clients(address: Path) -> list[float]:
     return times
 
 
-def claim_text(trio: Trio) -> bytes:
+def claim_text(trio: Trio, *, with_keys: bool) -> bytes:
     body = json.dumps(held(trio.resources))
     told = {**HEADERS, "Host": "localhost", "Content-Length": len(body)}
+    told |= {"Idempotency-Key": uuid.uuid4().hex} if with_keys else {}
     lines = [
         f"PUT /allocations/{uuid.uuid4()} HTTP/1.1",
         *(f"{name}: {value}" for name, value in told.items()),

@@ -153,10 +153,12 @@ class Ticket(Generic[T]):
         is cancelled, and of one that has begun a later call tells the outcome. Raises DatabaseError where the
         commit failed and nothing was changed, and the job's exception.
         """
-        if not self._done.acquire(timeout=max(0.0, timeout_s - waited_s)):
+        # Another caller may have the lock for a moment once the ticket is answered.
+        if not self._answered and self._done.acquire(timeout=max(0.0, timeout_s - waited_s)):
+            self._done.release()
+        if not self._answered:
             self._cancelled = self._cancelled or self._taken.acquire(blocking=False)
             raise self._timed_out(timeout_s, not self._cancelled)
-        self._done.release()
         if self._error is not None:
             raise self._error
         return cast(T, self._answer)

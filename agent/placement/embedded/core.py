@@ -280,13 +280,15 @@ class Core:
         """Finish the current writes, close the file and release the lock."""
         self._store.close()
 
-    def submit_whole(self, run: Callable[[], T], tell: Callable[[], None]) -> WholeRequest[T] | None:
-        """Have the writer's thread `run` what calls `request` once, without a key; see `Store.submit_whole`.
+    def submit_whole(
+        self, run: Callable[[], T], tell: Callable[[], None], key: str | None = None
+    ) -> WholeRequest[T] | None:
+        """Have the writer's thread `run` what calls `request` once, with that key; see `Store.submit_whole`.
 
-        None where the core is closed, as `request` tells.
+        None also where the core is closed, as `request` tells.
         """
         try:
-            return self._store.submit_whole(run, tell)
+            return self._store.submit_whole(run, tell, key)
         except DatabaseClosed:
             return None
 

@@ -339,14 +339,13 @@ class WsgiApplication:
         """Have the writer's thread run a claim, a move or a release (`agent.http.server.Whole`).
 
         That is two changes of threads less than if it waited for the writer on a thread of its own. A long
-        body has one, so that no other write waits while it is checked, and so has one with a key.
+        body has one, so that no other write waits while it is checked, and so has a request with a key that
+        an earlier one had.
         """
         is_claim = environ["PATH_INFO"].startswith(CLAIMS) and environ["REQUEST_METHOD"] in WRITES
-        if not is_claim or "HTTP_IDEMPOTENCY_KEY" in environ:
+        if not is_claim or int(environ.get("CONTENT_LENGTH") or 0) > SHORT_BYTES_MAX:
             return None
-        if int(environ.get("CONTENT_LENGTH") or 0) > SHORT_BYTES_MAX:
-            return None
-        return self._core.submit_whole(run, tell)
+        return self._core.submit_whole(run, tell, environ.get("HTTP_IDEMPOTENCY_KEY"))
 
     def _response(self, environ: Environ) -> Response:
         method, path, query = environ["REQUEST_METHOD"], environ["PATH_INFO"], environ.get("QUERY_STRING", "")

@@ -687,11 +687,14 @@ class Store:
             kept = self._keys if is_change or self.home.is_shared else self._judged
             kept[key] = digest, _dump(encode_answer(answer))
 
-    def submit_whole(self, request: Callable[[], T], tell: Callable[[], None]) -> WholeRequest[T]:
-        """Have the writer's thread run all of a request that writes once, without a key.
+    def submit_whole(
+        self, request: Callable[[], T], tell: Callable[[], None], key: str | None
+    ) -> WholeRequest[T] | None:
+        """Have the writer's thread run all of a request that writes once, with that idempotency key if any.
 
         `write` is done there at once, and is on disk when the request `is_over`. That `tell` says as well, on
-        that thread, once for all requests of a group. Raises DatabaseClosed.
+        that thread, once for all requests of a group. None where a write with the key came before: to wait
+        for that one, the request needs another thread. Raises DatabaseClosed.
         """
 
         def job(_: Transaction) -> T:
@@ -701,8 +704,13 @@ class Store:
             finally:
                 self._whole_on = None
 
-        # Only its rule shows whether it releases anything: `write` asks then.
-        ticket = self.home.submit(job, releases=True, tell=tell)
+        def submit() -> Ticket[T]:
+            # Only its rule shows whether it releases anything: `write` asks then.
+            return self.home.submit(job, releases=True, tell=tell)
+
+        ticket = submit() if key is None else self._keyed.begin(key, submit)
+        if ticket is None:
+            return None
         return WholeRequest(ticket, time.monotonic() + self._wait_s, self._outcome)
 
     def _outcome(self, ticket: Ticket[T], waited_s: float = 0.0) -> T:

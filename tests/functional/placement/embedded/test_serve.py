@@ -344,11 +344,12 @@ def test_short_claims_run_on_the_writers_thread_and_all_else_on_one_of_its_own(
         claim, one = claim_of(1), f"/allocations/{uuid.uuid4()}"
         assert [ask("PUT", one, claim).status, ask("DELETE", one).status] == [204, 204]
         assert ask("POST", "/allocations", {str(uuid.uuid4()): claim}).status == 204
-        assert threads == ["placement-writer"] * 3
+        assert ask("PUT", one, claim, idempotency_key="k").status == 204
+        assert threads == ["placement-writer"] * 4
         threads.clear()
         text = json.dumps(claim).encode() + b" " * 70_000
         assert claim_at(address, None, text).status == 204
-        assert claim_at(address, claim, idempotency_key="k").status == 204
+        assert ask("PUT", one, claim, idempotency_key="k").status == 204
         assert ask("GET", one).status == 200
         assert ask("PUT", "/traits/CUSTOM_A").status == 201
         assert len(threads) == 4 and "placement-writer" not in threads
@@ -376,6 +377,46 @@ def test_a_claim_that_the_disk_does_not_answer_has_an_unknown_outcome_and_the_ne
             usages = ask("GET", f"/resource_providers/{HOST}/usages").body["usages"]
         assert usages == {"VCPU": 2}, "what was cancelled holds nothing"
     assert claims_told(caplog) == ["204", "400", "503", "504"]
+
+
+def test_a_claim_with_a_key_is_done_once_and_its_copies_are_told_what_became_of_it(tmp_path: Path) -> None:
+    """The copies come while the first one waits for the disk, and after that."""
+    with served_core(tmp_path) as (core, address), ThreadPoolExecutor() as pool, door_client(address) as ask:
+        disk, path, claim = StallingDisk(core._store.home.file), f"/allocations/{uuid.uuid4()}", claim_of(1)
+
+        def send(body: Any = claim, **headers: str) -> Any:
+            with door_client(address) as client:
+                return client("PUT", path, body, idempotency_key="k", **headers)
+
+        assert send(x_auth_token=None).status == 401, "that one did not get as far as the key"
+        assert send({}).status == 400
+        with disk.stalled():
+            first = pool.submit(send)
+            assert disk.stalling.wait(10)
+            copies = [pool.submit(send) for _ in range(4)]
+            assert {each.result().status for each in (first, *copies)} == {504}
+        core._store._wait_s = 30
+        assert {send().status for _ in range(3)} == {204}
+        assert send(claim_of(2)).status == 422
+        assert ask("PUT", path, claim).status == 409, "without the key it is another claim"
+        assert ask("GET", f"/resource_providers/{HOST}/usages").body["usages"] == {"VCPU": 1}
+
+
+def test_many_copies_at_once_are_one_claim(tmp_path: Path) -> None:
+    with served_core(tmp_path) as (core, address), ThreadPoolExecutor(16) as pool:
+        core._store._wait_s = 30
+        for number in range(20):
+            body, path = claim_of(1 if number % 2 else 99), f"/allocations/{uuid.uuid4()}"
+
+            def send(text: bytes, path: str = path, key: str = f"{number}") -> int:
+                with door_client(address) as client:
+                    return client("PUT", path, None, text=text, idempotency_key=key).status
+
+            short = json.dumps(body).encode()
+            texts = [short, short + b" " * 70_000] * 4  # on the writer's thread, and on another
+            assert len(set(pool.map(send, texts))) == 1
+            with door_client(address) as ask:
+                ask("DELETE", path)
 
 
 def test_claims_whose_commit_fails_are_answered_and_logged_so_and_others_as_ever(
