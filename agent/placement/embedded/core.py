@@ -62,6 +62,9 @@ KEYS_HEADER = "plimsoll-keys"
 """In any answer of a server that may share its journal: for how many seconds all of them know a key."""
 
 
+READS = ("GET", "HEAD")
+
+
 class BodyRule(Flag):
     """The media types of a route.
 
@@ -322,14 +325,15 @@ class Core:
         minor: int | None = None
         try:
             lower_headers = {name.lower(): value for name, value in headers.items()} if headers else {}
-            if microversion is None:
-                microversion = mv.from_header(lower_headers.get(mv.HEADER))
-            minor = mv.parse(microversion)
+            header = mv.from_header(lower_headers.get(mv.HEADER))
+            minor = mv.parse(header if microversion is None else microversion)
             bare_path, _, query = path.partition("?")
             route, args = find_route(method, unquote(bare_path), minor)
             check_media_types(route, lower_headers)
             if admit is not None:
                 admit()
+            if failure is None and method not in READS:
+                self._home.admit()  # a standby must not refuse it either, because what it knows may be old
             key = key or lower_headers.get(KEY_HEADER)
             request = Request(
                 self._store,

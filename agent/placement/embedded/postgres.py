@@ -19,6 +19,7 @@ https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-ADVISORY-
 from __future__ import annotations
 
 import logging
+import select
 import threading
 import time
 from collections.abc import Callable
@@ -85,7 +86,10 @@ INSERT INTO plimsoll_journal SELECT seq, %(epoch)s, %(changes)s, %(keys)s FROM w
 """
 POLL = "SELECT pg_try_advisory_lock(id), id, seq, server FROM plimsoll_writer"
 LOOK = "SELECT FALSE, id, seq, server FROM plimsoll_writer"
-TAKE_OVER = "UPDATE plimsoll_writer SET epoch = epoch + 1, server = %s RETURNING epoch, seq"
+TAKE_OVER = """
+UPDATE plimsoll_writer SET epoch = epoch + 1 + (random() * 1e6)::bigint, server = %s RETURNING epoch, seq
+"""
+"""By chance, so that no other takeover is of the same epoch where a replica took over that lacks this one."""
 EXTENT = """
 SELECT coalesce(min(seq), 1), coalesce(sum(octet_length(changes) + octet_length(keys)), 0)::bigint
 FROM plimsoll_journal
@@ -187,7 +191,11 @@ class PostgresHome:
     @property
     def is_active(self) -> bool:
         """Whether no other server can be active now: an answer of this one is not old."""
-        return self.role is Role.ACTIVE and time.monotonic() < self._alive_at + LEASE_S
+        return (
+            self.role is Role.ACTIVE
+            and time.monotonic() < self._alive_at + LEASE_S
+            and not self._has_been_ended()
+        )
 
     def load(self, work: Callable[[], T]) -> T:
         """See `Home.load`."""
@@ -206,15 +214,19 @@ class PostgresHome:
             raise
         return loaded
 
+    def admit(self) -> None:
+        """See `Home.admit`. Raises NotActive."""
+        if self.role is not Role.ACTIVE:
+            raise self._not_active()
+
     def submit(
         self, job: Job[T], *, releases: bool = False, tell: Callable[[], None] | None = None
     ) -> Ticket[T]:
         """See `SqliteFile.submit`. Raises NotActive."""
-        epoch = self.epoch
         if self._ending.is_set():
             raise DatabaseClosed(self.path)
-        if self.role is not Role.ACTIVE:
-            raise self._not_active()
+        self.admit()
+        epoch = self.epoch
 
         def of_this_epoch(transaction: Transaction) -> T:
             # Another server may have done the request meanwhile, and this one be active again: the key of the
@@ -350,6 +362,21 @@ class PostgresHome:
         self._alive_at = sent_at
         return cursor
 
+    def _has_been_ended(self) -> bool:
+        """Whether PostgreSQL says something unasked, which it does when it ends the session."""
+        if not self._speaking.acquire(blocking=False):
+            return False  # the answer to the statement under way will say so
+        try:
+            if self._connection is None:
+                return True
+            session = select.poll()
+            session.register(self._connection, select.POLLIN)
+            return bool(session.poll(0))
+        except psycopg.OperationalError:
+            return True  # psycopg knows it already
+        finally:
+            self._speaking.release()
+
     def _disconnect(self) -> None:
         with self._speaking:
             connection, self._connection = self._connection, None
@@ -392,13 +419,14 @@ class PostgresHome:
             self._id, self._seen = identity, (0, 0)
             if locked:  # another server may have been told to go on
                 self._query("SELECT pg_advisory_unlock_all()")
-            missing = first_few(self._store.follow(anew=True), LISTED_MAX) or "none"
-            self._loss = (
+            missing = self._store.follow(anew=True)
+            self._loss, told = (
                 f"{self.path} is at write {seq}, and this server has seen write {seen}: a replica without "
-                f"the last writes took over, or a backup was restored. Missing claims: {missing}. To go "
-                "on without them, start the servers with --accept-loss"
+                f"the last writes took over, or a backup was restored. Missing claims: {named or 'none'}. "
+                "To go on without them, start the servers with --accept-loss."
+                for named in (first_few(missing, LISTED_MAX), ", ".join(missing))
             )
-            LOG.error("%s.", self._loss)
+            LOG.error("%s", told)
             self.role = Role.STANDBY if self._accept_loss else Role.LOST
             return
         self._store.follow()
@@ -406,7 +434,10 @@ class PostgresHome:
             return
         if self._query(LOCKS) != [(1,)]:
             raise self._refused("another session has the lock of this one", "connect without a pooler")
+        self._withdrawn = False
         ((self.epoch, seq),) = self._query(TAKE_OVER, self._server)
+        if self._withdrawn:  # what it found in the database may be in no replica
+            raise UnknownOutcome(self.path, WITHDRAWN)
         self._store.take_over()
         if self._seen[1] != seq:
             raise self.damaged(f"write {seq} is missing")
@@ -431,7 +462,7 @@ class PostgresHome:
 
     def _not_active(self) -> NotActive:
         if self.role is Role.LOST:
-            return NotActive(self.path, self.active_server, f"{self._loss}.")
+            return NotActive(self.path, self.active_server, self._loss)
         there = f"the active one is at {self.active_server}" if self.active_server else "none is active now"
         return NotActive(
             self.path, self.active_server, f"This server is a standby of {self.path}, and {there}; try again."

@@ -307,6 +307,10 @@ class Home(Protocol):
         """Do the work, which reads all rows as they are at one moment."""
         ...
 
+    def admit(self) -> None:
+        """Raise DatabaseClosed where another server decides on writes, also on one that a row has."""
+        ...
+
     def submit(
         self, job: Job[T], *, releases: bool = False, tell: Callable[[], None] | None = None
     ) -> Ticket[T]:
@@ -425,6 +429,9 @@ class SqliteHome:
     def disk_full(self) -> bool:
         """See `Home.disk_full`."""
         return self.file.disk_full
+
+    def admit(self) -> None:
+        """See `Home.admit`."""
 
     def submit(
         self, job: Job[T], *, releases: bool = False, tell: Callable[[], None] | None = None

@@ -211,6 +211,9 @@ class FailingHome:
     def extent(self) -> tuple[int, int]:
         return 1, 0
 
+    def admit(self) -> None:
+        self._inner.admit()
+
     def __init__(self, inner: Home) -> None:
         self._inner = inner
         self.path, self.place = inner.path, inner.place

@@ -48,10 +48,10 @@ def home(core: Core) -> PostgresHome:
     return found
 
 
-def run(dsn: str, *statements: str) -> None:
+def run(dsn: str, *statements: str) -> int:
+    """Returns how many rows the last one has."""
     with psycopg.connect(dsn, autocommit=True) as connection:
-        for statement in statements:
-            connection.execute(statement)
+        return [connection.execute(statement).rowcount for statement in statements][-1]
 
 
 def end_sessions(dsn: str) -> None:
@@ -170,6 +170,17 @@ def test_a_server_that_does_not_know_yet_writes_nothing(dsn: str) -> None:
         assert claim(one, host, consumer, "key").status == 204, "no answer of before stands for it"
 
 
+def test_a_server_says_at_once_that_its_session_ended(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("agent.placement.embedded.postgres.PING_S", 0.9)
+    with closing(server(dsn)) as core:
+        until(lambda: core.takes_writes)
+        time.sleep(0.1)
+        with home(core)._mutex:
+            end_sessions(dsn)
+            until(lambda: not core.takes_writes, 0.4)
+            assert home(core).role is Role.ACTIVE, "it does not know why yet"
+
+
 def test_a_commit_that_does_not_come_back_is_unknown_and_the_next_active_knows_it(dsn: str) -> None:
     with two(dsn) as (one, other):
         host, consumer = Api(one).provider("host", {"VCPU": 4}), new()
@@ -190,6 +201,42 @@ def test_a_commit_that_does_not_come_back_is_unknown_and_the_next_active_knows_i
         active = one if one.takes_writes else other
         assert claim(active, host, consumer, "key").status == 204
         assert Api(active).usage(host) == {"VCPU": 1}
+
+
+def test_a_standby_answers_no_write_that_it_has_read_of(dsn: str) -> None:
+    """The database may have it where no replica does, if its wait for them was ended: it may yet be lost."""
+    with two(dsn) as (one, other):
+        host, consumer = Api(one).provider("host", {"VCPU": 4}), new()
+        assert claim(one, host, consumer, "key").status == 204
+        until(lambda: "key" in other._store._keyed)
+        again = claim(other, host, consumer, "key")
+        assert (again.status, again.headers["plimsoll-active"]) == (503, "http://one")
+
+
+def test_a_standby_refuses_no_write_by_what_it_knows(dsn: str) -> None:
+    with two(dsn) as (one, other), home(other)._mutex:  # it does not follow meanwhile
+        provider = Api(one).provider("host")
+        body = {"resource_provider_generation": 0, "inventories": {"VCPU": {"total": 4}}}
+        path = f"/resource_providers/{provider}/inventories"
+        assert other.request("PUT", path, body, microversion="1.39").status == 503
+        assert other.request("POST", "/resource_providers", {}, microversion="1.39").status == 503
+
+
+def test_a_takeover_that_no_replica_has_is_none(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+    waits = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
+    with closing(server(dsn)) as core:
+        until(lambda: core.takes_writes)
+        run(dsn, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
+        try:
+            time.sleep(0.2)
+            with caplog.at_level(logging.WARNING):
+                end_sessions(dsn)
+                until(lambda: run(dsn, waits) > 0)
+                until(lambda: "canceling wait for synchronous replication" in caplog.text)
+            assert not core.takes_writes
+        finally:
+            run(dsn, "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+        until(lambda: core.takes_writes)
 
 
 def test_a_standby_that_is_behind_the_swept_rows_loads_all(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,11 +311,11 @@ def test_rows_that_are_swept_while_a_server_loads_are_not_missed(
 # Lost writes
 
 
-def roll_back(dsn: str, seq: int) -> None:
+def roll_back(dsn: str, seq: int, epoch: int) -> None:
     run(
         dsn,
         f"DELETE FROM plimsoll_journal WHERE seq > {seq}",
-        f"UPDATE plimsoll_writer SET seq = {seq}, epoch = 1",
+        f"UPDATE plimsoll_writer SET seq = {seq}, epoch = {epoch}",
     )
 
 
@@ -284,7 +331,7 @@ def test_lost_writes_are_told_and_not_served_until_they_are_accepted(
         api.claim(consumer, {host: {"VCPU": 1}})
         with home(core)._mutex:
             end_sessions(dsn)
-            roll_back(dsn, seq)
+            roll_back(dsn, seq, home(core).epoch)
         until(lambda: "this server has seen write" in caplog.text)
         assert f"Missing claims: {consumer}." in caplog.text
         if accept_loss:
@@ -300,6 +347,37 @@ def test_lost_writes_are_told_and_not_served_until_they_are_accepted(
             until(
                 lambda: api.claim(new(), {host: {"VCPU": 1}}).headers.get("plimsoll-active") == "http://two"
             )
+
+
+def test_all_lost_claims_are_in_the_log(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
+    with closing(server(dsn)) as core, caplog.at_level(logging.ERROR):
+        until(lambda: core.takes_writes)
+        api, consumers = Api(core), [new() for _ in range(12)]
+        host = api.provider("host", {"VCPU": 12})
+        seq = core._store._seq
+        for consumer in consumers:
+            api.claim(consumer, {host: {"VCPU": 1}})
+        with home(core)._mutex:
+            end_sessions(dsn)
+            roll_back(dsn, seq, home(core).epoch)
+        until(lambda: f"Missing claims: {', '.join(sorted(consumers))}. To go on" in caplog.text)
+        answer = api.claim(new(), {host: {"VCPU": 1}})
+        assert " and 7 more. To go on" in answer.body["errors"][0]["detail"]
+
+
+def test_other_writes_in_the_place_of_those_that_it_has_seen_are_told(dsn: str) -> None:
+    """The replica that took over lacked the takeover before them, too; another server made one there."""
+    with closing(server(dsn)) as core:
+        until(lambda: core.takes_writes)
+        seq, before = core._store._seq, home(core).epoch - 1
+        Api(core).provider("host")
+        with home(core)._mutex:
+            end_sessions(dsn)
+            roll_back(dsn, seq, before)
+            with closing(server(dsn, "two")) as other:
+                until(lambda: other.takes_writes)
+                Api(other).provider("another")
+        until(lambda: home(core).role is Role.LOST, 5)
 
 
 def test_another_journal_in_its_place_is_told(dsn: str) -> None:
