@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import http.client
 import json
+import math
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -17,22 +19,25 @@ import sys
 import threading
 import time
 import uuid
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psycopg
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-from agent.placement.embedded.model import Draft, Model
+from agent.placement.embedded.model import Model
 from agent.placement.embedded.store import decode
 from kits.journals import until
 from kits.paths import CHECKOUT
 
-ANSWER_S = 1.0
+ANSWER_S = 0.4
+"""Less than what a takeover from a stopped server takes, so that it is measured, and not this."""
 PATIENCE_S = 30.0
+READS = 0.03
 HEADERS = {
     "X-Auth-Token": "admin",
     "OpenStack-API-Version": "placement 1.39",
@@ -56,13 +61,14 @@ class Server:
             "placement",
         ]
         self._command += ["serve", "--bind", self.address, "--advertise", f"http://{self.address}"]
-        self._command += ["--journal", island.dsn if island else dsn]
+        self._command += ["--journal", dsn]
         self._log = log
+        self.island = island
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self) -> None:
+    def start(self, *more: str) -> None:
         with self._log.open("ab") as log:
-            self.process = subprocess.Popen(self._command, stderr=log, cwd=CHECKOUT)
+            self.process = subprocess.Popen([*self._command, *more], stderr=log, cwd=CHECKOUT)
 
     def revive(self) -> None:
         """As systemd does: a server ends at its start where the database is away."""
@@ -94,31 +100,23 @@ class Server:
 
 
 class Island:
-    """A network namespace with one cable, at whose end the database is. Needs root.
+    """A network namespace with one cable, at whose other end, `host`, are the databases. Needs root."""
 
-    The database listens at a Unix socket only: a relay of this process passes on what comes by the cable.
-    """
-
-    def __init__(self, dsn: str) -> None:
-        self._name = f"plimsoll{os.getpid()}"
-        self._cable = f"pl{os.getpid()}"
-        self._socket = f"{conninfo_to_dict(dsn)['host']}/.s.PGSQL.5432"
+    def __init__(self, number: int) -> None:
+        self._name, self._cable = f"plimsoll{os.getpid()}-{number}", f"pl{os.getpid()}-{number}"
+        network, inside = f"10.213.{(os.getpid() * 3 + number) % 256}", f"{self._cable}i"
+        self.host = f"{network}.1"
         self.prefix = ("ip", "netns", "exec", self._name)
-        inside = f"{self._cable}i"
         for command in (
             f"netns add {self._name}",
             f"link add {self._cable} type veth peer name {inside} netns {self._name}",
-            f"addr add 10.213.7.1/30 dev {self._cable}",
+            f"addr add {self.host}/30 dev {self._cable}",
             f"link set {self._cable} up",
-            f"-n {self._name} addr add 10.213.7.2/30 dev {inside}",
+            f"-n {self._name} addr add {network}.2/30 dev {inside}",
             f"-n {self._name} link set {inside} up",
             f"-n {self._name} link set lo up",
         ):
             self._ip(command)
-        self._listener = socket.create_server(("10.213.7.1", 0))
-        port = self._listener.getsockname()[1]
-        self.dsn = make_conninfo(dsn, host="10.213.7.1", port=port)
-        threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
         """Drop each packet from now on; neither end gets a reset."""
@@ -128,34 +126,10 @@ class Island:
         self._ip(f"link set {self._cable} up")
 
     def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)  # ends accept(), too
-        self._listener.close()
         self._ip(f"netns del {self._name}")
 
     def _ip(self, command: str) -> None:
         subprocess.run(["ip", *command.split()], check=True, timeout=10)
-
-    def _accept(self) -> None:
-        with suppress(OSError):
-            while True:
-                inner = self._listener.accept()[0]
-                outer = socket.socket(socket.AF_UNIX)
-                try:
-                    outer.connect(self._socket)
-                except OSError:
-                    inner.close()
-                    continue
-                for ends in ((inner, outer), (outer, inner)):
-                    threading.Thread(target=self._pass_on, args=ends, daemon=True).start()
-
-    @staticmethod
-    def _pass_on(source: socket.socket, target: socket.socket) -> None:
-        with source:
-            with suppress(OSError):
-                while data := source.recv(1 << 16):
-                    target.sendall(data)
-            with suppress(OSError):
-                target.shutdown(socket.SHUT_RDWR)
 
 
 class Answer(NamedTuple):
@@ -177,22 +151,24 @@ def ask(address: str, method: str, path: str, body: Any = None, key: str | None 
         connection.request(method, path, None if body is None else json.dumps(body), headers)
         answer = connection.getresponse()
         text = answer.read()
-        said = json.loads(text) if text else None
+        is_json = answer.getheader("content-type") == "application/json"
+        said = json.loads(text) if text and is_json else text
         return Answer(answer.status, {name.lower(): value for name, value in answer.getheaders()}, said)
     finally:
         connection.close()
 
 
 class Client:
-    """Asks one server after the other until one says what became of the request."""
+    """Asks one server after the other until one says what became of the request, or nobody cares any more."""
 
-    def __init__(self, addresses: list[str]) -> None:
+    def __init__(self, addresses: list[str], given_up: threading.Event | None = None) -> None:
         self._addresses = addresses
+        self._given_up = given_up or threading.Event()
         self._at = random.choice(addresses)
 
-    def write(self, method: str, path: str, body: Any = None) -> Answer:
+    def write(self, method: str, path: str, body: Any = None) -> Answer | None:
         key, end = str(uuid.uuid4()), time.monotonic() + PATIENCE_S
-        while True:
+        while not self._given_up.is_set():
             try:
                 answer = ask(self._at, method, path, body, key)
                 if answer.status not in (503, 504):
@@ -203,14 +179,23 @@ class Client:
                 self._at = random.choice(self._addresses)
             assert time.monotonic() < end, f"no server answers {method} {path}"
             time.sleep(0.02)
+        return None
+
+    def misses(self, consumer: str) -> bool:
+        """Whether a server that says that it is the active one knows nothing of the consumer."""
+        try:
+            answer = ask(random.choice(self._addresses), "GET", f"/allocations/{consumer}")
+        except (OSError, http.client.HTTPException):
+            return False
+        return "plimsoll-stale" not in answer.headers and answer.body == {"allocations": {}}
 
 
 class Done(NamedTuple):
-    """What a client was told: `kind` is claim or release; it was granted, or refused."""
+    """What a client was told: `kind` is claim or release; None: it has given up before it was told."""
 
     kind: str
     consumer: str
-    granted: bool
+    granted: bool | None
     began: float
     ended: float
 
@@ -218,15 +203,13 @@ class Done(NamedTuple):
 class Fleet:
     """`servers` on the journal, and what their clients were told."""
 
-    def __init__(self, dsn: str, folder: Path, islands: Sequence[Island | None] = (None, None, None)) -> None:
+    def __init__(self, dsn: str, servers: list[Server]) -> None:
         self.dsn = dsn
-        self.servers = [
-            Server(dsn, folder / f"server{number}.log", island) for number, island in enumerate(islands)
-        ]
+        self.servers = servers
         self.addresses = [server.address for server in self.servers]
         self.history: list[Done] = []
         self.failures: list[BaseException] = []
-        self._ending = threading.Event()
+        self._ending, self.given_up = threading.Event(), threading.Event()
 
     @contextmanager
     def running(self) -> Iterator[Fleet]:
@@ -256,12 +239,14 @@ class Fleet:
         client, made = Client(self.addresses), str(uuid.uuid4())
         client.write("POST", "/resource_providers", {"name": made, "uuid": made})
         body = {"resource_provider_generation": 0, "inventories": {"VGPU": {"total": units}}}
-        assert client.write("PUT", f"/resource_providers/{made}/inventories", body).status == 200
+        answer = client.write("PUT", f"/resource_providers/{made}/inventories", body)
+        assert answer is not None and answer.status == 200, answer
         return made
 
     @contextmanager
     def clients(self, number: int, provider: str) -> Iterator[None]:
-        """Claim and release one unit at a time, with so many clients."""
+        """Claim and release one unit at a time, with so many clients; their history begins anew."""
+        self.history = []
         threads = [threading.Thread(target=self._work, args=(provider,)) for _ in range(number)]
         for thread in threads:
             thread.start()
@@ -272,12 +257,15 @@ class Fleet:
             for thread in threads:
                 thread.join(PATIENCE_S * 2)
             self._ending.clear()
+            self.given_up.clear()
         assert not self.failures, self.failures
 
     def _work(self, provider: str) -> None:
-        client, held = Client(self.addresses), list[str]()
+        client, held = Client(self.addresses, self.given_up), list[str]()
         try:
-            while not self._ending.is_set():
+            while not self._ending.is_set() and not self.given_up.is_set():
+                if held and random.random() < READS:
+                    assert not client.misses(held[-1]), "an answer is old, and does not say so"
                 if held and random.random() < 0.5:
                     consumer, kind, body = held.pop(), "release", None
                 else:
@@ -292,6 +280,9 @@ class Fleet:
                 began = time.monotonic()
                 method = "PUT" if kind == "claim" else "DELETE"
                 answer = client.write(method, f"/allocations/{consumer}", body)
+                if answer is None:
+                    self.history.append(Done(kind, consumer, None, began, math.inf))
+                    return
                 assert answer.status in (204, 409), (kind, answer)
                 assert kind == "claim" or answer.status == 204, (kind, answer)
                 if kind == "claim" and answer.status == 204:
@@ -299,6 +290,11 @@ class Fleet:
                 self.history.append(Done(kind, consumer, answer.status == 204, began, time.monotonic()))
         except BaseException as error:  # noqa: BLE001 - told by `clients`
             self.failures.append(error)
+
+    def held(self) -> set[str]:
+        """What clients have by the answers to them. One that has given up may have released it."""
+        gone = {done.consumer for done in self.history if done.kind == "release"}
+        return {done.consumer for done in self.history if done.kind == "claim" and done.granted} - gone
 
     def back_after(self, moment: float) -> float:
         """Seconds from the moment to the end of the first granted claim that began after it."""
@@ -316,26 +312,68 @@ class Fleet:
 
 def check(fleet: Fleet, provider: str, units: int) -> None:
     """Nothing acknowledged is lost, nothing is sold twice, and no two servers were active at once."""
-    with psycopg.connect(fleet.dsn) as connection:
+    rows, there = _journal(fleet.dsn, provider, units)
+    assert there == fleet.held(), "what was acknowledged is there, and nothing else"
+    claimed = {done.consumer for done in fleet.history if done.kind == "claim" and done.granted}
+    if rows[0][0] == 1:
+        writes = Counter(
+            uuid
+            for _, _, changes in rows
+            for part in json.loads(changes)
+            for uuid, consumer in part.get("c", {}).items()
+            if consumer
+        )
+        assert all(writes[consumer] == 1 for consumer in claimed), "each claim was done once"
+    check_history(fleet.history, units)
+
+
+def check_lost(fleet: Fleet, provider: str, units: int) -> int:
+    """What was acknowledged and is gone has been named; returns how much that is."""
+    _, there = _journal(fleet.dsn, provider, units)
+    lost = fleet.held() - there
+    logs = "".join(server.log for server in fleet.servers)
+    named = {name for each in re.findall(r"Missing claims: (.*?)\. To", logs) for name in each.split(", ")}
+    assert lost <= named, f"{lost - named} are gone, and nobody says so"
+    return len(lost)
+
+
+def _journal(dsn: str, provider: str, units: int) -> tuple[list[tuple[int, int, str]], set[str]]:
+    """The rows of the journal, and who has units of the provider in the end."""
+    with psycopg.connect(dsn) as connection:
         rows = connection.execute("SELECT seq, epoch, changes FROM plimsoll_journal ORDER BY seq").fetchall()
         ((epoch, seq),) = connection.execute("SELECT epoch, seq FROM plimsoll_writer").fetchall()
     assert [row[0] for row in rows] == list(range(rows[0][0], seq + 1)), "the journal is dense"
     epochs = [row[1] for row in rows]
     assert epochs == sorted(epochs) and epochs[-1] <= epoch, "no epoch writes after the next one began"
-    model, writes = Model({}, {}), Counter[str]()
+    model = Model({}, {})
     for _, _, changes in rows:
         for part in json.loads(changes):
-            draft: Draft = decode(part, model)
-            writes.update(
-                uuid for uuid, consumer in draft.consumers.items() if uuid not in model.consumers and consumer
-            )
-            model.apply(draft)
+            model.apply(decode(part, model))
             assert model.used(provider, "VGPU") <= units, "sold twice"
-    claimed = {done.consumer for done in fleet.history if done.kind == "claim" and done.granted}
-    refused = {done.consumer for done in fleet.history if done.kind == "claim" and not done.granted}
-    released = {done.consumer for done in fleet.history if done.kind == "release"}
-    assert not claimed - released - set(model.consumers), "what was acknowledged is there"
-    assert not set(model.consumers) - (claimed - released), "and nothing else is"
-    assert not refused & set(model.consumers)
-    if rows[0][0] == 1:
-        assert all(writes[consumer] == 1 for consumer in claimed), "each claim was done once"
+    return rows, {uuid for uuid, one in model.consumers.items() if provider in one.allocations}
+
+
+def check_history(history: list[Done], units: int) -> None:
+    """The answers are those of one counter of units that each request changes once, between its two times.
+
+    Of each consumer it is known from when to when it surely had its unit, and from when to when it may have
+    had it. At no time more than all are surely taken; while a claim is refused, all may be at some time.
+    """
+    claims = {done.consumer: done for done in history if done.kind == "claim" and done.granted is not False}
+    releases = {done.consumer: done for done in history if done.kind == "release"}
+    surely, maybe = list[tuple[float, int]](), list[tuple[float, int]]()
+    for consumer, claim in claims.items():
+        release = releases.get(consumer)
+        maybe += [(claim.began, -1), (release.ended if release else math.inf, 1)]
+        if claim.granted:
+            surely += [(claim.ended, 1), (release.began if release else math.inf, -1)]
+    taken = 0
+    for _, change in sorted(surely):
+        taken += change
+        assert taken <= units, "sold twice"
+    maybe.sort()
+    times, free = [at for at, _ in maybe], [units, *(units + n for n in accumulate(n for _, n in maybe))]
+    for done in history:
+        if done.granted is False:
+            least = free[bisect_left(times, done.began) : bisect_right(times, done.ended) + 1]
+            assert min(least) <= 0, f"{done} was refused, and there were {min(least)} units"
