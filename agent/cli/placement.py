@@ -242,7 +242,7 @@ def add_serve(add: CommandAdder) -> None:
         "  plimsoll placement serve --bind 192.0.2.7:8778 --tokens-file TOKENS --tls-cert CERT.pem \\\n"
         "      --tls-key KEY.pem --state-dir DIR\n"
         "  plimsoll placement serve --bind 192.0.2.7:8778 --tokens-file TOKENS --tls-cert CERT.pem \\\n"
-        "      --tls-key KEY.pem --journal 'postgresql://plimsoll@db.example/plimsoll'",
+        "      --tls-key KEY.pem --state-dir DIR --journal 'postgresql://plimsoll@db.example/plimsoll'",
     )
     parser.add_argument(
         "--bind",
@@ -251,9 +251,13 @@ def add_serve(add: CommandAdder) -> None:
         required=True,
         help="HOST:PORT, [IPV6]:PORT or unix:PATH; may be repeated",
     )
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--state-dir", metavar="DIR", type=Path, help="the directory of placement.db")
-    where.add_argument(
+    parser.add_argument(
+        "--state-dir",
+        metavar="DIR",
+        type=Path,
+        help="the directory of placement.db; with --journal, of what this server has seen of the journal",
+    )
+    parser.add_argument(
         "--journal", metavar="DSN", help="a PostgreSQL database; its password is better in a passfile (libpq)"
     )
     parser.add_argument(
@@ -286,8 +290,9 @@ def serve(args: Namespace) -> ExitCode:
     notifier = Notifier(os.environ)
     try:
         run(
-            args.state_dir if args.journal is None else args.journal,
+            args.state_dir,
             args.bind,
+            journal=args.journal,
             address=args.advertise,
             accept_loss=args.accept_loss,
             tokens_file=args.tokens_file,

@@ -259,15 +259,18 @@ class Core:
         return self._store.in_doubt
 
     @classmethod
-    def open_shared(cls, journal: str, address: str, *, accept_loss: bool = False) -> Core:
+    def open_shared(
+        cls, journal: str, address: str, *, accept_loss: bool = False, state_dir: Path | None = None
+    ) -> Core:
         """Load the journal of the PostgreSQL database, and follow its writers until this server is one.
 
-        Clients reach it at `address`. `accept_loss`: go on where the database has less than before. Raises
-        DatabaseError where the database cannot have a journal, ImportError without psycopg.
+        Clients reach it at `address`. `accept_loss`: go on where the database has less than this server has
+        seen, of which the `state_dir` tells after a restart. Raises DatabaseError where the database cannot
+        have a journal, ImportError without psycopg.
         """
         from agent.placement.embedded.postgres import PostgresHome
 
-        return cls(Store(PostgresHome(journal, address, accept_loss=accept_loss)))
+        return cls(Store(PostgresHome(journal, address, accept_loss=accept_loss, state_dir=state_dir)))
 
     @property
     def place(self) -> Path:

@@ -18,6 +18,7 @@ https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-ADVISORY-
 
 from __future__ import annotations
 
+import json
 import logging
 import select
 import threading
@@ -31,6 +32,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from agent.durable.errors import DatabaseClosed, DatabaseError, DatabaseTimeout, DatabaseUnwritable
+from agent.durable.files import check_accepts_files, make_directory, write_atomically
 from agent.durable.group_commit import GroupWriter, Job, Ticket, Transaction
 from agent.errors import first_few
 from agent.placement.embedded.store import Follower, NotActive, Row
@@ -44,6 +46,12 @@ VERSION_MIN = 140000
 POLL_S = 0.1
 PING_S = 0.25
 AWAY_S = 0.5
+REMEMBER_S = 1.0
+SEEN_FILE = "journal_seen.json"
+ABOUT_SEEN = (
+    "The newest write that a Plimsoll server has seen of its journal in PostgreSQL. At its next start it "
+    "serves no journal that has less (--accept-loss)."
+)
 LEASE_S = 1.0
 
 SESSION = {
@@ -67,7 +75,7 @@ CLIENT = {
 TABLES = """
 CREATE TABLE plimsoll_writer (
     format integer NOT NULL, id bigint NOT NULL, created_at double precision NOT NULL,
-    epoch bigint NOT NULL, seq bigint NOT NULL, server text
+    epoch bigint NOT NULL, seq bigint NOT NULL, server text, accepted bigint NOT NULL DEFAULT 0
 );
 INSERT INTO plimsoll_writer
     SELECT 1, (random() * 9e18)::bigint, extract(epoch FROM now()), 0, 0, NULL;
@@ -84,12 +92,19 @@ WITH w AS (
 )
 INSERT INTO plimsoll_journal SELECT seq, %(epoch)s, %(changes)s, %(keys)s FROM w
 """
-POLL = "SELECT pg_try_advisory_lock(id), id, seq, server FROM plimsoll_writer"
-LOOK = "SELECT FALSE, id, seq, server FROM plimsoll_writer"
+POLL = "SELECT pg_try_advisory_lock(id), id, seq, server, accepted FROM plimsoll_writer"
+LOOK = "SELECT FALSE, id, seq, server, accepted FROM plimsoll_writer"
 TAKE_OVER = """
-UPDATE plimsoll_writer SET epoch = epoch + 1 + (random() * 1e6)::bigint, server = %s RETURNING epoch, seq
+UPDATE plimsoll_writer SET epoch = greatest(epoch, %(lost)s) + 1 + (random() * 1e6)::bigint,
+    accepted = CASE WHEN %(lost)s > 0 THEN greatest(epoch, %(lost)s) + 1 ELSE accepted END,
+    server = %(server)s
+RETURNING epoch, seq
 """
-"""By chance, so that no other takeover is of the same epoch where a replica took over that lacks this one."""
+"""By chance, so that no other takeover is of the same epoch where a replica took over that lacks this one.
+
+`accepted` tells servers that have seen lost writes, of epochs below it, that the journal goes on without
+them.
+"""
 EXTENT = """
 SELECT coalesce(min(seq), 1), coalesce(sum(octet_length(changes) + octet_length(keys)), 0)::bigint
 FROM plimsoll_journal
@@ -152,10 +167,13 @@ class PostgresHome:
     disk_full = False
     is_shared = True
 
-    def __init__(self, dsn: str, server: str, *, accept_loss: bool = False) -> None:
+    def __init__(
+        self, dsn: str, server: str, *, accept_loss: bool = False, state_dir: Path | None = None
+    ) -> None:
         """Connect, and make the tables if they are missing.
 
-        Raises DatabaseError, with a remedy, where this database cannot be used.
+        What this server sees of the journal is in SEEN_FILE in the `state_dir`, for its next start. Raises
+        DatabaseError, with a remedy, where this database or the directory cannot be used.
         """
         self._dsn = dsn
         self._server = server
@@ -166,6 +184,9 @@ class PostgresHome:
         self.active_server: str | None = None
         self._seen = (0, 0)
         """Epoch and seq of the newest row that this server has written or read."""
+        self._has_followed = False
+        self._lost_epoch = 0
+        """That of the newest write that the journal has lost, until this server goes on without it."""
         self._reason = "it has just started"
         self._alive_at = 0.0
         self._pending: list[tuple[Row, int]] = []
@@ -178,13 +199,19 @@ class PostgresHome:
         self._ending = threading.Event()
         self._store: Follower | None = None
         self._connection: psycopg.Connection[Any] | None = None
+        self._seen_file = None if state_dir is None else state_dir / SEEN_FILE
+        self._id = 0
+        """That of the journal that this server has seen, 0 for none."""
+        self._recall()
         try:
             self._connect()
-            ((self._id, self.created_at),) = self._query("SELECT id, created_at FROM plimsoll_writer")
+            ((identity, self.created_at),) = self._query("SELECT id, created_at FROM plimsoll_writer")
         except psycopg.Error as error:
             raise self._unusable(error) from error
+        self._id = self._id or identity
         self._writer = GroupWriter("journal", self._run_group)
         self._thread = threading.Thread(target=self._keep, name="journal-role", daemon=True)
+        self._memory = threading.Thread(target=self._remember, name="journal-seen", daemon=True)
 
     # -- Home --
 
@@ -248,6 +275,7 @@ class PostgresHome:
         """Let the store take part, and begin to ask for the role of the active server."""
         self._store = store
         self._thread.start()
+        self._memory.start()
 
     def rows(self, after: int, limit: int) -> list[Row]:
         """See `Home.rows`."""
@@ -280,8 +308,9 @@ class PostgresHome:
             return
         self._ending.set()
         self._writer.stop(30.0)
-        if self._thread.is_alive():
-            self._thread.join(30.0)
+        for thread in (self._thread, self._memory):
+            if thread.is_alive():
+                thread.join(30.0)
         self._disconnect()
 
     # -- the session --
@@ -383,6 +412,48 @@ class PostgresHome:
         if connection is not None:
             connection.close()
 
+    # -- what this server has seen --
+
+    def _recall(self) -> None:
+        """Know what this server had seen before its start."""
+        if self._seen_file is None:
+            LOG.warning(
+                "What this server sees of %s is in its memory alone: if the database loses writes and this "
+                "server is restarted, it does not know. Give it a --state-dir.",
+                self.path,
+            )
+            return
+        try:
+            make_directory(self._seen_file.parent)
+            check_accepts_files(self._seen_file.parent)
+            if self._seen_file.exists():
+                seen = json.loads(self._seen_file.read_text())
+                self._id, self._seen = int(seen["journal"]), (int(seen["epoch"]), int(seen["seq"]))
+        except OSError as error:
+            raise DatabaseUnwritable(self._seen_file, str(error.strerror), "see to its directory") from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise DatabaseError(
+                self._seen_file,
+                f"{self._seen_file} does not say what this server has seen of its journal ({error!r}). "
+                f"Remove it if nothing is missing in {self.path}.",
+            ) from error
+
+    def _remember(self) -> None:
+        """Save what this server has seen, on a thread of its own, since the disk may be slow."""
+        saved, is_ending = self._seen, False
+        while self._seen_file is not None and not is_ending:
+            is_ending = self._ending.wait(REMEMBER_S)
+            seen, identity = self._seen, self._id
+            # The role is read last: a server that waits for --accept-loss does so after a restart, too.
+            if seen != saved and self.role is not Role.LOST:
+                told = {"journal": identity, "epoch": seen[0], "seq": seen[1]}
+                text = json.dumps({"about": ABOUT_SEEN, "database": str(self.path), **told}, indent=1)
+                try:
+                    write_atomically(self._seen_file, f"{text}\n")
+                except OSError as error:
+                    LOG.warning("%s cannot be written: %s.", self._seen_file, error.strerror)
+                saved = seen
+
     # -- the role, on a thread of its own --
 
     def _keep(self) -> None:
@@ -411,37 +482,49 @@ class PostgresHome:
     def _follow(self) -> None:
         """Read what others wrote, and take over if no server is active."""
         assert self._store is not None
-        ((locked, identity, seq, server),) = self._query(LOOK if self.role is Role.LOST else POLL)
+        is_lost = self.role is Role.LOST
+        ((locked, identity, seq, server, accepted),) = self._query(LOOK if is_lost else POLL)
         self.active_server = None if locked else server
+        if is_lost and (self._accept_loss or accepted > self._lost_epoch):
+            self.role = Role.STANDBY
+            if accepted > self._lost_epoch:
+                self._lost_epoch = 0
+                LOG.warning(
+                    "Another server went on without the lost writes of %s; this one follows it.", self.path
+                )
         epoch, seen = self._seen
         of_seen = self._query("SELECT epoch FROM plimsoll_journal WHERE seq = %s", seen)
         if identity != self._id or seq < seen or of_seen not in ([], [(epoch,)]):
+            what = (
+                f"{self.path} is at write {seq}, and this server has seen write {seen}: a replica without "
+                "the last writes took over, or a backup was restored."
+            )
+            remedy = "To go on without them, start the servers with --accept-loss."
+            self._loss = f"{what} {remedy}"
+            self.role, self._lost_epoch = Role.LOST, max(epoch, self._lost_epoch)
             self._id, self._seen = identity, (0, 0)
             if locked:  # another server may have been told to go on
                 self._query("SELECT pg_advisory_unlock_all()")
             missing = self._store.follow(anew=True)
-            self._loss, told = (
-                f"{self.path} is at write {seq}, and this server has seen write {seen}: a replica without "
-                f"the last writes took over, or a backup was restored. Missing claims: {named or 'none'}. "
-                "To go on without them, start the servers with --accept-loss."
-                for named in (first_few(missing, LISTED_MAX), ", ".join(missing))
-            )
-            LOG.error("%s", told)
-            self.role = Role.STANDBY if self._accept_loss else Role.LOST
+            none = "none" if self._has_followed else "not known, as this server has been started since"
+            self._loss = f"{what} Missing claims: {first_few(missing, LISTED_MAX) or none}. {remedy}"
+            LOG.error("%s Missing claims: %s. %s", what, ", ".join(missing) or none, remedy)
             return
         self._store.follow()
+        self._has_followed = True
         if not locked:
             return
         if self._query(LOCKS) != [(1,)]:
             raise self._refused("another session has the lock of this one", "connect without a pooler")
         self._withdrawn = False
-        ((self.epoch, seq),) = self._query(TAKE_OVER, self._server)
+        taking = {"lost": self._lost_epoch, "server": self._server}
+        ((self.epoch, seq),) = self._execute(TAKE_OVER, taking).fetchall()
         if self._withdrawn:  # what it found in the database may be in no replica
             raise UnknownOutcome(self.path, WITHDRAWN)
         self._store.take_over()
         if self._seen[1] != seq:
             raise self.damaged(f"write {seq} is missing")
-        self.role = Role.ACTIVE
+        self.role, self._lost_epoch = Role.ACTIVE, 0
         LOG.info("This server is active now, at write %d of %s.", seq, self.path)
         ((replicas, synchronous),) = self._query(REPLICAS)
         if replicas and not synchronous:

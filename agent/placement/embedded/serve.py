@@ -59,7 +59,7 @@ from agent.placement.embedded.core import Core
 from agent.placement.embedded.handlers import REQUEST_ID, new_request_id
 from agent.placement.embedded.problems import BAD_REQUEST, FORBIDDEN, TITLES, TOO_LARGE, RequestRefused
 from agent.placement.embedded.rules import Binding
-from agent.placement.embedded.store import WholeRequest
+from agent.placement.embedded.store import FILE_NAME, WholeRequest
 from agent.placement.embedded.validation import is_loose_uuid
 
 ROLES = ("admin", "service", "reader")
@@ -645,9 +645,10 @@ class Server:
 
 
 def serve(
-    journal: Path | str,
+    state_dir: Path | None,
     binds: Sequence[str],
     *,
+    journal: str | None = None,
     address: str | None = None,
     accept_loss: bool = False,
     tokens_file: Path | None = None,
@@ -671,11 +672,18 @@ def serve(
         for number in (signal.SIGTERM, signal.SIGINT)
     }
     try:
-        if isinstance(journal, Path):
-            opened = Core.open(journal)
-        else:
+        if journal is not None:
+            if state_dir is not None and (state_dir / FILE_NAME).exists():
+                raise ServeError(
+                    f"{state_dir} has a {FILE_NAME}, which --journal would leave out: export it and import "
+                    "it at these servers, and give another --state-dir."
+                )
             address = address or f"http{'s' if tls_cert else ''}://{binds[0]}"
-            opened = Core.open_shared(journal, address, accept_loss=accept_loss)
+            opened = Core.open_shared(journal, address, accept_loss=accept_loss, state_dir=state_dir)
+        elif state_dir is not None:
+            opened = Core.open(state_dir)
+        else:
+            raise ServeError("Say what to serve: --state-dir DIR, or --journal DSN.")
         with (
             contextlib.closing(opened) as core,
             Server(core, binds, tokens_file=tokens_file, tls_cert=tls_cert, tls_key=tls_key) as server,

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -38,8 +39,8 @@ def dsn() -> Iterator[str]:
         yield dsn
 
 
-def server(dsn: str, name: str = "one", *, accept_loss: bool = False) -> Core:
-    return Core.open_shared(dsn, f"http://{name}", accept_loss=accept_loss)
+def server(dsn: str, name: str = "one", *, accept_loss: bool = False, state_dir: Path | None = None) -> Core:
+    return Core.open_shared(dsn, f"http://{name}", accept_loss=accept_loss, state_dir=state_dir)
 
 
 def home(core: Core) -> PostgresHome:
@@ -378,6 +379,77 @@ def test_other_writes_in_the_place_of_those_that_it_has_seen_are_told(dsn: str) 
                 until(lambda: other.takes_writes)
                 Api(other).provider("another")
         until(lambda: home(core).role is Role.LOST, 5)
+
+
+def test_a_server_that_was_restarted_knows_what_it_had_seen(dsn: str, tmp_path: Path) -> None:
+    """It refuses as often as it is started; once a server has accepted the loss, the others follow it."""
+    with closing(server(dsn, state_dir=tmp_path / "one")) as one:
+        until(lambda: one.takes_writes)
+        host = Api(one).provider("host", {"VCPU": 4})
+        seq = one._store._seq
+        with closing(server(dsn, "two", state_dir=tmp_path / "two")) as two:
+            Api(one).claim(new(), {host: {"VCPU": 1}})
+            until(lambda: two._store._seq == seq + 1)
+    roll_back(dsn, seq, home(one).epoch)
+    for _ in range(2):
+        with closing(server(dsn, state_dir=tmp_path / "one")) as one:
+            until(lambda: "not known, as this server has been started since" in home(one)._loss)
+            refused = Api(one).claim(new(), {host: {"VCPU": 1}})
+            assert refused.status == 503 and "--accept-loss" in refused.body["errors"][0]["detail"]
+    with (
+        closing(server(dsn, state_dir=tmp_path / "one")) as one,
+        closing(server(dsn, "two", state_dir=tmp_path / "two", accept_loss=True)) as two,
+    ):
+        until(lambda: two.takes_writes)
+        Api(two).claim(new(), {host: {"VCPU": 1}})
+        until(lambda: home(one).role is Role.STANDBY and Api(one).whole() == Api(two).whole())
+    with closing(server(dsn, state_dir=tmp_path / "one")) as one:
+        until(lambda: one.takes_writes)  # its file knows no loss any more
+        Api(one).provider("more")
+        lost = one._store._seq
+    roll_back(dsn, lost - 1, home(one).epoch)  # another loss, of which the former word says nothing
+    with closing(server(dsn, state_dir=tmp_path / "one")) as one:
+        until(lambda: home(one).role is Role.LOST)
+        time.sleep(0.5)
+        assert home(one).role is Role.LOST
+
+
+def test_a_loss_is_not_forgotten_where_the_database_goes_away_meanwhile(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closing(server(dsn)) as core:
+        until(lambda: core.takes_writes)
+        Api(core).provider("host")
+        follow, failures = core._store.follow, [1]
+
+        def interrupted(*, anew: bool = False) -> list[str]:
+            if anew and failures:
+                failures.pop()
+                raise psycopg.OperationalError("the session ended")
+            return follow(anew=anew)
+
+        monkeypatch.setattr(core._store, "follow", interrupted)
+        with home(core)._mutex:
+            end_sessions(dsn)
+            roll_back(dsn, 0, home(core).epoch)
+        until(lambda: not failures)
+        time.sleep(0.5)
+        assert home(core).role is Role.LOST
+        answer = core.request("PUT", "/traits/CUSTOM_A", microversion="1.39")
+        assert answer.status == 503 and "--accept-loss" in answer.body["errors"][0]["detail"]
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"journal": "x"}'])
+def test_a_file_of_what_was_seen_that_says_nothing_is_refused(dsn: str, tmp_path: Path, content: str) -> None:
+    (tmp_path / "journal_seen.json").write_text(content)
+    with pytest.raises(DatabaseError, match=r"journal_seen\.json does not say what this server has seen"):
+        server(dsn, state_dir=tmp_path).close()
+
+
+def test_a_directory_that_cannot_be_written_is_refused(dsn: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DatabaseError, match=r"journal_seen\.json cannot be written"):
+        server(dsn, state_dir=tmp_path / "file").close()
 
 
 def test_another_journal_in_its_place_is_told(dsn: str) -> None:

@@ -31,7 +31,7 @@ from agent.config.settings import load
 from agent.errors import SettingsError
 from agent.placement.connect import open_transport
 from agent.placement.embedded import Core
-from agent.placement.embedded.serve import LIMITS, ServeError, Server
+from agent.placement.embedded.serve import LIMITS, ServeError, Server, serve
 from agent.placement.embedded.store import Store
 
 HOST = "4e8e5957-649f-477b-9e5b-f1f75b21c03c"
@@ -659,6 +659,14 @@ def test_a_signal_ends_it_cleanly(tmp_path: Path, number: signal.Signals) -> Non
     finally:
         core.close()
     assert [provider["name"] for provider in found] == ["kept"]
+
+
+def test_what_is_served_is_said_in_one_way(tmp_path: Path) -> None:
+    with pytest.raises(ServeError, match="--state-dir DIR, or --journal DSN"):
+        serve(None, ["127.0.0.1:0"])
+    Core.open(tmp_path).close()
+    with pytest.raises(ServeError, match=r"has a placement\.db, which --journal would leave out"):
+        serve(tmp_path, ["127.0.0.1:0"], journal="postgresql://nobody@/nowhere")
 
 
 def test_the_agent_serves_its_placement_where_the_settings_say(tmp_path: Path) -> None:
