@@ -13,7 +13,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,7 +25,7 @@ sys.path[:0] = [str(TOP), str(TOP / "tests")]
 
 from agent.placement.embedded import Core  # noqa: E402
 from agent.placement.embedded.model import Model  # noqa: E402
-from kits.embedded_crash_program import migrated, program  # noqa: E402
+from kits.embedded_crash_program import migrated, opened, program  # noqa: E402
 from kits.tracker import fast_directory  # noqa: E402
 
 SYSCALLS = ("pwrite64", "fdatasync", "fsync", "ftruncate", "unlink", "fallocate", "write", "rename")
@@ -42,9 +44,9 @@ class Run(NamedTuple):
     complaint: str
 
 
-def content(state_dir: Path) -> Content:
-    """Everything that a core finds in the directory, but for the times."""
-    core = Core.open(state_dir)
+def content(place: Path | str) -> Content:
+    """Everything that a core finds in the place, but for the times."""
+    core = opened(place)
     try:
         return content_of(core._store.model)
     finally:
@@ -74,14 +76,15 @@ def expected(skipped: frozenset[int] = frozenset()) -> list[Content]:
     return contents
 
 
-def run(mode: str, state_dir: Path, injection: str | None = None) -> Run:
+def run(mode: str, place: Path | str, injection: str | None = None) -> Run:
     """Run the program, under strace where something is to be injected (see strace(1), "Tampering")."""
-    command = [sys.executable, "-P", str(PROGRAM), mode, str(state_dir)]
+    command = [sys.executable, "-P", str(PROGRAM), mode, str(place)]
     if injection is not None:
         call = injection.partition(":")[0]
         # Only calls on files of the state directory count. A migration makes more than can be named, and
         # tells nothing that would have to be left out.
-        files = [] if mode == "migrate" else [f"--trace-path={state_dir / name}" for name in FILES]
+        names = FILES if isinstance(place, Path) and mode != "migrate" else ()
+        files = [f"--trace-path={place}/{name}" for name in names]
         strace = [
             "strace",
             "-f",
@@ -102,23 +105,35 @@ def run(mode: str, state_dir: Path, injection: str | None = None) -> Run:
     return Run(returncode, {int(number): int(status) for number, status in told}, done.stderr)
 
 
-def kill_points(mode: str, start: Path | None, stride: int = 1) -> Iterator[str]:
-    """Kill at every `stride`th call of each kind, each time from a copy of `start`, and check what is left.
+@contextmanager
+def copied(start: Path | None) -> Iterator[Path]:
+    """A state directory, empty or as that one is."""
+    with fast_directory() as folder:
+        state_dir = Path(folder) / "state"
+        if start is None:
+            state_dir.mkdir()
+        else:
+            shutil.copytree(start, state_dir)
+        yield state_dir
+
+
+def kill_points(
+    mode: str,
+    begun: Callable[[], AbstractContextManager[Path | str]],
+    stride: int = 1,
+    calls: Iterable[str] = SYSCALLS,
+) -> Iterator[str]:
+    """Kill at every `stride`th call of each kind, each time in a place of its own; check what is left there.
 
     :raises AssertionError: something was half there, or lost
     """
     contents = expected()
-    for call in SYSCALLS:
+    for call in calls:
         for number in itertools.count(1, stride):
-            with fast_directory() as folder:
-                state_dir = Path(folder) / "state"
-                if start is None:
-                    state_dir.mkdir()
-                else:
-                    shutil.copytree(start, state_dir)
+            with begun() as place:
                 point = f"{mode}, killed at {call} number {number}"
-                ended = run(mode, state_dir, f"{call}:signal=KILL:when={number}")
-                left = content(state_dir)
+                ended = run(mode, place, f"{call}:signal=KILL:when={number}")
+                left = content(place)
                 if mode == "open":
                     assert left == contents[-1], point
                 else:
@@ -137,9 +152,7 @@ def migration_points(start: Path, stride: int = 1) -> Iterator[str]:
     """
     for call in SYSCALLS:
         for number in itertools.count(1, stride):
-            with fast_directory() as folder:
-                state_dir = Path(folder) / "state"
-                shutil.copytree(start, state_dir)
+            with copied(start) as state_dir:
                 point = f"migrate, killed at {call} number {number}"
                 ended = run("migrate", state_dir, f"{call}:signal=KILL:when={number}")
                 file = migrated(state_dir)
@@ -149,8 +162,8 @@ def migration_points(start: Path, stride: int = 1) -> Iterator[str]:
                 assert notes[0][0] == 0, point
                 assert counted[0][0] == counted[0][1] > 0, point
                 for backup in state_dir.glob("*.backup-2-*Z"):
-                    shutil.copy(backup, Path(folder) / FILES[0])
-                    assert content(Path(folder)) == expected()[-1], point
+                    shutil.copy(backup, state_dir.parent / FILES[0])
+                    assert content(state_dir.parent) == expected()[-1], point
                 if ended.returncode == 0:
                     break
                 assert ended.returncode == KILLED, (point, ended)
@@ -172,7 +185,7 @@ def main() -> None:
     with fast_directory() as folder:
         points = 0
         for mode, start in (("write", None), ("open", unclean(Path(folder) / "unclean"))):
-            found = sum(1 for _ in kill_points(mode, start))
+            found = sum(1 for _ in kill_points(mode, partial(copied, start)))
             print(f"{mode}: {found} points, all or nothing at each")
             points += found
         found = sum(1 for _ in migration_points(Path(folder) / "unclean" / "left"))

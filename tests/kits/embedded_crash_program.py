@@ -1,8 +1,10 @@
 """A fixed program of writes, run as a process that is killed, or whose disk fails, somewhere on the way.
 
-python -P embedded_crash_program.py write STATE_DIR  the whole program; each step tells its number and status
-python -P embedded_crash_program.py die STATE_DIR  the same, but kills itself after the first 503
-python -P embedded_crash_program.py open STATE_DIR  opens what is there, and closes it
+python -P embedded_crash_program.py write PLACE  the whole program; each step tells its number and status
+python -P embedded_crash_program.py die PLACE  the same, but kills itself after the first 503
+python -P embedded_crash_program.py open PLACE  opens what is there, and closes it
+
+The place is a state directory, or the DSN of a journal in PostgreSQL.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -115,11 +118,20 @@ def migrated(state_dir: Path) -> SqliteFile:
     return SqliteFile.open(state_dir / FILE_NAME, application_id=APPLICATION_ID, migrations=LATER)
 
 
-def main(mode: str, state_dir: str) -> None:
+def opened(place: Path | str) -> Core:
+    if not str(place).startswith("postgresql:"):
+        return Core.open(Path(place))
+    core = Core.open_shared(str(place), "http://here")
+    while not core.takes_writes:
+        time.sleep(0.001)
+    return core
+
+
+def main(mode: str, place: str) -> None:
     if mode == "migrate":
-        migrated(Path(state_dir)).close()
+        migrated(Path(place)).close()
         return
-    core = Core.open(Path(state_dir))
+    core = opened(place)
     for number, (method, path, body) in enumerate(program() if mode != "open" else ()):
         status = core.request(method, path, body, microversion="1.39").status
         os.write(1, f"{number} {status}\n".encode())

@@ -11,8 +11,8 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,13 +40,12 @@ class Cluster:
         self._data = f"{self._folder}/{name}"
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
-        self.address = f"host={self._folder} port={self.port} user=plimsoll"
+        self.address = f"host={self._folder} port={self.port} user=plimsoll dbname=postgres"
 
-    def make(self) -> None:
+    def make(self, *more: str) -> None:
         shutil.rmtree(self._data, ignore_errors=True)
-        self._run(
-            "initdb", *["-A", "trust", "-U", "plimsoll", "-E", "UTF8", "--locale", "C.UTF-8", "--no-sync"]
-        )
+        usual = ["-A", "trust", "-U", "plimsoll", "-E", "UTF8", "--locale", "C.UTF-8", "--no-sync"]
+        self._run("initdb", *usual, *more)
         with Path(self._data, "postgresql.conf").open("a") as settings:
             settings.write(SETTINGS)
         with Path(self._data, "pg_hba.conf").open("a") as rights:
@@ -63,9 +62,32 @@ class Cluster:
     def start(self) -> None:
         self._pg_ctl("start", "-o", f"-p {self.port} -k {self._folder}")
 
+    @contextmanager
+    def with_a_small_disk(self, *, log: bool) -> Iterator[Callable[[], None]]:
+        """It runs; the disk of its write-ahead log, or else of its tables, is small.
+
+        What is called makes the disk larger. Needs root.
+        """
+        disk = Path(self._folder, "small")
+        disk.mkdir()
+        options = f"size={8 if log else 4}m,mode=0777"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "none", disk], check=True)
+        try:
+            subprocess.run([*RUN, "mkdir", disk / "inner"], check=True)
+            self.make(*(["--wal-segsize=1", f"--waldir={disk}/inner"] if log else []))
+            self.start()
+            if not log:
+                self.ask(f"CREATE TABLESPACE small LOCATION '{disk}/inner'")
+                self.ask("ALTER ROLE plimsoll SET default_tablespace = small")
+            yield lambda: subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
+        finally:
+            self.stop()
+            subprocess.run(["umount", "-l", disk], check=True)
+            disk.rmdir()
+
     def stop(self) -> None:
-        """As if its machine had no power."""
-        if Path(self._data, "postmaster.pid").exists():
+        """As if its machine had no power, where it runs."""
+        with suppress(subprocess.CalledProcessError):
             self._pg_ctl("stop", "-m", "immediate")
 
     def restart(self) -> None:
@@ -81,8 +103,8 @@ class Cluster:
             self.ask(f"ALTER SYSTEM SET {name} = '{value}'")
         self.ask("SELECT pg_reload_conf()")
 
-    def ask(self, statement: str, database: str = "placement") -> list[tuple[Any, ...]]:
-        with psycopg.connect(f"{self.address} dbname={database}", autocommit=True) as connection:
+    def ask(self, statement: str) -> list[tuple[Any, ...]]:
+        with psycopg.connect(self.address, autocommit=True) as connection:
             cursor = connection.execute(statement)
             return cursor.fetchall() if cursor.description else []
 
@@ -108,7 +130,6 @@ class Replicas:
         try:
             self.primary.make()
             self.primary.start()
-            self.primary.ask("CREATE DATABASE placement", "postgres")
             self.attach()
             yield self
         finally:
@@ -119,7 +140,7 @@ class Replicas:
         """All of them, by their Unix sockets or at that host."""
         ports = ",".join(str(cluster.port) for cluster in self._all)
         hosts = ",".join([host or conninfo_to_dict(DSN)["host"]] * len(self._all))
-        return f"postgresql://plimsoll@/placement?host={hosts}&port={ports}&target_session_attrs=read-write"
+        return f"postgresql://plimsoll@/postgres?host={hosts}&port={ports}&target_session_attrs=read-write"
 
     def attach(self) -> None:
         """Copy the primary to both replicas, which follow it then."""

@@ -546,7 +546,9 @@ class PostgresHome:
     def _not_active(self) -> NotActive:
         if self.role is Role.LOST:
             return NotActive(self.path, self.active_server, self._loss)
-        there = f"the active one is at {self.active_server}" if self.active_server else "none is active now"
+        there = f"none is active now ({self._reason})"
+        if self.active_server:
+            there = f"the active one is at {self.active_server}"
         return NotActive(
             self.path, self.active_server, f"This server is a standby of {self.path}, and {there}; try again."
         )
@@ -594,10 +596,13 @@ class PostgresHome:
             added = self._execute(APPEND, {**row._asdict(), "first": first}, prepare=True).rowcount
         except psycopg.Error as error:
             reason = " ".join(str(error).split())
-            if error.sqlstate is None or error.sqlstate[:2] in UNKNOWN:
+            has_ended = error.diag.severity_nonlocalized in ("FATAL", "PANIC")
+            if has_ended or error.sqlstate is None or error.sqlstate[:2] in UNKNOWN:
                 self._leave(reason)
                 raise UnknownOutcome(self.path, reason) from error
-            raise DatabaseUnwritable(self.path, reason, "see to the database") from error
+            is_full = isinstance(error, psycopg.errors.DiskFull)
+            remedy = "make space on the database's disk" if is_full else "see to the database"
+            raise DatabaseUnwritable(self.path, reason, remedy) from error
         if self._withdrawn:
             self._leave(WITHDRAWN)
             raise UnknownOutcome(self.path, WITHDRAWN)

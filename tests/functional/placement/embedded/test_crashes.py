@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +21,7 @@ from kits.embedded_crash_points import (
     SYSCALLS,
     TOP,
     content,
+    copied,
     expected,
     kill_points,
     migration_points,
@@ -27,6 +29,7 @@ from kits.embedded_crash_points import (
     unclean,
 )
 from kits.embedded_crash_program import PADS, program
+from kits.journals import NEEDS_POSTGRESQL, fresh_journal
 
 from agent.placement.embedded import Core
 
@@ -43,9 +46,15 @@ RELEASES = {
 
 def test_a_sample_of_the_kill_points(tmp_path: Path) -> None:
     """Every 17th; embedded_crash_points.py itself goes through all of them."""
-    found = len(list(kill_points("write", None, 17)))
-    found += len(list(kill_points("open", unclean(tmp_path / "unclean"), 17)))
+    found = len(list(kill_points("write", partial(copied, None), 17)))
+    found += len(list(kill_points("open", partial(copied, unclean(tmp_path / "unclean")), 17)))
     assert found >= 15
+
+
+@NEEDS_POSTGRESQL
+def test_a_sample_of_the_kill_points_of_a_session() -> None:
+    """PostgreSQL has what was acknowledged, and of the step under way all or nothing."""
+    assert len(list(kill_points("write", fresh_journal, 17, ("sendto", "recvfrom")))) >= 15
 
 
 def test_a_sample_of_the_kill_points_of_a_migration(tmp_path: Path) -> None:

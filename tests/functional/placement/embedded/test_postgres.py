@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ psycopg = pytest.importorskip("psycopg")
 
 from kits.embedded_api import Api, new  # noqa: E402
 from kits.journals import END_SESSIONS, NEEDS_POSTGRESQL, fresh_journal, until  # noqa: E402
+from kits.replicas import Cluster  # noqa: E402
 from psycopg.conninfo import conninfo_to_dict, make_conninfo  # noqa: E402
 
 from agent.durable.errors import DatabaseError  # noqa: E402
@@ -94,6 +96,16 @@ def test_a_session_whose_settings_are_swallowed_is_refused(dsn: str, monkeypatch
     refused(dsn, "a pooler in transaction mode stands before it")
 
 
+def test_a_server_without_its_database_says_why_it_takes_no_writes(dsn: str) -> None:
+    with closing(server(dsn)) as core:
+        until(lambda: core.takes_writes)
+        home(core)._dsn = make_conninfo(dsn, host="/nowhere")
+        end_sessions(dsn)
+        until(lambda: "/nowhere" in str(Api(core).ask("PUT", "/traits/CUSTOM_A").body))
+        told = Api(core).ask("PUT", "/traits/CUSTOM_A").body["errors"][0]["detail"]
+        assert "none is active now (connection is bad: " in told, told
+
+
 def test_a_newer_journal_is_refused(dsn: str) -> None:
     server(dsn).close()
     run(dsn, "UPDATE plimsoll_writer SET format = 99")
@@ -119,6 +131,39 @@ def test_rows_that_are_missing_are_told(dsn: str) -> None:
     refused(dsn, "is damaged .*row 2 of the journal is missing.*restore a backup")
 
 
+# A full disk
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
+@pytest.mark.parametrize("log", [False, True])
+def test_a_full_disk_under_postgresql_loses_nothing(log: bool) -> None:
+    """Where its log has no space PostgreSQL ends, and what its last commit was is unknown."""
+    cluster = Cluster("full")
+    with cluster.with_a_small_disk(log=log) as enlarge, closing(server(cluster.address)) as core:
+        until(lambda: core.takes_writes)
+        api, held = Api(core), set[str]()
+        host = api.provider("host", {"VCPU": 10**6})
+        answer = None
+        while answer is None or answer.status == 204:
+            many = {new(): request_for(host) for _ in range(500)}
+            answer = api.ask("POST", "/allocations", many)
+            held |= many.keys() if answer.status == 204 else set()
+        assert answer.status == (504 if log else 503)
+        if log:
+            until(lambda: core.request("PUT", "/traits/CUSTOM_A", microversion="1.39").status == 503)
+        else:
+            told = answer.body["errors"][0]["detail"]
+            assert "No space left on device" in told and told.endswith("Make space on the database's disk.")
+        enlarge()
+        if log:
+            cluster.restart()
+        until(lambda: core.takes_writes)
+        left = set(core._store.model.consumers)
+        assert left == held or (log and left == held | many.keys())
+        for consumer in list(held)[:10]:
+            api.done("DELETE", f"/allocations/{consumer}")
+
+
 # Two servers
 
 
@@ -131,15 +176,19 @@ def two(dsn: str) -> Iterator[tuple[Core, Core]]:
             yield one, other
 
 
-def claim(core: Core, host: str, consumer: str, key: str) -> CoreResponse:
-    body = {
+def request_for(host: str) -> dict[str, object]:
+    return {
         "allocations": {host: {"resources": {"VCPU": 1}}},
         "consumer_generation": None,
         "project_id": "p",
         "user_id": "u",
         "consumer_type": "INSTANCE",
     }
-    return core.request("PUT", f"/allocations/{consumer}", body, microversion="1.39", key=key)
+
+
+def claim(core: Core, host: str, consumer: str, key: str) -> CoreResponse:
+    path = f"/allocations/{consumer}"
+    return core.request("PUT", path, request_for(host), microversion="1.39", key=key)
 
 
 def test_when_a_server_ends_the_other_takes_over_with_its_keys(dsn: str) -> None:
