@@ -61,7 +61,7 @@ class Server:
             "placement",
         ]
         self._command += ["serve", "--bind", self.address, "--advertise", f"http://{self.address}"]
-        self._command += ["--journal", dsn]
+        self._command += ["--journal", dsn, "--state-dir", str(log.with_suffix(""))]
         self._log = log
         self.island = island
         self.process: subprocess.Popen[bytes] | None = None

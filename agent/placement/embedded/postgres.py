@@ -517,7 +517,8 @@ class PostgresHome:
         if self._query(LOCKS) != [(1,)]:
             raise self._refused("another session has the lock of this one", "connect without a pooler")
         self._withdrawn = False
-        taking = {"lost": self._lost_epoch, "server": self._server}
+        # What is lost may be newer than what this server saw before it was started to go on without it.
+        taking = {"lost": self._lost_epoch or int(self._accept_loss), "server": self._server}
         ((self.epoch, seq),) = self._execute(TAKE_OVER, taking).fetchall()
         if self._withdrawn:  # what it found in the database may be in no replica
             raise UnknownOutcome(self.path, WITHDRAWN)

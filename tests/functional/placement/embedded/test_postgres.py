@@ -397,6 +397,7 @@ def test_lost_writes_are_told_and_not_served_until_they_are_accepted(
             until(
                 lambda: api.claim(new(), {host: {"VCPU": 1}}).headers.get("plimsoll-active") == "http://two"
             )
+            until(lambda: home(core).role is Role.STANDBY and Api(other).whole() == api.whole())
 
 
 def test_all_lost_claims_are_in_the_log(dsn: str, caplog: pytest.LogCaptureFixture) -> None:
