@@ -9,7 +9,6 @@ Both run in this process over a SQLite file in the current folder; the embedded 
 from __future__ import annotations
 
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
@@ -41,7 +40,6 @@ def main() -> None:
         core.close()
         theirs = measure(embedded_reference.load(Path(folder)), 60, 6, quick)
         show(ours, theirs)
-        start(Path(folder) / "state")
 
 
 def measure(ask: Ask, rounds: int, many: int, quick: bool) -> dict[str, list[float]]:
@@ -100,14 +98,11 @@ def clients(ask: Ask, claims: int) -> list[float]:
 
 
 def thousand_hosts(ask: Ask) -> None:
-    """Ours alone: the same question to ten times the hosts, and a start with all of it on disk."""
+    """Ours alone: the same question to ten times the hosts."""
     for number in range(100, 1000):
         host(ask, f"host{number}")
     times = timed(lambda: done(ask, "GET", embedded_world.THREE_GROUPS), 200)
     print(f"candidates, 1000 hosts, 3 groups, limit 10: {statistics.median(times):.2f} ms")
-    trio = Trio(ask, "wide")
-    for _ in range(9000):
-        trio.claim(ask)
 
 
 def show(ours: dict[str, list[float]], theirs: dict[str, list[float]]) -> None:
@@ -122,24 +117,6 @@ def show(ours: dict[str, list[float]], theirs: dict[str, list[float]]) -> None:
 
 def p99(times: list[float]) -> float:
     return sorted(times)[int(len(times) * 0.99)]
-
-
-def start(state_dir: Path) -> None:
-    """Open what the run has left, in a process of its own."""
-    subprocess.run([sys.executable, "-c", _START, str(state_dir)], check=True, timeout=60)
-
-
-_START = """
-import resource, sys, time
-from pathlib import Path
-from agent.placement.embedded import Core
-begin = time.perf_counter()
-model = Core.open(Path(sys.argv[1]))._store.model
-took = time.perf_counter() - begin
-memory = int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() >> 20
-count = f"{len(model.providers)} providers, {len(model.consumers)} consumers"
-print(f"start with {count}: {took:.2f} s, {memory} MiB")
-"""
 
 
 if __name__ == "__main__":

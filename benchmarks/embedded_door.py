@@ -1,10 +1,14 @@
 """How long a durable claim takes through the embedded core's doors, beside OpenStack Placement in process.
 
-    python -m benchmarks.embedded_door [--no-reference] [--journal DSN]
+    python -m benchmarks.embedded_door [--no-reference | --journal DSN]
 
 Claims on three providers, with 1000 consumers before (OpenStack's: 100), in milliseconds. The core is served
 by a process of its own (`plimsoll placement serve`) and its state lies in the current folder, so on the disk
-that holds that; every client keeps its connection. With --journal also over a new journal in that PostgreSQL.
+that holds that; every client keeps its connection.
+
+With --journal, which needs `./dev bench`: over a new journal in that PostgreSQL, beside one process of
+OpenStack Placement on a database of its own there, in turn. Each of 16 clients claims on three providers of
+its own, as the agents of 16 hosts do.
 """
 
 from __future__ import annotations
@@ -24,6 +28,7 @@ from contextlib import ExitStack, contextmanager
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 from agent.placement.embedded import Core
 from benchmarks.embedded_world import Ask, Refused, Trio, held
@@ -33,7 +38,10 @@ CLAIMS_OF_MANY = 10_000
 CLAIMS_OF_REFERENCE = 40
 CONSUMERS_BEFORE = 1000
 CLIENTS = 16
+ROUNDS = 3
 PATIENCE_S = 30
+Address = Path | int
+"""A Unix socket, or a port on this machine."""
 HEADERS = {
     "X-Auth-Token": "admin",
     "OpenStack-API-Version": "placement 1.39",
@@ -54,16 +62,38 @@ def main() -> None:
             show("over the Unix socket", many_clients(address))
             show("the same, with keys", many_clients(address, with_keys=True))
         if "--journal" in sys.argv:
-            (folder / "shared").mkdir()
-            journal = sys.argv[sys.argv.index("--journal") + 1]
-            with served(folder / "shared", "--journal", journal) as address:
-                show("over PostgreSQL", many_clients(address))
-        if "--no-reference" not in sys.argv:
+            beside_openstack(folder, sys.argv[sys.argv.index("--journal") + 1])
+        elif "--no-reference" not in sys.argv:
             from benchmarks import embedded_reference
 
             print("one client")
             theirs = one_client(embedded_reference.load(folder), CLAIMS_OF_REFERENCE)
             show("OpenStack, in process", theirs, baseline)
+
+
+def beside_openstack(folder: Path, journal: str) -> None:
+    import psycopg
+    from kits.placements import OpenStack
+    from psycopg.conninfo import conninfo_to_dict
+
+    where = {name: value for name, value in conninfo_to_dict(journal).items() if name != "dbname"}
+    with psycopg.connect(journal, autocommit=True) as connection:
+        connection.execute("DROP DATABASE IF EXISTS plimsoll_reference")
+        connection.execute("CREATE DATABASE plimsoll_reference")
+    openstack = OpenStack(f"postgresql+psycopg2:///plimsoll_reference?{urlencode(where)}")
+    (folder / "shared").mkdir()
+    with served(folder / "shared", "--journal", journal) as address:
+        ours, theirs = list[float](), list[float]()
+        for _ in range(ROUNDS):
+            times = many_clients(address, trees=CLIENTS, with_keys=True)
+            show("over PostgreSQL, with keys", times)
+            ours.append(statistics.mean(times))
+            times = many_clients(openstack.port, CLAIMS_OF_REFERENCE * CLIENTS, trees=CLIENTS)
+            show("OpenStack over PostgreSQL", times)
+            theirs.append(statistics.mean(times))
+    openstack.down()
+    ratio = statistics.median(theirs) / statistics.median(ours)
+    print(f"{ratio:.1f} times as many claims as OpenStack Placement, the medians of {ROUNDS} rounds")
 
 
 def one_client(ask: Ask, claims: int) -> list[float]:
@@ -73,38 +103,51 @@ def one_client(ask: Ask, claims: int) -> list[float]:
     return timed(lambda: trio.claim(ask), claims)
 
 
-def many_clients(address: Path, *, with_keys: bool = False) -> list[float]:
+def many_clients(
+    address: Address, claims: int = CLAIMS_OF_MANY, *, trees: int = 1, with_keys: bool = False
+) -> list[float]:
     """The times of claims by CLIENTS connections, each with one under way; prints the throughput of all.
 
     `with_keys`: each has an idempotency key, as those of an agent have.
 
     One thread sends requests that were made before, so that what it costs is the server's.
     """
-    trio = Trio(over(address), f"busy-{with_keys}")
-    requests = [claim_text(trio, with_keys=with_keys) for _ in range(CLAIMS_OF_MANY + CLIENTS)]
+    trios = [Trio(over(address), f"busy-{uuid.uuid4()}") for _ in range(trees)]
+    each = range(claims // CLIENTS)
+    requests = [
+        [claim_text(trios[number % trees], with_keys=with_keys) for _ in each] for number in range(CLIENTS)
+    ]
     times: list[float] = []
     sent_at: dict[int, float] = {}
     with selectors.DefaultSelector() as selector, ExitStack() as stack:
 
-        def send(sock: socket.socket) -> None:
+        def send(sock: socket.socket, left: list[bytes]) -> None:
             sent_at[sock.fileno()] = time.perf_counter()
-            sock.sendall(requests.pop())
+            sock.sendall(left.pop())
 
         begin = time.perf_counter()
-        for _ in range(CLIENTS):
-            sock = stack.enter_context(socket.socket(socket.AF_UNIX))
-            sock.connect(str(address))
-            selector.register(sock, selectors.EVENT_READ, sock)
-            send(sock)
-        while len(times) < CLAIMS_OF_MANY:
+        for left in requests:
+            sock = stack.enter_context(connected(address))
+            selector.register(sock, selectors.EVENT_READ, (sock, left))
+            send(sock, left)
+        while len(times) < len(each) * CLIENTS:
             for key, _ in selector.select():
-                if not key.data.recv(65536).startswith(b"HTTP/1.1 204 "):
+                sock, left = key.data
+                if not sock.recv(65536).startswith(b"HTTP/1.1 204 "):
                     raise Refused
                 times.append((time.perf_counter() - sent_at[key.fd]) * 1000)
-                if requests:
-                    send(key.data)
+                if left:
+                    send(sock, left)
     print(f"{'':26} {len(times) / (time.perf_counter() - begin):8.0f} claims/s")
     return times
+
+
+def connected(address: Address) -> socket.socket:
+    if isinstance(address, int):
+        return socket.create_connection(("127.0.0.1", address))
+    sock = socket.socket(socket.AF_UNIX)
+    sock.connect(str(address))
+    return sock
 
 
 def claim_text(trio: Trio, *, with_keys: bool) -> bytes:
@@ -143,11 +186,10 @@ def in_process(core: Core) -> Ask:
     return ask
 
 
-def over(path: Path, *, reads: bool = True) -> Ask:
+def over(address: Address, *, reads: bool = True) -> Ask:
     """A client with a connection of its own; one that does not read JSON costs less."""
     connection = http.client.HTTPConnection("localhost")
-    connection.sock = socket.socket(socket.AF_UNIX)
-    connection.sock.connect(str(path))
+    connection.sock = connected(address)
 
     def ask(method: str, path: str, body: Any = None) -> tuple[int, Any]:
         text = None if body is None else json.dumps(body)

@@ -87,8 +87,9 @@ class Cluster:
 
     def stop(self) -> None:
         """As if its machine had no power, where it runs."""
-        with suppress(subprocess.CalledProcessError):
-            self._pg_ctl("stop", "-m", "immediate")
+        if Path(self._data, "postmaster.pid").exists():
+            with suppress(subprocess.CalledProcessError):  # it has ended by itself
+                self._pg_ctl("stop", "-m", "immediate")
 
     def restart(self) -> None:
         self.stop()
