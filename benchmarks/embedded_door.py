@@ -82,7 +82,7 @@ def beside_openstack(folder: Path, journal: str) -> None:
         connection.execute("CREATE DATABASE plimsoll_reference")
     openstack = OpenStack(f"postgresql+psycopg2:///plimsoll_reference?{urlencode(where)}")
     (folder / "shared").mkdir()
-    with served(folder / "shared", "--journal", journal) as address:
+    with served(folder / "shared", "--journal", journal, "--advertise", "http://here") as address:
         ours, theirs = list[float](), list[float]()
         for _ in range(ROUNDS):
             times = many_clients(address, trees=CLIENTS, with_keys=True)

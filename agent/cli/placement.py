@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from agent import errors
 from agent.cli.grammar import CommandAdder, add_column_option, add_verbs, seconds_or_zero
 from agent.cli.output import NOTHING, Style, show, show_table, table_lines, waiting
-from agent.errors import ExitCode, counted
+from agent.errors import ExitCode, counted, plain
 
 if TYPE_CHECKING:
     from agent.api.shapes.schema import Column
@@ -98,10 +98,17 @@ def counts_text(answer: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def opened_with_progress(args: Namespace) -> Iterator[Transport]:
-    """As `opened`; a terminal shows the number of requests."""
+def opened_with_progress(args: Namespace, *, writes: bool = False) -> Iterator[Transport]:
+    """As `opened`; a terminal shows the number of requests.
+
+    At a standby, a command that `writes` is refused before it does, and another says that its answer may be
+    old.
+    """
     with opened(args) as transport, waiting("asking Placement") as show_activity:
-        yield _CountingTransport(transport, show_activity)
+        counting = _CountingTransport(transport, show_activity, writes=writes)
+        yield counting
+    if counting.standby:
+        print(f"plimsoll: note: {args.url}: {plain(counting.standby)}.", file=sys.stderr)
 
 
 @contextmanager
@@ -166,9 +173,11 @@ def _instead(pid: int | None) -> str:
 
 
 class _CountingTransport:
-    """A transport that reports the number of its requests."""
+    """A transport that reports the number of its requests, and notices a standby."""
 
-    def __init__(self, inner: Transport, show_activity: Callable[[str], None]) -> None:
+    def __init__(self, inner: Transport, show_activity: Callable[[str], None], *, writes: bool) -> None:
+        self.standby = ""
+        self._writes = writes
         self._inner = inner
         self._show_activity = show_activity
         self._count = 0
@@ -176,7 +185,13 @@ class _CountingTransport:
     def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
         self._count += 1
         self._show_activity(f"asking Placement, request {self._count}: {method} {path}")
-        return self._inner.request(method, path, body, microversion=microversion)
+        from agent.placement.transport import standby_sentence
+
+        reply = self._inner.request(method, path, body, microversion=microversion)
+        self.standby = self.standby or standby_sentence(reply)
+        if self.standby and self._writes:
+            raise errors.PlacementUnavailable(f"{self.standby}. Nothing was written: name that one by --url.")
+        return reply
 
     def close(self) -> None:
         self._inner.close()
@@ -390,7 +405,7 @@ def import_(args: Namespace) -> ExitCode:
     from agent.placement.snapshot import differences, foreign_consumers, from_text
 
     wanted = from_text(read_text_file(args.file))
-    with opened_with_progress(args) as transport:
+    with opened_with_progress(args, writes=not args.dry_run) as transport:
         client = transfer.SnapshotClient(transport)
         present, evidence = transfer.read_counterpart(client, wanted)
         if not client.has_consumer_types():
@@ -453,7 +468,7 @@ def remove(args: Namespace) -> ExitCode:
     from agent.placement.snapshot import from_text
 
     unwanted = from_text(read_text_file(args.file))
-    with opened_with_progress(args) as transport:
+    with opened_with_progress(args, writes=not args.dry_run) as transport:
         client = transfer.SnapshotClient(transport)
         plan = transfer.plan_removal(unwanted, transfer.read_counterpart(client, unwanted)[0])
         if not args.dry_run:

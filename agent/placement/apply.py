@@ -95,11 +95,12 @@ def _apply_errors(plan: Plan, operation: Operation, done: list[str]) -> Iterator
     except errors.PlacementConflict:
         raise
     except errors.PlacementError as error:
+        before = "The operations before it are done; the next pass does the rest."
         raise errors.ApplyError(
             f"Placement stopped the plan at operation {plan.operations.index(operation) + 1} of "
             f"{len(plan.operations)} "
-            f"({operation.line().rstrip('.')}): {error.message} The operations before it are done; the next "
-            "pass does the rest.",
+            f"({operation.line().rstrip('.')}): {error.message} "
+            f"{before if done else 'The next pass tries again.'}",
             operation=operation.to_json(),
             done=done,
             cause=error.code,

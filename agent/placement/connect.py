@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from agent.errors import PlacementError, PlacementUnavailable, SettingsError, StateError
 from agent.placement.client import LEAST_MICROVERSION, PlacementClient
-from agent.placement.transport import UNKNOWN_OUTCOME, Reply, Transport
+from agent.placement.transport import UNKNOWN_OUTCOME, Reply, Transport, standby_sentence
 
 if TYPE_CHECKING:
     from agent.placement.embedded.core import Core
@@ -273,7 +273,10 @@ def ping(transport: Transport, fallback_address: str) -> PingReport:
     reply = transport.request("GET", "/usages?project_id=plimsoll", microversion=client.microversion)
     if reply.status == INTERNAL_ERROR:
         lacking.append(USAGES_DEFECT)
-    for path, right in _RIGHTS.items():
+    standby = standby_sentence(reply)
+    if standby:
+        lacking.append(f"writes: {standby}")
+    for path, right in () if standby else _RIGHTS.items():
         # The service rejects an empty body in any case, but it checks the role first.
         reply = transport.request("POST", path, {}, microversion=LEAST_MICROVERSION)
         if 200 <= reply.status < 300:

@@ -101,6 +101,10 @@ WriteOutcome = WriteDone | WriteRefused | WriteUnknown
 
 REQUEST_ID = "x-openstack-request-id"
 """Placement puts it into each of its answers; what answers in its place does not know it."""
+ACTIVE_HEADER = "plimsoll-active"
+"""The address of the active server, in the answers of a standby."""
+STALE_HEADER = "plimsoll-stale"
+"""Says of an answer that it may be older than what the active server has acknowledged."""
 CONCURRENT_UPDATE = "placement.concurrent_update"
 DUPLICATE_NAME = "placement.duplicate_name"
 UNAUTHORIZED = 401
@@ -143,6 +147,13 @@ def reply_of_answer(method: str, path: str, status: int, body: Any, headers: Map
         busy=True,
         **details,
     )
+
+
+def standby_sentence(reply: Reply) -> str:
+    """What to know of the server that gave the reply, where that is a standby; else empty."""
+    active = reply.headers.get(ACTIVE_HEADER)
+    there = f"the active one is at {active}" if active else "none is active now"
+    return f"it is a standby, whose answers may be old: {there}" if STALE_HEADER in reply.headers else ""
 
 
 def error_of_reply(reply: Reply, action: str, full: bool) -> PlacementError:

@@ -31,6 +31,8 @@ from keystoneauth1.session import Session, TCPKeepAliveAdapter
 
 from agent.errors import PlacementError, PlacementUnavailable, SettingsError
 from agent.placement.transport import (
+    ACTIVE_HEADER,
+    STALE_HEADER,
     TOO_MANY_REQUESTS,
     UNAVAILABLE,
     Reply,
@@ -63,10 +65,6 @@ class Retries(NamedTuple):
 
 NO_RETRIES = Retries()
 
-ACTIVE_HEADER = "plimsoll-active"
-"""The address of the active server, in what a standby refuses (503) and reads."""
-STALE_HEADER = "plimsoll-stale"
-"""Says of an answer that it may be older than what the active server has acknowledged."""
 TAKEOVER_S = 3.0
 """How long a request waits for one of several servers to be active, if one answers that none is."""
 TAKEOVER_PAUSE_S = 0.2

@@ -55,7 +55,7 @@ T = TypeVar("T")
 LOG = logging.getLogger(__name__)
 KEY_HEADER = "idempotency-key"
 ACTIVE_HEADER = "plimsoll-active"
-"""In a 503: the address of the server that takes writes."""
+"""In any answer of a server that follows another one: the address of that one, which takes writes."""
 STALE_HEADER = "plimsoll-stale"
 """In any answer of a server that follows another one: what it says may be old."""
 KEYS_HEADER = "plimsoll-keys"
@@ -338,19 +338,8 @@ class Core:
             if failure is None and method not in READS:
                 self._home.admit()  # a standby must not refuse it either, because what it knows may be old
             key = key or lower_headers.get(KEY_HEADER)
-            request = Request(
-                self._store,
-                self._notes,
-                self.flavors,
-                minor,
-                method,
-                args,
-                Query(query),
-                body,
-                key,
-                failure,
-                binding,
-            )
+            asked = (minor, method, args, Query(query), body)
+            request = Request(self._store, self._notes, self.flavors, *asked, key, failure, binding)
             answer = route.handler(request)
         except RequestRefused as refusal:
             answer = error_response(refusal, minor, request_id)
@@ -364,12 +353,9 @@ class Core:
             problem = UNKNOWN_OUTCOME if error.begun else UNAVAILABLE
             answer = error_response(RequestRefused(problem, str(error)), minor, request_id)
         except DatabaseError as error:
-            headers = {ACTIVE_HEADER: error.active} if isinstance(error, NotActive) and error.active else {}
             level = logging.DEBUG if isinstance(error, NotActive) else logging.ERROR
             LOG.log(level, "%s %s changed nothing: %s", method, path, error)
-            answer = error_response(
-                RequestRefused(UNAVAILABLE, str(error), headers=headers), minor, request_id
-            )
+            answer = error_response(RequestRefused(UNAVAILABLE, str(error)), minor, request_id)
         except Exception as error:
             LOG.exception("%s %s failed", method, path)
             answer = error_response(RequestRefused(INTERNAL_ERROR, repr(error)), minor, request_id)
@@ -381,7 +367,8 @@ class Core:
         answer.headers.update(self._told)
         if not self._home.is_active:
             self._notes.forget()
-            answer.headers[STALE_HEADER] = "true"
+            active = self._home.active_server
+            answer.headers.update({STALE_HEADER: "true"} | ({ACTIVE_HEADER: active} if active else {}))
         if answer.body is not None:
             answer.headers["content-type"] = "application/json"
         return answer

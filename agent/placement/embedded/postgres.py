@@ -128,6 +128,11 @@ AGAIN_STRICT = (
     "RESET idle_session_timeout",
     "RESET idle_in_transaction_session_timeout",
 )
+POOLED = (
+    "a pooler stands before it, which does not pass the session's settings on, so the lock of a server that "
+    "is stopped or cut off would stay; in transaction mode it even gives the lock to several servers",
+    "connect to PostgreSQL itself",
+)
 WITHDRAWN = "canceling wait for synchronous replication"
 
 
@@ -344,10 +349,7 @@ class PostgresHome:
         if connection.info.server_version < VERSION_MIN:
             raise self._refused("it is older than PostgreSQL 14", "upgrade it")
         if shown("idle_session_timeout") != SESSION["idle_session_timeout"]:
-            raise self._refused(
-                "a pooler in transaction mode stands before it, which gives the lock to several servers",
-                "connect directly, or to a pool in session mode that passes the session's options on",
-            )
+            raise self._refused(*POOLED)
         for name in ("fsync", "synchronous_commit"):
             if shown(name) == "off":
                 raise self._refused(
@@ -368,6 +370,8 @@ class PostgresHome:
     def _unusable(self, error: psycopg.Error) -> DatabaseError:
         """The error for a database that cannot be used at the start."""
         reason = " ".join(str(error).split())
+        if "unsupported startup parameter" in reason:
+            return self._refused(*POOLED)
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
             return self._refused(
                 reason,
@@ -546,13 +550,11 @@ class PostgresHome:
 
     def _not_active(self) -> NotActive:
         if self.role is Role.LOST:
-            return NotActive(self.path, self.active_server, self._loss)
+            return NotActive(self.path, self._loss)
         there = f"none is active now ({self._reason})"
         if self.active_server:
             there = f"the active one is at {self.active_server}"
-        return NotActive(
-            self.path, self.active_server, f"This server is a standby of {self.path}, and {there}; try again."
-        )
+        return NotActive(self.path, f"This server is a standby of {self.path}, and {there}; try again.")
 
     # -- on the writer thread --
 

@@ -678,7 +678,15 @@ def serve(
                     f"{state_dir} has a {FILE_NAME}, which --journal would leave out: export it and import "
                     "it at these servers, and give another --state-dir."
                 )
-            address = address or f"http{'s' if tls_cert else ''}://{binds[0]}"
+            first = Bind.parse(binds[0])
+            if address is None and (first.path or ipaddress.ip_address(first.host).is_unspecified):
+                raise ServeError(
+                    f"No client on another machine reaches {first.text}, which standbys would name to it: "
+                    "say with --advertise where clients reach this server, as https://NAME:PORT."
+                )
+            address = address or f"http{'s' if tls_cert else ''}://{first.text}"
+            if not re.match(r"https?://[^/]", address):
+                raise ServeError(f"--advertise takes http://NAME:PORT or https://NAME:PORT, not {address!r}.")
             opened = Core.open_shared(journal, address, accept_loss=accept_loss, state_dir=state_dir)
         elif state_dir is not None:
             opened = Core.open(state_dir)

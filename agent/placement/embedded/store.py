@@ -257,11 +257,10 @@ def decode_answer(entry: Any) -> Any:
 
 
 class NotActive(DatabaseClosed):
-    """Another server writes to the journal: the one at the address `active`, None if there is none."""
+    """Another server writes to the journal, or none does."""
 
-    def __init__(self, path: Path, active: str | None, sentence: str) -> None:
+    def __init__(self, path: Path, sentence: str) -> None:
         DatabaseError.__init__(self, path, sentence)
-        self.active = active
 
 
 class Follower(Participant, Protocol):
@@ -288,6 +287,8 @@ class Home(Protocol):
     created_at: float
     is_shared: bool
     """Whether other servers may write to the journal, later or before."""
+    active_server: str | None
+    """The address of the other server that writes to the journal, as far as that is known."""
     path: Path
     """The database, for errors."""
     place: Path
@@ -412,6 +413,7 @@ class SqliteHome:
     epoch = 1
     is_active = True
     is_shared = False
+    active_server: str | None = None
 
     def __init__(self, state_dir: Path) -> None:
         """Open the file. Raises DatabaseError, see SqliteFile.open."""

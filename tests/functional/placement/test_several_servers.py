@@ -14,11 +14,16 @@ from typing import Any
 import pytest
 from kits.agent_process import Agent
 from kits.daemon_process import eventually
+from kits.embedded_api import Api
 from kits.served_process import ServedCore, served_process
 
-from agent.errors import PlacementUnavailable
+from agent.cli.main import main
+from agent.errors import ExitCode, PlacementUnavailable
 from agent.placement import transport_http
 from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.embedded import Core
+from agent.placement.embedded.serve import Server
+from agent.placement.embedded.store import NotActive, SqliteHome, Store
 from agent.placement.transport import WriteDone, WriteRefused, WriteUnknown
 from agent.placement.transport_http import HttpTransport
 
@@ -315,6 +320,65 @@ def test_one_address_is_asked_once(connect: Connect, stubs: Stubs) -> None:
     stubs[0].says = lambda _: standby()
     assert ask(connect(stubs[0].url), "PUT") == 503
     assert len(stubs[0].heard) == 1
+
+
+# Commands at a standby
+
+
+class StandbyHome(SqliteHome):
+    """That of a server whose journal another one writes to."""
+
+    is_active, is_shared, active_server = False, True, "http://one:8778"
+
+    def admit(self) -> None:
+        raise NotActive(self.path, "standby")
+
+
+@pytest.fixture
+def at_standby(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., tuple[int, str]]]:
+    """Runs a `plimsoll placement` at a standby with one provider; returns its exit code and what it says."""
+    with closing(Core.open(tmp_path)) as core:
+        Api(core).provider("host", {"VCPU": 4})
+    url = f"unix:{tmp_path}/s"
+    with closing(Core(Store(StandbyHome(tmp_path)))) as core, Server(core, [url]):
+
+        def run(*words: str) -> tuple[int, str]:
+            code = main(["placement", *words, "--url", url])
+            said = capsys.readouterr()
+            return code, said.out + said.err
+
+        yield run
+
+
+STANDBY = "it is a standby, whose answers may be old: the active one is at http://one:8778"
+
+
+@pytest.mark.parametrize("words", [["export"], ["export", "--root", "host"], ["check"]])
+def test_a_command_that_reads_at_a_standby_says_so(
+    at_standby: Callable[..., tuple[int, str]], words: list[str]
+) -> None:
+    code, said = at_standby(*words)
+    assert code == 0 and said.endswith(f"/s: {STANDBY}.\n"), said
+
+
+def test_a_ping_of_a_standby_names_the_active_server(at_standby: Callable[..., tuple[int, str]]) -> None:
+    code, said = at_standby("ping")
+    assert code == ExitCode.DRIFT_FOUND
+    assert f"lacking     writes: {STANDBY}" in said and "role" not in said
+
+
+@pytest.mark.parametrize("verb", ["import", "remove"])
+def test_a_command_that_writes_is_refused_at_a_standby_before_it_writes(
+    at_standby: Callable[..., tuple[int, str]], tmp_path: Path, verb: str
+) -> None:
+    file = str(tmp_path / "document.json")
+    assert at_standby("export", file)[0] == 0
+    code, said = at_standby(verb, file)
+    assert code == ExitCode.FAILED
+    assert f"{STANDBY}. Nothing was written" in said and "are done" not in said
+    assert STANDBY in at_standby(verb, file, "--dry-run")[1]
 
 
 TOKEN = "token-of-the-only-host"

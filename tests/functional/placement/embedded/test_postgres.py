@@ -86,14 +86,22 @@ def test_a_setting_that_loses_claims_is_refused(dsn: str, setting: str, sentence
         run(dsn, f"ALTER DATABASE {database} RESET {setting.split()[0]}")
 
 
-def test_a_session_whose_settings_are_swallowed_is_refused(dsn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_told", [False, True])
+def test_a_pooler_that_swallows_the_sessions_settings_or_refuses_them_is_named(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, is_told: bool
+) -> None:
+    """PgBouncer, in either mode, with and without ignore_startup_parameters = options."""
     connect = psycopg.connect
 
     def pooler(*arguments: object, options: str, **more: object) -> object:
+        if is_told:
+            raise psycopg.OperationalError("FATAL: unsupported startup parameter: options")
         return connect(*arguments, **more)  # type: ignore[arg-type, call-overload]
 
     monkeypatch.setattr("agent.placement.embedded.postgres.psycopg.connect", pooler)
-    refused(dsn, "a pooler in transaction mode stands before it")
+    refused(
+        dsn, "a pooler stands before it, which does not pass the session's settings on.*PostgreSQL itself"
+    )
 
 
 def test_a_server_without_its_database_says_why_it_takes_no_writes(dsn: str) -> None:

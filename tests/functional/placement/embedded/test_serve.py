@@ -669,6 +669,22 @@ def test_what_is_served_is_said_in_one_way(tmp_path: Path) -> None:
         serve(tmp_path, ["127.0.0.1:0"], journal="postgresql://nobody@/nowhere")
 
 
+@pytest.mark.parametrize(
+    ("bind", "advertise", "said"),
+    [
+        ("unix:/nowhere/s", None, "reaches unix:/nowhere/s, which standbys would name"),
+        ("0.0.0.0:8778", None, "with --advertise where clients reach this server"),
+        ("[::]:8778", None, "with --advertise"),
+        ("127.0.0.1:8778", "one.example:8778", "--advertise takes http://NAME:PORT or https://NAME:PORT"),
+    ],
+)
+def test_a_server_with_standbys_has_an_address_for_clients(
+    bind: str, advertise: str | None, said: str
+) -> None:
+    with pytest.raises(ServeError, match=said):
+        serve(None, [bind], journal="postgresql://nobody@/nowhere", address=advertise)
+
+
 def test_the_agent_serves_its_placement_where_the_settings_say(tmp_path: Path) -> None:
     options = {"serve": [f"unix:{tmp_path}/s"]}
     transport = open_transport("embedded", state_dir=tmp_path / "state", options=options)
