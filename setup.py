@@ -63,7 +63,14 @@ setup(
     cmdclass={"build_py": BuildWithServiceFiles},
     packages=find_packages(include=["agent", "agent.*", "drivers", "drivers.*"]),
     package_data={
-        "agent": ["py.typed", "api/*.json", "status/*.css", "status/*.html"],
+        "agent": [
+            "py.typed",
+            "api/*.json",
+            "http/*.css",
+            "placement/embedded/*.css",
+            "placement/embedded/*.html",
+            "status/*.html",
+        ],
         "drivers": ["py.typed", "fake/*.yaml"],
     },
     install_requires=[

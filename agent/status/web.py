@@ -11,28 +11,22 @@ address a request must name a loopback host, so that no web page can have a brow
 name of its own (DNS rebinding).
 """
 
-import base64
-import hashlib
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache
-from importlib import resources
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
-from jinja2 import Environment, StrictUndefined, Template
-from markupsafe import Markup, escape
 from werkzeug.wrappers import Request, Response
 
 from agent import __version__, log
 from agent.config.access import Address
 from agent.errors import MORE_DESCRIPTORS, PlimsollError, UsageError, first_few, plain
 from agent.http.errors import ListenError, OutOfDescriptors
+from agent.http.page import HTML_TYPE, Page, is_loopback
 from agent.http.server import BoundedServer, Limits, Listener, stop_all
 from agent.reshape.laws import name_of
 from agent.reshape.receipt import Receipt
@@ -52,19 +46,9 @@ HOLDS_UNFOLDED_MAX = 6
 NEARLY_FULL = 0.75
 UNITS_SHOWN = 8
 DEPTH_MAX = 5
-_QUOTED = re.compile("`([^`]+)`")
 
 
-def _resource(name: str) -> str:
-    return resources.files("agent.status").joinpath(name).read_text(encoding="utf-8")
-
-
-STYLE = _resource("page.css")
-_DIGEST = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
-CSP = (
-    f"default-src 'none'; style-src 'sha256-{_DIGEST}'; base-uri 'none'; form-action 'self'; "
-    "frame-ancestors 'none'"
-)
+PAGE = Page("agent.status", "page")
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +132,10 @@ def render_page(
     status = overview.status
     failed = [check for check in (*overview.health.live, *overview.health.ready) if not check.ok]
     said = {check.reason for check in failed}
-    return _template().render(
+    return PAGE.render(
         overview=overview,
         status=status,
         version=__version__,
-        style=Markup(STYLE),  # noqa: S704 - our own file
         view=view,
         unfolded=UNFOLDED_MAX,
         tree=list(_branches(overview)),
@@ -188,30 +171,6 @@ def render_page(
         reasons=[reason for reason in status.reasons if reason not in said],
         running=sum(guest.state == "running" for guest in overview.guests),
     )
-
-
-@cache
-def _template() -> Template:
-    environment = Environment(
-        autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, finalize=_spelt
-    )
-    environment.filters |= {"commands": _commands, "breakable": _breakable}
-    return environment.from_string(_resource("page.html"))
-
-
-def _spelt(value: object) -> object:
-    """What an expression of the template shows; the template escapes it afterwards."""
-    return value if isinstance(value, Markup) else plain(value)
-
-
-def _commands(sentence: str) -> Markup:
-    """The sentence with what stands between backticks as code."""
-    return Markup(_QUOTED.sub(r"<code>\1</code>", str(escape(plain(sentence)))))  # noqa: S704 - escaped
-
-
-def _breakable(name: str) -> Markup:
-    """A resource class, whose name a narrow screen may break after each underscore."""
-    return Markup("_<wbr>").join(plain(name).split("_"))
 
 
 def utc_time(seconds: float) -> str:
@@ -333,21 +292,10 @@ def _consumer_name(overview: Overview, uuid: str) -> str:
 LOG = log.get(__name__)
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-HTML_TYPE = "text/html; charset=utf-8"
 JSON_TYPE = "application/json"
 REFRESH_MIN_S, REFRESH_MAX_S = 5, 3600
 EVENTS_SHOWN = 12
 FIND_CHARS_MAX, PAGE_MAX = 200, 999_999
-LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
-
-HEADERS = {
-    "Cache-Control": "no-store",
-    "Content-Security-Policy": CSP,
-    "Cross-Origin-Resource-Policy": "same-origin",
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "X-Frame-Options": "DENY",
-}
 
 
 class WebResponse(NamedTuple):
@@ -460,7 +408,7 @@ class Web:
             # The caller gets no details; the log has them.
             LOG.exception("Unexpected error in %s %s", request.method, request.path)
             answer = _plain(500, "The agent failed unexpectedly; its log has the details.")
-        response = Response(answer.content, answer.status, content_type=answer.kind, headers=HEADERS)
+        response = Response(answer.content, answer.status, content_type=answer.kind, headers=PAGE.headers)
         if answer.status == 405:
             response.headers["Allow"] = "GET, HEAD"
         return response(environ, start_response)
@@ -468,7 +416,7 @@ class Web:
     def _answer(self, request: Request) -> WebResponse:
         if request.method not in ("GET", "HEAD"):
             return _plain(405, "This address is read-only: use GET or HEAD.")
-        if self._local and not _is_loopback(request.headers.get("Host", "")):
+        if self._local and not is_loopback(request.headers.get("Host", "")):
             return _plain(
                 421, "This address answers requests for localhost only, and the request names another host."
             )
@@ -484,13 +432,6 @@ class Web:
         if show is None:
             return _plain(404, f"There is nothing at this path; the paths are / and {', '.join(PATHS)}.")
         return show(self._host_status)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return urlsplit(f"//{host}").hostname in LOOPBACK_NAMES
-    except ValueError:
-        return False
 
 
 def _plain(status: int, sentence: str) -> WebResponse:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
-from kits.chromium import Browser, browser, save
+from kits.chromium import CONTRASTS, HOSTILE, LOADED, OVERFLOWS, Browser, browser, save
 from kits.status import FORGOTTEN, HOST, PGPU_CARD, Sight, asks, fill, guest, listening, sight, trouble
 
 from agent.state.operators import PauseRequest
@@ -12,35 +12,6 @@ from agent.state.operators import PauseRequest
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
 
 WIDE, PHONE = (1120, 1400), (390, 844)
-HOSTILE = "<script>document.title='owned'</script><img src=/x onerror=\"document.title='owned'\">"
-LOADED = "return performance.getEntriesByType('resource').map(each => each.name)"
-OVERFLOWS = """
-    const width = document.documentElement.clientWidth;
-    return [...document.querySelectorAll('body *')]
-        .filter(each => !each.closest('.vh,.skip') && each.getBoundingClientRect().right > width + 1)
-        .map(each => each.tagName + '.' + each.className + ' ' + each.textContent.slice(0, 40));
-"""
-CONTRASTS = """
-    const number = text => text.match(/[\\d.]+/g).map(Number);
-    const light = ([r, g, b]) => [r, g, b].map(c => c / 255)
-        .map(c => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
-        .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
-    const behind = each => {
-        for (; each; each = each.parentElement) {
-            const colour = number(getComputedStyle(each).backgroundColor);
-            if (colour.length === 3 || colour[3] > 0) return colour;
-        }
-        return [255, 255, 255];
-    };
-    return [...document.querySelectorAll('main *, header *, footer *')]
-        .filter(each => [...each.childNodes].some(node => node.nodeType === 3 && node.textContent.trim()))
-        .map(each => {
-            const [a, b] = [light(number(getComputedStyle(each).color)), light(behind(each))];
-            const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-            return [ratio, each.tagName + '.' + each.className + ' ' + each.textContent.trim().slice(0, 30)];
-        })
-        .filter(([ratio]) => ratio < 4.5);
-"""
 TILES = """
     return Object.fromEntries([...document.querySelectorAll('.tiles > div')].map(tile => {
         const [name, value, note] = tile.children;

@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -31,6 +32,36 @@ ARGUMENTS = (
     "--disable-sync",
     "--hide-scrollbars",
 )
+
+HOSTILE = "<script>document.title='owned'</script><img src=/x onerror=\"document.title='owned'\">"
+LOADED = "return performance.getEntriesByType('resource').map(each => each.name)"
+OVERFLOWS = """
+    const width = document.documentElement.clientWidth;
+    return [...document.querySelectorAll('body *')]
+        .filter(each => !each.closest('.vh,.skip') && each.getBoundingClientRect().right > width + 1)
+        .map(each => each.tagName + '.' + each.className + ' ' + each.textContent.slice(0, 40));
+"""
+CONTRASTS = """
+    const number = text => text.match(/[\\d.]+/g).map(Number);
+    const light = ([r, g, b]) => [r, g, b].map(c => c / 255)
+        .map(c => c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+    const behind = each => {
+        for (; each; each = each.parentElement) {
+            const colour = number(getComputedStyle(each).backgroundColor);
+            if (colour.length === 3 || colour[3] > 0) return colour;
+        }
+        return [255, 255, 255];
+    };
+    return [...document.querySelectorAll('main *, header *, footer *')]
+        .filter(each => [...each.childNodes].some(node => node.nodeType === 3 && node.textContent.trim()))
+        .map(each => {
+            const [a, b] = [light(number(getComputedStyle(each).color)), light(behind(each))];
+            const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+            return [ratio, each.tagName + '.' + each.className + ' ' + each.textContent.trim().slice(0, 30)];
+        })
+        .filter(([ratio]) => ratio < 4.5);
+"""
 
 
 class Browser:
@@ -52,6 +83,15 @@ class Browser:
         """What the browser wrote to its console."""
         return [each["message"] for each in _ask(f"{self._session}/se/log", {"type": "browser"})]
 
+    def unfit(self) -> list[str]:
+        """What axe-core finds: whom the page does not serve, and where. `./dev test-seeing` installs it."""
+        found = find_spec("axe_playwright_python")
+        assert found is not None and found.origin is not None
+        axe = Path(found.origin).with_name("axe.min.js").read_text(encoding="utf-8")
+        script = f"{axe}; const done = arguments[0]; axe.run().then(each => done(each.violations))"
+        answer = _ask(f"{self._session}/execute/async", {"script": script, "args": []})
+        return [f"{each['id']}: {each['help']}: {each['nodes'][0]['html'][:120]}" for each in answer]
+
     def emulate(self, feature: str, value: str) -> None:
         """A media feature, such as prefers-color-scheme."""
         features = [{"name": feature, "value": value}]
@@ -64,6 +104,11 @@ class Browser:
     def picture(self) -> bytes:
         """A PNG of what is to be seen."""
         return base64.b64decode(_ask(f"{self._session}/screenshot"))
+
+    def press(self, key: str) -> None:
+        """A key; those without a character have codes: \\ue004 is Tab, \\ue007 Enter."""
+        presses = [{"type": kind, "value": key} for kind in ("keyDown", "keyUp")]
+        _ask(f"{self._session}/actions", {"actions": [{"type": "key", "id": "keys", "actions": presses}]})
 
     def close(self) -> None:
         _ask(self._session, method="DELETE")

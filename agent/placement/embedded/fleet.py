@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import urlencode
 
 from agent.errors import counted
 from agent.placement.embedded import microversions as mv
@@ -29,6 +31,9 @@ from agent.placement.embedded.candidates import (
 from agent.placement.embedded.model import Model, ProviderRecord
 from agent.placement.embedded.problems import BAD_REQUEST, TOO_LARGE, RequestRefused
 from agent.placement.embedded.validation import Query
+
+if TYPE_CHECKING:
+    from agent.http.page import Page
 
 NOTE_BYTES_MAX = 32 * 1024
 HOSTS_MAX = 10_000
@@ -530,3 +535,52 @@ def show_host(model: Model, notes: HostNotes | None, uuid: str, wanted: Wanted) 
             for each in sorted(consumers.values(), key=lambda each: each.uuid)
         ],
     }
+
+
+# The page
+
+COLUMNS_OF_CLASSES = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")
+REFRESH_S = range(5, 3601)
+
+
+@cache
+def page() -> Page:
+    """The page of the fleet and of a host; what it is made of is imported when it is shown first."""
+    from agent.http.page import Page
+
+    return Page("agent.placement.embedded", "fleet")
+
+
+def render(shown: Mapping[str, Any], query: str, standby_of: str | None) -> str:
+    """The HTML of an answer to GET /fleet or /fleet/{uuid} with that query string.
+
+    `standby_of` is the address of the active server, "" for an unknown one; None: this one is active.
+    """
+    asked = {name: value for name, value in Query(query).as_dict().items() if value}
+    refresh = asked.get("refresh", "")
+    refresh_s = int(refresh[:9]) if refresh.isascii() and refresh.isdigit() else 0
+    is_host, resources = "host" in shown, shown.get("resources", {})
+
+    def link(**changes: object) -> str:
+        words = {name: str(value) for name, value in {**asked, **changes}.items() if value is not None}
+        return f"?{urlencode({name: value for name, value in words.items() if name != 'every'})}"
+
+    columns = [
+        name for name in dict.fromkeys((*COLUMNS_OF_CLASSES, asked.get("class", "VCPU"))) if name in resources
+    ]
+    return page().render(
+        shown=shown,
+        host=is_host,
+        note=defaultdict(str, shown.get("note") or {}),
+        asked=defaultdict(str, asked),
+        link=link,
+        refresh_s=refresh_s if refresh_s in REFRESH_S else 0,
+        stale=standby_of is not None,
+        active=standby_of,
+        classes=sorted({"VCPU", *resources}),
+        columns=columns,
+        orders=[
+            "",
+            *(f"{sign}{name}" for name in (*COLUMNS, *columns) if name != "state" for sign in ("", "-")),
+        ],
+    )

@@ -23,6 +23,7 @@ Source: https://docs.openstack.org/placement/latest/configuration/policy.html.
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import html
@@ -55,9 +56,17 @@ from agent.http import unix_socket
 from agent.http.errors import AddressInUse, ListenError, NotASocket, OutOfDescriptors
 from agent.http.process import consume, share_the_interpreter, without_collection
 from agent.http.server import FAILURE, BoundedServer, Limits, Listener, stop_all
-from agent.placement.embedded.core import Core
+from agent.placement.embedded import fleet
+from agent.placement.embedded.core import ACTIVE_HEADER, STALE_HEADER, Core
 from agent.placement.embedded.handlers import REQUEST_ID, new_request_id
-from agent.placement.embedded.problems import BAD_REQUEST, FORBIDDEN, TITLES, TOO_LARGE, RequestRefused
+from agent.placement.embedded.problems import (
+    BAD_REQUEST,
+    FORBIDDEN,
+    TITLES,
+    TOO_LARGE,
+    ProblemType,
+    RequestRefused,
+)
 from agent.placement.embedded.rules import Binding
 from agent.placement.embedded.store import FILE_NAME, WholeRequest
 from agent.placement.embedded.validation import is_loose_uuid
@@ -254,6 +263,11 @@ PIECE_MEMBERS = 64
 LONG_ANSWERS = "/allocation_candidates"
 CLAIMS = "/allocations"
 SHORT_BYTES_MAX = 64 * 1024
+FLEET = "/fleet"
+NOTES = "/hosts/"
+"""Each host sends one a minute, which nobody would read in a log."""
+HTML = "text/html; charset=utf-8"
+MISDIRECTED = ProblemType(421)
 HEALTH = ("/healthz", "/healthz/active")
 """What anybody may ask; no path of Placement's API."""
 
@@ -300,6 +314,8 @@ class WsgiApplication:
             shown = [("content-type", "text/plain"), ("content-length", str(len(word)))]
             start_response("200 OK" if is_well else f"503 {TITLES[503]}", shown)
             return (word if environ["REQUEST_METHOD"] == "GET" else b"",)
+        if self._wants_page(environ):
+            return self._page(dict(environ), start_response)
         try:
             with without_collection() if environ["PATH_INFO"] == LONG_ANSWERS else nullcontext():
                 response = self._response(environ)
@@ -332,6 +348,54 @@ class WsgiApplication:
         answer = _Payload(payload)
         answer.close = tell
         return answer
+
+    @staticmethod
+    def _wants_page(environ: Environ) -> bool:
+        return (
+            environ["PATH_INFO"].startswith(FLEET)
+            and environ["REQUEST_METHOD"] in ("GET", "HEAD")
+            and "text/html" in environ.get("HTTP_ACCEPT", "")
+        )
+
+    def _page(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
+        """The page of the fleet, or of a host, for a browser.
+
+        It asks its user for a name and a token (the password of Basic authentication), for this page alone.
+        Where callers are trusted it has none to send, and must name this machine as this machine does: else
+        any web page could have it read the fleet under a name of its own (DNS rebinding).
+        """
+        scheme, _, given = environ.get("HTTP_AUTHORIZATION", "").partition(" ")
+        if scheme.lower() == "basic":
+            with contextlib.suppress(ValueError):
+                environ["HTTP_X_AUTH_TOKEN"] = base64.b64decode(given).decode("latin-1").partition(":")[2]
+            del environ["HTTP_AUTHORIZATION"]
+        elif self._authenticate is noauth:
+            environ.setdefault("HTTP_X_AUTH_TOKEN", "admin")
+        is_head, query = environ["REQUEST_METHOD"] == "HEAD", environ.get("QUERY_STRING", "")
+        environ |= {"REQUEST_METHOD": "GET", "HTTP_ACCEPT": JSON, "QUERY_STRING": f"{query}&every=1"}
+        headers = [("content-type", HTML)]
+        try:
+            from agent.http.page import is_loopback
+
+            if self._authenticate is noauth and not is_loopback(environ.get("HTTP_HOST", "")):
+                raise RequestRefused(MISDIRECTED, "Without tokens this page is for localhost alone.")
+            answer = self._response(environ)
+            shown, sent = json.loads(b"".join(answer.body)), dict(answer.headers)
+            if answer.status >= 400:
+                raise RequestRefused(ProblemType(answer.status), shown["errors"][0]["detail"])
+            standby_of = sent.get(ACTIVE_HEADER, "") if STALE_HEADER in sent else None
+            status, text = 200, fleet.render(shown, query, standby_of)
+        except (Unauthenticated, RequestRefused) as error:
+            status = error.problem.status if isinstance(error, RequestRefused) else 401
+            headers = [("content-type", "text/plain; charset=utf-8")]
+            headers += [("www-authenticate", 'Basic realm="Plimsoll: any name, and a token"')] * (
+                status == 401
+            )
+            text = f"{error}\n"
+        content = text.encode()
+        headers += [*fleet.page().headers.items(), ("content-length", str(len(content)))]
+        start_response(f"{status} {TITLES.get(status) or HTTPStatus(status).phrase}", headers)
+        return () if is_head else (content,)
 
     def whole(
         self, environ: Environ, run: Callable[[], T], tell: Callable[[], None]
@@ -378,7 +442,7 @@ class WsgiApplication:
             binding=binding,
         )
         # Log a write with its caller. The name is cut, because under noauth it may be a token by mistake.
-        level = logging.INFO if method in WRITES else logging.DEBUG
+        level = logging.INFO if method in WRITES and not path.startswith(NOTES) else logging.DEBUG
         who = f"{caller.name[:NAME_SHOWN_MAX]!r}" if caller else "-"
         request_id = answer.headers.get(REQUEST_ID, "-")
 
