@@ -8,10 +8,12 @@ looked at.
 import errno
 import os
 import stat
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from agent.config.options import driver_classes, with_groups
 from agent.config.settings import Settings, read_only_driver, values_of
@@ -26,6 +28,7 @@ from agent.providers.provider_config import overlay
 from agent.providers.resolve import uuids_of
 from agent.tree import NIL_UUID, ProviderTree
 
+DEFAULT_PORTS = {"http": 80, "https": 443}
 _RESERVES = {
     "reserved_host_cpus": ("VCPU", 1),
     "reserved_host_memory_mb": ("MEMORY_MB", 1),
@@ -144,6 +147,7 @@ def check_start(settings: Settings, host_uuid: str | None = None) -> tuple[str, 
                 raise SettingsError(error.message, **error.details) from error
             # This user may not, which says nothing about the agent's user.
             notes.append(f"checked only as far as this user may: {error.message.rstrip('.')}")
+    notes += _check_addresses(placement.endpoint_override or "")
     for option in ("cafile", "certfile", "keyfile") if placement.kind == "remote" else ():
         path = placement.options[option]
         try:
@@ -157,6 +161,22 @@ def check_start(settings: Settings, host_uuid: str | None = None) -> tuple[str, 
     with closing(read_only_driver(settings)) as driver:
         notes += _check_description(settings, driver, host_uuid)
     return tuple(notes)
+
+
+def _check_addresses(endpoint_override: str) -> Iterator[str]:
+    """What is odd about the addresses of several servers, each of which is a URL."""
+    option, written = "[placement] endpoint_override", [each.strip() for each in endpoint_override.split(",")]
+    addresses = [urlsplit(each.lower()) for each in written if each]
+    if len(addresses) != len(written) and addresses:
+        yield f"{option} has a comma with no address beside it: a server may be missing"
+    places = Counter(
+        (each.hostname, each.port or DEFAULT_PORTS[each.scheme], each.path.rstrip("/")) for each in addresses
+    )
+    for (host, port, path), times in places.items():
+        if times > 1:
+            yield f"{option} names {host}:{port}{path} {times} times: it is one server"
+    if len({each.scheme for each in addresses}) > 1:
+        yield f"{option} has http and https addresses: where it is http, anyone on the way reads the token"
 
 
 def _check_description(settings: Settings, driver: Driver, host_uuid: str | None) -> Iterator[str]:

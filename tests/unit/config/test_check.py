@@ -185,6 +185,26 @@ def test_an_address_that_can_never_work(tmp_path: Path, more: str, complaint: st
         notes_of(tmp_path, more=more)
 
 
+@pytest.mark.parametrize(
+    ("addresses", "said"),
+    [
+        ("https://one:8778, https://two:8778", []),
+        ("https://one:8778,", ["has a comma with no address beside it"]),
+        ("https://one,,https://two", ["has a comma with no address beside it"]),
+        ("https://one,https://ONE:443/", ["names one:443 2 times"]),
+        ("https://one/placement,https://one/other", []),
+        ("http://one:8778,https://two:8778", ["has http and https addresses: where it is http"]),
+        ("http://one,http://one,https://two,", ["comma", "names one:80 2 times", "http and https"]),
+    ],
+)
+def test_what_is_odd_about_the_addresses_of_several_servers_is_noted(
+    tmp_path: Path, addresses: str, said: list[str]
+) -> None:
+    notes = notes_of(tmp_path, more=f"{REMOTE}endpoint_override = {addresses}\n")
+    assert len(notes) == len(said)
+    assert all(words in note for words, note in zip(said, notes, strict=True)), notes
+
+
 def test_a_password_in_what_is_no_url_is_not_shown(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="is no URL") as caught:
         notes_of(tmp_path, more=f"{REMOTE}endpoint_override = me:canary@placement\n")
