@@ -53,6 +53,9 @@ ARRIVING_BODIES = 4
 ANSWERS_BYTES_MAX = 64 * 1024 * 1024
 """Answers that their clients have not taken may take so much memory."""
 
+LINGER_S, LINGER_MAX_S = 2.0, 30.0
+"""How long a client whose body is too long may pause, and may send, before it takes its answer."""
+
 TELL_INTERVAL_S = 60.0
 
 FAILURE = "door.failure"
@@ -161,7 +164,7 @@ class _Connection(asyncio.BufferedProtocol):
     clock); None between requests. `requests` are here and wait for their turn. `is_busy`: one of them waits
     for a thread, or has it. `ended`: nothing more is read. Of the last answer, which a thread
     left when it was `answered`, and which has `size` bytes, the connection keeps what is `unsent`. `is_last`:
-    no request follows.
+    no request follows. `lingers`: the client sends a body that nobody reads, and takes its answer after that.
     """
 
     def __init__(self, server: "BoundedServer", sock: socket.socket, address: Any) -> None:
@@ -176,7 +179,7 @@ class _Connection(asyncio.BufferedProtocol):
         self.arriving = _Arriving()
         self.requests: deque[_Request] = deque()
         self.refusal: _Refusal | None = None
-        self.is_busy = self.ended = self.is_last = self.is_lost = False
+        self.is_busy = self.ended = self.is_last = self.is_lost = self.lingers = False
         self.answered: float | None = None
         self.size = 0
         self.unsent: deque[memoryview] = deque()
@@ -212,6 +215,8 @@ class _Connection(asyncio.BufferedProtocol):
     def due(self) -> float:
         """When the time of the connection is over."""
         limits = self.server.limits
+        if self.lingers and self.answered is not None:
+            return min(self.idle_since + LINGER_S, self.answered + LINGER_MAX_S)
         if self.answered is not None and (self.is_last or self.kept):
             return self.answered + limits.request_timeout_s + (self.size - self.kept) / LEAST_BYTES_S
         if self.began is None:
@@ -233,6 +238,7 @@ class _Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         """More of a request, or the next ones, are here."""
         if self.ended or self.refusal:
+            self.idle_since = time.monotonic()
             return
         self.began = self.began or time.monotonic()
         self.received += nbytes
@@ -267,6 +273,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """Answer what is here: the client may still listen. TLS ends in both directions at once."""
+        self.lingers = False
         self.end()
         self.go_on(ahead=False)
         return self.server.tls is None
@@ -431,6 +438,8 @@ class _Connection(asyncio.BufferedProtocol):
         status, text = refusal
         LOG.info("A request of %s was refused: %d %s. %s", self.peer, status, status.phrase, text)
         self.refusal, self.ended, self.answered = None, True, time.monotonic()
+        # A connection that is closed while its client sends is reset, and its answer lost.
+        self.lingers, self.idle_since = status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE, time.monotonic()
         self._write(self.server.refusal(status, text))
         self.close()
 
@@ -442,10 +451,14 @@ class _Connection(asyncio.BufferedProtocol):
         self.abort()
 
     def close(self) -> None:
-        """Close the connection when the client has its answer."""
+        """Close the connection when the client has its answer, or at least say that no more comes."""
         self.is_last = True
-        if self.transport is not None and not self.unsent and not self.transport.is_closing():
+        if self.transport is None or self.unsent or self.transport.is_closing():
+            return
+        if not self.lingers:
             self.transport.close()
+        elif self.transport.can_write_eof():
+            self.transport.write_eof()
 
     def give_up(self, why: str) -> None:
         """Close a connection whose time is over; a request that has begun is answered with a 408."""

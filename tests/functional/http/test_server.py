@@ -451,6 +451,36 @@ def test_a_request_that_is_none_gets_its_verdict(
     assert door.is_answered()
 
 
+def test_a_client_that_sends_a_body_that_is_too_long_gets_its_answer(open_door: Callable[..., Door]) -> None:
+    """Also one that looks for an answer only when it has sent all, as most libraries do."""
+    door = open_door(body_bytes=4096)
+    size = 16 << 20
+    head = f"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n\r\n".encode()
+    with door.connect() as connection:
+        connection.sendall(head)
+        time.sleep(0.1)
+        connection.sendall(bytes(size))
+        assert connection.recv(65536).startswith(b"HTTP/1.1 413 ")
+    assert door.is_answered()
+
+
+def test_a_client_that_sends_a_long_body_without_an_end_is_closed(
+    open_door: Callable[..., Door], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.http.server.LINGER_S", 0.2)
+    monkeypatch.setattr("agent.http.server.LINGER_MAX_S", 0.6)
+    door = open_door(body_bytes=4096, idle_check_interval_s=0.05)
+    for pause_s, most_s in ((0.1, 2), (1.0, 2)):  # it sends without a pause, and with a long one
+        with door.connect() as connection:
+            connection.sendall(b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10000000\r\n\r\n")
+            begun = time.monotonic()
+            with pytest.raises(OSError):
+                while time.monotonic() < begun + 10:
+                    connection.sendall(b"x")
+                    time.sleep(pause_s)
+            assert time.monotonic() - begun < most_s + pause_s
+
+
 @pytest.mark.parametrize("cuts", [(), (70,), (100,)])
 def test_an_upgrade_that_is_asked_for_is_none_and_the_body_arrives(
     open_door: Callable[..., Door], cuts: tuple[int, ...]
