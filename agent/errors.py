@@ -46,6 +46,7 @@ class ExitCode(IntEnum):
     DRIFT_HEALED = 4
     REFUSED = 5
     UNREACHABLE = 6
+    NEVER = 7
 
 
 _LONG_WORD = re.compile(r"(\S{200})\S{60,}")

@@ -20,6 +20,7 @@ from agent.claims.request import ClaimRequest
 from agent.config.settings import Settings, describe
 from agent.driver import DomainNeeds, Guest
 from agent.errors import counted
+from agent.fleet.answer import answer_body
 from agent.gate.decision import GateOutcome, GateVerdict, HookCall
 from agent.gate.gate import Gate
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, moving_release
@@ -186,6 +187,15 @@ class Operations:
     def defrag(self, request: ClaimRequest) -> Defrag:
         """The fewest moves of guests that make room for this one; nothing is moved."""
         return self.tracker.defrag(self._complete(request))
+
+    def where(self, body: object) -> dict[str, Any]:
+        """The answer to POST /v1/where, which Placement gives for all its hosts."""
+
+        def complete(asked: ClaimRequest, xml: str | None) -> ClaimRequest:
+            named = replace(asked, consumer=str(uuid4()))
+            return self._complete(named) if xml is None else self.move_request(xml, named)
+
+        return answer_body(self.client, body, complete, self.device_profiles())
 
     def device_profiles(self) -> DeviceProfiles:
         """The device profiles that a flavor may name."""

@@ -19,7 +19,7 @@ from uuid import UUID
 from agent import log
 from agent.api import views
 from agent.api.operations import Operations
-from agent.api.shapes import host, instance
+from agent.api.shapes import fleet, host, instance
 from agent.api.shapes.schema import Moment, NothingShape, Schema, Uuid
 from agent.claims.parse_request import notes_of, parse_addition, parse_claim, read_domain
 from agent.config.access import ApiRole
@@ -557,6 +557,12 @@ def defrag(call: Call, body: instance.ClaimBodyShape) -> instance.DefragShape:
         ),
         body,
     )
+
+
+@route("POST", "/v1/where", READER, "where it fits, or why it does not")
+def where(call: Call, body: fleet.WhereBodyShape) -> fleet.WhereShape:
+    """On which hosts of the fleet a request fits, why not on the others, and what would make room."""
+    return cast(fleet.WhereShape, call.operations.where(body))
 
 
 @route(

@@ -70,6 +70,7 @@ def add_claim_command(add: CommandAdder) -> None:
         "  plimsoll claim --resources VCPU=2 --group 1:VGPU=1\n"
         "  plimsoll claim --flavor vcpus=4,memory_mb=8192,disk_gb=40 --spec hw:cpu_policy=dedicated\n"
         "  plimsoll claim 5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69 --file body.json\n"
+        "  plimsoll claim --name ai1 --group 1:CUSTOM_GPU_H100=1 --or --group 1:CUSTOM_GPU_L40S=2\n"
         "  plimsoll claim --domain web.xml --group red:SRIOV_NET_VF=1 --start",
     )
     consumer = command.add_argument(
@@ -80,6 +81,7 @@ def add_claim_command(add: CommandAdder) -> None:
         "--domain", metavar="FILE", help="claim what a domain's XML asks for; - is standard input"
     )
     claim_request.add_claim_options(command)
+    claim_request.add_or_option(command)
     command.add_argument(
         "--new", action="store_true", help="claim for a new instance, even if another one has its name"
     )
@@ -101,11 +103,31 @@ def claim(args: Namespace) -> ExitCode:
             raise errors.UsageError(f"claim: --{option} needs --domain")
     if args.connect != CONNECTION_DEFAULT:
         raise errors.UsageError("claim: --connect needs --domain")
-    body = claim_request.claim_body(args)
+    several = claim_request.alternatives(args)
+    bodies = [claim_request.claim_body(each) for each in several]
     client = client_of(args)
-    _identify(args, client, body)
+    _identify(args, client, bodies[0])
+    for body in bodies:  # all of them are for the same instance
+        body |= {key: bodies[0][key] for key in ("consumer", "name") if key in bodies[0]}
     if args.dry_run:
-        return _explain(args, client, "/v1/claims", body)
+        for body in bodies[:-1]:
+            if client.request("POST", "/v1/claims?dry_run=true", body)["fits"]:
+                return _explain(args, client, "/v1/claims", body)
+        return _explain(args, client, "/v1/claims", bodies[-1])
+    refusal: errors.Refused | None = None
+    for body in bodies:
+        try:
+            return _claim_one(args, client, body)
+        except (errors.DoesNotFit, errors.ClaimConflict) as error:
+            refusal = refusal or error  # of a claim of another alternative, that one finds it
+    assert refusal is not None
+    if len(bodies) > 1:
+        refusal.message = f"None of {len(bodies)} alternatives is granted; the first: {refusal.message}"
+    raise refusal
+
+
+def _claim_one(args: Namespace, client: Client, body: dict[str, Any]) -> ExitCode:
+    """Claim what the body asks for, and show the claim."""
     try:
         answer: ClaimShape = client.request("POST", "/v1/claims", body)
     except errors.DaemonUnreachable as error:
@@ -143,6 +165,8 @@ def _identify(args: Namespace, client: Client, body: dict[str, Any]) -> None:
 
 def _claim_domain(args: Namespace) -> ExitCode:
     """Claim for a domain; print, define or start it."""
+    if args.alternatives:
+        raise errors.UsageError("claim: --or cannot go with --domain: a domain asks for one thing")
     if args.domain == args.file == claim_request.STANDARD_INPUT:
         raise errors.UsageError("claim: --domain and --file cannot both be standard input")
     body: dict[str, Any] = {

@@ -58,6 +58,45 @@ def add_claim_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--name", help="the instance's name, for people")
 
 
+ASKING_NAMES = ("resources", "group", "required", "group_policy", "flavor", "spec", "image", "file")
+"""The arguments that each alternative has of its own."""
+
+
+class _NextAlternative(argparse.Action):
+    """--or: the arguments so far are an alternative, and those that follow are the next one."""
+
+    def __call__(self, parser: Any, namespace: Namespace, values: Any, option: str | None = None) -> None:
+        before = Namespace(**{name: getattr(namespace, name) for name in ASKING_NAMES})
+        namespace.alternatives = [*(namespace.alternatives or ()), before]
+        for name in ASKING_NAMES:
+            setattr(namespace, name, None)
+
+
+def add_or_option(command: argparse.ArgumentParser) -> None:
+    """Add the option between alternatives."""
+    command.add_argument(
+        "--or",
+        dest="alternatives",
+        nargs=0,
+        action=_NextAlternative,
+        help="before another request, which counts where the ones before it do not fit; may be repeated",
+    )
+
+
+def alternatives(args: Namespace) -> list[Namespace]:
+    """The arguments of each alternative, in their order."""
+    return [*(Namespace(**{**vars(args), **vars(before)}) for before in args.alternatives or ()), args]
+
+
+def alternative_bodies(args: Namespace, *, required: bool = True) -> list[Json]:
+    """What each alternative asks for, without a consumer. Raises UsageError as `claim_body`."""
+    several = alternatives(args)
+    bodies = [_resources(each, required=required or len(several) > 1) for each in several]
+    for body in bodies:
+        body.pop("consumer", None)
+    return bodies
+
+
 def claim_body(args: Namespace) -> Json:
     """The body. Raises UsageError where the arguments contradict each other or cannot be read.
 

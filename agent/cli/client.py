@@ -30,7 +30,7 @@ PATH_BYTES_MAX = 107
 REPLY_BYTES_MAX = 256 * 1024 * 1024
 INSTANCE_HELP = "the instance: its name, its uuid, or the beginning of its uuid"
 MIGRATION_HELP = "the migration: its uuid, the beginning of it, or the name of its instance"
-_ASKING = ("/v1/capacity", "/v1/defrag", "/domain", "dry_run=true")
+_ASKING = ("/v1/capacity", "/v1/defrag", "/v1/where", "/domain", "dry_run=true")
 """How requests end that change nothing, although they have a body."""
 
 written: list[str] = []

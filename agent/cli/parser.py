@@ -3,7 +3,7 @@
 import argparse
 import os
 
-from agent.cli import claim, devices, domain, gate, move, placement, service, status, top, tree
+from agent.cli import claim, devices, domain, gate, move, placement, service, status, top, tree, where
 from agent.cli.client import SOCKET_DEFAULT
 from agent.cli.grammar import TIMEOUT_DEFAULT_S, CommandAdder, Parser, common_options
 from agent.errors import ExitCode
@@ -18,6 +18,7 @@ COMMANDS = (
     status.add_history_command,
     tree.add_explain_command,
     claim.add_claim_command,
+    where.add_where_command,
     domain.add_domain_command,
     claim.add_release_command,
     claim.add_pause_command,
@@ -49,6 +50,7 @@ EXIT_CODES = {
     ExitCode.DRIFT_HEALED: "drift found, and healed",
     ExitCode.REFUSED: "refused: a claim does not fit, conflicts, or claims are closed (claim, move, reshape)",
     ExitCode.UNREACHABLE: "no agent answered at the socket in time",
+    ExitCode.NEVER: "no host could take it, whatever is freed (where; not now is 5)",
 }
 
 INTERRUPTED = 130

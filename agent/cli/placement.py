@@ -123,7 +123,7 @@ def opened(args: Namespace) -> Iterator[Transport]:
         )
     with naming_the_place(args):
         if args.url:
-            transport = _open_url(args)
+            transport = open_url(args)
         elif args.state_dir:
             transport = open_transport("embedded", state_dir=args.state_dir)
         else:
@@ -197,7 +197,8 @@ class _CountingTransport:
         self._inner.close()
 
 
-def _open_url(args: Namespace) -> Transport:
+def open_url(args: Namespace) -> Transport:
+    """The transport to `url`, with the token and the authority of the options. Raises UsageError."""
     from agent.placement.connect import open_transport
 
     token = os.environ.get(TOKEN) or None

@@ -17,7 +17,7 @@ Source: https://docs.openstack.org/placement/latest/user/provider-tree.html.
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from itertools import combinations, islice, product
@@ -165,7 +165,7 @@ class Condition(NamedTuple):
                 return f"{counted(self.amount, 'group')}, each on a provider of its own"
             case ConditionKind.SUBTREE:
                 return f"the groups {', '.join(sorted(self.any_of))} in one subtree"
-        return "a host that takes claims"
+        return "closed or silent"
 
 
 CLOSED = Condition(ConditionKind.CLOSED)
@@ -307,8 +307,14 @@ class Question:
             return None
         lifted = lifted or empty
         options: list[list[HostProvider]] = []
+        reach = host.reach
         for slot in self._rules.slots:
-            serving = [each for each in host.reach if self._serves(slot, each, host, empty, lifted)]
+            first = slot.resources[0][0] if slot.resources else ""
+            serving = [
+                each
+                for each in reach
+                if (not first or first in each.inventories) and self._serves(slot, each, host, empty, lifted)
+            ]
             if not serving:
                 return None
             options.append(serving)
@@ -475,12 +481,13 @@ def free_of(provider: HostProvider, name: str, *, empty: bool = False, lifted: b
 class Obstacle(NamedTuple):
     """The first condition that a host does not meet; `forever`: not with nothing in use, either.
 
-    `alone`: without this condition the host would fit.
+    `alone`: without this condition the host would fit. `met` is how many conditions stand before it.
     """
 
     condition: Condition
     forever: bool
     alone: bool
+    met: int = 0
 
 
 class Demand:
@@ -505,12 +512,12 @@ class Demand:
         fits = self.whole.fit(host) is not None
         forever = not fits and self.whole.fit(host, empty=True) is None
         if host.closed and not forever:
-            return Obstacle(CLOSED, forever=False, alone=fits)
+            return Obstacle(CLOSED, forever=False, alone=fits, met=len(self.conditions))
         if fits:
             return None
         number = bisect_left(self._first, True, key=lambda part: part.fit(host, empty=forever) is None)
         alone = not host.closed and self._without[number].fit(host) is not None
-        return Obstacle(self.conditions[number], forever, alone)
+        return Obstacle(self.conditions[number], forever, alone, number)
 
 
 # The hosts that fit
@@ -624,9 +631,10 @@ class Miss(NamedTuple):
             return 1.0
         return max(0, self.asked - self.free) / self.asked
 
-    def nearness(self) -> tuple[bool, bool, float, str]:
-        """The rank among hosts that do not fit: could ever, lacks one thing alone, lacks least."""
-        return self.obstacle.forever, not self.obstacle.alone, self.short, self.host.root.name
+    def nearness(self) -> tuple[bool, bool, int, float, str]:
+        """The rank of hosts that do not fit: could ever, lacks one thing alone, meets most, lacks least."""
+        obstacle = self.obstacle
+        return obstacle.forever, not obstacle.alone, -obstacle.met, self.short, self.host.root.name
 
 
 def miss_of(demand: Demand, host: FleetHost, obstacle: Obstacle) -> Miss:
@@ -686,15 +694,17 @@ class Change(NamedTuple):
     instances: Mapping[str, str] = NOTHING
 
 
-def smallest_changes(
-    demand: Demand, near: Sequence[FleetHost], fleet: Sequence[FleetHost]
-) -> tuple[Change, ...]:
+NewPlaceOf = Callable[[Amounts, frozenset[str]], str]
+"""A host with room for these amounts that has none of these names, "" for none."""
+
+
+def smallest_changes(demand: Demand, near: Sequence[FleetHost], new_place: NewPlaceOf) -> tuple[Change, ...]:
     """For each kind of change the smallest that makes room on a host that is `near`; its holders are known.
 
-    Instances find their new places on the hosts of the `fleet`.
+    Each instance that leaves gets a place on another host, if there are so many.
     """
     found: dict[str, Change] = {}
-    most = SET_MAX + 1
+    fewest: tuple[FleetHost, tuple[str, ...]] | None = None
     for host in near:
         name = host.root.name
         if host.closed:
@@ -707,25 +717,22 @@ def smallest_changes(
                 each for each in host.reach if any(_is_withheld(each, of) for of in place.get(each.uuid, ()))
             ]
             found.setdefault("lift", Change("lift", name, tuple(each.name for each in lifted)))
-        leaving = _fewest_to_leave(demand, host, most)
-        if leaving is None:
-            continue
-        targets = _new_places(leaving, host, fleet)
-        before = found.get("move")
-        if before is None or _burden(targets) < _burden(before.instances):
-            found["move"] = Change("move", name, instances=targets)
-            most = max(1, len(leaving))
+        leaving = _fewest_to_leave(demand, host, SET_MAX + 1 if fewest is None else len(fewest[1]) - 1)
+        if leaving is not None and (fewest is None or len(leaving) < len(fewest[1])):
+            fewest = host, leaving
+    if fewest is not None:
+        host, leaving = fewest
+        targets = dict.fromkeys(leaving, "")
+        for consumer in leaving[:SET_MAX]:
+            amounts = by_class(each.holders.get(consumer, {}) for each in host.reach)
+            targets[consumer] = new_place(amounts, frozenset({host.root.name, *targets.values()}))
+        found["move"] = Change("move", host.root.name, instances=targets)
     return tuple(found[kind] for kind in ("move", "lift", "resume") if kind in found)
 
 
 def _is_withheld(provider: HostProvider, name: str) -> bool:
     inventory = provider.inventories[name]
     return inventory.reserved >= inventory.total
-
-
-def _burden(instances: Mapping[str, str]) -> tuple[int, int]:
-    """How many instances leave, and for how many of them there is no other place."""
-    return len(instances), sum(not target for target in instances.values())
 
 
 def _fewest_to_leave(demand: Demand, host: FleetHost, most: int) -> tuple[str, ...] | None:
@@ -755,23 +762,3 @@ def _fewest_to_leave(demand: Demand, host: FleetHost, most: int) -> tuple[str, .
         if demand.whole.fit(host.without(rest)) is not None:
             kept = rest
     return tuple(kept)
-
-
-def _new_places(leaving: Iterable[str], host: FleetHost, fleet: Sequence[FleetHost]) -> dict[str, str]:
-    """{consumer: the first other host with room for the amounts that it holds here, "" for none}."""
-    others = {each.root.uuid: each for each in fleet if not each.closed and each.root.uuid != host.root.uuid}
-    targets = {}
-    for consumer in leaving:
-        amounts = by_class(each.holders.get(consumer, {}) for each in host.reach)
-        asked = [
-            Condition(ConditionKind.RESOURCE, name=name, amount=amount) for name, amount in amounts.items()
-        ]
-        question = Question(asked)
-        targets[consumer] = ""
-        for uuid, other in others.items():
-            place = question.fit(other)
-            if place is not None:
-                others[uuid] = other.with_guest(place)
-                targets[consumer] = other.root.name
-                break
-    return targets

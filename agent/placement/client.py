@@ -135,6 +135,8 @@ _REPARENTING = "1.37"
 _CANDIDATES_IN_TREE = "1.31"
 BARRED_TYPE = "BARRED"
 _NO_ROUTE = (404, 405)
+_UNKNOWN_NAME = "No such "
+"""So begins what Placement says of a class or a trait that does not exist."""
 UNTYPED = "unknown"
 """The type that Placement shows for a consumer that was last written before microversion 1.38."""
 
@@ -192,6 +194,7 @@ class PlacementClient:
         """Holds this client's writes of allocations back while inventories are written."""
         self.observer = AllocationObserver()
         self._has_notes = True
+        self._has_host_candidates = True
 
     def close(self) -> None:
         """Close the transport."""
@@ -490,6 +493,46 @@ class PlacementClient:
                 f"Placement does not list hosts as the agent knows it: {error.message}"
             ) from error
 
+    def host_candidates(self, query: str) -> Mapping[str, Any] | None:
+        """The hosts with a candidate, or all hosts, as a core of Plimsoll tells them; None: it is no core.
+
+        The answer is that of `agent.placement.embedded.host_candidates`. One request; a Placement that does
+        not know the route is not asked again.
+        """
+        if not self._has_host_candidates:
+            return None
+        action = "find the hosts that have room"
+        reply = self._call("GET", f"/hosts/candidates?{query}", action, accept=_NO_ROUTE)
+        self._has_host_candidates = reply.status not in _NO_ROUTE
+        return dict(reply.body) if self._has_host_candidates else None
+
+    def allocation_candidates(self, query: str) -> Mapping[str, Any]:
+        """`{"allocation_requests": [...], "provider_summaries": {...}}` of Placement's API, in one request.
+
+        Both are empty for a class or a trait that Placement does not know.
+        """
+        action = "find the hosts that have room"
+        reply = self._call("GET", f"/allocation_candidates?{query}", action, accept=(400,))
+        if reply.status == 400:
+            error = error_of_reply(reply, action, full=False)
+            if _UNKNOWN_NAME not in error.message:
+                raise error
+            return {"allocation_requests": [], "provider_summaries": {}}
+        return {
+            "allocation_requests": body_member(reply, action, "allocation_requests", kind=list),
+            "provider_summaries": body_member(reply, action, "provider_summaries", kind=dict),
+        }
+
+    def providers(self, query: str) -> tuple[Provider, ...]:
+        """The providers that Placement lists for the query, each without its contents. One request."""
+        return tuple(self._list_providers_of(query, "list the providers"))
+
+    def aggregates_of(self, provider: str) -> frozenset[str]:
+        """The aggregates of the provider with that uuid. Raises PlacementConflict if it no longer exists."""
+        action = f"show the aggregates of provider {provider}"
+        reply = self._get_part(f"{_path('resource_providers', provider)}/aggregates", action)
+        return frozenset(body_member(reply, action, "aggregates", kind=list))
+
     def provider_allocations(self, provider: str) -> ProviderAllocations:
         """The allocations on the provider with that uuid.
 
@@ -594,7 +637,10 @@ class PlacementClient:
         return self._list_providers({"in_tree": root}, f"show the tree of provider {root}")
 
     def _list_providers(self, query: Mapping[str, str], action: str) -> list[Provider]:
-        reply = self._call("GET", f"/resource_providers?{urlencode(query)}", action)
+        return self._list_providers_of(urlencode(query), action)
+
+    def _list_providers_of(self, query: str, action: str) -> list[Provider]:
+        reply = self._call("GET", f"/resource_providers?{query}", action)
         return [
             listed_provider(record) for record in body_member(reply, action, "resource_providers", kind=list)
         ]

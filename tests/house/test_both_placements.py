@@ -24,6 +24,7 @@ NOT_ON_BOTH = {
     "cli/test_main.py": "what all commands have in common, and placements that do not answer",
     "cli/test_config.py": "files alone, and the embedded core's file",
     "cli/test_quiet_host.py": "what is shown of the host, and the state directory with its embedded core",
+    "cli/test_where.py": "what is shown of a served core; fleet/test_answer.py asks both",
     "cli/test_top.py": "what is shown of the agent's memory, of one host for a whole module",
     "cli/test_explain.py": "what is shown of the agent's memory, of one host for a whole module",
     "daemon/test_bound_agents.py": "tokens that OpenStack Placement does not have",

@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from random import Random
+from uuid import NAMESPACE_DNS, uuid5
 
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.fleet.where import FleetHost, HostProvider
-from agent.tree import Inventory
+from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.tree import Inventory, Provider
 
 Atom = tuple[object, ...]
 """("root", trait, forbidden), ("amount", part, class, number), ("trait", group, any of, forbidden),
@@ -104,7 +106,9 @@ def _with_consumer(host: FleetHost, consumer: str, held: dict[str, dict[str, int
     for provider in host.providers:
         used, kept = dict(provider.used), dict[str, int]()
         for kind, amount in held.get(provider.uuid, {}).items():
-            if used.get(kind, 0) + amount <= provider.inventories[kind].capacity:
+            inventory = provider.inventories[kind]
+            allowed = amount <= inventory.max_unit and not amount % inventory.step_size
+            if allowed and used.get(kind, 0) + amount <= inventory.capacity:
                 used[kind] = used.get(kind, 0) + amount
                 kept[kind] = amount
         holders = {**provider.holders, consumer: kept} if kept else provider.holders
@@ -183,6 +187,38 @@ def _atoms(request: ClaimRequest, cells: int, cpus: int, memory: int) -> list[At
     if request.group_policy == "isolate":
         atoms.append(("isolate",))
     return [*atoms, *(("subtree", suffixes) for suffixes in request.same_subtree)]
+
+
+def uuid_of(name: str) -> str:
+    """The uuid under which a provider or a consumer of a random fleet is in a Placement."""
+    return str(uuid5(NAMESPACE_DNS, name))
+
+
+def put_fleet(client: PlacementClient, fleet: Sequence[FleetHost]) -> None:
+    """Write the fleet to a Placement."""
+    for trait in TRAITS:
+        client.ensure_trait(trait)
+    client.ensure_resource_class("CUSTOM_HALF")
+    held: dict[str, dict[str, dict[str, int]]] = {}
+    for host in fleet:
+        for each in host.reach:
+            if client.find_provider(uuid=uuid_of(each.uuid)) is not None:
+                continue
+            uuid = uuid_of(each.uuid)
+            parent = None if each.parent is None else uuid_of(each.parent)
+            generation = client.create_provider(Provider(uuid, each.name, parent))
+            closed = each.uuid == host.root.uuid and host.closed
+            traits = each.traits | ({"COMPUTE_STATUS_DISABLED"} if closed else set())
+            generation = client.put_traits(uuid, generation, traits) if traits else generation
+            if each.aggregates:
+                generation = client.put_aggregates(uuid, generation, each.aggregates)
+            if each.inventories:
+                client.put_inventories(uuid, generation, each.inventories)
+            holders = each.holders or ({f"user of {each.name}": each.used} if any(each.used.values()) else {})
+            for consumer, amounts in holders.items():
+                held.setdefault(consumer, {})[uuid] = dict(amounts)
+    for consumer, allocations in held.items():
+        client.write_allocations(ConsumerAllocations(uuid_of(consumer), allocations))
 
 
 def brute_fits(atoms: Sequence[Atom], host: FleetHost, *, empty: bool = False, lifted: bool = False) -> bool:

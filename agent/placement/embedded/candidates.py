@@ -506,9 +506,12 @@ class FoundCandidate(NamedTuple):
     view: TreeView
 
 
-def find_candidates(model: Model, query: CandidateQuery) -> Iterator[FoundCandidate]:
+def find_candidates(
+    model: Model, query: CandidateQuery, *, one_a_tree: bool = False
+) -> Iterator[FoundCandidate]:
     """Each candidate once, tree by tree, in the order in which the trees were created.
 
+    `one_a_tree`: of each tree the first alone, also where it is of sharing providers and another tree has it.
     The caller has checked that the classes and traits of the query exist, and does not hold `model.lock`.
     """
     seen: set[tuple[str, ...]] = set()
@@ -538,13 +541,15 @@ def find_candidates(model: Model, query: CandidateQuery) -> Iterator[FoundCandid
         if slots is None:
             continue
         for chosen in TreeSearch(view, query, slots).fill():
-            if all(provider.is_sharing for provider in chosen):
+            if not one_a_tree and all(provider.is_sharing for provider in chosen):
                 # No provider of the tree itself is used: other trees in reach give the same candidate.
                 key = tuple(provider.uuid for provider in chosen)
                 if key in seen:
                     continue
                 seen.add(key)
             yield FoundCandidate(values.candidate(slots, chosen), view)
+            if one_a_tree:
+                break
 
 
 class _SharedValues:

@@ -168,6 +168,7 @@ ROUTES: Mapping[str, Methods] = {
     "/fleet": {"GET": (Route(mv.MIN, handlers.show_fleet, JSON_OUT),)},
     "/fleet/{uuid}": {"GET": (Route(mv.MIN, handlers.show_host, JSON_OUT),)},
     "/hosts": {"GET": (Route(mv.MIN, handlers.list_hosts, JSON_OUT),)},
+    "/hosts/candidates": {"GET": (Route(mv.SAME_SUBTREE, handlers.list_host_candidates, JSON_OUT),)},
     "/hosts/{uuid}/note": {"PUT": (Route(mv.MIN, handlers.put_note, JSON_IN),)},
 }
 

@@ -24,6 +24,7 @@ from agent.placement.embedded.candidates import (
     parse_query,
 )
 from agent.placement.embedded.fleet import NOTE_BYTES_MAX, HostNotes, Wanted
+from agent.placement.embedded.host_candidates import candidate_hosts, host_trees
 from agent.placement.embedded.model import ConsumerRecord, Draft, InventoryRecord, Model, ProviderRecord
 from agent.placement.embedded.problems import BAD_REQUEST, NOT_FOUND, TOO_LARGE, RequestRefused
 from agent.placement.embedded.rules import ConsumerWrite
@@ -690,6 +691,29 @@ def show_host(request: Request) -> CoreResponse:
     if shown is None:
         raise RequestRefused(NOT_FOUND, f"No host has the root provider {uuid}.")
     return json_response(request, shown, request.store.clock())
+
+
+HOSTS_PARAMETERS = ("trees", "holders")
+
+
+def list_host_candidates(request: Request) -> CoreResponse:
+    """GET /hosts/candidates
+
+    The query is that of GET /allocation_candidates; `limit` counts hosts, and an unknown class or trait is
+    one that no host has. `trees` and `holders` are true or false.
+    """
+    pairs = request.query.pairs
+    flags = {key: value == "true" for key, value in pairs if key in HOSTS_PARAMETERS}
+    query = parse_query(
+        request.query.of([pair for pair in pairs if pair[0] not in HOSTS_PARAMETERS]), request.minor
+    )
+    with without_collection():
+        model, notes = request.store.model, request.notes
+        hosts = [] if flags.get("trees") else candidate_hosts(model, query, notes)
+        body: dict[str, Any] = {"hosts": hosts}
+        if not hosts:
+            body |= host_trees(model, query, notes, holders=flags.get("holders", False))
+    return json_response(request, body, request.store.clock())
 
 
 # Usages

@@ -260,7 +260,7 @@ PATH_SAFE = "/:@!$&'()*+,;=-._~"
 JSON = "application/json"
 NAME_SHOWN_MAX = 16
 PIECE_MEMBERS = 64
-LONG_ANSWERS = "/allocation_candidates"
+LONG_ANSWERS = ("/allocation_candidates", "/hosts/candidates")
 CLAIMS = "/allocations"
 SHORT_BYTES_MAX = 64 * 1024
 FLEET = "/fleet"
@@ -317,7 +317,7 @@ class WsgiApplication:
         if self._wants_page(environ):
             return self._page(dict(environ), start_response)
         try:
-            with without_collection() if environ["PATH_INFO"] == LONG_ANSWERS else nullcontext():
+            with without_collection() if environ["PATH_INFO"] in LONG_ANSWERS else nullcontext():
                 response = self._response(environ)
         except Unauthenticated as error:
             # In the form of OpenStack Placement's authentication middleware, which answers it there.

@@ -389,6 +389,12 @@ class Query:
         except ValueError as error:
             raise RequestRefused(BAD_REQUEST, f"The query string cannot be read: {error}.") from None
 
+    def of(self, pairs: list[tuple[str, str]]) -> Query:
+        """A query of these of the parameters."""
+        query = Query("")
+        query.pairs = pairs
+        return query
+
     def all(self, name: str) -> list[str]:
         """All values of the parameter `name`."""
         return [value for key, value in self.pairs if key == name]

@@ -239,3 +239,21 @@ def test_the_repair_that_the_audit_offers_works_also_for_a_large_guest(
     assert (healed.returncode, healed.stderr) == (ExitCode.DRIFT_HEALED, "")
     assert agent("look").returncode == ExitCode.DONE
     assert "claimed" in agent("instances").stdout
+
+
+def test_the_first_alternative_that_fits_is_claimed_and_found_again(fresh: tuple[Sight, Path]) -> None:
+    _, path = fresh
+    words = ("--name", "ai1", "--resources", "VCPU=100000", "--or", "--resources", "VCPU=2")
+    dry = plimsoll(path, "claim", *words, "--dry-run")
+    assert dry.returncode == ExitCode.DONE and dry.stdout.startswith("it fits\n")
+    made = json.loads(output_of(path, "claim", *words, "-o", "json"))
+    assert [each["resources"] for each in made["allocations"].values()] == [{"VCPU": 2}]
+    assert json.loads(output_of(path, "claim", *words, "-o", "json"))["consumer"] == made["consumer"]
+    none = plimsoll(path, "claim", "--new", "--resources", "VCPU=100000", "--or", "--resources", "VCPU=99999")
+    assert none.returncode == ExitCode.REFUSED
+    assert one_line(none).startswith("plimsoll: None of 2 alternatives is granted; the first: The claim of")
+    domain = plimsoll(
+        path, "claim", "--domain", "-", "--resources", "VCPU=3", "--or", "--resources", "VCPU=2"
+    )
+    assert domain.returncode == ExitCode.USAGE
+    assert one_line(domain).startswith("plimsoll: claim: --or cannot go with --domain")

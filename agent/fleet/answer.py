@@ -1,0 +1,734 @@
+"""Asks a Placement where requests fit, and puts the answer in words.
+
+A core of Plimsoll, embedded or served, names the hosts that fit in one request, by a route beside the
+Placement API (agent.placement.embedded.host_candidates); if none fits, it has sent all hosts in the same
+answer. For why not, the holders on each host shown are one request more. OpenStack's Placement has candidates
+alone: one request says who fits, and one for each host shown says its name; for why not, `_OpenStackFleet`
+says what is read. docs/where.md has the bounds, which tests/functional/fleet holds.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from agent.claims import extra_specs
+from agent.claims.choice import Order
+from agent.claims.device_profiles import DeviceProfiles
+from agent.claims.parse_request import notes_of, parse_addition, read_domain
+from agent.claims.request import DEVICE_PREFIX, ClaimRequest, check_request, has_unresolved_devices
+from agent.errors import PlacementError, UsageError, counted
+from agent.fleet.where import (
+    CLOSED,
+    SHOWN_MAX,
+    Candidate,
+    Change,
+    Condition,
+    ConditionKind,
+    Demand,
+    FleetHost,
+    HostProvider,
+    Miss,
+    Obstacle,
+    Question,
+    SummaryRow,
+    candidate_of,
+    conditions_of,
+    miss_of,
+    places_together,
+    smallest_changes,
+    summary_of,
+)
+from agent.http.process import without_collection
+from agent.json_checks import read_choice, read_list, read_object, read_text, read_whole
+from agent.placement.client import SHARING_TRAIT, PlacementClient
+from agent.tree import MAX_UNIT, Inventory, Provider
+
+CANDIDATES_MAX = 1000
+"""So many candidates are asked of OpenStack's Placement, which may be those of a few hosts."""
+PLACES_SHOWN_MAX = 10
+COUNT_MAX = 1000
+ALTERNATIVES_MAX = 16
+DISABLED_TRAIT = "COMPUTE_STATUS_DISABLED"
+NEEDS = "1.36"
+_ANY_TRAIT = "1.39"
+_UNITS = {"MEMORY_MB": "MiB of ", "DISK_GB": "GiB of "}
+
+
+class Verdict(StrEnum):
+    """What became of the question."""
+
+    FITS = "fits"
+    NOT_NOW = "not_now"
+    NEVER = "never"
+
+
+class AskedRequest(NamedTuple):
+    """A request, and the body of the API that it was read from, whose words the answer repeats."""
+
+    request: ClaimRequest
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Where the request fits, best first, or why it does not.
+
+    `alternative` is the number of the request that the answer is about. `fitting` counts the hosts that fit;
+    not `complete`: there may be more of them. Of `looked_at` hosts, `able` could take it if room were made.
+    """
+
+    verdict: Verdict
+    sentence: str
+    alternative: int = 0
+    fitting: int = 0
+    complete: bool = True
+    looked_at: int | None = None
+    able: int | None = None
+    places: tuple[Candidate, ...] = ()
+    closed: tuple[FleetHost, ...] = ()
+    nearest: tuple[Miss, ...] = ()
+    summary: tuple[SummaryRow, ...] = ()
+    changes: tuple[Change, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """The answer as POST /v1/where gives it, and `plimsoll where -o json` prints it."""
+        return {
+            "verdict": str(self.verdict),
+            "sentence": self.sentence,
+            "alternative": self.alternative,
+            "hosts": {
+                "fit": self.fitting,
+                "complete": self.complete,
+                "looked_at": self.looked_at,
+                "able": self.able,
+            },
+            "places": [
+                {
+                    "host": place.host,
+                    "uuid": place.root,
+                    "allocations": {
+                        uuid: {"name": name, "resources": dict(amounts)}
+                        for uuid, (name, amounts) in place.allocations.items()
+                    },
+                    "left": {
+                        name: {"free": free, "capacity": capacity}
+                        for name, (free, capacity) in place.left.items()
+                    },
+                }
+                for place in self.places
+            ],
+            "closed": [
+                {"host": host.root.name, "uuid": host.root.uuid, "reason": host.closed}
+                for host in self.closed
+            ],
+            "nearest": [
+                {
+                    "host": miss.host.root.name,
+                    "uuid": miss.host.root.uuid,
+                    "lacks": miss.obstacle.condition.text,
+                    "words": miss.obstacle.condition.words,
+                    "forever": miss.obstacle.forever,
+                    "fits_without": miss.obstacle.alone,
+                    "asked": miss.asked,
+                    "free": miss.free,
+                    "total": miss.total,
+                    "provider": miss.provider.name,
+                    "provider_uuid": miss.provider.uuid,
+                    "holders": dict(miss.holders),
+                }
+                for miss in self.nearest
+            ],
+            "summary": [
+                {
+                    "lacks": row.condition.text,
+                    "words": row.condition.words,
+                    "hosts": row.hosts,
+                    "forever": row.forever,
+                    "fit_without": row.fit_without,
+                }
+                for row in self.summary
+            ],
+            "changes": [
+                {
+                    "kind": change.kind,
+                    "host": change.host,
+                    "providers": list(change.providers),
+                    "instances": dict(change.instances),
+                }
+                for change in self.changes
+            ],
+        }
+
+
+Completed = Callable[[ClaimRequest, str | None], ClaimRequest]
+"""The request with what an alias or the XML of a domain adds to it."""
+
+
+def answer_body(
+    client: PlacementClient,
+    body: object,
+    complete: Completed | None = None,
+    profiles: DeviceProfiles | None = None,
+) -> dict[str, Any]:
+    """The answer to the body of POST /v1/where.
+
+    `complete` knows the aliases and the domains of a host, `profiles` are the device profiles that a flavor
+    may name. Raises UsageError, PlacementError.
+    """
+    given = read_object(body, "", ("requests", "xml", "strategy", "count", "host"))
+    xml = None if given.get("xml") is None else read_domain(given["xml"], "xml")
+    host = given.get("host")
+    order = Order(read_choice(given.get("strategy", "pack"), "strategy", tuple(map(str, Order))))
+    count = read_whole(given.get("count", 1), "count", 1, COUNT_MAX)
+    alternatives = []
+    notes: dict[str, None] = {}
+    for number, item in enumerate(read_list(given.get("requests"), "requests")):
+        if number >= ALTERNATIVES_MAX:
+            raise UsageError(f"requests: at most {ALTERNATIVES_MAX} alternatives are asked for.")
+        request = parse_addition(item, "", profiles)
+        request = complete(request, xml) if complete else request
+        if has_unresolved_devices(request):
+            raise UsageError(
+                "pci_passthrough:alias: an alias is in the settings of an agent; ask that agent, without "
+                "--placement, or ask for the device's resource class."
+            )
+        alternatives.append(AskedRequest(check_request(request), item))
+        notes |= dict.fromkeys(notes_of(item))
+    if not alternatives:
+        raise UsageError("requests: missing; name at least one request.")
+    name = None if host is None else read_text(host, "host", None, "the name or uuid of a host")
+    answer = where(client, alternatives, order=order, count=count, host=name).to_json()
+    return {**answer, "notes": list(notes)} if notes else answer
+
+
+def where(
+    client: PlacementClient,
+    alternatives: Sequence[AskedRequest],
+    *,
+    order: Order = Order.PACK,
+    count: int = 1,
+    host: str | None = None,
+) -> Answer:
+    """Where the first of the alternatives that fits anywhere does, or why none does.
+
+    `count` guests are to fit together. `host`: only the host of that name or uuid is asked. Raises UsageError
+    for a request that no Placement can be asked, PlacementError.
+    """
+    root = None if host is None else _find_host(client, host)
+    answers: list[Answer] = []
+    for number, asked in enumerate(alternatives):
+        with without_collection():
+            answer = replace(_Inquiry(client, asked, order, count, root).answer(), alternative=number)
+        if answer.verdict is Verdict.FITS:
+            return answer
+        answers.append(answer)
+    best = next((answer for answer in answers if answer.verdict is Verdict.NOT_NOW), answers[0])
+    if len(answers) == 1:
+        return best
+    others = f"none of {len(answers)} alternatives fits; number {best.alternative + 1} is "
+    return replace(best, sentence=others + best.sentence)
+
+
+def _find_host(client: PlacementClient, name: str) -> Provider:
+    """The root provider with that name or uuid. Raises UsageError."""
+    key = "uuid" if len(name) == 36 and name.count("-") == 4 else "name"
+    found = client.providers(urlencode({key: name}))
+    if len(found) > 1:
+        raise UsageError(f"{len(found)} providers are called {name!r}: name the host by its uuid.", host=name)
+    if not found:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, [each.name for each in client.hosts() or ()], n=1)
+        meant = f"did you mean {near[0]}?" if near else "`--host` takes the name of its root provider."
+        raise UsageError(f"Placement has no host {name!r}: {meant}", host=name)
+    if found[0].parent is not None:
+        raise UsageError(f"{name!r} is a provider of a host and no host: name its root provider.", host=name)
+    return found[0]
+
+
+class _Inquiry:
+    """One request, asked of one Placement."""
+
+    def __init__(
+        self, client: PlacementClient, asked: AskedRequest, order: Order, count: int, host: Provider | None
+    ) -> None:
+        self._client = client
+        self._in_tree = host.uuid if host else None
+        self._order = order
+        self._count = count
+        self._conditions = tuple(
+            each._replace(words=words_of(each, asked)) for each in conditions_of(asked.request)
+        )
+        self._demand = Demand(self._conditions)
+        self._query = query_of(self._conditions, self._in_tree)
+        # Cells apart from each other, and guests beside guests, are more than candidates tell.
+        self._needs_trees = (
+            count > 1 or self._in_tree is not None or any(" " in each.group for each in self._conditions)
+        )
+
+    def answer(self) -> Answer:
+        """The verdict, with what it rests on."""
+        holders = "&holders=true" if self._in_tree else ""
+        trees = f"&trees=true{holders}" if self._needs_trees else ""
+        told = self._client.host_candidates(self._query + trees)
+        if told is None:
+            openstack = _OpenStackFleet(self._client, self._demand, self._in_tree)
+            candidates = openstack.candidates()
+            if candidates and (self._count == 1 or not openstack.complete):
+                places = self._best(candidates)
+                named = tuple(openstack.named(place) for place in places)
+                return self._fits(named, len(candidates), complete=openstack.complete)
+            return self._judge(openstack.hosts(), openstack.detailed)
+        if told["hosts"]:
+            found = [candidate_of_record(record) for record in told["hosts"]]
+            return self._fits(self._best(found), len(found))
+        return self._judge(hosts_of_trees(told), self._with_holders)
+
+    def _best(self, candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
+        ranked = sorted(candidates, key=lambda each: each.rank(self._demand.asked, self._order))
+        return tuple(ranked[:PLACES_SHOWN_MAX])
+
+    def _fits(self, places: tuple[Candidate, ...], fitting: int, *, complete: bool = True) -> Answer:
+        many = counted(fitting, "host has", "hosts have")
+        sentence = f"it fits: {'' if complete else 'at least '}{many} room for it"
+        return Answer(Verdict.FITS, sentence, fitting=fitting, complete=complete, places=places)
+
+    def _with_holders(self, host: FleetHost, _: Obstacle) -> FleetHost:
+        """The host of a core again, with who holds what of it."""
+        query = query_of(self._conditions, host.root.uuid)
+        told = self._client.host_candidates(f"{query}&trees=true&holders=true")
+        return next(iter(hosts_of_trees(told or {})), host)
+
+    def _new_place(self, amounts: Mapping[str, int], others: frozenset[str]) -> str:
+        """A host for an instance with these amounts: by them alone, as Placement knows no more of it."""
+        conditions = [Condition(ConditionKind.RESOURCE, "", *each) for each in amounts.items()]
+        query = query_of(conditions)
+        told = self._client.host_candidates(f"{query}&limit={len(others) + 1}")
+        if told is not None:
+            found = [candidate_of_record(record) for record in told["hosts"]]
+        else:
+            openstack = _OpenStackFleet(self._client, Demand(conditions))
+            found = [openstack.named(candidate) for candidate in openstack.candidates()[: len(others) + 1]]
+        return next((each.host for each in found if each.host not in others), "")
+
+    def _judge(self, hosts: Sequence[FleetHost], detailed: "Detailed") -> Answer:
+        """The answer by all hosts; `detailed` reads more of those that are shown."""
+        demand, count = self._demand, self._count
+        placed: list[Candidate] = []
+        if count > 1:
+            placed, hosts = places_together(demand, hosts, count, self._order)
+            if len(placed) == count:
+                on = counted(len({place.root for place in placed}), "host")
+                sentence = f"it fits: {count} of them have places on {on}"
+                return Answer(Verdict.FITS, sentence, looked_at=len(hosts), places=tuple(placed))
+        obstacles = {host.root.uuid: demand.obstacle(host) for host in hosts}
+        fitting = [host for host in hosts if obstacles[host.root.uuid] is None]
+        if fitting and count == 1:
+            candidates = [candidate_of(host, demand.whole.fit(host) or {}) for host in fitting]
+            return replace(self._fits(self._best(candidates), len(fitting)), looked_at=len(hosts))
+        misses = [
+            miss_of(demand, host, obstacle)
+            for host in hosts
+            if (obstacle := obstacles[host.root.uuid]) is not None
+        ]
+        near = sorted((miss for miss in misses if miss.obstacle.condition != CLOSED), key=Miss.nearness)
+        shown: list[Miss] = []
+        for miss in near[:SHOWN_MAX]:
+            host = miss.host
+            if not miss.obstacle.forever:
+                host = detailed(host, miss.obstacle)
+                for place in placed:
+                    host = host.with_guest(
+                        {uuid: amounts for uuid, (_, amounts) in place.allocations.items()}
+                    )
+            obstacle = demand.obstacle(host) or miss.obstacle
+            obstacles[host.root.uuid] = obstacle
+            shown.append(miss_of(demand, host, obstacle))
+        shown.sort(key=Miss.nearness)
+        found = [each for each in obstacles.values() if each is not None]
+        able = sum(not each.forever for each in found)
+        closed = [miss.host for miss in misses if miss.obstacle.condition == CLOSED]
+        verdict = Verdict.NOT_NOW if able else Verdict.NEVER
+        if count > 1 and len(places_together(demand, hosts, count, self._order, empty=True)[0]) < count:
+            verdict = Verdict.NEVER
+        changes: tuple[Change, ...] = ()
+        if verdict is Verdict.NOT_NOW and len(placed) + 1 == count:
+            open_ones = [miss.host for miss in shown if not miss.obstacle.forever]
+            changes = smallest_changes(demand, [*open_ones, *closed], self._new_place)
+        summary = summary_of(demand, found)
+        return Answer(
+            verdict,
+            _sentence(verdict, summary, shown, closed, len(hosts), able, (len(placed), count)),
+            looked_at=len(hosts),
+            able=able,
+            places=tuple(placed),
+            closed=tuple(closed),
+            nearest=tuple(shown),
+            summary=summary,
+            changes=changes,
+        )
+
+
+Detailed = Callable[[FleetHost, Obstacle], FleetHost]
+"""The host again, with what is to be shown of it beside its first obstacle."""
+
+
+def _sentence(
+    verdict: Verdict,
+    summary: Sequence[SummaryRow],
+    nearest: Sequence[Miss],
+    closed: Sequence[FleetHost],
+    hosts: int,
+    able: int,
+    placed: tuple[int, int],
+) -> str:
+    """The verdict in one sentence."""
+    some, count = placed
+    so_far = f"{some} of {count} have a place; " if count > 1 else ""
+    if not hosts:
+        return "never: Placement has no host"
+    if verdict is Verdict.NEVER:
+        if able:
+            return f"never: {so_far}not all of them fit on {counted(hosts, 'host')}, whatever is freed"
+        lacking = summary[-1].condition.text  # no host meets it beside all conditions before it
+        rest = " beside the rest of the request" if len(summary) > 1 else ""
+        if hosts == 1:
+            return f"never: {nearest[0].host.root.name} does not have {lacking}, whatever is freed"
+        return f"never: {so_far}none of {hosts} hosts has {lacking}{rest}, whatever is freed"
+    could = f"{so_far}{able} of {hosts} hosts could; " if hosts > 1 else so_far
+    near = next((miss for miss in nearest if not miss.obstacle.forever), None)
+    if near is None:
+        return f"not now: {could}{closed[0].root.name} is {closed[0].closed}"
+    name = near.host.root.name + (", the nearest," if hosts > 1 else "")
+    condition = near.obstacle.condition
+    if near.asked is not None and near.free is not None and near.asked > near.free:
+        unit = _UNITS.get(condition.name, "")
+        return f"not now: {could}{name} is {near.asked - near.free} {unit}{condition.name} short"
+    return f"not now: {could}{name} lacks {condition.text}"
+
+
+# The question, as Placement reads it
+
+
+def query_of(conditions: Sequence[Condition], in_tree: str | None = None) -> str:
+    """The query string of GET /allocation_candidates for these conditions, in the tree of that provider.
+
+    Each cell of the guest is a group of its own; that they lie apart is not part of the query.
+    """
+    kind = ConditionKind
+    amounts: dict[str, list[str]] = {}
+    for each in conditions:
+        if each.kind is kind.RESOURCE:
+            amounts.setdefault(each.group, []).append(f"{each.name}:{each.amount}")
+    cells = [group for group in amounts if " " in group]
+    for each in conditions:
+        if each.kind in (kind.TRAIT, kind.AGGREGATE) and (each.group or not cells):
+            amounts.setdefault(each.group, [])
+    pairs: list[tuple[str, str]] = []
+    for group, wanted in amounts.items():
+        suffix = f"_CELL{group.split()[1]}" if " " in group else group
+        pairs += [(f"resources{suffix}", ",".join(wanted))] if wanted else []
+        for each in conditions:
+            # The cells are a part of the unsuffixed group, whose providers together have its traits. Where
+            # there are no others, the first cell has them in the query: that is less than may fit.
+            is_shared = group in cells and not each.group
+            is_first = is_shared and group == cells[0] and "" not in amounts
+            of_all = is_shared and (each.forbidden or is_first)
+            if each.kind is kind.TRAIT and (each.group == group or of_all):
+                names = sorted(each.any_of)
+                text = f"in:{','.join(names)}" if len(names) > 1 else "!" * each.forbidden + names[0]
+                pairs.append((f"required{suffix}", text))
+            elif each.kind is kind.AGGREGATE and (each.group == group or is_shared):
+                pairs.append((f"member_of{suffix}", f"in:{','.join(sorted(each.any_of))}"))
+        if in_tree is not None:
+            pairs.append((f"in_tree{suffix}", in_tree))
+    if sum(map(bool, amounts)) > 1:
+        isolates = any(each.kind is kind.ISOLATE for each in conditions)
+        pairs.append(("group_policy", "isolate" if isolates else "none"))
+    pairs += [
+        ("same_subtree", ",".join(sorted(each.any_of))) for each in conditions if each.kind is kind.SUBTREE
+    ]
+    of_root = [each for each in conditions if each.kind is kind.ROOT_TRAIT]
+    roots = [f"{'!' * each.forbidden}{name}" for each in of_root for name in each.any_of]
+    pairs += [("root_required", ",".join(roots))] if roots else []
+    return urlencode(pairs, safe=":,!")
+
+
+_WORDS = {
+    "VCPU": ("vcpus",),
+    "PCPU": ("hw:cpu_policy", "vcpus"),
+    "MEMORY_MB": ("memory_mb",),
+    "DISK_GB": ("disk_gb",),
+    "MEM_ENCRYPTION_CONTEXT": ("hw:mem_encryption",),
+}
+
+
+def words_of(condition: Condition, asked: AskedRequest) -> str:
+    """The words of the request that ask for the condition, "" where it has none of its own."""
+    body = asked.body.get("request", asked.body)
+    flavor, image = body.get("flavor", {}), body.get("image", {})
+    specs: Mapping[str, Any] = flavor.get("extra_specs", {})
+    kind, group, name = condition.kind, condition.group, condition.name
+    cell, is_device = " " in group, group.startswith(DEVICE_PREFIX)
+    suffix = "" if cell else group
+
+    def said(*keys: str) -> str:
+        """The first of these that is an extra spec, a property of the image, or a part of the flavor."""
+        for key in keys:
+            for given, word in ((specs, key), (image, key.replace(":", "_", 1)), (flavor, key)):
+                if word in given:
+                    return f"{word}={given[word]}"
+        return ""
+
+    match kind:
+        case ConditionKind.APART | ConditionKind.ISOLATE | ConditionKind.SUBTREE:
+            return said({kind.APART: "hw:numa_nodes", kind.ISOLATE: "group_policy"}.get(kind, "same_subtree"))
+        case ConditionKind.RESOURCE if is_device:
+            return said("pci_passthrough:alias")
+        case ConditionKind.RESOURCE if flavor:
+            own = _WORDS.get(name, ("hw:pmem",) if "PMEM" in name else ("accel:device_profile",))
+            word = said(f"resources{suffix}:{name}", *own)
+            return f"{word} {said('hw:numa_nodes')}".strip() if cell else word
+        case ConditionKind.RESOURCE:
+            return f"{suffix}{':' * bool(suffix)}{name}={condition.amount}"
+        case ConditionKind.TRAIT | ConditionKind.ROOT_TRAIT:
+            (trait, *_) = sorted(condition.any_of)
+            return said(f"trait{group}:{trait}") or _word_of_trait(trait, [*specs.items(), *image.items()])
+    return ""
+
+
+def _word_of_trait(trait: str, words: Iterable[tuple[str, Any]]) -> str:
+    """The extra spec or the property of the image that asks for the trait."""
+    for key, value in words:
+        word = {key: str(value)}
+        with suppress(UsageError):  # of words that have a meaning beside others only
+            of_image = extra_specs.image_traits(word) | extra_specs.required_traits(word)
+            if trait in {*extra_specs.host_traits(word), extra_specs.encryption_trait(word), *of_image}:
+                return f"{key}={value}"
+    return ""
+
+
+# The answers of a core
+
+
+def candidate_of_record(record: Mapping[str, Any]) -> Candidate:
+    """A host that fits, as `candidate_hosts` of the core shows it."""
+    return Candidate(
+        record["name"],
+        record["uuid"],
+        {uuid: (part["name"], part["resources"]) for uuid, part in record["allocations"].items()},
+        {name: (free, capacity) for name, (free, capacity) in record["left"].items()},
+    )
+
+
+def hosts_of_trees(told: Mapping[str, Any]) -> list[FleetHost]:
+    """The hosts, as `host_trees` of the core shows them."""
+    known: dict[tuple[Any, ...], Inventory] = {}  # there are few different ones
+
+    def provider(row: Sequence[Any]) -> HostProvider:
+        uuid, name, parent, offered, traits, aggregates, holders = row
+        inventories, used = {}, {}
+        for resource_class, (*fields, in_use) in offered.items():
+            key = tuple(fields)
+            inventories[resource_class] = known.get(key) or known.setdefault(key, Inventory(*key))
+            if in_use:
+                used[resource_class] = in_use
+        return HostProvider(
+            uuid, name, parent, inventories, used, frozenset(traits), frozenset(aggregates), holders
+        )
+
+    pools = [provider(row) for row in told.get("sharing", ())]
+    hosts = []
+    for closed, *rows in told.get("trees", ()):
+        own = tuple(map(provider, rows))
+        hosts.append(FleetHost(own, _pools_of(own, pools), closed))
+    return hosts
+
+
+def _pools_of(own: Sequence[HostProvider], pools: Iterable[HostProvider]) -> tuple[HostProvider, ...]:
+    aggregates = frozenset[str]().union(*(provider.aggregates for provider in own))
+    return tuple(pool for pool in pools if pool.aggregates & aggregates)
+
+
+# OpenStack's Placement
+
+
+class _OpenStackFleet:
+    """The fleet as OpenStack's Placement shows it.
+
+    Its candidates tell capacity, usage and traits of whole trees, and nothing of names, aggregates, max_unit
+    or holders. For why not, one request for each class asked shows all hosts that have some of it free; one
+    more, for memory, shows most others. What is asked of aggregates, and each sharing provider, are one and
+    two requests. A host that all this does not explain is read provider by provider, at most SHOWN_MAX hosts.
+    """
+
+    def __init__(self, client: PlacementClient, demand: Demand, in_tree: str | None = None) -> None:
+        conditions = demand.conditions
+        self._client = client
+        self._demand = demand
+        self._in_tree = in_tree
+        # Its own filter by the root's traits drops hosts whose disk is of a shared pool.
+        self._of_root = Question([each for each in conditions if each.kind is ConditionKind.ROOT_TRAIT])
+        rest = [each for each in conditions if each.kind is not ConditionKind.ROOT_TRAIT]
+        # Beside suffixed groups it keeps one of the hosts whose disk, the only class without a suffix, is of
+        # the same shared pool: so each class gets a suffix, where that asks for the same.
+        own = [each for each in rest if not each.group and each.kind is not ConditionKind.SUBTREE]
+        if len(own) < len(rest) and all(each.kind is ConditionKind.RESOURCE for each in own):
+            rest = [each._replace(group=f"_{each.name}") if each in own else each for each in rest]
+        self._query = query_of(rest, in_tree)
+        self.complete = True
+
+    def candidates(self) -> list[Candidate]:
+        """A candidate of each host that has any among the first CANDIDATES_MAX. Raises PlacementError."""
+        client = self._client
+        any_of = any(
+            len(each.any_of) > 1 for each in self._demand.conditions if each.kind is ConditionKind.TRAIT
+        )
+        needed = _ANY_TRAIT if any_of else NEEDS
+        try:
+            told = client.allocation_candidates(f"{self._query}&limit={CANDIDATES_MAX}")
+        except PlacementError as error:
+            if client.speaks(needed):
+                raise
+            raise PlacementError(
+                f"Placement speaks microversions up to {client.microversion}, and this question needs "
+                f"{needed}: ask a newer Placement.",
+                status=error.status,
+            ) from error
+        self.complete = len(told["allocation_requests"]) < CANDIDATES_MAX
+        summaries = told["provider_summaries"]
+        hosts = {host.root.uuid: host for host in _summarised(summaries, {})}
+        found: dict[str, Candidate] = {}
+        for request in told["allocation_requests"]:
+            allocations = {uuid: part["resources"] for uuid, part in request["allocations"].items()}
+            roots = {summaries[uuid]["root_provider_uuid"] for uuid in allocations}
+            root = next((uuid for uuid in roots if SHARING_TRAIT not in summaries[uuid]["traits"]), None)
+            cells = [uuids[0] for suffix, uuids in request["mappings"].items() if suffix.startswith("_CELL")]
+            apart = all(uuid == root or cells.count(uuid) == 1 for uuid in cells)
+            if root is None or root in found or not apart:
+                continue
+            if not hosts[root].closed and self._of_root.fit(hosts[root]) is not None:
+                pools = tuple(_summarised_provider(uuid, summaries[uuid], "") for uuid in allocations)
+                host = hosts[root]
+                shared = tuple(pool for pool in pools if SHARING_TRAIT in pool.traits)
+                found[root] = candidate_of(host._replace(shared=shared), allocations)
+        return list(found.values())
+
+    def named(self, candidate: Candidate) -> Candidate:
+        """The candidate with the names of its host and its providers."""
+        names = {each.uuid: each.name for each in self._client.providers(f"in_tree={candidate.root}")}
+        return candidate._replace(
+            host=names.get(candidate.root, candidate.root),
+            allocations={
+                uuid: (names.get(uuid, uuid), amounts) for uuid, (_, amounts) in candidate.allocations.items()
+            },
+        )
+
+    def hosts(self) -> list[FleetHost]:
+        """All hosts, after no candidate was found; the holders are not read."""
+        client, conditions = self._client, self._demand.conditions
+        within = f"in_tree={self._in_tree}" if self._in_tree else ""
+        listed = {each.uuid: each for each in client.providers(within)}
+        summaries: dict[str, Any] = {}
+        for name in dict.fromkeys([*self._demand.asked, "MEMORY_MB"]):
+            told = client.allocation_candidates("&".join(filter(None, (f"resources={name}:1", within))))
+            summaries |= told["provider_summaries"]
+        aggregates: dict[str, set[str]] = {}
+
+        def belong(query: Iterable[str], known: Iterable[str]) -> None:
+            for each in client.providers(f"member_of=in:{','.join(query)}"):
+                aggregates.setdefault(each.uuid, set()).update(known)
+
+        for condition in conditions:
+            if condition.kind is ConditionKind.AGGREGATE:
+                belong(sorted(condition.any_of), condition.any_of)
+        for pool in client.providers(f"required={SHARING_TRAIT}"):
+            listed.setdefault(pool.uuid, pool)
+            of_pool = client.aggregates_of(pool.uuid)
+            if of_pool:
+                belong(sorted(of_pool), [pool.uuid])  # stands for the aggregates that they have in common
+        hosts = _summarised(summaries, aggregates, listed)
+        known = {host.root.uuid for host in hosts}
+        unknown = [each.uuid for each in listed.values() if each.parent is None and each.uuid not in known]
+        unclear = [host.root.uuid for host in hosts if self._demand.whole.fit(host) is not None]
+        whole = {root: self._read_whole(root, aggregates) for root in [*unclear, *unknown][:SHOWN_MAX]}
+        self.complete = len(whole) == len(unclear) + len(unknown)
+        hosts = [host for host in hosts if host.root.uuid not in unclear]
+        return [*hosts, *(host for host in whole.values() if SHARING_TRAIT not in host.root.traits)]
+
+    def _read_whole(self, root: str, aggregates: Mapping[str, set[str]]) -> FleetHost:
+        """The host provider by provider."""
+        tree, usages = self._client.read_tree_with(root, None, self._client.provider_usages)
+        own = [
+            HostProvider(
+                each.uuid,
+                each.name,
+                each.parent,
+                each.inventories,
+                usages.get(each.uuid, {}),
+                each.traits,
+                each.aggregates | aggregates.get(each.uuid, set()),
+            )
+            for each in tree
+        ]
+        return FleetHost(tuple(own), (), _closed_by(own[0].traits))
+
+    def detailed(self, host: FleetHost, obstacle: Obstacle) -> FleetHost:
+        """The host with the inventories and the holders of the provider that lacks something."""
+        uuid = miss_of(self._demand, host, obstacle).provider.uuid
+        _, inventories = self._client.provider_inventories(uuid)
+        holders = self._client.provider_allocations(uuid).consumers
+
+        def read(provider: HostProvider) -> HostProvider:
+            if provider.uuid != uuid:
+                return provider
+            return provider._replace(inventories=inventories, holders=holders)
+
+        return host._replace(providers=tuple(map(read, host.providers)), shared=tuple(map(read, host.shared)))
+
+
+def _closed_by(traits: Iterable[str]) -> str:
+    return f"disabled for schedulers by {DISABLED_TRAIT}" if DISABLED_TRAIT in traits else ""
+
+
+def _summarised_inventory(capacity: int) -> Inventory:
+    """The inventory, as far as the capacity tells: none is the one of a class that is withheld as a whole."""
+    return Inventory(capacity) if capacity else Inventory(MAX_UNIT, reserved=MAX_UNIT)
+
+
+def _summarised_provider(
+    uuid: str, summary: Mapping[str, Any], name: str, aggregates: Iterable[str] = ()
+) -> HostProvider:
+    return HostProvider(
+        uuid,
+        name or uuid,
+        summary["parent_provider_uuid"],
+        {each: _summarised_inventory(part["capacity"]) for each, part in summary["resources"].items()},
+        {each: part["used"] for each, part in summary["resources"].items()},
+        frozenset(summary["traits"]),
+        frozenset(aggregates),
+    )
+
+
+def _summarised(
+    summaries: Mapping[str, Any],
+    aggregates: Mapping[str, Iterable[str]],
+    listed: Mapping[str, Provider] = MappingProxyType({}),
+) -> list[FleetHost]:
+    """The hosts of Placement's summaries, whose trees are whole."""
+    trees: dict[str, list[HostProvider]] = {}
+    for uuid, summary in summaries.items():
+        name = listed[uuid].name if uuid in listed else ""
+        provider = _summarised_provider(uuid, summary, name, aggregates.get(uuid, ()))
+        trees.setdefault(summary["root_provider_uuid"], []).append(provider)
+    pools = [each for tree in trees.values() for each in tree if SHARING_TRAIT in each.traits]
+    hosts = []
+    for root, tree in trees.items():
+        own = tuple(sorted(tree, key=lambda each: each.uuid != root))
+        if SHARING_TRAIT not in own[0].traits:
+            hosts.append(FleetHost(own, _pools_of(own, pools), _closed_by(own[0].traits)))
+    return hosts

@@ -1,0 +1,133 @@
+"""`where` on a core and on a real OpenStack Placement: what brute force says, and in how many requests."""
+
+from contextlib import closing
+from random import Random
+from typing import Any
+
+import pytest
+from kits.examples import examples
+from kits.fleet_questions import (
+    Asked,
+    brute_fits,
+    brute_obstacle,
+    put_fleet,
+    random_fleet,
+    random_request,
+    uuid_of,
+)
+from kits.placements import OpenStack, Placement
+
+from agent.claims.request import ClaimRequest, RequestGroup
+from agent.errors import PlacementError
+from agent.fleet.answer import PLACES_SHOWN_MAX, AskedRequest, Verdict, where
+from agent.fleet.where import SHOWN_MAX, FleetHost, HostProvider
+from agent.placement.client import PlacementClient
+from agent.placement.transport import Reply, Transport
+from agent.tree import Inventory
+
+FLEETS = examples(18)
+
+
+@pytest.mark.parametrize("seed", range(FLEETS))
+def test_a_placement_is_asked_what_brute_force_says(placement: Placement, seed: int) -> None:
+    random = Random(seed)
+    fleet = random_fleet(random, 12)
+    with closing(placement.transport()) as transport:
+        client = PlacementClient(transport)
+        put_fleet(client, fleet)
+        for _ in range(12):
+            asked = random_request(random)
+            fitting = {host.root.name for host in fleet if not host.closed and brute_fits(asked.atoms, host)}
+            answer = where(client, [AskedRequest(asked.request, {})])
+            assert (answer.verdict is Verdict.FITS) == bool(fitting), asked.atoms
+            if fitting:
+                assert answer.fitting == len(fitting) or (placement.kind != "embedded" and loses_hosts(asked))
+                assert {place.host for place in answer.places} <= fitting
+                continue
+            obstacles = [found for host in fleet if (found := brute_obstacle(asked, host))]
+            able = sum(not forever for _, forever, _ in obstacles)
+            if placement.kind == "embedded":
+                assert answer.able == able
+                assert answer.verdict is (Verdict.NOT_NOW if able else Verdict.NEVER)
+                assert sum(row.hosts for row in answer.summary) == len(fleet)
+                assert sum(row.fit_without for row in answer.summary) == sum(alone for *_, alone in obstacles)
+
+
+def loses_hosts(asked: Asked) -> bool:
+    """Whether OpenStack's Placement may lose hosts of a shared pool, see docs/placement-differences.md."""
+    suffixed = any(atom[0] == "amount" and atom[1] for atom in asked.atoms)
+    of_unsuffixed = any(atom[:2] in (("trait", ""), ("aggregate", "")) for atom in asked.atoms)
+    return suffixed and (of_unsuffixed or ("isolate",) in asked.atoms or ("apart",) in asked.atoms)
+
+
+class Counting:
+    """A transport that keeps the paths that it was asked for."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+        self.asked: list[str] = []
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        self.asked.append(path)
+        return self._inner.request(method, path, body, microversion=microversion)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def plain_fleet(hosts: int) -> list[FleetHost]:
+    """Hosts with 4 of 8 CPUs and 6 of 8 MiB in use, and a card of which half is in use."""
+    fleet = []
+    for number in range(hosts):
+        name = f"host{number}"
+        guest = {f"{name}-guest": {"VCPU": 4, "MEMORY_MB": 6}}
+        basic = {"VCPU": Inventory(8), "MEMORY_MB": Inventory(8)}
+        root = HostProvider(name, name, None, basic, guest[f"{name}-guest"], holders=guest)
+        part = {f"{name}-guest": {"VGPU": 1}}
+        cards = {"VGPU": Inventory(2)}
+        card = HostProvider(
+            f"{name}_gpu", f"{name}_gpu", name, cards, {"VGPU": 1}, frozenset({"CUSTOM_A"}), holders=part
+        )
+        fleet.append(FleetHost((root, card)))
+    return fleet
+
+
+def asked_of(**amounts: int) -> AskedRequest:
+    own = {name: amount for name, amount in amounts.items() if name != "VGPU"}
+    group = RequestGroup("1", {"VGPU": amounts["VGPU"]}, (frozenset({"CUSTOM_A"}),))
+    return AskedRequest(ClaimRequest(uuid_of("asker"), (RequestGroup("", own), group)), {})
+
+
+def test_what_an_answer_costs(placement: Placement) -> None:
+    with closing(placement.transport()) as transport:
+        put_fleet(PlacementClient(transport), plain_fleet(12))
+        counting = Counting(transport)
+        client = PlacementClient(counting)
+        core = placement.kind == "embedded"
+        found_out = 0 if core else 1
+        yes = where(client, [asked_of(VCPU=2, MEMORY_MB=2, VGPU=1)])
+        assert (yes.verdict, yes.fitting) == (Verdict.FITS, 12)
+        # OpenStack's has no names beside candidates: one request more for each host shown.
+        assert len(counting.asked) == found_out + 1 + (0 if core else PLACES_SHOWN_MAX)
+        counting.asked.clear()
+        no = where(client, [asked_of(VCPU=2, MEMORY_MB=4, VGPU=1)])
+        assert (no.verdict, no.able, len(no.nearest)) == (Verdict.NOT_NOW, 12, SHOWN_MAX)
+        (move,) = no.changes
+        assert list(move.instances) == [uuid_of("host0-guest")]
+        classes, instances = 3, 1
+        if core:
+            assert len(counting.asked) == 1 + SHOWN_MAX + instances
+        else:
+            lists = 2  # all providers, and those that share
+            assert len(counting.asked) <= 1 + lists + classes + 2 * SHOWN_MAX + 3 * instances
+        counting.asked.clear()
+        never = where(client, [asked_of(VCPU=2, MEMORY_MB=16, VGPU=1)])
+        assert never.verdict is Verdict.NEVER
+        assert len(counting.asked) == (1 if core else 1 + 2 + classes)
+
+
+def test_a_placement_that_is_too_old_is_told_by_its_microversion(openstack: OpenStack) -> None:
+    openstack.empty()
+    too_old = pytest.raises(PlacementError, match=r"up to 1\.32, and this question needs 1\.36")
+    with openstack.aged("1.32"), closing(openstack.transport()) as transport, too_old:
+        where(PlacementClient(transport), [asked_of(VCPU=2, MEMORY_MB=2, VGPU=1)])
