@@ -20,7 +20,18 @@ import pytest
 psycopg = pytest.importorskip("psycopg")
 
 from kits.agent_process import Agent  # noqa: E402
-from kits.fleet import Answer, Client, Fleet, Island, Server, ask, check, check_lost  # noqa: E402
+from kits.fleet import (  # noqa: E402
+    Answer,
+    Client,
+    Done,
+    Fleet,
+    Island,
+    Server,
+    ask,
+    check,
+    check_history,
+    check_lost,
+)
 from kits.journals import END_SESSIONS, NEEDS_POSTGRESQL, fresh_journal, until  # noqa: E402
 from kits.replicas import Replicas  # noqa: E402
 
@@ -202,6 +213,18 @@ def revived(fleet: Fleet) -> bool:
     for server in fleet.servers:
         server.revive()
     return fleet.active is not None and all(server.answers for server in fleet.servers)
+
+
+def test_the_checker_knows_what_one_counter_of_units_can_answer() -> None:
+    first, second = Done("claim", "a", True, 0, 1), Done("claim", "b", True, 2, 3)
+    released, refused = Done("release", "a", True, 1, 2), Done("claim", "c", False, 2, 3)
+    check_history([first, second, refused], 2)
+    check_history([first, released, second], 1)
+    check_history([first, released, refused], 1)  # the release may be done last
+    with pytest.raises(AssertionError, match="sold twice"):
+        check_history([first, second], 1)
+    with pytest.raises(AssertionError, match="was refused, and there were 1 units"):
+        check_history([first, refused], 2)
 
 
 def lose(fleet: Fleet, replicas: Replicas) -> int:
