@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agent import errors
-from agent.cli.grammar import CommandAdder, add_column_option, add_verbs, seconds_or_zero
+from agent.cli.grammar import CommandAdder, add_column_option, add_verbs
 from agent.cli.output import NOTHING, Style, show, show_table, table_lines, waiting
+from agent.cli.top import interval, watching
 from agent.errors import ExitCode, counted, plain
 
 if TYPE_CHECKING:
@@ -562,8 +563,8 @@ def ping(args: Namespace) -> ExitCode:
 TOP_CLASSES = ("VCPU", "PCPU", "MEMORY_MB", "DISK_GB")
 """Those of a host that everybody knows: the table's, and what a Placement without notes is asked for."""
 NO_NOTES = (
-    "This Placement has no notes of hosts: whether a host is there, closed, moving guests or in need of "
-    "somebody is not known, and each counts as if it were well; so are instances and aggregates not."
+    "This Placement has no notes of hosts: whether a host is there, closed, moving guests, or has "
+    "findings is not known, nor are instances and aggregates. Each counts as if it were well."
 )
 WATCH_DEFAULT_S = 5.0
 
@@ -648,25 +649,16 @@ def add_top(add: CommandAdder) -> None:
     parser.add_argument(
         "--watch",
         metavar="SECONDS",
-        type=_interval,
+        type=interval,
         nargs="?",
         const=WATCH_DEFAULT_S,
         help=f"again and again (default {WATCH_DEFAULT_S:g} s), until q or Ctrl-C",
     )
 
 
-def _interval(text: str) -> float:
-    seconds = seconds_or_zero(text)
-    if not 1 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 1 to 3600")
-    return seconds
-
-
 def top(args: Namespace) -> ExitCode:
     """Show the table, once or until the operator ends it."""
     from urllib.parse import urlencode
-
-    from agent.cli.top import watching
 
     asked = {"search": args.search, "sort": args.sort, "group": args.group or "", "class": args.of_class}
     asked |= _room(args) | {"limit": "100000"}

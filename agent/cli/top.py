@@ -199,14 +199,15 @@ def add_top_command(add: CommandAdder) -> None:
     command.add_argument(
         "--interval",
         metavar="SECONDS",
-        type=_interval,
+        type=interval,
         default=INTERVAL_DEFAULT_S,
         help=f"how often (default {INTERVAL_DEFAULT_S:g})",
     )
     command.add_argument("--once", action="store_true", help="draw once")
 
 
-def _interval(text: str) -> float:
+def interval(text: str) -> float:
+    """The seconds between two drawings, from the command line."""
     seconds = seconds_or_zero(text)
     if not INTERVAL_MIN_S <= seconds <= INTERVAL_MAX_S:
         raise argparse.ArgumentTypeError(

@@ -56,9 +56,9 @@ def fleets() -> Iterator[dict[int, tuple[str, list[str]]]]:
         shown = {}
         for number in (0, 3, 1000):
             core = stack.enter_context(closing(Core.open(Path(stack.enter_context(TemporaryDirectory())))))
-            core.flavors = {"m1.large": "resources=VCPU:4,MEMORY_MB:8192"}
+            core.notes.flavors = {"m1.large": "resources=VCPU:4,MEMORY_MB:8192"}
             roots, api, now = filled(core, number), Api(core), [0.0]
-            core._notes = HostNotes(lambda now=now: now[0])
+            core.notes = HostNotes(lambda now=now: now[0])
             for place, root in enumerate(roots):
                 note: dict[str, Any] = dict(NOTE)
                 if place % 50 == 2:
@@ -71,7 +71,7 @@ def fleets() -> Iterator[dict[int, tuple[str, list[str]]]]:
             now[0] = 301.0
             for place, root in enumerate(roots):
                 if place % 80 != 1:
-                    core._notes.put(root, core._notes.heard(root).note or NOTE, core._store.model)
+                    core.notes.put(root, core.notes.heard(root).note or NOTE, core._store.model)
             server = stack.enter_context(Server(core, ["127.0.0.1:0"]))
             shown[number] = (f"http://{server.addresses[0]}/fleet", roots)
         yield shown

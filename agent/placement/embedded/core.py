@@ -167,6 +167,7 @@ ROUTES: Mapping[str, Methods] = {
     "/reshaper": {"POST": (Route(mv.RESHAPER, handlers.reshape, JSON_IN),)},
     "/fleet": {"GET": (Route(mv.MIN, handlers.show_fleet, JSON_OUT),)},
     "/fleet/{uuid}": {"GET": (Route(mv.MIN, handlers.show_host, JSON_OUT),)},
+    "/metrics": {"GET": (Route(mv.MIN, handlers.show_metrics, NONE),)},
     "/hosts": {"GET": (Route(mv.MIN, handlers.list_hosts, JSON_OUT),)},
     "/hosts/candidates": {"GET": (Route(mv.SAME_SUBTREE, handlers.list_host_candidates, JSON_OUT),)},
     "/hosts/{uuid}/note": {"PUT": (Route(mv.MIN, handlers.put_note, JSON_IN),)},
@@ -241,10 +242,8 @@ class Core:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._home = store.home
-        self._notes = HostNotes()
+        self.notes = HostNotes()
         self._told = {KEYS_HEADER: str(KEPT_S)} if store.home.is_shared else {}
-        self.flavors: Mapping[str, str] = {}
-        """{name: query for candidates}: the flavors for which GET /fleet knows the room."""
 
     @classmethod
     def open(cls, state_dir: Path, *, clock: HostClock | None = None, wait_s: float = WAIT_S) -> Core:
@@ -340,7 +339,7 @@ class Core:
                 self._home.admit()  # a standby must not refuse it either, because what it knows may be old
             key = key or lower_headers.get(KEY_HEADER)
             asked = (minor, method, args, Query(query), body)
-            request = Request(self._store, self._notes, self.flavors, *asked, key, failure, binding)
+            request = Request(self._store, self.notes, *asked, key, failure, binding)
             answer = route.handler(request)
         except RequestRefused as refusal:
             answer = error_response(refusal, minor, request_id)
@@ -367,7 +366,7 @@ class Core:
             answer.headers[REQUEST_ID] = request_id
         answer.headers.update(self._told)
         if not self._home.is_active:
-            self._notes.forget()
+            self.notes.forget()
             active = self._home.active_server
             answer.headers.update({STALE_HEADER: "true"} | ({ACTIVE_HEADER: active} if active else {}))
         if answer.body is not None:

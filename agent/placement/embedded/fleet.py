@@ -3,9 +3,9 @@
 Notes are in memory alone. A server that starts, or takes over, has none until each agent has sent its own
 again, within a minute.
 
-The table has a row for each host. What is free on a host that is silent, closed or disabled is in no sum:
-nobody can have it now. The room for a flavor is how many guests of it fit one after the other, as candidates
-give them places; stranded are those for which there is enough on the host, but not together.
+The table has a row for each host. What is free on a host that is silent, closed or disabled is in no sum,
+since no guest gets it now. The room for a flavor is how many guests of it fit one after the other, as
+candidates give them places; stranded are those for which there is enough on the host, but not together.
 """
 
 from __future__ import annotations
@@ -50,13 +50,17 @@ class Heard(NamedTuple):
 
 
 class HostNotes:
-    """The newest note of each host. Any thread may call; `clock` gives seconds of a steady clock."""
+    """The newest note of each host. Any thread may call; `clock` gives seconds of a steady clock.
+
+    `flavors` {name: query for candidates} are those of which the room can be asked by their name.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._notes: dict[str, tuple[float, Mapping[str, Any]]] = {}
         self._since = clock()
+        self.flavors: Mapping[str, str] = {}
 
     def put(self, root_uuid: str, note: Mapping[str, Any], model: Model) -> None:
         """Keep the note in place of the host's last one. Raises RequestRefused where there are too many."""
@@ -234,7 +238,14 @@ def _room(view: TreeView, root: ProviderRecord, query: CandidateQuery) -> _Room:
             sum(
                 max(0, int(one.inventories[name].capacity) - view.used(one.uuid, name))
                 for one in view.reachable
-                if name in one.inventories and _may_serve(query, name, one)
+                if name in one.inventories
+                # Some group that asks for the class takes such a provider, empty or not.
+                and any(
+                    name in group.resources
+                    and (not group.suffix or group.traits.admits(one.traits))
+                    and not group.traits.forbidden & one.traits
+                    for group in query.groups
+                )
             )
             // amount
             for name, amount in asked.items()
@@ -261,16 +272,6 @@ def _room(view: TreeView, root: ProviderRecord, query: CandidateQuery) -> _Room:
         places.append((place, times))
         guests += times
     return _Room(guests, max(0, enough - guests), places)
-
-
-def _may_serve(query: CandidateQuery, name: str, provider: ProviderRecord) -> bool:
-    """Whether some group that asks for the class takes such a provider, empty or not."""
-    return any(
-        name in group.resources
-        and (not group.suffix or group.traits.admits(provider.traits))
-        and not group.traits.forbidden & provider.traits
-        for group in query.groups
-    )
 
 
 def _row(
@@ -336,7 +337,7 @@ class Table(NamedTuple):
 def read_table(model: Model, notes: HostNotes | None, query: CandidateQuery | None, of_class: str) -> Table:
     """The rows of all hosts, each as it is at one moment; `notes` None: there are none to be had.
 
-    Raises RequestRefused (400) where the query has a class or a trait that nobody has.
+    Raises RequestRefused (400) where the query has a class or a trait that does not exist.
     """
     if query is not None:
         unknown = sorted(
@@ -584,3 +585,87 @@ def render(shown: Mapping[str, Any], query: str, standby_of: str | None) -> str:
             *(f"{sign}{name}" for name in (*COLUMNS, *columns) if name != "state" for sign in ("", "-")),
         ],
     )
+
+
+# The metrics
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_ESCAPES = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n"})
+
+
+def metrics(model: Model, notes: HostNotes, *, active: bool) -> str:
+    """The fleet and each column of its table, in Prometheus's text format.
+
+    A server that is not active has no notes, and tells nothing but that.
+    """
+    told = "# HELP plimsoll_fleet_active 1 if this server takes writes.\n# TYPE plimsoll_fleet_active gauge\n"
+    told += f"plimsoll_fleet_active {active:d}\n"
+    if not active:
+        return told
+    tables = {
+        name: read_table(model, notes, room_query(name, notes.flavors), "VCPU") for name in notes.flavors
+    }
+    rows = read_table(model, notes, None, "VCPU").rows
+    total = sums(Table(rows, {}, model), rows)
+    rooms = {name: sums(table, table.rows) for name, table in tables.items()}
+    classes = [(row, name, amounts) for row in rows for name, amounts in row.resources.items()]
+    by_flavor = [(row, name) for name, table in tables.items() for row in table.rows if row.counts]
+    lines: list[str] = []
+
+    def tell(name: str, text: str, samples: Iterable[tuple[Mapping[str, str], float]]) -> None:
+        lines.extend((f"# HELP plimsoll_fleet_{name} {text}", f"# TYPE plimsoll_fleet_{name} gauge"))
+        for labels, value in samples:
+            named = ",".join(f'{label}="{word.translate(_ESCAPES)}"' for label, word in labels.items())
+            lines.append(f"plimsoll_fleet_{name}{{{named}}} {value:.10g}")
+
+    tell(
+        "hosts",
+        "Hosts by state.",
+        (({"state": state}, total["states"].get(state, 0)) for state in STATES),
+    )
+    for place, (name, what) in enumerate((("free", "What is free"), ("capacity", "The capacity"))):
+        amounts = total["resources"].items()
+        tell(
+            name,
+            f"{what} on the hosts that are neither silent nor closed nor disabled.",
+            (({"resource_class": each}, amount[place]) for each, amount in amounts),
+        )
+        tell(
+            f"host_{name}",
+            f"{what} on the host, whatever its state.",
+            (({"host": row.name, "resource_class": each}, amount[place]) for row, each, amount in classes),
+        )
+    for name, what in (("room", "Guests of the flavor that fit"), ("stranded", "Guests that lack a place")):
+        tell(
+            name,
+            f"{what}, on the hosts that are neither silent nor closed nor disabled.",
+            (({"flavor": flavor}, each[name]) for flavor, each in rooms.items()),
+        )
+        tell(
+            f"host_{name}",
+            f"{what}, on the host.",
+            (({"host": row.name, "flavor": flavor}, getattr(row, name)) for row, flavor in by_flavor),
+        )
+    tell(
+        "host_state",
+        "1 for the state of the host.",
+        (({"host": row.name, "state": row.state}, 1) for row in rows),
+    )
+    tell(
+        "host_info",
+        "The version of the host's agent, as far as it is known.",
+        (({"host": row.name, "version": row.version}, 1) for row in rows),
+    )
+    tell(
+        "host_note_age_seconds",
+        "How long ago the host's agent left its last note.",
+        (({"host": row.name}, row.age_s) for row in rows if row.age_s is not None),
+    )
+    for name, what in (
+        ("instances", "Consumers that have something on the host."),
+        ("moves", "Moves under way in which the host takes part."),
+        ("findings", "Findings of the last audit of the host."),
+        ("withheld", "Units that cordoned and unhealthy devices of the host keep from guests."),
+    ):
+        tell(f"host_{name}", what, (({"host": row.name}, getattr(row, name)) for row in rows))
+    return told + "\n".join(lines) + "\n"

@@ -40,12 +40,11 @@ class Request(NamedTuple):
 
     `minor` is the minor number of the microversion, `args` are the variable parts of the path, `body` is the
     Python object of the JSON, `key` the idempotency key. `failure`: its write failed before; `binding` limits
-    its writes to a host. `notes` are those of the hosts' agents, `flavors` {name: query for candidates}.
+    its writes to a host. `notes` are those of the hosts' agents.
     """
 
     store: Store
     notes: HostNotes
-    flavors: Mapping[str, str]
     minor: int
     method: str
     args: Mapping[str, str]
@@ -677,11 +676,18 @@ def show_fleet(request: Request) -> CoreResponse:
     """GET /fleet"""
     asked = request.query.as_dict()
     wanted = Wanted.of(asked)
-    query = fleet.room_query(wanted.room, request.flavors) if wanted.room else None
+    query = fleet.room_query(wanted.room, request.notes.flavors) if wanted.room else None
     with without_collection():
         table = fleet.read_table(request.store.model, request.notes, query, wanted.of_class)
         shown = fleet.show_table(table, wanted, every="every" in asked)
-    return json_response(request, {**shown, "flavors": list(request.flavors)}, request.store.clock())
+    return json_response(request, {**shown, "flavors": list(request.notes.flavors)}, request.store.clock())
+
+
+def show_metrics(request: Request) -> CoreResponse:
+    """GET /metrics: the text, which a server sends as such."""
+    with without_collection():
+        text = fleet.metrics(request.store.model, request.notes, active=request.store.home.is_active)
+    return json_response(request, {"text": text}, request.store.clock())
 
 
 def show_host(request: Request) -> CoreResponse:

@@ -263,9 +263,9 @@ PIECE_MEMBERS = 64
 LONG_ANSWERS = ("/allocation_candidates", "/hosts/candidates")
 CLAIMS = "/allocations"
 SHORT_BYTES_MAX = 64 * 1024
-FLEET = "/fleet"
+FLEET, METRICS = "/fleet", "/metrics"
 NOTES = "/hosts/"
-"""Each host sends one a minute, which nobody would read in a log."""
+"""Each host sends one a minute, too much for a log."""
 HTML = "text/html; charset=utf-8"
 MISDIRECTED = ProblemType(421)
 HEALTH = ("/healthz", "/healthz/active")
@@ -314,7 +314,8 @@ class WsgiApplication:
             shown = [("content-type", "text/plain"), ("content-length", str(len(word)))]
             start_response("200 OK" if is_well else f"503 {TITLES[503]}", shown)
             return (word if environ["REQUEST_METHOD"] == "GET" else b"",)
-        if self._wants_page(environ):
+        is_page = "text/html" in environ.get("HTTP_ACCEPT", "") and environ["PATH_INFO"].startswith(FLEET)
+        if (is_page or environ["PATH_INFO"] == METRICS) and environ["REQUEST_METHOD"] in ("GET", "HEAD"):
             return self._page(dict(environ), start_response)
         try:
             with without_collection() if environ["PATH_INFO"] in LONG_ANSWERS else nullcontext():
@@ -349,18 +350,10 @@ class WsgiApplication:
         answer.close = tell
         return answer
 
-    @staticmethod
-    def _wants_page(environ: Environ) -> bool:
-        return (
-            environ["PATH_INFO"].startswith(FLEET)
-            and environ["REQUEST_METHOD"] in ("GET", "HEAD")
-            and "text/html" in environ.get("HTTP_ACCEPT", "")
-        )
-
     def _page(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
-        """The page of the fleet, or of a host, for a browser.
+        """The page of the fleet, or of a host, for a browser; or the metrics.
 
-        It asks its user for a name and a token (the password of Basic authentication), for this page alone.
+        A browser asks its user for a name and a token (the password of Basic authentication), for that alone.
         Where callers are trusted it has none to send, and must name this machine as this machine does: else
         any web page could have it read the fleet under a name of its own (DNS rebinding).
         """
@@ -384,7 +377,11 @@ class WsgiApplication:
             if answer.status >= 400:
                 raise RequestRefused(ProblemType(answer.status), shown["errors"][0]["detail"])
             standby_of = sent.get(ACTIVE_HEADER, "") if STALE_HEADER in sent else None
-            status, text = 200, fleet.render(shown, query, standby_of)
+            status = 200
+            if environ["PATH_INFO"] == METRICS:
+                headers, text = [("content-type", fleet.METRICS_TYPE)], shown["text"]
+            else:
+                text = fleet.render(shown, query, standby_of)
         except (Unauthenticated, RequestRefused) as error:
             status = error.problem.status if isinstance(error, RequestRefused) else 401
             headers = [("content-type", "text/plain; charset=utf-8")]
@@ -760,7 +757,7 @@ def serve(
             contextlib.closing(opened) as core,
             Server(core, binds, tokens_file=tokens_file, tls_cert=tls_cert, tls_key=tls_key) as server,
         ):
-            core.flavors = flavors or {}
+            core.notes.flavors = flavors or {}
             LOG.info("Serving Placement from %s at %s.", core.place, ", ".join(server.addresses))
             if on_ready is not None:
                 on_ready(server.addresses)

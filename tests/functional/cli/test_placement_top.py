@@ -119,7 +119,7 @@ def test_flavors_may_be_those_of_openstackclient(served: Served, tmp_path: Path)
         (("--room-for", "vcpus=4"), "memory_mb"),
         (("--room-for", "CUSTOM_X=1"), "No such resource class or trait: CUSTOM_X"),
         (("--sort", "colour"), "There is no column 'colour'"),
-        (("--watch", "0"), "from 1 to 3600"),
+        (("--watch", "0"), "from 0.5 to 3600"),
         (("--room-for", "m9", "--flavors", "FLAVORS"), "has no flavor 'm9'; it has m1.large, gpu."),
         (("--room-for", "a", "--flavors", "/nonexistent"), "cannot be read"),
         (("--room-for", "a", "--flavors", "BROKEN"), "holds no flavors"),

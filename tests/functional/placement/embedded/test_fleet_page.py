@@ -130,3 +130,20 @@ def test_links_keep_what_was_asked(trusting: str) -> None:
 def test_a_standby_says_that_it_is_one(core: Core, trusting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(core._home, "is_active", False)
     assert "This server follows another one" in ask(trusting)[2]
+
+
+def test_prometheus_reads_the_metrics_as_a_browser_reads_the_page(
+    core: Core, trusting: str, guarded: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, headers, text = ask(trusting, "/metrics", Accept="text/plain;version=0.0.4, */*;q=0.5")
+    assert (status, headers["content-type"]) == (200, "text/plain; version=0.0.4; charset=utf-8")
+    assert 'plimsoll_fleet_host_free{host="<b>beta",resource_class="VCPU"} 4\n' in text
+    assert [ask(guarded, "/metrics", **each)[0] for each in ({}, basic(READER), basic(PROJECT))] == [
+        401,
+        200,
+        403,
+    ]
+    assert ask(guarded, "/metrics", Authorization=f"Bearer {READER}")[0] == 200
+    monkeypatch.setattr(core._home, "is_active", False)
+    text = ask(trusting, "/metrics")[2]
+    assert "plimsoll_fleet_active 0\n" in text and "host" not in text

@@ -158,7 +158,7 @@ def test_what_is_free_on_a_silent_closed_or_disabled_host_is_in_no_sum(
     uuids = {name: host(api, name, VCPU=8) for name in ("well", "closed", "silent", "disabled", "drained")}
     api.set_traits(uuids["disabled"], "COMPUTE_STATUS_DISABLED")
     now = [1000.0]
-    monkeypatch.setattr(api.core, "_notes", HostNotes(lambda: now[0]))
+    monkeypatch.setattr(api.core, "notes", HostNotes(lambda: now[0]))
     leave(api, uuids["silent"])
     now[0] += 300
     for name in ("well", "disabled"):
@@ -283,7 +283,7 @@ def test_what_cannot_be_shown_is_refused_with_a_sentence(api: Api, query: str, s
 
 def test_a_flavor_is_known_by_its_name(api: Api) -> None:
     host(api, "host", VCPU=9)
-    api.core.flavors = {"m1.small": "resources=VCPU:2"}
+    api.core.notes.flavors = {"m1.small": "resources=VCPU:2"}
     shown = fleet_of(api, "room=m1.small")
     assert shown["sentence"].endswith("room for 4 m1.small, 0 stranded") and shown["flavors"] == ["m1.small"]
     assert "The flavors here are m1.small." in api.refused(400, "GET", "/fleet?room=m9")["detail"]
