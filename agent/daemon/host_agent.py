@@ -274,11 +274,16 @@ class HostAgent:
         self._cpu_needs.write()
 
     def leave_note(self) -> None:
-        """Say at a served Placement how this host is. Nothing waits for it, or changes where it fails."""
+        """Say at a served Placement how this host is. Nothing waits for it.
+
+        Passes without changes ask Placement nothing, so this is how the agent learns that no server answers.
+        """
         if self.is_backing_off():
             return
         try:
             self._client.leave_note(self._identity.uuid, self.host_status.note())
+        except errors.PlacementUnavailable as error:
+            self.report_silence(error)
         except errors.PlacementError as error:
             LOG.debug("The note of this host was not left: %s", error.message)
 

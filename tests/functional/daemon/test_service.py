@@ -592,6 +592,27 @@ def test_the_service_leaves_a_note_after_a_pass_that_changed_something_and_as_it
         assert found is not None and found.closed is not None and "a mistake" in found.reasons[0]
 
 
+def test_a_note_that_no_server_takes_closes_claims_until_one_answers(
+    own: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Passes without changes ask Placement nothing: status said ready for as long as all servers hang."""
+    with own:
+        agent = own._agent
+        eventually("the first pass", lambda: agent.condition.state is HostState.READY, 20)
+
+        def silent(*_: object, **__: object) -> Reply:
+            raise PlacementUnavailable("Placement did not answer in time.", busy=True)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(agent._client._transport, "request", silent)
+            agent.leave_note()
+            assert agent.condition.state is HostState.DEGRADED and agent.condition.fault is not None
+            assert "did not answer in time" in agent.condition.fault.sentence
+            assert agent._tracker.admission.closed_reason is not None
+        eventually("its end", lambda: agent.condition.state is HostState.READY, 30)
+        assert agent._tracker.admission.closed_reason is None
+
+
 def test_a_reload_that_came_before_the_service_is_done_by_it(
     own: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
