@@ -281,7 +281,8 @@ class HostAgent:
         if self.is_backing_off():
             return
         try:
-            self._client.leave_note(self._identity.uuid, self.host_status.note())
+            risk = self._client.leave_note(self._identity.uuid, self.host_status.note())
+            self.host_status.record_risk(risk)
         except errors.PlacementUnavailable as error:
             self.report_silence(error)
         except errors.PlacementError as error:

@@ -25,6 +25,7 @@ from agent.codec import decode, encode
 from agent.errors import PlacementConflict, PlacementError, PlacementUnavailable, UsageError
 from agent.placement.host_note import HostNote, HostReport
 from agent.placement.transport import (
+    RISK_HEADER,
     Reply,
     Transport,
     WriteDone,
@@ -469,15 +470,18 @@ class PlacementClient:
 
     # Notes, which a served core of Plimsoll takes, and no other Placement
 
-    def leave_note(self, root: str, note: HostNote) -> None:
+    def leave_note(self, root: str, note: HostNote) -> str:
         """Leave the note of the host with that root provider; nothing where Placement takes no notes.
 
-        A Placement that does not know the route is not asked again.
+        A Placement that does not know the route is not asked again. Returns how Placement can lose what it
+        has acknowledged, in its words; empty if it says nothing.
         """
-        if self._has_notes:
-            path, action = _path("hosts", root, "note"), f"take the note of host {root}"
-            body = encode(HostNote, note.bounded())
-            self._has_notes = self._call("PUT", path, action, body, accept=_NO_ROUTE).status not in _NO_ROUTE
+        if not self._has_notes:
+            return ""
+        path, action = _path("hosts", root, "note"), f"take the note of host {root}"
+        reply = self._call("PUT", path, action, encode(HostNote, note.bounded()), accept=_NO_ROUTE)
+        self._has_notes = reply.status not in _NO_ROUTE
+        return reply.headers.get(RISK_HEADER, "")
 
     def hosts(self) -> tuple[HostReport, ...] | None:
         """All hosts by name, with their notes; None where Placement has no notes. One request."""

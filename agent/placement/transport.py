@@ -105,6 +105,8 @@ ACTIVE_HEADER = "plimsoll-active"
 """The address of the active server, in the answers of a standby."""
 STALE_HEADER = "plimsoll-stale"
 """Says of an answer that it may be older than what the active server has acknowledged."""
+RISK_HEADER = "plimsoll-risk"
+"""How a served core can lose what it has acknowledged, in words."""
 CONCURRENT_UPDATE = "placement.concurrent_update"
 DUPLICATE_NAME = "placement.duplicate_name"
 UNAUTHORIZED = 401

@@ -163,6 +163,7 @@ class HostStatus:
         self._audited_at: float | None = None
         self._last_pass: PassReport | None = None
         self._problems: tuple[str, ...] = ()
+        self._risk = ""
         self._next_try: float | None = None
         self._names: dict[str, str] = {}
         metrics.collect_at_scrape(lambda: gauges(self.overview()))
@@ -200,6 +201,10 @@ class HostStatus:
     def record_next_try(self, delay_s: float | None) -> None:
         """After a fault, the next pass comes in so many seconds; None: there is no fault."""
         self._next_try = None if delay_s is None else self._timer() + delay_s
+
+    def record_risk(self, risk: str) -> None:
+        """How Placement can lose what it has acknowledged, in its words; empty if it says nothing."""
+        self._risk = f"Placement can lose claims: {risk}." if risk else ""
 
     @property
     def is_audited(self) -> bool:
@@ -251,6 +256,7 @@ class HostStatus:
             reasons=(
                 *([fault.sentence] if fault else []),
                 *self._problems,
+                *filter(None, [self._risk]),
                 *disabled,
                 *advice,
                 *unread,

@@ -41,7 +41,6 @@ from agent.placement.embedded.problems import (
 )
 from agent.placement.embedded.rules import Binding
 from agent.placement.embedded.store import (
-    KEPT_S,
     WAIT_S,
     KeyReused,
     NotActive,
@@ -58,10 +57,6 @@ ACTIVE_HEADER = "plimsoll-active"
 """In any answer of a server that follows another one: the address of that one, which takes writes."""
 STALE_HEADER = "plimsoll-stale"
 """In any answer of a server that follows another one: what it says may be old."""
-KEYS_HEADER = "plimsoll-keys"
-"""In any answer of a server that may share its journal: for how many seconds all of them know a key."""
-
-
 READS = ("GET", "HEAD")
 
 
@@ -243,7 +238,6 @@ class Core:
         self._store = store
         self._home = store.home
         self.notes = HostNotes()
-        self._told = {KEYS_HEADER: str(KEPT_S)} if store.home.is_shared else {}
 
     @classmethod
     def open(cls, state_dir: Path, *, clock: HostClock | None = None, wait_s: float = WAIT_S) -> Core:
@@ -364,7 +358,7 @@ class Core:
             answer.headers["vary"] = mv.HEADER
         if request_id is not None:
             answer.headers[REQUEST_ID] = request_id
-        answer.headers.update(self._told)
+        answer.headers.update(self._home.told)
         if not self._home.is_active:
             self.notes.forget()
             active = self._home.active_server

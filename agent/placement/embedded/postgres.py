@@ -23,7 +23,7 @@ import logging
 import select
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeVar
@@ -35,7 +35,14 @@ from agent.durable.errors import DatabaseClosed, DatabaseError, DatabaseTimeout,
 from agent.durable.files import check_accepts_files, make_directory, write_atomically
 from agent.durable.group_commit import GroupWriter, Job, Ticket, Transaction
 from agent.errors import first_few
-from agent.placement.embedded.store import Follower, NotActive, Row
+from agent.placement.embedded.store import (
+    KEPT_S,
+    KEYS_HEADER,
+    RISK_HEADER,
+    Follower,
+    NotActive,
+    Row,
+)
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -113,6 +120,12 @@ LOCKS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_
 REPLICAS = """
 SELECT count(*), current_setting('synchronous_standby_names') FROM pg_stat_replication
 """
+REPLICAS_S = 30.0
+RISK = (
+    "replicas, none of them synchronous (synchronous_standby_names): if one takes over, the last claims can "
+    "be lost"
+)
+TOLD = {KEYS_HEADER: str(KEPT_S)}
 LISTED_MAX = 5
 UNKNOWN = ("08", "57")
 """Classes of SQLSTATE after which a commit may have been done: the connection or the server ended."""
@@ -190,6 +203,8 @@ class PostgresHome:
         self._seen = (0, 0)
         """Epoch and seq of the newest row that this server has written or read."""
         self._has_followed = False
+        self.told: Mapping[str, str] = TOLD
+        self._replicas_due = 0.0
         self._lost_epoch = 0
         """That of the newest write that the journal has lost, until this server goes on without it."""
         self._reason = "it has just started"
@@ -467,7 +482,7 @@ class PostgresHome:
             try:
                 if self.role is Role.ACTIVE:
                     # Without the mutex: the rules of a group may take longer than the session may be idle.
-                    self._query("SELECT 1")
+                    self._ping()
                     pause_s = PING_S
                     continue
                 with self._mutex:
@@ -531,13 +546,19 @@ class PostgresHome:
             raise self.damaged(f"write {seq} is missing")
         self.role, self._lost_epoch = Role.ACTIVE, 0
         LOG.info("This server is active now, at write %d of %s.", seq, self.path)
+        self._replicas_due = 0.0
+
+    def _ping(self) -> None:
+        """Keep the session alive, and look now and then whether a failover would lose claims."""
+        if time.monotonic() < self._replicas_due:
+            self._query("SELECT 1")
+            return
+        self._replicas_due = time.monotonic() + REPLICAS_S
         ((replicas, synchronous),) = self._query(REPLICAS)
-        if replicas and not synchronous:
-            LOG.warning(
-                "%s has replicas, none of them synchronous (synchronous_standby_names): if one takes over, "
-                "the last claims can be lost.",
-                self.path,
-            )
+        risk = RISK if replicas and not synchronous else ""
+        if risk and RISK_HEADER not in self.told:
+            LOG.warning("%s has %s.", self.path, RISK)
+        self.told = {**TOLD, RISK_HEADER: f"the database has {risk}"} if risk else TOLD
 
     def _leave(self, reason: str) -> None:
         """Be a standby until the database says otherwise; the mutex is held."""

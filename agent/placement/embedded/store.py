@@ -289,6 +289,8 @@ class Home(Protocol):
     """Whether other servers may write to the journal, later or before."""
     active_server: str | None
     """The address of the other server that writes to the journal, as far as that is known."""
+    told: Mapping[str, str]
+    """The headers of each answer, by which clients know what this home can do, or what is wrong with it."""
     path: Path
     """The database, for errors."""
     place: Path
@@ -342,6 +344,11 @@ class Home(Protocol):
         """Run the queued jobs, and leave the journal to others."""
         ...
 
+
+KEYS_HEADER = "plimsoll-keys"
+"""Of a server that may share its journal: for how many seconds all of them know a key."""
+RISK_HEADER = "plimsoll-risk"
+"""How the journal can lose what is acknowledged, in words."""
 
 APPLICATION_ID = 0x504C5043
 FILE_NAME = "placement.db"
@@ -414,6 +421,7 @@ class SqliteHome:
     is_active = True
     is_shared = False
     active_server: str | None = None
+    told: Mapping[str, str] = {}
 
     def __init__(self, state_dir: Path) -> None:
         """Open the file. Raises DatabaseError, see SqliteFile.open."""

@@ -613,6 +613,24 @@ def test_a_note_that_no_server_takes_closes_claims_until_one_answers(
         assert agent._tracker.admission.closed_reason is None
 
 
+def test_what_a_served_placement_can_lose_is_a_reason_in_status(
+    own: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with own:
+        agent = own._agent
+        request, risks = agent._client._transport.request, ["the database has replicas", ""]
+
+        def answer(method: str, path: str, *more: Any, **options: Any) -> Reply:
+            reply = request(method, path, *more, **options)
+            return replace(reply, headers={**reply.headers, "plimsoll-risk": risks[0]})
+
+        monkeypatch.setattr(agent._client._transport, "request", answer)
+        while risks:
+            agent.leave_note()
+            sentence = "Placement can lose claims: the database has replicas."
+            assert (sentence in agent.host_status.status().reasons) is bool(risks.pop(0))
+
+
 def test_a_reload_that_came_before_the_service_is_done_by_it(
     own: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

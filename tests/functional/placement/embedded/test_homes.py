@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeVar
@@ -201,6 +201,7 @@ class FailingHome:
 
     epoch, created_at, disk_full, is_shared = 1, 0.0, False, False
     active_server = None
+    told: Mapping[str, str] = {}
 
     @property
     def is_active(self) -> bool:

@@ -363,6 +363,23 @@ def test_rows_that_are_swept_while_a_server_loads_are_not_missed(
             until(lambda: Api(other).whole() == api.whole())
 
 
+def test_replicas_none_of_which_is_synchronous_are_told_to_clients_until_one_is(
+    dsn: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("agent.placement.embedded.postgres.REPLICAS_S", 0.0)
+    monkeypatch.setattr("agent.placement.embedded.postgres.REPLICAS", "SELECT 2, ''")
+
+    def risk() -> str | None:
+        return core.request("GET", "/").headers.get("plimsoll-risk")
+
+    with closing(server(dsn)) as core:
+        until(lambda: core.takes_writes and risk() is not None)
+        assert "the database has replicas, none of them synchronous" in (risk() or "")
+        monkeypatch.setattr("agent.placement.embedded.postgres.REPLICAS", "SELECT 2, 'one'")
+        until(lambda: risk() is None)
+    assert caplog.text.count("none of them synchronous") == 1
+
+
 # Lost writes
 
 
