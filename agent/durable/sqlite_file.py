@@ -30,6 +30,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import sqlite3
 import threading
 import time
@@ -216,6 +217,8 @@ def _kept(path: Path) -> Path:
 T = TypeVar("T")
 
 BACKUPS_KEPT = 2
+SCHEMA_AT = 60
+"""Where the header has `PRAGMA user_version` (https://www.sqlite.org/fileformat2.html)."""
 BALLAST_BYTES = 1 << 20
 BALLAST_RETRY_S = 1.0
 BUSY_TIMEOUT_MS = 5000
@@ -451,6 +454,27 @@ class SqliteFile:
         with contextlib.suppress(sqlite3.Error):  # the next commit shows whether there is space
             free_pages(self._connection)
         restart_log(self._connection)
+
+
+def copy_of_older(path: Path, schema: int, folder: Path) -> bool:
+    """Copy a file of an older schema into the folder, where it is read without a migration of the original.
+
+    Returns whether it is older. Raises DatabaseError as `SqliteFile.open`; nothing is changed in any case.
+    """
+    with ExitStack() as locks, _typed_errors(path):
+        with path.open("rb") as file:
+            number = int.from_bytes(file.read(SCHEMA_AT + 4)[SCHEMA_AT:])
+        if not 0 < number < schema:
+            return False
+        owner = owner_beside_root(path.parent)
+        if owner is not None:
+            raise DatabaseOfAnother(path, owner)
+        locks.callback(os.close, take_lock(path.with_name(path.name + ".lock")))
+        locks.callback(os.close, lock_file_itself(path))
+        for one in (path, _log(path), path.with_name(path.name + "-journal")):
+            if one.exists():
+                shutil.copy(one, folder / one.name)
+        return True
 
 
 @contextlib.contextmanager

@@ -277,28 +277,33 @@ def read_fleet(client: SnapshotClient, classes: Iterable[str]) -> "tuple[Model, 
 
 
 def read_state_dir(state_dir: Path) -> tuple[PlacementSnapshot, ServiceEvidence]:
-    """All records, from the database of an embedded core that does not run.
+    """All records, from the database of an embedded core that does not run, which is not migrated.
 
     Raises UsageError where there is no such database, StateError where it cannot be used.
     """
+    import tempfile
+
     from agent.durable.errors import DatabaseError
-    from agent.placement.embedded.store import FILE_NAME, SqliteHome, Store
+    from agent.durable.sqlite_file import copy_of_older
+    from agent.placement.embedded.store import FILE_NAME, MIGRATIONS, SqliteHome, Store
 
     if not (state_dir / FILE_NAME).is_file():
         raise errors.UsageError(
             f"There is no placement database in {state_dir}: {FILE_NAME} is missing there."
         )
     try:
-        home = SqliteHome(state_dir)
-        store = Store(home)
-        try:
-            damage = [row[0] for row in home.file.read("PRAGMA integrity_check") if row[0] != "ok"]
-            with store.reading() as model:
-                snapshot = _snapshot_of_model(model)
-                roots = {uuid: provider.root_uuid for uuid, provider in model.providers.items()}
-                names = frozenset((*model.traits, *model.resource_classes))
-        finally:
-            store.close()
+        with tempfile.TemporaryDirectory(prefix="plimsoll-") as name:
+            is_older = copy_of_older(state_dir / FILE_NAME, len(MIGRATIONS), Path(name))
+            home = SqliteHome(Path(name) if is_older else state_dir)
+            store = Store(home)
+            try:
+                damage = [row[0] for row in home.file.read("PRAGMA integrity_check") if row[0] != "ok"]
+                with store.reading() as model:
+                    snapshot = _snapshot_of_model(model)
+                    roots = {uuid: provider.root_uuid for uuid, provider in model.providers.items()}
+                    names = frozenset((*model.traits, *model.resource_classes))
+            finally:
+                store.close()
     except DatabaseError as error:
         raise errors.StateError(str(error), path=str(error.path)) from error
     if damage:

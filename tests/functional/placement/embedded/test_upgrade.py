@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -10,8 +11,11 @@ import pytest
 from kits.embedded_api import Api
 from kits.paths import DATA
 
+from agent.durable.files import take_lock
+from agent.errors import StateError
 from agent.placement.embedded import Core
 from agent.placement.embedded.store import FILE_NAME, MIGRATIONS
+from agent.placement.transfer import read_state_dir
 
 DUMPS = DATA / "placement"
 ROOT, CHILD, INSTANCE, UNTYPED, AGGREGATE = (
@@ -22,6 +26,23 @@ ROOT, CHILD, INSTANCE, UNTYPED, AGGREGATE = (
 def test_there_is_a_dump_of_every_schema() -> None:
     dumps = {path.name for path in DUMPS.glob("schema-*.sql")}
     assert dumps == {f"schema-{number}.sql" for number in range(1, len(MIGRATIONS) + 1)}
+
+
+@pytest.mark.parametrize("schema", range(1, len(MIGRATIONS)))
+def test_what_is_only_read_is_not_migrated(tmp_path: Path, schema: int) -> None:
+    """`plimsoll placement check` and `export`: the former version still opens the file."""
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as connection:
+        connection.executescript((DUMPS / f"schema-{schema}.sql").read_text(encoding="utf-8"))
+    before = (tmp_path / FILE_NAME).read_bytes()
+    content, evidence = read_state_dir(tmp_path)
+    assert [provider.name for provider in content.providers.values()] == ["root", "child"]
+    assert "CUSTOM_T" in evidence.names
+    assert (tmp_path / FILE_NAME).read_bytes() == before
+    assert {path.name for path in tmp_path.iterdir()} == {FILE_NAME, f"{FILE_NAME}.lock"}
+    descriptor = take_lock(tmp_path / f"{FILE_NAME}.lock")
+    with pytest.raises(StateError, match="in use by"):
+        read_state_dir(tmp_path)
+    os.close(descriptor)
 
 
 @pytest.mark.parametrize("schema", range(1, len(MIGRATIONS) + 1))
