@@ -6,7 +6,6 @@ Source: https://docs.openstack.org/api-ref/placement/#list-allocation-candidates
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from urllib.parse import urlencode
 
 from agent.errors import UsageError, counted
 from agent.shapes import by_class
@@ -86,29 +85,6 @@ class ClaimRequest:
     def resources(self) -> dict[str, int]:
         """{class: amount}, summed over all groups."""
         return by_class(group.resources for group in self.groups)
-
-
-def candidates_query(request: ClaimRequest) -> str:
-    """The query string by which Placement is asked for candidates. It cannot say devices by alias, nor cells.
-
-    Source: https://docs.openstack.org/api-ref/placement/#list-allocation-candidates.
-    """
-
-    def any_of(names: frozenset[str]) -> str:
-        return f"in:{','.join(sorted(names))}" if len(names) > 1 else next(iter(names))
-
-    asked = []
-    for group in request.groups:
-        amounts = ",".join(f"{name}:{amount}" for name, amount in sorted(group.resources.items()))
-        asked += [(f"resources{group.suffix}", amounts)] if amounts else []
-        required = [*map(any_of, group.required), *(f"!{name}" for name in sorted(group.forbidden))]
-        asked += [(f"required{group.suffix}", value) for value in required]
-        asked += [(f"member_of{group.suffix}", any_of(names)) for names in group.member_of]
-    of_root = [*sorted(request.root_required), *(f"!{name}" for name in sorted(request.root_forbidden))]
-    asked += [("root_required", ",".join(of_root))] if of_root else []
-    asked += [("group_policy", request.group_policy)] if request.group_policy else []
-    asked += [("same_subtree", ",".join(sorted(suffixes))) for suffixes in request.same_subtree]
-    return urlencode(asked)
 
 
 def check_request(request: ClaimRequest) -> ClaimRequest:

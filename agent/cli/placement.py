@@ -584,7 +584,7 @@ def read_flavors(file: str) -> dict[str, str]:
     import json
 
     from agent.claims.parse_request import claim_for_flavor, parse_flavor
-    from agent.claims.request import candidates_query
+    from agent.fleet.answer import candidates_query
 
     try:
         given = json.loads(read_text_file(file))
@@ -697,7 +697,7 @@ def _room(args: Namespace) -> dict[str, str]:
     amounts = parse_amounts("--room-for", text)
     if amounts.keys() <= set(FLAVOR_NAMES):
         from agent.claims.parse_request import claim_for_flavor, parse_flavor
-        from agent.claims.request import candidates_query
+        from agent.fleet.answer import candidates_query
 
         return {
             "room": candidates_query(claim_for_flavor("", parse_flavor(amounts, "--room-for"))),

@@ -1,7 +1,7 @@
 """Asks a Placement where requests fit, and puts the answer in words.
 
 A core of Plimsoll, embedded or served, names the hosts that fit in one request, by a route beside the
-Placement API (agent.placement.embedded.host_candidates); if none fits, it has sent all hosts in the same
+Placement API (agent.placement.embedded.fleet); if none fits, it has sent all hosts in the same
 answer. For why not, the holders on each host shown are one request more. OpenStack's Placement has candidates
 alone: one request says who fits, and one for each host shown says its name; for why not, `_OpenStackFleet`
 says what is read. docs/where.md has the bounds, which tests/functional/fleet holds.
@@ -412,6 +412,11 @@ def _sentence(
 
 
 # The question, as Placement reads it
+
+
+def candidates_query(request: ClaimRequest) -> str:
+    """The query string of the request, whose devices by alias have groups already; see `query_of`."""
+    return query_of(conditions_of(request))
 
 
 def query_of(conditions: Sequence[Condition], in_tree: str | None = None) -> str:

@@ -500,8 +500,8 @@ class PlacementClient:
     def host_candidates(self, query: str) -> Mapping[str, Any] | None:
         """The hosts with a candidate, or all hosts, as a core of Plimsoll tells them; None: it is no core.
 
-        The answer is that of `agent.placement.embedded.host_candidates`. One request; a Placement that does
-        not know the route is not asked again.
+        The answer is that of `agent.placement.embedded.fleet`. One request; a Placement that does not know
+        the route is not asked again.
         """
         if not self._has_host_candidates:
             return None

@@ -79,6 +79,14 @@ class CandidateQuery(NamedTuple):
         """All traits that the query mentions."""
         return self.root_traits.names.union(*(group.traits.names for group in self.groups))
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is asked of several groups, or of all classes of the unsuffixed one, at once."""
+        asked = [name for group in self.groups for name in group.resources]
+        together = self.isolate or self.same_subtrees or self.minor < mv.CANDIDATES_TREES
+        of_unsuffixed = any(group.traits.required for group in self.groups if not group.suffix)
+        return not together and not of_unsuffixed and len(set(asked)) == len(asked)
+
     def resource_classes(self) -> set[str]:
         """All resource classes that the query requests."""
         return {name for group in self.groups for name in group.resources}
@@ -291,8 +299,12 @@ class SlotDemands:
         options: list[list[ProviderRecord]] = [[] for _ in self._demands]
         for place, number in enumerate(self._order):
             group, resources = self._demands[number]
+            first = next(iter(resources), None)  # most providers of a tree do not have the class
             options[number] = [
-                provider for provider in view.reachable if _serves(view, group, resources, provider)
+                provider
+                for provider in view.reachable
+                if (first is None or first in provider.inventories)
+                and _serves(view, group, resources, provider)
             ]
             if not options[number]:
                 self._order.insert(0, self._order.pop(place))
@@ -532,7 +544,7 @@ def find_candidates(
                 needs.append({} if known is None else model.trees[known.root_uuid])
         rarest: Mapping[str, None] = min(needs, key=len)
         starts = tuple(rarest)
-    values = _SharedValues()
+    values, is_plain = _SharedValues(), one_a_tree and query.is_plain
     for root in anchors(starts, reach):
         view = reach.view(root)
         if view is None or not query.root_traits.admits(view.providers[root].traits):
@@ -540,7 +552,9 @@ def find_candidates(
         slots = demands.slots(view)
         if slots is None:
             continue
-        for chosen in TreeSearch(view, query, slots).fill():
+        # Where the slots do not concern each other, the first option of each is the first candidate.
+        first = [tuple(slot.options[0] for slot in slots)] if is_plain else None
+        for chosen in first or TreeSearch(view, query, slots).fill():
             if not one_a_tree and all(provider.is_sharing for provider in chosen):
                 # No provider of the tree itself is used: other trees in reach give the same candidate.
                 key = tuple(provider.uuid for provider in chosen)

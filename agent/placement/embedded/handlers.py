@@ -24,7 +24,6 @@ from agent.placement.embedded.candidates import (
     parse_query,
 )
 from agent.placement.embedded.fleet import NOTE_BYTES_MAX, HostNotes, Wanted
-from agent.placement.embedded.host_candidates import candidate_hosts, host_trees
 from agent.placement.embedded.model import ConsumerRecord, Draft, InventoryRecord, Model, ProviderRecord
 from agent.placement.embedded.problems import BAD_REQUEST, NOT_FOUND, TOO_LARGE, RequestRefused
 from agent.placement.embedded.rules import ConsumerWrite
@@ -715,10 +714,10 @@ def list_host_candidates(request: Request) -> CoreResponse:
     )
     with without_collection():
         model, notes = request.store.model, request.notes
-        hosts = [] if flags.get("trees") else candidate_hosts(model, query, notes)
+        hosts = [] if flags.get("trees") else fleet.candidate_hosts(model, query, notes)
         body: dict[str, Any] = {"hosts": hosts}
         if not hosts:
-            body |= host_trees(model, query, notes, holders=flags.get("holders", False))
+            body |= fleet.host_trees(model, query, notes, holders=flags.get("holders", False))
     return json_response(request, body, request.store.clock())
 
 

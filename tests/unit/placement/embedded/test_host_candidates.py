@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 from kits.embedded_api import Api, claim, new
 
-from agent.placement.embedded.fleet import HostNotes
-from agent.placement.embedded.host_candidates import closed_reason
+from agent.placement.embedded.fleet import HostNotes, closed_reason
 
 NOTE = {"state": "ready", "version": "0.1.0"}
 
