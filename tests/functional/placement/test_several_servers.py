@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ import pytest
 from kits.agent_process import Agent
 from kits.daemon_process import eventually
 from kits.embedded_api import Api
+from kits.served_core_client import make_certificate
 from kits.served_process import ServedCore, served_process
 
 from agent.cli.main import main
@@ -44,7 +46,11 @@ def stale(active: str | None = None) -> tuple[int, dict[str, str]]:
 class Stub:
     """A server that answers each request by `says`, called with the method."""
 
-    def __init__(self, says: Callable[[str], tuple[int, dict[str, str]]] = lambda _: OK) -> None:
+    def __init__(
+        self,
+        says: Callable[[str], tuple[int, dict[str, str]]] = lambda _: OK,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.says = says
         self.heard: list[str] = []
         self.keys: list[str | None] = []
@@ -76,7 +82,9 @@ class Stub:
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self.url = f"http{'s' if tls else ''}://127.0.0.1:{self._server.server_port}"
+        if tls is not None:
+            self._server.socket = tls.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         self._thread.start()
 
@@ -236,6 +244,32 @@ def test_a_write_goes_on_only_where_a_standby_refused_it(
     first.says = lambda _: (status, {"Plimsoll-Stale": "true"})
     assert ask(connect(first.url, second.url), "PUT") == (200 if heard else status)
     assert (len(first.heard), len(second.heard)) == (1, heard)
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_a_clients_certificate_goes_to_the_server_that_took_over_as_well(tmp_path: Path, method: str) -> None:
+    """Balancers may ask for one; without it neither server hears a word."""
+    certificate, key = make_certificate(tmp_path)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    tls.load_verify_locations(certificate)
+    tls.verify_mode = ssl.CERT_REQUIRED
+    first, second = (Stub(lambda _: (200, {"Connection": "close"}), tls=tls) for _ in range(2))
+    options = {
+        "auth_type": "none",
+        "endpoint_override": f"{first.url},{second.url}",
+        "cafile": str(certificate),
+        "timeout": 5,
+    }
+    with closing(second), closing(HttpTransport.from_options(options)) as stranger:
+        with pytest.raises(PlacementUnavailable):
+            ask(stranger, method)
+        own = {"certfile": str(certificate), "keyfile": str(key)}
+        with closing(HttpTransport.from_options({**options, **own})) as transport:
+            assert ask(transport, method) == 200
+            first.close()
+            assert ask(transport, method) == 200
+    assert (len(first.heard), len(second.heard)) == (1, 1)
 
 
 # Servers that share a journal, and so the keys of writes

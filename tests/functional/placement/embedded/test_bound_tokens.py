@@ -6,6 +6,7 @@ import random
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,10 +16,14 @@ from hypothesis import strategies as st
 from kits.embedded_api import Api, claim, new
 from kits.examples import examples
 
+from agent.errors import ApplyError
+from agent.placement import transfer
 from agent.placement.embedded import Core, CoreResponse
 from agent.placement.embedded.core import ROUTES
 from agent.placement.embedded.rules import BARRED_TYPE, Binding
 from agent.placement.embedded.serve import ROLES, TokenUser, authorize
+from agent.placement.snapshot import PlacementSnapshot, differences
+from agent.placement.transport import Reply
 
 A, B, POOL = (f"{number:08}-aaaa-4aaa-8aaa-aaaaaaaaaaaa" for number in (1, 2, 3))
 """Two hosts, and a pool that shares its disk."""
@@ -589,3 +594,68 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api]:
     core = Core.open(tmp_path_factory.mktemp("core"))
     yield fleet(core)
     core.close()
+
+
+# `plimsoll placement import` with a bound token: a host that comes from elsewhere
+
+
+class BoundTransport(NamedTuple):
+    """The requests of one token, as of a client over HTTP."""
+
+    api: BoundApi
+
+    def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
+        answer = self.api.ask(method, path, body, mv=microversion)
+        return Reply(answer.status, answer.body, answer.headers)
+
+    def close(self) -> None:
+        pass
+
+
+def carry(wanted: PlacementSnapshot, core: Core, host: str | None) -> None:
+    """As `plimsoll placement import` does."""
+    transport = BoundTransport(BoundApi(core, host))
+    client = transfer.SnapshotClient(transport)
+    present, evidence = transfer.read_counterpart(client, wanted)
+    plan = transfer.plan_import(wanted, present, evidence.names)
+    untyped = transfer.SnapshotClient(transport, microversion=transfer.UNTYPED_MICROVERSION)
+    transfer.apply_import(client, untyped, plan)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[PlacementSnapshot]:
+    """The host A with its card, a trait and a class of its own, and two instances."""
+    with closing(Core.open(tmp_path / "elsewhere")) as core:
+        api = Api(core)
+        for uuid, name, parent in ((A, "a", None), (A_CARD, "a_card", A)):
+            body = {"name": name, "uuid": uuid, "parent_provider_uuid": parent}
+            api.done("POST", "/resource_providers", body)
+        api.done("PUT", "/traits/CUSTOM_ITS_OWN")
+        api.done("PUT", "/resource_classes/CUSTOM_ITS_OWN")
+        api.set_inventories(A, {"VCPU": {"total": 8}})
+        api.set_inventories(A_CARD, {"CUSTOM_ITS_OWN": {"total": 4}})
+        api.set_traits(A_CARD, "CUSTOM_ITS_OWN")
+        api.done("PUT", f"/allocations/{ON_A}", claim({A: {"VCPU": 4}, A_CARD: {"CUSTOM_ITS_OWN": 1}}))
+        api.done("PUT", f"/allocations/{LEFT}", claim({A: {"VCPU": 2}}, consumer_type="MIGRATION"))
+        content = transfer.read_service(transfer.SnapshotClient(BoundTransport(BoundApi(core, None))))[0]
+    yield content
+
+
+@pytest.mark.parametrize("host", [A, "a"])
+def test_a_host_is_imported_with_its_own_token_and_twice_is_nothing(
+    core: Core, elsewhere: PlacementSnapshot, host: str
+) -> None:
+    for _ in range(2):
+        carry(elsewhere, core, host)
+        client = transfer.SnapshotClient(BoundTransport(BoundApi(core, host)))
+        present, _ = transfer.read_counterpart(client, elsewhere)
+        assert not list(differences(elsewhere, present))
+
+
+def test_another_hosts_token_imports_nothing_of_it(core: Core, elsewhere: PlacementSnapshot) -> None:
+    api = Api(core)
+    api.done("POST", "/resource_providers", {"name": "b", "uuid": B})
+    before = api.whole()[:2]
+    with pytest.raises(ApplyError, match="bound to the host"):
+        carry(elsewhere, core, B)
+    assert api.whole()[:2] == before, "providers and consumers"
