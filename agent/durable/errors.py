@@ -133,11 +133,13 @@ class DiskFull(DatabaseUnwritable):
 class DatabaseTimeout(DatabaseError):
     """No answer in time. With `begun`, the write may be on disk or not; else it will not take place."""
 
-    def __init__(self, path: Path, timeout_s: float, *, begun: bool = True) -> None:
+    def __init__(
+        self, path: Path, timeout_s: float, *, begun: bool = True, cause: str = "the disk hangs"
+    ) -> None:
         outcome = "the outcome is unknown" if begun else "the write was cancelled"
         super().__init__(
             path,
-            f"{path} gave no answer within {timeout_s:g} s; {outcome}. Check whether the disk hangs.",
+            f"{path} gave no answer within {timeout_s:g} s; {outcome}. Check whether {cause}.",
         )
         self.begun = begun
 

@@ -60,6 +60,8 @@ ABOUT_SEEN = (
     "serves no journal that has less (--accept-loss)."
 )
 LEASE_S = 1.0
+CLOSE_S = 30.0
+SILENT = "the database hangs, or a synchronous replica is silent"
 
 SESSION = {
     "idle_session_timeout": "1s",
@@ -285,7 +287,7 @@ class PostgresHome:
         ticket = Ticket(
             of_this_epoch,
             releases,
-            lambda wait_s, begun: DatabaseTimeout(self.path, wait_s, begun=begun),
+            lambda wait_s, begun: DatabaseTimeout(self.path, wait_s, begun=begun, cause=SILENT),
             tell,
         )
         self._writer.put(ticket)
@@ -323,14 +325,21 @@ class PostgresHome:
         )
 
     def close(self) -> None:
-        """Run the queued jobs, and leave the role to another server; idempotent."""
+        """Run the queued jobs, and leave the role to another server; idempotent.
+
+        Raises DatabaseTimeout where a statement does not come back: nobody cancels it, and it ends with the
+        process.
+        """
         if self._ending.is_set():
             return
         self._ending.set()
-        self._writer.stop(30.0)
+        until = time.monotonic() + CLOSE_S
+        is_idle = self._writer.stop(CLOSE_S)
         for thread in (self._thread, self._memory):
             if thread.is_alive():
-                thread.join(30.0)
+                thread.join(max(until - time.monotonic(), PING_S))
+        if self._thread.is_alive() or not is_idle:
+            raise DatabaseTimeout(self.path, CLOSE_S, cause=SILENT)
         self._disconnect()
 
     # -- the session --

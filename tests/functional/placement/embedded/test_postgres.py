@@ -19,7 +19,7 @@ from kits.journals import END_SESSIONS, NEEDS_POSTGRESQL, fresh_journal, until  
 from kits.replicas import Cluster  # noqa: E402
 from psycopg.conninfo import conninfo_to_dict, make_conninfo  # noqa: E402
 
-from agent.durable.errors import DatabaseError  # noqa: E402
+from agent.durable.errors import DatabaseError, DatabaseTimeout  # noqa: E402
 from agent.placement.embedded import Core, CoreResponse  # noqa: E402
 from agent.placement.embedded.postgres import PostgresHome, Role, path_of  # noqa: E402
 from agent.placement.embedded.store import Row  # noqa: E402
@@ -256,6 +256,27 @@ def test_a_commit_that_does_not_come_back_is_unknown_and_the_next_active_knows_i
         active = one if one.takes_writes else other
         assert claim(active, host, consumer, "key").status == 204
         assert Api(active).usage(host) == {"VCPU": 1}
+
+
+def test_a_server_ends_although_a_commit_does_not_come_back(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agent.placement.embedded.postgres.CLOSE_S", 0.5)
+    core = server(dsn)
+    until(lambda: core.takes_writes)
+    core._store._wait_s = 0.5
+    run(dsn, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
+    try:
+        time.sleep(0.2)
+        answer = core.request("PUT", "/traits/CUSTOM_A", microversion="1.39")
+        assert answer.status == 504
+        assert "whether the database hangs, or a synchronous replica" in answer.body["errors"][0]["detail"]
+        with pytest.raises(DatabaseTimeout, match="a synchronous replica is silent"):
+            core.close()
+    finally:
+        end_sessions(dsn)
+        run(dsn, "ALTER SYSTEM RESET synchronous_standby_names", "SELECT pg_reload_conf()")
+    core.close()
 
 
 def test_a_standby_answers_no_write_that_it_has_read_of(dsn: str) -> None:
