@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from argparse import ArgumentParser, Namespace
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ from agent.cli.output import NOTHING, Style, show, table_lines, titled_lines
 from agent.errors import ExitCode, counted, plain
 
 if TYPE_CHECKING:
+    from agent.api.shapes.fleet import WhereShape
     from agent.api.shapes.host import ClaimsStatusShape, PauseShape, ResourceProviderShape
     from agent.api.shapes.instance import (
         ClaimShape,
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
         ShortfallShape,
     )
 
+OF_A_REQUEST = ("groups", "group_policy", "same_subtree", "root_required", "topology", "pci")
+"""What of a claim's request says what it needs, and not whose it is."""
 PAUSED = "paused: new claims are refused until `plimsoll resume`"
 POLL_S = 2.0
 WAIT_MAX_S = 86400 * 100.0
@@ -409,9 +413,14 @@ def add_drain_command(add: CommandAdder) -> None:
         "through the gate, or begin with `plimsoll move begin` on the destination. With --follow it says\n"
         "who has left, and ends when nothing is left. The same command again keeps reason and --schedulers.",
         '  plimsoll drain --schedulers --reason "new firmware"\n  plimsoll drain --follow\n'
-        "  plimsoll drain --wait 3600",
+        "  plimsoll drain --wait 3600\n  plimsoll drain --plan",
     )
     _add_pause_options(command)
+    command.add_argument(
+        "--plan",
+        action="store_true",
+        help="change nothing: print where `plimsoll where` would send each instance, and what cannot go (5)",
+    )
     command.add_argument(
         "--wait", metavar="SECONDS", default="0", help="follow the instances until all have left, so long"
     )
@@ -460,6 +469,10 @@ def drain(args: Namespace) -> ExitCode:
     if not 0 <= wait_s <= WAIT_MAX_S or (wait_s == 0 and args.wait != "0"):
         raise errors.UsageError(f"--wait {args.wait!r} is not a number of seconds, at most {WAIT_MAX_S:g}")
     client = client_of(args)
+    if args.plan:
+        if args.follow or wait_s or args.reason or args.schedulers:
+            raise errors.UsageError("--plan changes nothing: give it without the other options of `drain`")
+        return _plan_drain(client, args)
     answer = _pause(client, args, drain=True)
     end = time.monotonic() + wait_s
     left = _left(client)
@@ -495,6 +508,72 @@ def _pause(client: Client, args: Namespace, *, drain: bool | None = None) -> Pau
     body = {name: value for name, value in asked.items() if value is not None}
     answer: PauseShape = client.request("POST", "/v1/pause", body)
     return answer
+
+
+def _plan_drain(client: Client, args: Namespace) -> ExitCode:
+    """Print the moves that would empty the host, the largest first, each with its target.
+
+    A target has room for those that the plan has sent there before, by the sums of its amounts. Placement
+    judges each move again when it is made.
+    """
+    own = client.get("/v1/status")["uuid"]
+    moves: list[dict[str, str]] = []
+    stay: list[dict[str, str]] = []
+    planned: Counter[tuple[str, str]] = Counter()
+
+    def memory_mb(instance: InstanceShape) -> int:
+        held = instance["claim"]["allocations"].values() if instance["claim"] else ()
+        return sum(each["resources"].get("MEMORY_MB", 0) for each in held)
+
+    for instance in sorted(_left(client), key=memory_mb, reverse=True):
+        named = {"instance": instance["uuid"], "name": instance["name"]}
+        kind, what_to_do = _what_to_do(instance)
+        if instance["claim"] is None or kind not in ("running", "shut off"):
+            unclaimed = "it has no claim, so nothing says what it needs: `plimsoll audit` has the remedy"
+            is_guest = kind in ("running", "shut off")
+            stay.append({**named, "reason": unclaimed if is_guest else f"{kind}: {what_to_do}"})
+            continue
+        asked = {name: part for name, part in instance["claim"]["request"].items() if name in OF_A_REQUEST}
+        answer: WhereShape = client.request("POST", "/v1/where", {"requests": [asked], "strategy": "spread"})
+        others = [place for place in answer["places"] if place["uuid"] != own]
+        target = next(
+            (
+                place
+                for place in others
+                if all(left["free"] >= planned[place["uuid"], name] for name, left in place["left"].items())
+            ),
+            None,
+        )
+        if target is not None:
+            for held in target["allocations"].values():
+                planned.update({(target["uuid"], name): amount for name, amount in held["resources"].items()})
+            how = what_to_do.replace("DESTINATION", plain(target["host"]))
+            moves.append({**named, "to": target["host"], "to_uuid": target["uuid"], "how": how})
+        elif others:
+            stay.append({**named, "reason": "no host has room for it beside those that go before it"})
+        else:
+            reason = "no other host has room for it"
+            near = next((miss for miss in answer["nearest"] if miss["uuid"] != own), None)
+            if near is not None:
+                has = "" if near["free"] is None else f", of which {near['free']} of {near['total']} are free"
+                reason += f"; {near['host']}, the nearest, lacks {near['lacks']}{has}"
+            stay.append({**named, "reason": reason})
+
+    def lines(style: Style) -> Iterator[str]:
+        if not moves and not stay:
+            yield "nothing is left on this host"
+        if moves:
+            yield f"{counted(len(moves), 'instance moves', 'instances move')}, in this order:"
+            rows = [(move["name"] or move["instance"], move["to"], move["how"]) for move in moves]
+            yield from titled_lines(("INSTANCE", "TO", "HOW"), rows, style)
+        if stay:
+            yield f"{counted(len(stay), 'instance')} cannot go:"
+            yield from (
+                f"  {plain(each['name'] or each['instance'])}: {plain(each['reason'])}" for each in stay
+            )
+
+    show(args, {"moves": moves, "stay": stay}, lines)
+    return ExitCode.REFUSED if stay else ExitCode.DONE
 
 
 def _left(client: Client, *, look: bool = False) -> list[InstanceShape]:
