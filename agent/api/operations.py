@@ -192,8 +192,9 @@ class Operations:
         """The answer to POST /v1/where, which Placement gives for all its hosts."""
 
         def complete(asked: ClaimRequest, xml: str | None) -> ClaimRequest:
-            named = replace(asked, consumer=str(uuid4()))
-            return self._complete(named) if xml is None else self.move_request(xml, named)
+            if xml is not None:
+                return self.move_request(xml, asked)
+            return self._complete(replace(asked, consumer=str(uuid4())))
 
         return answer_body(self.client, body, complete, self.device_profiles())
 

@@ -290,22 +290,26 @@ class SlotDemands:
                 (group, resources) for resources in ([group.resources] if group.suffix else single)
             ]
         self._order = list(range(len(self._demands)))
+        asked = [name for _, resources in self._demands for name in resources]
+        self._contended = len(set(asked)) < len(asked)
 
-    def slots(self, view: TreeView) -> list[CandidateSlot] | None:
+    def slots(self, view: TreeView, most: int | None = None) -> list[CandidateSlot] | None:
         """The slots with their options among the view's providers, None if the tree has no candidate.
 
+        `most`: so many options of each slot are enough.
         What one tree lacks, most others lack too: a slot without options is checked first in the next trees.
         """
         options: list[list[ProviderRecord]] = [[] for _ in self._demands]
         for place, number in enumerate(self._order):
             group, resources = self._demands[number]
             first = next(iter(resources), None)  # most providers of a tree do not have the class
-            options[number] = [
+            serving = (
                 provider
                 for provider in view.reachable
                 if (first is None or first in provider.inventories)
                 and _serves(view, group, resources, provider)
-            ]
+            )
+            options[number] = list(itertools.islice(serving, most))
             if not options[number]:
                 self._order.insert(0, self._order.pop(place))
                 return None
@@ -314,6 +318,8 @@ class SlotDemands:
         ]
         if self._query.isolate and not _can_be_isolated([slot for slot in slots if slot.group.suffix]):
             return None
+        if not self._contended:
+            return slots
         # The sums are compared, so that a full tree costs no search.
         demanded = Counter[str]()
         serving_class: dict[str, dict[str, ProviderRecord]] = {}
@@ -355,11 +361,12 @@ def _serves(
     view: TreeView, group: CandidateGroup, resources: Mapping[str, int], provider: ProviderRecord
 ) -> bool:
     """Whether the provider alone can serve these resources of the group."""
+    used = view.usage(provider.uuid)
     for name, amount in resources.items():
         inventory = provider.inventories.get(name)
         if inventory is None or not inventory.admits(amount):
             return False
-        if view.used(provider.uuid, name) + amount > inventory.capacity:
+        if used.get(name, 0) + amount > inventory.capacity:
             return False
     if group.in_tree is not None:
         known = view.providers.get(group.in_tree)
@@ -549,7 +556,7 @@ def find_candidates(
         view = reach.view(root)
         if view is None or not query.root_traits.admits(view.providers[root].traits):
             continue
-        slots = demands.slots(view)
+        slots = demands.slots(view, 1 if is_plain else None)
         if slots is None:
             continue
         # Where the slots do not concern each other, the first option of each is the first candidate.

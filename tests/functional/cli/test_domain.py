@@ -3,6 +3,7 @@
 `plimsoll move begin --domain` writes it with the devices, CPUs and cells of the destination.
 """
 
+import json
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -18,6 +19,7 @@ from kits.status import Sight
 from agent.claims.claim import Claim, GroupMapping
 from agent.config.settings import load
 from agent.errors import ExitCode
+from agent.shapes import by_class
 from drivers.fake.host import FakeHost, Gpu, Nic, cell
 from drivers.host.domain_xml import parse_domain
 from drivers.host.xml_parser import pci_address
@@ -137,6 +139,17 @@ def test_a_domain_is_claimed_for_and_completed(fresh: tuple[Sight, Path], domain
         element, source = port.find("mac"), port.find("source/address")
         assert element is not None and source is not None
         assert element.get("address") == mac and mappings[label] == {pci_address(source, "")}
+
+
+def test_the_fleet_is_asked_what_a_domain_needs(fresh: tuple[Sight, Path], domain: Path) -> None:
+    _, path = fresh
+    uuid = "<uuid>5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69</uuid>"
+    domain.write_text(PORTS.replace("<memory ", f"{uuid}<memory "), encoding="utf-8")
+    answer = json.loads(output_of(path, "where", "--domain", str(domain), *RED, "-o", "json"))
+    (place,) = answer["places"]
+    given = by_class(each["resources"] for each in place["allocations"].values())
+    asked = json.loads(output_of(path, "claim", "--domain", str(domain), *RED, "--dry-run", "-o", "json"))
+    assert given == asked["asked"]
 
 
 def test_a_domain_without_a_uuid_is_one_instance_by_its_name(fresh: tuple[Sight, Path], domain: Path) -> None:
