@@ -25,6 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from enum import Enum
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -102,7 +103,15 @@ WITH w AS (
 INSERT INTO plimsoll_journal SELECT seq, %(epoch)s, %(changes)s, %(keys)s FROM w
 """
 POLL = "SELECT pg_try_advisory_lock(id), id, seq, server, accepted FROM plimsoll_writer"
-LOOK = "SELECT FALSE, id, seq, server, accepted FROM plimsoll_writer"
+LOOK = """
+SELECT FALSE, id, seq, CASE WHEN EXISTS (
+    SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1
+        AND classid::bigint << 32 | objid::bigint = id
+        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+) THEN server END, accepted FROM plimsoll_writer
+"""
+"""As POLL, for a server that does not want the lock."""
+PING = "SELECT epoch, seq FROM plimsoll_writer"
 TAKE_OVER = """
 UPDATE plimsoll_writer SET epoch = greatest(epoch, %(lost)s) + 1 + (random() * 1e6)::bigint,
     accepted = CASE WHEN %(lost)s > 0 THEN greatest(epoch, %(lost)s) + 1 ELSE accepted END,
@@ -149,6 +158,7 @@ POOLED = (
     "connect to PostgreSQL itself",
 )
 WITHDRAWN = "canceling wait for synchronous replication"
+PUT_BACK = "another server has taken over, or a backup was restored under this one"
 
 
 class Role(Enum):
@@ -203,7 +213,9 @@ class PostgresHome:
         self.role = Role.STANDBY
         self.active_server: str | None = None
         self._seen = (0, 0)
-        """Epoch and seq of the newest row that this server has written or read."""
+        """Epoch and seq of the newest row that this server has written or followed."""
+        self._read = (0, 0)
+        """Those of the newest row that it has read, which it may have to compare with `_seen` yet."""
         self._has_followed = False
         self.told: Mapping[str, str] = TOLD
         self._replicas_due = 0.0
@@ -305,8 +317,8 @@ class PostgresHome:
             "SELECT seq, epoch, changes, keys FROM plimsoll_journal WHERE seq > %s ORDER BY seq LIMIT %s"
         )
         found = [Row._make(row) for row in self._query(columns, after, limit)]
-        if found and found[-1].seq > self._seen[1]:
-            self._seen = found[-1].epoch, found[-1].seq
+        if found and found[-1].seq > self._read[1]:
+            self._read = found[-1].epoch, found[-1].seq
         return found
 
     def extent(self) -> tuple[int, int]:
@@ -372,6 +384,9 @@ class PostgresHome:
 
         if connection.info.server_version < VERSION_MIN:
             raise self._refused("it is older than PostgreSQL 14", "upgrade it")
+        encoding = connection.info.parameter_status("server_encoding")
+        if encoding != "UTF8":
+            raise self._refused(f"its encoding is {encoding}", "make one with ENCODING 'UTF8'")
         if shown("idle_session_timeout") != SESSION["idle_session_timeout"]:
             raise self._refused(*POOLED)
         for name in ("fsync", "synchronous_commit"):
@@ -530,16 +545,17 @@ class PostgresHome:
             remedy = "To go on without them, start the servers with --accept-loss."
             self._loss = f"{what} {remedy}"
             self.role, self._lost_epoch = Role.LOST, max(epoch, self._lost_epoch)
-            self._id, self._seen = identity, (0, 0)
+            self._id, self._seen, self._read = identity, (0, 0), (0, 0)
             if locked:  # another server may have been told to go on
                 self._query("SELECT pg_advisory_unlock_all()")
             missing = self._store.follow(anew=True)
+            self._seen = self._read
             none = "none" if self._has_followed else "not known, as this server has been started since"
             self._loss = f"{what} Missing claims: {first_few(missing, LISTED_MAX) or none}. {remedy}"
             LOG.error("%s Missing claims: %s. %s", what, ", ".join(missing) or none, remedy)
             return
         self._store.follow()
-        self._has_followed = True
+        self._has_followed, self._seen = True, max(self._seen, self._read, key=itemgetter(1))
         if not locked:
             return
         if self._query(LOCKS) != [(1,)]:
@@ -551,6 +567,7 @@ class PostgresHome:
         if self._withdrawn:  # what it found in the database may be in no replica
             raise UnknownOutcome(self.path, WITHDRAWN)
         self._store.take_over()
+        self._seen = max(self._seen, self._read, key=itemgetter(1))
         if self._seen[1] != seq:
             raise self.damaged(f"write {seq} is missing")
         self.role, self._lost_epoch = Role.ACTIVE, 0
@@ -558,9 +575,15 @@ class PostgresHome:
         self._replicas_due = 0.0
 
     def _ping(self) -> None:
-        """Keep the session alive, and look now and then whether a failover would lose claims."""
+        """Keep the session alive, see that the journal is what it was, and what a failover would lose.
+
+        Raises DatabaseError where the journal is that of another server, or has less than before.
+        """
+        epoch, seen = self.epoch, self._seen[1]
+        ((found, seq),) = self._query(PING)
+        if self.role is Role.ACTIVE and (found != epoch or seq < seen):
+            raise DatabaseError(self.path, PUT_BACK)
         if time.monotonic() < self._replicas_due:
-            self._query("SELECT 1")
             return
         self._replicas_due = time.monotonic() + REPLICAS_S
         ((replicas, synchronous),) = self._query(REPLICAS)
@@ -640,7 +663,7 @@ class PostgresHome:
             self._leave(WITHDRAWN)
             raise UnknownOutcome(self.path, WITHDRAWN)
         if not added:
-            self._leave("another server has taken over")
+            self._leave(PUT_BACK)
             raise self._not_active()
         self._seen = row.epoch, row.seq
 

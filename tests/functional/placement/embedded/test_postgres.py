@@ -474,6 +474,44 @@ def test_other_writes_in_the_place_of_those_that_it_has_seen_are_told(dsn: str) 
         until(lambda: home(core).role is Role.LOST, 5)
 
 
+def test_a_loss_over_which_the_journal_has_grown_is_known_after_a_restart(dsn: str, tmp_path: Path) -> None:
+    """Another server, which had seen nothing of the lost writes, wrote more than these were."""
+    with closing(server(dsn, state_dir=tmp_path)) as one:
+        until(lambda: one.takes_writes)
+        host = Api(one).provider("host", {"VCPU": 40})
+        seq = one._store._seq
+        for _ in range(5):
+            Api(one).claim(new(), {host: {"VCPU": 1}})
+    roll_back(dsn, seq, home(one).epoch - 1)
+    with closing(server(dsn, "two")) as two:
+        until(lambda: two.takes_writes)
+        for _ in range(15):
+            Api(two).claim(new(), {host: {"VCPU": 1}})
+    with closing(server(dsn, state_dir=tmp_path)) as one:
+        until(lambda: home(one).role is Role.LOST)
+        assert "--accept-loss" in Api(one).claim(new(), {host: {"VCPU": 1}}).body["errors"][0]["detail"]
+
+
+def test_an_active_server_notices_without_a_write_that_a_backup_was_restored(dsn: str) -> None:
+    with closing(server(dsn)) as core:
+        until(lambda: core.takes_writes)
+        seq = core._store._seq
+        Api(core).provider("host")
+        roll_back(dsn, seq, home(core).epoch)
+        until(lambda: home(core).role is Role.LOST, 5)
+        read = core.request("GET", "/resource_providers", microversion="1.39")
+        assert read.headers["plimsoll-stale"] == "true"
+        assert home(core).active_server is None, "no server is active, and this one least of all"
+
+
+def test_a_database_of_another_encoding_is_refused_as_such(dsn: str) -> None:
+    run(dsn, "DROP DATABASE IF EXISTS ascii")
+    run(dsn, "CREATE DATABASE ascii ENCODING 'SQL_ASCII' LOCALE 'C' TEMPLATE template0")
+    with pytest.raises(DatabaseError, match="its encoding is SQL_ASCII; make one with ENCODING 'UTF8'"):
+        server(make_conninfo(dsn, dbname="ascii")).close()
+    run(dsn, "DROP DATABASE ascii")
+
+
 def test_a_server_that_was_restarted_knows_what_it_had_seen(dsn: str, tmp_path: Path) -> None:
     """It refuses as often as it is started; once a server has accepted the loss, the others follow it."""
     with closing(server(dsn, state_dir=tmp_path / "one")) as one:
