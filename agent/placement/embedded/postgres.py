@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import select
 import threading
 import time
@@ -33,9 +34,10 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from agent.durable.errors import DatabaseClosed, DatabaseError, DatabaseTimeout, DatabaseUnwritable
-from agent.durable.files import check_accepts_files, make_directory, write_atomically
+from agent.durable.files import LockHeld, check_accepts_files, make_directory, take_lock, write_atomically
 from agent.durable.group_commit import GroupWriter, Job, Ticket, Transaction
-from agent.errors import first_few
+from agent.errors import UsageError, first_few
+from agent.json_checks import read_object, read_whole
 from agent.placement.embedded.store import (
     KEPT_S,
     KEYS_HEADER,
@@ -56,6 +58,7 @@ PING_S = 0.25
 AWAY_S = 0.5
 REMEMBER_S = 1.0
 SEEN_FILE = "journal_seen.json"
+BIGINT_MAX = 2**63 - 1
 ABOUT_SEEN = (
     "The newest write that a Plimsoll server has seen of its journal in PostgreSQL. At its next start it "
     "serves no journal that has less (--accept-loss)."
@@ -234,14 +237,19 @@ class PostgresHome:
         self._store: Follower | None = None
         self._connection: psycopg.Connection[Any] | None = None
         self._seen_file = None if state_dir is None else state_dir / SEEN_FILE
+        self._lock: int | None = None
         self._id = 0
         """That of the journal that this server has seen, 0 for none."""
-        self._recall()
         try:
+            self._recall()
             self._connect()
             ((identity, self.created_at),) = self._query("SELECT id, created_at FROM plimsoll_writer")
         except psycopg.Error as error:
+            self._unlock()
             raise self._unusable(error) from error
+        except BaseException:
+            self._unlock()
+            raise
         self._id = self._id or identity
         self._writer = GroupWriter("journal", self._run_group)
         self._thread = threading.Thread(target=self._keep, name="journal-role", daemon=True)
@@ -339,7 +347,7 @@ class PostgresHome:
     def close(self) -> None:
         """Run the queued jobs, and leave the role to another server; idempotent.
 
-        Raises DatabaseTimeout where a statement does not come back: nobody cancels it, and it ends with the
+        Raises DatabaseTimeout where a statement does not come back: it is not cancelled, and ends with the
         process.
         """
         if self._ending.is_set():
@@ -353,6 +361,7 @@ class PostgresHome:
         if self._thread.is_alive() or not is_idle:
             raise DatabaseTimeout(self.path, CLOSE_S, cause=SILENT)
         self._disconnect()
+        self._unlock()
 
     # -- the session --
 
@@ -469,17 +478,32 @@ class PostgresHome:
         try:
             make_directory(self._seen_file.parent)
             check_accepts_files(self._seen_file.parent)
+            self._lock = take_lock(self._seen_file.with_suffix(".lock"))
             if self._seen_file.exists():
-                seen = json.loads(self._seen_file.read_text())
-                self._id, self._seen = int(seen["journal"]), (int(seen["epoch"]), int(seen["seq"]))
-        except OSError as error:
-            raise DatabaseUnwritable(self._seen_file, str(error.strerror), "see to its directory") from error
-        except (ValueError, KeyError, TypeError) as error:
+                told = read_object(json.loads(self._seen_file.read_text()), "")
+                self._id, *seen = (
+                    read_whole(told.get(name), name, 0, BIGINT_MAX) for name in ("journal", "epoch", "seq")
+                )
+                self._seen = seen[0], seen[1]
+        except LockHeld as error:
             raise DatabaseError(
                 self._seen_file,
-                f"{self._seen_file} does not say what this server has seen of its journal ({error!r}). "
+                f"Another server (process {error.pid}) has the directory {self._seen_file.parent}: give each "
+                "server a --state-dir of its own.",
+            ) from error
+        except OSError as error:
+            raise DatabaseUnwritable(self._seen_file, str(error.strerror), "see to its directory") from error
+        except (ValueError, RecursionError, UsageError) as error:
+            raise DatabaseError(
+                self._seen_file,
+                f"{self._seen_file} does not say what this server has seen of its journal ({error}). "
                 f"Remove it if nothing is missing in {self.path}.",
             ) from error
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def _remember(self) -> None:
         """Save what this server has seen, on a thread of its own, since the disk may be slow."""
@@ -538,11 +562,7 @@ class PostgresHome:
         epoch, seen = self._seen
         of_seen = self._query("SELECT epoch FROM plimsoll_journal WHERE seq = %s", seen)
         if identity != self._id or seq < seen or of_seen not in ([], [(epoch,)]):
-            what = (
-                f"{self.path} is at write {seq}, and this server has seen write {seen}: a replica without "
-                "the last writes took over, or a backup was restored."
-            )
-            remedy = "To go on without them, start the servers with --accept-loss."
+            what, remedy = _loss_text(self.path, seq, seen, is_other=identity != self._id)
             self._loss = f"{what} {remedy}"
             self.role, self._lost_epoch = Role.LOST, max(epoch, self._lost_epoch)
             self._id, self._seen, self._read = identity, (0, 0), (0, 0)
@@ -666,6 +686,22 @@ class PostgresHome:
             self._leave(PUT_BACK)
             raise self._not_active()
         self._seen = row.epoch, row.seq
+
+
+def _loss_text(path: Path, seq: int, seen: int, *, is_other: bool) -> tuple[str, str]:
+    """Two sentences: that the journal is not the one that this server has seen, and what to do."""
+    if is_other:
+        return (
+            f"{path} has another journal than this server has seen before ({SEEN_FILE} in its --state-dir).",
+            "Check the address after --journal; if the database was made anew, start the servers with "
+            "--accept-loss.",
+        )
+    found = f"is at write {seq}" if seq < seen else f"has another write {seen}"
+    return (
+        f"{path} {found}, and this server has seen write {seen}: a replica without the last writes took "
+        "over, or a backup was restored.",
+        "To go on without them, start the servers with --accept-loss.",
+    )
 
 
 def path_of(dsn: str) -> Path:

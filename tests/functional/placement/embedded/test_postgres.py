@@ -570,7 +570,18 @@ def test_a_loss_is_not_forgotten_where_the_database_goes_away_meanwhile(
         assert answer.status == 503 and "--accept-loss" in answer.body["errors"][0]["detail"]
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"journal": "x"}'])
+def test_two_servers_do_not_share_a_directory(dsn: str, tmp_path: Path) -> None:
+    own = "give each server a --state-dir of its own"
+    with closing(server(dsn, state_dir=tmp_path)), pytest.raises(DatabaseError, match=own):
+        server(dsn, "two", state_dir=tmp_path)
+    server(dsn, state_dir=tmp_path).close()
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{}", '{"journal": "x"}', "null", "[" * 100_000, '{"journal": 1, "epoch": true, "seq": -9}'],
+    ids=["empty", "no keys", "text", "null", "deep", "negative"],
+)
 def test_a_file_of_what_was_seen_that_says_nothing_is_refused(dsn: str, tmp_path: Path, content: str) -> None:
     (tmp_path / "journal_seen.json").write_text(content)
     with pytest.raises(DatabaseError, match=r"journal_seen\.json does not say what this server has seen"):
@@ -591,3 +602,6 @@ def test_another_journal_in_its_place_is_told(dsn: str) -> None:
             end_sessions(dsn)
             run(dsn, "UPDATE plimsoll_writer SET id = id + 1")
         until(lambda: home(core).role is Role.LOST)
+        refused = Api(core).claim(new(), {}).body["errors"][0]["detail"]
+        assert "has another journal than this server has seen" in refused
+        assert "Check the address after --journal" in refused
