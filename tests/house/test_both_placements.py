@@ -17,6 +17,7 @@ NOT_ON_BOTH = {
     "cli/test_claim.py": "what the commands print; audit/test_auditor.py has the repair on both",
     "cli/test_domain.py": "what is written of a claim, and two agents on one core; as tracker/test_moves.py",
     "carving/test_carver.py": "sysfs and files alone",
+    "cli/test_drain_plan.py": "questions of a served core; fleet/test_answer.py asks both",
     "cli/test_devices.py": "sysfs, and a record of the agent; a reservation is written as all are",
     "cli/test_pause.py": "a record of the agent; the trait is written as all traits are",
     "cli/test_service.py": "files alone",
