@@ -82,7 +82,7 @@ def where(args: Namespace) -> ExitCode:
 def _body(args: Namespace) -> dict[str, Any]:
     """The body of POST /v1/where. Raises UsageError."""
     if args.host is not None and len(args.host) > 1:
-        raise UsageError(f"--host is given {len(args.host)} times: ask of one host, or of all")
+        raise UsageError(f"--host is given {counted(len(args.host), 'time')}: ask of one host, or of all")
     if not args.count.isascii() or not args.count.isdigit() or not 1 <= int(args.count[:5]) <= 1000:
         raise UsageError(f"--count {args.count!r} is not a whole number from 1 to 1000")
     requests = claim_request.alternative_bodies(args, required=args.domain is None)

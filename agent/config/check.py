@@ -174,7 +174,7 @@ def _check_addresses(endpoint_override: str) -> Iterator[str]:
     )
     for (host, port, path), times in places.items():
         if times > 1:
-            yield f"{option} names {host}:{port}{path} {times} times: it is one server"
+            yield f"{option} names {host}:{port}{path} {counted(times, 'time')}: it is one server"
     if len({each.scheme for each in addresses}) > 1:
         yield f"{option} has http and https addresses: where it is http, anyone on the way reads the token"
 

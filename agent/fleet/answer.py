@@ -238,7 +238,8 @@ def _find_host(client: PlacementClient, name: str) -> Provider:
     key = "uuid" if len(name) == 36 and name.count("-") == 4 else "name"
     found = client.providers(urlencode({key: name}))
     if len(found) > 1:
-        raise UsageError(f"{len(found)} providers are called {name!r}: name the host by its uuid.", host=name)
+        many = counted(len(found), "provider is", "providers are")
+        raise UsageError(f"{many} called {name!r}: name the host by its uuid.", host=name)
     if not found:
         from difflib import get_close_matches
 
