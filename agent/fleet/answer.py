@@ -577,9 +577,15 @@ class _OpenStackFleet:
         self._client = client
         self._demand = demand
         self._in_tree = in_tree
-        # Its own filter by the root's traits drops hosts whose disk is of a shared pool.
-        self._of_root = Question([each for each in conditions if each.kind is ConditionKind.ROOT_TRAIT])
-        rest = [each for each in conditions if each.kind is not ConditionKind.ROOT_TRAIT]
+        # What is not asked of it is looked for in its answers, whose summaries have the traits: its filter by
+        # the root's traits drops hosts whose disk is of a shared pool, and on PostgreSQL it cannot look for
+        # providers without a trait.
+        rest = [
+            each for each in conditions if each.kind is not ConditionKind.ROOT_TRAIT and not each.forbidden
+        ]
+        self._seen_in_answers = Question(
+            [each for each in conditions if each.kind is not ConditionKind.AGGREGATE]
+        )
         # Beside suffixed groups it keeps one of the hosts whose disk, the only class without a suffix, is of
         # the same shared pool: so each class gets a suffix, where that asks for the same.
         own = [each for each in rest if not each.group and each.kind is not ConditionKind.SUBTREE]
@@ -613,15 +619,14 @@ class _OpenStackFleet:
             allocations = {uuid: part["resources"] for uuid, part in request["allocations"].items()}
             roots = {summaries[uuid]["root_provider_uuid"] for uuid in allocations}
             root = next((uuid for uuid in roots if SHARING_TRAIT not in summaries[uuid]["traits"]), None)
-            cells = [uuids[0] for suffix, uuids in request["mappings"].items() if suffix.startswith("_CELL")]
-            apart = all(uuid == root or cells.count(uuid) == 1 for uuid in cells)
-            if root is None or root in found or not apart:
+            if root is None or root in found or hosts[root].closed:
                 continue
-            if not hosts[root].closed and self._of_root.fit(hosts[root]) is not None:
-                pools = tuple(_summarised_provider(uuid, summaries[uuid], "") for uuid in allocations)
-                host = hosts[root]
-                shared = tuple(pool for pool in pools if SHARING_TRAIT in pool.traits)
-                found[root] = candidate_of(host._replace(shared=shared), allocations)
+            pools = (_summarised_provider(uuid, summaries[uuid], "") for uuid in allocations)
+            shared = tuple(pool for pool in pools if SHARING_TRAIT in pool.traits)
+            host = hosts[root]._replace(shared=shared)
+            chosen = frozenset(uuid for uuids in request["mappings"].values() for uuid in uuids)
+            if self._seen_in_answers.fit(host.limited_to(chosen)) is not None:
+                found[root] = candidate_of(host, allocations)
         return list(found.values())
 
     def named(self, candidate: Candidate) -> Candidate:

@@ -17,7 +17,7 @@ Source: https://docs.openstack.org/placement/latest/user/provider-tree.html.
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from itertools import combinations, islice, product
@@ -93,6 +93,12 @@ class FleetHost(NamedTuple):
         return self._replace(
             providers=tuple(map(freed, self.providers)), shared=tuple(map(freed, self.shared))
         )
+
+    def limited_to(self, uuids: Collection[str]) -> "FleetHost":
+        """The host of which these providers alone can give something."""
+        root, *others = self.providers
+        bare = root if root.uuid in uuids else root._replace(inventories=NOTHING)
+        return self._replace(providers=(bare, *(each for each in others if each.uuid in uuids)))
 
     def without_use(self) -> "FleetHost":
         """The host with nothing in use, nothing withheld, and not closed."""
