@@ -44,9 +44,9 @@ from agent.durable.errors import READ_ONLY_REMEDY, is_immutable, mount_of, obsta
 from agent.durable.files import FILE_MODE, check_accepts_files, is_there, read_text
 from agent.errors import counted
 from agent.log import is_ordinary
-from agent.placement.client import PlacementClient
+from agent.placement.client import LEAST_MICROVERSION, PlacementClient
 from agent.placement.connect import open_transport, ping
-from agent.placement.transport import addresses_of
+from agent.placement.transport import JOURNAL_HEADER, addresses_of
 from agent.providers.limits import DISK, disk_in_use, disk_warning, odd_caps
 from agent.providers.provider_config import ProviderConfig
 from agent.state.identity import ID_FILE, NAME_FILE, establish_identity
@@ -414,19 +414,28 @@ def check_placement(settings: Settings) -> Iterator[DoctorCheck]:
     )
     for lack in report.lacking:
         yield warning("placement", f"{lack}.", "See the documentation page on a remote Placement.")
-    for address in addresses_of(settings.placement.endpoint_override):
-        if address == report.address:
-            continue
-        # A server that would take over: whether it answers.
+    addresses = addresses_of(settings.placement.endpoint_override)
+    journals: dict[str, str] = {}
+    for address in addresses if len(addresses) > 1 else ():
+        # One that answered, or that would take over: whether it answers, and for the same Placement.
         one = open_transport("remote", options={**settings.placement.options, "endpoint_override": address})
         try:
             PlacementClient(one).versions()
+            answer = one.request("GET", "/", microversion=LEAST_MICROVERSION)
         except errors.PlimsollError as error:
             yield warning("placement", error.message, "Start that server, or correct endpoint_override.")
-        else:
-            yield good("placement", f"{address} answers as well.")
+            continue
         finally:
             one.close()
+        journals[answer.headers.get(JOURNAL_HEADER, "none")] = address
+        if address != report.address:
+            yield good("placement", f"{address} answers as well.")
+    if len(journals) > 1:
+        yield bad(
+            "placement",
+            f"{' and '.join(journals.values())} serve different Placements: they share no journal.",
+            "Correct endpoint_override: all its addresses are those of servers with the same --journal.",
+        )
 
 
 def check_hypervisor(settings: Settings) -> Iterator[DoctorCheck]:

@@ -260,7 +260,7 @@ def ping(transport: Transport, fallback_address: str) -> PingReport:
         try:
             lowest, highest = client.versions()
         except PlacementError as error:
-            if address not in error.message:
+            if "://" not in error.message and address not in error.message:
                 error.message = f"{address}: {error.message}"
             raise
         times_ms.append((time.perf_counter() - started) * 1000)
@@ -287,6 +287,8 @@ def ping(transport: Transport, fallback_address: str) -> PingReport:
             )
         if reply.status == FORBIDDEN:
             lacking.append(right)
+    if isinstance(transport, LocatedTransport):
+        address = transport.address()  # of several ones that which answered
     return PingReport(
         address,
         identity,

@@ -126,6 +126,7 @@ class Island:
         self._ip(f"link set {self._cable} up")
 
     def close(self) -> None:
+        self._ip(f"link del {self._cable}")  # the kernel would delete it some time after the namespace
         self._ip(f"netns del {self._name}")
 
     def _ip(self, command: str) -> None:

@@ -36,9 +36,9 @@ from psycopg.conninfo import conninfo_to_dict
 from agent.durable.errors import DatabaseClosed, DatabaseError, DatabaseTimeout, DatabaseUnwritable
 from agent.durable.files import LockHeld, check_accepts_files, make_directory, take_lock, write_atomically
 from agent.durable.group_commit import GroupWriter, Job, Ticket, Transaction
-from agent.errors import UsageError, first_few
-from agent.json_checks import read_object, read_whole
+from agent.errors import first_few
 from agent.placement.embedded.store import (
+    JOURNAL_HEADER,
     KEPT_S,
     KEYS_HEADER,
     RISK_HEADER,
@@ -46,6 +46,7 @@ from agent.placement.embedded.store import (
     NotActive,
     Row,
 )
+from agent.placement.embedded.validation import Invalid, integer, record
 
 LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -58,7 +59,7 @@ PING_S = 0.25
 AWAY_S = 0.5
 REMEMBER_S = 1.0
 SEEN_FILE = "journal_seen.json"
-BIGINT_MAX = 2**63 - 1
+_SEEN = record(dict.fromkeys(("journal", "epoch", "seq"), integer(0, 2**63 - 1)), ignores_others=True)
 ABOUT_SEEN = (
     "The newest write that a Plimsoll server has seen of its journal in PostgreSQL. At its next start it "
     "serves no journal that has less (--accept-loss)."
@@ -139,7 +140,6 @@ RISK = (
     "replicas, none of them synchronous (synchronous_standby_names): if one takes over, the last claims can "
     "be lost"
 )
-TOLD = {KEYS_HEADER: str(KEPT_S)}
 LISTED_MAX = 5
 UNKNOWN = ("08", "57")
 """Classes of SQLSTATE after which a commit may have been done: the connection or the server ended."""
@@ -220,7 +220,7 @@ class PostgresHome:
         self._read = (0, 0)
         """Those of the newest row that it has read, which it may have to compare with `_seen` yet."""
         self._has_followed = False
-        self.told: Mapping[str, str] = TOLD
+        self._risk = ""
         self._replicas_due = 0.0
         self._lost_epoch = 0
         """That of the newest write that the journal has lost, until this server goes on without it."""
@@ -265,6 +265,12 @@ class PostgresHome:
             and time.monotonic() < self._alive_at + LEASE_S
             and not self._has_been_ended()
         )
+
+    @property
+    def told(self) -> Mapping[str, str]:
+        """See `Home.told`."""
+        risk = {RISK_HEADER: f"the database has {self._risk}"} if self._risk else {}
+        return {KEYS_HEADER: str(KEPT_S), JOURNAL_HEADER: str(self._id), **risk}
 
     def load(self, work: Callable[[], T]) -> T:
         """See `Home.load`."""
@@ -480,11 +486,8 @@ class PostgresHome:
             check_accepts_files(self._seen_file.parent)
             self._lock = take_lock(self._seen_file.with_suffix(".lock"))
             if self._seen_file.exists():
-                told = read_object(json.loads(self._seen_file.read_text()), "")
-                self._id, *seen = (
-                    read_whole(told.get(name), name, 0, BIGINT_MAX) for name in ("journal", "epoch", "seq")
-                )
-                self._seen = seen[0], seen[1]
+                seen = _SEEN(json.loads(self._seen_file.read_text()), "it")
+                self._id, self._seen = seen["journal"], (seen["epoch"], seen["seq"])
         except LockHeld as error:
             raise DatabaseError(
                 self._seen_file,
@@ -493,7 +496,7 @@ class PostgresHome:
             ) from error
         except OSError as error:
             raise DatabaseUnwritable(self._seen_file, str(error.strerror), "see to its directory") from error
-        except (ValueError, RecursionError, UsageError) as error:
+        except (ValueError, RecursionError, Invalid) as error:
             raise DatabaseError(
                 self._seen_file,
                 f"{self._seen_file} does not say what this server has seen of its journal ({error}). "
@@ -608,9 +611,9 @@ class PostgresHome:
         self._replicas_due = time.monotonic() + REPLICAS_S
         ((replicas, synchronous),) = self._query(REPLICAS)
         risk = RISK if replicas and not synchronous else ""
-        if risk and RISK_HEADER not in self.told:
+        if risk and not self._risk:
             LOG.warning("%s has %s.", self.path, RISK)
-        self.told = {**TOLD, RISK_HEADER: f"the database has {risk}"} if risk else TOLD
+        self._risk = risk
 
     def _leave(self, reason: str) -> None:
         """Be a standby until the database says otherwise; the mutex is held."""

@@ -705,6 +705,10 @@ class Server:
         self.stop()
 
 
+_ADDRESS = re.compile(r"https?://[A-Za-z0-9._\-\[\]:%]+/?", re.ASCII)
+"""What a server may name as its address: no user, no path, nothing that does not fit into a header."""
+
+
 def serve(
     state_dir: Path | None,
     binds: Sequence[str],
@@ -746,9 +750,13 @@ def serve(
                     "say with --advertise where clients reach this server, as https://NAME:PORT."
                 )
             address = address or f"http{'s' if tls_cert else ''}://{first.text}"
-            if not re.match(r"https?://[^/]", address):
+            if not _ADDRESS.fullmatch(address):
                 raise ServeError(f"--advertise takes http://NAME:PORT or https://NAME:PORT, not {address!r}.")
             opened = Core.open_shared(journal, address, accept_loss=accept_loss, state_dir=state_dir)
+        elif address is not None or accept_loss:
+            raise ServeError(
+                "--advertise and --accept-loss are for servers that share a --journal; this one has none."
+            )
         elif state_dir is not None:
             opened = Core.open(state_dir)
         else:

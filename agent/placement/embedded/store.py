@@ -289,8 +289,6 @@ class Home(Protocol):
     """Whether other servers may write to the journal, later or before."""
     active_server: str | None
     """The address of the other server that writes to the journal, as far as that is known."""
-    told: Mapping[str, str]
-    """The headers of each answer, by which clients know what this home can do, or what is wrong with it."""
     path: Path
     """The database, for errors."""
     place: Path
@@ -304,6 +302,11 @@ class Home(Protocol):
     @property
     def is_active(self) -> bool:
         """Whether this process writes to the journal: what it reads is not old."""
+        ...
+
+    @property
+    def told(self) -> Mapping[str, str]:
+        """The headers of each answer: what this home can do for clients, or what is wrong with it."""
         ...
 
     def load(self, work: Callable[[], T]) -> T:
@@ -347,6 +350,8 @@ class Home(Protocol):
 
 KEYS_HEADER = "plimsoll-keys"
 """Of a server that may share its journal: for how many seconds all of them know a key."""
+JOURNAL_HEADER = "plimsoll-journal"
+"""Of a server that may share its journal: which one that is."""
 RISK_HEADER = "plimsoll-risk"
 """How the journal can lose what is acknowledged, in words."""
 

@@ -28,7 +28,7 @@ from kits.placements import Embedded
 
 from agent.cli.main import main
 from agent.config.check import unusable_state_path
-from agent.config.settings import load
+from agent.config.settings import Settings, load
 from agent.doctor.check import CheckVerdict, DoctorCheck, good
 from agent.doctor.examine import (
     NEW_DIRECTORY,
@@ -506,18 +506,45 @@ def test_the_embedded_placement_is_good_and_a_silent_one_is_bad(tmp_path: Path) 
 def test_each_server_of_a_placement_is_asked(tmp_path: Path) -> None:
     with closing(Core.open(tmp_path / "core")) as core, Server(core, ["127.0.0.1:0"] * 2) as served:
         one, two = (f"http://{address}" for address in served.addresses)
-        file = tmp_path / "plimsoll.conf"
-        file.touch(mode=0o600)
-        file.write_text(
-            f"[DEFAULT]\ncompute_driver = fake\nstate_path = {tmp_path}\n[placement]\nkind = remote\n"
-            f"auth_type = admin_token\ntoken = admin\nendpoint_override = {one},http://127.0.0.1:1,{two}\n"
-        )
-        used, right, away, other = check_placement(load((file,)))
+        used, right, away, other = check_placement(_settings(tmp_path, f"{one},http://127.0.0.1:1,{two}"))
     assert (used.verdict, right.verdict) == (CheckVerdict.GOOD, CheckVerdict.WARNING)
     assert one in used.sentence and "reshape" in right.sentence
     assert away.verdict is CheckVerdict.WARNING and "http://127.0.0.1:1: connection refused" in away.sentence
     assert "Start that server" in away.remedy
     assert (other.verdict, other.sentence) == (CheckVerdict.GOOD, f"{two} answers as well.")
+
+
+def test_a_server_that_is_away_is_told_also_where_it_is_the_first(tmp_path: Path) -> None:
+    with closing(Core.open(tmp_path / "core")) as core, Server(core, ["127.0.0.1:0"]) as served:
+        (there,) = (f"http://{address}" for address in served.addresses)
+        used, *_, away = check_placement(_settings(tmp_path, f"http://127.0.0.1:1,{there}"))
+    assert used.verdict is CheckVerdict.GOOD and there in used.sentence
+    assert away.verdict is CheckVerdict.WARNING and "http://127.0.0.1:1" in away.sentence
+
+
+def test_servers_of_different_placements_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        closing(Core.open(tmp_path / "one")) as one,
+        closing(Core.open(tmp_path / "two")) as two,
+        Server(one, ["127.0.0.1:0"]) as first,
+        Server(two, ["127.0.0.1:0"]) as second,
+    ):
+        for number, core in enumerate((one, two)):
+            monkeypatch.setattr(core._store.home, "told", {"plimsoll-journal": str(number)})
+        addresses = [f"http://{address}" for server in (first, second) for address in server.addresses]
+        *_, last = check_placement(_settings(tmp_path, ",".join(addresses)))
+    assert last.verdict is CheckVerdict.BAD
+    assert f"{' and '.join(addresses)} serve different Placements" in last.sentence
+
+
+def _settings(directory: Path, addresses: str) -> Settings:
+    file = directory / "plimsoll.conf"
+    file.touch(mode=0o600)
+    file.write_text(
+        f"[DEFAULT]\ncompute_driver = fake\nstate_path = {directory}\n[placement]\nkind = remote\n"
+        f"auth_type = admin_token\ntoken = admin\nendpoint_override = {addresses}\n"
+    )
+    return load((file,))
 
 
 GOOD, WARNING, BAD = CheckVerdict.GOOD, CheckVerdict.WARNING, CheckVerdict.BAD

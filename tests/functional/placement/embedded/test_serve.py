@@ -667,6 +667,9 @@ def test_what_is_served_is_said_in_one_way(tmp_path: Path) -> None:
     Core.open(tmp_path).close()
     with pytest.raises(ServeError, match=r"has a placement\.db, which --journal would leave out"):
         serve(tmp_path, ["127.0.0.1:0"], journal="postgresql://nobody@/nowhere")
+    for more in ({"accept_loss": True}, {"address": "http://one.example"}):
+        with pytest.raises(ServeError, match="are for servers that share a --journal"):
+            serve(tmp_path, ["127.0.0.1:0"], **more)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -676,6 +679,9 @@ def test_what_is_served_is_said_in_one_way(tmp_path: Path) -> None:
         ("0.0.0.0:8778", None, "with --advertise where clients reach this server"),
         ("[::]:8778", None, "with --advertise"),
         ("127.0.0.1:8778", "one.example:8778", "--advertise takes http://NAME:PORT or https://NAME:PORT"),
+        ("127.0.0.1:8778", "http://one.example/\r\nFoo: bar", "--advertise takes http://NAME:PORT"),
+        ("127.0.0.1:8778", "http://one example", "--advertise takes http://NAME:PORT"),
+        ("127.0.0.1:8778", "https://user:secret@one.example", "--advertise takes http://NAME:PORT"),
     ],
 )
 def test_a_server_with_standbys_has_an_address_for_clients(
