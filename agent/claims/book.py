@@ -76,7 +76,7 @@ class Survey(NamedTuple):
     `unheld` {instance: {provider: {class: amount}}} is what must be reserved; `claimed` and `unclaimed` are
     its two parts, with a claim and used without one. `names` are of the instances in it, for people.
     `found`: see `Place`. The instances that are `departed` live on other hosts; those in `claiming` have a
-    claim here. `remedies` {instance without a claim: sentence} are for guests with a unit that others have.
+    claim here. `remedies` {instance: sentence} are for guests without a claim, for which none would fit.
     """
 
     used: Usages
@@ -473,12 +473,26 @@ class Book:
         names = {instance: _name_of(self._rows[instance]) for instance in unheld}
         departed = frozenset(self._departed)
         claiming = frozenset(instance for instance in unheld if self._rows[instance].claimed)
-        found, remedies = self._place.found, self._remedies()
+        found, remedies = self._place.found, self._remedies(place, book.used, unclaimed)
         return Survey(book.used, unheld, claimed, unclaimed, names, found, departed, claiming, remedies)
 
-    def _remedies(self) -> Mapping[str, str]:
-        """{instance without a claim: what to do}, where others have a unit of its guest: no claim fits."""
+    def _remedies(self, place: Place, used: Usages, unclaimed: Mapping[str, Usages]) -> Mapping[str, str]:
+        """{instance without a claim: what to do}, where others have a unit or the room of its guest."""
         remedies = {}
+        for instance, uuid, name in (
+            (instance, uuid, name)
+            for instance, amounts_of in unclaimed.items()
+            for uuid, amounts in amounts_of.items()
+            for name in amounts
+        ):
+            provider, needed = place.host.tree.get(uuid), used.get(uuid, {}).get(name, 0)
+            inventory = provider.inventories.get(name) if provider is not None else None
+            if provider is not None and inventory is not None and needed > inventory.capacity:
+                remedies[instance] = (
+                    f"No claim for it fits beside what others have: {needed} {name} of {provider.name} are "
+                    f"needed, of {inventory.capacity}. Stop a guest, or release a claim, then claim for this "
+                    "one: `plimsoll gate claim-running`."
+                )
         for (name, unit), guests in sorted(self.units.contested.items()):
             for instance in sorted(guests.keys() - self.claims.keys()):
                 others = self.units.others_with((name, unit), instance)

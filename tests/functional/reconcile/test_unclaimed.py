@@ -171,6 +171,25 @@ def test_where_two_guests_run_with_one_unit_status_advises_to_stop_one_and_claim
     assert world.again().problems == ()
 
 
+def test_status_advises_no_claim_for_a_guest_that_does_not_fit(world: World) -> None:
+    one, other = (guest(str(uuid4()), 1, 20_000) for _ in range(2))
+    world.driver.domains = (one, replace(other, name="web2"))
+    problems = [each for each in world.see(*TREE).problems if "The guest" in each]
+    assert len(problems) == 2
+    for problem in problems:
+        assert (
+            "No claim for it fits beside" in problem
+            and "40000 MEMORY_MB of node1 are needed, of 32256" in problem
+        )
+        assert "Stop a guest, or release a claim, then claim for this one" in problem
+    with pytest.raises(DoesNotFit):
+        world.tracker.claim(ask(one.uuid, VCPU=1, MEMORY_MB=20_000))
+    world.driver.domains = (one,)
+    (problem,) = [each for each in world.again().problems if "The guest" in each]
+    assert "Claim it (`plimsoll gate claim-running`)" in problem
+    world.tracker.claim(ask(one.uuid, VCPU=1, MEMORY_MB=20_000))
+
+
 def test_what_another_client_takes_away_is_reserved_while_the_driver_is_away(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
