@@ -636,7 +636,7 @@ def metrics(model: Model, notes: HostNotes, *, active: bool) -> str:
         )
         tell(
             f"host_{name}",
-            f"{what} on the host, whatever its state.",
+            f"{what} on the host, in any state.",
             (({"host": row.name, "resource_class": each}, amount[place]) for row, each, amount in classes),
         )
     for name, what in (("room", "Guests of the flavor that fit"), ("stranded", "Guests that lack a place")):

@@ -13,6 +13,7 @@ from kits.embedded_api import Api, claim, new
 from agent.codec import decode
 from agent.placement.embedded import Core, fleet
 from agent.placement.embedded.fleet import HostNotes
+from agent.placement.embedded.store import NotActive
 from agent.placement.host_note import HostReport
 
 NOTE = {"state": "ready", "version": "0.1.0"}
@@ -117,6 +118,18 @@ def test_a_server_that_takes_no_writes_has_no_notes(api: Api, monkeypatch: pytes
     monkeypatch.setattr(api.core._home, "is_active", False)
     api.done("GET", "/hosts")
     monkeypatch.setattr(api.core._home, "is_active", True)
+    assert listed(api)["host"]["note"] is None
+
+
+def test_a_standby_refuses_a_note_as_it_refuses_a_write(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = api.provider("host")
+
+    def refuse() -> None:
+        raise NotActive(Path("journal"), "This server is a standby.")
+
+    monkeypatch.setattr(api.core._home, "admit", refuse)
+    answer = api.ask("PUT", f"/hosts/{host}/note", NOTE)
+    assert answer.status == 503 and "standby" in answer.body["errors"][0]["detail"]
     assert listed(api)["host"]["note"] is None
 
 
