@@ -68,7 +68,7 @@ from agent.placement.embedded.problems import (
     RequestRefused,
 )
 from agent.placement.embedded.rules import Binding
-from agent.placement.embedded.store import FILE_NAME, WholeRequest
+from agent.placement.embedded.store import FILE_NAME, KEY_CHARACTERS_MAX, WholeRequest
 from agent.placement.embedded.validation import is_loose_uuid
 
 ROLES = ("admin", "service", "reader")
@@ -406,7 +406,10 @@ class WsgiApplication:
         is_claim = environ["PATH_INFO"].startswith(CLAIMS) and environ["REQUEST_METHOD"] in WRITES
         if not is_claim or int(environ.get("CONTENT_LENGTH") or 0) > SHORT_BYTES_MAX:
             return None
-        return self._core.submit_whole(run, tell, environ.get("HTTP_IDEMPOTENCY_KEY"))
+        key = environ.get("HTTP_IDEMPOTENCY_KEY")
+        if key is not None and len(key) > KEY_CHARACTERS_MAX:
+            return None  # it is refused, and kept nowhere
+        return self._core.submit_whole(run, tell, key)
 
     def _response(self, environ: Environ) -> Response:
         method, path, query = environ["REQUEST_METHOD"], environ["PATH_INFO"], environ.get("QUERY_STRING", "")

@@ -117,6 +117,11 @@ class KeyedWrites:
             ticket = self._begun[key] = submit()
             return ticket
 
+    def drop(self, key: str) -> None:
+        """Forget a write that was not done."""
+        with self._lock:
+            self._begun.pop(key, None)
+
     def end(self, outcomes: Mapping[str, tuple[str, str]]) -> None:
         """Know what became of these writes, by their digests and answers as in `KeyOutcome`."""
         now = time.monotonic()
@@ -725,6 +730,8 @@ class Store:
                 return request()
             finally:
                 self._whole_on = None
+                if key is not None and key not in self._keys and key not in self._judged:
+                    self._keyed.drop(key)  # it was refused before it wrote: its caller may be anybody
 
         def submit() -> Ticket[T]:
             # Only its rule shows whether it releases anything: `write` asks then.

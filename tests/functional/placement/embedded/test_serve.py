@@ -402,6 +402,19 @@ def test_a_claim_with_a_key_is_done_once_and_its_copies_are_told_what_became_of_
         assert ask("GET", f"/resource_providers/{HOST}/usages").body["usages"] == {"VCPU": 1}
 
 
+def test_a_request_that_is_refused_before_it_writes_leaves_no_key(tmp_path: Path) -> None:
+    """Anybody may send one."""
+    with served_core(tmp_path) as (core, address), door_client(address) as ask:
+        path = f"/allocations/{uuid.uuid4()}"
+        for number in range(20):
+            assert (
+                ask("PUT", path, claim_of(1), x_auth_token=None, idempotency_key=f"a{number}").status == 401
+            )
+            assert ask("PUT", path, {}, idempotency_key=f"b{number}").status == 400
+            assert ask("PUT", path, claim_of(1), idempotency_key="c" * 60_000).status == 400
+        assert not core._store._keyed._begun and core._store._keyed.bytes == 0
+
+
 def test_many_copies_at_once_are_one_claim(tmp_path: Path) -> None:
     with served_core(tmp_path) as (core, address), ThreadPoolExecutor(16) as pool:
         core._store._wait_s = 30
