@@ -711,14 +711,18 @@ def _fleet(transport: Transport, asked: Mapping[str, str], query: str) -> dict[s
     from agent.placement import transfer
     from agent.placement.embedded import fleet
     from agent.placement.embedded.problems import RequestRefused
-    from agent.placement.transport import error_of_reply
+    from agent.placement.transport import error_of_reply, standby_sentence
 
     client = transfer.SnapshotClient(transport)
     reply = transport.request("GET", f"/fleet?{query}", microversion=client.microversion)
     if reply.status == 400:
         raise errors.UsageError(reply.body["errors"][0]["detail"])
     if reply.status == 200 and isinstance(reply.body, dict):
-        return {**reply.body, "not_known": []}
+        standby = standby_sentence(reply)
+        return {
+            **reply.body,
+            "not_known": [f"This server has no notes of hosts: {standby}."] if standby else [],
+        }
     if reply.status not in (404, 405, 406):
         raise error_of_reply(reply, "show its hosts", full=False)
     try:

@@ -105,6 +105,12 @@ def test_it_is_sorted_searched_and_grouped(served: Served) -> None:
     assert len(names) == 4 and names[0] == '"HOST"'
 
 
+def test_a_standby_says_that_it_has_no_notes(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(served.core._home, "is_active", False)
+    out = shown("--url", served.url)
+    assert "This server has no notes of hosts: it is a standby" in out and "FINDINGS" not in out
+
+
 def test_flavors_may_be_those_of_openstackclient(served: Served, tmp_path: Path) -> None:
     file = tmp_path / "list.json"
     listed = {"Name": "m1.tiny", "VCPUs": 1, "RAM": 512, "Disk": 0, "Properties": {"resources1:VGPU": "2"}}

@@ -28,6 +28,7 @@ from agent.errors import (
     UnknownConsumer,
 )
 from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.host_note import HostNote
 from agent.placement.transport import Reply
 from agent.status.overview import HostState
 from agent.tree import Inventory, Provider, ProviderTree
@@ -86,7 +87,16 @@ STORY = (
     Ask("provider_traits", lambda c: c.provider_traits(NOBODY), frozenset(), reads=True),
     Ask("put_aggregates", lambda c: c.put_aggregates(HOST, 1, [AGGREGATE]), 2, reads=True),
     Ask("sharing_providers", lambda c: c.sharing_providers([AGGREGATE]), (), reads=True),
+    Ask("aggregates_of", lambda c: c.aggregates_of(HOST), {AGGREGATE}, reads=True),
+    Ask("providers", lambda c: [each.name for each in c.providers(f"uuid={HOST}")], ["host"], reads=True),
+    Ask("leave_note", lambda c: c.leave_note(HOST, HostNote("ready", "0.1.0")), ""),
     Ask("put_inventories", lambda c: c.put_inventories(HOST, 2, ROOT.inventories), 3, reads=True),
+    Ask(
+        "allocation_candidates",
+        lambda c: [*c.allocation_candidates("resources=VCPU:1")["provider_summaries"]],
+        [HOST, GPU],
+        reads=True,
+    ),
     Ask(
         "provider_inventories",
         lambda c: c.provider_inventories(HOST),
@@ -135,6 +145,8 @@ STORY = (
     Ask("delete_provider", lambda c: c.delete_provider(GPU), False),
     Ask("bar_first_write", lambda c: c.bar_first_write(NOBODY).check(), claims=True),
 )
+OF_A_CORE = {"hosts", "host_candidates"}
+"""What a core of Plimsoll alone answers: see tests/functional/fleet, and cli/test_placement_top.py."""
 OUTCOMES = {"send_allocations", "send_reshape"}
 """What `write_allocations` and `reshape` are made of: see tests/unit/placement/test_replies.py."""
 
@@ -145,7 +157,7 @@ def test_the_story_has_everything_that_a_client_can_ask() -> None:
         for name, _ in inspect.getmembers(PlacementClient, inspect.isfunction)
         if not name.startswith("_") and name != "close"
     }
-    assert {ask.method for ask in STORY} == methods - OUTCOMES
+    assert {ask.method for ask in STORY} == methods - OUTCOMES - OF_A_CORE
 
 
 @pytest.mark.counts_migrations
