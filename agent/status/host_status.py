@@ -7,6 +7,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -42,6 +43,7 @@ from agent.status.overview import (
     Status,
     explain,
 )
+from agent.tracker.cordons import OfferedDevice
 from agent.tracker.tracker import ResourceTracker
 
 LOOP_LATE_S = 60.0
@@ -321,7 +323,9 @@ class HostStatus:
     def note(self) -> HostNote:
         """What those who look at the fleet are to know of this host. Never raises."""
         status = self.status()
-        devices = self._tracker.cordons.devices()
+        devices: tuple[OfferedDevice, ...] = ()
+        with suppress(StateError):  # the journal cannot be read, which the reasons say
+            devices = self._tracker.cordons.devices()
         return HostNote(
             str(status.state),
             __version__,

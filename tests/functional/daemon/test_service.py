@@ -571,6 +571,19 @@ def test_the_service_runs_that_audit_without_a_request(
         assert "findings   none, audited " in output_of(path, "status")
 
 
+def test_a_note_is_left_by_an_agent_whose_journal_cannot_be_read(
+    started: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreadable() -> NoReturn:
+        raise StateError("agent.db cannot be read.")
+
+    monkeypatch.setattr(started.journal, "devices", unreadable)
+    note = started.agent.host_status.note()
+    assert (note.state, note.withheld) == ("ready", {})
+    started.agent.leave_note()
+    assert started.agent.host_status.status().state == "ready"
+
+
 def test_the_service_leaves_a_note_after_a_pass_that_changed_something_and_as_its_state_changes(
     own: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
