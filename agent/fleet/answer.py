@@ -578,10 +578,15 @@ class _OpenStackFleet:
         self._demand = demand
         self._in_tree = in_tree
         # What is not asked of it is looked for in its answers, whose summaries have the traits: its filter by
-        # the root's traits drops hosts whose disk is of a shared pool, and on PostgreSQL it cannot look for
-        # providers without a trait.
+        # the root's traits drops hosts whose disk is of a shared pool, on PostgreSQL it cannot look for
+        # providers without a trait, and the cells of a guest may have the traits of the unsuffixed group.
+        kind, has_cells = ConditionKind, any(" " in each.group for each in conditions)
         rest = [
-            each for each in conditions if each.kind is not ConditionKind.ROOT_TRAIT and not each.forbidden
+            each
+            for each in conditions
+            if each.kind is not kind.ROOT_TRAIT
+            and not each.forbidden
+            and not (has_cells and each.kind is kind.TRAIT and not each.group)
         ]
         self._seen_in_answers = Question(
             [each for each in conditions if each.kind is not ConditionKind.AGGREGATE]
@@ -666,12 +671,15 @@ class _OpenStackFleet:
         known = {host.root.uuid for host in hosts}
         unknown = [each.uuid for each in listed.values() if each.parent is None and each.uuid not in known]
         unclear = [host.root.uuid for host in hosts if self._demand.whole.fit(host) is not None]
-        whole = {root: self._read_whole(root, aggregates) for root in [*unclear, *unknown][:SHOWN_MAX]}
+        pools = {pool.uuid: pool for host in hosts for pool in host.shared}.values()
+        whole = {root: self._read_whole(root, aggregates, pools) for root in [*unclear, *unknown][:SHOWN_MAX]}
         self.complete = len(whole) == len(unclear) + len(unknown)
         hosts = [host for host in hosts if host.root.uuid not in unclear]
         return [*hosts, *(host for host in whole.values() if SHARING_TRAIT not in host.root.traits)]
 
-    def _read_whole(self, root: str, aggregates: Mapping[str, set[str]]) -> FleetHost:
+    def _read_whole(
+        self, root: str, aggregates: Mapping[str, set[str]], pools: Iterable[HostProvider]
+    ) -> FleetHost:
         """The host provider by provider."""
         tree, usages = self._client.read_tree_with(root, None, self._client.provider_usages)
         own = [
@@ -686,7 +694,7 @@ class _OpenStackFleet:
             )
             for each in tree
         ]
-        return FleetHost(tuple(own), (), _closed_by(own[0].traits))
+        return FleetHost(tuple(own), _pools_of(own, pools), _closed_by(own[0].traits))
 
     def detailed(self, host: FleetHost, obstacle: Obstacle) -> FleetHost:
         """The host with the inventories and the holders of the provider that lacks something."""
