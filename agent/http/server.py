@@ -164,7 +164,7 @@ class _Connection(asyncio.BufferedProtocol):
     clock); None between requests. `requests` are here and wait for their turn. `is_busy`: one of them waits
     for a thread, or has it. `ended`: nothing more is read. Of the last answer, which a thread
     left when it was `answered`, and which has `size` bytes, the connection keeps what is `unsent`. `is_last`:
-    no request follows. `lingers`: the client sends a body that nobody reads, and takes its answer after that.
+    no request follows. `lingers`: the client sends a body that the server drops, and then takes its answer.
     """
 
     def __init__(self, server: "BoundedServer", sock: socket.socket, address: Any) -> None:

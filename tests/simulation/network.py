@@ -86,7 +86,9 @@ class _Store(Store):
         self.model = Model(
             dict.fromkeys(os_traits.get_traits(), EPOCH), dict.fromkeys(os_resource_classes.STANDARDS, EPOCH)
         )
-        self.home = SimpleNamespace(disk_full=False, is_active=True, close=lambda: None)
+        self.home = SimpleNamespace(
+            disk_full=False, is_active=True, told={}, admit=lambda: None, close=lambda: None
+        )
 
     def write(self, rule: Any, *, releases: bool = False, **_: Any) -> Any:
         draft = Draft(self.model, self.clock())
