@@ -50,7 +50,7 @@ EXIT_CODES = {
     ExitCode.DRIFT_HEALED: "drift found, and healed",
     ExitCode.REFUSED: "refused: a claim does not fit, conflicts, or claims are closed (claim, move, reshape)",
     ExitCode.UNREACHABLE: "no agent answered at the socket in time",
-    ExitCode.NEVER: "no host could take it, whatever is freed (where; not now is 5)",
+    ExitCode.NEVER: "no host could take it, even with nothing in use (where; not now is 5)",
 }
 
 INTERRUPTED = 130

@@ -31,9 +31,9 @@ def add_where_command(add: CommandAdder) -> None:
         "Placement that this host's agent uses, or with --placement to another one, without an agent.\n"
         "\n"
         "If it fits, the best hosts come first. If not, the command says whether it never will (exit code\n"
-        "7: no host has it, whatever is freed) or not now (exit code 5), what the nearest hosts lack and\n"
-        "who holds it there, and the smallest change that makes room. --or separates alternatives in the\n"
-        "order of preference.",
+        "7: no host has it, even with nothing in use) or not now (exit code 5), what the nearest hosts\n"
+        "lack and who holds it there, and the smallest change that makes room. --or separates\n"
+        "alternatives in the order of preference.",
         "  plimsoll where --flavor vcpus=4,memory_mb=8GiB --spec hw:cpu_policy=dedicated\n"
         "  plimsoll where --resources VCPU=4 --group 1:VGPU=2 --count 3 --strategy spread\n"
         "  plimsoll where --group 1:CUSTOM_GPU_H100=1 --or --group 1:CUSTOM_GPU_L40S=2\n"

@@ -394,12 +394,12 @@ def _sentence(
         return "never: Placement has no host"
     if verdict is Verdict.NEVER:
         if able:
-            return f"never: {so_far}not all of them fit on {counted(hosts, 'host')}, whatever is freed"
+            return f"never: {so_far}not all of them fit on {counted(hosts, 'host')}, even with nothing in use"
         lacking = summary[-1].condition.text  # no host meets it beside all conditions before it
         rest = " beside the rest of the request" if len(summary) > 1 else ""
         if hosts == 1:
-            return f"never: {nearest[0].host.root.name} does not have {lacking}, whatever is freed"
-        return f"never: {so_far}none of {hosts} hosts has {lacking}{rest}, whatever is freed"
+            return f"never: {nearest[0].host.root.name} does not have {lacking}, even with nothing in use"
+        return f"never: {so_far}none of {hosts} hosts has {lacking}{rest}, even with nothing in use"
     could = f"{so_far}{able} of {hosts} hosts could; " if hosts > 1 else so_far
     near = next((miss for miss in nearest if not miss.obstacle.forever), None)
     if near is None:
@@ -714,11 +714,6 @@ def _closed_by(traits: Iterable[str]) -> str:
     return f"disabled for schedulers by {DISABLED_TRAIT}" if DISABLED_TRAIT in traits else ""
 
 
-def _summarised_inventory(capacity: int) -> Inventory:
-    """The inventory, as far as the capacity tells: none is the one of a class that is withheld as a whole."""
-    return Inventory(capacity) if capacity else Inventory(MAX_UNIT, reserved=MAX_UNIT)
-
-
 def _summarised_provider(
     uuid: str, summary: Mapping[str, Any], name: str, aggregates: Iterable[str] = ()
 ) -> HostProvider:
@@ -726,7 +721,11 @@ def _summarised_provider(
         uuid,
         name or uuid,
         summary["parent_provider_uuid"],
-        {each: _summarised_inventory(part["capacity"]) for each, part in summary["resources"].items()},
+        {
+            # No capacity is that of a class which is withheld as a whole.
+            each: Inventory(part["capacity"]) if part["capacity"] else Inventory(MAX_UNIT, reserved=MAX_UNIT)
+            for each, part in summary["resources"].items()
+        },
         {each: part["used"] for each, part in summary["resources"].items()},
         frozenset(summary["traits"]),
         frozenset(aggregates),

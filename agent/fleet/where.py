@@ -720,7 +720,12 @@ def smallest_changes(demand: Demand, near: Sequence[FleetHost], new_place: NewPl
         place = demand.whole.fit(host, lifted=True)
         if place is not None:
             lifted = [
-                each for each in host.reach if any(_is_withheld(each, of) for of in place.get(each.uuid, ()))
+                each
+                for each in host.reach
+                if any(
+                    each.inventories[of].reserved >= each.inventories[of].total
+                    for of in place.get(each.uuid, ())
+                )
             ]
             found.setdefault("lift", Change("lift", name, tuple(each.name for each in lifted)))
         leaving = _fewest_to_leave(demand, host, SET_MAX + 1 if fewest is None else len(fewest[1]) - 1)
@@ -734,11 +739,6 @@ def smallest_changes(demand: Demand, near: Sequence[FleetHost], new_place: NewPl
             targets[consumer] = new_place(amounts, frozenset({host.root.name, *targets.values()}))
         found["move"] = Change("move", host.root.name, instances=targets)
     return tuple(found[kind] for kind in ("move", "lift", "resume") if kind in found)
-
-
-def _is_withheld(provider: HostProvider, name: str) -> bool:
-    inventory = provider.inventories[name]
-    return inventory.reserved >= inventory.total
 
 
 def _fewest_to_leave(demand: Demand, host: FleetHost, most: int) -> tuple[str, ...] | None:

@@ -69,7 +69,7 @@ class MissShape(TypedDict):
     uuid: Uuid
     lacks: Annotated[str, "an amount of a class, a trait, an aggregate, or what concerns several groups"]
     words: Annotated[str, "the words of the request that ask for it"]
-    forever: Annotated[bool, "true: the host lacks it whatever is freed"]
+    forever: Annotated[bool, "true: the host lacks it even with nothing in use"]
     fits_without: Annotated[bool, "true: the host lacks nothing else"]
     asked: Annotated[Count | None, "null: it is no amount"]
     free: Count | None
@@ -85,7 +85,7 @@ class WhereSummaryShape(TypedDict):
     lacks: str
     words: str
     hosts: Count
-    forever: Annotated[Count, "of these, that lack it whatever is freed"]
+    forever: Annotated[Count, "of these, that lack it even with nothing in use"]
     fit_without: Annotated[Count, "of these, that lack nothing else"]
 
 
@@ -106,7 +106,7 @@ class ChangeShape(TypedDict):
 class WhereShape(TypedDict):
     """Where the request fits, best first, or why it does not."""
 
-    verdict: Annotated[Literal["fits", "not_now", "never"], "never: on no host, whatever is freed"]
+    verdict: Annotated[Literal["fits", "not_now", "never"], "never: on no host, even with nothing in use"]
     sentence: Annotated[str, "the verdict for people"]
     alternative: Annotated[Count, "which of the requests it is about, from 0"]
     hosts: WhereHostsShape

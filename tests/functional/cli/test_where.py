@@ -125,7 +125,8 @@ def test_never_names_what_no_host_has_in_the_words_of_the_request(url: str) -> N
     assert (done.returncode, done.stderr) == (ExitCode.NEVER, "")
     lines = done.stdout.splitlines()
     assert lines[0] == (
-        "never: none of 5 hosts has trait CUSTOM_H100 beside the rest of the request, whatever is freed"
+        "never: none of 5 hosts has trait CUSTOM_H100 beside the rest of the request, "
+        "even with nothing in use"
     )
     assert lines[-1].split() == ["trait", "CUSTOM_H100", "trait1:CUSTOM_H100=required", "3", "3", "0"]
     numa = where(url, *FLAVOR, "--spec", "hw:numa_nodes=2", "--spec", "hw:cpu_policy=dedicated")
@@ -133,7 +134,7 @@ def test_never_names_what_no_host_has_in_the_words_of_the_request(url: str) -> N
     assert "2 PCPU          hw:cpu_policy=dedicated hw:numa_nodes=2      5" in numa.stdout
     nobody = where(url, "--resources", "VCPU=1,CUSTOM_NOBODY=1")
     assert nobody.returncode == ExitCode.NEVER
-    assert nobody.stdout.startswith("never: none of 5 hosts has 1 CUSTOM_NOBODY, whatever is freed\n")
+    assert nobody.stdout.startswith("never: none of 5 hosts has 1 CUSTOM_NOBODY, even with nothing in use\n")
 
 
 def test_guests_that_are_counted_against_each_other(url: str) -> None:
@@ -151,7 +152,7 @@ def test_guests_that_are_counted_against_each_other(url: str) -> None:
     never = where(url, "--group", "1:VGPU=2", "--count", "4")
     assert never.returncode == ExitCode.NEVER
     assert never.stdout.startswith(
-        "never: 2 of 4 have a place; not all of them fit on 5 hosts, whatever is freed\n"
+        "never: 2 of 4 have a place; not all of them fit on 5 hosts, even with nothing in use\n"
     )
 
 

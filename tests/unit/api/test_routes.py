@@ -148,6 +148,7 @@ NAMES_NONE = {
     ("fleet", "PLACE_COLUMNS"): "hosts",
     ("fleet", "SUMMARY_COLUMNS"): "conditions of the request",
     ("where", "_lines"): "consumers of any host, by their uuid; tests/functional/cli/test_where.py",
+    ("claim", "_plan_drain"): "instances that have to leave; tests/functional/cli/test_drain_plan.py",
     ("output", "table_lines"): "the rows of each table of columns",
     ("claim", "_explain"): "classes, of the claim that the command is about",
     ("claim", "holding_lines"): "what the claim has that the command is about",
