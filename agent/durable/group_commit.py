@@ -15,10 +15,11 @@ import logging
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from agent.durable.errors import DatabaseClosed, DatabaseTimeout, concerns_the_file
+from agent.durable.errors import concerns_the_file
 
 LOG = logging.getLogger(__name__)
 
@@ -138,14 +139,6 @@ class Ticket(Generic[T]):
         self._begun = False
         self._cancelled = False
 
-    @classmethod
-    def of(cls, answer: T) -> Ticket[T]:
-        """The ticket of a job that was done before; an exception is what it raised."""
-        ticket = cls(lambda _: answer, False, lambda _, begun: TimeoutError())
-        ticket._answer, ticket._error = answer, answer if isinstance(answer, Exception) else None
-        ticket.answer()
-        return ticket
-
     def result(self, timeout_s: float = 60.0, *, waited_s: float = 0.0) -> T:
         """Wait for the commit, and return the job's result. The caller has waited `waited_s` already.
 
@@ -167,21 +160,6 @@ class Ticket(Generic[T]):
     def answered(self) -> bool:
         """Whether the outcome is known: `result` returns or raises at once, and no longer DatabaseTimeout."""
         return self._answered
-
-    @property
-    def cancelled(self) -> bool:
-        """Whether its caller stopped waiting before it began: it will not run."""
-        return self._cancelled
-
-    @property
-    def succeeded(self) -> bool:
-        """Whether its job and the commit were done."""
-        return self._answered and self._error is None
-
-    @property
-    def undecided(self) -> bool:
-        """Whether its answer is none: the outcome is not known, or another process has to decide."""
-        return isinstance(self._error, DatabaseTimeout | DatabaseClosed)
 
     def run(self, transaction: Transaction) -> None:
         """Run the job, and keep its result or its own error.
@@ -225,12 +203,19 @@ class GroupWriter:
         self._queue: queue.SimpleQueue[Ticket[Any] | None] = queue.SimpleQueue()
         self._run_group = run_group
         self._group_max = group_max
+        self._begun_at: float | None = None
         self._thread = threading.Thread(target=self._work, name=f"{name}-writer", daemon=True)
         self._thread.start()
 
     def put(self, ticket: Ticket[Any]) -> None:
         """Queue a ticket."""
         self._queue.put(ticket)
+
+    @property
+    def busy_s(self) -> float:
+        """For how long a group has been running, 0 for none."""
+        begun_at = self._begun_at
+        return 0.0 if begun_at is None else time.monotonic() - begun_at
 
     def stop(self, timeout_s: float) -> bool:
         """Run the queued tickets, then end the thread. Returns False if it did not end in time."""
@@ -249,6 +234,7 @@ class GroupWriter:
                     break
                 entry = self._queue.get()
             last = entry is None
+            self._begun_at = time.monotonic()
             try:
                 self._run_group(group)
             except Exception as error:
@@ -256,6 +242,7 @@ class GroupWriter:
                 LOG.exception("Unexpected error in a group of writes")
                 for ticket in group:
                     ticket.fail(error)
+            self._begun_at = None
             for tell in {ticket.tell for ticket in group}:
                 if tell is not None:
                     tell()

@@ -322,6 +322,11 @@ class SqliteFile:
         return self._transaction
 
     @property
+    def busy_s(self) -> float:
+        """For how long the disk has had the group of writes that it has now, 0 for none."""
+        return self._writer.busy_s
+
+    @property
     def disk_full(self) -> bool:
         """True while the disk is full, so that only releases run."""
         return self._disk_full

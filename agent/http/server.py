@@ -123,7 +123,8 @@ class Outcome(Protocol):
 
 Whole = Callable[["WSGIEnvironment", Callable[[], _Answer], Callable[[], None]], Outcome | None]
 """Has a thread of the application call `run`, perhaps more than once, and `tell` when outcomes are over; None
-where one of the server's threads is to run the request. `run` answers, and raises nothing."""
+where one of the server's threads is to run the request. `run` answers, and raises nothing. An outcome that is
+over at once is given by the loop's own thread: a short one that waits for nothing."""
 
 
 class _Request(NamedTuple):
@@ -827,7 +828,9 @@ class BoundedServer:
         begun, self._begun = self._begun, []
         for conn, request in begun:
             outcome = self._whole(request.environ, partial(self._run, request), self._wake)
-            if outcome is not None:
+            if outcome is not None and outcome.is_over:
+                self._give(conn, request, outcome)
+            elif outcome is not None:
                 self._outcomes.append((conn, request, outcome))
             elif not self.threads.offer(conn, request, ahead=False):
                 self.turn_away(conn)
@@ -840,15 +843,17 @@ class BoundedServer:
     def _give_answers(self) -> None:
         """Send the answers that the application's own thread has made. It makes them in their order."""
         while self._outcomes and self._outcomes[0][2].is_over:
-            conn, request, outcome = self._outcomes.popleft()
-            try:
-                answer = outcome.result()
-            except Exception as error:  # noqa: BLE001 - of any kind: the application tells what it means
-                request.environ[FAILURE] = error
-                self.threads.offer(conn, request, ahead=True)
-            else:
-                self._close(answer)
-                conn.answer(answer.parts, answer.is_last)
+            self._give(*self._outcomes.popleft())
+
+    def _give(self, conn: _Connection, request: _Request, outcome: Outcome) -> None:
+        try:
+            answer = outcome.result()
+        except Exception as error:  # noqa: BLE001 - of any kind: the application tells what it means
+            request.environ[FAILURE] = error
+            self.threads.offer(conn, request, ahead=True)
+        else:
+            self._close(answer)
+            conn.answer(answer.parts, answer.is_last)
 
     def respond(self, conn: _Connection, request: _Request) -> None:
         """Have the application answer the request, on this thread."""

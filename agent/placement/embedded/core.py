@@ -58,6 +58,8 @@ ACTIVE_HEADER = "plimsoll-active"
 STALE_HEADER = "plimsoll-stale"
 """In any answer of a server that follows another one: what it says may be old."""
 READS = ("GET", "HEAD")
+HANGS_AFTER_S = 5.0
+"""A group of writes that is under way for so long waits for a disk that does not answer."""
 
 
 class BodyRule(Flag):
@@ -273,22 +275,20 @@ class Core:
 
     @property
     def takes_writes(self) -> bool:
-        """Whether writes are done here now: by no other server, and no earlier one waits for the disk."""
-        return self._home.is_active and not self.in_doubt
+        """Whether writes are done here now: not by another server, and no earlier one waits long for a disk."""
+        return self._home.is_active and self._home.busy_s < HANGS_AFTER_S and not self.in_doubt
 
     def close(self) -> None:
         """Finish the current writes, close the file and release the lock."""
         self._store.close()
 
-    def submit_whole(
-        self, run: Callable[[], T], tell: Callable[[], None], key: str | None = None
-    ) -> WholeRequest[T] | None:
-        """Have the writer's thread `run` what calls `request` once, with that key; see `Store.submit_whole`.
+    def submit_whole(self, run: Callable[[], T], tell: Callable[[], None]) -> WholeRequest[T] | None:
+        """Have the writer's thread `run` what calls `request` once; see `Store.submit_whole`.
 
-        None also where the core is closed, as `request` tells.
+        None where the core is closed, as `request` tells.
         """
         try:
-            return self._store.submit_whole(run, tell, key)
+            return self._store.submit_whole(run, tell)
         except DatabaseClosed:
             return None
 

@@ -267,6 +267,11 @@ class PostgresHome:
         )
 
     @property
+    def busy_s(self) -> float:
+        """See `Home.busy_s`."""
+        return self._writer.busy_s
+
+    @property
     def told(self) -> Mapping[str, str]:
         """See `Home.told`."""
         risk = {RISK_HEADER: f"the database has {self._risk}"} if self._risk else {}

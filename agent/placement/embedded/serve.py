@@ -40,11 +40,12 @@ import stat
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote
 
 from werkzeug.datastructures import MIMEAccept
@@ -68,7 +69,7 @@ from agent.placement.embedded.problems import (
     RequestRefused,
 )
 from agent.placement.embedded.rules import Binding
-from agent.placement.embedded.store import FILE_NAME, KEY_CHARACTERS_MAX, WholeRequest
+from agent.placement.embedded.store import FILE_NAME, WholeRequest
 from agent.placement.embedded.validation import is_loose_uuid
 
 ROLES = ("admin", "service", "reader")
@@ -299,6 +300,14 @@ class NoJson:
         return f"malformed JSON ({self._error})"
 
 
+@dataclass(frozen=True)
+class _AtOnce(Generic[T]):
+    """The outcome of a request that waits for nothing."""
+
+    result: Callable[[], T]
+    is_over = True
+
+
 class WsgiApplication:
     """A WSGI application (PEP 3333) over a core; `authenticate` identifies callers."""
 
@@ -396,20 +405,20 @@ class WsgiApplication:
 
     def whole(
         self, environ: Environ, run: Callable[[], T], tell: Callable[[], None]
-    ) -> WholeRequest[T] | None:
+    ) -> WholeRequest[T] | _AtOnce[T] | None:
         """Have the writer's thread run a claim, a move or a release (`agent.http.server.Whole`).
 
+        A balancer's question has its answer at once, also where each thread waits for a disk that hangs.
+
         That is two changes of threads less than if it waited for the writer on a thread of its own. A long
-        body has one, so that no other write waits while it is checked, and so has a request with a key that
-        an earlier one had.
+        body has one, so that no other write waits while it is checked.
         """
+        if environ["PATH_INFO"] in HEALTH and environ["REQUEST_METHOD"] in ("GET", "HEAD"):
+            return _AtOnce(run)
         is_claim = environ["PATH_INFO"].startswith(CLAIMS) and environ["REQUEST_METHOD"] in WRITES
         if not is_claim or int(environ.get("CONTENT_LENGTH") or 0) > SHORT_BYTES_MAX:
             return None
-        key = environ.get("HTTP_IDEMPOTENCY_KEY")
-        if key is not None and len(key) > KEY_CHARACTERS_MAX:
-            return None  # it is refused, and kept nowhere
-        return self._core.submit_whole(run, tell, key)
+        return self._core.submit_whole(run, tell)
 
     def _response(self, environ: Environ) -> Response:
         method, path, query = environ["REQUEST_METHOD"], environ["PATH_INFO"], environ.get("QUERY_STRING", "")

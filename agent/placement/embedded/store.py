@@ -26,7 +26,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
@@ -58,7 +58,6 @@ KEPT_MAX = 1 << 18
 KEPT_BYTES_MAX = 32 << 20
 """Of the keys and answers; with what Python adds to each, all of them take 130 MB at most."""
 KEY_CHARACTERS_MAX = 255
-BEGUN_MAX = 1024
 
 KEY_BYTES = 20
 """What a key takes in a row beside its own text, its digest's and its answer's."""
@@ -73,77 +72,40 @@ class KeyReused(Exception):
 
 
 class KeyedWrites:
-    """The tickets of the writes under way by key, and what became of the newest ones. Any thread may call."""
+    """What became of the newest writes by key. No two threads call at once: each writes or reads rows."""
 
     def __init__(self, kept_max: int = KEPT_MAX) -> None:
         self._kept_max = kept_max
-        self._lock = threading.Lock()
-        self._begun: dict[str, Ticket[Any]] = {}
         self._ended: dict[str, KeyOutcome] = {}
         self._order: deque[str] = deque()
         """The keys of `_ended`, the oldest first."""
         self.bytes = 0
         """What the keys take in rows."""
 
-    def ticket(
-        self, key: str, what: str, submit: Callable[[], Ticket[T]], wait: Callable[[Ticket[Any]], Any]
-    ) -> Ticket[T]:
-        """The ticket of the write with that key; `submit` makes it where the key is new.
-
-        `what` is the digest of the write, to be compared with that of the one that had the key before, for
-        which `wait` waits. Raises what `wait` raises, and KeyReused.
-        """
-        while (ticket := self.begin(key, submit)) is None:
-            with self._lock:
-                ended, begun = self._ended.get(key), self._begun.get(key)
-            if ended is not None:
-                if ended[0] != what:
-                    raise KeyReused
-                return Ticket.of(cast(T, decode_answer(json.loads(ended[1]))))
-            if begun is not None:
-                with suppress(RequestRefused):
-                    wait(begun)
-        return ticket
-
-    def begin(self, key: str, submit: Callable[[], Ticket[T]]) -> Ticket[T] | None:
-        """Submit the write, unless one with its key has ended, is under way, or failed: then None."""
-        with self._lock:
-            before = self._begun.get(key)
-            is_free = before is None or before.cancelled or before.undecided or before.succeeded
-            if key in self._ended or not is_free:
-                return None
-            if len(self._begun) > BEGUN_MAX:
-                self._begun = {key: ticket for key, ticket in self._begun.items() if not ticket.answered}
-            ticket = self._begun[key] = submit()
-            return ticket
-
-    def drop(self, key: str) -> None:
-        """Forget a write that was not done."""
-        with self._lock:
-            self._begun.pop(key, None)
-
     def end(self, outcomes: Mapping[str, tuple[str, str]]) -> None:
         """Know what became of these writes, by their digests and answers as in `KeyOutcome`."""
         now = time.monotonic()
-        with self._lock:
-            for key, (digest, answer) in outcomes.items():
-                self._begun.pop(key, None)
-                if key not in self._ended:
-                    self._order.append(key)
-                    self.bytes += KEY_BYTES + len(key) + len(digest) + len(answer)
-                    self._ended[key] = digest, answer, now
-            while self._order and self._is_past(self._order[0], now):
-                key = self._order.popleft()
-                digest, answer, _ = self._ended.pop(key)
-                self.bytes -= KEY_BYTES + len(key) + len(digest) + len(answer)
+        for key, (digest, answer) in outcomes.items():
+            if key not in self._ended:
+                self._order.append(key)
+                self.bytes += KEY_BYTES + len(key) + len(digest) + len(answer)
+                self._ended[key] = digest, answer, now
+        while self._order and self._is_past(self._order[0], now):
+            key = self._order.popleft()
+            digest, answer, _ = self._ended.pop(key)
+            self.bytes -= KEY_BYTES + len(key) + len(digest) + len(answer)
 
     def _is_past(self, key: str, now: float) -> bool:
         is_old = self._ended[key][-1] + KEPT_S < now
         return is_old or len(self._order) > self._kept_max or self.bytes > KEPT_BYTES_MAX
 
+    def get(self, key: str) -> tuple[str, str] | None:
+        """The digest and the answer of the write with that key, None where it is not known."""
+        known = self._ended.get(key)
+        return None if known is None else known[:2]
+
     def __contains__(self, key: str) -> bool:
-        with self._lock:
-            return key in self._ended
+        return key in self._ended
 
 
 # What a row says
@@ -310,6 +272,11 @@ class Home(Protocol):
         ...
 
     @property
+    def busy_s(self) -> float:
+        """For how long the group of writes that is under way has been so, 0 for none."""
+        ...
+
+    @property
     def told(self) -> Mapping[str, str]:
         """The headers of each answer: what this home can do for clients, or what is wrong with it."""
         ...
@@ -449,6 +416,11 @@ class SqliteHome:
     def disk_full(self) -> bool:
         """See `Home.disk_full`."""
         return self.file.disk_full
+
+    @property
+    def busy_s(self) -> float:
+        """See `Home.busy_s`."""
+        return self.file.busy_s
 
     def admit(self) -> None:
         """See `Home.admit`."""
@@ -674,7 +646,8 @@ class Store:
         """Run the rule on a draft. When it returns, its changes are on disk and visible.
 
         `releases` marks a write that frees resources and must succeed on a full disk. `key` is the write's
-        idempotency key, if it has one, and `what` the write: see `KeyedWrites.ticket`.
+        idempotency key, if it has one, and `what` the write: one that comes again with its key is not done
+        again, but has the answer of the first, whose commit it waits for.
 
         Raises RequestRefused where the rule refuses, DatabaseError where the disk fails; then nothing has
         changed. Raises DatabaseTimeout where the disk does not answer within `wait_s`: if the write has
@@ -686,6 +659,8 @@ class Store:
             digest = hashlib.blake2b(content, digest_size=DIGEST_BYTES).hexdigest()
 
         def job(_: Transaction | None) -> T:
+            if key is not None and (known := self._outcome_of(key, digest)) is not None:
+                return cast(T, known[0])
             draft = self._group.next(self.clock())
             try:
                 answer = rule(draft)
@@ -701,12 +676,22 @@ class Store:
                 raise DiskFull(self.home.path)
             return job(None)
 
-        def submit() -> Ticket[T]:
-            return self.home.submit(job, releases=releases)
+        return self._outcome(self.home.submit(job, releases=releases))
 
-        if key is None:
-            return self._outcome(submit())
-        return self._outcome(self._keyed.ticket(key, digest, submit, self._outcome))
+    def _outcome_of(self, key: str, digest: str) -> tuple[Any] | None:
+        """The answer to the write that had the key before, in this group or an earlier one; None for none.
+
+        Raises RequestRefused where it was refused, KeyReused where it was another write.
+        """
+        known = self._keys.get(key) or self._judged.get(key) or self._keyed.get(key)
+        if known is None:
+            return None
+        if known[0] != digest:
+            raise KeyReused
+        answer = decode_answer(json.loads(known[1]))
+        if isinstance(answer, RequestRefused):
+            raise answer
+        return (answer,)
 
     def _note(self, key: str | None, digest: str, answer: Any, *, is_change: bool) -> None:
         """Keep the answer to a write of the group with its key."""
@@ -714,14 +699,11 @@ class Store:
             kept = self._keys if is_change or self.home.is_shared else self._judged
             kept[key] = digest, _dump(encode_answer(answer))
 
-    def submit_whole(
-        self, request: Callable[[], T], tell: Callable[[], None], key: str | None
-    ) -> WholeRequest[T] | None:
-        """Have the writer's thread run all of a request that writes once, with that idempotency key if any.
+    def submit_whole(self, request: Callable[[], T], tell: Callable[[], None]) -> WholeRequest[T]:
+        """Have the writer's thread run all of a request that writes once.
 
         `write` is done there at once, and is on disk when the request `is_over`. That `tell` says as well, on
-        that thread, once for all requests of a group. None where a write with the key came before: to wait
-        for that one, the request needs another thread. Raises DatabaseClosed.
+        that thread, once for all requests of a group. Raises DatabaseClosed.
         """
 
         def job(_: Transaction) -> T:
@@ -730,16 +712,9 @@ class Store:
                 return request()
             finally:
                 self._whole_on = None
-                if key is not None and key not in self._keys and key not in self._judged:
-                    self._keyed.drop(key)  # it was refused before it wrote: its caller may be anybody
 
-        def submit() -> Ticket[T]:
-            # Only its rule shows whether it releases anything: `write` asks then.
-            return self.home.submit(job, releases=True, tell=tell)
-
-        ticket = submit() if key is None else self._keyed.begin(key, submit)
-        if ticket is None:
-            return None
+        # Only its rule shows whether it releases anything: `write` asks then.
+        ticket = self.home.submit(job, releases=True, tell=tell)
         return WholeRequest(ticket, time.monotonic() + self._wait_s, self._outcome)
 
     def _outcome(self, ticket: Ticket[T], waited_s: float = 0.0) -> T:

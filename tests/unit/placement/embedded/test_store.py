@@ -15,9 +15,8 @@ from kits.embedded_api import Api, new
 from kits.stalling_disk import StallingDisk
 
 from agent.durable.errors import DatabaseDamaged, DatabaseLocked, DatabaseUnwritable
-from agent.durable.group_commit import Ticket
 from agent.placement.embedded import Core, CoreResponse, store
-from agent.placement.embedded.store import FILE_NAME, KeyedWrites, KeyReused, Row
+from agent.placement.embedded.store import FILE_NAME, KeyedWrites, Row
 
 WAIT_S = 0.25
 
@@ -106,21 +105,16 @@ def test_the_header_gives_the_key(core: Core) -> None:
     assert first.headers["location"] == second.headers["location"]
 
 
-def known(keyed: KeyedWrites, key: str, what: str = "") -> Any:
+def known(keyed: KeyedWrites, key: str) -> Any:
     """What became of the write with that key, "anew" where it would be done."""
-    return keyed.ticket(key, what, lambda: Ticket.of("anew"), lambda ticket: ticket.result(0)).result()
+    outcome = keyed.get(key)
+    return "anew" if outcome is None else json.loads(outcome[1])
 
 
-def test_the_oldest_outcomes_are_forgotten_but_no_write_under_way() -> None:
+def test_the_oldest_outcomes_are_forgotten() -> None:
     keyed = KeyedWrites(kept_max=2)
-    under_way: Ticket[Any] = Ticket(lambda _: None, False, lambda seconds, begun: TimeoutError())
-    assert keyed.begin("open", lambda: under_way) is under_way
     keyed.end({f"{number}": ("", '"made"') for number in range(3)})
     assert [known(keyed, key) for key in "012"] == ["anew", "made", "made"]
-    with pytest.raises(TimeoutError):
-        known(keyed, "open")
-    with pytest.raises(KeyReused):
-        known(keyed, "2", "another write")
 
 
 def test_a_key_is_known_for_two_minutes_and_its_memory_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
