@@ -132,7 +132,7 @@ class Load:
 
     def _send(self, method: str, path: str, body: object = None) -> None:
         run = partial(self._core.request, method, path, body, microversion="1.39")
-        request = self._core.submit_whole(run, self._told.set)
+        request = self._core.submit_whole(run, self._told.set, None)
         assert request is not None
         self._under_way.append(request)
         if len(self._under_way) == UNDER_WAY:

@@ -275,20 +275,22 @@ class Core:
 
     @property
     def takes_writes(self) -> bool:
-        """Whether writes are done here now: not by another server, and no earlier one waits long for a disk."""
+        """Whether writes are done here now: not by another server, while no earlier one hangs."""
         return self._home.is_active and self._home.busy_s < HANGS_AFTER_S and not self.in_doubt
 
     def close(self) -> None:
         """Finish the current writes, close the file and release the lock."""
         self._store.close()
 
-    def submit_whole(self, run: Callable[[], T], tell: Callable[[], None]) -> WholeRequest[T] | None:
-        """Have the writer's thread `run` what calls `request` once; see `Store.submit_whole`.
+    def submit_whole(
+        self, run: Callable[[], T], tell: Callable[[], None], key: str | None
+    ) -> WholeRequest[T] | None:
+        """Have the writer's thread `run` what calls `request` once, with that key; see `Store.submit_whole`.
 
         None where the core is closed, as `request` tells.
         """
         try:
-            return self._store.submit_whole(run, tell)
+            return self._store.submit_whole(run, tell, key)
         except DatabaseClosed:
             return None
 

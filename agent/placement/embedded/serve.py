@@ -418,7 +418,7 @@ class WsgiApplication:
         is_claim = environ["PATH_INFO"].startswith(CLAIMS) and environ["REQUEST_METHOD"] in WRITES
         if not is_claim or int(environ.get("CONTENT_LENGTH") or 0) > SHORT_BYTES_MAX:
             return None
-        return self._core.submit_whole(run, tell)
+        return self._core.submit_whole(run, tell, environ.get("HTTP_IDEMPOTENCY_KEY"))
 
     def _response(self, environ: Environ) -> Response:
         method, path, query = environ["REQUEST_METHOD"], environ["PATH_INFO"], environ.get("QUERY_STRING", "")

@@ -27,6 +27,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
@@ -497,10 +498,10 @@ SWEEP_BYTES_ON_FULL_DISK = 256 << 10
 class WholeRequest(Generic[T]):
     """A request that the writer's thread runs, whose caller does not wait for it (`Store.submit_whole`)."""
 
-    def __init__(self, ticket: Ticket[T], due: float, outcome: Callable[[Ticket[T], float], T]) -> None:
+    def __init__(self, ticket: Ticket[T], due: float, wait: Callable[[], T]) -> None:
         self._ticket = ticket
         self._due = due
-        self._outcome = outcome
+        self._wait = wait
 
     @property
     def is_over(self) -> bool:
@@ -509,7 +510,7 @@ class WholeRequest(Generic[T]):
 
     def result(self) -> T:
         """What the request returned. Raises DatabaseError as `Store.write` does."""
-        return self._outcome(self._ticket, math.inf)
+        return self._wait()
 
 
 class Store:
@@ -676,14 +677,18 @@ class Store:
                 raise DiskFull(self.home.path)
             return job(None)
 
-        return self._outcome(self.home.submit(job, releases=releases))
+        return self._outcome(self.home.submit(job, releases=releases), key)
+
+    def _known(self, key: str) -> tuple[str, str] | None:
+        """The write that had the key before, in this group or an earlier one, as `KeyedWrites.get`."""
+        return self._keys.get(key) or self._judged.get(key) or self._keyed.get(key)
 
     def _outcome_of(self, key: str, digest: str) -> tuple[Any] | None:
-        """The answer to the write that had the key before, in this group or an earlier one; None for none.
+        """The answer to the write that had the key before; None for none.
 
         Raises RequestRefused where it was refused, KeyReused where it was another write.
         """
-        known = self._keys.get(key) or self._judged.get(key) or self._keyed.get(key)
+        known = self._known(key)
         if known is None:
             return None
         if known[0] != digest:
@@ -699,8 +704,10 @@ class Store:
             kept = self._keys if is_change or self.home.is_shared else self._judged
             kept[key] = digest, _dump(encode_answer(answer))
 
-    def submit_whole(self, request: Callable[[], T], tell: Callable[[], None]) -> WholeRequest[T]:
-        """Have the writer's thread run all of a request that writes once.
+    def submit_whole(
+        self, request: Callable[[], T], tell: Callable[[], None], key: str | None
+    ) -> WholeRequest[T]:
+        """Have the writer's thread run all of a request that writes once, with that idempotency key if any.
 
         `write` is done there at once, and is on disk when the request `is_over`. That `tell` says as well, on
         that thread, once for all requests of a group. Raises DatabaseClosed.
@@ -715,14 +722,18 @@ class Store:
 
         # Only its rule shows whether it releases anything: `write` asks then.
         ticket = self.home.submit(job, releases=True, tell=tell)
-        return WholeRequest(ticket, time.monotonic() + self._wait_s, self._outcome)
+        wait = partial(self._outcome, ticket, key, math.inf)
+        return WholeRequest(ticket, time.monotonic() + self._wait_s, wait)
 
-    def _outcome(self, ticket: Ticket[T], waited_s: float = 0.0) -> T:
+    def _outcome(self, ticket: Ticket[T], key: str | None, waited_s: float = 0.0) -> T:
         try:
             return ticket.result(self._wait_s, waited_s=waited_s)
         except DatabaseTimeout as error:
             if error.begun:
                 self._in_doubt = (*(one for one in self._in_doubt if not one.answered), ticket)
+            elif key is not None and self._known(key):
+                # This copy was cancelled, and an earlier one is in the group that hangs, or done just now.
+                raise DatabaseTimeout(self.home.path, self._wait_s) from error
             raise
 
     @property

@@ -200,7 +200,7 @@ class FailingHome:
     """Has nothing, and takes nothing."""
 
     epoch, created_at, disk_full, is_shared = 1, 0.0, False, False
-    active_server = None
+    active_server, busy_s = None, 0.0
     told: Mapping[str, str] = {}
 
     @property
