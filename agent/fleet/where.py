@@ -29,12 +29,12 @@ from agent.claims.fit_search import any_of_clause
 from agent.claims.guest_cells import guest_cells, wants_cells
 from agent.claims.host_cells import CELL_CLASSES
 from agent.claims.request import ClaimRequest
-from agent.errors import counted
+from agent.errors import UsageError, counted
 from agent.shapes import Allocations, Amounts, Holders, by_class
 from agent.tree import Inventory
 
-STEPS_MAX = 20_000
-"""So many providers are tried for one host."""
+STEPS_MAX = 500_000
+"""So many providers are tried for one request, on all hosts together."""
 TRIES_MAX = 2000
 """So many sets of instances are tried for one host; then a small one is taken, maybe not the smallest."""
 SET_MAX = 3
@@ -259,11 +259,33 @@ _Top = tuple[frozenset[str], str]
 """The suffixes of one same_subtree, and the uuid of the provider that is above those of all its groups."""
 
 
+class Steps:
+    """Counts the providers that are tried for a request whose parts concern each other."""
+
+    def __init__(self) -> None:
+        self._left = STEPS_MAX
+
+    def take(self) -> None:
+        """Raises UsageError after STEPS_MAX of them."""
+        self._left -= 1
+        if self._left < 0:
+            raise UsageError(
+                f"The groups can be arranged in too many ways: {STEPS_MAX} tries did not settle where they "
+                "fit. Ask for fewer groups at once."
+            )
+
+
 class Question:
     """Some conditions, in the form in which they are tried on host after host."""
 
-    def __init__(self, conditions: Sequence[Condition], bare: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self,
+        conditions: Sequence[Condition],
+        bare: frozenset[str] = frozenset(),
+        steps: Steps | None = None,
+    ) -> None:
         """`bare` are the groups that have no resources, but traits, and a place in a subtree."""
+        self._steps = steps or Steps()
         kind = ConditionKind
         self._root_required = [
             each.any_of for each in conditions if each.kind is kind.ROOT_TRAIT and not each.forbidden
@@ -326,7 +348,14 @@ class Question:
             options.append(serving)
         if self._is_simple:
             return self._sums([serving[0] for serving in options])
-        search = _Search(self._rules, host, empty, lifted)
+        for name in self._rules.contended:
+            asked = sum(
+                amount for slot in self._rules.slots for each, amount in slot.resources if each == name
+            )
+            able = {each.uuid: each for serving in options for each in serving if name in each.inventories}
+            if asked > sum(free_of(each, name, empty=empty, lifted=lifted) for each in able.values()):
+                return None
+        search = _Search(self._rules, host, empty, lifted, self._steps)
         # The top of a subtree is one of the providers chosen in it, so each possible top is tried on its own.
         for tops in product(*(self._tops(suffixes, options) for suffixes in self._rules.subtrees)):
             chosen = search.fill(self._below(tops, options, host), tops)
@@ -399,7 +428,7 @@ class Question:
 class _Search:
     """Fills the slots of a question on one host, depth first."""
 
-    def __init__(self, rules: _Rules, host: FleetHost, empty: bool, lifted: bool) -> None:
+    def __init__(self, rules: _Rules, host: FleetHost, empty: bool, lifted: bool, steps: Steps) -> None:
         self._rules = rules
         self._host = host
         self._room = {"empty": empty, "lifted": lifted}
@@ -407,12 +436,12 @@ class _Search:
         self._taken: Counter[tuple[str, str]] = Counter()
         self._hopeless: set[object] = set()
         self._in_subtrees = frozenset[str]().union(*rules.subtrees)
-        self._steps = 0
+        self._steps = steps
 
     def fill(
         self, options: Sequence[Sequence[HostProvider]], tops: Sequence[_Top]
     ) -> list[HostProvider] | None:
-        """A provider for each slot; None if there is no such choice, or STEPS_MAX steps did not find one."""
+        """A provider for each slot; None if there is no such choice."""
         self._hopeless.clear()
         return self._chosen if all(options) and self._fill_from(0, options, tops) else None
 
@@ -430,9 +459,7 @@ class _Search:
         slot = self._rules.slots[depth]
         contended = [(name, amount) for name, amount in slot.resources if name in self._rules.contended]
         for provider in options[depth]:
-            self._steps += 1
-            if self._steps > STEPS_MAX:
-                return False
+            self._steps.take()
             if not self._admits(slot, contended, provider):
                 continue
             self._chosen.append(provider)
@@ -504,10 +531,11 @@ class Demand:
         kinds, numbers = ConditionKind, range(len(self.conditions))
         giving = {each.group for each in self.conditions if each.kind is kinds.RESOURCE}
         bare = frozenset(each.group for each in self.conditions if each.kind is kinds.TRAIT) - giving
-        self.whole = Question(conditions, bare)
-        self._first = [Question(conditions[: number + 1], bare) for number in numbers]
+        steps = Steps()
+        self.whole = Question(conditions, bare, steps)
+        self._first = [Question(conditions[: number + 1], bare, steps) for number in numbers]
         self._without = [
-            Question([*conditions[:number], *conditions[number + 1 :]], bare) for number in numbers
+            Question([*conditions[:number], *conditions[number + 1 :]], bare, steps) for number in numbers
         ]
         self.asked = by_class(
             {each.name: each.amount} for each in self.conditions if each.kind is ConditionKind.RESOURCE

@@ -98,7 +98,7 @@ def asked_of(**amounts: int) -> AskedRequest:
     return AskedRequest(ClaimRequest(uuid_of("asker"), (RequestGroup("", own), group)), {})
 
 
-def test_what_an_answer_costs(placement: Placement) -> None:
+def test_request_counts(placement: Placement) -> None:
     with closing(placement.transport()) as transport:
         put_fleet(PlacementClient(transport), plain_fleet(12))
         counting = Counting(transport)

@@ -12,7 +12,18 @@ from kits.fleet_questions import (
     random_request,
 )
 
-from agent.fleet.where import Demand, conditions_of, smallest_changes, summary_of
+from agent.claims.request import ClaimRequest, RequestGroup
+from agent.errors import UsageError
+from agent.fleet import where
+from agent.fleet.where import (
+    Demand,
+    FleetHost,
+    HostProvider,
+    conditions_of,
+    smallest_changes,
+    summary_of,
+)
+from agent.tree import Inventory
 
 FLEETS = examples(1000)
 PARTS = 4
@@ -48,3 +59,19 @@ def test_verdicts_obstacles_and_smallest_changes_are_those_of_brute_force(part: 
         assert ("lift" in changes) == bool(lifted), f"seed {seed}"
         resumed = [host for host in near if host.closed and brute_fits(asked.atoms, host)]
         assert ("resume" in changes) == bool(resumed), f"seed {seed}"
+
+
+def test_groups_that_can_be_arranged_in_too_many_ways_are_refused_soon(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(where, "STEPS_MAX", 20_000)
+    cards = [HostProvider(f"card{n}", f"card{n}", "host", {"VGPU": Inventory(5)}) for n in range(12)]
+    host = FleetHost((HostProvider("host", "host"), *cards))
+    sizes = [2] * 25 + [1]  # two of 2 on each card leave one free on each
+    groups = tuple(RequestGroup(str(n), {"VGPU": size}) for n, size in enumerate(sizes))
+    demand = Demand(conditions_of(ClaimRequest("consumer", groups, "none")))
+    with pytest.raises(UsageError, match="Ask for fewer groups at once"):
+        for _ in range(1000):
+            demand.obstacle(host)
+    whole = Demand(conditions_of(ClaimRequest("consumer", groups[:24], "none")))
+    assert whole.obstacle(host) is None
