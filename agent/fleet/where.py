@@ -612,32 +612,26 @@ def places_together(
 
     `empty`: as if nothing were in use now, and no host closed.
     """
-    left = list(hosts)
-    if empty:
-        left = [host.without_use() for host in hosts]
+    left = [host.without_use() for host in hosts] if empty else list(hosts)
 
-    def best_on(host: FleetHost) -> Candidate | None:
+    def offer_of(number: int) -> Iterator[tuple[tuple[float, bool, float, str], int, Candidate]]:
+        host = left[number]
         found = None if host.closed else demand.whole.fit(host)
-        return None if found is None else candidate_of(host, found)
+        if found is not None:
+            candidate = candidate_of(host, found)
+            yield candidate.rank(demand.asked, order), number, candidate
 
-    offers = [best_on(host) for host in left]
+    offers = {number: offer for number in range(len(left)) for offer in offer_of(number)}
     placed: list[Candidate] = []
-    while len(placed) < count:
-        ranked = [
-            (offer.rank(demand.asked, order), number)
-            for number, offer in enumerate(offers)
-            if offer is not None
-        ]
-        if not ranked:
-            break
-        best = offers[min(ranked)[1]]
-        assert best is not None  # the list has no others
+    while offers and len(placed) < count:
+        _, _, best = min(offers.values())
         placed.append(best)
         taken = {uuid: amounts for uuid, (_, amounts) in best.allocations.items()}
         for number, host in enumerate(left):  # a sharing provider is that of several hosts
             if any(provider.uuid in taken for provider in host.reach):
                 left[number] = host.with_guest(taken)
-                offers[number] = best_on(left[number])
+                offers.pop(number, None)
+                offers.update((number, offer) for offer in offer_of(number))
     return placed, left
 
 
