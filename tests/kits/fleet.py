@@ -60,7 +60,8 @@ class Server:
             "agent.cli.main",
             "placement",
         ]
-        self._command += ["serve", "--bind", self.address, "--advertise", f"http://{self.address}"]
+        name = self.address if island is None else log.stem
+        self._command += ["serve", "--bind", self.address, "--advertise", f"http://{name}"]
         self._command += ["--journal", dsn, "--state-dir", str(log.with_suffix(""))]
         self._log = log
         self.island = island
@@ -175,7 +176,8 @@ class Client:
                 if answer.status not in (503, 504):
                     return answer
                 active = answer.headers.get("plimsoll-active", "").removeprefix("http://")
-                self._at = active or random.choice(self._addresses)
+                named = [each for each in self._addresses if active in (each, Path(each).stem)]
+                self._at = random.choice(named or self._addresses)
             except (OSError, http.client.HTTPException):
                 self._at = random.choice(self._addresses)
             assert time.monotonic() < end, f"no server answers {method} {path}"
