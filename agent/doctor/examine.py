@@ -421,6 +421,7 @@ def check_placement(settings: Settings) -> Iterator[DoctorCheck]:
         one = open_transport("remote", options={**settings.placement.options, "endpoint_override": address})
         try:
             PlacementClient(one).versions()
+            PlacementClient(one).find_provider(name="")  # it knows the agent's token
             answer = one.request("GET", "/", microversion=LEAST_MICROVERSION)
         except errors.PlimsollError as error:
             yield warning("placement", error.message, "Start that server, or correct endpoint_override.")

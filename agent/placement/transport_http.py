@@ -218,6 +218,7 @@ class HttpTransport:
                 headers={"Accept": "application/json", **({} if key is None else {"Idempotency-Key": key})},
                 microversion=microversion,
                 raise_exc=False,
+                redirect=False,  # another address gets no token
                 connect_retries=self._retries.connect if key is None else 0,
                 status_code_retries=self._retries.status_code if key is None else 0,
                 timeout=(min(wait_s, CONNECT_TIMEOUT_MAX_S), wait_s),
@@ -242,6 +243,12 @@ class HttpTransport:
         except (exceptions.ClientException, OSError) as error:
             raise _placement_error(error, f"{method} {path.partition('?')[0]}") from error
         headers = {name.lower(): value for name, value in answer.headers.items()}
+        if answer.is_redirect:
+            raise PlacementError(
+                f"{answer.url.partition('?')[0]} sends the agent on to {headers['location']}, which gets no "
+                "token: set endpoint_override in [placement] to the address that answers itself.",
+                status=answer.status_code,
+            )
         if headers.get(KEYS_HEADER, "").isdecimal():
             self._kept_s = float(headers[KEYS_HEADER])
         return reply_of_answer(method, path, answer.status_code, parse_body(answer.content), headers)

@@ -420,7 +420,9 @@ class PostgresHome:
             if made is None or made[0] is None:
                 connection.execute(TABLES)
         form = connection.execute("SELECT format FROM plimsoll_writer").fetchone()
-        if form is None or form[0] > FORMAT:
+        if form is None:
+            raise self.damaged("plimsoll_writer has no row")
+        if form[0] > FORMAT:
             raise self._refused("a newer version wrote its journal", "upgrade this server")
 
     def _refused(self, reason: str, remedy: str) -> DatabaseError:
@@ -559,7 +561,8 @@ class PostgresHome:
         assert self._store is not None
         is_lost = self.role is Role.LOST
         ((locked, identity, seq, server, accepted),) = self._query(LOOK if is_lost else POLL)
-        self.active_server = None if locked else server
+        # Another session than a server's may have the lock: then this one's name is that of the last one.
+        self.active_server = None if locked or server == self._server else server
         if is_lost and (self._accept_loss or accepted > self._lost_epoch):
             self.role = Role.STANDBY
             if accepted > self._lost_epoch:
@@ -571,7 +574,7 @@ class PostgresHome:
         of_seen = self._query("SELECT epoch FROM plimsoll_journal WHERE seq = %s", seen)
         if identity != self._id or seq < seen or of_seen not in ([], [(epoch,)]):
             what, remedy = _loss_text(self.path, seq, seen, is_other=identity != self._id)
-            self._loss = f"{what} {remedy}"
+            told, self._loss = self._loss, f"{what} {remedy}"
             self.role, self._lost_epoch = Role.LOST, max(epoch, self._lost_epoch)
             self._id, self._seen, self._read = identity, (0, 0), (0, 0)
             if locked:  # another server may have been told to go on
@@ -580,7 +583,8 @@ class PostgresHome:
             self._seen = self._read
             none = "none" if self._has_followed else "not known, as this server has been started since"
             self._loss = f"{what} Missing claims: {first_few(missing, LISTED_MAX) or none}. {remedy}"
-            LOG.error("%s Missing claims: %s. %s", what, ", ".join(missing) or none, remedy)
+            if self._loss != told:
+                LOG.error("%s Missing claims: %s. %s", what, ", ".join(missing) or none, remedy)
             return
         self._store.follow()
         self._has_followed, self._seen = True, max(self._seen, self._read, key=itemgetter(1))

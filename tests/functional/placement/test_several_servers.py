@@ -20,7 +20,7 @@ from kits.served_core_client import make_certificate
 from kits.served_process import ServedCore, served_process
 
 from agent.cli.main import main
-from agent.errors import ExitCode, PlacementUnavailable
+from agent.errors import ExitCode, PlacementError, PlacementUnavailable
 from agent.placement import transport_http
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.embedded import Core
@@ -348,6 +348,18 @@ def test_a_lost_write_is_repeated_for_the_timeout_at_most(connect: Connect, stub
     begun = time.monotonic()
     assert isinstance(client.send_allocations(WRITE), WriteUnknown)
     assert time.monotonic() - begun < 1.5
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+def test_no_redirect_carries_the_token_to_another_address(
+    connect: Connect, stubs: Stubs, method: str, status: int
+) -> None:
+    first, other, _ = stubs
+    first.says = lambda _: (status, {"Location": f"{other.url}/", "x-openstack-request-id": ""})
+    with pytest.raises(PlacementError, match=f"sends the agent on to {other.url}/, which gets no token"):
+        ask(connect(first.url), method)
+    assert not other.heard
 
 
 def test_one_address_is_asked_once(connect: Connect, stubs: Stubs) -> None:
