@@ -56,9 +56,9 @@ def fleets() -> Iterator[dict[int, tuple[str, list[str]]]]:
         shown = {}
         for number in (0, 3, 1000):
             core = stack.enter_context(closing(Core.open(Path(stack.enter_context(TemporaryDirectory())))))
-            core.notes.flavors = {"m1.large": "resources=VCPU:4,MEMORY_MB:8192"}
             roots, api, now = filled(core, number), Api(core), [0.0]
             core.notes = HostNotes(lambda now=now: now[0])
+            core.notes.flavors = {"m1.large": "resources=VCPU:4,MEMORY_MB:8192"}
             for place, root in enumerate(roots):
                 note: dict[str, Any] = dict(NOTE)
                 if place % 50 == 2:
