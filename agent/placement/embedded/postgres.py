@@ -69,7 +69,7 @@ CLOSE_S = 30.0
 SILENT = "the database hangs, or a synchronous replica is silent"
 
 SESSION = {
-    "idle_session_timeout": "1s",
+    "idle_session_timeout": "1013ms",  # which no database has by itself: what is set came through
     "idle_in_transaction_session_timeout": "1s",
     "tcp_keepalives_idle": "1",
     "tcp_keepalives_interval": "1",
@@ -409,11 +409,12 @@ class PostgresHome:
             raise self._refused(f"its encoding is {encoding}", "make one with ENCODING 'UTF8'")
         if shown("idle_session_timeout") != SESSION["idle_session_timeout"]:
             raise self._refused(*POOLED)
-        for name in ("fsync", "synchronous_commit"):
-            if shown(name) == "off":
+        for name, wrong in (("fsync", ("off",)), ("synchronous_commit", ("off", "local"))):
+            if shown(name) in wrong:
                 raise self._refused(
-                    f"it has {name} = off, and so loses acknowledged claims", f"set {name} = on"
+                    f"it has {name} = {shown(name)}, and so loses acknowledged claims", f"set {name} = on"
                 )
+        connection.execute("SET synchronous_commit = on")  # also after a reload
         with connection.transaction():
             connection.execute("SELECT pg_advisory_xact_lock(%s)", (TABLES_LOCK,))
             made = connection.execute("SELECT to_regclass('plimsoll_writer')").fetchone()

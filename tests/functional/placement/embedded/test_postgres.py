@@ -75,7 +75,11 @@ def test_a_database_that_is_away_is_refused_at_the_start(dsn: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "sentence"), [("synchronous_commit = off", "synchronous_commit = off, and so loses")]
+    ("setting", "sentence"),
+    [
+        ("synchronous_commit = off", "synchronous_commit = off, and so loses"),
+        ("synchronous_commit = local", "synchronous_commit = local, and so loses"),
+    ],
 )
 def test_a_setting_that_loses_claims_is_refused(dsn: str, setting: str, sentence: str) -> None:
     database = conninfo_to_dict(dsn)["dbname"]
@@ -84,6 +88,42 @@ def test_a_setting_that_loses_claims_is_refused(dsn: str, setting: str, sentence
         refused(dsn, sentence)
     finally:
         run(dsn, f"ALTER DATABASE {database} RESET {setting.split()[0]}")
+
+
+def test_a_reload_that_lets_commits_be_lost_concerns_no_server_that_runs(dsn: str) -> None:
+    with closing(server(dsn)) as core:
+        until(lambda: core.takes_writes)
+        run(dsn, "ALTER SYSTEM SET synchronous_commit = off", "SELECT pg_reload_conf()")
+        try:
+            until(lambda: shown(dsn, "synchronous_commit") == "off")
+            Api(core).provider("host")
+            assert home(core)._query("SHOW synchronous_commit") == [("on",)]
+        finally:
+            run(dsn, "ALTER SYSTEM RESET synchronous_commit", "SELECT pg_reload_conf()")
+
+
+def shown(dsn: str, setting: str) -> str:
+    with psycopg.connect(dsn) as connection:
+        row = connection.execute("SELECT current_setting(%s)", (setting,)).fetchone()
+    return str(row[0]) if row else ""
+
+
+def test_a_pooler_is_named_also_where_the_database_ends_idle_sessions_by_itself(
+    dsn: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In transaction mode it gives the lock to several servers."""
+    connect, database = psycopg.connect, conninfo_to_dict(dsn)["dbname"]
+
+    def pooler(*arguments: object, options: str, **more: object) -> object:
+        return connect(*arguments, **more)  # type: ignore[arg-type, call-overload]
+
+    run(dsn, f"ALTER DATABASE {database} SET idle_session_timeout = '1s'")
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr("agent.placement.embedded.postgres.psycopg.connect", pooler)
+            refused(dsn, "a pooler stands before it")
+    finally:
+        run(dsn, f"ALTER DATABASE {database} RESET idle_session_timeout")
 
 
 @pytest.mark.parametrize("is_told", [False, True])
