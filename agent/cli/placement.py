@@ -186,12 +186,13 @@ class _CountingTransport:
     def request(self, method: str, path: str, body: Any = None, *, microversion: str) -> Reply:
         self._count += 1
         self._show_activity(f"asking Placement, request {self._count}: {method} {path}")
-        from agent.placement.transport import standby_sentence
+        from agent.placement.transport import ACTIVE_HEADER, standby_sentence
 
         reply = self._inner.request(method, path, body, microversion=microversion)
         self.standby = self.standby or standby_sentence(reply)
         if self.standby and self._writes:
-            raise errors.PlacementUnavailable(f"{self.standby}. Nothing was written: name that one by --url.")
+            remedy = "name that one by --url" if ACTIVE_HEADER in reply.headers else "try again when one is"
+            raise errors.PlacementUnavailable(f"{self.standby}. Nothing was written: {remedy}.")
         return reply
 
     def close(self) -> None:
