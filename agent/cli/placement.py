@@ -152,25 +152,23 @@ def naming_the_place(args: Namespace) -> Iterator[None]:
         raise
     except errors.StateError as error:
         if isinstance(error.__cause__, DatabaseLocked):
+            from agent.http.unix_socket import sockets_of
+            from agent.placement.transport import SocketTransport
+
             locked = error.__cause__
-            error.message = f"{locked.path} is in use by {locked.holder}{_instead(locked.holder_pid)}"
+            instead = (
+                ", and answers at no Unix socket that this user can see. Name it by --url and an address at "
+                "which it serves (an agent: [placement] serve of its settings; `plimsoll placement serve`: "
+                "its --bind), or stop it first (an agent: systemctl stop plimsoll-agent)."
+            )
+            # The process that has the database open may serve it at a Unix socket.
+            for path in () if locked.holder_pid is None else sockets_of(locked.holder_pid):
+                with suppress(errors.PlacementUnavailable):
+                    SocketTransport(path, timeout_s=PROBE_S).request("GET", "/", microversion="1.0")
+                    instead = f", which serves it: name it by --url unix:{path} instead."
+                    break
+            error.message = f"{locked.path} is in use by {locked.holder}{instead}"
         raise
-
-
-def _instead(pid: int | None) -> str:
-    """What to do where the process with this id has the database open, and may serve it at a Unix socket."""
-    from agent.http.unix_socket import sockets_of
-    from agent.placement.transport import SocketTransport
-
-    for path in () if pid is None else sockets_of(pid):
-        with suppress(errors.PlacementUnavailable):
-            SocketTransport(path, timeout_s=PROBE_S).request("GET", "/", microversion="1.0")
-            return f", which serves it: name it by --url unix:{path} instead."
-    return (
-        ", and answers at no Unix socket that this user can see. Name it by --url and an address at which it "
-        "serves (an agent: [placement] serve of its settings; `plimsoll placement serve`: its --bind), or "
-        "stop it first (an agent: systemctl stop plimsoll-agent)."
-    )
 
 
 class _CountingTransport:

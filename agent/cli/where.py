@@ -66,7 +66,15 @@ def where(args: Namespace) -> ExitCode:
     body = _body(args)
     names: Mapping[str, str] = {}
     if args.url:
-        answer = _ask_placement(args, body)
+        from agent.cli.placement import naming_the_place, open_url
+        from agent.fleet.answer import answer_body
+        from agent.placement.client import PlacementClient
+
+        if args.domain is not None:
+            raise UsageError("where: --domain needs the driver of an agent, so it cannot go with --placement")
+        with naming_the_place(args), closing(open_url(args)) as transport:
+            # This process asks that Placement itself.
+            answer = cast("WhereShape", answer_body(PlacementClient(transport), body))
     else:
         client = client_of(args)
         answer = client.request("POST", "/v1/where", body)
@@ -92,18 +100,6 @@ def _body(args: Namespace) -> dict[str, Any]:
     if args.domain is not None:
         body["xml"] = claim_request.read_text_file("where", args.domain)
     return body
-
-
-def _ask_placement(args: Namespace, body: dict[str, Any]) -> WhereShape:
-    """The answer of the Placement at --placement, which this process asks itself."""
-    from agent.cli.placement import naming_the_place, open_url
-    from agent.fleet.answer import answer_body
-    from agent.placement.client import PlacementClient
-
-    if args.domain is not None:
-        raise UsageError("where: --domain needs the driver of an agent, so it cannot go with --placement")
-    with naming_the_place(args), closing(open_url(args)) as transport:
-        return cast("WhereShape", answer_body(PlacementClient(transport), body))
 
 
 def _lines(answer: WhereShape, names: Mapping[str, str], style: Style) -> Iterator[str]:

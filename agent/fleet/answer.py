@@ -672,29 +672,26 @@ class _OpenStackFleet:
         unknown = [each.uuid for each in listed.values() if each.parent is None and each.uuid not in known]
         unclear = [host.root.uuid for host in hosts if self._demand.whole.fit(host) is not None]
         pools = {pool.uuid: pool for host in hosts for pool in host.shared}.values()
-        whole = {root: self._read_whole(root, aggregates, pools) for root in [*unclear, *unknown][:SHOWN_MAX]}
+        whole: dict[str, FleetHost] = {}
+        for root in [*unclear, *unknown][:SHOWN_MAX]:
+            # By the summaries these hosts fit, or they are in none: they are read provider by provider.
+            tree, usages = client.read_tree_with(root, None, client.provider_usages)
+            own = [
+                HostProvider(
+                    each.uuid,
+                    each.name,
+                    each.parent,
+                    each.inventories,
+                    usages.get(each.uuid, {}),
+                    each.traits,
+                    each.aggregates | aggregates.get(each.uuid, set()),
+                )
+                for each in tree
+            ]
+            whole[root] = FleetHost(tuple(own), _pools_of(own, pools), _closed_by(own[0].traits))
         self.complete = len(whole) == len(unclear) + len(unknown)
         hosts = [host for host in hosts if host.root.uuid not in unclear]
         return [*hosts, *(host for host in whole.values() if SHARING_TRAIT not in host.root.traits)]
-
-    def _read_whole(
-        self, root: str, aggregates: Mapping[str, set[str]], pools: Iterable[HostProvider]
-    ) -> FleetHost:
-        """The host provider by provider."""
-        tree, usages = self._client.read_tree_with(root, None, self._client.provider_usages)
-        own = [
-            HostProvider(
-                each.uuid,
-                each.name,
-                each.parent,
-                each.inventories,
-                usages.get(each.uuid, {}),
-                each.traits,
-                each.aggregates | aggregates.get(each.uuid, set()),
-            )
-            for each in tree
-        ]
-        return FleetHost(tuple(own), _pools_of(own, pools), _closed_by(own[0].traits))
 
     def detailed(self, host: FleetHost, obstacle: Obstacle) -> FleetHost:
         """The host with the inventories and the holders of the provider that lacks something."""

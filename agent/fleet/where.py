@@ -357,7 +357,16 @@ class Question:
                 return None
         search = _Search(self._rules, host, empty, lifted, self._steps)
         # The top of a subtree is one of the providers chosen in it, so each possible top is tried on its own.
-        for tops in product(*(self._tops(suffixes, options) for suffixes in self._rules.subtrees)):
+        possible: list[list[_Top]] = []
+        for suffixes in self._rules.subtrees:
+            within = (
+                each.uuid
+                for slot, serving in zip(self._rules.slots, options, strict=True)
+                if slot.group in suffixes
+                for each in serving
+            )
+            possible.append([(suffixes, uuid) for uuid in dict.fromkeys(within)])
+        for tops in product(*possible):
             chosen = search.fill(self._below(tops, options, host), tops)
             if chosen is not None:
                 return self._sums(chosen)
@@ -390,17 +399,6 @@ class Question:
         if slot.is_unsuffixed and provider in host.providers:
             memberships.append(host.root.aggregates)
         return any(all(any_of & names for any_of in slot.member_of) for names in memberships)
-
-    def _tops(self, suffixes: frozenset[str], options: Sequence[Sequence[HostProvider]]) -> list[_Top]:
-        """The providers that may be above those of all other groups of the subtree."""
-        within = (
-            serving
-            for slot, serving in zip(self._rules.slots, options, strict=True)
-            if slot.group in suffixes
-        )
-        return [
-            (suffixes, uuid) for uuid in dict.fromkeys(each.uuid for serving in within for each in serving)
-        ]
 
     def _below(
         self,
@@ -447,7 +445,13 @@ class _Search:
 
     def _fill_from(self, depth: int, options: Sequence[Sequence[HostProvider]], tops: Sequence[_Top]) -> bool:
         if depth == len(self._rules.slots):
-            return self._agrees(tops)
+            # What concerns all: the traits that those of the unsuffixed group have together, and the tops.
+            filled = list(self._filled())
+            traits = frozenset[str]().union(*(each.traits for slot, each in filled if slot.is_unsuffixed))
+            return all(any_of & traits for any_of in self._rules.required) and all(
+                any(slot.group in suffixes and each.uuid == top for slot, each in filled)
+                for suffixes, top in tops
+            )
         # All that decides whether the slots from here on can be filled: states that failed come again.
         places = frozenset(
             (slot.group if slot.group in self._in_subtrees else slot.is_unsuffixed, slot.is_cell, each.uuid)
@@ -490,14 +494,6 @@ class _Search:
             self._taken[provider.uuid, name] + amount
             <= min(provider.inventories[name].max_unit, free_of(provider, name, **self._room))
             for name, amount in contended
-        )
-
-    def _agrees(self, tops: Sequence[_Top]) -> bool:
-        """What concerns all: the traits that those of the unsuffixed group have together, and the tops."""
-        traits = frozenset[str]().union(*(each.traits for slot, each in self._filled() if slot.is_unsuffixed))
-        return all(any_of & traits for any_of in self._rules.required) and all(
-            any(slot.group in suffixes and each.uuid == top for slot, each in self._filled())
-            for suffixes, top in tops
         )
 
 
