@@ -661,7 +661,10 @@ class BoundedServer:
             if len(self.connections) - self.threads.answering >= self.limits.connections:
                 if not self._make_place():
                     LOG.warning(_TOO_MANY)
-                    self._send_off(sock)
+                    # Send the client off with a 503, as far as it takes that now.
+                    with suppress(OSError), closing(sock):
+                        if self.tls is None:
+                            sock.send(self.refusal(HTTPStatus.SERVICE_UNAVAILABLE, Busy.SENTENCE))
                     continue
             elif sock.fileno() >= descriptor_limit() - self.limits.reserve:
                 self._tell_lack()
@@ -687,12 +690,6 @@ class BoundedServer:
                 LOG.info("%s %s: %s.", conn.doing, conn.peer, reason or "the client has left")
             self.connections.discard(conn)
             conn.sock.close()
-
-    def _send_off(self, sock: socket.socket) -> None:
-        """Answer 503 to a client that has no place, as far as it takes it now."""
-        with suppress(OSError), closing(sock):
-            if self.tls is None:
-                sock.send(self.refusal(HTTPStatus.SERVICE_UNAVAILABLE, Busy.SENTENCE))
 
     def turn_away(self, conn: _Connection) -> None:
         """Answer 503 to a request that finds no thread or no place, and close its connection."""

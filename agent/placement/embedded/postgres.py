@@ -260,11 +260,21 @@ class PostgresHome:
     @property
     def is_active(self) -> bool:
         """Whether no other server can be active now: an answer of this one is not old."""
-        return (
-            self.role is Role.ACTIVE
-            and time.monotonic() < self._alive_at + LEASE_S
-            and not self._has_been_ended()
-        )
+        if self.role is not Role.ACTIVE or time.monotonic() >= self._alive_at + LEASE_S:
+            return False
+        # PostgreSQL says something unasked when it ends the session.
+        if not self._speaking.acquire(blocking=False):
+            return True  # the answer to the statement under way will say if it has
+        try:
+            if self._connection is None:
+                return False
+            session = select.poll()
+            session.register(self._connection, select.POLLIN)
+            return not session.poll(0)
+        except psycopg.OperationalError:
+            return False  # psycopg knows it already
+        finally:
+            self._speaking.release()
 
     @property
     def busy_s(self) -> float:
@@ -456,21 +466,6 @@ class PostgresHome:
             cursor = self._connection.execute(statement, parameters, **how)
         self._alive_at = sent_at
         return cursor
-
-    def _has_been_ended(self) -> bool:
-        """Whether PostgreSQL says something unasked, which it does when it ends the session."""
-        if not self._speaking.acquire(blocking=False):
-            return False  # the answer to the statement under way will say so
-        try:
-            if self._connection is None:
-                return True
-            session = select.poll()
-            session.register(self._connection, select.POLLIN)
-            return bool(session.poll(0))
-        except psycopg.OperationalError:
-            return True  # psycopg knows it already
-        finally:
-            self._speaking.release()
 
     def _disconnect(self) -> None:
         with self._speaking:

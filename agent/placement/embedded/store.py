@@ -91,14 +91,14 @@ class KeyedWrites:
                 self._order.append(key)
                 self.bytes += KEY_BYTES + len(key) + len(digest) + len(answer)
                 self._ended[key] = digest, answer, now
-        while self._order and self._is_past(self._order[0], now):
+        while self._order and (
+            self._ended[self._order[0]][-1] + KEPT_S < now
+            or len(self._order) > self._kept_max
+            or self.bytes > KEPT_BYTES_MAX
+        ):
             key = self._order.popleft()
             digest, answer, _ = self._ended.pop(key)
             self.bytes -= KEY_BYTES + len(key) + len(digest) + len(answer)
-
-    def _is_past(self, key: str, now: float) -> bool:
-        is_old = self._ended[key][-1] + KEPT_S < now
-        return is_old or len(self._order) > self._kept_max or self.bytes > KEPT_BYTES_MAX
 
     def get(self, key: str) -> tuple[str, str] | None:
         """The digest and the answer of the write with that key, None where it is not known."""
