@@ -1026,21 +1026,19 @@ class Book:
         uses, others = self._uses(consumer), self._without(self._own(consumer))
         crowded = []
         for uuid, amounts in allocations.items():
+            provider = self.host.tree.get(uuid)
             for name, amount in amounts.items():
                 needed = others.get(uuid, {}).get(name, 0)
-                free = max(0, self._most(uuid, name) - needed)
+                most = self._capacity(uuid, name)
+                inventory = provider.inventories.get(name) if provider else None
+                if inventory is not None and inventory.reserved >= inventory.total:
+                    # A reservation of all keeps new consumers out, and not those that hold.
+                    most = int(inventory.total * inventory.allocation_ratio)
+                free = max(0, most - needed)
                 if needed > 0 and amount > max(free, uses.get(uuid, {}).get(name, 0)):
                     reason = f"other consumers need all but {free}"
-                    crowded.append(Shortfall.at(self.host.tree.get(uuid), name, amount, free, reason))
+                    crowded.append(Shortfall.at(provider, name, amount, free, reason))
         return tuple(crowded)
-
-    def _most(self, uuid: str, name: str) -> int:
-        """What consumers may hold there; a reservation of all keeps new ones out, and not those that hold."""
-        provider = self.host.tree.get(uuid)
-        inventory = provider.inventories.get(name) if provider else None
-        if inventory is None or inventory.reserved < inventory.total:
-            return self._capacity(uuid, name)
-        return int(inventory.total * inventory.allocation_ratio)
 
     def _complete(
         self, request: ClaimRequest, result: Fit, holder: str, stocks: Mapping[str, CardStock]

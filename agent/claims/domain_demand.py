@@ -418,9 +418,14 @@ class _DeviceSearch:
         classes = self._classes_of(device.unit)
         if device.unit and not classes:
             return f"is {device.unit}, which no provider of this host has"
-        group = self._by_name(device) or (
-            RequestGroup("", {classes[0]: 1}) if classes else self._only_sort(device)
-        )
+        group = self._by_name(device)
+        if group is None and classes:
+            group = RequestGroup("", {classes[0]: 1})
+        elif group is None and not device.by_name_only:
+            # Any device of the only sort of its kind, unless the element names another sort.
+            sorts = self._sorts(device.kind)
+            if len(sorts) == 1 and not (device.alias and sorts[0].traits):
+                group = RequestGroup("", {sorts[0].resource_class: 1})
         if group is None:
             return self._unknown(device)
         if group.suffix:
@@ -499,13 +504,6 @@ class _DeviceSearch:
                 if resource_class in (sort.resource_class, sort.resource_class.removeprefix("CUSTOM_")):
                     return RequestGroup("", {sort.resource_class: 1})
         return None
-
-    def _only_sort(self, device: NeededDevice) -> RequestGroup | None:
-        """The group for any device of the only sort of its kind, unless the element names another sort."""
-        sorts = self._sorts(device.kind)
-        if device.by_name_only or len(sorts) != 1 or (device.alias and sorts[0].traits):
-            return None
-        return RequestGroup("", {sorts[0].resource_class: 1})
 
     def _sorts(self, kind: DeviceKind, *, or_function: bool = False) -> list[_Sort]:
         """The sorts of devices of the kind on this host.

@@ -616,21 +616,15 @@ def parse_image(value: object, path: str = "image") -> Image:
         if not key.startswith((*_PREFIXES, "trait:")):
             continue
         image[key] = read_text(text, item_path, wanted="a text", longest=VALUE_MAX)
-        _check_known(key)
+        if key.startswith("trait:"):
+            if not _TRAIT.fullmatch(key):
+                raise UsageError(f"image {key}: it does not name a trait.", spec=key)
+        elif _CELL_PROPERTY.sub(r"\1.N", key) not in _KNOWN_PROPERTIES:
+            near = get_close_matches(key, sorted(_KNOWN_PROPERTIES), n=1, cutoff=0.0)
+            raise UsageError(
+                f"image {key}: unknown image property; did you mean {near[0].replace('.N', '.0')}?", spec=key
+            )
     return image
-
-
-def _check_known(key: str) -> None:
-    if _CELL_PROPERTY.sub(r"\1.N", key) in _KNOWN_PROPERTIES:
-        return
-    if key.startswith("trait:"):
-        if not _TRAIT.fullmatch(key):
-            raise UsageError(f"image {key}: it does not name a trait.", spec=key)
-        return
-    near = get_close_matches(key, sorted(_KNOWN_PROPERTIES), n=1, cutoff=0.0)
-    raise UsageError(
-        f"image {key}: unknown image property; did you mean {near[0].replace('.N', '.0')}?", spec=key
-    )
 
 
 def properties_without_effect(properties: Iterable[str]) -> tuple[str, ...]:

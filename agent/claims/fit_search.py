@@ -153,9 +153,14 @@ class HostStock:
             yield first, "the guest is bound to another one"
         for clause in self.trait_obstacles(group, provider):
             yield first, clause
-        if group.member_of and not self._in_aggregates(group, provider):
-            wanted = " and ".join(any_of_clause("aggregate", any_of) for any_of in group.member_of)
-            yield first, f"is not in {wanted}"
+        if group.member_of:
+            # It applies to the provider, and for the unsuffixed group also to the provider's root.
+            memberships = [provider.aggregates]
+            if not group.suffix:
+                memberships.append(self.host.tree.root_of(provider.uuid).aggregates)
+            if not any(all(any_of & names for any_of in group.member_of) for names in memberships):
+                wanted = " and ".join(any_of_clause("aggregate", any_of) for any_of in group.member_of)
+                yield first, f"is not in {wanted}"
 
     def trait_obstacles(self, group: RequestGroup, provider: Provider) -> dict[str, frozenset[str]]:
         """{clause: the traits that it is about} of the reasons that concern traits."""
@@ -226,13 +231,6 @@ class HostStock:
             name: inventory.total - inventory.reserved for name, inventory in provider.inventories.items()
         }
         return can_give_together(ways, room(ways, offered, self.used.get(provider.uuid, {})), wanted)
-
-    def _in_aggregates(self, group: RequestGroup, provider: Provider) -> bool:
-        """`member_of` applies to the provider, and for the unsuffixed group also to the provider's root."""
-        memberships = [provider.aggregates]
-        if not group.suffix:
-            memberships.append(self.host.tree.root_of(provider.uuid).aggregates)
-        return any(all(any_of & aggregates for any_of in group.member_of) for aggregates in memberships)
 
 
 def any_of_clause(kind: str, names: frozenset[str]) -> str:
@@ -351,8 +349,21 @@ class FitSearch:
         if not self._subtrees:
             return self._fill(0, [slot.options for slot in self._slots], ())
         # The top of a subtree is one of the providers chosen in it, so each possible top is tried on its own.
-        for tops in itertools.product(*(self._tops(suffixes) for suffixes in self._subtrees)):
-            options = self._below(tops)
+        possible: list[list[_Top]] = []
+        for suffixes in self._subtrees:
+            within = (slot.options for slot in self._slots if slot.group.suffix in suffixes)
+            distinct = dict.fromkeys(provider.uuid for some in within for provider in some)
+            possible.append([(suffixes, uuid) for uuid in distinct])
+        for tops in itertools.product(*possible):
+            # The options of each slot, limited to the providers below the tops of its subtrees.
+            options = [slot.options for slot in self._slots]
+            for suffixes, top in tops:
+                under = {provider.uuid for provider in self._stock.host.tree.subtree(top)}
+                for number, slot in enumerate(self._slots):
+                    if slot.group.suffix in suffixes:
+                        options[number] = tuple(
+                            provider for provider in options[number] if provider.uuid in under
+                        )
             self._hopeless.clear()
             if all(options) and self._fill(0, options, tops):
                 return True
@@ -423,23 +434,6 @@ class FitSearch:
             frozenset(provider.uuid for provider in self.chosen[self._unsuffixed :]),
             self._chosen_tops(tops),
         )
-
-    def _tops(self, suffixes: frozenset[str]) -> list[_Top]:
-        options = (slot.options for slot in self._slots if slot.group.suffix in suffixes)
-        distinct = dict.fromkeys(provider.uuid for some in options for provider in some)
-        return [(suffixes, uuid) for uuid in distinct]
-
-    def _below(self, tops: tuple[_Top, ...]) -> list[tuple[Provider, ...]]:
-        """The options of each slot, limited to the providers below the tops of its subtrees."""
-        options = [slot.options for slot in self._slots]
-        for suffixes, top in tops:
-            under = {provider.uuid for provider in self._stock.host.tree.subtree(top)}
-            for number, slot in enumerate(self._slots):
-                if slot.group.suffix in suffixes:
-                    options[number] = tuple(
-                        provider for provider in options[number] if provider.uuid in under
-                    )
-        return options
 
     def _chosen_tops(self, tops: tuple[_Top, ...]) -> frozenset[_Top]:
         """The tops whose provider was chosen for one of their own groups."""

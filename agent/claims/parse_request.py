@@ -820,10 +820,22 @@ def request_to_json(request: ClaimRequest) -> dict[str, Any]:
             "isolate_emulator": topology.isolate_emulator,
         }
         given = {key: value for key, value in given.items() if value}
+    groups = []
+    for group in request.groups:
+        of_group: dict[str, Any] = {"suffix": group.suffix, "resources": dict(group.resources)}
+        required = [_any_of(traits) for traits in group.required]
+        required += [f"!{name}" for name in sorted(group.forbidden)]
+        if required:
+            of_group["required"] = required
+        if group.member_of:
+            of_group["member_of"] = [_any_of(aggregates) for aggregates in group.member_of]
+        if group.numa_policy:
+            of_group["numa_policy"] = group.numa_policy
+        groups.append(of_group)
     body: dict[str, Any] = {
         "consumer": request.consumer,
         "name": request.name,
-        "groups": [_group_json(group) for group in request.groups],
+        "groups": groups,
         "group_policy": request.group_policy,
         "same_subtree": [sorted(suffixes) for suffixes in request.same_subtree],
         "root_required": [
@@ -837,20 +849,6 @@ def request_to_json(request: ClaimRequest) -> dict[str, Any]:
     body.setdefault("groups", [])
     for key in ("project_id", "user_id", "consumer_type"):
         body[key] = getattr(request, key)
-    return body
-
-
-def _group_json(group: RequestGroup) -> dict[str, Any]:
-    body: dict[str, Any] = {"suffix": group.suffix, "resources": dict(group.resources)}
-    required = [_any_of(traits) for traits in group.required] + [
-        f"!{name}" for name in sorted(group.forbidden)
-    ]
-    if required:
-        body["required"] = required
-    if group.member_of:
-        body["member_of"] = [_any_of(aggregates) for aggregates in group.member_of]
-    if group.numa_policy:
-        body["numa_policy"] = group.numa_policy
     return body
 
 

@@ -47,7 +47,16 @@ CELLS_UNKNOWN = "the driver has not reported the host's NUMA cells yet"
 
 def does_not_fit(request: ClaimRequest, shortfalls: Sequence[Shortfall]) -> DoesNotFit:
     """The error for a request that does not fit: the first shortfalls in its sentence, all in `details`."""
-    clauses = [_clause(shortfall) for shortfall in shortfalls[:SHOWN_MAX]]
+    clauses = []
+    for shortfall in shortfalls[:SHOWN_MAX]:
+        clause = shortfall.reason
+        if shortfall.resource_class:
+            where = f" on {shortfall.provider}" if shortfall.provider else ""
+            asked = f"{shortfall.asked} {shortfall.resource_class} asked"
+            clause = f"{asked}, {shortfall.free} free{where} ({shortfall.reason})"
+        elif shortfall.traits and shortfall.provider:
+            clause = f"{shortfall.provider} {shortfall.reason}"
+        clauses.append(clause)
     if len(clauses) < len(shortfalls):
         clauses.append(f"and {len(shortfalls) - len(clauses)} more")
     return DoesNotFit(
@@ -83,15 +92,6 @@ def refused_by_placement(
             for name, asked in amounts.items()
         ],
     )
-
-
-def _clause(shortfall: Shortfall) -> str:
-    if not shortfall.resource_class:
-        named = bool(shortfall.traits and shortfall.provider)
-        return f"{shortfall.provider} {shortfall.reason}" if named else shortfall.reason
-    where = f" on {shortfall.provider}" if shortfall.provider else ""
-    asked = f"{shortfall.asked} {shortfall.resource_class} asked"
-    return f"{asked}, {shortfall.free} free{where} ({shortfall.reason})"
 
 
 def other_claim_conflict(claim: Claim) -> ClaimConflict:

@@ -608,16 +608,15 @@ def _whole(
     """{slot: its target}, all on one provider: a preferred one, else one with room, else the roomiest."""
 
     def spare(uuid: str) -> int:
-        rooms = [_capacity(current, ways[slot][uuid]) - used[ways[slot][uuid]] - rest[slot] for slot in rest]
-        return min(0, *rooms) if rooms else 0
+        least = 0
+        for slot, amount in rest.items():
+            target = ways[slot][uuid]
+            inventory = inventory_at(current, target)
+            least = min(least, (inventory.capacity if inventory else 0) - used[target] - amount)
+        return least
 
     common = set.intersection(*(set(ways[slot]) for slot in rest)) if rest else set()
     if not common:
         return {}
     chosen = min(common, key=lambda uuid: (uuid not in preferred, -spare(uuid), uuid))
     return {slot: ways[slot][chosen] for slot in rest}
-
-
-def _capacity(tree: ProviderTree, slot: Slot) -> int:
-    inventory = inventory_at(tree, slot)
-    return inventory.capacity if inventory else 0
