@@ -462,7 +462,16 @@ class Auditor:
     def _read(self, *, in_full: bool) -> tuple[Observation, dict[Key, Finding]]:
         observation = self._reader.observe()
         self._check_writer(observation.host.tree)
-        to_judge = suspects(observation) | self._in_turn(observation, in_full)
+        # Of the inconspicuous consumers all are read, or those of the last findings and IN_TURN more, in
+        # turn. They may hold something on another host, too, and to see that costs a request for each.
+        consumers = sorted(observation.consumers - observation.consumers_in_moves)
+        to_judge = suspects(observation).union(consumers)
+        if not in_full:
+            with_finding = {finding.subject for finding in self._previous.values()}.intersection(consumers)
+            later = [consumer for consumer in consumers if consumer > self._last_in_turn]
+            turn = (later or consumers)[:IN_TURN]
+            self._last_in_turn = turn[-1] if turn else ""
+            to_judge = suspects(observation) | {*turn, *with_finding}
         judged = [self._reader.judge_consumer(observation, consumer) for consumer in sorted(to_judge)]
         about_moves = [self._reader.judge_move(observation, move) for move in suspect_moves(observation)]
         # Rows with a finding are judged again, as the only operation on them.
@@ -476,20 +485,6 @@ class Auditor:
         ]
         findings = (*about_consumers, *about_moves, *judge_host(observation))
         return observation, {_key(finding): finding for finding in findings if finding is not None}
-
-    def _in_turn(self, observation: Observation, in_full: bool) -> frozenset[str]:
-        """The inconspicuous consumers to read: all, or those of the last findings and IN_TURN more, in turn.
-
-        They may hold something on another host, too, and to see that costs a request for each.
-        """
-        consumers = sorted(observation.consumers - observation.consumers_in_moves)
-        if in_full:
-            return frozenset(consumers)
-        with_finding = {finding.subject for finding in self._previous.values()}.intersection(consumers)
-        later = [consumer for consumer in consumers if consumer > self._last_in_turn]
-        turn = (later or consumers)[:IN_TURN]
-        self._last_in_turn = turn[-1] if turn else ""
-        return frozenset({*turn, *with_finding})
 
     def _heal(self, observation: Observation, report: AuditReport, heal_all: bool) -> AuditReport:
         """Carry out the repairs, and those that they make possible: what one claim gives up, another gets."""

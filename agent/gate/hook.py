@@ -62,20 +62,17 @@ class HookConfig:
             return
         for number, line in enumerate(lines, start=1):
             setting = line.strip()
-            if setting and not setting.startswith("#") and not self._set(setting):
+            if not setting or setting.startswith("#"):
+                continue
+            key, _, value = (part.strip() for part in setting.partition("="))
+            if key == "socket" and value.startswith("/"):
+                self.socket = value
+            elif key == "unanswered" and value in (ALLOW, REFUSE):
+                self.unanswered = value
+            elif key == "deadline" and value.replace(".", "", 1).isdecimal():
+                self.deadline_s = min(max(float(value), 0.1), DEADLINE_MAX_S)
+            else:
                 self.problems.append(f"{path}, line {number}: {setting[:80]!r} is not a valid setting")
-
-    def _set(self, setting: str) -> bool:
-        key, _, value = (part.strip() for part in setting.partition("="))
-        if key == "socket" and value.startswith("/"):
-            self.socket = value
-        elif key == "unanswered" and value in (ALLOW, REFUSE):
-            self.unanswered = value
-        elif key == "deadline" and value.replace(".", "", 1).isdecimal():
-            self.deadline_s = min(max(float(value), 0.1), DEADLINE_MAX_S)
-        else:
-            return False
-        return True
 
 
 def main(argv: list[str], config_path: str) -> int:

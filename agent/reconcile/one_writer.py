@@ -119,7 +119,12 @@ class Writer:
         if self._foreign and self._record.own and self._mark not in marks:
             came_back = self._record.challenges and self._is_sent
             if marks == {self._foreign} and self._verify_s and not came_back:
-                self._challenge(tree)
+                # Challenge the other one: put this agent's mark in its place, and wait from now on.
+                own = self._with_own()
+                self._remember(replace(self._record, own=own, settled=False, challenges=self._foreign))
+                self._since = self._clock()
+                self._is_sent = self._put_mark(tree, instead_of={self._foreign})
+                self._foreign = ""
             else:
                 self._put_mark(tree, instead_of=self._record.own)
         if not self._foreign and self._record.challenges and self._left_s() <= 0:
@@ -210,13 +215,6 @@ class Writer:
         """Whether the agent wrote from a machine of which no network card is here."""
         known = self._record.cards
         return bool(known and self._cards) and self._cards.isdisjoint(known)
-
-    def _challenge(self, tree: ProviderTree) -> None:
-        """Put this agent's mark in the place of the other one, and wait from now on."""
-        self._remember(replace(self._record, own=self._with_own(), settled=False, challenges=self._foreign))
-        self._since = self._clock()
-        self._is_sent = self._put_mark(tree, instead_of={self._foreign})
-        self._foreign = ""
 
     def _put_mark(self, tree: ProviderTree, *, instead_of: Collection[str]) -> bool:
         """Put this agent's mark on the root; returns whether no other client wrote there in between."""

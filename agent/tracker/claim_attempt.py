@@ -208,24 +208,24 @@ class ClaimAttempt:
             return self._take_over(held)
 
     def _take_over(self, held: ConsumerAllocations) -> Claim:
-        return self._context.register.step_chosen_claim(
-            ClaimStep.ADOPT, lambda book: self._choose_held(book, held.allocations)
-        )
+        def choose(book: Book) -> Claim:
+            # A reshape may have moved the allocation since it was read; the book has followed that.
+            elsewhere = {
+                uuid: amounts for uuid, amounts in held.allocations.items() if uuid not in book.host.tree
+            }
+            here = {**elsewhere, **book.held_by(self._consumer)}
+            # Of a doubled allocation this host's part counts, with shared providers counted once.
+            split = split_by_host(here, book.host)
+            part = separate_allocations(split, self._request.resources)[0] if split.doubled else here
+            fit = book.cover(self._request, part, exact=False)
+            if not fit.fits:
+                raise not_covered_conflict(self._request, here, fit.shortfalls, book.host.tree)
+            fit = book.cover(self._request, part, exact=True)
+            if not fit.fits:
+                raise does_not_fit(self._request, fit.shortfalls)
+            return claim_of_fit(self._request, fit, ClaimState.CLAIMED, self._context.clock(), adopted=True)
 
-    def _choose_held(self, book: Book, read: Allocations) -> Claim:
-        # A reshape may have moved the allocation since it was read; the book has followed that.
-        elsewhere = {uuid: amounts for uuid, amounts in read.items() if uuid not in book.host.tree}
-        held = {**elsewhere, **book.held_by(self._consumer)}
-        # Of a doubled allocation this host's part counts, with shared providers counted once.
-        split = split_by_host(held, book.host)
-        part = separate_allocations(split, self._request.resources)[0] if split.doubled else held
-        fit = book.cover(self._request, part, exact=False)
-        if not fit.fits:
-            raise not_covered_conflict(self._request, held, fit.shortfalls, book.host.tree)
-        fit = book.cover(self._request, part, exact=True)
-        if not fit.fits:
-            raise does_not_fit(self._request, fit.shortfalls)
-        return claim_of_fit(self._request, fit, ClaimState.CLAIMED, self._context.clock(), adopted=True)
+        return self._context.register.step_chosen_claim(ClaimStep.ADOPT, choose)
 
 
 def withdraw(context: TrackerContext, claim: Claim) -> ConsumerAllocations | None:

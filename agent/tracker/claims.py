@@ -61,7 +61,18 @@ def reserved_for(register: Register, demand: GuestDemand) -> Iterator[None]:
     not there.
     """
     consumer = demand.request.consumer
-    register.under_lock(lambda book: _reserve(book, demand))
+
+    def reserve(book: Book) -> None:
+        shortfalls = (
+            *book.memory_shortfalls(demand.guest.uuid, demand.guest.memory),
+            *book.unit_shortfalls(consumer, demand.restriction.units),
+        )
+        if shortfalls:
+            raise does_not_fit(demand.request, shortfalls)
+        book.expect_guest(consumer, demand.guest)
+        book.restrict(consumer, demand.restriction)
+
+    register.under_lock(reserve)
     try:
         yield
     except errors.PlimsollError:
@@ -98,17 +109,6 @@ def restrict(book: Book, request: ClaimRequest, restriction: Restriction) -> Non
     if shortfalls:
         raise does_not_fit(request, shortfalls)
     book.restrict(request.consumer, restriction)
-
-
-def _reserve(book: Book, demand: GuestDemand) -> None:
-    shortfalls = (
-        *book.memory_shortfalls(demand.guest.uuid, demand.guest.memory),
-        *book.unit_shortfalls(demand.request.consumer, demand.restriction.units),
-    )
-    if shortfalls:
-        raise does_not_fit(demand.request, shortfalls)
-    book.expect_guest(demand.request.consumer, demand.guest)
-    book.restrict(demand.request.consumer, demand.restriction)
 
 
 StartDecision = Callable[[Claim | None, Move | None], tuple[GuestDemand, bool]]
@@ -234,23 +234,24 @@ class ClaimOperations:
 
     def admit(self, consumer: str, decide: StartDecision) -> Admitted:
         """See `ResourceTracker.admit`."""
-        with self._context.turns.take(consumer):
-            return self._with_left_places(consumer, lambda: self._admit(consumer, decide))
 
-    def _admit(self, consumer: str, decide: StartDecision) -> Admitted:
-        claim, move = self._register.claim_and_move_of(consumer)
-        is_new = claim is None or claim.state is not ClaimState.CLAIMED
-        demand, is_held = decide(None if is_new else claim, move)
-        with reserved_for(self._register, demand):
-            if claim is not None and not is_new and is_held:
-                return Admitted(claim, True)
-            self._context.admission.check()
-            if is_new:
-                claim = self._claim(demand.request)
-                # An earlier attempt may have chosen other units, and its write may have been done.
-                if decide(claim, move)[1]:
-                    return Admitted(claim, False)
-            return Admitted(replace_claim(self._context, demand.request), False)
+        def attempt() -> Admitted:
+            claim, move = self._register.claim_and_move_of(consumer)
+            is_new = claim is None or claim.state is not ClaimState.CLAIMED
+            demand, is_held = decide(None if is_new else claim, move)
+            with reserved_for(self._register, demand):
+                if claim is not None and not is_new and is_held:
+                    return Admitted(claim, True)
+                self._context.admission.check()
+                if is_new:
+                    claim = self._claim(demand.request)
+                    # An earlier attempt may have chosen other units, and its write may have been done.
+                    if decide(claim, move)[1]:
+                        return Admitted(claim, False)
+                return Admitted(replace_claim(self._context, demand.request), False)
+
+        with self._context.turns.take(consumer):
+            return self._with_left_places(consumer, attempt)
 
     def _with_left_places(self, consumer: str, attempt: Callable[[], Result]) -> Result:
         """What `attempt` returns, tried again where it frees places that the consumer may have been given.

@@ -336,7 +336,11 @@ class GuardedWriter:
     def _answered(self, doubt: Doubt, before: Doubt | None, *, done: bool) -> None:
         """Placement has answered the write of `doubt`; `before` is the same write sent earlier."""
         is_first = before is None or before.state is DoubtState.ANSWERED
-        if done and is_first and _can_be_repeated(doubt):
+        # The write, executed once more, may take what a later claim of its consumers was given. While one of
+        # its consumers exists, its generation has risen, and rejects the repetition.
+        gives_nothing = doubt.rises and not any(write.allocations for write in doubt.writes)
+        can_be_repeated = gives_nothing and (doubt.guard.generation or 0) <= REPEATED_GENERATION_MAX
+        if done and is_first and can_be_repeated:
             self._doubts.settle(doubt, DoubtState.ANSWERED)
         elif before is None:
             self._doubts.end(doubt)
@@ -565,7 +569,13 @@ class GuardedWriter:
         if not self.bar_again(consumer) and firsts:
             held = self._client.allocations_of(consumer)
         self._doubts.looked(late)
-        return held if held and any(_is_result(held, doubt.guard) for doubt in firsts) else None
+        if held is None or held.generation != BARRED + 1:
+            return None  # it does not exist, or was written since its first write
+        has = (held.allocations, held.project_id, held.user_id)
+        gives = [
+            (write.allocations, write.project_id, write.user_id) for write in (one.guard for one in firsts)
+        ]
+        return held if has in gives else None
 
     def bar_again(self, consumer: str) -> bool:
         """Bar a consumer that has just been deleted, if a write may come late. False: it exists again.
@@ -606,32 +616,11 @@ def checked(outcome: WriteOutcome, subject: str, while_unknown: str) -> None:
     ) from (error.__cause__ or error)
 
 
-def _can_be_repeated(doubt: Doubt) -> bool:
-    """Whether the write, executed once more, may take what a later claim of its consumers was given.
-
-    While one of its consumers exists, its generation has risen, and rejects the repetition.
-    """
-    return (
-        doubt.rises
-        and not any(write.allocations for write in doubt.writes)
-        and (doubt.guard.generation or 0) <= REPEATED_GENERATION_MAX
-    )
-
-
 def _is_past(doubt: Doubt, held: ConsumerAllocations) -> bool:
     """Whether the write changes nothing of what the consumer that guards it holds, should it come now."""
     guard, present = doubt.guard, held.generation or BARRED
     gives_the_same = doubt.consumers == {held.consumer} and guard.allocations == held.allocations
     return (guard.generation or BARRED) < present or (guard.generation == present and gives_the_same)
-
-
-def _is_result(held: ConsumerAllocations, write: DoubtfulWrite) -> bool:
-    """Whether the consumer holds what its first write gives it, and was not written since."""
-    return held.generation == BARRED + 1 and (held.allocations, held.project_id, held.user_id) == (
-        write.allocations,
-        write.project_id,
-        write.user_id,
-    )
 
 
 def _part(write: ConsumerAllocations) -> DoubtfulWrite:

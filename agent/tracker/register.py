@@ -468,7 +468,11 @@ class Register(BookView):
             raise StateError(f"The claim of {consumer} cannot {step} while it is {key[0] or 'not there'}.")
         state = CLAIM_TRANSITIONS[key]
         chosen = claim or before
-        detail = detail or (_detail(chosen) if chosen else "")
+        if chosen and not detail:
+            # The journal's history outlives the claim: it has the claim's name and amounts.
+            amounts = sorted(chosen.request.resources.items())
+            detail = ", ".join(f"{amount} {name}" for name, amount in amounts)
+            detail = f"{chosen.request.name}: {detail}" if chosen.request.name else detail
         after = chosen.in_state(state) if chosen is not None and state is not None else None
         if after is None:
             written = self._journal.remove_claim(consumer, step, detail)
@@ -654,12 +658,6 @@ class Register(BookView):
         if led != self._led:
             with self._lock:
                 self._led = led
-
-
-def _detail(claim: Claim) -> str:
-    """The claim's name and amounts for the journal's history, which outlives the claim."""
-    amounts = ", ".join(f"{amount} {name}" for name, amount in sorted(claim.request.resources.items()))
-    return f"{claim.request.name}: {amounts}" if claim.request.name else amounts
 
 
 class HeldColumn(AllocationObserver):
