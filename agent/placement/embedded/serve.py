@@ -270,7 +270,7 @@ NOTES = "/hosts/"
 HTML = "text/html; charset=utf-8"
 MISDIRECTED = ProblemType(421)
 HEALTH = ("/healthz", "/healthz/active")
-"""What anybody may ask; no path of Placement's API."""
+"""What each client may ask, without a token; no path of Placement's API."""
 
 StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 
