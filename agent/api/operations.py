@@ -60,6 +60,9 @@ class Supervisor(Protocol):
     def report_silence(self, error: errors.PlacementUnavailable) -> None:
         """Do that for one request that Placement did not answer, unless Placement answers others."""
 
+    def wake_note(self) -> None:
+        """Have the host's note left soon at a served Placement, as its host takes other claims now."""
+
     def request_pass(self, *, after_backoff: bool = False) -> None:
         """Schedule a pass at once, or at the end of the back-off, if one is under way."""
 
@@ -386,6 +389,7 @@ class Operations:
             return
         with self._writing():
             self.tracker.set_pause(pause)
+        self.supervisor.wake_note()
         if (before is not None and before.schedulers) != (pause is not None and pause.schedulers):
             self._look_anew()
 

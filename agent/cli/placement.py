@@ -622,7 +622,7 @@ def add_top(add: CommandAdder) -> None:
         "what they found. What is free there is in no sum. Any other one shows what Placement knows.",
         "  plimsoll placement top --url unix:/run/plimsoll/placement.sock\n"
         "  plimsoll placement top --url https://placement.example:8778 --token-file TOKEN \\\n"
-        "      --room-for m1.large --flavors flavors.json --sort -room\n"
+        "      --room-for m1.large --flavors flavors.json --sort=-room\n"
         "  plimsoll placement top --url http://127.0.0.1:8778 --room-for vcpus=4,memory_mb=8GiB --watch\n"
         "  plimsoll placement top --url http://127.0.0.1:8778 --group aggregate -o json",
     )

@@ -105,7 +105,7 @@ def _body(args: Namespace) -> dict[str, Any]:
 def _lines(answer: WhereShape, names: Mapping[str, str], style: Style) -> Iterator[str]:
     from agent.api.shapes.fleet import PLACE_COLUMNS, SUMMARY_COLUMNS
 
-    yield answer["sentence"]
+    yield plain(answer["sentence"])
     closed = [f"{plain(each['host'])} ({plain(each['reason'])})" for each in answer["closed"]]
     if closed:
         yield f"closed: {first_few(closed, CLOSED_SHOWN_MAX)}"
@@ -136,17 +136,18 @@ def _lines(answer: WhereShape, names: Mapping[str, str], style: Style) -> Iterat
 
 
 def _change_text(change: ChangeShape, names: Mapping[str, str]) -> str:
-    host = plain(change["host"])
+    host, providers = plain(change["host"]), plain(", ".join(change["providers"]))
     if change["kind"] == "resume":
-        return f"open {host} again: it has room (`plimsoll resume` there)"
-    if change["kind"] == "lift":
         return (
-            f"lift what is reserved as a whole on {', '.join(change['providers'])} of {host} (a cordon, say)"
+            f"{host} has room once it takes claims again (`plimsoll resume` there if an operator paused it)"
         )
+    if change["kind"] == "lift":
+        return f"lift what is reserved as a whole on {providers} of {host} (a cordon, say)"
+    pools = f" with its part of {providers}" if providers else ""
     moves = [
         f"move {names.get(who, who)} from {host} to {plain(to)}"
         if to
-        else f"release {names.get(who, who)} on {host} (no other host was found for it)"
+        else f"release {names.get(who, who)}{pools or f' on {host} (no other host was found for it)'}"
         for who, to in change["instances"].items()
     ]
     many = f"{counted(len(moves), 'instance')}: " if len(moves) > 1 else ""

@@ -273,6 +273,10 @@ class HostAgent:
         self._boot_needs.write()
         self._cpu_needs.write()
 
+    def wake_note(self) -> None:
+        """Have the host's note left soon."""
+        self._process.wake_note()
+
     def leave_note(self) -> None:
         """Say at a served Placement how this host is. Nothing waits for it.
 
@@ -374,7 +378,7 @@ class HostAgent:
         self.host_status.record_pass(report)
         self._recorder.record_pass(report)
         if report.changed or report.error is not None:
-            self._process.wake_note()
+            self.wake_note()
         silences, fault = self._silences, self.condition.fault
         directory_problem, error = self._recover(report)
         if error is not None:

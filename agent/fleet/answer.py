@@ -45,6 +45,7 @@ from agent.fleet.where import (
 from agent.http.process import without_collection
 from agent.json_checks import read_choice, read_list, read_object, read_text, read_whole
 from agent.placement.client import SHARING_TRAIT, PlacementClient
+from agent.shapes import by_class
 from agent.tree import MAX_UNIT, Inventory, Provider
 
 CANDIDATES_MAX = 1000
@@ -223,6 +224,9 @@ def where(
     for number, asked in enumerate(alternatives):
         with without_collection():
             answer = replace(_Inquiry(client, asked, order, count, root).answer(), alternative=number)
+        if answer.verdict is Verdict.FITS and len(alternatives) > 1:
+            which = f"alternative {number + 1} of {len(alternatives)} fits"
+            return replace(answer, sentence=answer.sentence.replace("it fits", which, 1))
         if answer.verdict is Verdict.FITS:
             return answer
         answers.append(answer)
@@ -304,8 +308,9 @@ class _Inquiry:
         told = self._client.host_candidates(f"{query}&trees=true&holders=true")
         return next(iter(hosts_of_trees(told or {})), host)
 
-    def _new_place(self, amounts: Mapping[str, int], others: frozenset[str]) -> str:
-        """A host for an instance with these amounts: by them alone, as Placement knows no more of it."""
+    def _new_place(self, consumer: str, others: frozenset[str]) -> str:
+        """A host for an instance, by the amounts that it holds alone: Placement knows no more of it."""
+        amounts = by_class(self._client.allocations_of(consumer).allocations.values())
         conditions = [Condition(ConditionKind.RESOURCE, "", *each) for each in amounts.items()]
         query = query_of(conditions)
         told = self._client.host_candidates(f"{query}&limit={len(others) + 1}")
@@ -315,6 +320,18 @@ class _Inquiry:
             openstack = _OpenStackFleet(self._client, Demand(conditions))
             found = [openstack.named(candidate) for candidate in openstack.candidates()[: len(others) + 1]]
         return next((each.host for each in found if each.host not in others), "")
+
+    def _could_ever(self, hosts: Sequence[FleetHost]) -> bool:
+        """Whether nothing tells that so many guests find no places in the empty fleet.
+
+        They are placed one after the other; that this ends early is no proof where the capacity would do.
+        """
+        demand, count = self._demand, self._count
+        placed, _ = places_together(demand, hosts, count, self._order, empty=True)
+        return len(placed) == count or (
+            bool(placed)
+            and all(_capacity(hosts, name) >= count * asked for name, asked in demand.asked.items())
+        )
 
     def _judge(self, hosts: Sequence[FleetHost], detailed: "Detailed") -> Answer:
         """The answer by all hosts; `detailed` reads more of those that are shown."""
@@ -326,6 +343,8 @@ class _Inquiry:
                 on = counted(len({place.root for place in placed}), "host")
                 sentence = f"it fits: {count} of them have places on {on}"
                 return Answer(Verdict.FITS, sentence, looked_at=len(hosts), places=tuple(placed))
+        if not hosts and self._in_tree is not None:
+            raise UsageError(f"{self._in_tree} is a provider that hosts share, and no host: name a host.")
         obstacles = {host.root.uuid: demand.obstacle(host) for host in hosts}
         fitting = [host for host in hosts if obstacles[host.root.uuid] is None]
         if fitting and count == 1:
@@ -354,7 +373,7 @@ class _Inquiry:
         able = sum(not each.forever for each in found)
         closed = [miss.host for miss in misses if miss.obstacle.condition == CLOSED]
         verdict = Verdict.NOT_NOW if able else Verdict.NEVER
-        if count > 1 and len(places_together(demand, hosts, count, self._order, empty=True)[0]) < count:
+        if count > 1 and not self._could_ever(hosts):
             verdict = Verdict.NEVER
         changes: tuple[Change, ...] = ()
         if verdict is Verdict.NOT_NOW and len(placed) + 1 == count:
@@ -374,6 +393,12 @@ class _Inquiry:
         )
 
 
+def _capacity(hosts: Iterable[FleetHost], name: str) -> int:
+    """Of the class, on all hosts and the pools in their reach."""
+    providers = {each.uuid: each for host in hosts for each in host.without_use().reach}
+    return sum(each.inventories[name].capacity for each in providers.values() if name in each.inventories)
+
+
 Detailed = Callable[[FleetHost, Obstacle], FleetHost]
 """The host again, with what is to be shown of it beside its first obstacle."""
 
@@ -389,7 +414,8 @@ def _sentence(
 ) -> str:
     """The verdict in one sentence."""
     some, count = placed
-    so_far = f"{some} of {count} have a place; " if count > 1 else ""
+    in_turn = "" if verdict is Verdict.NEVER else ", given one after the other"
+    so_far = f"{some} of {count} have a place{in_turn}; " if count > 1 else ""
     if not hosts:
         return "never: Placement has no host"
     if verdict is Verdict.NEVER:
@@ -397,6 +423,10 @@ def _sentence(
             return f"never: {so_far}not all of them fit on {counted(hosts, 'host')}, even with nothing in use"
         lacking = summary[-1].condition.text  # no host meets it beside all conditions before it
         rest = " beside the rest of the request" if len(summary) > 1 else ""
+        of_it = (miss for miss in nearest if miss.obstacle.condition == summary[-1].condition)
+        limited = next((miss for miss in of_it if miss.max_unit is not None), None)
+        if limited is not None:
+            lacking += f" at once (max_unit is {limited.max_unit} on {limited.provider.name})"
         if hosts == 1:
             return f"never: {nearest[0].host.root.name} does not have {lacking}, even with nothing in use"
         return f"never: {so_far}none of {hosts} hosts has {lacking}{rest}, even with nothing in use"

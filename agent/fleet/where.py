@@ -39,6 +39,8 @@ TRIES_MAX = 2000
 """So many sets of instances are tried for one host; then a small one is taken, maybe not the smallest."""
 SET_MAX = 3
 SHOWN_MAX = 5
+SILENT = "silent"
+"""Why a host is closed whose agent leaves no note begins so."""
 OPERATING = frozenset({"VCPU", "PCPU", "MEMORY_MB", "DISK_GB"})
 """The classes that every guest has; what is free of others is a device that a guest may need."""
 
@@ -73,6 +75,11 @@ class FleetHost(NamedTuple):
     def root(self) -> HostProvider:
         """The root provider, which has the host's name."""
         return self.providers[0]
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its agent says nothing, so that no command reaches it."""
+        return self.closed.startswith(SILENT)
 
     @property
     def reach(self) -> tuple[HostProvider, ...]:
@@ -647,6 +654,8 @@ class Miss(NamedTuple):
     total: int | None
     provider: HostProvider
     holders: Mapping[str, int] = NOTHING
+    max_unit: int | None = None
+    """Where one provider gives less at once than is asked."""
 
     @property
     def short(self) -> float:
@@ -677,7 +686,9 @@ def miss_of(demand: Demand, host: FleetHost, obstacle: Obstacle) -> Miss:
         asked += sum(each.amount for each in before if each.name == name)
     total = provider.inventories[name].total
     holders = {who: held[name] for who, held in provider.holders.items() if held.get(name)}
-    return Miss(host, obstacle, asked, free, total, provider, holders)
+    at_once = provider.inventories[name].max_unit
+    limit = at_once if at_once < condition.amount else None
+    return Miss(host, obstacle, asked, free, total, provider, holders, limit)
 
 
 class SummaryRow(NamedTuple):
@@ -709,7 +720,8 @@ class Change(NamedTuple):
     """What makes room on a host.
 
     `kind`: "resume" a closed host, "lift" what is withheld on `providers`, or "move" the `instances`,
-    {consumer: the host that has room for what it holds here, "" if none has}.
+    {consumer: the host that has room for what it holds here, "" if none has}; then `providers` are the shared
+    ones of which they have a part: a release alone gives that back.
     """
 
     kind: str
@@ -718,8 +730,8 @@ class Change(NamedTuple):
     instances: Mapping[str, str] = NOTHING
 
 
-NewPlaceOf = Callable[[Amounts, frozenset[str]], str]
-"""A host with room for these amounts that has none of these names, "" for none."""
+NewPlaceOf = Callable[[str, frozenset[str]], str]
+"""A host that has none of these names, with room for all that the consumer holds; "" for none."""
 
 
 def smallest_changes(demand: Demand, near: Sequence[FleetHost], new_place: NewPlaceOf) -> tuple[Change, ...]:
@@ -732,7 +744,7 @@ def smallest_changes(demand: Demand, near: Sequence[FleetHost], new_place: NewPl
     for host in near:
         name = host.root.name
         if host.closed:
-            if demand.whole.fit(host) is not None:
+            if not host.is_silent and demand.whole.fit(host) is not None:
                 found.setdefault("resume", Change("resume", name))
             continue
         place = demand.whole.fit(host, lifted=True)
@@ -752,10 +764,11 @@ def smallest_changes(demand: Demand, near: Sequence[FleetHost], new_place: NewPl
     if fewest is not None:
         host, leaving = fewest
         targets = dict.fromkeys(leaving, "")
-        for consumer in leaving[:SET_MAX]:
-            amounts = by_class(each.holders.get(consumer, {}) for each in host.reach)
-            targets[consumer] = new_place(amounts, frozenset({host.root.name, *targets.values()}))
-        found["move"] = Change("move", host.root.name, instances=targets)
+        # What is free of a shared provider grows by no move within its reach.
+        pools = [each.name for each in host.shared if not each.holders.keys().isdisjoint(leaving)]
+        for consumer in () if pools else leaving[:SET_MAX]:
+            targets[consumer] = new_place(consumer, frozenset({host.root.name, *targets.values()}))
+        found["move"] = Change("move", host.root.name, tuple(pools), targets)
     return tuple(found[kind] for kind in ("move", "lift", "resume") if kind in found)
 
 

@@ -97,7 +97,9 @@ class ChangeShape(TypedDict):
         "instances leave; a reservation of a whole class is lifted; a closed host is opened",
     ]
     host: str
-    providers: Annotated[list[str], "of which the reservation is lifted"]
+    providers: Annotated[
+        list[str], "of which the reservation is lifted, or the shared ones of which the instances have a part"
+    ]
     instances: Annotated[
         dict[str, str], "{consumer: the host with room for what it holds, empty if none was found}"
     ]

@@ -106,7 +106,7 @@ def test_not_now_names_what_is_short_who_holds_it_and_the_smallest_change(url: s
         "\n"
         "smallest change that makes room:\n"
         f"  release {WEB} on hv1 (no other host was found for it)\n"
-        "  open hv4 again: it has room (`plimsoll resume` there)\n"
+        "  hv4 has room once it takes claims again (`plimsoll resume` there if an operator paused it)\n"
     )
     for page in ("README.md", "docs/where.md"):
         shown = f"$ plimsoll where {' '.join(FLAVOR)}\n{done.stdout}"
@@ -147,7 +147,8 @@ def test_guests_that_are_counted_against_each_other(url: str) -> None:
     five = json_of(done)
     assert len(five["places"]) == 4
     assert five["sentence"] == (
-        "not now: 4 of 5 have a place; 4 of 5 hosts could; hv2, the nearest, is 488 MiB of MEMORY_MB short"
+        "not now: 4 of 5 have a place, given one after the other; 4 of 5 hosts could; hv2, the nearest, "
+        "is 488 MiB of MEMORY_MB short"
     )
     never = where(url, "--group", "1:VGPU=2", "--count", "4")
     assert never.returncode == ExitCode.NEVER

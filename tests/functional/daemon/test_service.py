@@ -47,6 +47,7 @@ from agent.placement.client import PlacementClient
 from agent.placement.host_note import HostNote
 from agent.placement.transport import Reply, reply_of_answer
 from agent.state.journal import PendingWrite
+from agent.state.operators import PauseRequest
 from agent.status.overview import HostState
 from agent.systemd.notify import Notifier
 from drivers.fake.driver import FakeDriver
@@ -603,6 +604,21 @@ def test_the_service_leaves_a_note_after_a_pass_that_changed_something_and_as_it
         eventually("the note of the fault", lambda: left("degraded"), 20)
         found = note()
         assert found is not None and found.closed is not None and "a mistake" in found.reasons[0]
+
+
+def test_a_pause_is_in_a_note_at_once(own: Service) -> None:
+    """A scheduler that asks the fleet would go on to send guests here for a minute."""
+    with own:
+
+        def closed() -> str | None:
+            (host,) = own._agent._client.hosts() or ()
+            return host.note.closed if host.note else "no note"
+
+        eventually("the note of the first pass", lambda: closed() is None, 20)
+        own._operations.pause(PauseRequest(0, 0.0, "new disks"))
+        eventually("the note of the pause", lambda: "new disks" in (closed() or ""), 10)
+        own._operations.resume()
+        eventually("the note of its end", lambda: closed() is None, 10)
 
 
 def test_a_note_that_no_server_takes_closes_claims_until_one_answers(

@@ -21,7 +21,7 @@ from agent.claims.request import ClaimRequest, RequestGroup
 from agent.errors import PlacementError
 from agent.fleet.answer import PLACES_SHOWN_MAX, AskedRequest, Verdict, where
 from agent.fleet.where import SHOWN_MAX, FleetHost, HostProvider
-from agent.placement.client import PlacementClient
+from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply, Transport
 from agent.tree import Inventory
 
@@ -116,10 +116,10 @@ def test_request_counts(placement: Placement) -> None:
         assert list(move.instances) == [uuid_of("host0-guest")]
         classes, instances = 3, 1
         if core:
-            assert len(counting.asked) == 1 + SHOWN_MAX + instances
+            assert len(counting.asked) == 1 + SHOWN_MAX + 2 * instances
         else:
             lists = 2  # all providers, and those that share
-            assert len(counting.asked) <= 1 + lists + classes + 2 * SHOWN_MAX + 3 * instances
+            assert len(counting.asked) <= 1 + lists + classes + 2 * SHOWN_MAX + 4 * instances
         counting.asked.clear()
         never = where(client, [asked_of(VCPU=2, MEMORY_MB=16, VGPU=1)])
         assert never.verdict is Verdict.NEVER
@@ -131,3 +131,54 @@ def test_a_placement_that_is_too_old_is_told_by_its_microversion(openstack: Open
     too_old = pytest.raises(PlacementError, match=r"up to 1\.32, and this question needs 1\.36")
     with openstack.aged("1.32"), closing(openstack.transport()) as transport, too_old:
         where(PlacementClient(transport), [asked_of(VCPU=2, MEMORY_MB=2, VGPU=1)])
+
+
+def test_an_instance_moves_only_where_all_that_it_holds_has_room(placement: Placement) -> None:
+    """It holds more than what the request asks for."""
+    fleet = [
+        FleetHost(
+            (
+                HostProvider(name, name, None, {"VCPU": Inventory(cpus)}),
+                HostProvider(f"{name}-gpu", f"{name}-gpu", name, {"PGPU": Inventory(4)}),
+            )
+        )
+        for name, cpus in (("one", 10), ("two", 2))
+    ]
+    holds = {
+        "x": {"one": {"VCPU": 5}, "one-gpu": {"PGPU": 1}},
+        "y": {"one-gpu": {"PGPU": 2}},
+        "z": {"two": {"VCPU": 2}, "two-gpu": {"PGPU": 3}},
+    }
+    with closing(placement.transport()) as transport:
+        client = PlacementClient(transport)
+        put_fleet(client, fleet)
+        for name, by in holds.items():
+            held = {uuid_of(each): amounts for each, amounts in by.items()}
+            client.write_allocations(ConsumerAllocations(uuid_of(name), held))
+        request = ClaimRequest("", (RequestGroup("1", {"PGPU": 2}),))
+        answer = where(client, [AskedRequest(request, {})])
+        assert answer.verdict is Verdict.NOT_NOW
+        assert [dict(change.instances) for change in answer.changes] == [{uuid_of("x"): ""}]
+
+
+def test_guests_that_find_no_places_in_turn_are_not_said_to_fit_never(placement: Placement) -> None:
+    """Each needs 2 and 3 on two providers; only one choice for the first leaves room for the second."""
+    fleet = [
+        FleetHost(
+            (
+                HostProvider("t", "t", None, {"VGPU": Inventory(11)}),
+                HostProvider("c0", "c0", "t", {"VGPU": Inventory(1)}),
+                HostProvider("c1", "c1", "t", {"VGPU": Inventory(4)}),
+            )
+        )
+    ]
+    groups = (RequestGroup("1", {"VGPU": 2}), RequestGroup("2", {"VGPU": 3}))
+    asked = AskedRequest(ClaimRequest("", groups, group_policy="isolate"), {})
+    with closing(placement.transport()) as transport:
+        client = PlacementClient(transport)
+        put_fleet(client, fleet)
+        assert where(client, [asked], count=3).verdict is not Verdict.FITS
+        two = where(client, [asked], count=2)
+        assert two.verdict is Verdict.FITS or "given one after the other" in two.sentence
+        assert two.verdict is not Verdict.NEVER
+        assert where(client, [asked], count=4).verdict is Verdict.NEVER

@@ -29,6 +29,26 @@ from agent.fleet.where import (
 from agent.tree import Inventory
 
 FLEETS = examples(1000)
+
+
+def test_no_command_opens_a_host_whose_agent_is_silent() -> None:
+    demand = Demand(conditions_of(ClaimRequest("", (RequestGroup("", {"VCPU": 1}),))))
+    for closed, kinds in (("closed: the host is paused", ["resume"]), ("silent for 7 min", [])):
+        host = FleetHost((HostProvider("r", "r", None, {"VCPU": Inventory(4)}),), closed=closed)
+        assert [change.kind for change in smallest_changes(demand, [host], lambda *_: "")] == kinds
+
+
+def test_what_is_missing_of_a_shared_pool_is_given_back_by_a_release_alone() -> None:
+    """Its holder may be on any host of the pool; a move would take as much of it again."""
+    demand = Demand(conditions_of(ClaimRequest("", (RequestGroup("", {"DISK_GB": 5}),))))
+    pool = HostProvider(
+        "p", "pool", None, {"DISK_GB": Inventory(8)}, {"DISK_GB": 6}, holders={"x": {"DISK_GB": 6}}
+    )
+    host = FleetHost((HostProvider("r", "r", None, {"VCPU": Inventory(4)}),), (pool,))
+    (change,) = smallest_changes(demand, [host], lambda *_: "elsewhere")
+    assert (change.providers, dict(change.instances)) == (("pool",), {"x": ""})
+
+
 PARTS = 4
 
 
