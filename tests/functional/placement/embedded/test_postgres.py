@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +18,7 @@ psycopg = pytest.importorskip("psycopg")
 
 from kits.embedded_api import Api, new  # noqa: E402
 from kits.journals import END_SESSIONS, NEEDS_POSTGRESQL, fresh_journal, until  # noqa: E402
-from kits.replicas import Cluster  # noqa: E402
+from kits.replicas import RUN, Cluster  # noqa: E402
 from psycopg.conninfo import conninfo_to_dict, make_conninfo  # noqa: E402
 
 from agent.durable.errors import DatabaseError, DatabaseTimeout  # noqa: E402
@@ -142,6 +144,49 @@ def test_a_pooler_that_swallows_the_sessions_settings_or_refuses_them_is_named(
     refused(
         dsn, "a pooler stands before it, which does not pass the session's settings on.*PostgreSQL itself"
     )
+
+
+POOLER = """
+[databases]
+{database} = host={folder} dbname={database} user=plimsoll
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = any
+pool_mode = {mode}
+{hides}
+"""
+
+
+@pytest.mark.parametrize("hides", ["", "ignore_startup_parameters = options"])
+@pytest.mark.parametrize("mode", ["session", "transaction"])
+def test_pgbouncer_is_refused_in_each_of_its_modes(dsn: str, mode: str, hides: str) -> None:
+    given = conninfo_to_dict(dsn)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = Path(given["host"], "pooler.ini")
+    place = {"database": given["dbname"], "folder": given["host"], "port": port}
+    settings.write_text(POOLER.format(**place, mode=mode, hides=hides))
+    settings.chmod(0o644)
+    run(dsn, f"ALTER DATABASE {given['dbname']} SET idle_session_timeout = '1s'")
+    pooler = subprocess.Popen([*RUN, "/usr/sbin/pgbouncer", "-q", settings], stderr=subprocess.DEVNULL)
+    try:
+        until(lambda: not _is_closed(port))
+        refused(
+            make_conninfo(dsn, host="127.0.0.1", port=port),
+            "a pooler stands before it, which does not pass the session's settings on",
+        )
+    finally:
+        pooler.terminate()
+        pooler.wait(10)
+        settings.unlink()
+        run(dsn, f"ALTER DATABASE {given['dbname']} RESET idle_session_timeout")
+
+
+def _is_closed(port: int) -> bool:
+    with socket.socket() as probe:
+        return bool(probe.connect_ex(("127.0.0.1", port)))
 
 
 def test_a_server_without_its_database_says_why_it_takes_no_writes(dsn: str) -> None:
