@@ -256,17 +256,25 @@ class Core:
 
     @classmethod
     def open_shared(
-        cls, journal: str, address: str, *, accept_loss: bool = False, state_dir: Path | None = None
+        cls,
+        journal: str,
+        address: str,
+        *,
+        accept_loss: bool = False,
+        state_dir: Path | None = None,
+        leads: Callable[[], bool] = lambda: True,
     ) -> Core:
         """Load the journal of the PostgreSQL database, and follow its writers until this server is one.
 
         Clients reach it at `address`. `accept_loss`: go on where the database has less than this server has
-        seen, of which the `state_dir` tells after a restart. Raises DatabaseError where the database cannot
+        seen, of which the `state_dir` tells after a restart. `leads` says whether it may be the active one by
+        now. Raises DatabaseError where the database cannot
         have a journal, ImportError without psycopg.
         """
         from agent.placement.embedded.postgres import PostgresHome
 
-        return cls(Store(PostgresHome(journal, address, accept_loss=accept_loss, state_dir=state_dir)))
+        home = PostgresHome(journal, address, accept_loss=accept_loss, state_dir=state_dir, leads=leads)
+        return cls(Store(home))
 
     @property
     def place(self) -> Path:

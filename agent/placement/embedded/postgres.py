@@ -201,16 +201,24 @@ class PostgresHome:
     is_shared = True
 
     def __init__(
-        self, dsn: str, server: str, *, accept_loss: bool = False, state_dir: Path | None = None
+        self,
+        dsn: str,
+        server: str,
+        *,
+        accept_loss: bool = False,
+        state_dir: Path | None = None,
+        leads: Callable[[], bool] = lambda: True,
     ) -> None:
         """Connect, and make the tables if they are missing.
 
-        What this server sees of the journal is in SEEN_FILE in the `state_dir`, for its next start. Raises
-        DatabaseError, with a remedy, where this database or the directory cannot be used.
+        The server asks for the role of the active one once it `leads`. What it sees of the journal is in
+        SEEN_FILE in the `state_dir`, for its next start. Raises DatabaseError, with a remedy, where this
+        database or the directory cannot be used.
         """
         self._dsn = dsn
         self._server = server
         self._accept_loss = accept_loss
+        self._leads = leads
         self.path = self.place = path_of(dsn)
         self.epoch = 0
         self.role = Role.STANDBY
@@ -556,7 +564,9 @@ class PostgresHome:
         """Read what others wrote, and take over if no server is active."""
         assert self._store is not None
         is_lost = self.role is Role.LOST
-        ((locked, identity, seq, server, accepted),) = self._query(LOOK if is_lost else POLL)
+        ((locked, identity, seq, server, accepted),) = self._query(
+            LOOK if is_lost or not self._leads() else POLL
+        )
         # Another session than a server's may have the lock: then this one's name is that of the last one.
         self.active_server = None if locked or server == self._server else server
         if is_lost and (self._accept_loss or accepted > self._lost_epoch):

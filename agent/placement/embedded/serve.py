@@ -37,6 +37,7 @@ import signal
 import socket
 import ssl
 import stat
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
@@ -742,6 +743,7 @@ def serve(
     Raises ServeError as `Server` does, and DatabaseError as `Core.open` does.
     """
     share_the_interpreter()
+    listens = threading.Event()  # clients reach it: it may be the active one
     # Signals come into a queue. An Event does not fit: a second signal within its handler would deadlock.
     ended: SimpleQueue[int] = SimpleQueue()
     before = {
@@ -764,7 +766,9 @@ def serve(
             address = address or f"http{'s' if tls_cert else ''}://{first.text}"
             if not _ADDRESS.fullmatch(address):
                 raise ServeError(f"--advertise takes http://NAME:PORT or https://NAME:PORT, not {address!r}.")
-            opened = Core.open_shared(journal, address, accept_loss=accept_loss, state_dir=state_dir)
+            opened = Core.open_shared(
+                journal, address, accept_loss=accept_loss, state_dir=state_dir, leads=listens.is_set
+            )
         elif address is not None or accept_loss:
             raise ServeError(
                 "--advertise and --accept-loss are for servers that share a --journal; this one has none."
@@ -778,6 +782,7 @@ def serve(
             Server(core, binds, tokens_file=tokens_file, tls_cert=tls_cert, tls_key=tls_key) as server,
         ):
             core.notes.flavors = flavors or {}
+            listens.set()
             LOG.info("Serving Placement from %s at %s.", core.place, ", ".join(server.addresses))
             if on_ready is not None:
                 on_ready(server.addresses)

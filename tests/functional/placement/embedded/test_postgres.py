@@ -655,6 +655,18 @@ def test_a_loss_is_not_forgotten_where_the_database_goes_away_meanwhile(
         assert answer.status == 503 and "--accept-loss" in answer.body["errors"][0]["detail"]
 
 
+def test_a_server_is_active_only_once_it_listens(dsn: str) -> None:
+    """One whose start fails, again and again, takes the role from no other."""
+    listens = threading.Event()
+    with closing(Core.open_shared(dsn, "http://one", leads=listens.is_set)) as core:
+        time.sleep(0.5)
+        assert not core.takes_writes and home(core).role is Role.STANDBY
+        with closing(server(dsn, "two")) as other:
+            until(lambda: other.takes_writes)
+        listens.set()
+        until(lambda: core.takes_writes)
+
+
 def test_two_servers_do_not_share_a_directory(dsn: str, tmp_path: Path) -> None:
     own = "give each server a --state-dir of its own"
     with closing(server(dsn, state_dir=tmp_path)), pytest.raises(DatabaseError, match=own):
