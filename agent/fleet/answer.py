@@ -15,6 +15,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+import os_traits
+
 from agent.claims import extra_specs
 from agent.claims.choice import Order
 from agent.claims.device_profiles import DeviceProfiles
@@ -53,7 +55,7 @@ CANDIDATES_MAX = 1000
 PLACES_SHOWN_MAX = 10
 COUNT_MAX = 1000
 ALTERNATIVES_MAX = 16
-DISABLED_TRAIT = "COMPUTE_STATUS_DISABLED"
+DISABLED_TRAIT: str = os_traits.COMPUTE_STATUS_DISABLED
 NEEDS = "1.36"
 _ANY_TRAIT = "1.39"
 _UNITS = {"MEMORY_MB": "MiB of ", "DISK_GB": "GiB of "}

@@ -161,7 +161,7 @@ def ask(address: str, method: str, path: str, body: Any = None, key: str | None 
 
 
 class Client:
-    """Asks one server after the other until one says what became of the request, or nobody cares any more."""
+    """Asks one server after the other until one says what became of the request, or the test has ended."""
 
     def __init__(self, addresses: list[str], given_up: threading.Event | None = None) -> None:
         self._addresses = addresses
@@ -336,7 +336,7 @@ def check_lost(fleet: Fleet, provider: str, units: int) -> int:
     lost = fleet.held() - there
     logs = "".join(server.log for server in fleet.servers)
     named = {name for each in re.findall(r"Missing claims: (.*?)\. To", logs) for name in each.split(", ")}
-    assert lost <= named, f"{lost - named} are gone, and nobody says so"
+    assert lost <= named, f"{lost - named} are gone, and no server says so"
     return len(lost)
 
 

@@ -21,6 +21,8 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
+import os_traits
+
 from agent.errors import counted
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded.candidates import (
@@ -97,7 +99,7 @@ def hosts_of(model: Model) -> list[ProviderRecord]:
 
 # The table
 
-DISABLED = "COMPUTE_STATUS_DISABLED"
+DISABLED: str = os_traits.COMPUTE_STATUS_DISABLED
 STATES = ("silent", "degraded", "starting", "stopping", "drained", "closed", "disabled", "no note", "ready")
 """What a row may say of its host, what needs attention first."""
 GROUPINGS = ("state", "aggregate", "trait")
@@ -124,9 +126,9 @@ class Wanted(NamedTuple):
     """What a reader asks for.
 
     `room` is the name of a flavor, amounts (VCPU:4,MEMORY_MB:8192), or a query for candidates, for which
-    people know the name `label`. `search` is a
-    text of a host's row, `sort` a column or a class (with a - the other way round), `group` one of GROUPINGS,
-    of which `within` chooses one group. `of_class` is that whose free share is shown.
+    people know the name `label`. `search` is a text of a host's row. `sort` is a column or a class; with a -
+    in front the largest comes first. `group` is one of GROUPINGS, and `within` one of its groups. `of_class`
+    is that whose free share is shown.
     """
 
     room: str = ""

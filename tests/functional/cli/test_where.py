@@ -132,9 +132,9 @@ def test_never_names_what_no_host_has_in_the_words_of_the_request(url: str) -> N
     numa = where(url, *FLAVOR, "--spec", "hw:numa_nodes=2", "--spec", "hw:cpu_policy=dedicated")
     assert numa.returncode == ExitCode.NEVER
     assert "2 PCPU          hw:cpu_policy=dedicated hw:numa_nodes=2      5" in numa.stdout
-    nobody = where(url, "--resources", "VCPU=1,CUSTOM_NOBODY=1")
-    assert nobody.returncode == ExitCode.NEVER
-    assert nobody.stdout.startswith("never: none of 5 hosts has 1 CUSTOM_NOBODY, even with nothing in use\n")
+    absent = where(url, "--resources", "VCPU=1,CUSTOM_ABSENT=1")
+    assert absent.returncode == ExitCode.NEVER
+    assert absent.stdout.startswith("never: none of 5 hosts has 1 CUSTOM_ABSENT, even with nothing in use\n")
 
 
 def test_guests_that_are_counted_against_each_other(url: str) -> None:
@@ -196,9 +196,9 @@ def test_a_request_of_very_many_groups_is_refused(url: str, tmp_path: Path) -> N
 
 
 def test_a_placement_that_does_not_answer_is_named(tmp_path: Path) -> None:
-    done = where(f"unix:{tmp_path}/nobody", *FLAVOR)
+    done = where(f"unix:{tmp_path}/absent", *FLAVOR)
     assert done.returncode == ExitCode.FAILED
-    assert f"{tmp_path}/nobody" in one_line(done)
+    assert f"{tmp_path}/absent" in one_line(done)
 
 
 def test_an_agent_is_asked_for_its_own_placement(agent: ServedAgent) -> None:

@@ -326,7 +326,7 @@ def test_a_commit_that_does_not_come_back_is_unknown_and_the_next_active_knows_i
         host, consumer = Api(one).provider("host", {"VCPU": 4}), new()
         answers: list[CoreResponse] = []
         ask = threading.Thread(target=lambda: answers.append(claim(one, host, consumer, "key")))
-        run(dsn, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
+        run(dsn, "ALTER SYSTEM SET synchronous_standby_names = 'absent'", "SELECT pg_reload_conf()")
         try:
             time.sleep(0.2)
             ask.start()
@@ -350,7 +350,7 @@ def test_a_server_ends_although_a_commit_does_not_come_back(
     core = server(dsn)
     until(lambda: core.takes_writes)
     core._store._wait_s = 0.5
-    run(dsn, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
+    run(dsn, "ALTER SYSTEM SET synchronous_standby_names = 'absent'", "SELECT pg_reload_conf()")
     try:
         time.sleep(0.2)
         answer = core.request("PUT", "/traits/CUSTOM_A", microversion="1.39")
@@ -387,7 +387,7 @@ def test_a_takeover_that_no_replica_has_is_none(dsn: str, caplog: pytest.LogCapt
     waits = "SELECT pg_cancel_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'"
     with closing(server(dsn)) as core:
         until(lambda: core.takes_writes)
-        run(dsn, "ALTER SYSTEM SET synchronous_standby_names = 'nobody'", "SELECT pg_reload_conf()")
+        run(dsn, "ALTER SYSTEM SET synchronous_standby_names = 'absent'", "SELECT pg_reload_conf()")
         try:
             time.sleep(0.2)
             with caplog.at_level(logging.WARNING):

@@ -452,6 +452,23 @@ def test_a_disk_that_hangs_keeps_no_thread_from_a_balancer_or_a_reader(
         assert ask("GET", f"/resource_providers/{HOST}/usages").body["usages"] == {"VCPU": 8}
 
 
+def test_a_note_waits_for_no_disk(tmp_path: Path) -> None:
+    """The agents of all hosts leave one a minute: where the disk hangs, these would hold all threads."""
+    with served_core(tmp_path) as (core, address), door_client(address) as ask, ThreadPoolExecutor() as pool:
+        core._store._wait_s = 30
+        disk = StallingDisk(core._store.home.file)
+        with disk.stalled():
+            claim = pool.submit(claim_at, address, claim_of(1))
+            assert disk.stalling.wait(10)
+            note = {"state": "ready", "version": "1"}
+            begun = time.monotonic()
+            assert ask("PUT", f"/hosts/{HOST}/note", note).status == 204
+            assert ask("PUT", f"/hosts/{uuid.uuid4()}/note", note).status == 400
+            assert time.monotonic() - begun < 5
+            assert ask("GET", "/hosts").body["hosts"][0]["note"]["state"] == "ready"
+        assert claim.result().status == 204
+
+
 def ask_once(address: str, method: str, path: str) -> int:
     with door_client(address) as client:
         return client(method, path).status

@@ -145,7 +145,7 @@ def replica_promoted(_: Fleet, replicas: Replicas) -> Fault:
 
 
 def replica_promoted_while_it_was_silent(_: Fleet, replicas: Replicas) -> Fault:
-    """The primary is lost with commits that nobody acknowledged."""
+    """The primary is lost with commits that no server acknowledged."""
     with replicas.silent():
         time.sleep(0.2)
         replicas.primary.stop()

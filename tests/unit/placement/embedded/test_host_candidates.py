@@ -42,7 +42,7 @@ def test_if_none_fits_all_hosts_come_as_far_as_they_were_asked_about(api: Api) -
     api.set_inventories(card, {"VGPU": {"total": 2, "reserved": 1}})
     consumer = new()
     api.done("PUT", f"/allocations/{consumer}", claim({one: {"VCPU": 3}}))
-    answer = asked(api, "resources=VCPU:9,CUSTOM_NOBODY:1")
+    answer = asked(api, "resources=VCPU:9,CUSTOM_ABSENT:1")
     assert answer["hosts"] == answer["sharing"] == []
     ((closed, root),) = answer["trees"]
     assert (closed, root[:4]) == ("", [one, "one", None, {"VCPU": [8, 0, 1, 2147483647, 1, 1.0, 3]}])
