@@ -176,7 +176,10 @@ def _check_addresses(endpoint_override: str) -> Iterator[str]:
         if times > 1:
             yield f"{option} names {host}:{port}{path} {counted(times, 'time')}: it is one server"
     if len({each.scheme for each in addresses}) > 1:
-        yield f"{option} has http and https addresses: where it is http, anyone on the way reads the token"
+        yield (
+            f"{option} has http and https addresses: where it is http, each machine on the way can read "
+            "the token"
+        )
 
 
 def _check_description(settings: Settings, driver: Driver, host_uuid: str | None) -> Iterator[str]:
