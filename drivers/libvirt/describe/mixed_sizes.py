@@ -150,8 +150,6 @@ def write_unmanaged(text: str, functions: Iterable[str]) -> str:
     Raises DriverDataError for malformed XML.
     """
     functions = frozenset(functions)
-    if not functions:
-        return text
     document, changed = DomainDocument(text), False
     for element in document.root.findall("devices/hostdev[@type='pci']"):
         address = element.find("source/address")

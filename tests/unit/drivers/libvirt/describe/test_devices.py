@@ -26,7 +26,7 @@ from agent.driver import DescribedProvider, DeviceKind, GivenDevice, GuestState
 from agent.errors import DriverDataError, SettingsError
 from drivers.host.domain_xml import guest_of, parse_domain, starting_guest
 from drivers.host.xml_parser import parse_xml
-from drivers.libvirt.describe.cards import Card, MdevSpec, cards_of, parse_device_specs
+from drivers.libvirt.describe.cards import Card, MdevSpec, UnitRecord, cards_of, parse_device_specs
 from drivers.libvirt.describe.devices import (
     NOT_CONFIGURED,
     DeviceFacts,
@@ -303,6 +303,39 @@ def test_what_was_made_is_the_unit_that_was_to_be_made_and_is_not_to_be_made_aga
     (card,) = describe_cards(card_contexts(facts, SETTINGS), "node1", under_cells)
     assert card.units["VGPU"][0] == third and sorted(card.units["VGPU"]) == sorted(unmade.units["VGPU"])
     assert list(card.to_make["VGPU"]) == [unit for unit in unmade.to_make["VGPU"] if unit != third]
+
+
+@pytest.mark.parametrize(
+    ("specs", "totals"),
+    [
+        ((), {"VGPU": 1, "CUSTOM_BIG": 1, "CUSTOM_OLD": 1}),
+        ((MdevSpec("nvidia-11", max_instances=1),), {"VGPU": 3}),
+        ((MdevSpec("nvidia-11", max_instances=9),), {"VGPU": 9}),
+        (
+            (
+                MdevSpec("nvidia-11", frozenset({"0000:42:00.0"}), "VGPU", 1),
+                MdevSpec("nvidia-22", frozenset({"0000:42:00.0"}), "CUSTOM_BIG", 0),
+                MdevSpec("nvidia-12", frozenset({"0000:42:00.0"}), "CUSTOM_OLD", 5),
+            ),
+            {"VGPU": 1, "CUSTOM_BIG": 1, "CUSTOM_OLD": 5},
+        ),
+    ],
+)
+def test_what_a_reboot_took_away_keeps_its_room_whatever_the_cap(
+    specs: tuple[MdevSpec, ...], totals: dict[str, int]
+) -> None:
+    m60 = "0000:42:00.0"
+    (made,) = (each for each in cards("mdevs")[m60].mdevs if each.type_id == "nvidia-11")
+    missing = [UnitRecord(name, m60, name, m60, "t", "boot-1") for name in ("CUSTOM_BIG", "CUSTOM_OLD")]
+    facts = DeviceFacts((replace(cards("boot")[m60], mdevs=(made,)),))
+    contexts = card_contexts(facts, DeviceSettings(mdevs=specs), frozenset({made.uuid}), missing)
+    (card,) = describe_cards(contexts, "node1", under_cells)
+    assert amounts(card) == totals
+    known = {made.uuid, "CUSTOM_BIG", "CUSTOM_OLD"}
+    assert known <= {unit for units in card.units.values() for unit in units}
+    for name, total in totals.items():
+        there = known & set(card.units[name])
+        assert len(card.to_make.get(name, ())) == total - len(there)
 
 
 def test_what_is_there_of_another_type_is_not_given_out() -> None:

@@ -178,6 +178,12 @@ def test_security_traits_come_from_what_libvirt_says() -> None:
         "HW_CPU_X86_AMD_SEV_ES",
         "HW_CPU_X86_AMD_SEV_SNP",
     }
+    later = SECURE.replace("<value>tpm-crb</value>", "<value>tpm-spapr</value>")
+    later = later.format(version=version.replace("1.2", "3.0"))
+    assert {each for each in guest_traits(parse_domain_capabilities(later), "aarch64") if "TPM" in each} == {
+        "COMPUTE_SECURITY_TPM_2_0",
+        "COMPUTE_SECURITY_TPM_TIS",
+    }, "there is no trait for the others"
     silent = guest_traits(parse_domain_capabilities(SECURE.format(version="")), "aarch64")
     assert "COMPUTE_SECURITY_TPM_2_0" in silent
     assert "COMPUTE_SECURITY_TPM_1_2" not in silent

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from kits.recorded_cards import A100, NIC0, SETTINGS, T4, cards
+from kits.recorded_cards import A100, NIC0, NIC1, SETTINGS, T4, cards
 from oslo_config import cfg
 
 from agent.config.options import own_suggestions, propose
 from agent.driver import Cell, DeclaredCarving, DriverSettings, HostSettings, Topology
 from agent.errors import SettingsError
+from drivers.host.sysfs import CHECKS
 from drivers.libvirt.describe.cards import MdevSpec, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
 from drivers.libvirt.describe.options import (
@@ -17,6 +18,7 @@ from drivers.libvirt.describe.options import (
     LibvirtOptions,
     declared_carving,
     device_settings,
+    health_checks,
     suggestions,
     unmatched_options,
 )
@@ -38,6 +40,9 @@ def test_the_declared_defaults_are_the_ones_that_hold() -> None:
         ({"storage_pools": ["a", "a"]}, "names a pool twice"),
         ({"connection_uri": "qemu:system"}, "is no libvirt URI"),
         ({"images_path": "images"}, "must be an absolute path"),
+        ({"image_cache_path": "cache"}, "image_cache_path 'cache' must be an absolute path"),
+        ({"sysfs_path": "sys"}, "sysfs_path 'sys' must be an absolute path"),
+        ({"image_cache_path": "/cache", "storage_pools": ["a"]}, "with storage_pools, set reserved_host_d"),
     ],
 )
 def test_options_that_make_no_sense(values: dict, message: str) -> None:
@@ -105,11 +110,58 @@ def test_types_with_their_groups_in_the_operator_s_order() -> None:
         ({"sriov_nic": {"resource_provider_bandwidths": ("e:x:2",)}}, "invalid literal"),
         ({"sriov_nic": {"resource_provider_bandwidths": ("e:-1:2",)}}, "has a negative number"),
         ({"pci": {"device_spec": ("{}",)}}, "it names no device"),
+        (
+            {"devices": {"enabled_mdev_types": ("a",)}, "mdev_a": {"mdev_class": "!"}},
+            r"\[mdev_a\]: '!' has no letter or digit",
+        ),
+        (
+            {"devices": {"mixed_size_cards": ("84:00.0=A40",)}},
+            "mixed_size_cards: '84:00.0=A40': '84:00.0' is",
+        ),
+        ({"devices": {"mixed_size_cards": ("0000:84:00.0=A1",)}}, "'0000:84:00.0=A1' names no table"),
+        (
+            {"devices": {"mixed_size_cards": ("0000:84:00.0=A40", "0000:84:00.0 = A40")}},
+            "its address is there twice",
+        ),
+        (
+            {"devices": {"mixed_size_cards": ("0000:84:00.0=A40",), "enabled_mdev_types": ("a", "b", "c")}},
+            "mixed_size_cards names 0000:84:00.0, for which the types a and b are both VGPU",
+        ),
+        (
+            {
+                "devices": {"mixed_size_cards": ("0000:84:00.0=A40",), "enabled_mdev_types": ("a", "b")},
+                "mdev_b": {"device_addresses": ("0000:84:00.0",)},
+            },
+            "for which the types a and b are both VGPU",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_connected(groups: Groups, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         LibvirtDriver.create(DriverSettings("node1", options=groups))
+
+
+def test_cards_in_mixed_size_mode_have_types_of_different_classes() -> None:
+    """A type that is for other cards only may have the class of one of these."""
+    found = device_settings(
+        {
+            "devices": {
+                "mixed_size_cards": ("0000:84:00.0=A100 40 GB", " 0000:85:00.0 = A40 "),
+                "enabled_mdev_types": ("a", "b", "c"),
+            },
+            "mdev_b": {"mdev_class": "large"},
+            "mdev_c": {"device_addresses": ("0000:42:00.0",)},
+        }
+    )
+    assert found.mixed == {"0000:84:00.0": "A100 40 GB", "0000:85:00.0": "A40"}
+
+
+@pytest.mark.parametrize(("told", "checks"), [(None, set(CHECKS)), (["link"], {"link"}), ([], set())])
+def test_all_of_a_device_s_health_is_checked_unless_the_operator_says_what(
+    told: list[str] | None, checks: set[str]
+) -> None:
+    assert health_checks({"devices": {"health_checks": told}}) == checks
+    assert health_checks({}) == set(CHECKS)
 
 
 FACTS = DeviceFacts(tuple(cards("vfs").values()))
@@ -136,6 +188,11 @@ def test_types_addresses_and_interfaces_that_are_not_there_are_named() -> None:
     assert any("0000:99:00.0" in sentence for sentence in sentences)
     assert any("nvidia-1000" in sentence for sentence in sentences)
     assert any("eth99" in sentence for sentence in sentences)
+    assert len(sentences) == 4, "nvidia-11 is on no function of the card that is not there"
+    with_vendors_driver = replace(FACTS, vgpu_types={"0000:84:00.1": "471"})
+    assert len(list(unmatched_options(with_vendors_driver, settings))) == 2, (
+        "which shows no type that none has"
+    )
 
 
 ONE = Topology((Cell(0, frozenset({0, 1}), 4096),), frozenset({0, 1}))
@@ -148,20 +205,35 @@ def test_cells_are_reported_where_there_are_several() -> None:
     assert (found.group, found.option, found.value, found.certain) == ("libvirt", "report_numa", "true", True)
 
 
-def test_what_devices_are_for_is_left_to_the_operator() -> None:
-    found = suggestions(ONE, cards("vfs").values())
-    assert found and not any(each.certain for each in found)
-    told = "\n".join(f"{each.option} = {each.value}  {each.why}" for each in found)
-    assert "nvidia-11" in told and A100 in told
-    assert f'{{"address": "{NIC0}", "physical_network": "physnet1"}}' in told
-    assert "can have 7 virtual functions, and has 4" in told
-    assert '"product_id": "1eb8"' in told and T4 in told
+NETWORK = '{{"address": "{}", "physical_network": "physnet1"}}'
 
 
-def test_the_functions_that_are_there_are_what_a_reboot_is_to_bring_back() -> None:
-    (found,) = [each for each in suggestions(ONE, cards("vfs").values()) if each.option == "sriov_vfs"]
-    assert f"{NIC0}=4" in found.value.split(", ") and not found.certain
-    assert not any(each.option == "sriov_vfs" for each in suggestions(ONE, cards("boot").values()))
+@pytest.mark.parametrize(
+    ("moment", "functions", "there"),
+    [
+        ("boot", [], (0, 0)),
+        ("vfs", [("sriov_vfs", "0000:41:00.0=4, 0000:81:00.0=2, 0000:84:00.0=4")], (4, 2)),
+    ],
+)
+def test_what_devices_are_for_is_left_to_the_operator(
+    moment: str, functions: list[tuple[str, str]], there: tuple[int, int]
+) -> None:
+    """Cards that can be divided are divided, the others are given whole, and no function is given beside."""
+    found = suggestions(ONE, cards(moment).values())
+    assert [(each.option, each.value) for each in found] == [
+        ("enabled_mdev_types", "nvidia-11"),
+        *functions,
+        ("device_spec", NETWORK.format(NIC0)),
+        ("device_spec", NETWORK.format(NIC1)),
+        ("device_spec", '{"vendor_id": "10de", "product_id": "1eb8"}'),
+    ]
+    assert not any(each.certain for each in found)
+    told = "\n".join(each.why for each in found)
+    assert "nvidia-11 (GRID M60-0B) on 0000:42:00.0, 0000:82:00.0" in told
+    assert (f"nvidia-471 (GRID A100-10C) on {A100}" in told) is (moment == "vfs")
+    for name, number in zip(("enp65s0", "enp129s0"), there, strict=True):
+        assert f"{name} can have 7 virtual functions, and has {number}" in told
+    assert f"whole: {T4}, 0000:83:00.0. Leave" in told
 
 
 def test_a_proposal_reads_as_a_file() -> None:

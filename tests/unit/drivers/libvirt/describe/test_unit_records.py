@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from kits.libvirt_model import FACTS
 from kits.libvirt_node import DATA
 from kits.recorded_cards import A100, M60, NIC0, NIC1, T4, cards
 
 from agent.driver import CarvedUnit, DescribedProvider
 from drivers.host.domain_xml import parse_domain
+from drivers.host.providers import UnitLocation
 from drivers.libvirt.describe.cards import Card, MdevSpec, UnitRecord, cards_of
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
-from drivers.libvirt.describe.history import LostMdev, carved_units, lost_mdevs, unit_locations
+from drivers.libvirt.describe.history import (
+    LostMdev,
+    carved_units,
+    lost_mdevs,
+    missing_records,
+    unit_locations,
+    update_records,
+)
 from drivers.libvirt.xml import (
     MediatedDevice,
     PciDevice,
@@ -90,6 +99,71 @@ def test_a_persistent_one_is_started_as_it_is_defined() -> None:
     assert lost(after_a_reboot(elsewhere)) == [LostMdev(UNIT, PARENT, None)], (
         "that definition is of another card"
     )
+
+
+@pytest.mark.parametrize(
+    ("record", "boot"),
+    [
+        (replace(UNIT, boot="boot-2"), "boot-2"),
+        (replace(UNIT, boot=""), "boot-2"),
+        (UNIT, ""),
+        (replace(UNIT, parent=NIC0), "boot-2"),
+        (UnitRecord("0000:41:10.0", NIC0, "SRIOV_NET_VF", boot="boot-1"), "boot-2"),
+    ],
+)
+def test_only_what_an_earlier_boot_had_is_made_again_on_a_parent_that_can_have_it(
+    record: UnitRecord, boot: str
+) -> None:
+    assert lost_mdevs([record], after_a_reboot(), boot) == []
+
+
+def test_a_unit_is_missing_while_its_card_is_there_and_it_is_not() -> None:
+    settings = DeviceSettings(mdevs=(MdevSpec("nvidia-11", resource_class="CUSTOM_SMALL"),))
+    vf = UnitRecord("0000:41:10.0", NIC0, "SRIOV_NET_VF", boot="boot-1")
+    of_a_gone_card = UnitRecord("9", "0000:99:00.0", "VGPU", "0000:99:00.0", "t", "boot-1")
+    known = {each.unit: each for each in (vf, of_a_gone_card)}
+    defined = after_a_reboot(mdev(active=False))
+    named = frozenset({UUID, *known, "0000:41:10.1"})
+    as_defined = UnitRecord(UUID, M60, "CUSTOM_SMALL", M60, "nvidia-11")
+    assert missing_records(named, defined, settings, known) == [vf, as_defined]
+    assert missing_records(named, defined, settings, known | {UUID: UNIT}) == [vf, UNIT], "it existed once"
+    assert missing_records(frozenset({UUID}), defined, settings, known) == [as_defined]
+    assert missing_records(named, after_a_reboot(mdev(active=True)), settings, known | {UUID: UNIT}) == [vf]
+    assert missing_records(named, FACTS["vfs"], settings, known) == [], "the function is back"
+
+
+def test_a_missing_unit_is_where_it_was_in_the_class_of_its_type() -> None:
+    m60, nic = (DescribedProvider(card, "h", device=f"pci:{card}") for card in (M60, NIC0))
+    vf = UnitRecord("0000:41:10.0", NIC0, "SRIOV_NET_VF", boot="boot-1")
+    unit, plain = replace(UNIT, resource_class="OLD"), DeviceSettings()
+    enabled = DeviceSettings(mdevs=(MdevSpec("nvidia-11", resource_class="CUSTOM_SMALL"),))
+    facts = after_a_reboot()
+    assert unit_locations([m60, nic], facts, enabled, [unit, vf]) == {
+        UUID: UnitLocation("CUSTOM_SMALL", m60.device)
+    }
+    assert unit_locations([m60, nic], facts, plain, [unit]) == {UUID: UnitLocation("OLD", m60.device)}
+    assert unit_locations([nic], facts, enabled, [unit]) == {}, "a card that offers nothing"
+    there = after_a_reboot(mdev(active=True))
+    assert unit_locations([m60], there, enabled) == {UUID: UnitLocation("CUSTOM_SMALL", m60.device)}
+    assert unit_locations([nic], there, enabled) == {}
+
+
+def test_what_domains_name_is_recorded_as_it_is_now_and_dropped_when_none_names_it() -> None:
+    facts, vf = FACTS["domains"], "0000:41:10.0"
+    idle, gone = (UnitRecord(name, M60, "VGPU", M60, "t", "boot-1") for name in ("idle", "gone"))
+    known = {"idle": idle, "gone": gone, UUID: replace(UNIT, resource_class="OLD")}
+    named = frozenset({vf, UUID, "gone"})
+    locations = {vf: UnitLocation("X", f"pci:{NIC0}"), UUID: UnitLocation("Y", f"pci:{M60}")}
+    now = {
+        vf: UnitRecord(vf, NIC0, "X", boot="boot-2"),
+        UUID: replace(UNIT, resource_class="Y", boot="boot-2"),
+    }
+    all_read = update_records(named, facts, DeviceSettings(), locations, known, "boot-2", forget=True)
+    assert all_read == {"gone": gone} | now
+    in_part = update_records(named, facts, DeviceSettings(), locations, known, "boot-2", forget=False)
+    assert in_part == known | now, "a domain that could not be read may name it"
+    unlocated = update_records(named, facts, DeviceSettings(), {}, known, "boot-2", forget=True)
+    assert unlocated == {"gone": gone, UUID: replace(UNIT, boot="boot-2")}
 
 
 def test_one_with_autostart_is_there_and_left_alone() -> None:
