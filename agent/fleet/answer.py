@@ -23,10 +23,10 @@ from agent.claims.device_profiles import DeviceProfiles
 from agent.claims.parse_request import notes_of, parse_addition, read_domain
 from agent.claims.request import DEVICE_PREFIX, ClaimRequest, check_request, has_unresolved_devices
 from agent.errors import PlacementError, UsageError, counted
+from agent.fleet.places import Candidate, candidate_of, places_together
 from agent.fleet.where import (
     CLOSED,
     SHOWN_MAX,
-    Candidate,
     Change,
     Condition,
     ConditionKind,
@@ -37,10 +37,8 @@ from agent.fleet.where import (
     Obstacle,
     Question,
     SummaryRow,
-    candidate_of,
     conditions_of,
     miss_of,
-    places_together,
     smallest_changes,
     summary_of,
 )
@@ -323,24 +321,13 @@ class _Inquiry:
             found = [openstack.named(candidate) for candidate in openstack.candidates()[: len(others) + 1]]
         return next((each.host for each in found if each.host not in others), "")
 
-    def _could_ever(self, hosts: Sequence[FleetHost]) -> bool:
-        """Whether nothing tells that so many guests find no places in the empty fleet.
-
-        They are placed one after the other; that this ends early is no proof where the capacity would do.
-        """
-        demand, count = self._demand, self._count
-        placed, _ = places_together(demand, hosts, count, self._order, empty=True)
-        return len(placed) == count or (
-            bool(placed)
-            and all(_capacity(hosts, name) >= count * asked for name, asked in demand.asked.items())
-        )
-
     def _judge(self, hosts: Sequence[FleetHost], detailed: "Detailed") -> Answer:
         """The answer by all hosts; `detailed` reads more of those that are shown."""
         demand, count = self._demand, self._count
-        placed: list[Candidate] = []
+        placed: Sequence[Candidate] = ()
+        most = count
         if count > 1:
-            placed, hosts = places_together(demand, hosts, count, self._order)
+            placed, hosts, most = places_together(demand, hosts, count, self._order)
             if len(placed) == count:
                 on = counted(len({place.root for place in placed}), "host")
                 sentence = f"it fits: {count} of them have places on {on}"
@@ -364,9 +351,7 @@ class _Inquiry:
             if not miss.obstacle.forever:
                 host = detailed(host, miss.obstacle)
                 for place in placed:
-                    host = host.with_guest(
-                        {uuid: amounts for uuid, (_, amounts) in place.allocations.items()}
-                    )
+                    host = host.with_guest(place.amounts)
             obstacle = demand.obstacle(host) or miss.obstacle
             obstacles[host.root.uuid] = obstacle
             shown.append(miss_of(demand, host, obstacle))
@@ -375,7 +360,7 @@ class _Inquiry:
         able = sum(not each.forever for each in found)
         closed = [miss.host for miss in misses if miss.obstacle.condition == CLOSED]
         verdict = Verdict.NOT_NOW if able else Verdict.NEVER
-        if count > 1 and not self._could_ever(hosts):
+        if count > 1 and places_together(demand, hosts, count, self._order, empty=True).most < count:
             verdict = Verdict.NEVER
         changes: tuple[Change, ...] = ()
         if verdict is Verdict.NOT_NOW and len(placed) + 1 == count:
@@ -384,7 +369,7 @@ class _Inquiry:
         summary = summary_of(demand, found)
         return Answer(
             verdict,
-            _sentence(verdict, summary, shown, closed, len(hosts), able, (len(placed), count)),
+            _sentence(verdict, summary, shown, closed, len(hosts), able, (len(placed), most, count)),
             looked_at=len(hosts),
             able=able,
             places=tuple(placed),
@@ -393,12 +378,6 @@ class _Inquiry:
             summary=summary,
             changes=changes,
         )
-
-
-def _capacity(hosts: Iterable[FleetHost], name: str) -> int:
-    """Of the class, on all hosts and the pools in their reach."""
-    providers = {each.uuid: each for host in hosts for each in host.without_use().reach}
-    return sum(each.inventories[name].capacity for each in providers.values() if name in each.inventories)
 
 
 Detailed = Callable[[FleetHost, Obstacle], FleetHost]
@@ -412,12 +391,11 @@ def _sentence(
     closed: Sequence[FleetHost],
     hosts: int,
     able: int,
-    placed: tuple[int, int],
+    placed: tuple[int, int, int],
 ) -> str:
     """The verdict in one sentence."""
-    some, count = placed
-    in_turn = "" if verdict is Verdict.NEVER else ", given one after the other"
-    so_far = f"{some} of {count} have a place{in_turn}; " if count > 1 else ""
+    some, most, count = placed
+    so_far = f"{'at least ' * (most > some)}{some} of {count} have a place; " if count > 1 else ""
     if not hosts:
         return "never: Placement has no host"
     if verdict is Verdict.NEVER:

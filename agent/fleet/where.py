@@ -18,18 +18,19 @@ Source: https://docs.openstack.org/placement/latest/user/provider-tree.html.
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
-from itertools import combinations, islice, product
+from itertools import combinations, islice, pairwise, product
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from agent.claims.choice import Order
 from agent.claims.fit_search import any_of_clause
 from agent.claims.guest_cells import guest_cells, wants_cells
 from agent.claims.host_cells import CELL_CLASSES
 from agent.claims.request import ClaimRequest
 from agent.errors import UsageError, counted
+from agent.placement.packing import can_lie_apart
 from agent.shapes import Allocations, Amounts, Holders, by_class
 from agent.tree import Inventory
 
@@ -41,8 +42,6 @@ SET_MAX = 3
 SHOWN_MAX = 5
 SILENT = "silent"
 """Why a host is closed whose agent leaves no note begins so."""
-OPERATING = frozenset({"VCPU", "PCPU", "MEMORY_MB", "DISK_GB"})
-"""The classes that every guest has; what is free of others is a device that a guest may need."""
 
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -330,16 +329,20 @@ class Question:
         isolate = any(each.kind is kind.ISOLATE for each in conditions)
         apart = any(each.kind is kind.APART for each in conditions)
         self._rules = _Rules(slots, together, isolate, apart, subtrees, contended)
-        self._is_simple = not any(self._rules[1:])
+        self.is_simple = not any(self._rules[1:])
 
     def fit(self, host: FleetHost, *, empty: bool = False, lifted: bool = False) -> Allocations | None:
         """The allocations of a place on the host, None if it has none.
 
         `empty`: as if nothing were in use; `lifted`: as if nothing were withheld.
         """
+        return next(self.ways(host, empty=empty, lifted=lifted), None)
+
+    def ways(self, host: FleetHost, *, empty: bool = False, lifted: bool = False) -> Iterator[Allocations]:
+        """The allocations of each place on the host, in turn; some come more than once."""
         traits = host.root.traits
         if self._root_forbidden & traits or not all(any_of & traits for any_of in self._root_required):
-            return None
+            return
         lifted = lifted or empty
         options: list[list[HostProvider]] = []
         reach = host.reach
@@ -351,17 +354,25 @@ class Question:
                 if (not first or first in each.inventories) and self._serves(slot, each, host, empty, lifted)
             ]
             if not serving:
-                return None
+                return
             options.append(serving)
-        if self._is_simple:
-            return self._sums([serving[0] for serving in options])
+        together = [
+            [each.uuid for each in serving]
+            for slot, serving in zip(self._rules.slots, options, strict=True)
+            if self._rules.isolate and not slot.is_unsuffixed
+        ]
+        if not can_lie_apart(together):
+            return
+        if self.is_simple:
+            yield from map(self._sums, product(*options))
+            return
         for name in self._rules.contended:
             asked = sum(
                 amount for slot in self._rules.slots for each, amount in slot.resources if each == name
             )
             able = {each.uuid: each for serving in options for each in serving if name in each.inventories}
             if asked > sum(free_of(each, name, empty=empty, lifted=lifted) for each in able.values()):
-                return None
+                return
         search = _Search(self._rules, host, empty, lifted, self._steps)
         # The top of a subtree is one of the providers chosen in it, so each possible top is tried on its own.
         possible: list[list[_Top]] = []
@@ -374,10 +385,7 @@ class Question:
             )
             possible.append([(suffixes, uuid) for uuid in dict.fromkeys(within)])
         for tops in product(*possible):
-            chosen = search.fill(self._below(tops, options, host), tops)
-            if chosen is not None:
-                return self._sums(chosen)
-        return None
+            yield from map(self._sums, search.fill(self._below(tops, options, host), tops))
 
     def _sums(self, chosen: Sequence[HostProvider]) -> Allocations:
         sums: dict[str, dict[str, int]] = {}
@@ -441,48 +449,61 @@ class _Search:
         self._taken: Counter[tuple[str, str]] = Counter()
         self._hopeless: set[object] = set()
         self._in_subtrees = frozenset[str]().union(*rules.subtrees)
+        # Those whose slot asks for the same as the one before it: they are filled in the order of providers.
+        self._equals = {
+            number
+            for number, (one, other) in enumerate(pairwise(rules.slots), 1)
+            if (one.is_cell, one[1:]) == (other.is_cell, other[1:])
+            and not {one.group, other.group} & {"", *self._in_subtrees}
+        }
         self._steps = steps
 
     def fill(
         self, options: Sequence[Sequence[HostProvider]], tops: Sequence[_Top]
-    ) -> list[HostProvider] | None:
-        """A provider for each slot; None if there is no such choice."""
+    ) -> Iterator[list[HostProvider]]:
+        """Each choice of a provider for each slot; those that differ by equal slots alone come once."""
         self._hopeless.clear()
-        return self._chosen if all(options) and self._fill_from(0, options, tops) else None
+        return self._fill_from(0, 0, options, tops) if all(options) else iter(())
 
-    def _fill_from(self, depth: int, options: Sequence[Sequence[HostProvider]], tops: Sequence[_Top]) -> bool:
+    def _fill_from(
+        self, depth: int, first: int, options: Sequence[Sequence[HostProvider]], tops: Sequence[_Top]
+    ) -> Iterator[list[HostProvider]]:
         if depth == len(self._rules.slots):
             # What concerns all: the traits that those of the unsuffixed group have together, and the tops.
             filled = list(self._filled())
             traits = frozenset[str]().union(*(each.traits for slot, each in filled if slot.is_unsuffixed))
-            return all(any_of & traits for any_of in self._rules.required) and all(
+            if all(any_of & traits for any_of in self._rules.required) and all(
                 any(slot.group in suffixes and each.uuid == top for slot, each in filled)
                 for suffixes, top in tops
-            )
+            ):
+                yield self._chosen
+            return
         # All that decides whether the slots from here on can be filled: states that failed come again.
         places = frozenset(
             (slot.group if slot.group in self._in_subtrees else slot.is_unsuffixed, slot.is_cell, each.uuid)
             for slot, each in self._filled()
         )
-        state = (depth, places, frozenset(item for item in self._taken.items() if item[1]))
+        state = (depth, first, places, frozenset(item for item in self._taken.items() if item[1]))
         if state in self._hopeless:
-            return False
-        slot = self._rules.slots[depth]
+            return
+        slot, is_fruitful = self._rules.slots[depth], False
         contended = [(name, amount) for name, amount in slot.resources if name in self._rules.contended]
-        for provider in options[depth]:
+        for number, provider in enumerate(options[depth][first:], first):
             self._steps.take()
             if not self._admits(slot, contended, provider):
                 continue
             self._chosen.append(provider)
             for name, amount in contended:
                 self._taken[provider.uuid, name] += amount
-            if self._fill_from(depth + 1, options, tops):
-                return True
+            start = number if depth + 1 in self._equals else 0
+            for chosen in self._fill_from(depth + 1, start, options, tops):
+                is_fruitful = True
+                yield chosen
             self._chosen.pop()
             for name, amount in contended:
                 self._taken[provider.uuid, name] -= amount
-        self._hopeless.add(state)
-        return False
+        if not is_fruitful:
+            self._hopeless.add(state)
 
     def _filled(self) -> Iterator[tuple[_Slot, HostProvider]]:
         return zip(self._rules.slots, self._chosen, strict=False)
@@ -537,12 +558,25 @@ class Demand:
         steps = Steps()
         self.whole = Question(conditions, bare, steps)
         self._first = [Question(conditions[: number + 1], bare, steps) for number in numbers]
+        self._every = Question(conditions, bare)
         self._without = [
             Question([*conditions[:number], *conditions[number + 1 :]], bare, steps) for number in numbers
         ]
         self.asked = by_class(
             {each.name: each.amount} for each in self.conditions if each.kind is ConditionKind.RESOURCE
         )
+
+    def ways(self, host: FleetHost, most: int) -> tuple[list[Allocations], bool]:
+        """The different places of one guest on the host, and whether these are all: `most` are looked at."""
+        found: dict[frozenset[tuple[str, frozenset[tuple[str, int]]]], Allocations] = {}
+        with suppress(UsageError):  # too many steps
+            for number, way in enumerate(self._every.ways(host)):
+                if number >= most:
+                    break
+                found[frozenset((uuid, frozenset(part.items())) for uuid, part in way.items())] = way
+            else:
+                return list(found.values()), True
+        return list(found.values()), False
 
     def obstacle(self, host: FleetHost) -> Obstacle | None:
         """The host's first obstacle, None where it fits. A closed host that could fit has CLOSED."""
@@ -555,87 +589,6 @@ class Demand:
         number = bisect_left(self._first, True, key=lambda part: part.fit(host, empty=forever) is None)
         alone = not host.closed and self._without[number].fit(host) is not None
         return Obstacle(self.conditions[number], forever, alone, number)
-
-
-# The hosts that fit
-
-
-class Candidate(NamedTuple):
-    """A place on a host: {provider uuid: (name, {class: amount})}, and what is left beside the guest.
-
-    `left` is {class: (free, capacity)}, summed over the host's own providers, of all classes.
-    """
-
-    host: str
-    root: str
-    allocations: Mapping[str, tuple[str, Amounts]]
-    left: Mapping[str, tuple[int, int]]
-
-    def rank(self, asked: Amounts, order: Order) -> tuple[float, bool, float, str]:
-        """The rank among hosts that fit, the lowest is best.
-
-        The fullest host is first (`pack`) or the emptiest (`spread`), in steps of a tenth of what was asked.
-        Of equal ones that is first where the guest lies beside no idle device, and then where the least
-        of the classes asked is left that no further guest of this kind can have beside the others.
-        """
-        of_asked = {name: self.left[name] for name in asked if name in self.left}
-        share = sum(free / max(1, capacity) for free, capacity in of_asked.values()) / max(1, len(of_asked))
-        more = min((free // asked[name] for name, (free, _) in of_asked.items()), default=0)
-        stranded = sum(
-            (free - more * asked[name]) / max(1, capacity) for name, (free, capacity) in of_asked.items()
-        )
-        idle = any(
-            free > 0 for name, (free, _) in self.left.items() if name not in asked and name not in OPERATING
-        )
-        return (
-            (round(share, 1) if order is Order.PACK else -round(share, 1)),
-            idle,
-            round(stranded, 6),
-            self.host,
-        )
-
-
-def candidate_of(host: FleetHost, allocations: Allocations) -> Candidate:
-    """The candidate of a place that `Question.fit` found."""
-    names = {provider.uuid: provider.name for provider in host.reach}
-    left: dict[str, tuple[int, int]] = {}
-    for provider in host.providers:
-        for name, inventory in provider.inventories.items():
-            free, capacity = left.get(name, (0, 0))
-            taken = allocations.get(provider.uuid, {}).get(name, 0)
-            left[name] = free + free_of(provider, name) - taken, capacity + inventory.capacity
-    by_provider = {uuid: (names[uuid], amounts) for uuid, amounts in allocations.items()}
-    return Candidate(host.root.name, host.root.uuid, by_provider, left)
-
-
-def places_together(
-    demand: Demand, hosts: Sequence[FleetHost], count: int, order: Order, *, empty: bool = False
-) -> tuple[list[Candidate], list[FleetHost]]:
-    """At most `count` places, each beside the ones before it, and the hosts with guests in them.
-
-    `empty`: as if nothing were in use now, and no host closed.
-    """
-    left = [host.without_use() for host in hosts] if empty else list(hosts)
-
-    def offer_of(number: int) -> Iterator[tuple[tuple[float, bool, float, str], int, Candidate]]:
-        host = left[number]
-        found = None if host.closed else demand.whole.fit(host)
-        if found is not None:
-            candidate = candidate_of(host, found)
-            yield candidate.rank(demand.asked, order), number, candidate
-
-    offers = {number: offer for number in range(len(left)) for offer in offer_of(number)}
-    placed: list[Candidate] = []
-    while offers and len(placed) < count:
-        _, _, best = min(offers.values())
-        placed.append(best)
-        taken = {uuid: amounts for uuid, (_, amounts) in best.allocations.items()}
-        for number, host in enumerate(left):  # a sharing provider is that of several hosts
-            if any(provider.uuid in taken for provider in host.reach):
-                left[number] = host.with_guest(taken)
-                offers.pop(number, None)
-                offers.update((number, offer) for offer in offer_of(number))
-    return placed, left
 
 
 # Why not

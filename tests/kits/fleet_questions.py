@@ -4,8 +4,10 @@ The judgement is written from the rules alone and shares no code with agent.flee
 atoms, and a host fits if one of all the assignments of providers to the parts of the request obeys the rules.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import combinations, product
 from random import Random
 from uuid import NAMESPACE_DNS, uuid5
@@ -223,9 +225,46 @@ def put_fleet(client: PlacementClient, fleet: Sequence[FleetHost]) -> None:
 
 def brute_fits(atoms: Sequence[Atom], host: FleetHost, *, empty: bool = False, lifted: bool = False) -> bool:
     """Whether any assignment of the host's providers obeys all atoms."""
+    return next(_brute_ways(atoms, host, empty=empty, lifted=lifted), None) is not None
+
+
+def brute_most_together(atoms: Sequence[Atom], fleet: Sequence[FleetHost], count: int) -> int:
+    """How many of so many guests have places at once: each is tried in each way on each host."""
+    ways = dict.fromkeys(way for host in fleet if not host.closed for way in _brute_ways(atoms, host))
+    room = {
+        (each.uuid, kind): int((inventory.total - inventory.reserved) * inventory.allocation_ratio)
+        - each.used.get(kind, 0)
+        for host in fleet
+        for each in host.reach
+        for kind, inventory in each.inventories.items()
+    }
+
+    @cache
+    def most(taken: tuple[Spot, ...], guests: int) -> int:
+        """`taken` has a spot once for each unit."""
+        found = 0
+        for way in ways if guests else ():
+            spots = tuple(sorted((*taken, *way)))
+            if all(amount <= room[spot] for spot, amount in Counter(spots).items()):
+                found = max(found, 1 + most(spots, guests - 1))
+                if found == guests:
+                    break
+        return found
+
+    return most((), count)
+
+
+Spot = tuple[str, str]
+"""The uuid of a provider, and a class."""
+
+
+def _brute_ways(
+    atoms: Sequence[Atom], host: FleetHost, *, empty: bool = False, lifted: bool = False
+) -> Iterator[tuple[Spot, ...]]:
+    """What each assignment that obeys all atoms takes: a spot once for each unit of it, sorted."""
     for atom in atoms:
         if atom[0] == "root" and (atom[1] in host.root.traits) == atom[2]:
-            return False
+            return
     amounts: dict[object, dict[str, int]] = {}
     for atom in atoms:
         if atom[0] == "amount":
@@ -241,10 +280,11 @@ def brute_fits(atoms: Sequence[Atom], host: FleetHost, *, empty: bool = False, l
         [each for each in host.reach if all(kind in each.inventories for kind in wanted)]
         for _, wanted in parts
     ]
-    return any(
-        _obeys(atoms, host, [(*part, each) for part, each in zip(parts, chosen, strict=True)], empty, lifted)
-        for chosen in product(*options)
-    )
+    for chosen in product(*options):
+        filled = [(*part, each) for part, each in zip(parts, chosen, strict=True)]
+        if _obeys(atoms, host, filled, empty, lifted):
+            taken = ((each.uuid, kind) for _, wanted, each in filled for kind in Counter(wanted).elements())
+            yield tuple(sorted(taken))
 
 
 def _obeys(

@@ -1,8 +1,8 @@
 """The embedded Placement core: a complete OpenStack Placement in one process, durable in one SQLite file.
 
-It imports nothing of the rest of the agent but `agent.durable` and `agent.http`. From the outside in: core.py
-(the function call and the routes), handlers.py (the API), rules.py (what a write may do), model.py (the state
-in memory), store.py (the state on disk); serve.py serves it to other clients.
+It imports nothing of the rest of the agent but `agent.durable`, `agent.http` and `agent.placement.packing`.
+From the outside in: core.py (the function call and the routes), handlers.py (the API), rules.py (what a write
+may do), model.py (the state in memory), store.py (the state on disk); serve.py serves it to other clients.
 
 Source: https://docs.openstack.org/api-ref/placement/. docs/placement-differences.md lists what differs.
 """

@@ -37,6 +37,7 @@ from agent.placement.embedded.problems import (
     MISSING_VALUE,
     RequestRefused,
 )
+from agent.placement.packing import can_lie_apart
 
 _GROUP_KEYS = ("resources", "required", "member_of", "in_tree")
 
@@ -316,7 +317,8 @@ class SlotDemands:
         slots = [
             CandidateSlot(*demand, serving) for demand, serving in zip(self._demands, options, strict=True)
         ]
-        if self._query.isolate and not _can_be_isolated([slot for slot in slots if slot.group.suffix]):
+        suffixed = [[each.uuid for each in slot.options] for slot in slots if slot.group.suffix]
+        if self._query.isolate and not can_lie_apart(suffixed):
             return None
         if not self._contended:
             return slots
@@ -337,24 +339,6 @@ class SlotDemands:
             for name, amount in demanded.items()
         )
         return slots if might_fit else None
-
-
-def _can_be_isolated(slots: list[CandidateSlot]) -> bool:
-    """Whether each slot can have a provider of its own: a bipartite matching, by augmenting paths."""
-    owners: dict[str, int] = {}
-
-    def place(number: int, tried: set[str]) -> bool:
-        for provider in slots[number].options:
-            if provider.uuid in tried:
-                continue
-            tried.add(provider.uuid)
-            owner = owners.get(provider.uuid)
-            if owner is None or place(owner, tried):
-                owners[provider.uuid] = number
-                return True
-        return False
-
-    return all(place(number, set()) for number in range(len(slots)))
 
 
 def _serves(

@@ -1,6 +1,5 @@
 """The fleet's question against brute force, over random fleets; and what it says of small ones by hand."""
 
-from collections import Counter
 from random import Random
 
 import pytest
@@ -13,7 +12,6 @@ from kits.fleet_questions import (
     random_request,
 )
 
-from agent.claims.choice import Order
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.errors import UsageError
 from agent.fleet import where
@@ -22,7 +20,6 @@ from agent.fleet.where import (
     FleetHost,
     HostProvider,
     conditions_of,
-    places_together,
     smallest_changes,
     summary_of,
 )
@@ -82,32 +79,6 @@ def test_verdicts_obstacles_and_smallest_changes_are_those_of_brute_force(part: 
         assert ("lift" in changes) == bool(lifted), f"seed {seed}"
         resumed = [host for host in near if host.closed and brute_fits(asked.atoms, host)]
         assert ("resume" in changes) == bool(resumed), f"seed {seed}"
-
-
-@pytest.mark.parametrize("seed", range(examples(300)))
-def test_guests_together_overfill_nothing_and_stop_where_no_more_fit(seed: int) -> None:
-    random = Random(seed)
-    fleet, asked, count = random_fleet(random, 6), random_request(random), random.choice((2, 5, 12))
-    demand = Demand(conditions_of(asked.request))
-    placed, left = places_together(demand, fleet, count, random.choice(list(Order)))
-    assert len(placed) <= count
-    closed = {host.root.name for host in fleet if host.closed}
-    assert not closed & {place.host for place in placed}
-    if len(placed) < count:
-        assert not any(brute_fits(asked.atoms, host) for host in left if not host.closed)
-    taken: Counter[tuple[str, str]] = Counter()
-    for place in placed:
-        for uuid, (_, amounts) in place.allocations.items():
-            taken.update({(uuid, name): amount for name, amount in amounts.items()})
-    providers = {each.uuid: each for host in fleet for each in host.reach}
-    for (uuid, name), amount in taken.items():
-        assert amount <= providers[uuid].inventories[name].capacity - providers[uuid].used.get(name, 0)
-    for host in left:  # each host sees what others took of a pool that they share
-        for each in host.reach:
-            for name in each.inventories:
-                assert (
-                    each.used.get(name, 0) == providers[each.uuid].used.get(name, 0) + taken[each.uuid, name]
-                )
 
 
 def test_groups_that_can_be_arranged_in_too_many_ways_are_refused_soon(

@@ -1,0 +1,76 @@
+"""Places for several guests against brute force, over random fleets; and small ones by hand."""
+
+from collections import Counter
+from random import Random
+
+import pytest
+from kits.examples import examples
+from kits.fleet_questions import brute_fits, brute_most_together, random_fleet, random_request
+
+from agent.claims.choice import Order
+from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
+from agent.fleet import places
+from agent.fleet.places import places_together
+from agent.fleet.where import Demand, FleetHost, HostProvider, conditions_of
+from agent.tree import Inventory
+
+PARTS = 4
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_as_many_guests_have_places_as_brute_force_finds(part: int) -> None:
+    for seed in range(part, examples(600), PARTS):
+        random = Random(seed)
+        fleet, asked, count = random_fleet(random, 3), random_request(random), random.choice((2, 3, 4))
+        demand = Demand(conditions_of(asked.request))
+        together = places_together(demand, fleet, count, random.choice(list(Order)))
+        most = brute_most_together(asked.atoms, fleet, count)
+        assert len(together.places) == together.most == most, f"seed {seed}"
+
+
+@pytest.mark.parametrize("seed", range(examples(300)))
+def test_guests_together_overfill_nothing_and_stop_where_no_more_fit(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = Random(seed)
+    monkeypatch.setattr(places, "PACKING_STEPS_MAX", random.choice((0, 3, 100_000)))
+    fleet, asked, count = random_fleet(random, 6), random_request(random), random.choice((2, 5, 12))
+    demand = Demand(conditions_of(asked.request))
+    placed, left, most = places_together(demand, fleet, count, random.choice(list(Order)))
+    assert len(placed) <= most <= count
+    closed = {host.root.name for host in fleet if host.closed}
+    assert not closed & {place.host for place in placed}
+    if len(placed) < count:
+        assert not any(brute_fits(asked.atoms, host) for host in left if not host.closed)
+    taken: Counter[tuple[str, str]] = Counter()
+    for place in placed:
+        for uuid, (_, amounts) in place.allocations.items():
+            taken.update({(uuid, name): amount for name, amount in amounts.items()})
+    providers = {each.uuid: each for host in fleet for each in host.reach}
+    for (uuid, name), amount in taken.items():
+        assert amount <= providers[uuid].inventories[name].capacity - providers[uuid].used.get(name, 0)
+    for host in left:  # each host sees what others took of a pool that they share
+        for each in host.reach:
+            for name in each.inventories:
+                assert (
+                    each.used.get(name, 0) == providers[each.uuid].used.get(name, 0) + taken[each.uuid, name]
+                )
+
+
+def test_guests_over_two_cells_each_have_all_places_of_hosts_with_four() -> None:
+    """The first two cells for as many as they have room for would leave the others without a second one."""
+    cells = [
+        HostProvider(f"{name}{n}", f"{name}{n}", name, {"VCPU": Inventory(size), "MEMORY_MB": Inventory(999)})
+        for name in ("a", "b")
+        for n, size in enumerate((8, 8, 16, 1))
+    ]
+    pool = HostProvider("pool", "pool", None, {"DISK_GB": Inventory(1000)})
+    hosts = [
+        FleetHost((HostProvider(name, name), *(each for each in cells if each.parent == name)), (pool,))
+        for name in ("a", "b")
+    ]
+    own = RequestGroup("", {"VCPU": 2, "MEMORY_MB": 2, "DISK_GB": 1})
+    demand = Demand(conditions_of(ClaimRequest("", (own,), topology=TopologyRequest(cells=2))))
+    together = places_together(demand, hosts, 100, Order.PACK)
+    assert len(together.places) == together.most == 32
+    assert len(places_together(demand, hosts, 20, Order.SPREAD).places) == 20
