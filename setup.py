@@ -61,7 +61,7 @@ setup(
     license="Apache-2.0",
     python_requires=">=3.11",
     cmdclass={"build_py": BuildWithServiceFiles},
-    packages=find_packages(include=["agent", "agent.*", "drivers", "drivers.*"]),
+    packages=find_packages(include=["agent", "agent.*", "drivers", "drivers.*", "plimsoll"]),
     package_data={
         "agent": [
             "py.typed",
@@ -72,6 +72,7 @@ setup(
             "status/*.html",
         ],
         "drivers": ["py.typed", "fake/*.yaml"],
+        "plimsoll": ["py.typed"],
     },
     install_requires=[
         "apscheduler>=3.9,<4",

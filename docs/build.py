@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import api_document
+import client_source
 from nova_rows import RESOURCE_CLASSES, TRAITS, HostRow, Reported
 from samples import INSTANCES, TREE
 
@@ -275,6 +276,7 @@ def generated_files() -> dict[Path, str]:
         cli: cli_page(cli.read_text("utf-8")),
         drivers: drivers_page(drivers.read_text("utf-8")),
         api_document.FILE: api_document.document_text(),
+        **client_source.files(api_document.generate_document()),
     }
 
 

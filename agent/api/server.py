@@ -19,7 +19,7 @@ from werkzeug.exceptions import ClientDisconnected, HTTPException, MethodNotAllo
 from werkzeug.routing import Map, Rule
 from werkzeug.wrappers import Request, Response
 
-from agent import log
+from agent import __version__, log
 from agent.api.operations import Operations
 from agent.api.routes import ROUTES, ApiRoute, Call
 from agent.config.access import Access, ApiRole
@@ -227,6 +227,7 @@ def _response(answer: WebResponse) -> Response:
     response = Response(answer.content, answer.status, content_type=answer.kind)
     response.headers.extend(answer.headers)
     response.headers["Cache-Control"] = "no-store"
+    response.headers["Plimsoll-Version"] = __version__
     return response
 
 

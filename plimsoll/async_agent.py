@@ -1,0 +1,516 @@
+"""The agent of a host, for programs with an event loop. `plimsoll/agent.py` is made from this file.
+
+Each method is one operation of the agent's local API, and has its name. `timeout` is in seconds, over all
+tries; None: the agent's own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+from uuid import uuid4
+
+from plimsoll.errors import AgentFailed, NotFound, OutcomeUnknown, PlimsollError, Unavailable, error_of
+from plimsoll.values import claim_body, decode, domain_key, encode, held, url
+from plimsoll.wire import (
+    SOCKET_DEFAULT,
+    SOCKET_VARIABLE,
+    Broken,
+    Door,
+    Reply,
+    Words,
+    checked_maker,
+    exchange_async,
+    failure,
+    parsed,
+    request_text,
+    sleep_async,
+)
+
+if TYPE_CHECKING:
+    from plimsoll.shapes import (
+        Addition,
+        Capacity,
+        Claim,
+        ClaimByFlavor,
+        ClaimByGroups,
+        ClaimedRunning,
+        Configuration,
+        Cordon,
+        Defrag,
+        Device,
+        Domain,
+        Event,
+        Explained,
+        Explanation,
+        Finding,
+        Health,
+        Instance,
+        Look,
+        Move,
+        Overview,
+        Pause,
+        Plan,
+        Preview,
+        Receipt,
+        Released,
+        Status,
+        Tree,
+        Verdict,
+        Where,
+    )
+
+    Asked = ClaimByGroups | ClaimByFlavor | Mapping[str, Any] | None
+    Added = Addition | Mapping[str, Any] | None
+
+TIMEOUT_S = 30.0
+RETRIES = 8
+PAUSE_S = 0.1
+PAUSE_MAX_S = 1.0
+
+
+class AsyncAgent:
+    """The agent at `address`: the path of a socket, or `ssh://[USER@]HOST[:PORT][/PATH/OF/SOCKET]`.
+
+    Without an address it is that of PLIMSOLL_SOCKET, else /run/plimsoll/plimsoll.sock. `made_by` is the name
+    of the program, which the agent keeps with the claims that it makes. A request whose answer is lost is
+    sent again, at most `retries` times: a write then has the same key, and is executed once.
+
+    Any task may call; each request has a connection of its own.
+    """
+
+    words = Words()
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        timeout: float = TIMEOUT_S,
+        made_by: str = "",
+        retries: int = RETRIES,
+    ) -> None:
+        """Raises InvalidRequest for an address that can be none. Connects to nothing."""
+        self._door = Door(address or os.environ.get(SOCKET_VARIABLE) or SOCKET_DEFAULT, self.words)
+        self._timeout = timeout
+        self._made_by = checked_maker(made_by)
+        self._retries = retries
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """End what leads to the host; the next request opens it again."""
+        self._door.close()
+
+    # Requests
+
+    async def request(
+        self, method: str, path: str, body: Any = None, *, timeout: float | None = None, key: str = ""
+    ) -> Any:
+        """The parsed answer to any request of the API; a write has a `key`. Raises PlimsollError."""
+        _, answer = await self._request(method, path, body, timeout, key)
+        return answer
+
+    async def _request(
+        self, method: str, path: str, body: Any, timeout: float | None, key: str
+    ) -> tuple[Reply, Any]:
+        """(the answer, its JSON)"""
+        reply, unknown = await self._exchange(method, path, body, timeout, key)
+        answer = parsed(reply, self._door.place, self.words)
+        if reply.status < 400:
+            return reply, answer
+        error = error_of(reply.status, answer)
+        if key and error.code == "plimsoll.internal":
+            error = OutcomeUnknown(error.message, code=error.code, status=error.status, details=error.details)
+        error.key, error.repeated = key, unknown is not None
+        if unknown is not None and isinstance(error, (Unavailable, AgentFailed)):
+            raise unknown from error
+        raise error
+
+    async def _exchange(
+        self, method: str, path: str, body: Any, timeout: float | None, key: str
+    ) -> tuple[Reply, PlimsollError | None]:
+        """(the answer, the failure of an earlier try that may have been executed)
+
+        A try is repeated where the agent closed the connection without an answer, as it does when it ends, or
+        had too many requests. Where no agent is at the first try, there is no second one.
+        """
+        limit = self._timeout if timeout is None else timeout
+        deadline = time.monotonic() + limit
+        text = request_text(method, path, body, self._made_by)
+        unknown: PlimsollError | None = None
+        for attempt in range(self._retries + 1):
+            try:
+                reply = await exchange_async(await self._open(deadline, limit), text, deadline)
+                if reply.status != 503 or b'"plimsoll.api.busy"' not in reply.body:
+                    return reply, unknown
+                error = error_of(reply.status, parsed(reply, self._door.place, self.words))
+            except Broken as broken:
+                error = failure(broken, self._door, limit, self.words, key)
+                if broken.asked:
+                    unknown = error
+                elif unknown is None:
+                    raise error from broken.cause
+            except Unavailable as closed:
+                error = closed
+                if unknown is None:
+                    raise
+            pause = min(PAUSE_S * 2**attempt, PAUSE_MAX_S)
+            if attempt == self._retries or time.monotonic() + pause >= deadline:
+                break
+            await sleep_async(pause)
+        raise unknown or error
+
+    async def _open(self, deadline: float, limit: float) -> str:
+        """The path of the socket to connect to. Raises Unavailable where ssh does not make it."""
+        while (path := self._door.open()) is None:
+            if time.monotonic() >= deadline:
+                raise Unavailable(f"ssh to {self._door.place} did not connect within {limit:g} s")
+            await sleep_async(0.02)
+        return path
+
+    async def _ask(
+        self,
+        shape: str,
+        method: str,
+        path: str,
+        body: Any = None,
+        timeout: float | None = None,
+        key: str = "",
+    ) -> Any:
+        """The answer as a value of the shape."""
+        from plimsoll import shapes
+
+        reply, answer = await self._request(method, path, body, timeout, key)
+        try:
+            return decode(getattr(shapes, shape), answer, reply.agent_version)
+        except PlimsollError as error:
+            error.key = key
+            raise
+
+    async def _health(self, path: str, timeout: float | None) -> Health:
+        """The checks, also where the agent answers 503 because one of them failed."""
+        from plimsoll import shapes
+
+        reply, _ = await self._exchange("GET", path, None, timeout, "")
+        answer = parsed(reply, self._door.place, self.words)
+        if reply.status >= 400 and "checks" not in answer:
+            raise error_of(reply.status, answer)
+        return decode(shapes.Health, answer, reply.agent_version)
+
+    # How the agent and its host are
+
+    async def healthz(self, *, timeout: float | None = None) -> Health:
+        """Whether the agent answers."""
+        return await self._health("/healthz", timeout)
+
+    async def livez(self, *, timeout: float | None = None) -> Health:
+        """Whether the agent's loop runs; `ok` is false where it does not."""
+        return await self._health("/livez", timeout)
+
+    async def readyz(self, *, timeout: float | None = None) -> Health:
+        """Whether the agent would consider a claim; `ok` is false where it would not."""
+        return await self._health("/readyz", timeout)
+
+    async def metrics(self, *, timeout: float | None = None) -> str:
+        """The metrics, in Prometheus's text format."""
+        reply, _ = await self._exchange("GET", "/metrics", None, timeout, "")
+        return reply.body.decode()
+
+    async def openapi(self, *, timeout: float | None = None) -> dict[str, Any]:
+        """The OpenAPI document of the agent's API."""
+        return await self.request("GET", "/v1/openapi.json", timeout=timeout)
+
+    async def status(self, *, timeout: float | None = None) -> Status:
+        """The state of the agent, and the reasons for it."""
+        return await self._ask("Status", "GET", "/v1/status", None, timeout)
+
+    async def overview(self, *, timeout: float | None = None) -> Overview:
+        """The whole host, from the agent's memory: status, health, tree, instances, moves, findings."""
+        return await self._ask("Overview", "GET", "/v1/overview", None, timeout)
+
+    async def config(self, *, timeout: float | None = None) -> Configuration:
+        """The settings in force, {group: {option: setting}}; secrets are masked."""
+        return await self._ask("Configuration", "GET", "/v1/config", None, timeout)
+
+    async def tree(self, *, timeout: float | None = None) -> Tree:
+        """The provider tree of this host, as Placement has it."""
+        return await self._ask("Tree", "GET", "/v1/tree", None, timeout)
+
+    async def instances(self, *, timeout: float | None = None) -> tuple[Instance, ...]:
+        """Guests and claims side by side, by uuid; either of the two may be missing."""
+        return (await self._ask("Instances", "GET", "/v1/instances", None, timeout)).instances
+
+    async def history(
+        self,
+        consumer: str | None = None,
+        *,
+        since: datetime | None = None,
+        within: int | None = None,
+        limit: int | None = None,
+        timeout: float | None = None,
+    ) -> tuple[Event, ...]:
+        """What the agent did, the newest first; `since` is a moment with its time zone, `within` seconds."""
+        moment = None if since is None else since.isoformat()
+        path = url("/v1/history", consumer=consumer, since=moment, within=within, limit=limit)
+        return (await self._ask("History", "GET", path, None, timeout)).events
+
+    async def explain(self, what: str, *, timeout: float | None = None) -> Explained:
+        """Who owns a device, a unit or an allocation, and why, since when. Raises NotFound."""
+        return await self._ask("Explained", "GET", url("/v1/explain", what=what), None, timeout)
+
+    # Claims
+
+    async def claim(
+        self,
+        asked: Asked = None,
+        *,
+        resources: Mapping[str, int] | None = None,
+        consumer: str = "",
+        name: str = "",
+        timeout: float | None = None,
+    ) -> Claim:
+        """Claim what is `asked`, or these `resources` of any provider: {resource class: amount}.
+
+        The key of the claim is the consumer; without one it is the name, which is that of an instance of this
+        host or of a new one; without either a new uuid. The same claim again gets the same answer. The
+        claim's context releases it where its block raises. Raises Refused, Conflict, OutcomeUnknown.
+        """
+        body = claim_body(asked, resources, consumer, name)
+        if not body.get("consumer") and not body.get("name"):
+            body["consumer"] = str(uuid4())
+        key = body.get("consumer") or body["name"]
+        claim: Claim = await self._ask("Claim", "POST", "/v1/claims", body, timeout, key)
+        return held(claim, partial(self.release, claim.consumer))
+
+    async def explain_claim(
+        self,
+        asked: Asked = None,
+        *,
+        resources: Mapping[str, int] | None = None,
+        consumer: str = "",
+        name: str = "",
+        timeout: float | None = None,
+    ) -> Explanation:
+        """What `claim` would do, without doing it; also while claims are closed."""
+        body = claim_body(asked, resources, consumer or str(uuid4()), name)
+        return await self._ask("Explanation", "POST", "/v1/claims?dry_run=true", body, timeout)
+
+    async def show_claim(self, consumer: str, *, timeout: float | None = None) -> Claim:
+        """One claim. Raises NotFound."""
+        return await self._ask("Claim", "GET", url("/v1/claims/{}", consumer), None, timeout)
+
+    async def release(self, consumer: str, *, force: bool = False, timeout: float | None = None) -> Released:
+        """Release a claim; `released` is false while it waits for Placement.
+
+        `force`: also that of a guest that runs. Raises NotFound, Refused (the guest runs), Conflict.
+        """
+        path = url("/v1/claims/{}", consumer, force=force)
+        try:
+            return await self._ask("Released", "DELETE", path, None, timeout, consumer)
+        except NotFound as error:
+            if not error.repeated:
+                raise
+        from plimsoll.shapes import Released
+
+        return Released(consumer=consumer, released=True)
+
+    async def capacity(
+        self, asked: Asked = None, *, resources: Mapping[str, int] | None = None, timeout: float | None = None
+    ) -> Capacity:
+        """How many guests that ask for this fit one after the other, and what is stranded by which guests."""
+        body = claim_body(asked, resources, str(uuid4()))
+        return await self._ask("Capacity", "POST", "/v1/capacity", body, timeout)
+
+    async def defrag(
+        self, asked: Asked = None, *, resources: Mapping[str, int] | None = None, timeout: float | None = None
+    ) -> Defrag:
+        """The fewest moves of guests that make room for one that asks for this; nothing is moved."""
+        body = claim_body(asked, resources, str(uuid4()))
+        return await self._ask("Defrag", "POST", "/v1/defrag", body, timeout)
+
+    async def where(
+        self,
+        *asked: Added,
+        resources: Mapping[str, int] | None = None,
+        xml: str | None = None,
+        strategy: str | None = None,
+        count: int | None = None,
+        host: str | None = None,
+        timeout: float | None = None,
+    ) -> Where:
+        """On which hosts of the fleet a request fits, why not on the others, and what would make room.
+
+        The first of the requests that fits anywhere counts. `strategy` is pack or spread.
+        """
+        requests = [claim_body(each) for each in asked]
+        if resources is not None or not requests:
+            requests.insert(0, claim_body(None, resources))
+        given = {"xml": xml, "strategy": strategy, "count": count, "host": host}
+        body = {"requests": requests} | {name: value for name, value in given.items() if value is not None}
+        return await self._ask("Where", "POST", "/v1/where", body, timeout)
+
+    # Domains and the gate
+
+    async def claim_domain(
+        self, xml: str, asked: Added = None, *, consumer: str | None = None, timeout: float | None = None
+    ) -> Domain:
+        """Claim what a domain's XML asks for, and what is `asked` beside it, and complete the domain.
+
+        The key is the consumer, without one the domain's uuid, else its name, else a new uuid. Raises as
+        `claim` does.
+        """
+        key = consumer or domain_key(xml) or str(uuid4())
+        body = {"xml": xml} | _beside(asked, consumer if consumer or domain_key(xml) else key)
+        domain: Domain = await self._ask("Domain", "POST", "/v1/domains", body, timeout, key)
+        return held(domain, partial(self.release, domain.consumer))
+
+    async def explain_domain(
+        self, xml: str, asked: Added = None, *, consumer: str | None = None, timeout: float | None = None
+    ) -> Explanation:
+        """What `claim_domain` would do, without doing it."""
+        body = {"xml": xml} | _beside(asked, consumer)
+        return await self._ask("Explanation", "POST", "/v1/domains?dry_run=true", body, timeout)
+
+    async def write_domain(
+        self, consumer: str, xml: str, *, replace: bool = False, timeout: float | None = None
+    ) -> Domain:
+        """Complete a domain's XML with what the claim gave; `replace`: over what it has of a former place."""
+        body = {"xml": xml, "replace": replace}
+        return await self._ask("Domain", "POST", url("/v1/claims/{}/domain", consumer), body, timeout)
+
+    async def ask_gate(
+        self, operation: str, sub_operation: str, xml: str, *, extra: str = "-", timeout: float | None = None
+    ) -> Verdict:
+        """Answer libvirt's hook: whether a guest may start or come in. Raises Refused where it may not."""
+        body = {"operation": operation, "sub_operation": sub_operation, "extra": extra, "xml": xml}
+        return await self._ask("Verdict", "POST", "/v1/gate", body, timeout, "gate")
+
+    async def claim_running(self, *, timeout: float | None = None) -> ClaimedRunning:
+        """Claim for the guests that run without a claim, as if each started now."""
+        return await self._ask("ClaimedRunning", "POST", "/v1/gate/running", {}, timeout, "gate")
+
+    # Moves
+
+    async def moves(self, *, look: bool = False, timeout: float | None = None) -> tuple[Move, ...]:
+        """The moves that this host takes part in; `look`: read first what the agents of other hosts did."""
+        return (await self._ask("Moves", "GET", url("/v1/moves", look=look), None, timeout)).moves
+
+    async def show_move(self, migration: str, *, timeout: float | None = None) -> Move:
+        """One move. Raises NotFound."""
+        return await self._ask("Move", "GET", url("/v1/moves/{}", migration), None, timeout)
+
+    async def begin_move(
+        self,
+        kind: str,
+        asked: Asked | Added = None,
+        *,
+        resources: Mapping[str, int] | None = None,
+        consumer: str = "",
+        domain: str | None = None,
+        migration: str = "",
+        timeout: float | None = None,
+    ) -> Move:
+        """Begin a move of an instance to this host; with a domain, the request adds to what its XML asks for.
+
+        `kind`: cold_migrate, resize, live_migrate, rebuild or evacuate. The key is the migration, without one
+        a new uuid. The same move again gets the same answer. Raises Refused, Conflict, OutcomeUnknown.
+        """
+        migration = migration or str(uuid4())
+        body: dict[str, Any] = {"migration": migration, "kind": kind}
+        if domain is None:
+            body["request"] = claim_body(asked, resources, consumer)
+        else:
+            body |= {"domain": domain, "consumer": consumer, "request": claim_body(asked, resources)}
+        return await self._ask("Move", "POST", "/v1/moves", body, timeout, migration)
+
+    async def confirm_move(
+        self, migration: str, *, instance: str | None = None, timeout: float | None = None
+    ) -> Move:
+        """The instance stays at the destination, and the source is free; `ended` is false while that waits.
+
+        `instance` is that of the migration, where the source cannot tell two moves apart.
+        """
+        path = url("/v1/moves/{}/confirm", migration, instance=instance)
+        return await self._ask("Move", "POST", path, None, timeout, migration)
+
+    async def revert_move(
+        self, migration: str, *, instance: str | None = None, timeout: float | None = None
+    ) -> Move:
+        """The instance has its old place again, and the destination is free; otherwise as `confirm_move`."""
+        path = url("/v1/moves/{}/revert", migration, instance=instance)
+        return await self._ask("Move", "POST", path, None, timeout, migration)
+
+    # What an operator does
+
+    async def pause(
+        self,
+        reason: str | None = None,
+        *,
+        schedulers: bool | None = None,
+        drain: bool | None = None,
+        timeout: float | None = None,
+    ) -> Pause:
+        """Take no new claims and moves until `resume`; what is None stays as it is on a paused host."""
+        given = {"reason": reason, "schedulers": schedulers, "drain": drain}
+        body = {name: value for name, value in given.items() if value is not None}
+        return await self._ask("Pause", "POST", "/v1/pause", body, timeout, "pause")
+
+    async def resume(self, *, timeout: float | None = None) -> None:
+        """End the pause; no error without one."""
+        await self.request("POST", "/v1/resume", {}, timeout=timeout, key="pause")
+
+    async def devices(self, *, timeout: float | None = None) -> tuple[Device, ...]:
+        """The devices for guests, who has each, and which are withheld."""
+        return (await self._ask("Devices", "GET", "/v1/devices", None, timeout)).devices
+
+    async def cordon_device(self, address: str, reason: str = "", *, timeout: float | None = None) -> Cordon:
+        """Give the device to no guest; the guest that has it keeps it."""
+        body = {"address": address, "reason": reason}
+        return await self._ask("Cordon", "POST", "/v1/devices/cordon", body, timeout, address)
+
+    async def clear_device(self, address: str, *, timeout: float | None = None) -> None:
+        """Give the device to guests again. Raises InvalidRequest where it is not withheld."""
+        body = {"address": address}
+        await self.request("POST", "/v1/devices/clear", body, timeout=timeout, key=address)
+
+    async def plan(self, *, timeout: float | None = None) -> Plan:
+        """What the next pass would change in Placement."""
+        return await self._ask("Plan", "GET", "/v1/plan", None, timeout)
+
+    async def look(self, *, timeout: float | None = None) -> Look:
+        """Run a pass and an audit now; the audit repairs nothing."""
+        return await self._ask("Look", "POST", "/v1/look", {}, timeout, "look")
+
+    async def audit(self, *, timeout: float | None = None) -> tuple[Finding, ...]:
+        """What differs between the host, the claims and Placement; nothing is written."""
+        return (await self._ask("Audit", "GET", "/v1/audit", None, timeout)).findings
+
+    async def heal_audit(
+        self, *, heal: bool = True, dry_run: bool = False, timeout: float | None = None
+    ) -> tuple[Finding, ...]:
+        """The same findings, which the agent repairs unless it is a dry run."""
+        path = url("/v1/audit", heal=heal, dry_run=dry_run)
+        return (await self._ask("Audit", "POST", path, None, timeout, "audit")).findings
+
+    async def preview_reshape(self, *, undo: str | None = None, timeout: float | None = None) -> Preview:
+        """What a reshape would do, or the undoing of one with this receipt; nothing is written."""
+        return await self._ask("Preview", "GET", url("/v1/reshape", undo=undo), None, timeout)
+
+    async def reshape(self, *, undo: str | None = None, timeout: float | None = None) -> tuple[Receipt, ...]:
+        """Do the reshape that is due, or undo the one with this receipt. Raises Refused."""
+        body = {} if undo is None else {"undo": undo}
+        return (await self._ask("Reshaped", "POST", "/v1/reshape", body, timeout, undo or "reshape")).receipts
+
+
+def _beside(asked: Added, consumer: str | None) -> dict[str, Any]:
+    """What the body of a request for a domain has beside its XML."""
+    body = {} if asked is None else {"request": encode(asked)}
+    return body if consumer is None else {**body, "consumer": consumer}

@@ -1,0 +1,189 @@
+"""The package against a real agent on the fake driver; each test runs with both clients."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from kits.client import CLIENTS
+from kits.served_agent import ServedAgent, served_agent
+
+import plimsoll
+from plimsoll.shapes import Addition, ClaimByFlavor, ClaimByGroups, Flavor, Group
+
+SMALL = {"VCPU": 1, "MEMORY_MB": 128}
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[ServedAgent]:
+    with served_agent(tmp_path) as served:
+        served.world.agent.reconcile("the start")
+        yield served
+
+
+@pytest.fixture(params=CLIENTS)
+def agent(served: ServedAgent, request: pytest.FixtureRequest) -> plimsoll.Agent:
+    return CLIENTS[request.param](str(served.socket))
+
+
+def test_a_claim_is_made_shown_and_released(agent: plimsoll.Agent) -> None:
+    consumer = str(uuid4())
+    claim = agent.claim(consumer=consumer, name="web1", resources=SMALL)
+    (allocation,) = claim.allocations.values()
+    assert allocation.resources == SMALL and claim.state == "claimed"
+    assert claim.request.groups[0].resources == SMALL and claim.since.tzinfo is not None
+    assert agent.show_claim(consumer) == claim
+    (instance,) = agent.instances()
+    assert instance.claim == claim and instance.guest is None
+    assert agent.release(consumer).released
+    assert agent.instances() == ()
+    with pytest.raises(plimsoll.NotFound) as caught:
+        agent.release(consumer)
+    assert caught.value.key == consumer and caught.value.status == 404
+
+
+def test_the_same_claim_again_is_the_same_claim(agent: plimsoll.Agent) -> None:
+    first = agent.claim(resources=SMALL)
+    assert agent.claim(consumer=first.consumer, resources=SMALL) == first
+    named = agent.claim(name="db1", resources=SMALL)
+    assert agent.claim(name="db1", resources=SMALL) == named
+    assert len(agent.instances()) == 2
+
+
+def test_claims_by_groups_and_by_a_flavor(agent: plimsoll.Agent) -> None:
+    groups = ClaimByGroups(
+        groups=(Group(resources={"VCPU": 2}), Group(suffix="_m", resources={"MEMORY_MB": 64}))
+    )
+    by_groups = agent.claim(groups, name="groups")
+    assert {mapping.suffix for mapping in by_groups.mappings} == {"", "_m"}
+    by_flavor = agent.claim(ClaimByFlavor(flavor=Flavor(vcpus=2, memory_mb=64)), name="flavor")
+    assert by_flavor.request.groups[0].resources == {"VCPU": 2, "MEMORY_MB": 64}
+    assert agent.claim({"groups": [{"resources": {"VCPU": 2}}]}, name="json").name == "json"
+
+
+def test_a_refusal_has_its_shortfalls_as_values(agent: plimsoll.Agent) -> None:
+    with pytest.raises(plimsoll.Refused) as caught:
+        agent.claim(resources={"VCPU": 10_000}, name="giant")
+    (shortfall,) = caught.value.shortfalls
+    assert (shortfall.resource_class, shortfall.asked) == ("VCPU", 10_000) and shortfall.free > 0
+    assert caught.value.code == "plimsoll.claim.does_not_fit" and caught.value.key == "giant"
+    explained = agent.explain_claim(resources={"VCPU": 10_000})
+    assert not explained.fits and explained.shortfalls == caught.value.shortfalls
+
+
+def test_another_claim_of_a_consumer_is_a_conflict(agent: plimsoll.Agent) -> None:
+    claim = agent.claim(resources=SMALL)
+    with pytest.raises(plimsoll.Conflict):
+        agent.claim(consumer=claim.consumer, resources={"VCPU": 2})
+
+
+def test_a_paused_host_is_closed_and_that_is_a_refusal(agent: plimsoll.Agent) -> None:
+    assert agent.pause("a new kernel").reason == "a new kernel"
+    with pytest.raises(plimsoll.Closed, match="a new kernel") as caught:
+        agent.claim(resources=SMALL)
+    assert isinstance(caught.value, plimsoll.Refused) and caught.value.shortfalls == ()
+    status = agent.status()
+    assert status.pause is not None and not status.claims.open
+    health = agent.readyz()
+    assert not health.ok and health.failed == ("claims",)
+    assert agent.healthz().ok is True and agent.livez().ok is True
+    agent.resume()
+    assert agent.status().pause is None and agent.readyz().ok
+
+
+def test_a_malformed_request_is_invalid(agent: plimsoll.Agent) -> None:
+    with pytest.raises(plimsoll.InvalidRequest, match="VCPU"):
+        agent.claim(resources={"VCPU": 0})
+    with pytest.raises(plimsoll.InvalidRequest):
+        agent.show_claim("web1")
+    with pytest.raises(plimsoll.InvalidRequest) as caught:
+        agent.claim({"groups": ["x" * 8_000_000]}, name="big")
+    assert caught.value.status == 413, "which the agent says before it has read all of it"
+
+
+def test_what_the_host_has_and_did(agent: plimsoll.Agent) -> None:
+    claim = agent.claim(name="web1", resources=SMALL)
+    root = agent.tree().resource_providers[0]
+    assert root.usages["VCPU"] == 1 and root.inventories["VCPU"].capacity > 1
+    assert [event.event for event in agent.history("web1")] == ["grant", "begin"]
+    (found,) = agent.explain("web1").found
+    assert found.id == claim.consumer and found.kind == "consumer"
+    assert agent.overview().instances == agent.instances()
+    assert agent.plan().operations == () and agent.audit() == () and agent.heal_audit(dry_run=True) == ()
+    assert agent.look().status.state == "ready"
+    assert agent.config()["DEFAULT"]["host"].value == "node1"
+    assert "plimsoll_" in agent.metrics() and agent.openapi()["openapi"] == "3.1.0"
+    assert not agent.preview_reshape().due and agent.reshape() == ()
+
+
+def test_capacity_defrag_and_where(agent: plimsoll.Agent) -> None:
+    capacity = agent.capacity(resources=SMALL)
+    assert capacity.guests > 1 and capacity.asked == SMALL
+    assert agent.defrag(resources=SMALL).possible
+    where = agent.where(Addition(groups=(Group(resources=SMALL),)), strategy="spread", count=2)
+    assert where.verdict == "fits" and [place.host for place in where.places] == ["node1", "node1"]
+    assert agent.where(resources={"VCPU": 10_000}).verdict == "never"
+
+
+def test_a_device_is_cordoned_and_cleared(agent: plimsoll.Agent) -> None:
+    address = agent.devices()[0].unit
+    assert agent.cordon_device(address, "it fails").reason == "it fails"
+    (device,) = (device for device in agent.devices() if device.unit == address)
+    assert device.cordon is not None and device.cordon.address == address
+    agent.clear_device(address)
+    with pytest.raises(plimsoll.InvalidRequest):
+        agent.clear_device(address)
+
+
+def test_a_rebuild_is_begun_confirmed_and_reverted(agent: plimsoll.Agent) -> None:
+    consumer = agent.claim(name="web1", resources=SMALL).consumer
+    move = agent.begin_move("resize", resources={"VCPU": 2, "MEMORY_MB": 128}, consumer=consumer)
+    again = agent.begin_move(
+        "resize", resources={"VCPU": 2, "MEMORY_MB": 128}, consumer=consumer, migration=move.migration
+    )
+    assert again == move and move.new is not None and not move.ended
+    assert agent.show_move(move.migration).instance == consumer and len(agent.moves()) == 1
+    assert agent.revert_move(move.migration).ended
+    second = agent.begin_move("resize", resources={"VCPU": 2}, consumer=consumer)
+    confirmed = agent.confirm_move(second.migration)
+    assert confirmed.ended and agent.confirm_move(second.migration) == confirmed
+    with pytest.raises(plimsoll.NotFound):
+        agent.show_move(str(uuid4()))
+
+
+def test_the_context_of_a_claim_releases_where_its_block_raises(served: ServedAgent) -> None:
+    with plimsoll.Agent(str(served.socket)) as agent:
+        with agent.claim(resources=SMALL) as kept:
+            pass
+        with pytest.raises(KeyError), agent.claim(resources=SMALL):
+            raise KeyError("the guest did not start")
+        assert [instance.uuid for instance in agent.instances()] == [kept.consumer]
+        with pytest.raises(TypeError), agent.show_claim(kept.consumer):
+            pass
+
+
+def test_so_does_the_one_with_an_event_loop(served: ServedAgent) -> None:
+    async def program() -> None:
+        async with plimsoll.AsyncAgent(str(served.socket)) as agent:
+            async with await agent.claim(resources=SMALL) as kept:
+                pass
+            with pytest.raises(KeyError):
+                async with await agent.claim(resources=SMALL):
+                    raise KeyError("the guest did not start")
+            several = await asyncio.gather(*(agent.claim(resources=SMALL) for _ in range(8)))
+            assert {instance.uuid for instance in await agent.instances()} == {
+                kept.consumer,
+                *(claim.consumer for claim in several),
+            }
+
+    asyncio.run(program())
+
+
+def test_a_release_that_fails_is_a_note_of_the_first_error(served: ServedAgent) -> None:
+    with plimsoll.Agent(str(served.socket)) as agent:
+        with pytest.raises(KeyError) as caught, agent.claim(resources=SMALL) as claim:
+            agent.release(claim.consumer)
+            raise KeyError("the guest did not start")
+        (note,) = caught.value.__notes__
+        assert note.startswith("The claim was not released: ")
