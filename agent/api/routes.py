@@ -579,6 +579,8 @@ def claim(call: Call, body: instance.ClaimBodyShape) -> WebResponse:
     """Claim resources, or only ask whether they would fit."""
     asked = parse_claim(body, call.operations.device_profiles(), by_name=True)
     with call.operations.identified(asked) as request:
+        if request.process is not None:
+            request.process.check_owner(call.caller.uid)
         if call.flag("dry_run"):
             fit = call.operations.explain(request)
             view = views.explanation_view(request, fit, call.operations.tracker.admission.closed_reason)

@@ -12,7 +12,8 @@ or a flavor with its extra specs and, if it is known, an image with its properti
     {"consumer": uuid, "flavor": {"vcpus": 2, ...}, "image": {property: value}}
 
 Where a name may stand for the consumer, `consumer` may be missing.
-Both forms may have name, project_id, user_id and consumer_type. The first form may also have `topology` and
+Both forms may have name, project_id, user_id, consumer_type, and the `process` that the claim ends with.
+The first form may also have `topology` and
 `pci`, which express a flavor's `hw:` and `pci_passthrough:` specs, `root_required` with traits of the host's
 root, and each group a `numa_policy`.
 
@@ -44,6 +45,7 @@ from agent.claims.request import (
 from agent.cpuset import format_cpu_set, parse_cpu_set
 from agent.device_names import pmem_class
 from agent.errors import UsageError, counted
+from agent.http.owner_process import OwnerProcess
 from agent.json_checks import (
     below,
     fault,
@@ -546,10 +548,10 @@ PAGE_WORDS = ("small", "large", "any")
 
 _IDENTITY = ("name", "project_id", "user_id", "consumer_type")
 _GROUPS_FORM = (
-    *("consumer", "groups", "group_policy", "same_subtree", "root_required", "topology", "pci"),
+    *("consumer", "groups", "group_policy", "same_subtree", "root_required", "topology", "pci", "process"),
     *_IDENTITY,
 )
-_FLAVOR_FORM = ("consumer", "flavor", "image", *_IDENTITY)
+_FLAVOR_FORM = ("consumer", "flavor", "image", "process", *_IDENTITY)
 _GROUP_KEYS = tuple(field.name for field in fields(RequestGroup) if field.name != "forbidden")
 _TOPOLOGY_KEYS = tuple(field.name for field in fields(TopologyRequest))
 
@@ -597,7 +599,7 @@ def parse_addition(body: object, consumer: str, profiles: DeviceProfiles | None 
     """
     by_flavor = isinstance(body, dict) and "flavor" in body
     form = _FLAVOR_FORM if by_flavor else _GROUPS_FORM
-    read_object(body, "request", [key for key in form if key != "consumer"])
+    read_object(body, "request", [key for key in form if key not in ("consumer", "process")])
     given = {**read_object(body, "request"), "consumer": consumer or _NO_CONSUMER}
     request = _read_flavor_form(given, profiles) if by_flavor else _read_groups_form(given)
     if request.groups and not by_flavor:
@@ -645,7 +647,9 @@ def _refuse_unknown(path: str, why: str | None) -> None:
 def _read_flavor_form(given: Mapping[str, Any], profiles: DeviceProfiles | None) -> ClaimRequest:
     consumer, identity = read_uuid(given["consumer"], "consumer"), _read_identity(given)
     image = extra_specs.parse_image(given["image"]) if "image" in given else None
-    return claim_for_flavor(consumer, parse_flavor(given["flavor"], "flavor"), image, profiles, **identity)
+    flavor = parse_flavor(given["flavor"], "flavor")
+    request = claim_for_flavor(consumer, flavor, image, profiles, **identity)
+    return replace(request, process=_read_process(given))
 
 
 def _read_groups_form(given: Mapping[str, Any]) -> ClaimRequest:
@@ -675,8 +679,13 @@ def _read_groups_form(given: Mapping[str, Any]) -> ClaimRequest:
         pci=_read_aliases(given.get("pci", [])),
         root_required=frozenset(root_required),
         root_forbidden=frozenset(root_forbidden),
+        process=_read_process(given),
         **_read_identity(given),
     )
+
+
+def _read_process(given: Mapping[str, Any]) -> OwnerProcess | None:
+    return None if "process" not in given else OwnerProcess.read(given["process"], "process")
 
 
 def _read_identity(given: Mapping[str, Any]) -> dict[str, str]:
@@ -844,6 +853,7 @@ def request_to_json(request: ClaimRequest) -> dict[str, Any]:
         ],
         "topology": given,
         "pci": [{"alias": alias, "count": count} for alias, count in request.pci],
+        "process": request.process and request.process.to_json(),
     }
     body = {key: value for key, value in body.items() if value}
     body.setdefault("groups", [])

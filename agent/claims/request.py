@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from agent.errors import UsageError, counted
+from agent.http.owner_process import OwnerProcess
 from agent.shapes import by_class
 
 GROUP_POLICIES = ("none", "isolate")
@@ -65,7 +66,7 @@ class ClaimRequest:
 
     `root_required` and `root_forbidden` are traits that the host's root provider must have, or must not.
     `pci` ((alias, count), ...) are the devices requested by alias; agent.claims.pci_alias adds a group for
-    each.
+    each. The claim ends with the `process`, if one is given.
     """
 
     consumer: str
@@ -80,6 +81,7 @@ class ClaimRequest:
     consumer_type: str = "INSTANCE"
     root_required: frozenset[str] = frozenset()
     root_forbidden: frozenset[str] = frozenset()
+    process: OwnerProcess | None = None
 
     @property
     def resources(self) -> dict[str, int]:

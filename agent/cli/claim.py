@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import time
-from argparse import ArgumentParser, Namespace
+from argparse import REMAINDER, ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
@@ -68,14 +68,19 @@ def add_claim_command(add: CommandAdder) -> None:
         "With --domain the command prints the complete domain, or defines or starts it. Its devices need\n"
         "no addresses: an <interface type='hostdev'> or a <hostdev> with the alias `ua-NAME` gets the\n"
         "device of the group or PCI alias NAME, of the physical network NAME, or of the vGPU type NAME.\n"
-        "If libvirt refuses the domain, the claim is released again.",
+        "If libvirt refuses the domain, the claim is released again.\n"
+        "\n"
+        "With --exec the command runs a program with the claim, and releases it when the program ends. The\n"
+        "program finds in its environment PLIMSOLL_PCI_ADDRESSES, PLIMSOLL_MDEV_UUIDS, PLIMSOLL_CPUS,\n"
+        "PLIMSOLL_UNITS_SUFFIX for each group and PLIMSOLL_CONSUMER; its exit code is the command's.",
         "  plimsoll claim --resources VCPU=2,MEMORY_MB=2048,DISK_GB=20 --name web1\n"
         "  plimsoll claim --resources VCPU=8 --required HW_CPU_X86_AVX2 --dry-run\n"
         "  plimsoll claim --resources VCPU=2 --group 1:VGPU=1\n"
         "  plimsoll claim --flavor vcpus=4,memory_mb=8192,disk_gb=40 --spec hw:cpu_policy=dedicated\n"
         "  plimsoll claim 5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69 --file body.json\n"
         "  plimsoll claim --name ai1 --group 1:CUSTOM_GPU_H100=1 --or --group 1:CUSTOM_GPU_L40S=2\n"
-        "  plimsoll claim --domain web.xml --group red:SRIOV_NET_VF=1 --start",
+        "  plimsoll claim --domain web.xml --group red:SRIOV_NET_VF=1 --start\n"
+        "  plimsoll claim --group gpu:PGPU=1 --exec sh -c 'echo $PLIMSOLL_PCI_ADDRESSES'",
     )
     consumer = command.add_argument(
         "consumer", nargs="?", metavar="CONSUMER", help=f"{INSTANCE_HELP}; or `new`"
@@ -96,17 +101,19 @@ def add_claim_command(add: CommandAdder) -> None:
     command.add_argument(
         "--keep", action="store_true", help="keep the claim if libvirt does not define or start the domain"
     )
+    command.add_argument(
+        "--exec",
+        metavar="COMMAND",
+        nargs=REMAINDER,
+        help="run this program, with all words that follow as its arguments, as long as the claim lasts",
+    )
 
 
-def claim(args: Namespace) -> ExitCode:
+def claim(args: Namespace) -> int:
     """Claim, or with --dry-run explain whether the claim would fit."""
+    _check_options(args)
     if args.domain is not None:
         return _claim_domain(args)
-    for option in ("define", "start", "keep"):
-        if getattr(args, option):
-            raise errors.UsageError(f"claim: --{option} needs --domain")
-    if args.connect != CONNECTION_DEFAULT:
-        raise errors.UsageError("claim: --connect needs --domain")
     several = claim_request.alternatives(args)
     bodies = [claim_request.claim_body(each) for each in several]
     client = client_of(args)
@@ -118,6 +125,38 @@ def claim(args: Namespace) -> ExitCode:
             if client.request("POST", "/v1/claims?dry_run=true", body)["fits"]:
                 return _explain(args, client, "/v1/claims", body)
         return _explain(args, client, "/v1/claims", bodies[-1])
+    if args.exec:
+        from agent.cli.claimed_program import ClaimedProgram
+
+        with ClaimedProgram(args.exec) as program:
+            for body in bodies:
+                body["process"] = program.process.to_json()
+            granted = _claim_first(args, client, bodies)
+            claim_request.show_notes(granted)
+            return program.run(client, granted)
+    answer = _claim_first(args, client, bodies)
+    show(args, answer, lambda style: _claimed(answer, read_names(client), style))
+    claim_request.show_notes(answer)
+    return ExitCode.DONE
+
+
+def _check_options(args: Namespace) -> None:
+    """Raises UsageError where an option is given without the one that it belongs to."""
+    if args.exec is not None and not args.exec:
+        raise errors.UsageError("claim: --exec needs a program to run")
+    if args.exec and (args.dry_run or args.domain is not None):
+        raise errors.UsageError("claim: --exec cannot go with --domain or --dry-run: it runs a program")
+    if args.domain is not None:
+        return
+    for option in ("define", "start", "keep"):
+        if getattr(args, option):
+            raise errors.UsageError(f"claim: --{option} needs --domain")
+    if args.connect != CONNECTION_DEFAULT:
+        raise errors.UsageError("claim: --connect needs --domain")
+
+
+def _claim_first(args: Namespace, client: Client, bodies: Sequence[dict[str, Any]]) -> ClaimShape:
+    """Claim what the first of the bodies asks for that is granted."""
     refusal: errors.Refused | None = None
     for body in bodies:
         try:
@@ -130,8 +169,8 @@ def claim(args: Namespace) -> ExitCode:
     raise refusal
 
 
-def _claim_one(args: Namespace, client: Client, body: dict[str, Any]) -> ExitCode:
-    """Claim what the body asks for, and show the claim."""
+def _claim_one(args: Namespace, client: Client, body: dict[str, Any]) -> ClaimShape:
+    """Claim what the body asks for."""
     try:
         answer: ClaimShape = client.request("POST", "/v1/claims", body)
     except errors.DaemonUnreachable as error:
@@ -146,9 +185,7 @@ def _claim_one(args: Namespace, client: Client, body: dict[str, Any]) -> ExitCod
         if "consumer" not in body and {"consumer", "instances"} & error.details.keys():
             _add(error, f"--new claims for another instance that is called {body['name']}")
         raise
-    show(args, answer, lambda style: _claimed(answer, read_names(client), style))
-    claim_request.show_notes(answer)
-    return ExitCode.DONE
+    return answer
 
 
 def _add(error: errors.PlimsollError, clause: str) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from agent.cli.client import SOCKET_DEFAULT
 from agent.cli.output import FORMATS
-from agent.errors import ExitCode, UsageError
+from agent.errors import UsageError
 
 if TYPE_CHECKING:
     from agent.config.settings import Settings
@@ -62,7 +62,7 @@ class CommandAdder:
         self._common = common
 
     def __call__(
-        self, name: str, run: Callable[..., ExitCode] | None, short: str, text: str, examples: str
+        self, name: str, run: Callable[..., int] | None, short: str, text: str, examples: str
     ) -> argparse.ArgumentParser:
         """A command and its help. `run` is None for a command that has verbs."""
         command: argparse.ArgumentParser = self._subparsers.add_parser(

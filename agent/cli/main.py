@@ -141,7 +141,7 @@ def _run(args: Namespace) -> int:
         )
     if args.run is not agent:  # the word was an argument of another command
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
-    code: ExitCode = args.run(args)
+    code: int = args.run(args)
     return code
 
 

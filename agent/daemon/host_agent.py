@@ -23,6 +23,7 @@ from agent.errors import counted
 from agent.gate.decision import GateVerdict
 from agent.gate.effect import GatePaths, is_enabled
 from agent.gate.gate import Gate, MissedGuests
+from agent.http.owner_process import OwnerProcess
 from agent.moves.states import MoveKind
 from agent.placement.client import PlacementClient
 from agent.placement.transport import Transport
@@ -249,6 +250,36 @@ class HostAgent:
             self._tracker.deliver()
         except errors.StateError as error:
             self.report_fault(error)
+
+    def release_ended(self) -> None:
+        """Release the claims whose process has ended, unless a guest runs with one of them."""
+        running = {guest.uuid for guest in self._reconciler.guests or () if guest.state not in IDLE}
+        claims = self._tracker.claims() if self._recovered else {}
+        for consumer, claim in claims.items():
+            process = claim.request.process
+            if process is None or consumer in running or not process.has_ended():
+                continue
+            try:
+                self._tracker.release(
+                    consumer,
+                    now=not (self.is_backing_off() or self._reconciler.is_contested),
+                    unless=lambda: self._is_of_another(consumer, process),  # noqa: B023 - called at once
+                )
+            except errors.StateError as error:
+                self.report_fault(error)
+                return
+            except (errors.PlacementError, errors.Refused) as error:
+                LOG.warning("The claim of %s was not released: %s", consumer, error.message)
+            else:
+                LOG.info(
+                    "Released a claim, as its process %d has ended.",
+                    process.pid,
+                    fields={"consumer": consumer},
+                )
+
+    def _is_of_another(self, consumer: str, process: OwnerProcess) -> bool:
+        claim = self._tracker.claim_of(consumer)
+        return claim is None or claim.request.process != process
 
     def look_at_devices(self, at: float | None = None) -> None:
         """Judge the health of the host's devices at this time, by default now.

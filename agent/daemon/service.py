@@ -61,7 +61,9 @@ _DICE = SystemRandom()
 DEBOUNCE_S = 0.3
 SIGNAL_POLL_S = 1.0
 AUDIT = "audit"
+ENDED = "ended"
 DELIVER_INTERVAL_S = 10.0
+ENDED_INTERVAL_S = 2.0
 HEARTBEAT_INTERVAL_S = 10.0
 DEVICES_INTERVAL_S = 10.0
 CARVING_INTERVAL_S = 30.0
@@ -235,6 +237,7 @@ class Service:
         heartbeat_s = watchdog_s / HEARTBEATS_PER_WATCHDOG if watchdog_s else HEARTBEAT_INTERVAL_S
         self._jobs.every(LOOK, self._look, current.update_resources_interval_s)
         self._jobs.every(DELIVER, self._agent.deliver, DELIVER_INTERVAL_S)
+        self._jobs.every(ENDED, self._agent.release_ended, ENDED_INTERVAL_S)
         self._jobs.every(HEARTBEAT, self._heartbeat, heartbeat_s)
         self._jobs.every(DEVICES, self._agent.look_at_devices, DEVICES_INTERVAL_S)
         self._jobs.every(CARVING, self._agent.write_needs, CARVING_INTERVAL_S)

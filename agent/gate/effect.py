@@ -18,6 +18,7 @@ from agent.errors import StateError
 from agent.gate import install
 from agent.gate.hook import ALLOW, HookConfig
 from agent.gate.install import HookState
+from agent.http.owner_process import OwnerProcess
 
 RUN = Path("/run")
 DAEMONS = ("libvirtd", "virtqemud")
@@ -155,9 +156,8 @@ def _started(pid_file: Path) -> float | None:
 def _identity(pid_file: Path) -> str | None:
     """The daemon's pid and when it started, in ticks since the boot; None if that cannot be told."""
     try:
-        pid = int(pid_file.read_text(encoding="ascii"))
-        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
-        return f"{pid} {fields.split()[19]}"
+        process = OwnerProcess.of(int(pid_file.read_text(encoding="ascii")))
+        return f"{process.pid} {process.started}"
     except (OSError, ValueError, IndexError):
         return None
 

@@ -38,6 +38,7 @@ TASKS = (
     "backup",
     "removing",
     "programs",
+    "other-programs",
     "places",
     "install",
     "after-a-reboot",
@@ -358,6 +359,52 @@ def test_the_program_of_terraform(directory: Path) -> None:
         host.run("plimsoll pause --reason 'a test'")
         answer = json.loads(host.run(f"echo {query.replace('2000', '1')!r} | sh {directory}/fits"))
         assert answer == {"fits": "false", "why": f"the host is paused by uid {os.getuid()}: a test"}
+
+
+def test_a_program_has_a_claim_as_long_as_it_runs(directory: Path) -> None:
+    _, _, pinned, podman, incus = blocks("other-programs.md")
+    with Host(directory, cells=CELLS, gpus=[WHOLE_CARD], disk_gb=100) as host:
+        compute = "[compute]\ncpu_shared_set = 0-3\ncpu_dedicated_set = 4-7\n"
+        host.settings.write_text(host.settings.read_text() + compute)
+        host.run("systemctl reload plimsoll-agent")
+        said, shown = directory / "said", directory / "shown"
+        for name in ("podman", "incus", "taskset"):  # each leaves its words, and what is claimed meanwhile
+            host.program(name, f'echo {name} "$@" >>{said}; plimsoll instances >>{shown}\n')
+        (group,) = re.findall(r"readlink .*?\)", podman)
+        host.run(podman.replace(group, "echo /groups/17)"))
+        host.run(incus)
+        host.run(pinned)
+        assert said.read_text().splitlines() in [
+            [
+                *[
+                    "podman run --rm --name render --device /dev/vfio/vfio --device /dev/vfio/17 "
+                    "registry.example/render"
+                ],
+                f"incus config device add c1 gpu0 gpu pci={CARD}",
+                *["incus start c1", "incus list --format csv --columns s c1"],
+                "incus config device remove c1 gpu0",
+                f"taskset -c {cpus} nproc",
+            ]
+            for cpus in ("4-5", "6-7")
+        ]
+        assert {"render", "c1", "bench"} <= set(shown.read_text().split())
+        assert host.run("plimsoll instances") == "no guests, no claims\n"
+
+
+@pytest.mark.parametrize(("number", "given"), [(0, "DISK_GB=40"), (1, "PGPU=1")])
+def test_a_guest_of_virsh_and_one_of_virt_install(directory: Path, number: int, given: str) -> None:
+    script = blocks("other-programs.md")[number]
+    known = _shut_off("web1", 2, 2048)
+    with Host(directory, cells=CELLS, disk_gb=100, gpus=[WHOLE_CARD], guests=[known]) as host:
+        host.libvirt.define("web1", CONSUMER, vcpus=2, memory_mb=2048)
+        (directory / "printed.xml").write_text((host.libvirt.store / "web1.xml").read_text())
+        host.program("virt-install", f"cat {directory}/printed.xml\n")
+        host.run(script)
+        ((uuid, state, resources),) = (
+            line.split()
+            for line in host.run("plimsoll instances -c uuid -c claim -c resources").splitlines()[1:]
+        )
+        assert (uuid, state) == (CONSUMER, "claimed") and given in resources.split(",")
 
 
 @pytest.mark.parametrize("page", TASKS)

@@ -15,6 +15,7 @@ NOT_ON_BOTH = {
     "api/test_server.py": "the socket and its routes, over a host without a placement",
     "api/test_openapi.py": "documents, over a host without a placement",
     "cli/test_claim.py": "what the commands print; audit/test_auditor.py has the repair on both",
+    "cli/test_claimed_program.py": "processes of one host; a release is written as all are",
     "cli/test_domain.py": "what is written of a claim, and two agents on one core; as tracker/test_moves.py",
     "carving/test_carver.py": "sysfs and files alone",
     "cli/test_drain_plan.py": "questions of a served core; fleet/test_answer.py asks both",

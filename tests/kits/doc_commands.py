@@ -108,9 +108,9 @@ class Host:
             programs=directory / "bin",
         )
         command = f"{sys.executable} -m agent.cli.main"
-        self._program("plimsoll", f'exec {command} "$@"\n')
-        self._program("chown", "exit 0\n")
-        self._program(
+        self.program("plimsoll", f'exec {command} "$@"\n')
+        self.program("chown", "exit 0\n")
+        self.program(
             "install",
             """
             words=()
@@ -121,7 +121,7 @@ class Host:
             exec /usr/bin/install "${words[@]}"
             """,
         )
-        self._program(
+        self.program(
             "systemctl",
             f"""
             stop() {{
@@ -204,7 +204,7 @@ class Host:
             "TZ": "UTC",
         }
 
-    def _program(self, name: str, text: str) -> None:
+    def program(self, name: str, text: str) -> None:
         path = self.directory / "bin" / name
         path.write_text(f"#!/bin/bash\n{textwrap.dedent(text)}")
         path.chmod(0o755)

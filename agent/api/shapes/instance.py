@@ -93,6 +93,17 @@ Consumer = Annotated[
 ]
 
 
+class ProcessShape(TypedDict):
+    """A process of the host, and of the user who asks."""
+
+    pid: Annotated[Positive, "in the pid namespace of the agent"]
+    started: Annotated[Count, "clock ticks since the boot, field 22 of /proc/PID/stat"]
+    boot: Annotated[Uuid, "/proc/sys/kernel/random/boot_id"]
+
+
+Process = Annotated[ProcessShape, "the agent releases the claim once this process has ended"]
+
+
 class ClaimByGroupsShape(TypedDict):
     """A claim, asked for by request groups."""
 
@@ -105,6 +116,7 @@ class ClaimByGroupsShape(TypedDict):
     ]
     topology: NotRequired[TopologyShape]
     pci: NotRequired[list[PciRequestShape]]
+    process: NotRequired[Process]
     name: NotRequired[Name]
     project_id: NotRequired[Identifier]
     user_id: NotRequired[Identifier]
@@ -122,6 +134,7 @@ class ClaimByFlavorShape(TypedDict):
             "properties of the guest's image, as glance has them: hw_firmware_type, trait:..., and others",
         ]
     ]
+    process: NotRequired[Process]
     name: NotRequired[Name]
     project_id: NotRequired[Identifier]
     user_id: NotRequired[Identifier]

@@ -1,0 +1,185 @@
+"""`plimsoll claim --exec`: a program that runs with a claim, which ends with it.
+
+The command forks before it claims, so that the claim names the process of the program, and lets the process
+go on as the program once the claim is granted. The command releases the claim when the program has ended.
+Where something ends the command itself, the agent does that: it looks whether the process is still there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from agent.cli.client import Client, claim_path
+from agent.cpuset import format_cpu_set
+from agent.errors import ExitCode, PlimsollError, UnknownConsumer, UsageError, plain
+from agent.http.owner_process import OwnerProcess
+
+if TYPE_CHECKING:
+    from agent.api.shapes.instance import ClaimShape, MakingShape
+
+SYS = Path("/sys")
+NOT_FOUND, NOT_RUN, OF_A_SIGNAL = 127, 126, 128
+"""Exit codes as a shell has them: no such program, a file that is none, and 128 and the signal's number."""
+_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+_NO_NAME = re.compile(r"[^A-Za-z0-9_]", re.ASCII)
+
+
+class ClaimedProgram:
+    """A process that waits for its claim, to become the program `command` then."""
+
+    def __init__(self, command: list[str]) -> None:
+        """Raises UsageError where no such program is found."""
+        if shutil.which(command[0]) is None:
+            raise UsageError(f"claim: --exec: no program {command[0]!r} is found")
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        read, write = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(write)
+            _become(command, read)
+        os.close(read)
+        self._go = write
+        self.process = OwnerProcess.of(self.pid)
+
+    def __enter__(self) -> ClaimedProgram:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Without a claim the process ends by itself: it reads that nothing follows."""
+        if self._go >= 0:
+            self._let_go("")
+            os.waitpid(self.pid, 0)
+
+    def run(self, client: Client, claim: ClaimShape) -> int:
+        """Run the program with the claim, and release the claim; the program's exit code, as a shell has it.
+
+        Raises PlimsollError where a mediated device cannot be made; the claim is released then, too.
+        """
+        with ExitStack() as undo:
+            undo.callback(_release, client, claim["consumer"])
+            for unit, making in claim["to_make"].items():
+                undo.enter_context(_mediated_device(unit, making))
+            with self._signals_passed_on():
+                self._let_go(json.dumps(environment_of(claim)))
+                code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return code if code >= 0 else OF_A_SIGNAL - code
+
+    def _let_go(self, text: str) -> None:
+        with suppress(BrokenPipeError), os.fdopen(self._go, "w", encoding="utf-8") as pipe:
+            pipe.write(text)
+        self._go = -1
+
+    @contextmanager
+    def _signals_passed_on(self) -> Iterator[None]:
+        """What is sent to the command alone goes to the program; a terminal sends Ctrl-C to both."""
+
+        def pass_on(number: int, _: object) -> None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+        handlers: dict[signal.Signals, Any] = {
+            signal.SIGTERM: pass_on,
+            signal.SIGHUP: pass_on,
+            signal.SIGINT: signal.SIG_IGN,
+            signal.SIGQUIT: signal.SIG_IGN,
+        }
+        former = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        try:
+            yield
+        finally:
+            for number, handler in former.items():
+                signal.signal(number, handler)
+
+
+def environment_of(claim: ClaimShape) -> dict[str, str]:
+    """What the program finds in its environment, with what the claim gave; lists are separated by commas.
+
+    PLIMSOLL_CONSUMER, the claim's uuid; PLIMSOLL_PCI_ADDRESSES; PLIMSOLL_MDEV_UUIDS; PLIMSOLL_CPUS, the host
+    CPUs to which it may pin itself, as a CPU set; and PLIMSOLL_UNITS_<GROUP>, the exact units of each group
+    of the request with a suffix.
+    """
+    units = [unit for classes in claim["units"].values() for exact in classes.values() for unit in exact]
+    # The vGPU of a function is known by its place on the card; the function is what a program opens.
+    units = [claim["to_make"][unit]["parent"] if _is_placed(claim, unit) else unit for unit in units]
+    environment = {
+        "PLIMSOLL_CONSUMER": claim["consumer"],
+        "PLIMSOLL_PCI_ADDRESSES": ",".join(filter(_PCI.fullmatch, units)),
+        "PLIMSOLL_MDEV_UUIDS": ",".join(filter(_UUID.fullmatch, units)),
+        "PLIMSOLL_CPUS": format_cpu_set(
+            pin for cell in claim["cells"] for pin in cell["pinned_cpus"].values()
+        ),
+    }
+    for mapping in claim["mappings"]:
+        if mapping["suffix"]:
+            # Names that differ in such characters alone share a variable.
+            name = f"PLIMSOLL_UNITS_{_NO_NAME.sub('_', mapping['label']).strip('_').upper()}"
+            of_group = [unit for by in mapping["units"].values() for exact in by.values() for unit in exact]
+            environment[name] = ",".join(filter(None, [environment.get(name), *of_group]))
+    return environment
+
+
+def _is_placed(claim: ClaimShape, unit: str) -> bool:
+    return "placement" in claim["to_make"].get(unit, {})
+
+
+def _become(command: list[str], read: int) -> NoReturn:
+    """In the forked process: wait for the environment, then be the program."""
+    code = ExitCode.FAILED.value
+    try:
+        for number in (signal.SIGINT, signal.SIGPIPE, signal.SIGXFSZ):
+            signal.signal(number, signal.SIG_DFL)
+        with os.fdopen(read, encoding="utf-8") as pipe:
+            text = pipe.read()
+        if text:
+            os.execvpe(command[0], command, {**os.environ, **json.loads(text)})  # noqa: S606 - no shell is wanted
+    except FileNotFoundError:
+        code = NOT_FOUND
+        print(f"plimsoll: claim: --exec: no program {command[0]!r} is found", file=sys.stderr)
+    except OSError as error:
+        code = NOT_RUN
+        print(f"plimsoll: claim: --exec: {command[0]} cannot be run: {error.strerror}", file=sys.stderr)
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _release(client: Client, consumer: str) -> None:
+    try:
+        client.request("DELETE", claim_path(consumer))
+    except UnknownConsumer:
+        pass  # the agent saw first that the program has ended
+    except PlimsollError as error:
+        sentence = f"the claim of {consumer} is not released yet, the agent does that: {error.message}"
+        print(f"plimsoll: note: {plain(sentence)}", file=sys.stderr)
+
+
+@contextmanager
+def _mediated_device(uuid: str, making: MakingShape) -> Iterator[None]:
+    """Make the mediated device, and remove it at the end. Raises PlimsollError where sysfs refuses it."""
+    if "placement" in making:  # the carver writes the type of a vGPU of a function, and keeps it
+        yield
+        return
+    folder = SYS / "bus" / "pci" / "devices" / making["parent"] / "mdev_supported_types" / making["type"]
+    try:
+        (folder / "create").write_text(uuid, encoding="ascii")
+    except OSError as error:
+        raise PlimsollError(
+            f"the mediated device {uuid} cannot be made on {making['parent']} as {making['type']} "
+            f"({error.strerror}): run the command as root, or make the device before, and claim it then"
+        ) from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # it went with its card, or a program holds it open still
+            (SYS / "bus" / "mdev" / "devices" / uuid / "remove").write_text("1", encoding="ascii")
