@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from daemon import started
+from benchmarks.daemon import started
 
 ROUNDS = 30
 
