@@ -121,10 +121,7 @@ def claim(args: Namespace) -> int:
     for body in bodies:  # all of them are for the same instance
         body |= {key: bodies[0][key] for key in ("consumer", "name") if key in bodies[0]}
     if args.dry_run:
-        for body in bodies[:-1]:
-            if client.request("POST", "/v1/claims?dry_run=true", body)["fits"]:
-                return _explain(args, client, "/v1/claims", body)
-        return _explain(args, client, "/v1/claims", bodies[-1])
+        return _explain(args, client, "/v1/claims", bodies)
     if args.exec:
         from agent.cli.claimed_program import ClaimedProgram
 
@@ -219,7 +216,7 @@ def _claim_domain(args: Namespace) -> ExitCode:
     client = client_of(args)
     _identify(args, client, body)
     if args.dry_run:
-        return _explain(args, client, "/v1/domains", body)
+        return _explain(args, client, "/v1/domains", [body])
     libvirt = Libvirt(args.connect) if args.define or args.start else None
     written: DomainShape = client.request("POST", "/v1/domains", body)
     claim_request.show_notes(written)
@@ -264,37 +261,51 @@ def _claimed(claim: ClaimShape, names: Mapping[str, str], style: Style) -> Itera
     yield from claim_lines(claim, names, style)
 
 
-def _explain(args: Namespace, client: Client, path: str, body: dict[str, Any]) -> ExitCode:
-    answer: ExplanationShape = client.request("POST", f"{path}?dry_run=true", body)
+def _explain(args: Namespace, client: Client, path: str, bodies: list[dict[str, Any]]) -> ExitCode:
+    """Explain the alternatives up to the first that fits, which is the answer; if none does, the first is."""
+    answers: list[ExplanationShape] = []
+    for body in bodies:
+        answers.append(client.request("POST", f"{path}?dry_run=true", body))
+        if answers[-1]["fits"]:
+            break
+    answer = answers[-1] if answers[-1]["fits"] else answers[0]
     claim_request.show_notes(answer)
 
     def lines(style: Style) -> Iterator[str]:
         providers = read_providers(client)
-        verdict = "it fits" if answer["fits"] else "it does not fit"
-        closed = answer["closed"]
-        yield verdict if closed is None else f"{verdict}, and claims are closed: {plain(closed)}"
-        rows: list[ShortfallRow] = []
-        for uuid, allocation in answer["allocations"].items():
-            provider = providers.get(uuid)
-            name = provider["name"] if provider else uuid
-            for resource_class, amount in allocation["resources"].items():
-                rows.append((resource_class, amount, _free(provider, resource_class), name, "fits"))
-        shortfalls = answer["shortfalls"]
-        if not answer["fits"]:
-            short = {shortfall["resource_class"] for shortfall in shortfalls if not shortfall.get("traits")}
-            for resource_class, amount in answer["asked"].items():
-                if resource_class not in short:  # shown is the provider with the most free of the class
-                    free = [(_free(each, resource_class), each["name"]) for each in providers.values()]
-                    most, name = max(free, key=itemgetter(0), default=(0, NOTHING))
-                    rows.append((resource_class, amount, most, name, "would fit"))
-        for what, asked, left, where, reason in shortfall_rows(shortfalls):
-            rows.append((what, asked, left, where, f"short: {reason}"))
-        yield from titled_lines(("RESOURCE CLASS", "ASKED", "FREE", "PROVIDER", "VERDICT"), rows, style)
-        yield from cells_lines(answer["cells"], style)
-        yield from makings_lines(answer["to_make"], style)
+        for number, each in enumerate(answers, 1):
+            which = f"alternative {number} of {len(bodies)}: " if len(bodies) > 1 else ""
+            yield from _explanation_lines(each, which, providers, style)
 
     show(args, answer, lines)
     return ExitCode.DONE if answer["fits"] and answer["closed"] is None else ExitCode.REFUSED
+
+
+def _explanation_lines(
+    answer: ExplanationShape, which: str, providers: Mapping[str, ResourceProviderShape], style: Style
+) -> Iterator[str]:
+    verdict = f"{which}{'it fits' if answer['fits'] else 'it does not fit'}"
+    closed = answer["closed"]
+    yield verdict if closed is None else f"{verdict}, and claims are closed: {plain(closed)}"
+    rows: list[ShortfallRow] = []
+    for uuid, allocation in answer["allocations"].items():
+        provider = providers.get(uuid)
+        name = provider["name"] if provider else uuid
+        for resource_class, amount in allocation["resources"].items():
+            rows.append((resource_class, amount, _free(provider, resource_class), name, "fits"))
+    shortfalls = answer["shortfalls"]
+    if not answer["fits"]:
+        short = {shortfall["resource_class"] for shortfall in shortfalls if not shortfall.get("traits")}
+        for resource_class, amount in answer["asked"].items():
+            if resource_class not in short:  # shown is the provider with the most free of the class
+                free = [(_free(each, resource_class), each["name"]) for each in providers.values()]
+                most, name = max(free, key=itemgetter(0), default=(0, NOTHING))
+                rows.append((resource_class, amount, most, name, "would fit"))
+    for what, asked, left, where, reason in shortfall_rows(shortfalls):
+        rows.append((what, asked, left, where, f"short: {reason}"))
+    yield from titled_lines(("RESOURCE CLASS", "ASKED", "FREE", "PROVIDER", "VERDICT"), rows, style)
+    yield from cells_lines(answer["cells"], style)
+    yield from makings_lines(answer["to_make"], style)
 
 
 def _free(provider: ResourceProviderShape | None, resource_class: str) -> int:

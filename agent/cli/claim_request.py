@@ -90,8 +90,7 @@ def alternatives(args: Namespace) -> list[Namespace]:
 
 def alternative_bodies(args: Namespace, *, required: bool = True) -> list[Json]:
     """What each alternative asks for, without a consumer. Raises UsageError as `claim_body`."""
-    several = alternatives(args)
-    bodies = [_resources(each, required=required or len(several) > 1) for each in several]
+    bodies = [_resources(each, required=required) for each in alternatives(args)]
     for body in bodies:
         body.pop("consumer", None)
     return bodies

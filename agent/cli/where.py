@@ -42,7 +42,9 @@ def add_where_command(add: CommandAdder) -> None:
     )
     claim_request.add_claim_options(command)
     claim_request.add_or_option(command)
-    command.add_argument("--domain", metavar="FILE", help="what a domain's XML asks for; - is standard input")
+    command.add_argument(
+        "--domain", metavar="FILE", action="append", help="what a domain's XML asks for; - is standard input"
+    )
     command.add_argument(
         "--strategy",
         choices=("pack", "spread"),
@@ -93,12 +95,17 @@ def _body(args: Namespace) -> dict[str, Any]:
         raise UsageError(f"--host is given {counted(len(args.host), 'time')}: ask of one host, or of all")
     if not args.count.isascii() or not args.count.isdigit() or not 1 <= int(args.count[:5]) <= 1000:
         raise UsageError(f"--count {args.count!r} is not a whole number from 1 to 1000")
+    if args.domain is not None and len(args.domain) > 1:
+        raise UsageError(
+            f"--domain is given {counted(len(args.domain), 'time')}: alternatives are asked for beside one "
+            "domain; ask for each domain on its own, in the order of preference, until one fits"
+        )
     requests = claim_request.alternative_bodies(args, required=args.domain is None)
     body: dict[str, Any] = {"requests": requests, "strategy": args.strategy, "count": int(args.count)}
     if args.host:
         body["host"] = args.host[0]
     if args.domain is not None:
-        body["xml"] = claim_request.read_text_file("where", args.domain)
+        body["xml"] = claim_request.read_text_file("where", args.domain[0])
     return body
 
 

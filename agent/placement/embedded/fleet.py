@@ -65,6 +65,7 @@ class HostNotes:
         self._clock = clock
         self._lock = threading.Lock()
         self._notes: dict[str, tuple[float, Mapping[str, Any]]] = {}
+        self._appeared: dict[str, float] = {}
         self._since = clock()
         self.flavors: Mapping[str, str] = {}
 
@@ -77,6 +78,15 @@ class HostNotes:
                     raise RequestRefused(TOO_LARGE, f"This server keeps the notes of {HOSTS_MAX} hosts.")
             self._notes[root_uuid] = (self._clock(), note)
 
+    def appear(self, root_uuid: str) -> None:
+        """A host is there from now on, and has the time to leave a note."""
+        now = self._clock()
+        with self._lock:
+            while self._appeared and now - next(iter(self._appeared.values())) >= SILENT_AFTER_S:
+                del self._appeared[next(iter(self._appeared))]
+            self._appeared.pop(root_uuid, None)  # the youngest is the last
+            self._appeared[root_uuid] = now
+
     def forget(self) -> None:
         """Forget all, as a server does that takes no writes: the notes go to another one."""
         with self._lock:
@@ -85,7 +95,8 @@ class HostNotes:
     def heard(self, root_uuid: str) -> Heard:
         """What was heard of a host. One without a note is silent once it has had the time to leave one."""
         now = self._clock()
-        at, note = self._notes.get(root_uuid, (self._since, None))
+        since = self._appeared.get(root_uuid, self._since)
+        at, note = self._notes.get(root_uuid, (max(since, self._since), None))
         return Heard(note, None if note is None else now - at, now - at >= SILENT_AFTER_S)
 
 

@@ -176,6 +176,8 @@ def create_provider(request: Request) -> CoreResponse:
     provider = request.write(
         lambda draft: rules.create_provider(draft, uuid, body["name"], body.get("parent_provider_uuid"))
     )
+    if provider.parent_uuid is None:
+        request.notes.appear(uuid)
     location = {"location": url_of(provider.uuid)}
     if request.minor < mv.CREATED_PROVIDER_BODY:
         return empty_response(201, location)

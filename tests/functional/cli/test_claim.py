@@ -245,7 +245,15 @@ def test_the_first_alternative_that_fits_is_claimed_and_found_again(fresh: tuple
     _, path = fresh
     words = ("--name", "ai1", "--resources", "VCPU=100000", "--or", "--resources", "VCPU=2")
     dry = plimsoll(path, "claim", *words, "--dry-run")
-    assert dry.returncode == ExitCode.DONE and dry.stdout.startswith("it fits\n")
+    assert dry.returncode == ExitCode.DONE
+    assert [line for line in dry.stdout.splitlines() if line.startswith("alternative")] == [
+        "alternative 1 of 2: it does not fit",
+        "alternative 2 of 2: it fits",
+    ]
+    too_much = ("--name", "ai2", "--resources", "VCPU=100000", "--or", "--resources", "VCPU=99999")
+    unfit = plimsoll(path, "claim", *too_much, "--dry-run", "-o", "json")
+    assert unfit.returncode == ExitCode.REFUSED
+    assert json.loads(unfit.stdout)["asked"] == {"VCPU": 100000}  # the first, as in the refusal of a claim
     made = json.loads(output_of(path, "claim", *words, "-o", "json"))
     assert [each["resources"] for each in made["allocations"].values()] == [{"VCPU": 2}]
     assert json.loads(output_of(path, "claim", *words, "-o", "json"))["consumer"] == made["consumer"]

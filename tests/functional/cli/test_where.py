@@ -147,8 +147,7 @@ def test_guests_that_are_counted_against_each_other(url: str) -> None:
     five = json_of(done)
     assert len(five["places"]) == 4
     assert five["sentence"] == (
-        "not now: 4 of 5 have a place, given one after the other; 4 of 5 hosts could; hv2, the nearest, "
-        "is 488 MiB of MEMORY_MB short"
+        "not now: 4 of 5 have a place; 4 of 5 hosts could; hv2, the nearest, is 488 MiB of MEMORY_MB short"
     )
     never = where(url, "--group", "1:VGPU=2", "--count", "4")
     assert never.returncode == ExitCode.NEVER
@@ -173,6 +172,10 @@ def test_alternatives_count_in_their_order(url: str) -> None:
         (("--host", "hv1_gpu0"), "'hv1_gpu0' is a provider of a host and no host: name its root provider."),
         (("--host", "hv1", "--host", "hv1"), "--host is given 2 times: ask of one host, or of all"),
         (("--count", "0"), "--count '0' is not a whole number from 1 to 1000"),
+        (
+            ("--domain", "/dev/null", "--or", "--domain", "/dev/null"),
+            "--domain is given 2 times: alternatives are asked for beside one domain; ask for each domain",
+        ),
         (("--domain", "/dev/null"), "where: --domain needs the driver of an agent, so it cannot go with --p"),
         (("--spec", "pci_passthrough:alias=a:1"), "pci_passthrough:alias: an alias is in the settings of an"),
         (

@@ -146,6 +146,19 @@ def test_a_host_is_silent_after_five_minutes_by_a_steady_clock(api: Api) -> None
     assert notes.heard("a") == (None, None, False)
 
 
+def test_a_host_that_was_made_a_moment_ago_is_not_silent(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(api.core, "notes", HostNotes(lambda: now[0]))
+    silent = {}
+    for name in ("one", "two", "three"):
+        now[0] += 200
+        api.provider(name)
+        silent[name] = [each for each, host in listed(api).items() if host["silent"]]
+    assert silent == {"one": [], "two": [], "three": ["one"]}
+    now[0] += 100
+    assert [each for each, host in listed(api).items() if host["silent"]] == ["one", "two"]
+
+
 # The table of all hosts
 
 
