@@ -104,6 +104,8 @@ class ClaimByFlavor:
     flavor: Flavor
     image: Mapping[str, str | int | bool] | None = None
     """properties of the guest's image, as glance has them: hw_firmware_type, trait:..., and others"""
+    process: Process | None = None
+    """the agent releases the claim once this process has ended"""
     name: str | None = None
     """for people"""
     project_id: str | None = None
@@ -126,6 +128,8 @@ class ClaimByGroups:
     """traits that the host's root provider must have, or with ! must not"""
     topology: Topology | None = None
     pci: tuple[PciRequest, ...] | None = None
+    process: Process | None = None
+    """the agent releases the claim once this process has ended"""
     name: str | None = None
     """for people"""
     project_id: str | None = None
@@ -854,6 +858,18 @@ class Preview:
     """sentences on units whose device is gone: they stay allocated or reserved"""
     receipts: tuple[Receipt, ...]
     """the newest first"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A process of the host, and of the user who asks."""
+
+    pid: int
+    """in the pid namespace of the agent"""
+    started: int
+    """clock ticks since the boot, field 22 of /proc/PID/stat"""
+    boot: str
+    """/proc/sys/kernel/random/boot_id"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
