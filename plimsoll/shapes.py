@@ -61,12 +61,18 @@ class Change:
     """What would make room on a host."""
 
     kind: str
-    """instances leave; a reservation of a whole class is lifted; a closed host is opened"""
+    """instances leave; a pending reshape is done; a reservation of a whole class is lifted; a closed host is
+    opened
+    """
     host: str
     providers: tuple[str, ...]
     """of which the reservation is lifted, or the shared ones of which the instances have a part"""
     instances: Mapping[str, str]
     """{consumer: the host with room for what it holds, empty if none was found}"""
+    migrations: tuple[str, ...]
+    """of the instances, those that hold a place for a move under way"""
+    reason: str
+    """why the reshape waits"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -1104,7 +1110,7 @@ class WhereHosts:
     """How many hosts there are."""
 
     fit: int
-    """that have room"""
+    """that have room, or of several guests together, that got some"""
     complete: bool
     """false: there may be more than were found"""
     looked_at: int | None

@@ -13,6 +13,7 @@ taken that is small, and maybe not the smallest: all guests that could move are 
 by one while the guest still fits.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -20,7 +21,11 @@ from itertools import combinations
 from agent.claims.book import Book
 from agent.claims.claim import Claim, Fit, Shortfall, claim_of_fit
 from agent.claims.request import ClaimRequest
+from agent.shapes import Usages
+from agent.tree import Provider, ProviderTree
 
+OF_EVERY_GUEST = frozenset({"VCPU", "PCPU", "MEMORY_MB", "DISK_GB"})
+"""The classes of which every guest has some; what is free of others is a device that a guest may need."""
 GUESTS_MAX = 256
 """After so many guests the count ends."""
 HOLDERS_MAX = 512
@@ -100,6 +105,33 @@ def _stranded(trial: Book, book: Book, request: ClaimRequest) -> Iterator[Strand
     for (uuid, name), amount in free.items():
         provider = trial.host.tree[uuid]
         yield Stranded(provider.name, uuid, name, amount, tuple(holders.get((uuid, name), ())))
+
+
+def stranded_for_all(tree: ProviderTree, used: Usages) -> dict[str, int]:
+    """{class: free units that no guest can have at all}: on their cell no CPU is free, or no memory.
+
+    A cell is the nearest provider above the units that has CPUs, or memory. What every guest has is no unit.
+    """
+    stranded = Counter[str]()
+
+    def is_short(provider: Provider, names: tuple[str, ...]) -> bool:
+        """Whether the nearest provider that has one of these classes has nothing of them free."""
+        for each in (provider, *tree.ancestors(provider.uuid)):
+            having = [name for name in names if name in each.inventories]
+            if having:
+                return all(
+                    each.inventories[name].capacity <= used.get(each.uuid, {}).get(name, 0) for name in having
+                )
+        return False
+
+    for provider in tree:
+        for name, inventory in provider.inventories.items():
+            free = inventory.capacity - used.get(provider.uuid, {}).get(name, 0)
+            if name in OF_EVERY_GUEST or free <= 0:
+                continue
+            if is_short(provider, ("VCPU", "PCPU")) or is_short(provider, ("MEMORY_MB",)):
+                stranded[name] += free
+    return dict(stranded)
 
 
 MOVES_MAX = 3

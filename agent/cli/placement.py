@@ -197,8 +197,11 @@ class _CountingTransport:
         self._inner.close()
 
 
-def open_url(args: Namespace) -> Transport:
-    """The transport to `url`, with the token and the authority of the options. Raises UsageError."""
+def open_url(args: Namespace, option: str = "--url") -> Transport:
+    """The transport to `url`, which `option` gives, with the token and the authority of the options.
+
+    Raises UsageError.
+    """
     from agent.placement.connect import open_transport
 
     token = os.environ.get(TOKEN) or None
@@ -213,7 +216,7 @@ def open_url(args: Namespace) -> Transport:
         path = Path(args.url.removeprefix("unix:"))
         return SocketTransport(path, token=token, timeout_s=args.timeout)
     if not args.url.startswith(("http://", "https://")):
-        raise errors.UsageError(f"--url takes http://..., https://... or unix:PATH, not {args.url!r}.")
+        raise errors.UsageError(f"{option} takes http://..., https://... or unix:PATH, not {args.url!r}.")
     if args.cafile is not None and not Path(args.cafile).is_file():
         raise errors.UsageError(f"--cafile {args.cafile} is no file; it must hold certificates, PEM.")
     options = {

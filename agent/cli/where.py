@@ -74,7 +74,7 @@ def where(args: Namespace) -> ExitCode:
 
         if args.domain is not None:
             raise UsageError("where: --domain needs the driver of an agent, so it cannot go with --placement")
-        with naming_the_place(args), closing(open_url(args)) as transport:
+        with naming_the_place(args), closing(open_url(args, "--placement")) as transport:
             # This process asks that Placement itself.
             answer = cast("WhereShape", answer_body(PlacementClient(transport), body))
     else:
@@ -148,11 +148,15 @@ def _change_text(change: ChangeShape, names: Mapping[str, str]) -> str:
         return (
             f"{host} has room once it takes claims again (`plimsoll resume` there if an operator paused it)"
         )
+    if change["kind"] == "reshape":
+        return f"{host} has room on {providers} once its reshape is done: {plain(change['reason'])}"
     if change["kind"] == "lift":
         return f"lift what is reserved as a whole on {providers} of {host} (a cordon, say)"
     pools = f" with its part of {providers}" if providers else ""
     moves = [
-        f"move {names.get(who, who)} from {host} to {plain(to)}"
+        f"end the move whose migration {who} has a place on {host} (`plimsoll move confirm` or `revert`)"
+        if who in change["migrations"]
+        else f"move {names.get(who, who)} from {host} to {plain(to)}"
         if to
         else f"release {names.get(who, who)}{pools or f' on {host} (no other host was found for it)'}"
         for who, to in change["instances"].items()

@@ -7,6 +7,7 @@ alone: one request says who fits, and one for each host shown says its name; for
 says what is read. docs/where.md has the bounds, which tests/functional/fleet holds.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -53,9 +54,12 @@ CANDIDATES_MAX = 1000
 PLACES_SHOWN_MAX = 10
 COUNT_MAX = 1000
 ALTERNATIVES_MAX = 16
+MIGRATION = "MIGRATION"
+"""The type of the consumer that holds a place for a move."""
 DISABLED_TRAIT: str = os_traits.COMPUTE_STATUS_DISABLED
 NEEDS = "1.36"
 _ANY_TRAIT = "1.39"
+_ANY_TEXT = re.compile(r"(?s).*\S.*")
 _UNITS = {"MEMORY_MB": "MiB of ", "DISK_GB": "GiB of "}
 
 
@@ -159,6 +163,8 @@ class Answer:
                     "host": change.host,
                     "providers": list(change.providers),
                     "instances": dict(change.instances),
+                    "migrations": list(change.migrations),
+                    "reason": change.reason,
                 }
                 for change in self.changes
             ],
@@ -201,7 +207,7 @@ def answer_body(
         notes |= dict.fromkeys(notes_of(item))
     if not alternatives:
         raise UsageError("requests: missing; name at least one request.")
-    name = None if host is None else read_text(host, "host", None, "the name or uuid of a host")
+    name = None if host is None else read_text(host, "host", _ANY_TEXT, "the name or uuid of a host")
     answer = where(client, alternatives, order=order, count=count, host=name).to_json()
     return {**answer, "notes": list(notes)} if notes else answer
 
@@ -308,9 +314,12 @@ class _Inquiry:
         told = self._client.host_candidates(f"{query}&trees=true&holders=true")
         return next(iter(hosts_of_trees(told or {})), host)
 
-    def _new_place(self, consumer: str, others: frozenset[str]) -> str:
+    def _new_place(self, consumer: str, others: frozenset[str]) -> str | None:
         """A host for an instance, by the amounts that it holds alone: Placement knows no more of it."""
-        amounts = by_class(self._client.allocations_of(consumer).allocations.values())
+        held = self._client.allocations_of(consumer)
+        if held.consumer_type == MIGRATION:
+            return None
+        amounts = by_class(held.allocations.values())
         conditions = [Condition(ConditionKind.RESOURCE, "", *each) for each in amounts.items()]
         query = query_of(conditions)
         told = self._client.host_candidates(f"{query}&limit={len(others) + 1}")
@@ -329,9 +338,15 @@ class _Inquiry:
         if count > 1:
             placed, hosts, most = places_together(demand, hosts, count, self._order)
             if len(placed) == count:
-                on = counted(len({place.root for place in placed}), "host")
-                sentence = f"it fits: {count} of them have places on {on}"
-                return Answer(Verdict.FITS, sentence, looked_at=len(hosts), places=tuple(placed))
+                on = len({place.root for place in placed})
+                return Answer(
+                    Verdict.FITS,
+                    f"it fits: {count} of them have places on {counted(on, 'host')}",
+                    fitting=on,
+                    complete=False,
+                    looked_at=len(hosts),
+                    places=tuple(placed),
+                )
         if not hosts and self._in_tree is not None:
             raise UsageError(f"{self._in_tree} is a provider that hosts share, and no host: name a host.")
         obstacles = {host.root.uuid: demand.obstacle(host) for host in hosts}
@@ -358,22 +373,23 @@ class _Inquiry:
         shown.sort(key=Miss.nearness)
         found = [each for each in obstacles.values() if each is not None]
         able = sum(not each.forever for each in found)
-        closed = [miss.host for miss in misses if miss.obstacle.condition == CLOSED]
+        to_open = [miss.host for miss in misses if miss.obstacle.condition == CLOSED]
         verdict = Verdict.NOT_NOW if able else Verdict.NEVER
         if count > 1 and places_together(demand, hosts, count, self._order, empty=True).most < count:
             verdict = Verdict.NEVER
         changes: tuple[Change, ...] = ()
         if verdict is Verdict.NOT_NOW and len(placed) + 1 == count:
             open_ones = [miss.host for miss in shown if not miss.obstacle.forever]
-            changes = smallest_changes(demand, [*open_ones, *closed], self._new_place)
+            changes = smallest_changes(demand, [*open_ones, *to_open], self._new_place)
         summary = summary_of(demand, found)
         return Answer(
             verdict,
-            _sentence(verdict, summary, shown, closed, len(hosts), able, (len(placed), most, count)),
+            _sentence(verdict, summary, shown, to_open, len(hosts), able, (len(placed), most, count)),
+            fitting=len({place.root for place in placed}),
             looked_at=len(hosts),
             able=able,
             places=tuple(placed),
-            closed=tuple(closed),
+            closed=tuple(host for host in hosts if host.closed),
             nearest=tuple(shown),
             summary=summary,
             changes=changes,
@@ -388,7 +404,7 @@ def _sentence(
     verdict: Verdict,
     summary: Sequence[SummaryRow],
     nearest: Sequence[Miss],
-    closed: Sequence[FleetHost],
+    to_open: Sequence[FleetHost],
     hosts: int,
     able: int,
     placed: tuple[int, int, int],
@@ -413,7 +429,7 @@ def _sentence(
     could = f"{so_far}{able} of {hosts} hosts could; " if hosts > 1 else so_far
     near = next((miss for miss in nearest if not miss.obstacle.forever), None)
     if near is None:
-        return f"not now: {could}{closed[0].root.name} is {closed[0].closed}"
+        return f"not now: {could}{to_open[0].root.name} is {to_open[0].closed}"
     name = near.host.root.name + (", the nearest," if hosts > 1 else "")
     condition = near.obstacle.condition
     if near.asked is not None and near.free is not None and near.asked > near.free:
@@ -559,9 +575,9 @@ def hosts_of_trees(told: Mapping[str, Any]) -> list[FleetHost]:
 
     pools = [provider(row) for row in told.get("sharing", ())]
     hosts = []
-    for closed, *rows in told.get("trees", ()):
+    for closed, pending, *rows in told.get("trees", ()):
         own = tuple(map(provider, rows))
-        hosts.append(FleetHost(own, _pools_of(own, pools), closed))
+        hosts.append(FleetHost(own, _pools_of(own, pools), closed, pending))
     return hosts
 
 

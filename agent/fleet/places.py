@@ -9,13 +9,12 @@ steps the number of places is a lower bound. tests/unit/fleet compares the numbe
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from agent.claims.capacity import OF_EVERY_GUEST
 from agent.claims.choice import Order
 from agent.fleet.where import Demand, FleetHost, HostProvider, free_of
 from agent.placement.packing import pack
 from agent.shapes import Allocations, Amounts, total
 
-OPERATING = frozenset({"VCPU", "PCPU", "MEMORY_MB", "DISK_GB"})
-"""The classes that every guest has; what is free of others is a device that a guest may need."""
 PACKING_STEPS_MAX = 100_000
 """So many steps are spent on the most guests that fit on all hosts together."""
 WAYS_MAX = 1000
@@ -52,7 +51,9 @@ class Candidate(NamedTuple):
             (free - more * asked[name]) / max(1, capacity) for name, (free, capacity) in of_asked.items()
         )
         idle = any(
-            free > 0 for name, (free, _) in self.left.items() if name not in asked and name not in OPERATING
+            free > 0
+            for name, (free, _) in self.left.items()
+            if name not in asked and name not in OF_EVERY_GUEST
         )
         return (
             (round(share, 1) if order is Order.PACK else -round(share, 1)),

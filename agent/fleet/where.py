@@ -63,12 +63,13 @@ class HostProvider(NamedTuple):
 class FleetHost(NamedTuple):
     """A host: its own providers, the root first, and the sharing ones in reach.
 
-    `closed` says why it takes no claims, "" where it does.
+    `closed` says why it takes no claims, "" where it does; `pending` why a reshape that is due waits.
     """
 
     providers: tuple[HostProvider, ...]
     shared: tuple[HostProvider, ...] = ()
     closed: str = ""
+    pending: str = ""
 
     @property
     def root(self) -> HostProvider:
@@ -674,17 +675,24 @@ class Change(NamedTuple):
 
     `kind`: "resume" a closed host, "lift" what is withheld on `providers`, or "move" the `instances`,
     {consumer: the host that has room for what it holds here, "" if none has}; then `providers` are the shared
-    ones of which they have a part: a release alone gives that back.
+    ones of which they have a part: a release alone gives that back. Of the instances, `migrations` hold a
+    place for a move under way, and give it back when the move ends. "reshape": what is withheld is so until
+    the host's pending reshape is done, which waits for the `reason`.
     """
 
     kind: str
     host: str
     providers: tuple[str, ...] = ()
     instances: Mapping[str, str] = NOTHING
+    migrations: tuple[str, ...] = ()
+    reason: str = ""
 
 
-NewPlaceOf = Callable[[str, frozenset[str]], str]
-"""A host that has none of these names, with room for all that the consumer holds; "" for none."""
+NewPlaceOf = Callable[[str, frozenset[str]], str | None]
+"""A host that has none of these names, with room for all that the consumer holds; "" for none.
+
+None: the consumer is a migration, whose place is that of a move.
+"""
 
 
 def smallest_changes(demand: Demand, near: Sequence[FleetHost], new_place: NewPlaceOf) -> tuple[Change, ...]:
@@ -710,7 +718,9 @@ def smallest_changes(demand: Demand, near: Sequence[FleetHost], new_place: NewPl
                     for of in place.get(each.uuid, ())
                 )
             ]
-            found.setdefault("lift", Change("lift", name, tuple(each.name for each in lifted)))
+            kind = "reshape" if host.pending else "lift"
+            names = tuple(each.name for each in lifted)
+            found.setdefault(kind, Change(kind, name, names, reason=host.pending))
         leaving = _fewest_to_leave(demand, host, SET_MAX + 1 if fewest is None else len(fewest[1]) - 1)
         if leaving is not None and (fewest is None or len(leaving) < len(fewest[1])):
             fewest = host, leaving
@@ -719,10 +729,15 @@ def smallest_changes(demand: Demand, near: Sequence[FleetHost], new_place: NewPl
         targets = dict.fromkeys(leaving, "")
         # What is free of a shared provider grows by no move within its reach.
         pools = [each.name for each in host.shared if not each.holders.keys().isdisjoint(leaving)]
-        for consumer in () if pools else leaving[:SET_MAX]:
-            targets[consumer] = new_place(consumer, frozenset({host.root.name, *targets.values()}))
-        found["move"] = Change("move", host.root.name, tuple(pools), targets)
-    return tuple(found[kind] for kind in ("move", "lift", "resume") if kind in found)
+        migrations = []
+        for consumer in leaving[:SET_MAX]:
+            place_of_it = new_place(consumer, frozenset({host.root.name, *targets.values()}))
+            if place_of_it is None:
+                migrations.append(consumer)
+            elif not pools:
+                targets[consumer] = place_of_it
+        found["move"] = Change("move", host.root.name, tuple(pools), targets, tuple(migrations))
+    return tuple(found[kind] for kind in ("move", "reshape", "lift", "resume") if kind in found)
 
 
 def _fewest_to_leave(demand: Demand, host: FleetHost, most: int) -> tuple[str, ...] | None:

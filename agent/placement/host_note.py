@@ -37,7 +37,9 @@ class HostNote:
     `closed` is why claims are closed, None: they are open; `drains`: the instances are to leave;
     `schedulers`: they are offered the host. `findings` is {kind: number} of what the last audit left,
     `cordons` a sentence on each device that is withheld, `withheld` {class: units of these that no consumer
-    has}. `left_out` counts the moves and sentences for which the note had no room.
+    has}. `reshape` is why a reshape that is due waits, None: none is due. `stranded` {class: free units that
+    no guest can have, since no CPU or no memory is free near them}. `left_out` counts the moves and sentences
+    for which the note had no room.
     """
 
     state: str
@@ -51,6 +53,8 @@ class HostNote:
     cordons: tuple[_Text, ...] = ()
     withheld: Mapping[str, int] = field(default_factory=dict)
     left_out: int = 0
+    reshape: _Text | None = None
+    stranded: Mapping[str, int] = field(default_factory=dict)
 
     def bounded(self) -> "HostNote":
         """The note with shorter sentences, and so many of them and of the moves as a server takes."""
@@ -58,6 +62,7 @@ class HostNote:
             self,
             reasons=tuple(each[:TEXT_CHARS_MAX] for each in self.reasons),
             closed=None if self.closed is None else self.closed[:TEXT_CHARS_MAX],
+            reshape=None if self.reshape is None else self.reshape[:TEXT_CHARS_MAX],
             cordons=tuple(each[:TEXT_CHARS_MAX] for each in self.cordons),
         )
         while len(json.dumps(encode(HostNote, note))) > NOTE_BYTES_MAX:

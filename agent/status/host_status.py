@@ -16,6 +16,7 @@ from uuid import UUID
 from agent import __version__, log
 from agent.audit.auditor import Auditor
 from agent.claims.attribution import IDLE
+from agent.claims.capacity import stranded_for_all
 from agent.clock import exact_moment
 from agent.config.settings import Settings
 from agent.durable.files import check_accepts_files
@@ -322,7 +323,7 @@ class HostStatus:
 
     def note(self) -> HostNote:
         """What those who look at the fleet are to know of this host. Never raises."""
-        status = self.status()
+        status, last, snapshot = self.status(), self._last_pass, self._tracker.view.snapshot()
         devices: tuple[OfferedDevice, ...] = ()
         with suppress(StateError):  # the journal cannot be read, which the reasons say
             devices = self._tracker.cordons.devices()
@@ -336,7 +337,7 @@ class HostStatus:
             findings=Counter(finding.kind for finding in self._auditor.last.left),
             moves=tuple(
                 MoveNote(move.instance, move.name, move.kind.value, move.role.value, move.state.value)
-                for move in self._tracker.view.snapshot().moves
+                for move in snapshot.moves
                 if not move.ended
             ),
             cordons=self._tracker.cordons.sentences,
@@ -345,6 +346,8 @@ class HostStatus:
                 for device in devices
                 if device.holder is None and (device.cordon or device.health)
             ),
+            reshape=last.pending.message if last and last.pending else None,
+            stranded=stranded_for_all(snapshot.host.tree, snapshot.used),
         )
 
     def metrics(self) -> bytes:

@@ -25,7 +25,7 @@ class WhereBodyShape(TypedDict):
 class WhereHostsShape(TypedDict):
     """How many hosts there are."""
 
-    fit: Annotated[Count, "that have room"]
+    fit: Annotated[Count, "that have room, or of several guests together, that got some"]
     complete: Annotated[bool, "false: there may be more than were found"]
     looked_at: Annotated[Count | None, "that were read one by one; null: that was not needed"]
     able: Annotated[Count | None, "of those, that have room or could make it"]
@@ -93,8 +93,9 @@ class ChangeShape(TypedDict):
     """What would make room on a host."""
 
     kind: Annotated[
-        Literal["move", "lift", "resume"],
-        "instances leave; a reservation of a whole class is lifted; a closed host is opened",
+        Literal["move", "reshape", "lift", "resume"],
+        "instances leave; a pending reshape is done; a reservation of a whole class is lifted; a closed host "
+        "is opened",
     ]
     host: str
     providers: Annotated[
@@ -103,6 +104,8 @@ class ChangeShape(TypedDict):
     instances: Annotated[
         dict[str, str], "{consumer: the host with room for what it holds, empty if none was found}"
     ]
+    migrations: Annotated[list[Uuid], "of the instances, those that hold a place for a move under way"]
+    reason: Annotated[str, "why the reshape waits"]
 
 
 class WhereShape(TypedDict):
@@ -129,7 +132,7 @@ PLACE_COLUMNS: tuple[Column[PlaceShape], ...] = (
         ),
     ),
     Column(
-        "LEFT",
+        "LEFT ON THE HOST",
         lambda place: amounts_text({name: left["free"] for name, left in place["left"].items()}),
     ),
 )

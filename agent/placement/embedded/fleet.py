@@ -752,11 +752,11 @@ def host_trees(
 ) -> dict[str, list[Any]]:
     """All hosts, or the one of the query's `in_tree`, as far as the query is concerned with them.
 
-    `trees` has [why the host is closed, provider, ...] for each: the root, and the providers that have an
-    aggregate or a class or trait of the query, or all where it has a subtree. `sharing` are the sharing
-    providers. A provider is [uuid, name, parent's uuid, {class: [total, reserved, min_unit, max_unit,
-    step_size, allocation_ratio, amount in use]}, traits, aggregates, {consumer: {class: amount}}], with the
-    classes and traits of the query, and with the consumers if `holders` are asked for.
+    `trees` has [why the host is closed, why its reshape waits, provider, ...] for each: the root, and the
+    providers that have an aggregate or a class or trait of the query, or all where it has a subtree.
+    `sharing` are the sharing providers. A provider is [uuid, name, parent's uuid, {class: [total, reserved,
+    min_unit, max_unit, step_size, allocation_ratio, amount in use]}, traits, aggregates, {consumer: {class:
+    amount}}], with the classes and traits of the query, and with the consumers if `holders` are asked for.
     """
     classes, traits = query.resource_classes(), query.trait_names()
     within = next((group.in_tree for group in query.groups if group.in_tree), None)
@@ -781,6 +781,7 @@ def host_trees(
                 continue
             rows = [row(provider) for provider in tree if provider.uuid != root.uuid]
             rows = [each for each in rows if query.same_subtrees or any(each[3:6])]
-            found.append([closed_reason(notes, root), row(root), *rows])
+            note = notes.heard(root.uuid).note or {}
+            found.append([closed_reason(notes, root), note.get("reshape") or "", row(root), *rows])
     with model.lock.reading():
         return {"trees": found, "sharing": [*map(row, model.providers_with_trait(SHARING_TRAIT))]}

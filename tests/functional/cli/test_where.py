@@ -74,7 +74,7 @@ def test_the_hosts_that_fit_come_with_what_the_guest_would_get(url: str) -> None
     assert done.stdout == (
         "it fits: 1 host has room for it\n"
         "\n"
-        f"{PLACE_COLUMNS[0].title}  GETS                                        LEFT\n"
+        f"{PLACE_COLUMNS[0].title}  GETS                                        LEFT ON THE HOST\n"
         "hv1   hv1 MEMORY_MB=8000,VCPU=4; hv1_gpu0 VGPU=1  MEMORY_MB=178,VCPU=10,VGPU=1\n"
     )
 
@@ -128,6 +128,7 @@ def test_never_names_what_no_host_has_in_the_words_of_the_request(url: str) -> N
         "never: none of 5 hosts has trait CUSTOM_H100 beside the rest of the request, "
         "even with nothing in use"
     )
+    assert lines[1] == "closed: hv4 (disabled for schedulers by COMPUTE_STATUS_DISABLED)"
     assert lines[-1].split() == ["trait", "CUSTOM_H100", "trait1:CUSTOM_H100=required", "3", "3", "0"]
     numa = where(url, *FLAVOR, "--spec", "hw:numa_nodes=2", "--spec", "hw:cpu_policy=dedicated")
     assert numa.returncode == ExitCode.NEVER
@@ -142,6 +143,7 @@ def test_guests_that_are_counted_against_each_other(url: str) -> None:
     three = json_of(where(url, *words, "3"))
     assert three["verdict"] == "fits"
     assert [place["host"] for place in three["places"]] == ["hv1", "hv1", "hv3"]
+    assert (three["hosts"]["fit"], three["hosts"]["complete"]) == (2, False)
     done = where(url, *words, "5")
     assert done.returncode == ExitCode.REFUSED
     five = json_of(done)
@@ -196,6 +198,14 @@ def test_a_request_of_very_many_groups_is_refused(url: str, tmp_path: Path) -> N
     done = where(url, "--file", str(tmp_path / "body.json"))
     assert done.returncode == ExitCode.USAGE
     assert one_line(done).startswith("plimsoll: groups: 10000 groups are asked for, 64 are allowed")
+
+
+def test_a_url_of_another_kind_is_refused_by_the_name_of_its_option() -> None:
+    done = where("ftp://example", *FLAVOR)
+    assert done.returncode == ExitCode.USAGE
+    assert one_line(done).startswith(
+        "plimsoll: --placement takes http://..., https://... or unix:PATH, not 'ftp"
+    )
 
 
 def test_a_placement_that_does_not_answer_is_named(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from kits.fleet_questions import (
 from kits.placements import OpenStack, Placement
 
 from agent.claims.request import ClaimRequest, RequestGroup
-from agent.errors import PlacementError
-from agent.fleet.answer import PLACES_SHOWN_MAX, AskedRequest, Verdict, where
+from agent.errors import PlacementError, UsageError
+from agent.fleet.answer import MIGRATION, PLACES_SHOWN_MAX, AskedRequest, Verdict, answer_body, where
 from agent.fleet.where import SHOWN_MAX, FleetHost, HostProvider
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import Reply, Transport
@@ -159,6 +159,27 @@ def test_an_instance_moves_only_where_all_that_it_holds_has_room(placement: Plac
         answer = where(client, [AskedRequest(request, {})])
         assert answer.verdict is Verdict.NOT_NOW
         assert [dict(change.instances) for change in answer.changes] == [{uuid_of("x"): ""}]
+
+
+def test_a_move_that_has_a_place_is_to_be_ended(placement: Placement) -> None:
+    fleet = [FleetHost((HostProvider("one", "one", None, {"VCPU": Inventory(4)}),))]
+    with closing(placement.transport()) as transport:
+        client = PlacementClient(transport)
+        put_fleet(client, fleet)
+        held = {uuid_of("one"): {"VCPU": 3}}
+        client.write_allocations(ConsumerAllocations(uuid_of("m"), held, consumer_type=MIGRATION))
+        asked = AskedRequest(ClaimRequest("", (RequestGroup("", {"VCPU": 2}),)), {})
+        (change,) = where(client, [asked]).changes
+        assert change.migrations == (uuid_of("m"),)
+
+
+def test_a_host_without_a_name_is_refused(placement: Placement) -> None:
+    body = {"requests": [{"groups": [{"resources": {"VCPU": 1}}]}], "host": ""}
+    with (
+        closing(placement.transport()) as transport,
+        pytest.raises(UsageError, match=r"^host: .*name or uuid"),
+    ):
+        answer_body(PlacementClient(transport), body)
 
 
 def test_guests_have_places_also_where_another_choice_has_none(placement: Placement) -> None:

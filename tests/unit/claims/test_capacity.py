@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from itertools import combinations
 from uuid import UUID
 
@@ -14,10 +15,11 @@ from kits.host_cells import asks, book_of_cells, put, uuid_of
 
 from agent.claims import capacity as capacity_module
 from agent.claims.book import Book
-from agent.claims.capacity import GUESTS_MAX, Stranded, capacity, defrag
+from agent.claims.capacity import GUESTS_MAX, Stranded, capacity, defrag, stranded_for_all
 from agent.claims.claim import Claim, ClaimState, Restriction
 from agent.claims.request import ClaimRequest
 from agent.driver import Guest, GuestState, UsedUnit
+from agent.tree import Inventory, Provider, ProviderTree
 
 GPU, CELL = uuid_of("gpu0"), {number: uuid_of(f"cell{number}") for number in range(2)}
 
@@ -213,3 +215,22 @@ def test_the_capacity_is_what_claims_one_after_the_other_get(
     while put(book, asks(1000 + claimed, cpus, 1024, gpu=gpu)) is not None:
         claimed += 1
     assert (found.guests, found.more) == (claimed, False)
+
+
+def test_devices_beside_which_no_cpu_or_no_memory_is_free_are_stranded_for_all() -> None:
+    cells = [Provider(f"cell{n}", f"cell{n}", "root") for n in range(2)]
+    basic = {"PCPU": Inventory(4), "VCPU": Inventory(4), "MEMORY_MB": Inventory(64, reserved=4)}
+    tree = ProviderTree(
+        [
+            Provider("root", "root", None, {"DISK_GB": Inventory(100)}),
+            *(replace(cell, inventories=basic) for cell in cells),
+            Provider("gpu0", "gpu0", "cell0", {"VGPU": Inventory(4)}),
+            Provider("nic1", "nic1", "cell1", {"SRIOV_NET_VF": Inventory(8)}),
+        ]
+    )
+    used: dict[str, dict[str, int]] = {"cell0": {"PCPU": 4}, "gpu0": {"VGPU": 1}}
+    assert stranded_for_all(tree, used) == {}
+    used["cell0"]["VCPU"] = 4
+    assert stranded_for_all(tree, used) == {"VGPU": 3}
+    used["cell1"] = {"MEMORY_MB": 60}
+    assert stranded_for_all(tree, used) == {"VGPU": 3, "SRIOV_NET_VF": 8}

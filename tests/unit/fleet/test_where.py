@@ -46,6 +46,22 @@ def test_what_is_missing_of_a_shared_pool_is_given_back_by_a_release_alone() -> 
     assert (change.providers, dict(change.instances)) == (("pool",), {"x": ""})
 
 
+def test_what_a_migration_has_is_given_back_by_the_end_of_its_move() -> None:
+    demand = Demand(conditions_of(ClaimRequest("", (RequestGroup("", {"VCPU": 3}),))))
+    held = {"mig": {"VCPU": 2}}
+    root = HostProvider("r", "r", None, {"VCPU": Inventory(4)}, {"VCPU": 2}, holders=held)
+    (change,) = smallest_changes(demand, [FleetHost((root,))], lambda *_: None)
+    assert (dict(change.instances), change.migrations) == ({"mig": ""}, ("mig",))
+
+
+def test_what_is_withheld_while_a_reshape_waits_is_named_as_such() -> None:
+    demand = Demand(conditions_of(ClaimRequest("", (RequestGroup("", {"VGPU": 1}),))))
+    root = HostProvider("r", "r", None, {"VGPU": Inventory(4, reserved=4)})
+    for pending, kind in (("", "lift"), ("The reshape is postponed.", "reshape")):
+        (change,) = smallest_changes(demand, [FleetHost((root,), pending=pending)], lambda *_: "")
+        assert (change.kind, change.providers, change.reason) == (kind, ("r",), pending)
+
+
 PARTS = 4
 
 

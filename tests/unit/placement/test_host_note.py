@@ -20,6 +20,8 @@ FULL = HostNote(
     ("0000:84:00.0 is cordoned.",),
     {"VGPU": 3},
     7,
+    "The reshape is postponed.",
+    {"PGPU": 1},
 )
 
 
@@ -36,6 +38,7 @@ def test_a_server_takes_the_note_of_a_host_on_which_everything_is_wrong() -> Non
         FULL,
         reasons=(hostile * 100,) * 300,
         closed=hostile * 100,
+        reshape=hostile * 100,
         moves=(replace(MOVE, name=hostile[:200]),) * 500,
         cordons=(hostile,) * 100,
     )

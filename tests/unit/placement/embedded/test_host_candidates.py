@@ -44,11 +44,12 @@ def test_if_none_fits_all_hosts_come_as_far_as_they_were_asked_about(api: Api) -
     api.done("PUT", f"/allocations/{consumer}", claim({one: {"VCPU": 3}}))
     answer = asked(api, "resources=VCPU:9,CUSTOM_ABSENT:1")
     assert answer["hosts"] == answer["sharing"] == []
-    ((closed, root),) = answer["trees"]
-    assert (closed, root[:4]) == ("", [one, "one", None, {"VCPU": [8, 0, 1, 2147483647, 1, 1.0, 3]}])
-    ((_, _, gpu),) = asked(api, f"resources=VGPU:9&in_tree={card}&trees=true&holders=true")["trees"]
+    ((closed, pending, root),) = answer["trees"]
+    assert (closed, pending) == ("", "")
+    assert root[:4] == [one, "one", None, {"VCPU": [8, 0, 1, 2147483647, 1, 1.0, 3]}]
+    ((_, _, _, gpu),) = asked(api, f"resources=VGPU:9&in_tree={card}&trees=true&holders=true")["trees"]
     assert gpu == [card, "card", one, {"VGPU": [2, 1, 1, 2147483647, 1, 1.0, 0]}, [], [], {}]
-    ((_, root),) = asked(api, f"resources=VCPU:1&in_tree={one}&trees=true&holders=true")["trees"]
+    ((_, _, root),) = asked(api, f"resources=VCPU:1&in_tree={one}&trees=true&holders=true")["trees"]
     assert root[6] == {consumer: {"VCPU": 3}}
     assert asked(api, f"resources=VCPU:1&in_tree={new()}&trees=true")["trees"] == []
     api.refused(400, "GET", "/hosts/candidates?limit=1", code="placement.query.missing_value")
@@ -60,6 +61,7 @@ def test_if_none_fits_all_hosts_come_as_far_as_they_were_asked_about(api: Api) -
         ({}, (), ""),
         ({"closed": "a disk fails"}, (), "closed: a disk fails"),
         ({"closed": "new firmware", "drains": True}, (), "drained: new firmware"),
+        ({"reshape": "it waits"}, (), ""),
         ({}, ("COMPUTE_STATUS_DISABLED",), "disabled for schedulers by COMPUTE_STATUS_DISABLED"),
     ],
 )
@@ -72,6 +74,8 @@ def test_a_host_that_takes_no_guests_is_named_and_does_not_fit(
     answer = asked(api, "resources=VCPU:1")
     assert len(answer["hosts"]) == (0 if reason else 1)
     assert reason == "" or answer["trees"][0][0] == reason
+    ((told, pending, _),) = asked(api, "resources=VCPU:9")["trees"]
+    assert (told, pending) == (reason, note.get("reshape", ""))
 
 
 def test_a_silent_host_is_named_by_how_long_it_is_silent(api: Api) -> None:
