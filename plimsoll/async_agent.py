@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
-from uuid import uuid4
 
 from plimsoll.errors import AgentFailed, NotFound, OutcomeUnknown, PlimsollError, Unavailable, error_of
-from plimsoll.values import claim_body, decode, domain_key, encode, held, url
+from plimsoll.values import claim_body, decode, domain_key, encode, held, new_key, url
 from plimsoll.wire import (
     SOCKET_DEFAULT,
     SOCKET_VARIABLE,
@@ -285,7 +284,7 @@ class AsyncAgent:
         """
         body = claim_body(asked, resources, consumer, name)
         if not body.get("consumer") and not body.get("name"):
-            body["consumer"] = str(uuid4())
+            body["consumer"] = new_key()
         key = body.get("consumer") or body["name"]
         claim: Claim = await self._ask("Claim", "POST", "/v1/claims", body, timeout, key)
         return held(claim, partial(self.release, claim.consumer))
@@ -300,7 +299,7 @@ class AsyncAgent:
         timeout: float | None = None,
     ) -> Explanation:
         """What `claim` would do, without doing it; also while claims are closed."""
-        body = claim_body(asked, resources, consumer or str(uuid4()), name)
+        body = claim_body(asked, resources, consumer or new_key(), name)
         return await self._ask("Explanation", "POST", "/v1/claims?dry_run=true", body, timeout)
 
     async def show_claim(self, consumer: str, *, timeout: float | None = None) -> Claim:
@@ -326,14 +325,14 @@ class AsyncAgent:
         self, asked: Asked = None, *, resources: Mapping[str, int] | None = None, timeout: float | None = None
     ) -> Capacity:
         """How many guests that ask for this fit one after the other, and what is stranded by which guests."""
-        body = claim_body(asked, resources, str(uuid4()))
+        body = claim_body(asked, resources, new_key())
         return await self._ask("Capacity", "POST", "/v1/capacity", body, timeout)
 
     async def defrag(
         self, asked: Asked = None, *, resources: Mapping[str, int] | None = None, timeout: float | None = None
     ) -> Defrag:
         """The fewest moves of guests that make room for one that asks for this; nothing is moved."""
-        body = claim_body(asked, resources, str(uuid4()))
+        body = claim_body(asked, resources, new_key())
         return await self._ask("Defrag", "POST", "/v1/defrag", body, timeout)
 
     async def where(
@@ -367,7 +366,7 @@ class AsyncAgent:
         The key is the consumer, without one the domain's uuid, else its name, else a new uuid. Raises as
         `claim` does.
         """
-        key = consumer or domain_key(xml) or str(uuid4())
+        key = consumer or domain_key(xml) or new_key()
         body = {"xml": xml} | _beside(asked, consumer if consumer or domain_key(xml) else key)
         domain: Domain = await self._ask("Domain", "POST", "/v1/domains", body, timeout, key)
         return held(domain, partial(self.release, domain.consumer))
@@ -423,7 +422,7 @@ class AsyncAgent:
         `kind`: cold_migrate, resize, live_migrate, rebuild or evacuate. The key is the migration, without one
         a new uuid. The same move again gets the same answer. Raises Refused, Conflict, OutcomeUnknown.
         """
-        migration = migration or str(uuid4())
+        migration = migration or new_key()
         body: dict[str, Any] = {"migration": migration, "kind": kind}
         if domain is None:
             body["request"] = claim_body(asked, resources, consumer)

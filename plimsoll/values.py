@@ -66,6 +66,13 @@ def claim_body(
     return body | ({"consumer": consumer} if consumer else {}) | ({"name": name} if name else {})
 
 
+def new_key() -> str:
+    """A uuid that no other call has."""
+    from uuid import uuid4
+
+    return str(uuid4())
+
+
 def domain_key(xml: str) -> str:
     """What the agent knows the domain by: its uuid, else its name; empty where it has neither."""
     found = re.search(r"<uuid>\s*([^<\s]+)", xml) or re.search(r"<name>\s*([^<]*[^<\s])", xml)

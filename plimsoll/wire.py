@@ -43,11 +43,16 @@ class Words(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """A whole answer; `agent_version` is empty where the agent does not say it."""
+    """A whole answer; the names of its headers are in lower case."""
 
     status: int
-    agent_version: str
+    headers: Mapping[str, str]
     body: bytes
+
+    @property
+    def agent_version(self) -> str:
+        """Empty where the agent does not say it."""
+        return self.headers.get("plimsoll-version", "")
 
 
 class Broken(Exception):
@@ -102,8 +107,8 @@ class _Answer:
             there = len(self._text) - self._begin
             size = int(self._head.get("content-length", there if not chunk else REPLY_BYTES_MAX))
             if there >= size:
-                version = self._head.get("plimsoll-version", "")
-                return Reply(self._status, version, bytes(self._text[self._begin : self._begin + size]))
+                body = bytes(self._text[self._begin : self._begin + size])
+                return Reply(self._status, self._head, body)
         if len(self._text) > REPLY_BYTES_MAX:
             raise ValueError("the answer has no end")
         if not chunk:
@@ -285,7 +290,10 @@ class Door:
 
 
 def failure(broken: Broken, door: Door, timeout: float, words: Words, key: str = "") -> PlimsollError:
-    """The error where no answer came; `key` is that of a write, which may be executed."""
+    """The error where no answer came; `key` is that of a write, which may be executed.
+
+    `asked` among its details: the agent may have executed the request.
+    """
     error, place = broken.cause, door.place
     service = f"is the service running (systemctl status plimsoll-agent)? Another path: {words.socket}"
     kind: type[PlimsollError] = Unavailable
@@ -313,6 +321,7 @@ def failure(broken: Broken, door: Door, timeout: float, words: Words, key: str =
         kind = BadAnswer if broken.asked else Unavailable
         reason = f"{broken}; ssh: {said}" if (said := door.complaint()) else str(broken)
         sentence = f"the agent at {place} gave no usable answer ({reason}); {service}"
-    failed = (OutcomeUnknown if key and broken.asked else kind)(sentence, key=key)
+    kind = OutcomeUnknown if key and broken.asked else kind
+    failed = kind(sentence, details={"asked": broken.asked}, key=key)
     failed.__cause__ = error
     return failed

@@ -1,4 +1,4 @@
-"""The client of the local API: HTTP over the agent's Unix socket, within a deadline.
+"""The client of the local API for commands: the package `plimsoll`, with the agent's own errors.
 
 It also finds instances and migrations as people name them: by uuid, by a unique beginning of it, or by
 name.
@@ -6,28 +6,22 @@ name.
 
 from __future__ import annotations
 
-import http.client
-import json
-import os
 from argparse import Namespace
 from collections.abc import Iterable
 from contextlib import nullcontext
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import plimsoll
 from agent import errors
 from agent.cli.output import waiting
 from agent.errors import DaemonUnreachable, PlimsollError, UnknownConsumer, UsageError
-from agent.http.unix_connection import UnixConnection
 from agent.status.consumers import NamedConsumer, find_consumer, is_uuid
+from plimsoll.wire import Words
 
 if TYPE_CHECKING:
     from agent.api.shapes.host import ResourceProviderShape
 
-SOCKET_DEFAULT = "/run/plimsoll/plimsoll.sock"
-PATH_BYTES_MAX = 107
-REPLY_BYTES_MAX = 256 * 1024 * 1024
 INSTANCE_HELP = "the instance: its name, its uuid, or the beginning of its uuid"
 MIGRATION_HELP = "the migration: its uuid, the beginning of it, or the name of its instance"
 _ASKING = ("/v1/capacity", "/v1/defrag", "/v1/where", "/domain", "dry_run=true")
@@ -35,6 +29,12 @@ _ASKING = ("/v1/capacity", "/v1/defrag", "/v1/where", "/domain", "dry_run=true")
 
 written: list[str] = []
 """The requests by which the agent has done something; it stays done if that cannot be shown."""
+
+
+class CommandAgent(plimsoll.Agent):
+    """The agent, as the sentences of the command line name what leads to it."""
+
+    words = Words("--socket or PLIMSOLL_SOCKET", "--timeout")
 
 
 class Client:
@@ -45,13 +45,11 @@ class Client:
 
     def __init__(self, socket_path: str, timeout_s: float, *, quiet: bool = False) -> None:
         """Raises UsageError for a path that is longer than a socket's can be."""
-        if len(os.fsencode(socket_path)) > PATH_BYTES_MAX:
-            raise UsageError(
-                f"--socket or PLIMSOLL_SOCKET: {socket_path} is too long; the path of a socket has at most "
-                f"{PATH_BYTES_MAX} bytes"
-            )
+        try:
+            self._agent = CommandAgent(socket_path, timeout=timeout_s, made_by="command line", retries=0)
+        except plimsoll.InvalidRequest as error:
+            raise UsageError(error.message) from error
         self._path = socket_path
-        self._timeout_s = timeout_s
         self._quiet = quiet
 
     def get(self, path: str) -> Any:
@@ -65,71 +63,16 @@ class Client:
         """
         activity = f"waiting for the agent: {method} {path.partition('?')[0]}"
         with nullcontext() if self._quiet else waiting(activity):
-            connection = UnixConnection(self._path, self._timeout_s)
-            headers = {"Connection": "close"}
-            payload = None
-            if body is not None:
-                payload = json.dumps(body).encode()
-                headers["Content-Type"] = "application/json"
             try:
-                try:
-                    connection.request(method, path, payload, headers)
-                except (BrokenPipeError, ConnectionResetError):
-                    if not connection.connected:
-                        raise
-                    # The agent may refuse a request before it has read all of it: read its answer.
-                reply = connection.getresponse()
-                text = reply.read(REPLY_BYTES_MAX)
-            except (OSError, http.client.HTTPException) as error:
-                raise self._unreachable(error, asked=connection.connected) from error
-            finally:
-                connection.close()
-            try:
-                answer = json.loads(text)
-            except ValueError as error:
-                raise DaemonUnreachable(
-                    f"The process at {self._path} does not answer like an agent (status {reply.status}, no "
-                    "JSON); is --socket or PLIMSOLL_SOCKET right?",
-                    socket=self._path,
-                    asked=True,
-                ) from error
-            if reply.status >= 400:
-                raise error_of(answer)
+                answer = self._agent.request(method, path, body)
+            except plimsoll.PlimsollError as error:
+                if error.status:
+                    raise error_of(error) from error
+                details = {"asked": True, **error.details, "socket": self._path}
+                raise DaemonUnreachable(error.message, **details) from error.__cause__
             if method != "GET" and not path.endswith(_ASKING):
                 written.append(f"{method} {path}")
             return answer
-
-    def _unreachable(self, error: Exception, asked: bool) -> DaemonUnreachable:
-        service = (
-            "is the service running (systemctl status plimsoll-agent)? "
-            "Another path: --socket or PLIMSOLL_SOCKET"
-        )
-        if isinstance(error, FileNotFoundError):
-            sentence = f"no agent listens at {self._path}: the socket does not exist; {service}"
-        elif isinstance(error, ConnectionRefusedError) and not Path(self._path).is_socket():
-            sentence = (
-                f"{self._path} is no socket; --socket or PLIMSOLL_SOCKET must name the agent's, "
-                f"which is {SOCKET_DEFAULT} unless [api] socket names another"
-            )
-        elif isinstance(error, ConnectionRefusedError):
-            sentence = (
-                f"no agent listens at {self._path}: the socket is left over from an agent that ended; "
-                f"{service}"
-            )
-        elif isinstance(error, PermissionError):
-            sentence = (
-                f"this user may not open {self._path}; ask for membership in the group that owns the socket, "
-                "or run the command as root"
-            )
-        elif isinstance(error, TimeoutError):
-            sentence = (
-                f"the agent at {self._path} did not answer within {self._timeout_s:g} s; it may still "
-                "execute the request; its log says what it is busy with, --timeout waits longer"
-            )
-        else:
-            reason = str(error) or type(error).__name__
-            sentence = f"the agent at {self._path} gave no usable answer ({reason}); {service}"
-        return DaemonUnreachable(sentence, socket=self._path, asked=asked)
 
 
 def client_of(args: Namespace, *, quiet: bool = False) -> Client:
@@ -160,15 +103,12 @@ def read_names(client: Client) -> dict[str, str]:
     return {uuid: provider["name"] for uuid, provider in read_providers(client).items()}
 
 
-def error_of(answer: Any) -> PlimsollError:
-    """The error in the body of an answer, as the class that the agent raised if this program has it."""
-    body = answer.get("error") if isinstance(answer, dict) else None
-    if not isinstance(body, dict):
-        return PlimsollError(f"the agent answered with an error that it did not explain: {answer!r}")
-    code = str(body.get("code"))
+def error_of(answered: plimsoll.PlimsollError) -> PlimsollError:
+    """The error that the agent answered, as the class that it raised if this program has it."""
+    code = answered.code or PlimsollError.code
     kind = _KINDS.get(code) or type("AnsweredError", (PlimsollError,), {"code": code})
-    error: PlimsollError = kind(str(body.get("message")))
-    error.details = body.get("details") or {}
+    error: PlimsollError = kind(answered.message)
+    error.details = answered.details
     return error
 
 

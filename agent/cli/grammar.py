@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from agent.cli.client import SOCKET_DEFAULT
 from agent.cli.output import FORMATS
 from agent.errors import UsageError
+from plimsoll.wire import SOCKET_DEFAULT
 
 if TYPE_CHECKING:
     from agent.config.settings import Settings

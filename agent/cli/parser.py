@@ -4,9 +4,9 @@ import argparse
 import os
 
 from agent.cli import claim, devices, domain, gate, move, placement, service, status, top, tree, where
-from agent.cli.client import SOCKET_DEFAULT
 from agent.cli.grammar import TIMEOUT_DEFAULT_S, CommandAdder, Parser, common_options
 from agent.errors import ExitCode
+from plimsoll.wire import SOCKET_DEFAULT
 
 COMMANDS = (
     status.add_status_command,

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from agent import errors
 from agent.cli import grammar
-from agent.cli.client import SOCKET_DEFAULT, Client, client_of
+from agent.cli.client import Client, client_of
 from agent.cli.output import Style, show, table_lines, waiting
 from agent.cli.tree import tree_lines
 from agent.errors import ExitCode, counted, plain
+from plimsoll.wire import SOCKET_DEFAULT
 
 if TYPE_CHECKING:
     import subprocess

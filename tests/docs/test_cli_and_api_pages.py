@@ -13,10 +13,10 @@ from kits.paths import CHECKOUT
 
 from agent.api import server
 from agent.api.routes import ROUTES
-from agent.cli.client import SOCKET_DEFAULT
 from agent.cli.parser import EXIT_CODES, INTERRUPTED, READER_GONE, build
 from agent.config.options import all_options
 from agent.errors import ExitCode, PlimsollError, SettingsError, StateError
+from plimsoll.wire import SOCKET_DEFAULT
 
 DOCS = CHECKOUT / "docs"
 CLI = (DOCS / "cli.md").read_text(encoding="utf-8")

@@ -1,6 +1,5 @@
 """What the tests of the local API share: a served host, requests to it, the OpenAPI document's schemas."""
 
-import http.client
 import json
 import os
 import socket
@@ -16,6 +15,7 @@ from agent.api.operations import Operations
 from agent.api.routes import document
 from agent.api.server import ApiServer
 from agent.config.access import Access
+from agent.http.unix_connection import UnixConnection
 
 TIMEOUT_S = 10.0
 
@@ -24,17 +24,6 @@ class Reply(NamedTuple):
     status: int
     headers: Mapping[str, str]
     body: Any
-
-
-class _Connection(http.client.HTTPConnection):
-    def __init__(self, path: Path) -> None:
-        super().__init__("localhost", timeout=TIMEOUT_S)
-        self._path = path
-
-    def connect(self) -> None:
-        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.sock.settimeout(TIMEOUT_S)
-        self.sock.connect(str(self._path))
 
 
 @contextmanager
@@ -57,7 +46,7 @@ def ask(
     if body is not None and not isinstance(body, bytes):
         body = json.dumps(body).encode()
         sent.setdefault("Content-Type", "application/json")
-    connection = _Connection(path)
+    connection = UnixConnection(str(path), TIMEOUT_S)
     try:
         connection.request(method, url, body, sent)
         reply = connection.getresponse()

@@ -45,12 +45,12 @@ from kits.paths import DOCS
 from kits.status import FORGOTTEN, Sight, uuid_of
 from kits.terminal import Terminal
 
-from agent.cli.client import SOCKET_DEFAULT
 from agent.cli.parser import EXIT_CODES, INTERRUPTED, READER_GONE
 from agent.config.access import Access
 from agent.config.settings import load
 from agent.errors import ExitCode
 from agent.placement.connect import open_transport
+from plimsoll.wire import SOCKET_DEFAULT
 
 CONSUMER = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
 WANTED = ("--resources", "VCPU=2,VGPU=1")

@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import plimsoll
 from agent import errors
 from agent.api.shapes.schema import Column, amounts_text
-from agent.cli.client import error_of
+from agent.cli.client import error_of as command_error
 from agent.cli.main import main
 from agent.cli.output import Style, show_error, show_table, shown_width, style_of, table_lines
 from agent.cli.parser import build
@@ -24,6 +25,11 @@ CLASS_COLUMNS: tuple[Column[tuple[str, int]], ...] = (
     Column("CLASS", lambda row: row[0]),
     Column("AMOUNT", lambda row: row[1]),
 )
+
+
+def error_of(answer: object) -> PlimsollError:
+    """What a command raises for this answer."""
+    return command_error(plimsoll.errors.error_of(409, answer))
 
 
 def told(code: str, **details: object) -> dict[str, object]:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.cli.client import SOCKET_DEFAULT
 from agent.cli.main import main
 from agent.cli.service import agent, doctor, support_bundle
 from agent.doctor.examine import gather
 from agent.errors import ExitCode, UsageError
+from plimsoll.wire import SOCKET_DEFAULT
 
 
 def test_settings_that_cannot_be_used_end_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
