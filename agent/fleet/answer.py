@@ -276,10 +276,12 @@ class _Inquiry:
         )
         self._demand = Demand(self._conditions)
         self._query = query_of(self._conditions, self._in_tree)
-        # Cells apart from each other, and guests beside guests, are more than candidates tell.
-        self._needs_trees = (
-            count > 1 or self._in_tree is not None or any(" " in each.group for each in self._conditions)
-        )
+        # Guests beside guests, and what cells have together, are more than candidates tell.
+        kinds = (ConditionKind.TRAIT, ConditionKind.AGGREGATE)
+        of_cells = any(
+            each.kind in kinds and not each.group and not each.forbidden for each in self._conditions
+        ) and any(" " in each.group for each in self._conditions)
+        self._needs_trees = count > 1 or self._in_tree is not None or of_cells
 
     def answer(self) -> Answer:
         """The verdict, with what it rests on."""
@@ -449,7 +451,8 @@ def candidates_query(request: ClaimRequest) -> str:
 def query_of(conditions: Sequence[Condition], in_tree: str | None = None) -> str:
     """The query string of GET /allocation_candidates for these conditions, in the tree of that provider.
 
-    Each cell of the guest is a group of its own; that they lie apart is not part of the query.
+    Each cell of the guest is a group of its own. A core of Plimsoll knows by their suffixes that they lie
+    apart; for OpenStack's Placement that is not part of the query.
     """
     kind = ConditionKind
     amounts: dict[str, list[str]] = {}

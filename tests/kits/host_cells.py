@@ -60,9 +60,10 @@ def host_cells(layout: Topology, tree: ProviderTree) -> tuple[HostCells, HostSto
     return HostCells.of(HostLayout(layout, of_provider), index), HostStock(index, {}, units)
 
 
-def book_of_cells(gpus: Mapping[int, int], *, large_pages: int = 0) -> Book:
-    """An empty host of two cells with 8 dedicated CPUs each; {cell: the units of its "gpu0" or "gpu1"}."""
-    layout = topology(2, large_pages=large_pages)
+def book_of_cells(gpus: Mapping[int, int], *, large_pages: int = 0, cells: int = 2, shared: int = 0) -> Book:
+    """An empty host of cells with 8 CPUs each, of which `shared` are for floating guests and the others
+    dedicated; {cell: the units of its "gpu0" or "gpu1"}."""
+    layout = topology(cells, large_pages=large_pages, shared=shared)
     tree = provider_tree(layout)
     units = dict(host_cells(layout, tree)[1].units)
     for cell, number in gpus.items():
@@ -71,9 +72,9 @@ def book_of_cells(gpus: Mapping[int, int], *, large_pages: int = 0) -> Book:
         tree = tree.with_provider(card)
         units[card.uuid] = {"VGPU": tuple(f"{name}-{unit}" for unit in range(number))}
     index = ProviderIndex.of(tree, uuid_of("host"))
-    cells = HostLayout(layout, {uuid_of(f"cell{number}"): number for number in range(2)})
+    of_provider = {uuid_of(f"cell{number}"): number for number in range(cells)}
     made = Book()
-    made.refresh(index, {}, units, HostCells.of(cells, index))
+    made.refresh(index, {}, units, HostCells.of(HostLayout(layout, of_provider), index))
     return made
 
 

@@ -52,6 +52,7 @@ _FIRST_MICROVERSION = {
     "same_subtree": mv.SAME_SUBTREE,
 }
 _NUMBER_SUFFIX = re.compile(r"[1-9][0-9]*")
+_CELL_SUFFIX = re.compile(r"_CELL[0-9]+")
 _STRING_SUFFIX = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _LIMIT = re.compile(r"[1-9][0-9]*")
 
@@ -67,7 +68,11 @@ class CandidateGroup(NamedTuple):
 
 
 class CandidateQuery(NamedTuple):
-    """The whole query; `groups` are in the order of the query string."""
+    """The whole query; `groups` are in the order of the query string.
+
+    `apart` are suffixes of groups that stand for the NUMA cells of a guest: no provider but the root serves
+    two of them. Placement's API has no such groups.
+    """
 
     groups: tuple[CandidateGroup, ...]
     minor: int
@@ -75,6 +80,12 @@ class CandidateQuery(NamedTuple):
     isolate: bool = False
     root_traits: validation.TraitFilter = validation.TraitFilter()
     same_subtrees: tuple[frozenset[str], ...] = ()
+    apart: frozenset[str] = frozenset()
+
+    def with_cells_apart(self) -> CandidateQuery:
+        """The query whose groups with a suffix as agent.fleet.answer gives cells are cells of a guest."""
+        cells = frozenset(group.suffix for group in self.groups if _CELL_SUFFIX.fullmatch(group.suffix))
+        return self._replace(apart=cells)
 
     def trait_names(self) -> set[str]:
         """All traits that the query mentions."""
@@ -84,7 +95,7 @@ class CandidateQuery(NamedTuple):
     def is_plain(self) -> bool:
         """Whether nothing is asked of several groups, or of all classes of the unsuffixed one, at once."""
         asked = [name for group in self.groups for name in group.resources]
-        together = self.isolate or self.same_subtrees or self.minor < mv.CANDIDATES_TREES
+        together = self.isolate or self.same_subtrees or self.apart or self.minor < mv.CANDIDATES_TREES
         of_unsuffixed = any(group.traits.required for group in self.groups if not group.suffix)
         return not together and not of_unsuffixed and len(set(asked)) == len(asked)
 
@@ -374,7 +385,7 @@ def _serves(
     )
 
 
-_State = tuple[int, frozenset[tuple[tuple[str, str], int]], frozenset[str], frozenset[str]]
+_State = tuple[int, frozenset[tuple[tuple[str, str], int]], frozenset[str], frozenset[str], frozenset[str]]
 
 
 class TreeSearch:
@@ -452,6 +463,8 @@ class TreeSearch:
         """Whether the provider can fill this slot beside those that it already fills."""
         if self._query.isolate and slot.group.suffix and provider in self._chosen[self._unsuffixed :]:
             return False
+        if slot.group.suffix in self._query.apart and provider.uuid in self._cells():
+            return False
         if self._query.minor < mv.CANDIDATES_TREES and any(
             chosen.root_uuid == provider.root_uuid and chosen.uuid != provider.uuid for chosen in self._chosen
         ):
@@ -484,6 +497,16 @@ class TreeSearch:
             frozenset((key, amount) for key, amount in self._taken.items() if amount),
             frozenset(provider.uuid for provider in self._chosen[:first]),
             frozenset(provider.uuid for provider in self._chosen[first:]),
+            self._cells(),
+        )
+
+    def _cells(self) -> frozenset[str]:
+        """The providers below the root that serve a cell of the guest."""
+        apart = self._query.apart
+        return frozenset(
+            provider.uuid
+            for slot, provider in zip(self._slots, self._chosen if apart else (), strict=False)
+            if slot.group.suffix in apart and provider.parent_uuid is not None
         )
 
     def _is_under(self, provider: ProviderRecord, top: str) -> bool:

@@ -4,8 +4,8 @@ Notes are in memory alone. A server that starts, or takes over, has none until e
 again, within a minute.
 
 The table has a row for each host. What is free on a host that is silent, closed or disabled is in no sum,
-since no guest gets it now. The room for a flavor is how many guests of it fit one after the other, as
-candidates give them places; stranded are those for which there is enough on the host, but not together.
+since no guest gets it now. The room for a flavor is how many guests of it fit; stranded are those
+for which there is enough on the host, but not together.
 
 `plimsoll where` asks which hosts fit a request: for a place on each, or if none has any, for what all of them
 have of it, so that the asker can say why. That is no part of Placement's API.
@@ -27,6 +27,7 @@ from agent.errors import counted
 from agent.placement.embedded import microversions as mv
 from agent.placement.embedded.candidates import (
     CandidateQuery,
+    CandidateSlot,
     ProviderReach,
     SlotDemands,
     TreeSearch,
@@ -37,6 +38,7 @@ from agent.placement.embedded.candidates import (
 from agent.placement.embedded.model import SHARING_TRAIT, Model, ProviderRecord
 from agent.placement.embedded.problems import BAD_REQUEST, TOO_LARGE, RequestRefused
 from agent.placement.embedded.validation import Query
+from agent.placement.packing import pack
 
 if TYPE_CHECKING:
     from agent.http.page import Page
@@ -116,6 +118,8 @@ STATES = ("silent", "degraded", "starting", "stopping", "drained", "closed", "di
 GROUPINGS = ("state", "aggregate", "trait")
 NO_GROUP = "none"
 ROOM_MAX = 4096
+ROOM_WAYS_MAX, ROOM_STEPS_MAX = 200, 1000
+"""So many ways of a guest are compared on a host, in so many steps."""
 LIMIT_DEFAULT, NUMBER_MAX = 100, 100_000
 WORDS_MAX = 2048
 COLUMNS = (
@@ -220,19 +224,21 @@ class Row(NamedTuple):
         return any(text.casefold() in word.casefold() for word in words)
 
 
-class _Room(NamedTuple):
-    """`places`: (the amounts of one guest by provider, how many guests have this place)."""
+_Places = Sequence[tuple[Mapping[str, Mapping[str, int]], int]]
+"""(the amounts of one guest by provider, how many guests have this place)"""
 
+
+class _Room(NamedTuple):
     guests: int
     stranded: int
-    places: Sequence[tuple[Mapping[str, Mapping[str, int]], int]]
+    places: _Places
 
 
 def room_query(text: str, flavors: Mapping[str, str]) -> CandidateQuery:
     """The query that the name of a flavor stands for, or the text itself. Raises RequestRefused (400)."""
     query = flavors.get(text, text if "=" in text else f"resources={text}")
     try:
-        return parse_query(Query(query), mv.MAX)
+        return parse_query(Query(query), mv.MAX).with_cells_apart()
     except RequestRefused as refusal:
         known = f" The flavors here are {', '.join(flavors)}." if flavors else ""
         raise RequestRefused(
@@ -241,12 +247,9 @@ def room_query(text: str, flavors: Mapping[str, str]) -> CandidateQuery:
 
 
 def _room(view: TreeView, root: ProviderRecord, query: CandidateQuery) -> _Room:
-    """The room on one host. A place is given as often as it can be before the next one is looked for."""
+    """The room on one host."""
     if not query.root_traits.admits(root.traits):
         return _Room(0, 0, ())
-    demands = SlotDemands(query)
-    usages = {uuid: dict(view.usage(uuid)) for uuid in view.providers}
-    trial = TreeView(view.reachable, view.providers, usages)
     asked = Counter[str]()
     for group in query.groups:
         asked.update(group.resources)
@@ -269,15 +272,25 @@ def _room(view: TreeView, root: ProviderRecord, query: CandidateQuery) -> _Room:
         ),
         default=0,
     )
+    demands, most = SlotDemands(query), min(enough, ROOM_MAX)
+    places = None if query.is_plain else _packed(view, query, demands, most)
+    if places is None:
+        places = _filled_in_turn(view, query, demands, most)
+    guests = sum(times for _, times in places)
+    return _Room(guests, max(0, enough - guests), places)
+
+
+def _filled_in_turn(view: TreeView, query: CandidateQuery, demands: SlotDemands, most: int) -> _Places:
+    """A place is given as often as it can be before the next one is looked for."""
+    usages = {uuid: dict(view.usage(uuid)) for uuid in view.providers}
+    trial = TreeView(view.reachable, view.providers, usages)
     guests, places = 0, []
-    while guests < min(enough, ROOM_MAX):
+    while guests < most:
         slots = demands.slots(trial)
         chosen = next(TreeSearch(trial, query, slots).fill(), None) if slots else None
         if not slots or chosen is None:
             break
-        place: dict[str, Counter[str]] = {}
-        for slot, provider in zip(slots, chosen, strict=True):
-            place.setdefault(provider.uuid, Counter()).update(slot.resources)
+        place = _place_of(slots, chosen)
         times = min(
             (int(view.providers[uuid].inventories[name].capacity) - usages[uuid].get(name, 0)) // amount
             for uuid, amounts in place.items()
@@ -288,7 +301,36 @@ def _room(view: TreeView, root: ProviderRecord, query: CandidateQuery) -> _Room:
                 usages[uuid][name] = usages[uuid].get(name, 0) + times * amount
         places.append((place, times))
         guests += times
-    return _Room(guests, max(0, enough - guests), places)
+    return places
+
+
+def _packed(view: TreeView, query: CandidateQuery, demands: SlotDemands, most: int) -> _Places | None:
+    """The most guests whose parts concern each other; None where there are too many ways to compare."""
+    slots = demands.slots(view) if most else None
+    if not slots:
+        return ()
+    ways: dict[frozenset[tuple[str, str, int]], Mapping[str, Mapping[str, int]]] = {}
+    for number, chosen in enumerate(TreeSearch(view, query, slots).fill()):
+        if number == ROOM_WAYS_MAX:
+            return None
+        way = _place_of(slots, chosen)
+        ways[frozenset((uuid, *each) for uuid, amounts in way.items() for each in amounts.items())] = way
+    free = {
+        uuid: {
+            name: int(inventory.capacity) - view.used(uuid, name)
+            for name, inventory in view.providers[uuid].inventories.items()
+        }
+        for uuid in {uuid for way in ways.values() for uuid in way}
+    }
+    packed = pack(list(ways.values()), free, most, ROOM_STEPS_MAX)
+    return list(zip(ways.values(), packed.times, strict=True))
+
+
+def _place_of(slots: Iterable[CandidateSlot], chosen: Iterable[ProviderRecord]) -> dict[str, Counter[str]]:
+    place: dict[str, Counter[str]] = {}
+    for slot, provider in zip(slots, chosen, strict=True):
+        place.setdefault(provider.uuid, Counter()).update(slot.resources)
+    return place
 
 
 def _row(

@@ -707,14 +707,15 @@ HOSTS_PARAMETERS = ("trees", "holders")
 def list_host_candidates(request: Request) -> CoreResponse:
     """GET /hosts/candidates
 
-    The query is that of GET /allocation_candidates; `limit` counts hosts, and an unknown class or trait is
-    one that no host has. `trees` and `holders` are true or false.
+    The query is that of GET /allocation_candidates; `limit` counts hosts, an unknown class or trait is one
+    that no host has, and groups with the suffixes _CELL0, _CELL1 and so on come from different providers.
+    `trees` and `holders` are true or false.
     """
     pairs = request.query.pairs
     flags = {key: value == "true" for key, value in pairs if key in HOSTS_PARAMETERS}
     query = parse_query(
         request.query.of([pair for pair in pairs if pair[0] not in HOSTS_PARAMETERS]), request.minor
-    )
+    ).with_cells_apart()
     with without_collection():
         model, notes = request.store.model, request.notes
         hosts = [] if flags.get("trees") else fleet.candidate_hosts(model, query, notes)

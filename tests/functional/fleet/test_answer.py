@@ -1,6 +1,7 @@
 """`where` on a core and on a real OpenStack Placement: what brute force says, and in how many requests."""
 
 from contextlib import closing
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -17,11 +18,24 @@ from kits.fleet_questions import (
 )
 from kits.placements import OpenStack, Placement
 
+from agent.claims.choice import Order
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.errors import PlacementError, UsageError
-from agent.fleet.answer import MIGRATION, PLACES_SHOWN_MAX, AskedRequest, Verdict, answer_body, where
-from agent.fleet.where import SHOWN_MAX, FleetHost, HostProvider
+from agent.fleet.answer import (
+    MIGRATION,
+    PLACES_SHOWN_MAX,
+    AskedRequest,
+    Verdict,
+    answer_body,
+    query_of,
+    where,
+)
+from agent.fleet.places import places_together
+from agent.fleet.where import SHOWN_MAX, Demand, FleetHost, HostProvider, conditions_of
 from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.connect import EmbeddedTransport
+from agent.placement.embedded import Core
+from agent.placement.embedded.fleet import read_table, room_query
 from agent.placement.transport import Reply, Transport
 from agent.tree import Inventory
 
@@ -51,6 +65,32 @@ def test_a_placement_is_asked_what_brute_force_says(placement: Placement, seed: 
                 assert answer.verdict is (Verdict.NOT_NOW if able else Verdict.NEVER)
                 assert sum(row.hosts for row in answer.summary) == len(fleet)
                 assert sum(row.fit_without for row in answer.summary) == sum(alone for *_, alone in obstacles)
+
+
+@pytest.mark.parametrize("seed", range(examples(60)))
+def test_the_room_for_a_request_is_how_many_guests_have_places_together(seed: int, tmp_path: Path) -> None:
+    random = Random(seed)
+    fleet = [host._replace(shared=()) for host in random_fleet(random, 8)]
+    with closing(Core.open(tmp_path)) as core:
+        put_fleet(PlacementClient(EmbeddedTransport(core)), fleet)
+        for _ in range(12):
+            asked = random_request(random)
+            if needs_trees(asked):
+                continue
+            conditions = conditions_of(asked.request)
+            query = room_query(query_of(conditions), {})
+            table = read_table(core._store.model, None, query, "VCPU")
+            room = {row.name: row.room for row in table.rows if row.counts}
+            for host in fleet:
+                if not host.closed:
+                    together = places_together(Demand(conditions), [host], 1000, Order.PACK)
+                    assert room[host.root.name] == len(together.places) == together.most, asked.atoms
+
+
+def needs_trees(asked: Asked) -> bool:
+    """Whether a query cannot say it: what the cells of a guest have together."""
+    of_unsuffixed = any(atom[:2] in (("trait", ""), ("aggregate", "")) for atom in asked.atoms)
+    return of_unsuffixed and bool(asked.request.topology.cells)
 
 
 def loses_hosts(asked: Asked) -> bool:

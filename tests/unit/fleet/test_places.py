@@ -2,12 +2,16 @@
 
 from collections import Counter
 from random import Random
+from uuid import UUID
 
 import pytest
 from kits.examples import examples
 from kits.fleet_questions import brute_fits, brute_most_together, random_fleet, random_request
+from kits.host_cells import book_of_cells, put
 
+from agent.claims.capacity import capacity
 from agent.claims.choice import Order
+from agent.claims.parse_request import Flavor, claim_for_flavor
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.fleet import places
 from agent.fleet.places import places_together
@@ -74,3 +78,35 @@ def test_guests_over_two_cells_each_have_all_places_of_hosts_with_four() -> None
     together = places_together(demand, hosts, 100, Order.PACK)
     assert len(together.places) == together.most == 32
     assert len(places_together(demand, hosts, 20, Order.SPREAD).places) == 20
+
+
+@pytest.mark.parametrize("seed", range(examples(300)))
+def test_a_host_gives_claims_as_many_places_as_it_has_room_for(seed: int) -> None:
+    """With more than two cells it can be fewer: each claim takes the cells that the host chooses."""
+    random = Random(seed)
+    cells = random.choice((2, 2, 3, 4))
+    book = book_of_cells({}, cells=cells, shared=random.choice((0, 2)))
+    for number in range(random.randint(1, 6)):
+        put(book, _random_flavor(random, number))
+    asked = _random_flavor(random, 99)
+    own = [
+        HostProvider(
+            each.uuid, each.name, each.parent, each.inventories, book.used.get(each.uuid, {}), each.traits
+        )
+        for each in sorted(book.host.tree, key=lambda each: each.parent is not None)
+    ]
+    demand = Demand(conditions_of(asked))
+    together = places_together(demand, [FleetHost(tuple(own))], 1000, Order.PACK)
+    claims = capacity(book, asked).guests
+    if cells == 2 or asked.topology.cells < 2:
+        assert claims == len(together.places)
+    assert claims <= len(together.places) == together.most
+
+
+def _random_flavor(random: Random, number: int) -> ClaimRequest:
+    cells = random.choice((1, 1, 2))
+    specs = {"hw:numa_nodes": str(cells)} if cells > 1 else {}
+    if random.random() < 0.6:
+        specs["hw:cpu_policy"] = "dedicated"
+    amounts = random.choice((1, 2, 3)) * cells, random.choice((512, 1024, 2048)) * cells
+    return claim_for_flavor(str(UUID(int=number)), Flavor(*amounts, 0, specs))
