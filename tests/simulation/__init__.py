@@ -6,8 +6,9 @@ the book; it looks only at the tests' own guests, at the journals' rows and at P
 
 tasks       tasks, the virtual clock, locks and conditions
 patches     the agent's modules use those instead of threading, time, random and uuid
-disk        the journal's file
-network     Placement's processes behind a balancer, and what can become of a request
+disk        the agent's journal, a file
+journal     the journal of the served cores that are the simulated Placement, in memory
+network     Placement's processes, and what can become of a request
 machine     a host: hardware, guests, the agent's process
 oracle      the laws
 story       the vocabulary in which a history is told, by hand or by a seed

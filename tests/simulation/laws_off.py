@@ -24,6 +24,8 @@ from agent.durable.errors import DatabaseError
 from agent.errors import StateError
 from agent.moves.states import Move, MoveState
 from agent.placement.client import PlacementClient
+from agent.placement.embedded import store
+from agent.placement.embedded.store import Store
 from agent.placement.transport import WriteRefused, WriteUnknown
 from agent.providers.reservations import UnheldUse
 from agent.reconcile.one_writer import Writer
@@ -36,6 +38,7 @@ from agent.tracker.guarded_write import Doubts, GuardedWriter
 from agent.tracker.moves import MoveFinisher, MoveOperations
 from agent.tracker.register import Register
 from agent.tracker.tracker import ResourceTracker
+from simulation.journal import Database
 from simulation.seeds import Outcome, draw, tell
 
 SEEDS = 500
@@ -240,6 +243,41 @@ def _one_writer() -> Patches:
     ]
 
 
+def _rows() -> Patches:
+    """A row forgets which consumers are gone."""
+    inner = store.encode
+
+    def encode(*arguments: Any) -> Any:
+        changes = inner(*arguments)
+        changes["c"] = {uuid: entry for uuid, entry in changes.get("c", {}).items() if entry is not None}
+        return changes
+
+    return [patch.object(store, "encode", encode)]
+
+
+def _sweep() -> Patches:
+    """A row takes over only the providers of those that it sweeps."""
+    inner = Store._keep_current
+
+    def keep_current(self: Store, old: Any, left: Any) -> None:
+        inner(self, {kind: entries for kind, entries in old.items() if kind == "p"}, left)
+
+    return [patch.object(Store, "_keep_current", keep_current)]
+
+
+def _keys() -> Patches:
+    return [patch.object(store, "_dump_keys", lambda keys: "{}")]
+
+
+def _role() -> Patches:
+    inner = Database.add
+
+    def add(self: Database, row: store.Row, first: int) -> bool:
+        return inner(self, row._replace(epoch=self.epoch, seq=self.seq + 1), first)
+
+    return [patch.object(Database, "add", add)]
+
+
 LAWS_OFF = {
     "units": LawOff("a unit has one owner", _units, 7),
     "used": LawOff("what guests use is counted", _used, 51),
@@ -263,6 +301,10 @@ LAWS_OFF = {
     "deletions": LawOff("a deletion that raises no generation is noticed", _deletions, 29),
     "one-writer": LawOff("one agent writes for a host", _one_writer, 40),
     "release": LawOff("a release gives back what is held", _release, 120),
+    "journal-rows": LawOff("a row of the served core's journal has all changes", _rows, 2),
+    "journal-sweep": LawOff("a row that sweeps takes over what is current", _sweep, 1),
+    "journal-keys": LawOff("a row has the keys of its writes", _keys, 0),
+    "journal-role": LawOff("a server that lost its role adds no row", _role, 80),
 }
 
 

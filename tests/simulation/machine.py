@@ -30,7 +30,7 @@ from agent.tracker.register import Register
 from drivers.fake.driver import FakeDriver, describe_host
 from drivers.fake.host import FakeHost, Gpu, Nic, cell
 from simulation.disk import Disk, SimulatedFile
-from simulation.network import Network, SimulatedTransport
+from simulation.network import Network
 from simulation.tasks import Process, Scheduler, Task, wall_clock
 
 NAMES = UUID("5f4dcc3b-0000-4000-8000-000000000000")
@@ -298,7 +298,7 @@ class Host:
                 Identity(self.uuid, self.settings.host),
                 journal,
                 driver,
-                SimulatedTransport(self.network, self.name),
+                self.network.transport(self.name),
                 recorder,
                 Surroundings(
                     on_change=recorder.record_event,

@@ -1,29 +1,30 @@
-"""Placement as the hosts see it: processes behind a balancer over one database; what becomes of a request.
+"""Placement as the hosts see it, and what becomes of a request.
 
-The database is the embedded core's rules over its model in memory. A request takes effect at one moment; the
-simulator chooses the moment, and whether the one who asked learns of it.
+Either there are processes behind a balancer over one served core, or two served cores that share a journal,
+with the addresses of both in each host's [placement]. A request takes effect at one moment; the simulator
+chooses the moment, and whether the one who asked learns of it.
 """
 
 from __future__ import annotations
 
 import copy
+import json
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import os_resource_classes
-import os_traits
-
 from agent.errors import PlacementUnavailable
-from agent.placement.embedded.core import Core
-from agent.placement.embedded.model import Draft, Model
+from agent.placement.embedded.model import Model
 from agent.placement.embedded.rules import Binding
-from agent.placement.embedded.store import Store
-from agent.placement.transport import Reply, reply_of_answer
-from simulation.tasks import EPOCH, Process, Scheduler
+from agent.placement.transport import Reply, Transport, reply_of_answer
+from agent.placement.transport_http import HttpTransport
+from simulation.journal import Cluster, RowMeets, ServerDied
+from simulation.tasks import Process, Scheduler
 
 TIMEOUT_S = 15.0
 Held = Mapping[str, Mapping[str, int]]
@@ -78,25 +79,6 @@ CLONE = "clone of "
 """Before the name of the host of whose disk, and token, an author has a copy."""
 
 
-class _Store(Store):
-    """The embedded core's store without a file: a write is one step."""
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self.clock = clock
-        self.model = Model(
-            dict.fromkeys(os_traits.get_traits(), EPOCH), dict.fromkeys(os_resource_classes.STANDARDS, EPOCH)
-        )
-        self.home = SimpleNamespace(
-            disk_full=False, is_active=True, told={}, admit=lambda: None, close=lambda: None
-        )
-
-    def write(self, rule: Any, *, releases: bool = False, **_: Any) -> Any:
-        draft = Draft(self.model, self.clock())
-        answer = rule(draft)
-        self.model.apply(draft)
-        return answer
-
-
 @dataclass
 class Write:
     """A request that changed allocations: {consumer: (before, after)}; `author` is a host or SOMEBODY."""
@@ -121,11 +103,15 @@ class Server:
 class Network:
     """The balancer and what is behind it. `observe(write)` is called after each change of allocations."""
 
-    def __init__(self, scheduler: Scheduler, servers: int, trace: Callable[[str], None]) -> None:
+    def __init__(
+        self, scheduler: Scheduler, servers: int, trace: Callable[[str], None], *, shared: bool = False
+    ) -> None:
+        """`shared`: the servers are served cores that share a journal, and no balancer is before them."""
         self.scheduler = scheduler
         self.trace = trace
-        self._clock = lambda: EPOCH + scheduler.now
-        self.core = Core(_Store(self._clock))
+        self.shared = shared
+        self.addresses = [f"http://server{number + 1}" for number in range(servers if shared else 1)]
+        self.cluster = Cluster(scheduler, self.addresses, trace)
         self.servers = [Server(number + 1) for number in range(servers)]
         self.weather = Process("the network")
         self.fates: dict[str, deque[tuple[Fate, float]]] = {}
@@ -138,8 +124,7 @@ class Network:
     @property
     def model(self) -> Model:
         """Placement's records; for the oracle."""
-        model: Model = self.core._store.model
-        return model
+        return self.cluster.model
 
     def holdings(self) -> dict[str, Held]:
         """{consumer: what it holds}"""
@@ -162,31 +147,71 @@ class Network:
         """All faults cease; what is on its way arrives."""
         self.fates.clear()
         self.cut.clear()
+        self.cluster.meets.clear()
         for server in self.servers:
             self.resume(server.number)
+        self.cluster.settle()
+
+    def meet(self, met: RowMeets) -> None:
+        """What the next row meets that a host's request makes."""
+        if self.shared or met is not RowMeets.TAKEOVER:
+            self.cluster.meets.append(met)
+
+    def kill(self) -> None:
+        """Kill the active server, if one is."""
+        if self.cluster.active is not None:
+            self.cluster.kill(self.cluster.active)
 
     def pause(self, number: int) -> None:
         self.servers[number - 1].paused = True
+        if self.shared:
+            self.cluster.silence(number - 1)
 
     def resume(self, number: int) -> None:
         server = self.servers[number - 1]
         server.paused = False
+        if self.shared:
+            self.cluster.resume(number - 1)
         while server.waiting:
             self.scheduler.spawn("a waiting request", self.weather, server.waiting.popleft())
 
-    def do(self, author: str, method: str, path: str, body: Any, microversion: str) -> Reply:
-        """The effect, and the answer. While `bound`, the token of each host is bound to it."""
+    def do(
+        self,
+        author: str,
+        method: str,
+        path: str,
+        body: Any,
+        microversion: str,
+        *,
+        at: int | None = None,
+        key: str | None = None,
+    ) -> Reply:
+        """The effect, and the answer of that server: by default of an active one, which is spared.
+
+        While `bound`, the token of each host is bound to it. Raises PlacementUnavailable where the server is
+        killed meanwhile, or before.
+        """
+        cluster = self.cluster
+        cluster.spared = at is None
+        if at is None:
+            if cluster.active is None:
+                cluster.settle()
+            at = cluster.active or 0
+        if cluster.is_dead[at]:
+            raise _reset(f"{method} {path}")
         before, totals = self.holdings(), self._totals() if path == "/reshaper" else {}
         host = author.removeprefix(CLONE)
         binding = Binding(author, host) if self.bound and author != SOMEBODY else None
-        answer = self.core.request(
-            method, path, copy.deepcopy(body), microversion=microversion, binding=binding
-        )
-        if answer.status in (403, 500):
+        answer = None
+        with suppress(ServerDied):
+            answer = cluster.request(
+                at, method, path, copy.deepcopy(body), microversion=microversion, binding=binding, key=key
+            )
+        if answer is not None and answer.status in (403, 500):
             self.internal_errors.append(f"{method} {path}: {answer.body}")
         if method != "GET":
             short = _short(method, path, body)
-            self.trace(f"{author}: {short} -> {answer.status}")
+            self.trace(f"{author}: {short} -> {answer.status if answer else 'no answer'}")
             after = self.holdings()
             if before != after:
                 changed = {
@@ -196,14 +221,27 @@ class Network:
                 }
                 reshaped = path == "/reshaper" and totals != self._totals()
                 self.observe(Write(self.scheduler.now, author, short, changed, reshaped))
+        if answer is None:
+            raise _reset(f"{method} {path}")
         return Reply(answer.status, answer.body, answer.headers)
 
-    def ask(self, author: str, method: str, path: str, body: Any, microversion: str) -> Reply:
+    def ask(
+        self,
+        author: str,
+        method: str,
+        path: str,
+        body: Any,
+        microversion: str,
+        *,
+        at: int = 0,
+        key: str | None = None,
+        wait_s: float = TIMEOUT_S,
+    ) -> Reply:
         """A request of a host's agent: the caller waits for what becomes of it."""
         self.requests += 1
         scheduler = self.scheduler
         scheduler.place()
-        if author in self.cut:
+        if author in self.cut or self.cluster.is_dead[at]:
             raise _refused(f"{method} {path}")
         fate, later_s = Fate.ANSWERED, 0.0
         if method != "GET" and self.fates.get(author):
@@ -211,12 +249,13 @@ class Network:
             self.trace(f"{author}: {_short(method, path, body)} {fate.value}")
 
         def effect() -> Reply:
-            return self.do(author, method, path, body, microversion)
+            return self.do(author, method, path, body, microversion, at=at, key=key)
 
         def later() -> None:
             def happen() -> None:
                 scheduler.sleep(later_s)
-                effect()
+                with suppress(PlacementUnavailable):
+                    effect()
 
             scheduler.spawn("a late request", self.weather, happen)
 
@@ -224,12 +263,13 @@ class Network:
         if becomes.done_later:
             later()
         if becomes.ends == "answered":
-            return self._through_balancer(f"{method} {path}", effect)
+            server = self.servers[at if self.shared else self.requests % len(self.servers)]
+            return self._through(server, f"{method} {path}", effect, wait_s)
         if becomes.done:
             effect()
             scheduler.place()
         if becomes.ends == "timeout":
-            scheduler.sleep(TIMEOUT_S)
+            scheduler.sleep(wait_s)
             raise _timeout(f"{method} {path}")
         if becomes.ends == "refused":
             raise _refused(f"{method} {path}")
@@ -237,35 +277,66 @@ class Network:
             raise _reset(f"{method} {path}")
         return reply_of_answer(method, path, int(becomes.ends), None, {})
 
-    def _through_balancer(self, request: str, effect: Callable[[], Reply]) -> Reply:
+    def _through(self, server: Server, request: str, effect: Callable[[], Reply], wait_s: float) -> Reply:
         scheduler = self.scheduler
-        server = self.servers[0]
-        if len(self.servers) > 1:
-            server = self.servers[self.requests % len(self.servers)]
         if not server.paused:
             reply = effect()
             scheduler.place()
             return reply
-        replies: list[Reply] = []
+        outcomes: list[Reply | PlacementUnavailable] = []
         waiting = scheduler.current
         assert waiting is not None
 
-        end = scheduler.steady + TIMEOUT_S
+        end = scheduler.steady + wait_s
 
         def happen() -> None:
-            replies.append(effect())
+            try:
+                outcomes.append(effect())
+            except PlacementUnavailable as error:
+                outcomes.append(error)
             scheduler.wake(waiting)
 
         server.waiting.append(happen)
-        while not replies and scheduler.steady < end:
+        while not outcomes and scheduler.steady < end:
             scheduler.wait(end - scheduler.steady)
-        if not replies:
+        if not outcomes:
             raise _timeout(request)
-        return replies[0]
+        if isinstance(outcomes[0], PlacementUnavailable):
+            raise outcomes[0]
+        return outcomes[0]
+
+    def transport(self, host: str) -> Transport:
+        """A host's agent's way to Placement."""
+        if not self.shared:
+            return SimulatedTransport(self, host)
+        adapter: Any = SimpleNamespace(
+            endpoint_override=None,
+            request=partial(self._answer, host),
+            session=SimpleNamespace(session=SimpleNamespace(close=lambda: None)),
+        )
+        return HttpTransport(adapter, timeout_s=TIMEOUT_S, addresses=self.addresses)
+
+    def _answer(self, host: str, path: str, method: str, **how: Any) -> Any:
+        """As a keystoneauth adapter's `request`."""
+        address: str = how["endpoint_override"]
+        reply = self.ask(
+            host,
+            method,
+            path,
+            how["json"],
+            how["microversion"],
+            at=self.addresses.index(address),
+            key=how["headers"].get("Idempotency-Key"),
+            wait_s=how["timeout"][1],
+        )
+        content = b"" if reply.body is None else json.dumps(reply.body).encode()
+        return SimpleNamespace(
+            status_code=reply.status, headers=reply.headers, content=content, is_redirect=False, url=address
+        )
 
 
 class SimulatedTransport:
-    """A host's agent's way to Placement."""
+    """To a Placement behind a balancer."""
 
     def __init__(self, network: Network, host: str) -> None:
         self._network = network

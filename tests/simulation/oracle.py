@@ -596,6 +596,9 @@ class Oracle:
         """No fault is left, and all had the time to settle. Raises Violation."""
         if self.network.internal_errors:
             raise Violation("Placement never fails by itself", self.network.internal_errors[0])
+        self.network.cluster.check()
+        if self.network.cluster.forgot:
+            raise Violation("the journal has what was acknowledged", self.network.cluster.forgot[0])
         for host in self.hosts.values():
             if host.broken:
                 raise Violation("no job breaks", host.broken[0])

@@ -33,6 +33,8 @@ LEFT_ALONE = (
     "agent.placement.embedded",
     "agent.systemd",
 )
+JOURNAL_SLACK_BYTES = 500
+"""So that the journal of a served core is full soon, and rows are swept."""
 NEEDED = ("agent.daemon.host_agent", "agent.placement.embedded.core", "drivers.fake.driver")
 
 
@@ -47,6 +49,12 @@ def new_uuid() -> uuid.UUID:
     """uuid.uuid4"""
     assert tasks.active is not None
     return uuid.UUID(int=tasks.active.names.getrandbits(128), version=4)
+
+
+def _true_clock() -> float:
+    """time.monotonic of a machine that no history suspends."""
+    assert tasks.active is not None
+    return tasks.active.now
 
 
 class _Dice:
@@ -125,6 +133,9 @@ def _find() -> None:
                 _look_at(module, key, value, name)
     messages = importlib.import_module("agent.placement.embedded.handlers")
     _found.append((messages, "uuid", uuid, _UUID))
+    store = importlib.import_module("agent.placement.embedded.store")
+    _found.append((store, "time", time, _module(time, monotonic=_true_clock)))
+    _found.append((store, "SLACK_BYTES", store.SLACK_BYTES, JOURNAL_SLACK_BYTES))
 
 
 def _look_at(holder: Any, key: str, value: Any, module: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
+from simulation.journal import RowMeets
 from simulation.network import Fate
 from simulation.oracle import Violation
 from simulation.story import Step, Story
@@ -50,6 +51,10 @@ SHARED = 0.06
 """So many of the histories have guests that get devices of others."""
 CLONED = 0.08
 """So many of the histories have a host whose disk is copied into another machine."""
+SHARED_JOURNAL = 0.2
+"""So many of the histories have two servers that share a journal."""
+SERVERS_FAIL, SERVERS_FAIL_SHARED = 0.15, 0.7
+"""In so many of the histories servers of Placement are killed, or lose their role."""
 GROWTH: tuple[dict[str, int], ...] = (
     {"SRIOV_NET_VF": 1},
     {"MEMORY_MB": 8000},
@@ -69,11 +74,13 @@ class History:
     restless: float = 0.0
     stall: float = 0.0
     pooled: bool = False
+    shared: bool = False
 
     def __str__(self) -> str:
         disks = " with a shared pool" if self.pooled else ""
+        servers = "servers that share a journal" if self.shared else "of Placement's processes"
         lines = [
-            f"hosts {', '.join(self.hosts)}{disks}; {self.servers} of Placement's processes; "
+            f"hosts {', '.join(self.hosts)}{disks}; {self.servers} {servers}; "
             f"schedule {self.seed}, restless {self.restless:g}, stalls {self.stall:g}"
         ]
         return "\n".join(
@@ -150,7 +157,15 @@ class Narrator:
                     at_once = step.verb in AT_ONCE and dice.random() < 0.7
                     steps += [step] if at_once else [step, *self._pause()]
             plots = [plot for plot in plots if plot]
-        return History(self.seed, tuple(steps), self.hosts, self.servers, restless, stall, self.pooled)
+        served = Random(f"served {self.seed}")
+        shared = served.random() < SHARED_JOURNAL
+        if served.random() < (SERVERS_FAIL_SHARED if shared else SERVERS_FAIL):
+            for _ in range(served.choice((1, 2, 4))):
+                met = served.choice((None, *RowMeets))
+                step = Step("placement_dies") if met is None else Step("next_row", (met,))
+                steps.insert(served.randint(0, len(steps)), step)
+        servers = 2 if shared else self.servers
+        return History(self.seed, tuple(steps), self.hosts, servers, restless, stall, self.pooled, shared)
 
     def _pause(self) -> list[Step]:
         choice = self.dice.random()
@@ -556,6 +571,7 @@ def tell(history: History) -> Outcome:
         restless=history.restless,
         stall=history.stall,
         pooled=history.pooled,
+        shared=history.shared,
     )
     try:
         with story, story.meanwhile():
@@ -581,7 +597,7 @@ class _Shortening:
         self._left = attempts
 
     def run(self) -> Outcome:
-        for change in ({"stall": 0.0}, {"restless": 0.0, "stall": 0.0}, {"servers": 1}):
+        for change in ({"stall": 0.0}, {"restless": 0.0, "stall": 0.0}, {"servers": 1, "shared": False}):
             self._try(replace(self._best.history, **change))
         size = max(1, len(self._steps) // 2)
         while self._left > 0 and (self._drop(size) or size > 1):

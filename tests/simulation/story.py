@@ -30,6 +30,7 @@ from agent.gate.decision import HookCall
 from agent.moves.states import Move, MoveKind, MoveState
 from agent.placement.embedded.model import SHARING_TRAIT
 from simulation import patches
+from simulation.journal import RowMeets
 from simulation.machine import POOL, RACK, Answer, Host, SimGuest, domain_of, request_for, uuid_of
 from simulation.network import CLONE, SOMEBODY, Fate, Network
 from simulation.oracle import Oracle, Promise, Violation
@@ -93,6 +94,8 @@ SENTENCES = {
     "next_write": "the next write of host {0} {1.value}",
     "pauses": "Placement's process {0} is paused",
     "resumes": "Placement's process {0} goes on",
+    "placement_dies": "the active server of Placement is killed",
+    "next_row": "the server of Placement that writes the next row {0.value}",
     "is_cut": "host {0} cannot reach Placement",
     "is_joined": "host {0} reaches Placement again",
     "journal_stalls": "the next commit of host {0}'s journal takes {1:g} s",
@@ -121,11 +124,12 @@ class Story:
         restless: float = 0.0,
         stall: float = 0.0,
         pooled: bool = False,
+        shared: bool = False,
     ) -> None:
-        """`pooled`: the hosts have no disks of their own, and share a pool."""
+        """`pooled`: the hosts have no disks of their own, and share a pool. `shared` as in Network."""
         self._stack = ExitStack()
         self._pooled = pooled
-        self._names, self._servers = hosts, servers
+        self._names, self._servers, self._shared = hosts, servers, shared
         self.scheduler = Scheduler(seed, restless=restless, stall=stall)
         self.told: list[str] = []
         self.hosts: dict[str, Host] = {}
@@ -149,7 +153,7 @@ class Story:
             stack.enter_context(patches.simulated(self.scheduler))
             self._directory = directory = Path(tempfile.mkdtemp(prefix="plimsoll-story-", dir=_fast()))
             stack.callback(shutil.rmtree, directory, ignore_errors=True)
-            self.network = Network(self.scheduler, self._servers, self._trace)
+            self.network = Network(self.scheduler, self._servers, self._trace, shared=self._shared)
             self.oracle = Oracle(self.scheduler, self.network, self.hosts)
             self.network.observe = self.oracle.wrote
             self.scheduler.on_death = self._died
@@ -802,6 +806,13 @@ class Story:
     def resumes(self, number: int) -> None:
         if number <= len(self.network.servers):
             self.network.resume(number)
+
+    def placement_dies(self) -> None:
+        self.network.kill()
+
+    def next_row(self, meets: RowMeets) -> None:
+        """That a request of a host makes."""
+        self.network.meet(meets)
 
     def is_cut(self, host: str) -> None:
         self.network.cut.add(host)

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from agent.errors import AnotherWriter, ClaimsClosed, PlacementUnavailable
+from simulation.journal import RowMeets
 from simulation.machine import uuid_of
 from simulation.network import BECOMES, Fate
 from simulation.story import Story, _sum
@@ -2058,3 +2059,64 @@ def test_an_allocation_from_before_a_new_state_directory_is_taken_over_although_
         assert not b.claims("web2", SRIOV_NET_VF=2).granted
         story.offers_nothing_needed("b")
         story.comes_to_rest()
+
+
+# The served core's journal
+
+
+@pytest.mark.parametrize("met", RowMeets)
+def test_a_claim_is_made_once_although_the_server_that_makes_it_goes(met: RowMeets) -> None:
+    """Of two that share a journal: the other one answers the repeated request by its key."""
+    with Story("a", servers=2, shared=True) as story:
+        a = story.host("a")
+        story.next_row(met)
+        claim = a.claims("web1", **WEB)
+        assert claim.granted and story.held("web1") == WEB
+        assert story.network.cluster.active == 1
+        rows = [row for row in story.network.cluster.database.rows.values() if uuid_of("web1") in row.changes]
+        assert len(rows) == 1, "it is in the journal once"
+        assert rows[0].epoch == (1 if met is RowMeets.DEATH_AFTER else 2)
+        assert a.releases("web1").granted
+        story.comes_to_rest()
+        assert not story.held("web1")
+
+
+def test_a_server_that_stood_still_does_nothing_of_what_it_was_asked_before() -> None:
+    """It believes that it is the active one when it goes on."""
+    with Story("a", servers=2, shared=True) as story:
+        a = story.host("a")
+        story.pauses(1)
+        with story.meanwhile():
+            claim = a.claims("web1", **WEB)
+            story.waits(10)
+        assert claim.granted and a.releases("web1").granted
+        story.resumes(1)
+        story.waits(1)
+        assert not story.held("web1")
+        story.comes_to_rest()
+
+
+@pytest.mark.parametrize("met", [RowMeets.DEATH_BEFORE, RowMeets.DEATH_AFTER])
+def test_a_server_alone_knows_after_a_restart_what_it_wrote_before_it_was_killed(met: RowMeets) -> None:
+    with Story("a") as story:
+        a = story.host("a")
+        assert a.claims("web1", **WEB).granted
+        story.next_row(met)
+        lost = a.claims("web2", **WEB)
+        story.waits(5)
+        assert story.held("web1") == WEB
+        story.comes_to_rest()
+        assert lost.granted == bool(story.held("web2"))
+
+
+def test_no_row_is_forgotten_although_the_oldest_are_swept() -> None:
+    with Story("a") as story:
+        a = story.host("a")
+        assert a.claims("web1", **WEB).granted
+        made = story.network.cluster.database.seq
+        for _ in range(40):
+            assert a.claims("web2", VCPU=1).granted and a.releases("web2").granted
+        assert min(story.network.cluster.database.rows) > made
+        story.placement_dies()
+        story.comes_to_rest()
+        assert story.held("web1") == WEB
