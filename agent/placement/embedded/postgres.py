@@ -251,11 +251,12 @@ class PostgresHome:
         try:
             self._recall()
             self._connect()
-            ((identity, self.created_at),) = self._query("SELECT id, created_at FROM plimsoll_writer")
+            identity, self.created_at = self._of_writer("SELECT id, created_at FROM plimsoll_writer")
         except psycopg.Error as error:
             self._unlock()
             raise self._unusable(error) from error
         except BaseException:
+            self._disconnect()
             self._unlock()
             raise
         self._id = self._id or identity
@@ -438,10 +439,8 @@ class PostgresHome:
             made = connection.execute("SELECT to_regclass('plimsoll_writer')").fetchone()
             if made is None or made[0] is None:
                 connection.execute(TABLES)
-        form = connection.execute("SELECT format FROM plimsoll_writer").fetchone()
-        if form is None:
-            raise self.damaged("plimsoll_writer has no row")
-        if form[0] > FORMAT:
+        newest = connection.execute("SELECT max(format) FROM plimsoll_writer").fetchone()
+        if newest is not None and (newest[0] or 0) > FORMAT:
             raise self._refused("a newer version wrote its journal", "upgrade this server")
 
     def _refused(self, reason: str, remedy: str) -> DatabaseError:
@@ -465,6 +464,14 @@ class PostgresHome:
 
     def _query(self, statement: str, *parameters: object) -> list[tuple[Any, ...]]:
         return self._execute(statement, parameters or None).fetchall()
+
+    def _of_writer(self, statement: str, parameters: Any = None) -> tuple[Any, ...]:
+        """What the statement says of the row of plimsoll_writer. Raises DatabaseError if it is not one."""
+        found = self._execute(statement, parameters).fetchall()
+        if len(found) != 1:
+            rows = f"{len(found)} rows" if found else "no row"
+            raise self.damaged(f"plimsoll_writer has {rows}, not one")
+        return tuple(found[0])
 
     def _execute(self, statement: str, parameters: Any, **how: bool) -> psycopg.Cursor[Any]:
         sent_at = time.monotonic()
@@ -564,7 +571,7 @@ class PostgresHome:
         """Read what others wrote, and take over if no server is active."""
         assert self._store is not None
         is_lost = self.role is Role.LOST
-        ((locked, identity, seq, server, accepted),) = self._query(
+        locked, identity, seq, server, accepted = self._of_writer(
             LOOK if is_lost or not self._leads() else POLL
         )
         # Another session than a server's may have the lock: then this one's name is that of the last one.
@@ -598,10 +605,12 @@ class PostgresHome:
             return
         if self._query(LOCKS) != [(1,)]:
             raise self._refused("another session has the lock of this one", "connect without a pooler")
+        if seq != self._seen[1]:
+            raise self.damaged(f"plimsoll_writer is at write {seq}, and the last row is {self._seen[1]}")
         self._withdrawn = False
         # What is lost may be newer than what this server saw before it was started to go on without it.
         taking = {"lost": self._lost_epoch or int(self._accept_loss), "server": self._server}
-        ((self.epoch, seq),) = self._execute(TAKE_OVER, taking).fetchall()
+        self.epoch, seq = self._of_writer(TAKE_OVER, taking)
         if self._withdrawn:  # what it found in the database may be in no replica
             raise UnknownOutcome(self.path, WITHDRAWN)
         self._store.take_over()
@@ -618,7 +627,7 @@ class PostgresHome:
         Raises DatabaseError where the journal is that of another server, or has less than before.
         """
         epoch, seen = self.epoch, self._seen[1]
-        ((found, seq),) = self._query(PING)
+        found, seq = self._of_writer(PING)
         if self.role is Role.ACTIVE and (found != epoch or seq < seen):
             raise DatabaseError(self.path, PUT_BACK)
         if time.monotonic() < self._replicas_due:

@@ -112,7 +112,11 @@ class KeyedWrites:
 # What a row says
 
 Changes = dict[str, dict[str, Any]]
-"""{p, c, t or r: {uuid or name: the record, None where it is removed}}"""
+"""{p, c, t or r: {uuid or name: the record, None where it is removed}}
+
+Beside them a row has {FIRST: the seq of the first row that the journal has since then}.
+"""
+FIRST = "f"
 
 Birth = tuple[int, int]
 """The row that made a provider, and the provider's place in it: what the model's order comes from."""
@@ -531,6 +535,8 @@ class Store:
         self.home = home
         self._seq = 0
         self._first = 1
+        self._told_first: int | None = None
+        """What the newest row says of it; None in a journal of an older version."""
         self._bytes = 0
         self._births: dict[str, Birth] = {}
         self._oldest: deque[Row] = deque()
@@ -556,13 +562,15 @@ class Store:
         Raises DatabaseError where a row does not have the expected form.
         """
         whole, created_at = Draft(Model({}, {}), 0.0), self.home.created_at
-        try:
+        with self._legible():
             self._births.clear()
+            self._told_first = None
             self._first, self._bytes = self.home.extent()
             self._seq = self._first - 1
             while rows := self.home.rows(self._seq, ROWS_AT_ONCE):
                 for row in rows:
                     whole.merge(self._read(row, whole))
+            self._check_first()
             model = Model(
                 traits=dict.fromkeys(os_traits.get_traits(), created_at),
                 resource_classes=dict.fromkeys(os_resource_classes.STANDARDS, created_at),
@@ -578,18 +586,30 @@ class Store:
             model.load(providers, (consumer for consumer in whole.consumers.values() if consumer is not None))
             _keep_standard(model.traits, model.providers_by_trait, created_at)
             _keep_standard(model.resource_classes, model.providers_by_class, created_at)
+        return model
+
+    @contextmanager
+    def _legible(self) -> Iterator[None]:
+        """Raise DatabaseError where the block meets a row that does not have the expected form."""
+        try:
+            yield
         except (ValueError, TypeError, LookupError, AttributeError, zlib.error) as error:
             raise self.home.damaged(f"a row cannot be read: {error!r}") from error
-        return model
+
+    def _check_first(self) -> None:
+        """Raises DatabaseError where the first rows were removed, other than by a sweep."""
+        if self._told_first is not None and self._told_first < self._first:
+            raise self.home.damaged(f"its rows {self._told_first} to {self._first - 1} are missing")
 
     def _read(self, row: Row, below: CoreState) -> Draft:
         """The changes of the next row; it counts as one that the store has."""
         if row.seq != self._seq + 1:
-            raise ValueError(f"row {self._seq + 1} of the journal is missing")
+            raise self.home.damaged(f"row {self._seq + 1} of the journal is missing")
         draft = Draft(below, 0.0)
         for part in json.loads(row.changes):
             draft.merge(decode(part, draft))
             self._note_births(row.seq, part)
+            self._told_first = part.get(FIRST, self._told_first)
         keys = json.loads(row.keys).items()
         self._keyed.end({key: (digest, _dump(answer)) for key, (digest, answer) in keys})
         self._seq = row.seq
@@ -606,7 +626,8 @@ class Store:
                     anew = True  # what was between was swept
                     break
                 for row in rows:
-                    draft = self._read(row, self.model)
+                    with self._legible():
+                        draft = self._read(row, self.model)
                     with self.model.lock.writing():
                         self.model.apply(draft)
             else:
@@ -625,6 +646,7 @@ class Store:
         """Apply the last rows of others: from now on this process writes."""
         self.follow()
         self._first, self._bytes = self.home.extent()
+        self._check_first()
         self._oldest.clear()
         self._measure()
 
@@ -771,6 +793,7 @@ class Store:
             keys = _dump_keys(known | self._keys)
             if left:
                 parts.insert(0, _dump(left))
+        parts.append(_dump({FIRST: first}))
         row = Row(self._seq + 1, self.home.epoch, f"[{','.join(parts)}]", keys)
         self.home.append(row, first)
         self._written = row, changes, first, freed

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kits.embedded_api import Api, new
 from kits.journals import NEEDS_POSTGRESQL, fresh_journal, until
 from kits.tracker import fast_directory
+from simulation.journal import Database, MemoryHome
 
 from agent.durable.errors import DatabaseError
 from agent.durable.group_commit import Job, Ticket
@@ -42,13 +43,25 @@ T = TypeVar("T")
 OpenHome = Callable[[], Home]
 
 
-@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=NEEDS_POSTGRESQL)])
+class AloneAtDatabase(MemoryHome):
+    """The simulator's home, for a server that is active once it is open."""
+
+    def join(self, store: Follower) -> None:
+        super().join(store)
+        self.take_over()
+
+
+@pytest.fixture(params=["sqlite", "memory", pytest.param("postgresql", marks=NEEDS_POSTGRESQL)])
 def open_home(request: pytest.FixtureRequest) -> Iterator[OpenHome]:
     if request.param == "postgresql":
         from agent.placement.embedded.postgres import PostgresHome
 
         with fresh_journal() as dsn:
             yield lambda: PostgresHome(dsn, "http://here")
+        return
+    if request.param == "memory":
+        database = Database()
+        yield lambda: AloneAtDatabase(database, is_shared=True)
         return
     with fast_directory() as folder:
         yield lambda: SqliteHome(Path(folder))
@@ -175,6 +188,34 @@ def test_a_long_row_is_read_as_it_was_written(open_home: OpenHome) -> None:
         before = api.whole()
     with closing(opened(open_home)) as core:
         assert Api(core).whole() == before
+
+
+def three_providers_and_then_one(open_home: OpenHome, first: int) -> None:
+    """With the last one the rows before the `first` are removed, of which no row tells."""
+    with closing(opened(open_home)) as core:
+        for name in "abc":
+            Api(core).provider(name)
+        append = core._store.home.append
+        core._store.home.append = lambda row, _: append(row, first)  # type: ignore[method-assign]
+        Api(core).provider("d")
+
+
+def test_a_journal_without_its_first_rows_is_refused(open_home: OpenHome) -> None:
+    three_providers_and_then_one(open_home, 3)
+    with pytest.raises(DatabaseError, match=r"damaged \(its rows 1 to 2 are missing\).* backup"):
+        opened(open_home)
+
+
+def test_a_journal_that_does_not_say_what_its_first_row_is_is_carried_over(
+    open_home: OpenHome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(of_store, "FIRST", "unknown to an older version")
+        three_providers_and_then_one(open_home, 1)
+    with closing(opened(open_home)) as core:
+        assert [provider.name for provider in core._store.model.providers.values()] == ["a", "b", "c", "d"]
+        Api(core).provider("e")
+        assert rows(core)[-1].changes.endswith('{"f":1}]'), "from now on it says so"
 
 
 def test_the_file_stays_within_twice_its_content(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -224,6 +224,39 @@ def test_rows_that_are_missing_are_told(dsn: str) -> None:
     refused(dsn, "is damaged .*row 2 of the journal is missing.*restore a backup")
 
 
+TWO_WRITERS = "INSERT INTO plimsoll_writer SELECT * FROM plimsoll_writer"
+
+
+@pytest.mark.parametrize("is_active", [False, True])
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (TWO_WRITERS, "plimsoll_writer has 2 rows, not one"),
+        ("DELETE FROM plimsoll_writer", "plimsoll_writer has no row, not one"),
+        ("UPDATE plimsoll_writer SET seq = 7", "plimsoll_writer is at write 7, and the last row is 1"),
+        ("UPDATE plimsoll_writer SET seq = 0", "plimsoll_writer is at write 0, and the last row is 1"),
+    ],
+)
+def test_a_writer_that_was_changed_by_hand_is_told(
+    dsn: str, change: str, sentence: str, *, is_active: bool
+) -> None:
+    with closing(server(dsn)) as core:
+        until(lambda: core.takes_writes)
+        Api(core).provider("a")
+        if is_active:
+            run(dsn, change)
+            sentence = "this server has seen write 1" if "seq = 0" in change else sentence
+            until(lambda: sentence in str(Api(core).ask("PUT", "/traits/CUSTOM_A").body))
+    if is_active:
+        return
+    run(dsn, change)
+    if "seq" not in change:
+        refused(dsn, f"is damaged .{sentence}.: restore a backup")
+        return
+    with closing(server(dsn)) as core:
+        until(lambda: f"is damaged ({sentence})" in str(Api(core).ask("PUT", "/traits/CUSTOM_A").body))
+
+
 # A full disk
 
 

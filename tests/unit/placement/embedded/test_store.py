@@ -163,7 +163,8 @@ def test_a_claim_writes_only_the_generation_of_its_provider(core: Core) -> None:
     api, consumer = Api(core), new()
     host = api.provider("host", {"VCPU": 4})
     assert api.claim(consumer, {host: {"VCPU": 1}}).status == 204
-    (changes,) = json.loads(rows(core)[-1].changes)
+    changes, first = json.loads(rows(core)[-1].changes)
+    assert first == {"f": 1}, "the journal has all of its rows"
     assert len(changes["p"][host]) == len(["generation", "updated_at"])
     assert list(changes["c"]) == [consumer]
 
@@ -228,7 +229,7 @@ def test_a_row_that_cannot_be_read_is_told(tmp_path: Path, spoil: str) -> None:
     with sqlite3.connect(tmp_path / FILE_NAME) as connection:
         connection.execute(spoil)
     connection.close()
-    with pytest.raises(DatabaseDamaged, match="a row cannot be read"):
+    with pytest.raises(DatabaseDamaged, match=r"a row cannot be read|row 2 of the journal is missing"):
         Core.open(tmp_path)
 
 
