@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from textwrap import shorten
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -29,7 +30,7 @@ from keystoneauth1.identity.base import BaseIdentityPlugin
 from keystoneauth1.plugin import BaseAuthPlugin
 from keystoneauth1.session import Session, TCPKeepAliveAdapter
 
-from agent.errors import PlacementError, PlacementUnavailable, SettingsError
+from agent.errors import PlacementError, PlacementUnavailable, SettingsError, first_few
 from agent.placement.transport import (
     ACTIVE_HEADER,
     STALE_HEADER,
@@ -40,6 +41,7 @@ from agent.placement.transport import (
     parse_body,
     reply_of_answer,
     retry_after_s,
+    standby_sentence,
 )
 
 CONNECT_TIMEOUT_MAX_S = 5.0
@@ -73,6 +75,8 @@ KEYS_HEADER = "plimsoll-keys"
 PATIENCE_S = 2.0
 """How long one of several servers that share a journal may be silent until another one is asked. A takeover
 takes 1.1 s. It doubles each time, so that a server that is merely slow is asked a few times only."""
+REASON_MAX = 200
+ADDRESSES_TOLD_MAX = 5
 
 
 class HttpTransport:
@@ -150,6 +154,7 @@ class HttpTransport:
         begun = time.monotonic()
         end, patience_s = begun + TAKEOVER_S, PATIENCE_S
         lost: PlacementUnavailable | None = None
+        told: dict[str, str] = {}
         while True:
             first = self._addresses.index(self._used)
             left = [*self._addresses[first:], *self._addresses[:first]]
@@ -163,6 +168,8 @@ class HttpTransport:
                 try:
                     reply = self._request_at(address, wait_s, key, method, path, body, microversion)
                 except PlacementUnavailable as error:
+                    told[address] = _reason_at(address, error)
+                    _tell_each(error, told)
                     self._used = left[0] if left else self._addresses[0]
                     failure = error
                     if error.sent and self._kept_s:
@@ -179,6 +186,7 @@ class HttpTransport:
                     self._used = address
                     return reply
                 standby = reply
+                told[address] = f"{address}: {standby_sentence(reply) or 'it is not active'}"
                 active = reply.headers.get(ACTIVE_HEADER, "").rpartition("//")[2].partition("/")[0]
                 left.sort(key=lambda one: urlsplit(one).netloc != active)
             if standby is None and failure is not None and lost is None:
@@ -187,11 +195,14 @@ class HttpTransport:
                 break
             time.sleep(TAKEOVER_PAUSE_S)
         if lost is not None and (key is not None or standby is None):
+            _tell_each(lost, told)
             raise lost
-        if standby is None or standby.status != UNAVAILABLE:
+        if standby is None or standby.status != UNAVAILABLE or failure is not None:
+            reasons = f" ({_listed(told)})" if failure is not None else ""
             raise PlacementUnavailable(
                 f"Placement did not answer {method} {path.partition('?')[0]}: only a standby did, which may "
-                "not know the newest writes. No server in endpoint_override answers as the active one.",
+                "not know the newest writes. No server in endpoint_override answers as the active one"
+                f"{reasons}.",
                 status=UNAVAILABLE,
                 sent=False,
             )
@@ -404,6 +415,24 @@ def _reason(error: BaseException) -> BaseException | None:
     """The error that one of urllib3's or requests' wraps as an argument."""
     inner = getattr(error, "reason", None) or next(iter(error.args), None)
     return inner if isinstance(inner, BaseException) else None
+
+
+def _reason_at(address: str, error: PlacementUnavailable) -> str:
+    """Why that server did not answer, with its address, in at most REASON_MAX characters."""
+    reason = error.message.partition(": ")[2].rstrip(".")
+    named = reason if urlsplit(address).netloc in reason else f"{address}: {reason}"
+    return shorten(named, REASON_MAX, placeholder=" ...")
+
+
+def _listed(told: Mapping[str, str]) -> str:
+    return first_few([*told.values()], ADDRESSES_TOLD_MAX, "; ")
+
+
+def _tell_each(error: PlacementUnavailable, told: Mapping[str, str]) -> None:
+    """Let the error have the reason of each address that was asked, if they are several."""
+    if len(told) > 1:
+        error.message = f"{error.message.partition(': ')[0]}: {_listed(told)}."
+        error.args = (error.message,)
 
 
 def _plain_reason(error: BaseException) -> str:

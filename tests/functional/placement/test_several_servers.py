@@ -149,6 +149,30 @@ def test_where_all_connections_are_refused_the_error_comes_at_once(connect: Conn
     assert isinstance(PlacementClient(transport).send_allocations(WRITE), WriteRefused)
 
 
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_the_error_has_the_reason_of_each_address(connect: Connect, stubs: Stubs, method: str) -> None:
+    standing_by, _, _ = stubs
+    nowhere = "http://nowhere.invalid:8778"
+    with pytest.raises(PlacementUnavailable) as raised:
+        ask(connect(CLOSED, nowhere), method)
+    for message in (str(raised.value), raised.value.message):
+        assert message == (
+            f"Placement did not answer to {method} /traits: {CLOSED}: connection refused; "
+            f"{nowhere}: the name of the host is not known."
+        )
+    standing_by.says = lambda _: standby()
+    with pytest.raises(PlacementUnavailable) as raised:
+        ask(connect(CLOSED, standing_by.url), method)
+    assert f"the active one ({CLOSED}: connection refused; {standing_by.url}: it is " in str(raised.value)
+    assert not raised.value.sent
+
+
+def test_an_error_that_has_many_addresses_has_an_end(connect: Connect) -> None:
+    with pytest.raises(PlacementUnavailable) as raised:
+        ask(connect(*(f"http://127.0.0.1:{port}/{'x' * 900}" for port in range(1, 30))))
+    assert "and 24 more" in str(raised.value) and len(str(raised.value)) < 1500
+
+
 @pytest.mark.parametrize("form", ["{}", "{}/", "http://{}"])
 def test_a_standby_sends_a_write_to_the_active_one_that_it_names(
     connect: Connect, stubs: Stubs, form: str
