@@ -18,6 +18,7 @@ https://www.postgresql.org/docs/current/functions-admin.html#FUNCTIONS-ADVISORY-
 
 from __future__ import annotations
 
+import gc
 import json
 import logging
 import os
@@ -620,6 +621,7 @@ class PostgresHome:
         self.role, self._lost_epoch = Role.ACTIVE, 0
         LOG.info("This server is active now, at write %d of %s.", seq, self.path)
         self._replicas_due = 0.0
+        gc.freeze()  # as at the start of a server: what it has followed as a standby is there to stay
 
     def _ping(self) -> None:
         """Keep the session alive, see that the journal is what it was, and what a failover would lose.

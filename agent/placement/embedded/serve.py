@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gc
 import hashlib
 import html
 import ipaddress
@@ -782,6 +783,7 @@ def serve(
             Server(core, binds, tokens_file=tokens_file, tls_cert=tls_cert, tls_key=tls_key) as server,
         ):
             core.notes.flavors = flavors or {}
+            gc.freeze()  # what is loaded has no cycles, and is too much to be searched for them
             listens.set()
             LOG.info("Serving Placement from %s at %s.", core.place, ", ".join(server.addresses))
             if on_ready is not None:
