@@ -405,7 +405,8 @@ def put_trait(request: Request) -> CoreResponse:
         validation.CUSTOM_TRAIT, request.minor, request.args["name"], "the trait's name"
     )
     created = request.write(lambda draft: rules.ensure_trait(draft, name))
-    headers = cache_headers(request, request.store.model.traits.get(name)) | {"location": f"/traits/{name}"}
+    created_at = request.store.model.traits.get(name, request.store.clock())  # it need not be on disk yet
+    headers = cache_headers(request, created_at) | {"location": f"/traits/{name}"}
     return empty_response(201 if created else 204, headers)
 
 
@@ -459,9 +460,9 @@ def put_aggregates(request: Request) -> CoreResponse:
 
 
 def _show_traits(request: Request, provider: ProviderRecord) -> CoreResponse:
-    known = request.store.model.traits
+    known, now = request.store.model.traits, request.store.clock()
     body = {"traits": sorted(provider.traits), "resource_provider_generation": provider.generation}
-    return json_response(request, body, _newest(request, (known.get(name, 0.0) for name in provider.traits)))
+    return json_response(request, body, _newest(request, (known.get(name, now) for name in provider.traits)))
 
 
 def _show_aggregates(request: Request, provider: ProviderRecord, aggregates: list[str]) -> CoreResponse:

@@ -264,7 +264,6 @@ JSON = "application/json"
 NAME_SHOWN_MAX = 16
 PIECE_MEMBERS = 64
 LONG_ANSWERS = ("/allocation_candidates", "/hosts/candidates")
-CLAIMS = "/allocations"
 SHORT_BYTES_MAX = 64 * 1024
 FLEET, METRICS = "/fleet", "/metrics"
 NOTES = "/hosts/"
@@ -408,17 +407,18 @@ class WsgiApplication:
     def whole(
         self, environ: Environ, run: Callable[[], T], tell: Callable[[], None]
     ) -> WholeRequest[T] | _AtOnce[T] | None:
-        """Have the writer's thread run a claim, a move or a release (`agent.http.server.Whole`).
+        """Have the writer's thread run a write (`agent.http.server.Whole`).
 
         A balancer's question has its answer at once, also where each thread waits for a disk that hangs.
 
-        That is two changes of threads less than if it waited for the writer on a thread of its own. A long
-        body has one, so that no other write waits while it is checked.
+        That is two changes of threads less than if it waited for the writer on a thread of its own, and none
+        has to wait for a disk that hangs. A long body has one, so that no other write waits while it is
+        checked; so has a host's note, which waits for no disk.
         """
         if environ["PATH_INFO"] in HEALTH and environ["REQUEST_METHOD"] in ("GET", "HEAD"):
             return _AtOnce(run)
-        is_claim = environ["PATH_INFO"].startswith(CLAIMS) and environ["REQUEST_METHOD"] in WRITES
-        if not is_claim or int(environ.get("CONTENT_LENGTH") or 0) > SHORT_BYTES_MAX:
+        is_write = environ["REQUEST_METHOD"] in WRITES and not environ["PATH_INFO"].startswith(NOTES)
+        if not is_write or int(environ.get("CONTENT_LENGTH") or 0) > SHORT_BYTES_MAX:
             return None
         return self._core.submit_whole(run, tell, environ.get("HTTP_IDEMPOTENCY_KEY"))
 
