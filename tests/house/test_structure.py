@@ -15,7 +15,7 @@ FUNCTION_P95_MAX = 40
 TOP_LEVEL = {
     *(".ci", ".editorconfig", ".gitignore", "agent", "benchmarks", "debian", "dev", "docs", "drivers", "etc"),
     *("CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "MANIFEST.in", "README.md", "constraints.txt"),
-    *("pyproject.toml", "setup.py", "systemd", "tests"),
+    *("plimsoll", "pyproject.toml", "setup.py", "systemd", "tests"),
 }
 
 
