@@ -13,10 +13,10 @@ import re
 import shutil
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from agent.cli.client import Client, claim_path
 from agent.cpuset import format_cpu_set
@@ -102,35 +102,47 @@ class ClaimedProgram:
                 signal.signal(number, handler)
 
 
-def environment_of(claim: ClaimShape) -> dict[str, str]:
-    """What the program finds in its environment, with what the claim gave; lists are separated by commas.
-
-    PLIMSOLL_CONSUMER, the claim's uuid; PLIMSOLL_PCI_ADDRESSES; PLIMSOLL_MDEV_UUIDS; PLIMSOLL_CPUS, the host
-    CPUs to which it may pin itself, as a CPU set; and PLIMSOLL_UNITS_<GROUP>, the exact units of each group
-    of the request with a suffix.
+class GivenDevices(NamedTuple):
+    """What a claim gave that a program opens: PCI addresses, uuids of mediated devices, pinned host CPUs as a
+    CPU set, and the exact units of each group with a suffix, by its name in capitals.
     """
+
+    pci: tuple[str, ...]
+    mdevs: tuple[str, ...]
+    cpus: str
+    groups: Mapping[str, Sequence[str]]
+
+
+def given_devices(claim: ClaimShape) -> GivenDevices:
+    """What the claim gave."""
     units = [unit for classes in claim["units"].values() for exact in classes.values() for unit in exact]
     # The vGPU of a function is known by its place on the card; the function is what a program opens.
-    units = [claim["to_make"][unit]["parent"] if _is_placed(claim, unit) else unit for unit in units]
-    environment = {
-        "PLIMSOLL_CONSUMER": claim["consumer"],
-        "PLIMSOLL_PCI_ADDRESSES": ",".join(filter(_PCI.fullmatch, units)),
-        "PLIMSOLL_MDEV_UUIDS": ",".join(filter(_UUID.fullmatch, units)),
-        "PLIMSOLL_CPUS": format_cpu_set(
-            pin for cell in claim["cells"] for pin in cell["pinned_cpus"].values()
-        ),
-    }
+    placed = {unit: making["parent"] for unit, making in claim["to_make"].items() if "placement" in making}
+    units = [placed.get(unit, unit) for unit in units]
+    groups: dict[str, list[str]] = {}
     for mapping in claim["mappings"]:
-        if mapping["suffix"]:
-            # Names that differ in such characters alone share a variable.
-            name = f"PLIMSOLL_UNITS_{_NO_NAME.sub('_', mapping['label']).strip('_').upper()}"
+        if mapping["suffix"]:  # suffixes that differ in such characters alone share a name
+            name = _NO_NAME.sub("_", mapping["label"]).strip("_").upper()
             of_group = [unit for by in mapping["units"].values() for exact in by.values() for unit in exact]
-            environment[name] = ",".join(filter(None, [environment.get(name), *of_group]))
-    return environment
+            groups.setdefault(name, []).extend(of_group)
+    return GivenDevices(
+        tuple(filter(_PCI.fullmatch, units)),
+        tuple(filter(_UUID.fullmatch, units)),
+        format_cpu_set(pin for cell in claim["cells"] for pin in cell["pinned_cpus"].values()),
+        groups,
+    )
 
 
-def _is_placed(claim: ClaimShape, unit: str) -> bool:
-    return "placement" in claim["to_make"].get(unit, {})
+def environment_of(claim: ClaimShape) -> dict[str, str]:
+    """What the program finds in its environment; lists are separated by commas."""
+    devices = given_devices(claim)
+    return {
+        "PLIMSOLL_CONSUMER": claim["consumer"],
+        "PLIMSOLL_PCI_ADDRESSES": ",".join(devices.pci),
+        "PLIMSOLL_MDEV_UUIDS": ",".join(devices.mdevs),
+        "PLIMSOLL_CPUS": devices.cpus,
+        **{f"PLIMSOLL_UNITS_{name}": ",".join(units) for name, units in devices.groups.items()},
+    }
 
 
 def _become(command: list[str], read: int) -> NoReturn:

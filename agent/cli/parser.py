@@ -3,7 +3,20 @@
 import argparse
 import os
 
-from agent.cli import claim, devices, domain, gate, move, placement, service, status, top, tree, where
+from agent.cli import (
+    claim,
+    devices,
+    domain,
+    gate,
+    move,
+    placement,
+    service,
+    status,
+    terraform,
+    top,
+    tree,
+    where,
+)
 from agent.cli.grammar import TIMEOUT_DEFAULT_S, CommandAdder, Parser, common_options
 from agent.errors import ExitCode
 from plimsoll.wire import SOCKET_DEFAULT
@@ -35,6 +48,7 @@ COMMANDS = (
     status.add_audit_command,
     placement.add_placement_command,
     gate.add_gate_command,
+    terraform.add_terraform_command,
     service.add_init_command,
     service.add_install_service_command,
     service.add_doctor_command,

@@ -3,7 +3,6 @@
 import fnmatch
 import http.client
 import json
-import os
 import re
 import shutil
 import socket
@@ -39,6 +38,7 @@ TASKS = (
     "removing",
     "programs",
     "other-programs",
+    "terraform",
     "places",
     "install",
     "after-a-reboot",
@@ -345,20 +345,6 @@ def test_what_the_tasks_of_ansible_send(directory: Path) -> None:
             codes = uri["status_code"] if isinstance(uri["status_code"], list) else [uri["status_code"]]
             assert reply.status in codes, reply.read()
             connection.close()
-
-
-def test_the_program_of_terraform(directory: Path) -> None:
-    (program,) = blocks("programs.md", "terraform")
-    with Host(directory, cells=CELLS) as host:
-        (directory / "fits").write_text(program)
-        for asked, fits in (("VCPU=2,MEMORY_MB=512", "true"), ("VCPU=2000", "false")):
-            query = json.dumps({"resources": asked})
-            answer = json.loads(host.run(f"echo {query!r} | sh {directory}/fits"))
-            assert answer["fits"] == fits and all(isinstance(value, str) for value in answer.values())
-            assert bool(answer["why"]) is (fits == "false")
-        host.run("plimsoll pause --reason 'a test'")
-        answer = json.loads(host.run(f"echo {query.replace('2000', '1')!r} | sh {directory}/fits"))
-        assert answer == {"fits": "false", "why": f"the host is paused by uid {os.getuid()}: a test"}
 
 
 def test_a_program_has_a_claim_as_long_as_it_runs(directory: Path) -> None:

@@ -27,6 +27,7 @@ NOT_ON_BOTH = {
     "cli/test_config.py": "files alone, and the embedded core's file",
     "cli/test_quiet_host.py": "what is shown of the host, and the state directory with its embedded core",
     "cli/test_where.py": "what is shown of a served core; fleet/test_answer.py asks both",
+    "cli/test_terraform.py": "what the commands read and write; a claim is written as all are",
     "cli/test_top.py": "what is shown of the agent's memory, of one host for a whole module",
     "cli/test_explain.py": "what is shown of the agent's memory, of one host for a whole module",
     "client/test_agent.py": "what the package makes of the local API's answers",
