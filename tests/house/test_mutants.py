@@ -82,6 +82,8 @@ def test_the_tests_of_a_module_come_first_and_then_its_rooms_as_far_as_the_time_
     covered.tests[("agent/b.py", 2)] = [long]
     assert covered.nearest("agent/a.py", range(1, 3), bound_s=6.5) == [own, quick, far]
     assert covered.nearest("agent/a.py", range(2, 3), bound_s=5.0) == [own, quick]
-    assert covered.nearest("agent/a.py", range(3, 4), bound_s=60) == []
+    assert covered.nearest("agent/a.py", range(3, 4), bound_s=60) == [own, quick, far, long], "at the import"
+    assert covered.nearest("agent/c.py", range(1, 9), bound_s=60) == []
+    assert covered.nearest("agent/room/c.py", range(1, 9), bound_s=60) == [near], "in another process"
     covered.tests[("agent/room/a.py", 1)] = [quick, near, own]
     assert covered.nearest("agent/room/a.py", range(1, 2), bound_s=60) == [own, near, quick]

@@ -110,12 +110,13 @@ class _Told(PendingWrite):
 
 
 class World:
-    """`see` describes and runs a pass; `restart` leaves only the files."""
+    """`see` describes and runs a pass; `restart` leaves only the files. `pauses` in seconds take no time."""
 
     def __init__(self, directory: Path, placement: Placement | None = None) -> None:
         self.directory = directory
         self.placement = placement.anew(directory) if placement else usual_placement(directory)
         self.driver = Told(Description((host(),)))
+        self.pauses: list[float] = []
         self._open()
         self.journal.remember_host(ROOT)
 
@@ -134,7 +135,9 @@ class World:
         assert isinstance(journal, TappedJournal)
         self.journal = journal
         self.tracker = ResourceTracker(journal, client, turn_wait_s=5.0)
-        self.reconciler = Reconciler(self.driver, client, self.tracker, journal, ROOT, sleep=lambda _: None)
+        self.reconciler = Reconciler(
+            self.driver, client, self.tracker, journal, ROOT, sleep=self.pauses.append
+        )
 
     def close(self) -> None:
         self.journal.close()

@@ -34,10 +34,15 @@ class Covered:
     def nearest(self, module: str, lines: range, bound_s: float) -> Sequence[str]:
         """The tests of these lines: those of the module's own file first, its room's, then the quickest.
 
-        They take `bound_s` together at most, as far as the record tells.
+        Lines that no test executes may run at the import, or in a process that a test starts: then those of
+        the module's own file and of its other lines. They take `bound_s` together at most, as far as the
+        record tells.
         """
         own, room = f"test_{Path(module).stem}", f"/{Path(module).parent.name}/"
         there = {test for line in lines for test in self.tests.get((module, line), ())}
+        if not there:
+            there = {test for test in self.seconds if f"{room}{own}.py" in test}
+            there.update(*(tests for (path, _), tests in self.tests.items() if path == module))
         chosen, left_s = [], bound_s
         nearest = sorted(
             there, key=lambda test: (own not in test, room not in test, self.seconds[test], test)

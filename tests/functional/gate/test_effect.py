@@ -16,7 +16,7 @@ from kits.cli_process import one_line, plimsoll, python
 from kits.placements import usual_placement
 from kits.status import fetch, listening
 
-from agent.errors import ExitCode, UsageError
+from agent.errors import ExitCode, StateError, UsageError
 from agent.gate import effect, install
 from agent.gate.effect import GatePaths
 
@@ -275,7 +275,100 @@ def test_a_daemon_that_ran_before_the_hook_does_not_run_it_whatever_the_clock_wa
             new.kill()
 
 
-def test_code_that_other_users_than_root_may_change_is_refused(tmp_path: Path) -> None:
+OUTDATED = "#!/bin/sh\n# plimsoll gate enable, long ago\n"
+
+
+@pytest.mark.parametrize(
+    ("script", "settings", "undecided", "state", "in_effect", "reason"),
+    [
+        (None, "nonsense", "it is away", "disabled", None, ""),
+        ("", "", None, "enabled", True, ""),
+        ("", "unanswered = refuse", None, "enabled", True, ""),
+        ("", "nonsense", None, "enabled", True, "'nonsense' is not a valid setting"),
+        (OUTDATED, "", None, "outdated", False, "is of another version or installation"),
+        ("#!/bin/sh\n", "", None, "foreign", False, "is not Plimsoll's: move it away"),
+        ("", "", "it is away", "enabled", False, "does not decide (it is away), and"),
+        ("", "unanswered = refuse", "it is away", "enabled", True, "no guest without a claim starts"),
+        ("", "socket = /elsewhere", None, "enabled", False, "has socket = /elsewhere, and the agent listens"),
+    ],
+)
+def test_each_reason_why_guests_start_without_the_gate_is_told(
+    tmp_path: Path,
+    script: str | None,
+    settings: str,
+    undecided: str | None,
+    state: str,
+    in_effect: bool | None,
+    reason: str,
+) -> None:
+    paths = GatePaths(tmp_path / "hook", tmp_path / "gate.conf", tmp_path)
+    paths.config.write_text(f"socket = {tmp_path}/s\n{settings}\n")
+    if script is not None:
+        paths.hook.write_text(script or install.hook_script())
+        paths.hook.chmod(0o755)
+    told = effect.read_effect(paths, undecided, tmp_path / "s")
+    assert (told.state, told.in_effect) == (state, in_effect)
+    assert [reason in each for each in told.reasons] == ([True] if reason else [])
+    assert told.unanswered == ("refuse" if "refuse" in settings else "allow")
+    assert effect.is_enabled(paths) is (state in ("enabled", "outdated"))
+    paths.hook.unlink(missing_ok=True)
+    paths.hook.mkdir()
+    unknown = effect.read_effect(paths, undecided)
+    assert (unknown.state, unknown.in_effect, effect.is_enabled(paths)) == (None, None, False)
+    for change in (install.enable, install.disable):
+        with pytest.raises(StateError, match="hook cannot be read: Is a directory; run this as root"):
+            change(paths.hook)
+
+
+@pytest.mark.parametrize("daemon", effect.DAEMONS)
+@pytest.mark.parametrize(
+    ("pid", "at", "before", "runs_it"),
+    [
+        (str(os.getpid()), BEFORE, None, False),
+        (str(os.getpid()), AFTER, None, True),
+        (str(os.getpid()), BEFORE, "", True),
+        (str(os.getpid()), AFTER, "1 2", True),
+        (str(2**22 + 1), BEFORE, None, True),
+        (str(2**22 + 1), BEFORE, "", True),
+        ("none", BEFORE, None, True),
+        (str(2**70), BEFORE, None, True),
+    ],
+)
+def test_a_daemon_that_has_run_since_before_the_hook_does_not_run_it(
+    tmp_path: Path, daemon: str, pid: str, at: float, before: str | None, runs_it: bool
+) -> None:
+    """By what is known of the daemons of that time, else by the files' times."""
+    paths = GatePaths(tmp_path / "hook", tmp_path / "gate.conf", tmp_path)
+    paths.hook.write_text(install.hook_script())
+    paths.hook.chmod(0o755)
+    os.utime(paths.hook, (HOOK_TIME, HOOK_TIME))
+    (tmp_path / f"{daemon}.pid").write_text(pid)
+    os.utime(tmp_path / f"{daemon}.pid", (at, at))
+    if before is not None:
+        (tmp_path / effect.BEFORE_HOOK).write_text(before)
+    told = effect.read_effect(paths, None)
+    assert told.in_effect is runs_it
+    assert runs_it or f"systemctl restart {daemon} " in told.lacking[0]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may enable the gate")
+def test_a_hook_that_cannot_be_written_or_removed_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(StateError, match="/proc/none/hook cannot be written: No such file or directory; run"):
+        install.enable(Path("/proc/none/hook"))
+    install.enable(tmp_path / "hook")
+
+    def refused(self: Path, **_: bool) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(Path, "unlink", refused)
+    with pytest.raises(StateError, match="hook cannot be removed: Operation not permitted; run this as root"):
+        install.disable(tmp_path / "hook")
+
+
+@pytest.mark.parametrize("part", ["", "agent", "agent/gate", "agent/gate/hook.py"])
+def test_code_that_other_users_than_root_may_change_is_refused(tmp_path: Path, part: str) -> None:
     code = tmp_path / "agent" / "gate"
     code.mkdir(parents=True)
     (code / "hook.py").touch()
@@ -283,9 +376,17 @@ def test_code_that_other_users_than_root_may_change_is_refused(tmp_path: Path) -
         for path in (tmp_path, tmp_path / "agent", code, code / "hook.py"):
             path.chmod(0o755)
         install.check_only_root_may_write(tmp_path)
-    (code / "hook.py").chmod(0o666)
-    with pytest.raises(UsageError, match="other users than root"):
+        (tmp_path / part).chmod(0o1777)  # where each user may change what is the user's own
         install.check_only_root_may_write(tmp_path)
+    for mode in (0o775, 0o757):
+        (tmp_path / part).chmod(mode)
+        with pytest.raises(UsageError, match="other users than root"):
+            install.check_only_root_may_write(tmp_path)
+    if os.geteuid() == 0:
+        (tmp_path / part).chmod(0o755)
+        os.chown(tmp_path / part, 1, 0)
+        with pytest.raises(UsageError, match="other users than root"):
+            install.check_only_root_may_write(tmp_path)
 
 
 def test_the_hook_is_written_brought_up_to_date_and_removed(tmp_path: Path) -> None:

@@ -293,6 +293,23 @@ def test_there_and_back_while_the_definition_stays_behind(host: GatedHost, other
     assert source.held(vm.uuid) != {} and destination.held(vm.uuid) == {}
 
 
+def test_a_guest_may_come_back_before_its_host_has_seen_it_leave(host: GatedHost, other: GatedHost) -> None:
+    """The driver's report is late: libvirt lets no guest come in that runs here."""
+    vm = guest(str(uuid4()))
+    host.starts(vm, domain(vm.uuid))
+    other.allowed("migrate", "begin", domain(vm.uuid))
+    host.world.agent.verify()
+    other.driver.add_guest(vm)
+    other.world.agent.reconcile("it runs")
+    host.world.agent.verify()
+    (former,) = host.world.agent._tracker.moves().values()
+    assert former.state is MoveState.LEAVING
+    host.allowed("migrate", "begin", domain(vm.uuid))
+    states = [move.state for move in host.world.agent._tracker.moves().values()]
+    assert states == [MoveState.CONFIRMED, MoveState.BEGUN]
+    assert host.held(vm.uuid) == {"node1": {"VCPU": 2, "MEMORY_MB": 1024}}
+
+
 @pytest.mark.parametrize("defined", [True, False], ids=["still defined", "still running"])
 def test_a_guest_that_stayed_behind_is_shown_as_moved_away(
     host: GatedHost, other: GatedHost, defined: bool

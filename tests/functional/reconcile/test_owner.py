@@ -92,6 +92,9 @@ def test_the_root_of_another_service_is_refused_and_left_as_it_is(world: World) 
     assert isinstance(report.error, ForeignOwner)
     (held,) = world.client.read_tree(ROOT)
     assert held.traits == {"OWNER_NOVA"} and not held.inventories
+    with pytest.raises(ForeignOwner):
+        world.reconciler.tell_schedulers(closed=True)
+    assert world.client.provider_traits(ROOT) == {"OWNER_NOVA"}
     world.client.put_traits(ROOT, held.generation or 0, [])
     assert world.reconciler.verify("the operator took the trait away").error is None
     assert OWNER_TRAIT in world.client.read_tree(ROOT)[ROOT].traits

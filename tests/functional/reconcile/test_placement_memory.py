@@ -1,12 +1,18 @@
 """What the passes remember of Placement: only what may have changed is read again."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from kits.reshape import ROOT, World, host, provider
 
 from agent.placement.client import PlacementClient
 from agent.reconcile.placement_memory import AllocationCache, check_home, go_on_without
+from agent.reconcile.reconciler import went_back
+from agent.shapes import Amounts, Held
+from agent.tree import Inventory, Provider, ProviderTree
 
 
 @pytest.fixture
@@ -48,6 +54,107 @@ def test_the_agents_own_writes_cost_no_read_and_those_of_others_do(world: World)
     world.tap.calls.clear()
     assert cache.read(after, ()).held == {}
     assert reads(world) == [f"GET /resource_providers/{ROOT}/allocations"]
+
+
+SOME = {"VCPU": Inventory(8)}
+
+
+def at(generation: int | None, inventories: Mapping[str, Inventory] | None = None) -> ProviderTree:
+    """A tree with the provider p at this generation; without it, if None."""
+    found = Provider("p", "p", None, SOME if inventories is None else inventories, generation=generation)
+    return ProviderTree([found] if generation is not None else [])
+
+
+@pytest.mark.parametrize(
+    ("known", "before", "after", "foreign", "is_read"),
+    [
+        (at(3), at(3), at(5), set(), False),
+        (at(3), at(4), at(5), set(), True),
+        (at(3), at(3), at(5), {"p"}, True),
+        (at(None), at(None), at(1), set(), False),
+        (at(None), at(2, {}), at(3), set(), False),
+        (at(None), at(2), at(3), set(), True),
+        (at(0), at(0), at(1), set(), False),
+    ],
+)
+def test_a_write_of_the_agent_hides_none_that_came_before_it(
+    known: ProviderTree, before: ProviderTree, after: ProviderTree, foreign: set[str], *, is_read: bool
+) -> None:
+    asked = []
+
+    def allocations(uuid: str) -> SimpleNamespace:
+        asked.append(uuid)
+        return SimpleNamespace(consumers={})
+
+    client: Any = SimpleNamespace(provider_allocations=allocations)
+    cache = AllocationCache(client, known, {})
+    cache.follow_writes(before, after, foreign)
+    assert cache.read(after, ()).kept == (set() if is_read or "p" in known else {"p"})
+    assert asked == ["p"] * is_read
+
+
+@pytest.mark.parametrize(
+    ("inventories", "held", "asked", "used", "otherwise"),
+    [
+        ({"VCPU": Inventory(8)}, {}, None, {}, set()),
+        ({"VCPU": Inventory(8)}, {"p": {"c": {"VCPU": 2}}}, ("VCPU", 1), {"p": {"VCPU": 2}}, set()),
+        ({"VCPU": Inventory(8)}, {"p": {"c": {"VCPU": 2}}}, ("VCPU", 1), {"p": {"VCPU": 1}}, {"p"}),
+        ({"VCPU": Inventory(8)}, {"p": {"c": {"VCPU": 2}}}, ("VCPU", 1), {}, {"p"}),
+        ({"VCPU": Inventory(8)}, {"p": {"c": {"VCPU": 2}}}, ("VCPU", 1), None, {"p"}),
+        ({"VCPU": Inventory(2)}, {"p": {"c": {"VCPU": 2}}}, None, {}, {"p"}),
+        (
+            {"VCPU": Inventory(9, min_unit=3, step_size=2, max_unit=5)},
+            {"p": {"c": {"VCPU": 4}}},
+            ("VCPU", 4),
+            {"p": {"VCPU": 4}},
+            set(),
+        ),
+        (
+            {"VCPU": Inventory(9, min_unit=3, step_size=2, max_unit=3)},
+            {"p": {"c": {"VCPU": 4}}},
+            None,
+            {},
+            {"p"},
+        ),
+        (
+            {"VCPU": Inventory(8), "DISK_GB": Inventory(9, step_size=2)},
+            {"p": {"c": {"VCPU": 5, "DISK_GB": 2}, "d": {"VCPU": 1}}},
+            ("DISK_GB", 2),
+            {"p": {"VCPU": 6, "DISK_GB": 2}},
+            set(),
+        ),
+    ],
+)
+def test_what_is_in_use_is_asked_beside_the_least_amount_of_the_roomiest_class(
+    inventories: dict[str, Inventory],
+    held: Held,
+    asked: tuple[str, int] | None,
+    used: Mapping[str, Amounts] | None,
+    otherwise: set[str],
+) -> None:
+    """No request where nothing is in use; where it cannot tell, all are read."""
+    requests = []
+
+    def usages(root: str, *wanted: object) -> Mapping[str, Amounts] | None:
+        requests.append((root, *wanted))
+        return used
+
+    client: Any = SimpleNamespace(tree_usages=usages)
+    cache = AllocationCache(client, ProviderTree(), {})
+    tree = ProviderTree([*at(1, inventories), Provider("q", "q", "p")])
+    assert cache.used_otherwise("p", tree, held) == otherwise
+    assert requests == ([] if asked is None else [("p", *asked)])
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "is_older"),
+    [(1, 0, True), (1, 1, False), (1, 2, False), (0, 0, False), (None, 0, False), (1, None, False)],
+)
+def test_a_placement_that_was_restored_has_an_older_generation(
+    before: int | None, now: int | None, *, is_older: bool
+) -> None:
+    """Placement itself only raises them; a provider that is new or gone shows nothing."""
+    assert went_back(at(before), at(now)) is is_older
 
 
 @pytest.mark.parametrize("times", [1, 2])

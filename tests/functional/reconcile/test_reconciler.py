@@ -18,6 +18,7 @@ from agent.providers.resolve import OwnedProviders
 from agent.reconcile.reconciler import Reconciler
 from agent.shapes import Held
 from agent.state.journal import Journal
+from agent.state.operators import Pause
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import Inventory, Provider, ProviderTree
 from drivers.fake.driver import FakeDriver
@@ -326,3 +327,17 @@ def test_the_next_plan_is_what_the_next_pass_does(world: World) -> None:
     world.driver.change(disk_gb=5)
     foreseen = world.reconciler.next_plan()
     assert world.reconciler.reconcile("an event").operations == len(foreseen.operations) == 1
+
+
+@pytest.mark.parametrize("schedulers", [True, False])
+def test_an_open_host_is_offered_unless_its_pause_is_for_schedulers_too(
+    world: World, *, schedulers: bool
+) -> None:
+    world.reconciler.reconcile("the start")
+    before = world.holds()[ROOT].traits
+    assert world.reconciler.tell_schedulers(closed=True)
+    assert not world.reconciler.tell_schedulers(closed=True), "Placement knows it"
+    world.tracker.set_pause(Pause("", 0, 0.0, schedulers=schedulers))
+    assert world.reconciler.tell_schedulers(closed=False)
+    still = {"COMPUTE_STATUS_DISABLED"} if schedulers else set()
+    assert world.holds()[ROOT].traits == before | still

@@ -251,7 +251,12 @@ def test_migrations_and_stopped_guests_move_too(world: World) -> None:
     world.raw.put_inventories(elsewhere, 0, {"VCPU": world.tree()[ROOT].inventories["VCPU"]})
     leaving = uuid_of("leaving")
     world.raw.write_allocations(ConsumerAllocations(leaving, {elsewhere: {"VCPU": 1}}, None, "demo", "admin"))
-    report = world.see(*NESTED, moves=to_gpus(gpu0={"stopped": 1}, gpu1={"leaving": 1}))
+    moves = to_gpus(gpu0={"stopped": 1}, gpu1={"leaving": 1})
+    world.driver.description = Description(NESTED, moves)
+    preview = world.reconciler.preview_reshape()
+    targets = {each.consumer: preview.after[each.target].name for each in preview.relocations}
+    assert targets == {uuid_of("b-migration"): "gpu1", uuid_of("stopped"): "gpu0"}
+    report = world.see(*NESTED, moves=moves)
     assert (report.error, report.pending) == (None, None)
     assert world.placed("b-migration") == {"gpu1": {"VGPU": 1}}
     assert world.raw.allocations_of(uuid_of("b-migration")).consumer_type == "MIGRATION"
@@ -472,8 +477,10 @@ def test_an_endless_conflict_is_put_off_to_the_next_pass(held: World) -> None:
             held.raw.put_aggregates(ROOT, root.generation or 0, root.aggregates)
 
     held.tap.before = write
+    held.pauses.clear()
     report = held.see(*NESTED, moves=to_gpus())
     tries = held.tap.calls.count("POST /reshaper")
+    assert len(held.pauses) >= tries - 1 and 0 < max(held.pauses) <= 0.05, "between each two"
     assert report.pending is not None
     assert f"were written {tries} times by other clients of Placement; nothing" in report.pending.message
     assert held.tree()[ROOT].inventories["VCPU"].reserved == 0, "what was closed for it is open"

@@ -210,10 +210,12 @@ def test_what_another_client_takes_away_is_reserved_while_the_driver_is_away(
         patch.setattr(world.driver, "describe", away)
         world.raw.write_allocations(replace(world.raw.allocations_of(runs.uuid), allocations={}))
         for _ in range(2):
+            world.tap.calls.clear()
             report = world.reconciler.verify("a verification")
             assert isinstance(report.error, DriverUnavailable)
             assert any(runs.uuid in problem for problem in report.problems)
             assert (offered(world, MEMORY), offered(world, "PGPU", "gpu0")) == (free, 0)
+        assert not [call for call in world.tap.calls if call.endswith("/allocations")], "its own write"
     world.driver.domains = ()
     assert world.again().error is None
     assert offered(world, MEMORY) == free + 3000, "the stranger has gone; the claim stays reserved"
@@ -520,6 +522,7 @@ def test_what_is_gone_is_counted_for_its_holder_alone(world: World) -> None:
     there = [unit for unit in VFS if unit not in first.units[world.uuid("nic0")][VF]]
     world.see(CARD_HOST, left(*there))
     assert (world.totals()["nic0"], vfs_offered(world)) == ({VF: 4}, 2)
+    assert not world.reconciler.needs_pass, "nothing has changed since"
     assert world.tracker.release(first.consumer)
     assert world.reconciler.needs_pass
     assert world.reconciler.reconcile("a release").problems == ()

@@ -100,10 +100,12 @@ def test_named_units_must_be_the_claims_own() -> None:
     without_units = replace(one, units={})
     assert covers(without_units, wanted({NIC: {"SRIOV_NET_VF": (other,)}}, VCPU=1))
     assert not covers(without_units, wanted({NIC: {"SRIOV_NET_VF": VFS}}, VCPU=1))
+    assert not covers(claim(VCPU=1), wanted({NIC: {"SRIOV_NET_VF": (unit,)}}, VCPU=1))
 
 
 def test_only_the_gates_claims_must_have_the_memory_on_the_domains_cells() -> None:
     asked = replace(wanted({}, MEMORY_MB=256), memory={uuid_of("cell0"): 256})
     assert not covers(claim(MEMORY_MB=256), asked)
+    assert not covers(claim(MEMORY_MB=256), replace(asked, memory={uuid_of("cell0"): 1}))
     assert covers(claim("plimsoll", MEMORY_MB=256), asked)
     assert covers(claim(MEMORY_MB=256), replace(asked, memory={HOST: 256}))

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -137,6 +141,163 @@ def test_a_cpu_that_cannot_be_brought_online_refuses_the_guest(
     assert "release of vm: CPU 2 cannot be brought offline" in logged[1]
 
 
+def outcome(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], config: Path, error: Exception | None
+) -> Any:
+    """(exit code, what libvirt shows, what is logged) where the question to the agent ends with the error."""
+    logged: list[tuple[int, str]] = []
+    shown: list[bytes] = []
+
+    def ask(*_: object) -> None:
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(hook, "ask_agent", ask)
+    monkeypatch.setattr(hook, "log_to_syslog", lambda *line: logged.append(line))
+    monkeypatch.setattr(hook, "os", SimpleNamespace(write=lambda file, text: shown.append(text) or file))
+    code = hook.main(["hook", *arguments], str(config))
+    return code, b"".join(shown).decode(), logged
+
+
+BY_DEFAULT = "the agent did not decide (away), and gate.conf says unanswered = refuse"
+
+
+@pytest.mark.parametrize(
+    ("operation", "error", "unanswered", "refusal"),
+    [
+        ("prepare begin", None, "allow", ""),
+        ("prepare begin", StartRefused("too large"), "allow", "too large"),
+        ("migrate begin", StartRefused("too large"), "allow", "too large"),
+        ("release end", StartRefused("too large"), "refuse", ""),
+        ("prepare begin", NoDecision("away"), "allow", ""),
+        ("prepare begin", NoDecision("away"), "refuse", BY_DEFAULT),
+        ("migrate begin", OSError("away"), "refuse", BY_DEFAULT),
+        ("migrate begin", ValueError("away"), "refuse", BY_DEFAULT),
+        ("prepare begin", TimeoutError(), "refuse", BY_DEFAULT.replace("away", "TimeoutError")),
+        ("release end", NoDecision("away"), "refuse", ""),
+    ],
+)
+def test_a_guest_may_not_start_if_the_agent_says_so_or_says_nothing_where_that_counts_as_no(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    operation: str,
+    error: Exception | None,
+    unanswered: str,
+    refusal: str,
+) -> None:
+    """libvirt kills a guest whose hook fails at another operation."""
+    (tmp_path / "gate.conf").write_text(f"unanswered = {unanswered}\nnonsense\n", encoding="utf-8")
+    code, shown, (wrong, *logged) = outcome(
+        monkeypatch, ["vm", *operation.split()], tmp_path / "gate.conf", error
+    )
+    assert wrong[0] == hook.SYSLOG_WARNING and "'nonsense' is not a valid setting" in wrong[1]
+    assert (code, shown) == ((1, f"plimsoll: {refusal}\n") if refusal else (0, ""))
+    name = operation.split()[0]
+    if refusal:
+        assert logged == [(hook.SYSLOG_NOTICE, f"vm may not start: {refusal}")]
+    elif isinstance(error, StartRefused):
+        assert logged == [(hook.SYSLOG_NOTICE, f"{name} of vm: too large")]
+    else:
+        goes_on = (hook.SYSLOG_WARNING, f"{name} of vm goes on without the agent: away")
+        assert logged == ([goes_on] if error else [])
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (TimeoutError(), "no answer at /run/x within 2.5 s"),
+        (FileNotFoundError(2, "No such file"), r"no agent at /run/x \(No such file\)"),
+        (ConnectionRefusedError(111, "refused"), r"no agent at /run/x \(refused\)"),
+    ],
+)
+def test_an_agent_that_does_not_answer_decides_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, error: OSError, why: str
+) -> None:
+    def post(path: str, body: bytes, deadline: float) -> tuple[int, bytes]:
+        assert (path, 2 < deadline - time.monotonic() <= 2.5) == ("/run/x", True)
+        raise error
+
+    monkeypatch.setattr(hook, "read_xml", lambda _: "<domain/>")
+    monkeypatch.setattr(hook, "post", post)
+    with pytest.raises(NoDecision, match=f"^{why}$"):
+        hook.ask_agent(config_of(tmp_path, "socket = /run/x\ndeadline = 2.5"), "prepare", "begin")
+    refused = b'{"error": {"message": "It does not fit."}}'
+    monkeypatch.setattr(hook, "post", lambda *_: (409, refused))
+    with pytest.raises(StartRefused, match=r"^It does not fit\.$"):
+        hook.ask_agent(HookConfig(str(tmp_path / "none")), "prepare", "begin")
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(
+    ("answer", "read"),
+    [
+        (b"HTTP/1.1 200 OK\r\nX: y\r\n\r\n{}\r\n\r\nmore", (200, b"{}\r\n\r\nmore")),
+        (b"HTTP/1.0 409\r\n\r\n", (409, b"")),
+        (b"HTTP/1.1", None),
+        (b"SSH-2.0 200", None),
+        (b"", None),
+    ],
+)
+def test_the_agent_s_answer_is_read_to_its_end(
+    tmp_path: Path, answer: bytes, read: tuple[int, bytes] | None
+) -> None:
+    asked = []
+
+    def serve() -> None:
+        peer, _ = listener.accept()
+        with peer:
+            asked.append(peer.recv(4096))
+            for byte in range(len(answer)):
+                peer.send(answer[byte : byte + 1])
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "agent"))
+        listener.listen()
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            if read is None:
+                with pytest.raises(ValueError, match="is not HTTP"):
+                    hook.post(str(tmp_path / "agent"), b"question", time.monotonic() + 5)
+            else:
+                assert hook.post(str(tmp_path / "agent"), b"question", time.monotonic() + 5) == read
+        finally:
+            thread.join()
+    head, _, body = asked[0].partition(b"\r\n\r\n")
+    assert head.startswith(b"POST /v1/gate HTTP/1.1\r\n") and b"Content-Length: 8" in head
+    assert body == b"question"
+
+
+def test_the_domain_is_read_until_libvirt_closes_its_end_and_no_longer_than_may_be(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    chunks: list[bytes] = []
+    monkeypatch.setattr(hook, "os", SimpleNamespace(read=lambda file, size: chunks.pop(0)))
+    ready = SimpleNamespace(select=lambda files, *_: (files if chunks else [], [], []))
+    monkeypatch.setattr(hook, "select", ready)
+    chunks[:] = [b"<domain>", b"\xff</domain>", b""]
+    assert hook.read_xml(time.monotonic() + 5) == "<domain>\ufffd</domain>"
+    chunks[:] = [b"x" * hook.XML_MAX, b""]
+    assert len(hook.read_xml(time.monotonic() + 5)) == hook.XML_MAX
+    chunks[:] = [b"x" * hook.XML_MAX, b"x", b""]
+    with pytest.raises(StartRefused, match="more than 1048576 bytes"):
+        hook.read_xml(time.monotonic() + 5)
+    chunks[:] = [b"<domain>"]
+    with pytest.raises(TimeoutError):
+        hook.read_xml(time.monotonic() + 5)
+
+
+def test_a_cpu_that_is_as_it_should_be_is_not_written(tmp_path: Path) -> None:
+    file = tmp_path / "online"
+    file.write_text("1\n")
+    os.utime(file, ns=(0, 0))
+    assert hook.write_below_sys(str(file), b"1") == ""
+    assert file.stat().st_mtime_ns == 0
+    assert hook.write_below_sys(str(file), b"0") == "" and file.read_text() == "0\n"
+    assert hook.write_below_sys(str(tmp_path / "none"), b"1") == "", "the kernel cannot change it"
+    assert "cannot be written (Is a directory)" in hook.write_below_sys(str(tmp_path), b"1")
+
+
 def test_an_operation_that_is_no_question_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     def post(*_: object) -> tuple[int, bytes]:
         raise AssertionError("nothing may be sent")
@@ -146,6 +307,9 @@ def test_an_operation_that_is_no_question_is_not_sent(monkeypatch: pytest.Monkey
         ["hook"],
         ["hook", "vm", "reconnect", "begin", "-"],
         ["hook", "vm", "started", "begin"],
+        ["hook", "vm", "prepare", "end"],
+        ["hook", "vm", "release", "begin"],
+        ["hook", "vm", "prepare"],
     ):
         assert hook.main(arguments, "/nonexistent") == 0
 
