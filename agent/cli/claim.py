@@ -123,7 +123,7 @@ def claim(args: Namespace) -> int:
     if args.dry_run:
         return _explain(args, client, "/v1/claims", bodies)
     if args.exec:
-        from agent.cli.claimed_program import ClaimedProgram
+        from agent.cli.program import ClaimedProgram
 
         with ClaimedProgram(args.exec) as program:
             for body in bodies:

@@ -182,7 +182,7 @@ def _request_of(query: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _values_of(claim: ClaimShape) -> dict[str, str]:
-    from agent.cli.claimed_program import given_devices
+    from agent.cli.program import given_devices
 
     devices = given_devices(claim)
     pci = [

@@ -17,8 +17,8 @@ from kits.agent_process import Agent
 from kits.cli_process import COMMAND, DEADLINE_S, ENVIRONMENT, one_line, plimsoll, plimsoll_started
 from kits.daemon_process import eventually
 
-from agent.cli.claimed_program import ClaimedProgram, environment_of
 from agent.cli.client import Client
+from agent.cli.program import ClaimedProgram, environment_of
 from agent.errors import ExitCode, PlimsollError, UsageError
 from agent.http.owner_process import OwnerProcess
 
@@ -85,7 +85,7 @@ def test_the_program_has_its_devices_in_its_environment_and_the_claim_ends_with_
 def test_a_mediated_device_is_made_for_the_program_and_removed_after_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("agent.cli.claimed_program.SYS", tmp_path)
+    monkeypatch.setattr("agent.cli.program.SYS", tmp_path)
     mdev, card = str(uuid4()), "0000:84:00.0"
     kinds, made = (
         tmp_path / f"bus/pci/devices/{card}/mdev_supported_types/nvidia-11",
