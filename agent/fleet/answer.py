@@ -121,7 +121,7 @@ class Answer:
                     },
                     "left": {
                         name: {"free": free, "capacity": capacity}
-                        for name, (free, capacity) in place.left.items()
+                        for name, (free, capacity, _) in place.left.items()
                     },
                 }
                 for place in self.places
@@ -354,7 +354,7 @@ class _Inquiry:
         obstacles = {host.root.uuid: demand.obstacle(host) for host in hosts}
         fitting = [host for host in hosts if obstacles[host.root.uuid] is None]
         if fitting and count == 1:
-            candidates = [candidate_of(host, demand.whole.fit(host) or {}) for host in fitting]
+            candidates = [candidate_of(demand, host, demand.whole.fit(host) or {}) for host in fitting]
             return replace(self._fits(self._best(candidates), len(fitting)), looked_at=len(hosts))
         misses = [
             miss_of(demand, host, obstacle)
@@ -556,7 +556,7 @@ def candidate_of_record(record: Mapping[str, Any]) -> Candidate:
         record["name"],
         record["uuid"],
         {uuid: (part["name"], part["resources"]) for uuid, part in record["allocations"].items()},
-        {name: (free, capacity) for name, (free, capacity) in record["left"].items()},
+        record["left"],
     )
 
 
@@ -660,7 +660,7 @@ class _OpenStackFleet:
             host = hosts[root]._replace(shared=shared)
             chosen = frozenset(uuid for uuids in request["mappings"].values() for uuid in uuids)
             if self._seen_in_answers.fit(host.limited_to(chosen)) is not None:
-                found[root] = candidate_of(host, allocations)
+                found[root] = candidate_of(self._demand, host, allocations)
         return list(found.values())
 
     def named(self, candidate: Candidate) -> Candidate:

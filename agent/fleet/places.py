@@ -24,13 +24,14 @@ WAYS_MAX = 1000
 class Candidate(NamedTuple):
     """A place on a host: {provider uuid: (name, {class: amount})}, and what is left beside the guest.
 
-    `left` is {class: (free, capacity)}, summed over the host's own providers, of all classes.
+    `left` is {class: (free, capacity, usable)}, summed over the host's own providers, of all classes. Of a
+    class that is asked, that is usable which is free in whole parts of a guest on providers that may give it.
     """
 
     host: str
     root: str
     allocations: Mapping[str, tuple[str, Amounts]]
-    left: Mapping[str, tuple[int, int]]
+    left: Mapping[str, Sequence[int]]
 
     @property
     def amounts(self) -> Allocations:
@@ -42,17 +43,19 @@ class Candidate(NamedTuple):
 
         The fullest host is first (`pack`) or the emptiest (`spread`), in steps of a tenth of what was asked.
         Of equal ones that is first where the guest lies beside no idle device, and then where the least
-        of the classes asked is left that no further guest of this kind can have beside the others.
+        of the classes asked is stranded: when as many further guests of this kind as fit are there, too.
         """
         of_asked = {name: self.left[name] for name in asked if name in self.left}
-        share = sum(free / max(1, capacity) for free, capacity in of_asked.values()) / max(1, len(of_asked))
-        more = min((free // asked[name] for name, (free, _) in of_asked.items()), default=0)
+        share = sum(free / max(1, capacity) for free, capacity, _ in of_asked.values()) / max(
+            1, len(of_asked)
+        )
+        more = self.further(asked)
         stranded = sum(
-            (free - more * asked[name]) / max(1, capacity) for name, (free, capacity) in of_asked.items()
+            (free - more * asked[name]) / max(1, capacity) for name, (free, capacity, _) in of_asked.items()
         )
         idle = any(
             free > 0
-            for name, (free, _) in self.left.items()
+            for name, (free, *_) in self.left.items()
             if name not in asked and name not in OF_EVERY_GUEST
         )
         return (
@@ -62,16 +65,23 @@ class Candidate(NamedTuple):
             self.host,
         )
 
+    def further(self, asked: Amounts) -> int:
+        """How many further guests of this kind the host has room for, by each class alone."""
+        left = self.left
+        return min((left[name][2] // amount for name, amount in asked.items() if name in left), default=0)
 
-def candidate_of(host: FleetHost, allocations: Allocations) -> Candidate:
+
+def candidate_of(demand: Demand, host: FleetHost, allocations: Allocations) -> Candidate:
     """The candidate of a place that `Question.fit` found."""
     names = {provider.uuid: provider.name for provider in host.reach}
-    left: dict[str, tuple[int, int]] = {}
+    left: dict[str, tuple[int, int, int]] = {}
     for provider in host.providers:
         for name, inventory in provider.inventories.items():
-            free, capacity = left.get(name, (0, 0))
+            free, capacity, usable = left.get(name, (0, 0, 0))
             taken = allocations.get(provider.uuid, {}).get(name, 0)
-            left[name] = free + free_of(provider, name) - taken, capacity + inventory.capacity
+            here = free_of(provider, name) - taken
+            usable += demand.whole.usable(provider, name, here) if name in demand.asked else 0
+            left[name] = free + here, capacity + inventory.capacity, usable
     by_provider = {uuid: (names[uuid], amounts) for uuid, amounts in allocations.items()}
     return Candidate(host.root.name, host.root.uuid, by_provider, left)
 
@@ -130,7 +140,7 @@ def _in_turn(demand: Demand, hosts: Sequence[FleetHost], count: int, order: Orde
         host = left[number]
         found = None if host.closed else demand.whole.fit(host)
         if found is not None:
-            candidate = candidate_of(host, found)
+            candidate = candidate_of(demand, host, found)
             yield candidate.rank(demand.asked, order), number, candidate
 
     offers = {number: offer for number in range(len(left)) for offer in offer_of(number)}
@@ -192,7 +202,7 @@ def _packed(
             chosen = [each for each, times in zip(ways, packed.times, strict=True) for _ in range(times)]
     places, filled = [], {host.root.uuid: host for host in group}
     for host, way in chosen[:need]:
-        places.append(candidate_of(filled[host.root.uuid], way))
+        places.append(candidate_of(demand, filled[host.root.uuid], way))
         filled[host.root.uuid] = filled[host.root.uuid].with_guest(way)
     return places, most, steps
 

@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
 from itertools import combinations, islice, pairwise, product
+from math import gcd
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -337,14 +338,27 @@ class Question:
 
         `empty`: as if nothing were in use; `lifted`: as if nothing were withheld.
         """
-        return next(self.ways(host, empty=empty, lifted=lifted), None)
+        options = self._options(host, empty, lifted or empty)
+        if options is None:
+            return None
+        if self.is_simple:
+            return self._sums([serving[0] for serving in options])
+        return next(self._choices(host, options, empty, lifted or empty), None)
 
-    def ways(self, host: FleetHost, *, empty: bool = False, lifted: bool = False) -> Iterator[Allocations]:
+    def ways(self, host: FleetHost) -> Iterator[Allocations]:
         """The allocations of each place on the host, in turn; some come more than once."""
+        options = self._options(host, empty=False, lifted=False)
+        if options is None:
+            return iter(())
+        if self.is_simple:
+            return map(self._sums, product(*options))
+        return self._choices(host, options, empty=False, lifted=False)
+
+    def _options(self, host: FleetHost, empty: bool, lifted: bool) -> list[list[HostProvider]] | None:
+        """The providers that could fill each slot alone; None where some slot has none."""
         traits = host.root.traits
         if self._root_forbidden & traits or not all(any_of & traits for any_of in self._root_required):
-            return
-        lifted = lifted or empty
+            return None
         options: list[list[HostProvider]] = []
         reach = host.reach
         for slot in self._rules.slots:
@@ -355,17 +369,19 @@ class Question:
                 if (not first or first in each.inventories) and self._serves(slot, each, host, empty, lifted)
             ]
             if not serving:
-                return
+                return None
             options.append(serving)
+        return options
+
+    def _choices(
+        self, host: FleetHost, options: Sequence[Sequence[HostProvider]], empty: bool, lifted: bool
+    ) -> Iterator[Allocations]:
         together = [
             [each.uuid for each in serving]
             for slot, serving in zip(self._rules.slots, options, strict=True)
             if self._rules.isolate and not slot.is_unsuffixed
         ]
         if not can_lie_apart(together):
-            return
-        if self.is_simple:
-            yield from map(self._sums, product(*options))
             return
         for name in self._rules.contended:
             asked = sum(
@@ -387,6 +403,19 @@ class Question:
             possible.append([(suffixes, uuid) for uuid in dict.fromkeys(within)])
         for tops in product(*possible):
             yield from map(self._sums, search.fill(self._below(tops, options, host), tops))
+
+    def usable(self, provider: HostProvider, name: str, free: int) -> int:
+        """Of so much that is free of a class, what parts of guests can have: whole ones, by the traits."""
+        parts = [
+            amount
+            for slot in self._rules.slots
+            for each, amount in slot.resources
+            if each == name
+            and amount <= provider.inventories[name].max_unit
+            and not slot.forbidden & provider.traits
+            and all(any_of & provider.traits for any_of in slot.required)
+        ]
+        return free - free % gcd(*parts) if parts and free > 0 else 0
 
     def _sums(self, chosen: Sequence[HostProvider]) -> Allocations:
         sums: dict[str, dict[str, int]] = {}

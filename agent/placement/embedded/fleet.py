@@ -18,6 +18,7 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
+from math import gcd
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -258,17 +259,11 @@ def _room(view: TreeView, root: ProviderRecord, query: CandidateQuery) -> _Room:
             sum(
                 max(0, int(one.inventories[name].capacity) - view.used(one.uuid, name))
                 for one in view.reachable
-                if name in one.inventories
-                # Some group that asks for the class takes such a provider, empty or not.
-                and any(
-                    name in group.resources
-                    and (not group.suffix or group.traits.admits(one.traits))
-                    and not group.traits.forbidden & one.traits
-                    for group in query.groups
-                )
+                if name in one.inventories and (admit is None or admit(one))
             )
             // amount
             for name, amount in asked.items()
+            for _, admit in (_takers(query, name),)
         ),
         default=0,
     )
@@ -278,6 +273,22 @@ def _room(view: TreeView, root: ProviderRecord, query: CandidateQuery) -> _Room:
         places = _filled_in_turn(view, query, demands, most)
     guests = sum(times for _, times in places)
     return _Room(guests, max(0, enough - guests), places)
+
+
+def _takers(query: CandidateQuery, name: str) -> tuple[int, Callable[[ProviderRecord], bool] | None]:
+    """What the parts of a guest have in common of the class, and which providers some group takes, if empty.
+
+    None: any.
+    """
+    groups = [group for group in query.groups if name in group.resources]
+    part = gcd(*(group.resources[name] for group in groups))
+    if not any(group.traits.forbidden or (group.suffix and group.traits.required) for group in groups):
+        return part, None
+    return part, lambda provider: any(
+        (not group.suffix or group.traits.admits(provider.traits))
+        and not group.traits.forbidden & provider.traits
+        for group in groups
+    )
 
 
 def _filled_in_turn(view: TreeView, query: CandidateQuery, demands: SlotDemands, most: int) -> _Places:
@@ -758,9 +769,11 @@ def roots_of(model: Model, uuid: str) -> list[ProviderRecord]:
 def candidate_hosts(model: Model, query: CandidateQuery, notes: HostNotes) -> list[dict[str, Any]]:
     """The open hosts on which the query has a candidate, each with its first one; `limit` counts hosts.
 
-    `left` is {class: [free, capacity]} of the host's own providers together, beside the candidate.
+    `left` is {class: [free, capacity, usable]} of the host's own providers together, beside the candidate: of
+    a class that is asked, that is usable which is free in whole parts of a guest, where a group may take it.
     """
     hosts = []
+    takers = {name: _takers(query, name) for name in query.resource_classes()}
     for candidate, view in find_candidates(model, query, one_a_tree=True):
         root = view.providers[view.reachable[0].root_uuid]
         if root.is_sharing or closed_reason(notes, root):
@@ -773,12 +786,18 @@ def candidate_hosts(model: Model, query: CandidateQuery, notes: HostNotes) -> li
             for name, inventory in provider.inventories.items():
                 capacity = int(inventory.capacity)
                 free = capacity - used.get(name, 0) - given.get(name, 0)
+                usable = 0
+                if free > 0 and name in takers:
+                    part, admit = takers[name]
+                    if part <= inventory.max_unit and (admit is None or admit(provider)):
+                        usable = free - free % part
                 sums = left.get(name)
                 if sums is None:
-                    left[name] = [free, capacity]
+                    left[name] = [free, capacity, usable]
                 else:
                     sums[0] += free
                     sums[1] += capacity
+                    sums[2] += usable
         allocations = {
             uuid: {"name": view.providers[uuid].name, "resources": amounts}
             for uuid, amounts in candidate.allocations.items()

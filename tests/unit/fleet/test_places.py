@@ -14,7 +14,7 @@ from agent.claims.choice import Order
 from agent.claims.parse_request import Flavor, claim_for_flavor
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.fleet import places
-from agent.fleet.places import places_together
+from agent.fleet.places import candidate_of, places_together
 from agent.fleet.where import Demand, FleetHost, HostProvider, conditions_of
 from agent.tree import Inventory
 
@@ -78,6 +78,48 @@ def test_guests_over_two_cells_each_have_all_places_of_hosts_with_four() -> None
     together = places_together(demand, hosts, 100, Order.PACK)
     assert len(together.places) == together.most == 32
     assert len(places_together(demand, hosts, 20, Order.SPREAD).places) == 20
+
+
+def test_of_two_hosts_that_is_better_on_which_the_least_is_stranded() -> None:
+    """Both have as much left; cards of other sizes leave one unit on each that no guest can have."""
+    hosts = [
+        FleetHost(
+            (
+                HostProvider(name, name, None, {"VCPU": Inventory(10)}),
+                *(
+                    HostProvider(f"{name}{n}", f"{name}{n}", name, {"VGPU": Inventory(size)})
+                    for n, size in enumerate(sizes)
+                ),
+            )
+        )
+        for name, sizes in (("a", (3, 3, 2)), ("b", (2, 2, 4)))
+    ]
+    groups = (RequestGroup("", {"VCPU": 1}), RequestGroup("1", {"VGPU": 2}))
+    demand = Demand(conditions_of(ClaimRequest("", groups)))
+    for order in Order:
+        assert places_together(demand, hosts, 1, order).places[0].host == "b"
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_what_is_stranded_beside_a_guest_is_what_no_further_guest_of_its_kind_can_have(part: int) -> None:
+    compared = 0
+    for seed in range(part, examples(2000), PARTS):
+        random = Random(seed)
+        (host,), asked = random_fleet(random, 1), random_request(random)
+        groups = [group for group in asked.request.groups if group.suffix]
+        if any(len(group.resources) > 1 for group in groups) or any(
+            atom[0] == "aggregate" for atom in asked.atoms
+        ):
+            continue  # classes that come from one provider, each alone
+        demand = Demand(conditions_of(asked.request))
+        host = host._replace(shared=(), closed="")
+        place = demand.whole.fit(host)
+        if place is not None and demand.whole.is_simple:
+            candidate, filled = candidate_of(demand, host, place), host.with_guest(place)
+            further = brute_most_together(asked.atoms, [filled], 4)
+            assert min(4, candidate.further(demand.asked)) == further, f"seed {seed}"
+            compared += 1
+    assert compared > 5
 
 
 @pytest.mark.parametrize("seed", range(examples(300)))

@@ -32,7 +32,7 @@ def test_each_host_that_fits_comes_once_with_what_is_left(api: Api) -> None:
     (found,) = asked(api, "resources=VCPU:4&resources1=VGPU:1")["hosts"]
     assert (found["name"], found["uuid"]) == ("one", one)
     assert found["allocations"][one] == {"name": "one", "resources": {"VCPU": 4}}
-    assert found["left"] == {"VCPU": [1, 8], "VGPU": [5, 6]}
+    assert found["left"] == {"VCPU": [1, 8, 0], "VGPU": [5, 6, 5]}
     assert [each["name"] for each in asked(api, "resources=VCPU:1&limit=1")["hosts"]] == ["one"]
 
 
