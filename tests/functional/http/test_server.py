@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -663,6 +663,33 @@ def test_a_client_that_leaves_costs_at_most_one_line(
     time.sleep(0.4)
     assert all(record.exc_info is None for record in caplog.records)
     assert len(caplog.records) <= 1, [record.getMessage() for record in caplog.records]
+
+
+def test_a_client_without_the_certificate_that_is_asked_for_gets_no_answer_and_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "agent.http")
+    certificate, key = make_certificate(tmp_path)
+    asks = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    asks.load_cert_chain(certificate, key)
+    asks.load_verify_locations(certificate)
+    asks.verify_mode = ssl.CERT_REQUIRED
+    with listening(LOOPBACK, tls=asks) as listener:
+        host, _, port = listener.address.rpartition(":")
+        for has_one in (False, True):
+            trust = ssl.create_default_context(cafile=str(certificate))
+            if has_one:
+                trust.load_cert_chain(certificate, key)
+            answer = b""
+            with (
+                suppress(ssl.SSLError, ConnectionError) if not has_one else nullcontext(),
+                socket.create_connection((host, int(port)), 10) as sock,
+                trust.wrap_socket(sock, server_hostname=host) as connection,
+            ):
+                answer = exchange(connection, CLOSING)
+            assert answer.startswith(b"HTTP/1.1 200 ") == has_one
+    (record,) = caplog.records
+    assert record.getMessage().startswith("No TLS handshake with 127.0.0.1: ") and record.exc_info is None
 
 
 def test_the_slowest_makes_place_where_too_many_connect_or_send(

@@ -222,6 +222,10 @@ def test_rows_that_are_missing_are_told(dsn: str) -> None:
             Api(core).provider(name)
     run(dsn, "DELETE FROM plimsoll_journal WHERE seq = 2")
     refused(dsn, "is damaged .*row 2 of the journal is missing.*restore a backup")
+    run(dsn, "DELETE FROM plimsoll_journal")
+    with closing(server(dsn)) as core:
+        told = "damaged (plimsoll_writer is at write 3, and the last row is 0): restore a backup"
+        until(lambda: told in str(Api(core).ask("PUT", "/traits/CUSTOM_A").body))
 
 
 TWO_WRITERS = "INSERT INTO plimsoll_writer SELECT * FROM plimsoll_writer"
