@@ -536,7 +536,7 @@ class Store:
         self._seq = 0
         self._first = 1
         self._told_first: int | None = None
-        """What the newest row says of it; None in a journal of an older version."""
+        """What the newest row that was read says of it; None where an older version wrote that."""
         self._bytes = 0
         self._births: dict[str, Birth] = {}
         self._oldest: deque[Row] = deque()
@@ -606,6 +606,7 @@ class Store:
         if row.seq != self._seq + 1:
             raise self.home.damaged(f"row {self._seq + 1} of the journal is missing")
         draft = Draft(below, 0.0)
+        self._told_first = None
         for part in json.loads(row.changes):
             draft.merge(decode(part, draft))
             self._note_births(row.seq, part)

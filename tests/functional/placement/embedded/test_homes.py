@@ -206,16 +206,23 @@ def test_a_journal_without_its_first_rows_is_refused(open_home: OpenHome) -> Non
         opened(open_home)
 
 
+@pytest.mark.parametrize("newer_before", [False, True])
 def test_a_journal_that_does_not_say_what_its_first_row_is_is_carried_over(
-    open_home: OpenHome, monkeypatch: pytest.MonkeyPatch
+    open_home: OpenHome, monkeypatch: pytest.MonkeyPatch, *, newer_before: bool
 ) -> None:
+    """A server of an older version wrote the newest row, and may have swept what earlier rows name."""
+    if newer_before:
+        with closing(opened(open_home)) as core:
+            Api(core).provider("swept")
+            Api(core).provider("kept")
     with monkeypatch.context() as patch:
         patch.setattr(of_store, "FIRST", "unknown to an older version")
-        three_providers_and_then_one(open_home, 1)
+        three_providers_and_then_one(open_home, 2 if newer_before else 1)
     with closing(opened(open_home)) as core:
-        assert [provider.name for provider in core._store.model.providers.values()] == ["a", "b", "c", "d"]
+        names = [provider.name for provider in core._store.model.providers.values()]
+        assert names == [*["kept"] * newer_before, "a", "b", "c", "d"]
         Api(core).provider("e")
-        assert rows(core)[-1].changes.endswith('{"f":1}]'), "from now on it says so"
+        assert rows(core)[-1].changes.endswith(f'{{"f":{1 + newer_before}}}]'), "from now on it says so"
 
 
 def test_the_file_stays_within_twice_its_content(monkeypatch: pytest.MonkeyPatch) -> None:
