@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from textwrap import shorten
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -41,7 +42,6 @@ from agent.placement.transport import (
     parse_body,
     reply_of_answer,
     retry_after_s,
-    standby_sentence,
 )
 
 CONNECT_TIMEOUT_MAX_S = 5.0
@@ -168,7 +168,8 @@ class HttpTransport:
                 try:
                     reply = self._request_at(address, wait_s, key, method, path, body, microversion)
                 except PlacementUnavailable as error:
-                    told[address] = _reason_at(address, error)
+                    reason = error.message.partition(": ")[2].rstrip(".").removeprefix(f"{address}: ")
+                    told[address] = shorten(f"{address}: {reason}", REASON_MAX, placeholder=" ...")
                     _tell_each(error, told)
                     self._used = left[0] if left else self._addresses[0]
                     failure = error
@@ -186,7 +187,7 @@ class HttpTransport:
                     self._used = address
                     return reply
                 standby = reply
-                told[address] = f"{address}: {standby_sentence(reply) or 'it is not active'}"
+                told.pop(address, None)
                 active = reply.headers.get(ACTIVE_HEADER, "").rpartition("//")[2].partition("/")[0]
                 left.sort(key=lambda one: urlsplit(one).netloc != active)
             if standby is None and failure is not None and lost is None:
@@ -197,16 +198,15 @@ class HttpTransport:
         if lost is not None and (key is not None or standby is None):
             _tell_each(lost, told)
             raise lost
-        if standby is None or standby.status != UNAVAILABLE or failure is not None:
-            reasons = f" ({_listed(told)})" if failure is not None else ""
+        if standby is None or standby.status != UNAVAILABLE:
             raise PlacementUnavailable(
                 f"Placement did not answer {method} {path.partition('?')[0]}: only a standby did, which may "
-                "not know the newest writes. No server in endpoint_override answers as the active one"
-                f"{reasons}.",
+                "not know the newest writes. No server in endpoint_override answers as the active one."
+                f"{_others(told)}",
                 status=UNAVAILABLE,
                 sent=False,
             )
-        return standby
+        return _with_others(standby, told)
 
     def _request_at(
         self,
@@ -417,15 +417,20 @@ def _reason(error: BaseException) -> BaseException | None:
     return inner if isinstance(inner, BaseException) else None
 
 
-def _reason_at(address: str, error: PlacementUnavailable) -> str:
-    """Why that server did not answer, with its address, in at most REASON_MAX characters."""
-    reason = error.message.partition(": ")[2].rstrip(".")
-    named = reason if urlsplit(address).netloc in reason else f"{address}: {reason}"
-    return shorten(named, REASON_MAX, placeholder=" ...")
-
-
 def _listed(told: Mapping[str, str]) -> str:
     return first_few([*told.values()], ADDRESSES_TOLD_MAX, "; ")
+
+
+def _others(told: Mapping[str, str]) -> str:
+    return f" Of the others: {_listed(told)}." if told else ""
+
+
+def _with_others(reply: Reply, told: Mapping[str, str]) -> Reply:
+    """The reply of a server that cannot work now, with the reasons of those that did not answer."""
+    match reply.body:
+        case {"errors": [{"detail": str(detail)} as error]}:
+            return replace(reply, body={"errors": [{**error, "detail": f"{detail}{_others(told)}"}]})
+    return reply
 
 
 def _tell_each(error: PlacementUnavailable, told: Mapping[str, str]) -> None:

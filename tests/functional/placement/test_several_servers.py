@@ -160,11 +160,16 @@ def test_the_error_has_the_reason_of_each_address(connect: Connect, stubs: Stubs
             f"Placement did not answer to {method} /traits: {CLOSED}: connection refused; "
             f"{nowhere}: the name of the host is not known."
         )
-    standing_by.says = lambda _: standby()
-    with pytest.raises(PlacementUnavailable) as raised:
-        ask(connect(CLOSED, standing_by.url), method)
-    assert f"the active one ({CLOSED}: connection refused; {standing_by.url}: it is " in str(raised.value)
-    assert not raised.value.sent
+    standing_by.says = lambda _: stale() if method == "GET" else standby()
+    others = f"Of the others: {CLOSED}: connection refused"
+    transport = connect(CLOSED, standing_by.url)
+    if method == "GET":
+        with pytest.raises(PlacementUnavailable, match=f"answers as the active one. {others}.$") as raised:
+            ask(transport, method)
+        assert not raised.value.sent
+    else:
+        reply = transport.request("PUT", "/traits", {}, microversion="1.39")
+        assert reply.body["errors"][0]["detail"] == f"standby {others}."
 
 
 def test_an_error_that_has_many_addresses_has_an_end(connect: Connect) -> None:
