@@ -22,6 +22,7 @@
     ├── ReshapeRefused           inventory cannot move together with its allocations; `reasons`
     ├── ImportRefused            the target Placement contradicts the export; `conflicts`
     ├── UnknownConsumer          the host knows no such consumer
+    ├── HistoryGap               the history no longer has the event after which events were asked for
     ├── Forbidden                the caller's role does not allow the request
     └── DaemonUnreachable        no agent answers at the socket
 
@@ -272,6 +273,13 @@ class UnknownConsumer(PlimsollError):
 
     code = "plimsoll.consumer.unknown"
     http_status = 404
+
+
+class HistoryGap(PlimsollError):
+    """The history does not have the event after which events were asked for: some may be missing."""
+
+    code = "plimsoll.history.gap"
+    http_status = 410
 
 
 class Forbidden(PlimsollError):

@@ -144,6 +144,7 @@ INSTANCES: InstancesShape = {
                     "user_id": "plimsoll",
                     "consumer_type": "INSTANCE",
                 },
+                "made_by": {"uid": 0, "program": "ansible"},
             },
         },
         {

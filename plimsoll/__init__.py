@@ -6,8 +6,9 @@
         with agent.claim(name="web1", resources={"VCPU": 2, "MEMORY_MB": 512}) as claim:
             start_guest(claim)
 
-`AsyncAgent` is the same for programs with an event loop. What the agent answers are the frozen dataclasses of
-`plimsoll.shapes`, and what it refuses are the errors below `PlimsollError`.
+`AsyncAgent` is the same for programs with an event loop, and `Placement` the core behind an agent. What the
+agent answers are the frozen dataclasses of `plimsoll.shapes`, and what it refuses are the errors below
+`PlimsollError`.
 """
 
 from plimsoll.agent import Agent
@@ -26,6 +27,8 @@ from plimsoll.errors import (
     Refused,
     Unavailable,
 )
+from plimsoll.placement import Placement
+from plimsoll.values import Gap
 from plimsoll.version import __version__
 
 __all__ = [
@@ -36,10 +39,12 @@ __all__ = [
     "Closed",
     "Conflict",
     "Forbidden",
+    "Gap",
     "Incompatible",
     "InvalidRequest",
     "NotFound",
     "OutcomeUnknown",
+    "Placement",
     "PlimsollError",
     "Refused",
     "Unavailable",

@@ -6,15 +6,25 @@ tries; None: the agent's own.
 
 from __future__ import annotations
 
+import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from plimsoll.errors import AgentFailed, NotFound, OutcomeUnknown, PlimsollError, Unavailable, error_of
-from plimsoll.values import claim_body, decode, domain_key, encode, held, new_key, url
+from plimsoll.errors import (
+    AgentFailed,
+    BadAnswer,
+    Incompatible,
+    NotFound,
+    OutcomeUnknown,
+    PlimsollError,
+    Unavailable,
+    error_of,
+)
+from plimsoll.values import Gap, claim_body, decode, domain_key, encode, held, new_key, url
 from plimsoll.wire import (
     SOCKET_DEFAULT,
     SOCKET_VARIABLE,
@@ -70,6 +80,7 @@ TIMEOUT_S = 30.0
 RETRIES = 8
 PAUSE_S = 0.1
 PAUSE_MAX_S = 1.0
+WATCHED_MAX = 1000
 
 
 class Agent:
@@ -260,6 +271,39 @@ class Agent:
         moment = None if since is None else since.isoformat()
         path = url("/v1/history", consumer=consumer, since=moment, within=within, limit=limit)
         return (self._ask("History", "GET", path, None, timeout)).events
+
+    def watch(
+        self, after: str | None = None, *, every: float = 0.5, patience: float = 60.0
+    ) -> Iterator[Event | Gap]:
+        """The events after the one with this id, each once and in their order, as they come; None: from now.
+
+        A Gap stands where some may be missing: the agent's history is bounded, and a new state directory has
+        none of it. The agent is asked `every` so many seconds, also over its restarts. Raises Unavailable or
+        BadAnswer where it has not answered for `patience` seconds, and at once where it never has.
+        """
+        answered, is_gap = -math.inf, False
+        while True:
+            events: tuple[Event, ...] = ()
+            try:
+                if after is None:
+                    newest = self.history(limit=1)
+                    after = newest[0].id if newest else "0"
+                    if is_gap:
+                        is_gap = False
+                        yield Gap(after)
+                path = url("/v1/history", after=after, limit=WATCHED_MAX)
+                events = (self._ask("History", "GET", path)).events
+                answered = time.monotonic()
+            except NotFound:
+                after, is_gap = None, True
+            except (Unavailable, BadAnswer, AgentFailed) as error:
+                if isinstance(error, Incompatible) or time.monotonic() - answered > patience:
+                    raise
+            for event in events:
+                yield event
+                after = event.id
+            if len(events) < WATCHED_MAX and not is_gap:
+                sleep(every)
 
     def explain(self, what: str, *, timeout: float | None = None) -> Explained:
         """Who owns a device, a unit or an allocation, and why, since when. Raises NotFound."""

@@ -124,6 +124,7 @@ _BY_CODE = {
     "plimsoll.claim.paused": Closed,
     "plimsoll.claim.conflict": Conflict,
     "plimsoll.reshape.refused": Refused,
+    "plimsoll.placement.full": Refused,
     "plimsoll.state.unknown": OutcomeUnknown,
 }
 _BY_STATUS = {
@@ -133,6 +134,7 @@ _BY_STATUS = {
     405: InvalidRequest,
     408: Unavailable,
     409: Conflict,
+    410: NotFound,
     411: InvalidRequest,
     413: InvalidRequest,
     415: InvalidRequest,

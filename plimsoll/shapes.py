@@ -95,6 +95,8 @@ class Claim(Held):
     mappings: tuple[GroupMapping, ...]
     """which group got what, by suffix"""
     request: ClaimRequest
+    made_by: Maker | None
+    """null: the agent itself, as for a guest that ran"""
     notes: tuple[str, ...] | None = None
     """sentences on extra specs and image properties without effect, in the answer to a request with such"""
 
@@ -353,6 +355,8 @@ class ErrorDetail:
 class Event:
     """An event of the history."""
 
+    id: str
+    """what `after` takes"""
     at: datetime
     consumer: str | None
     """a uuid, or the subject of a finding; null: the host"""
@@ -554,7 +558,7 @@ class History:
     """Events of the history."""
 
     events: tuple[Event, ...]
-    """the newest first"""
+    """the newest first; with `after`, the oldest first"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -641,6 +645,16 @@ class Look:
 
     status: Status
     audit: Audit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Maker:
+    """Who asked for a claim."""
+
+    uid: int
+    """the user"""
+    program: str
+    """the name that it gave itself (User-Agent); empty: it gave none"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

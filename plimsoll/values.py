@@ -8,13 +8,19 @@ from contextlib import suppress
 from datetime import datetime
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Self, TypeVar, cast, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 from urllib.parse import quote, urlencode
 
 from plimsoll.errors import BadAnswer, Incompatible, PlimsollError
 from plimsoll.version import __version__
 
 T = TypeVar("T")
+
+
+class Gap(NamedTuple):
+    """Events may be missing here: read anew what is known of the host. `id` is that of the newest event."""
+
+    id: str
 
 
 class Held:

@@ -248,13 +248,26 @@ WITHIN_MAX_S = 10**9
         Annotated[int, Schema(minimum=1, maximum=LIMIT_MAX, default=LIMIT_DEFAULT)],
         "at most so many events, 100 without it",
     ),
+    Parameter(
+        "after",
+        str,
+        "the events after the one with this id, the oldest first, or from the first on with 0; 410 where the "
+        "agent no longer has it; with no other parameter than limit",
+    ),
 )
 def history(call: Call) -> host.HistoryShape:
     """What the agent did, the newest first."""
     since, limit, within_s = parse_history(call.query)
     host_status = call.operations.host_status
-    subject = host_status.find_event_subject(call.query["consumer"]) if "consumer" in call.query else None
-    found = host_status.history(subject, since, limit, within_s)
+    if "after" in call.query:
+        if set(call.query) - {"after", "limit"}:
+            raise UsageError("The query parameter after goes with limit alone", parameter="after")
+        found = host_status.history_after(call.query["after"], limit)
+        if not found:
+            return {"events": []}
+    else:
+        subject = host_status.find_event_subject(call.query["consumer"]) if "consumer" in call.query else None
+        found = host_status.history(subject, since, limit, within_s)
     seen = host_status.overview()
     migrations = {move.migration for move in seen.moves}
     events: list[host.EventShape] = []

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 LOG = log.get("agent.api")
 BODY_BYTES_MAX = 1024 * 1024
+PROGRAM_CHARS_MAX = 64
 NO_DESCRIPTOR = (
     "The agent has no file descriptor left, so this request was not done to its end: look at what it changed "
     f"(`plimsoll instances`), and send it again; if that goes on, {MORE_DESCRIPTORS}"
@@ -146,7 +147,7 @@ class Api:
         if not route.has_body and request.content_length:
             raise UsageError(f"{request.method} {request.path} takes no body")
         body = _json(request) if route.has_body else None
-        with acting_for(caller.uid, caller.pid):
+        with acting_for(caller.uid, caller.pid, _program(request)):
             try:
                 return route.answer(Call(self._operations, caller, path, query), body)
             except PlimsollError as error:
@@ -184,6 +185,13 @@ def _forbidden(request: Request, caller: PeerCredentials, role: ApiRole, needed:
         role=has,
         needed=needs,
     )
+
+
+def _program(request: Request) -> str:
+    """What the caller calls itself: the comment of the package's User-Agent, else the product of another."""
+    product, _, comment = request.headers.get("User-Agent", "").partition(" ")
+    name = comment[1:-1] if product.startswith("plimsoll/") and comment else product
+    return name[:PROGRAM_CHARS_MAX] if name.isprintable() else ""
 
 
 def _json(request: Request) -> Any:

@@ -26,6 +26,7 @@ from agent.claims.parse_request import read_request, request_to_json
 from agent.claims.request import DEVICE_PREFIX, ClaimRequest, RequestGroup
 from agent.codec import Form
 from agent.driver import UsedMemory
+from agent.json_checks import read_uid
 from agent.shapes import Allocations, Amounts, Makings, Units, Uuid, beyond, by_class, total
 from agent.tree import Provider, ProviderTree
 
@@ -267,6 +268,14 @@ answer a request.
 
 
 @dataclass(frozen=True, slots=True)
+class Maker:
+    """Who asked for a claim: the user, and the program by the name that it gave itself, "" without one."""
+
+    uid: Annotated[int, read_uid]
+    program: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Claim:
     """One consumer's claim on this host. `since`: when it was made or adopted, in seconds since 1970 (UTC); a
     move makes a new claim.
@@ -274,7 +283,7 @@ class Claim:
     `adopted`: another service wrote the allocation, and the agent chose the exact units. `cells` is the
     guest's chosen NUMA topology, empty for a guest without cells; its CPUs are among `units`. `makings` says
     how to make those of the `units` that did not exist when they were chosen, `group_units` which of them
-    each suffixed group of the request got.
+    each suffixed group of the request got. `maker` is None where the agent claimed by itself.
     """
 
     consumer: Uuid
@@ -287,6 +296,7 @@ class Claim:
     cells: tuple[PlacedCell, ...] = ()
     makings: Makings = field(default_factory=dict)
     group_units: GroupUnits = field(default_factory=dict)
+    maker: Maker | None = None
 
     def in_state(self, state: ClaimState) -> "Claim":
         """The same claim in that state."""

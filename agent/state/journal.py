@@ -104,6 +104,9 @@ MIGRATIONS = (
         SELECT consumer, json_extract(request, '$.name') FROM claims
         WHERE CASE WHEN json_valid(request) THEN json_type(request, '$.name') = 'text' ELSE 0 END;
     """,
+    """
+    ALTER TABLE claims ADD COLUMN maker TEXT NOT NULL DEFAULT 'null';  -- {"uid": ..., "program": ...}
+    """,
 )
 
 CLAIM_FIELDS = (
@@ -117,16 +120,17 @@ CLAIM_FIELDS = (
     "cells",
     "makings",
     "group_units",
+    "maker",
 )
 """The fields of a claim, which its columns and its keys in JSON are named after."""
-JSON_COLUMNS = frozenset({"request", "allocations", "units", "cells", "makings", "group_units"})
+JSON_COLUMNS = frozenset({"request", "allocations", "units", "cells", "makings", "group_units", "maker"})
 PUT_CLAIM = """
     INSERT OR REPLACE INTO claims
-    (consumer, state, request, allocations, units, since, adopted, cells, makings, group_units)
-    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    (consumer, state, request, allocations, units, since, adopted, cells, makings, group_units, maker)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 SELECT_CLAIMS = """
-    SELECT consumer, state, request, allocations, units, since, adopted, cells, makings, group_units
+    SELECT consumer, state, request, allocations, units, since, adopted, cells, makings, group_units, maker
     FROM claims ORDER BY consumer
 """
 PUT_MOVE = "INSERT OR REPLACE INTO moves (migration, since, ended, move) VALUES (?, ?, ?, ?)"
@@ -144,12 +148,16 @@ PUT_DOUBT = "INSERT OR REPLACE INTO doubts (id, since, doubt) VALUES (?, ?, ?)"
 SET_CLAIM_STATE = "UPDATE claims SET state = ? WHERE consumer = ?"
 INSERT_EVENT = "INSERT INTO history (at, consumer, event, detail, uid, pid) VALUES (?, ?, ?, ?, ?, ?)"
 SELECT_EVENTS = """
-    SELECT at, consumer, event, detail, uid, pid, ifnull(name, '')
+    SELECT at, consumer, event, detail, uid, pid, ifnull(name, ''), id
     FROM history LEFT JOIN names USING (consumer)
     WHERE at >= ? AND consumer = ifnull(?, consumer) ORDER BY id DESC LIMIT ?
 """
+SELECT_EVENTS_FROM = """
+    SELECT at, consumer, event, detail, uid, pid, ifnull(name, ''), id
+    FROM history LEFT JOIN names USING (consumer) WHERE id >= ? ORDER BY id LIMIT ?
+"""
 SELECT_LAST_EVENTS = """
-    SELECT at, consumer, event, detail, uid, pid, ifnull(name, '')
+    SELECT at, consumer, event, detail, uid, pid, ifnull(name, ''), id
     FROM history LEFT JOIN names USING (consumer)
     WHERE id IN (SELECT max(id) FROM history WHERE consumer != '' GROUP BY consumer)
         AND (name = ?1 OR substr(consumer, 1, length(?2)) = ?2)
@@ -202,7 +210,7 @@ class Event:
     """A step in the life of a consumer, "" for the host; `at` is seconds since the epoch, UTC.
 
     `uid` and `pid` are of the process that requested it over the local API, None where the agent did it.
-    `name` is the one that the consumer had last, "" if it had none.
+    `name` is the one that the consumer had last, "" if it had none. `number` counts the journal's events.
     """
 
     at: float
@@ -212,6 +220,12 @@ class Event:
     uid: int | None = None
     pid: int | None = None
     name: str = ""
+    number: int = 0
+
+    @property
+    def id(self) -> str:
+        """No event of another journal has it, nor one of this journal after an older copy was restored."""
+        return f"{self.number}-{self.at * 1000:.0f}"
 
 
 class Journal:
@@ -505,6 +519,10 @@ class Journal:
     def history(self, consumer: str | None = None, limit: int = 100, since: float = 0.0) -> tuple[Event, ...]:
         """The latest events, of all consumers or of one, the newest first; `since` as `Event.at`."""
         return tuple(Event(*row) for row in self._read(SELECT_EVENTS, (since, consumer, limit)))
+
+    def events_from(self, number: int, limit: int) -> tuple[Event, ...]:
+        """The events with this number or a higher one, the oldest first."""
+        return tuple(Event(*row) for row in self._read(SELECT_EVENTS_FROM, (number, limit)))
 
     def last_events(self, text: str) -> tuple[Event, ...]:
         """The last event of each consumer of that name or beginning of a uuid, the newest first."""

@@ -88,10 +88,11 @@ class Cordon:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller's user id and process id, as the kernel gives them."""
+    """The caller's user id and process id, as the kernel gives them, and the name of its program."""
 
     uid: int
     pid: int
+    program: str = ""
 
 
 _CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
@@ -103,9 +104,9 @@ def current_caller() -> Caller | None:
 
 
 @contextmanager
-def acting_for(uid: int, pid: int) -> Iterator[None]:
+def acting_for(uid: int, pid: int, program: str = "") -> Iterator[None]:
     """Work for this caller within the context."""
-    token = _CALLER.set(Caller(uid, pid))
+    token = _CALLER.set(Caller(uid, pid, program))
     try:
         yield
     finally:

@@ -20,7 +20,7 @@ from agent.claims.capacity import stranded_for_all
 from agent.clock import exact_moment
 from agent.config.settings import Settings
 from agent.durable.files import check_accepts_files
-from agent.errors import StateError, UnknownConsumer
+from agent.errors import HistoryGap, StateError, UnknownConsumer, UsageError
 from agent.gate.effect import GateEffect, GatePaths, read_effect
 from agent.moves.circumstances import moved_away_advice
 from agent.placement.host_note import HostNote, MoveNote
@@ -118,6 +118,9 @@ DISABLED_BY_OTHERS = (
 )
 
 EVENTS_SHOWN_MAX = 10
+FIRST = "0"
+"""The id before that of the first event."""
+NUMBER_DIGITS_MAX = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +373,28 @@ class HostStatus:
             return events
         young = takewhile(lambda age_s: age_s <= within_s, self._ages_s(event.at for event in events))
         return events[: sum(1 for _ in young)]
+
+    def history_after(self, event_id: str, limit: int) -> tuple[Event, ...]:
+        """The events after the one with this `Event.id`, the oldest first; after FIRST, from the first on.
+
+        Raises HistoryGap where the journal does not have that event; UsageError, StateError.
+        """
+        number = event_id.partition("-")[0]
+        if not number.isdecimal() or len(number) > NUMBER_DIGITS_MAX:
+            raise UsageError(
+                f"The query parameter after is the id of an event, or {FIRST}, not {event_id!r}",
+                parameter="after",
+            )
+        events = self._journal.events_from(int(number), limit + 1)
+        if event_id == FIRST and (not events or events[0].number == 1):
+            return events[:limit]
+        if events and events[0].id == event_id:
+            return events[1:]
+        raise HistoryGap(
+            f"The history has no event {event_id}: what followed may be lost. Read the host anew, and go on "
+            "after the newest event.",
+            after=event_id,
+        )
 
     def find_event_subject(self, text: str) -> str:
         """The uuid of the instance or migration that a text names: a uuid, a unique beginning, or a name.

@@ -8,7 +8,15 @@ from typing import NamedTuple, TypeVar
 
 from agent.claims.attribution import Place
 from agent.claims.book import Book, Reading, Survey
-from agent.claims.claim import CLAIM_TRANSITIONS, Claim, ClaimState, ClaimStep, Fit, claims_until_durable
+from agent.claims.claim import (
+    CLAIM_TRANSITIONS,
+    Claim,
+    ClaimState,
+    ClaimStep,
+    Fit,
+    Maker,
+    claims_until_durable,
+)
 from agent.claims.doubt import Doubt
 from agent.claims.fit import ProviderIndex
 from agent.claims.host_cells import HostCells, HostLayout
@@ -27,6 +35,7 @@ from agent.reshape.receipt import Receipt
 from agent.reshape.relocate import Passage, RelocatedRecords, passages, relocate_records, whereabouts
 from agent.shapes import Allocations, Held, Units, Usages
 from agent.state.journal import ENDED_MOVES_MAX, RESHAPE_EVENT, WAIT_EVENT, Journal, PendingWrite
+from agent.state.operators import current_caller
 from agent.tree import ProviderTree
 
 SNAPSHOT_WAIT_S = 2.0
@@ -444,6 +453,7 @@ class Register(BookView):
         with self._lock:
             after, chosen = choose(self._book)
             before = self._book.claims[chosen.consumer]
+            after = _made(after, before)
             self._book.grow(chosen.consumer, on=True)
             self._book.put(chosen)
         try:
@@ -473,7 +483,7 @@ class Register(BookView):
             amounts = sorted(chosen.request.resources.items())
             detail = ", ".join(f"{amount} {name}" for name, amount in amounts)
             detail = f"{chosen.request.name}: {detail}" if chosen.request.name else detail
-        after = chosen.in_state(state) if chosen is not None and state is not None else None
+        after = _made(chosen.in_state(state), before) if chosen is not None and state is not None else None
         if after is None:
             written = self._journal.remove_claim(consumer, step, detail)
         elif claim is None:
@@ -577,7 +587,8 @@ class Register(BookView):
                 raise StateError(
                     f"The move {move.migration} cannot {step} while it is {state_before or 'not there'}."
                 )
-            after = replace(move, state=state)
+            new = move.new and _made(move.new, before.new if before else None)
+            after = replace(move, state=state, new=new)
             claims = claims_of(after)
             consumers = {after.instance, after.migration}
             written = self._journal.put_move(after, claims.values(), consumers - claims.keys(), step)
@@ -683,3 +694,13 @@ class HeldColumn(AllocationObserver):
     def waited(self, consumers: Iterable[str], why: str) -> None:
         """Enter it into the history: who looks for the reason of a late answer finds it there."""
         self._register.note_wait(consumers, why)
+
+
+def _made(claim: Claim, before: Claim | None) -> Claim:
+    """The claim with its maker: that of the claim before it, else the caller for whom the agent works."""
+    if claim.maker is not None or (before is not None and before.maker is None):
+        return claim
+    caller = current_caller()
+    if before is not None:
+        return replace(claim, maker=before.maker)
+    return claim if caller is None else replace(claim, maker=Maker(caller.uid, caller.program))

@@ -31,6 +31,8 @@ NOT_ON_BOTH = {
     "cli/test_top.py": "what is shown of the agent's memory, of one host for a whole module",
     "cli/test_explain.py": "what is shown of the agent's memory, of one host for a whole module",
     "client/test_agent.py": "what the package makes of the local API's answers",
+    "client/test_placement.py": "the embedded core, in the process and served",
+    "client/test_ssh.py": "the way to an agent",
     "client/test_failures.py": "servers that do not answer like an agent",
     "daemon/test_bound_agents.py": "tokens that OpenStack Placement does not have",
     "daemon/test_one_writer.py": "both: the core that another agent serves, and an OpenStack Placement",

@@ -406,6 +406,7 @@ class LookShape(TypedDict):
 class EventShape(TypedDict):
     """An event of the history."""
 
+    id: Annotated[str, "what `after` takes"]
     at: Moment
     consumer: Annotated[str | None, "a uuid, or the subject of a finding; null: the host"]
     name: str
@@ -424,7 +425,7 @@ class EventShape(TypedDict):
 class HistoryShape(TypedDict):
     """Events of the history."""
 
-    events: Annotated[list[EventShape], "the newest first"]
+    events: Annotated[list[EventShape], "the newest first; with `after`, the oldest first"]
 
 
 class FoundShape(TypedDict):

@@ -272,6 +272,13 @@ class GroupMappingShape(TypedDict):
     units: UnitsShape
 
 
+class MakerShape(TypedDict):
+    """Who asked for a claim."""
+
+    uid: Annotated[Count, "the user"]
+    program: Annotated[str, "the name that it gave itself (User-Agent); empty: it gave none"]
+
+
 class ClaimShape(TypedDict):
     """A claim of an instance on this host."""
 
@@ -286,6 +293,7 @@ class ClaimShape(TypedDict):
     to_make: Annotated[ToMakeShape, From("makings")]
     mappings: Annotated[list[GroupMappingShape], "which group got what, by suffix"]
     request: ClaimRequestShape
+    made_by: Annotated[MakerShape | None, From("maker"), "null: the agent itself, as for a guest that ran"]
     notes: NotRequired[Notes]
 
 
@@ -475,12 +483,21 @@ def _allocated(allocations: AllocationsShape) -> str:
     return amounts_text(by_class(allocation["resources"] for allocation in allocations.values()))
 
 
+def _maker(instance: InstanceShape) -> str:
+    claim = instance["claim"]
+    maker = claim and claim.get("made_by")  # an older agent that still runs has none
+    if not maker:
+        return "-"
+    return f"{maker['program']} (uid {maker['uid']})" if maker["program"] else f"uid {maker['uid']}"
+
+
 INSTANCE_COLUMNS: tuple[Column[InstanceShape], ...] = (
     Column("UUID", lambda instance: instance["uuid"]),
     Column("NAME", lambda instance: instance["name"] or "-"),
     Column("GUEST", _guest),
     Column("CLAIM", _claim_and_origin),
     Column("RESOURCES", _resources),
+    Column("MADE BY", _maker),
 )
 """The table of `plimsoll instances`."""
 

@@ -1,8 +1,13 @@
 """The package against a real agent on the fake driver; each test runs with both clients."""
 
 import asyncio
+import itertools
+import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from queue import Queue
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -10,7 +15,7 @@ from kits.client import CLIENTS
 from kits.served_agent import ServedAgent, served_agent
 
 import plimsoll
-from plimsoll.shapes import Addition, ClaimByFlavor, ClaimByGroups, Flavor, Group
+from plimsoll.shapes import Addition, ClaimByFlavor, ClaimByGroups, Event, Flavor, Group, Maker
 
 SMALL = {"VCPU": 1, "MEMORY_MB": 128}
 
@@ -187,3 +192,112 @@ def test_a_release_that_fails_is_a_note_of_the_first_error(served: ServedAgent) 
             raise KeyError("the guest did not start")
         (note,) = caught.value.__notes__
         assert note.startswith("The claim was not released: ")
+
+
+def test_who_made_a_claim_is_kept_and_shown(served: ServedAgent) -> None:
+    agent = plimsoll.Agent(str(served.socket), made_by="ansible")
+    claim = agent.claim(name="web1", resources=SMALL)
+    assert claim.made_by == Maker(uid=os.getuid(), program="ansible")
+    other = plimsoll.Agent(str(served.socket))
+    assert other.claim(name="web1", resources=SMALL).made_by == claim.made_by, (
+        "who asks again did not make it"
+    )
+    assert other.claim(name="web2", resources=SMALL).made_by == Maker(
+        uid=os.getuid(), program="plimsoll/0.1.0"
+    )
+    assert f"ansible (uid {os.getuid()})" in served("instances").stdout
+    moved = other.begin_move("resize", resources={"VCPU": 2}, consumer=claim.consumer)
+    assert moved.old.made_by == claim.made_by
+    assert moved.new is not None and moved.new.made_by == Maker(uid=os.getuid(), program="plimsoll/0.1.0")
+    assert other.revert_move(moved.migration).ended
+    assert other.show_claim(claim.consumer).made_by == claim.made_by
+    assert {kept.maker for kept in served.world.journal.claims().values()} == {
+        kept.maker for kept in served.world.operations.tracker.claims().values()
+    }
+
+
+def followed(agent: plimsoll.Agent, after: str | None, many: int) -> list[Any]:
+    """So many of the changes after that one, by either client."""
+    if isinstance(agent, plimsoll.Agent):
+        return list(itertools.islice(agent.watch(after, every=0.01), many))
+
+    async def program() -> list[Any]:
+        found: list[Any] = []
+        async for change in agent._agent.watch(after, every=0.01):
+            found.append(change)
+            if len(found) == many:
+                return found
+        return found
+
+    return asyncio.run(program())
+
+
+def test_each_event_is_seen_once_and_in_order(agent: plimsoll.Agent) -> None:
+    begin = agent.history(limit=1)[0].id
+    consumers = [agent.claim(resources=SMALL).consumer for _ in range(3)]
+    seen = followed(agent, begin, 6)
+    assert [(event.consumer, event.event) for event in seen] == [
+        (consumer, event) for consumer in consumers for event in ("begin", "grant")
+    ]
+    assert list(reversed(seen)) == list(agent.history(limit=6))
+    assert followed(agent, seen[3].id, 2) == seen[4:]
+    assert followed(agent, "0", 1)[0].event
+
+
+def test_a_watch_from_now_sees_what_comes(served: ServedAgent) -> None:
+    agent = plimsoll.Agent(str(served.socket))
+    claim = agent.claim(resources=SMALL)
+    watch = agent.watch(every=0.01)
+    timer = threading.Timer(0.2, lambda: plimsoll.Agent(str(served.socket)).release(claim.consumer))
+    timer.start()
+    change = next(watch)
+    timer.join()
+    assert isinstance(change, Event) and (change.consumer, change.event) == (claim.consumer, "release")
+
+
+@pytest.mark.parametrize("lost", ["1-0", "999999-1764223221000"])
+def test_what_the_history_no_longer_has_is_a_gap(agent: plimsoll.Agent, lost: str) -> None:
+    newest = agent.history(limit=1)[0].id
+    assert followed(agent, lost, 1) == [plimsoll.Gap(newest)]
+    with pytest.raises(plimsoll.NotFound, match="Read the host anew") as caught:
+        agent.request("GET", f"/v1/history?after={lost}")
+    assert (caught.value.status, caught.value.code) == (410, "plimsoll.history.gap")
+
+
+@pytest.mark.parametrize("wrong", ["after=x", "after=-1", f"after={'9' * 40}", "after=0&within=1", "after="])
+def test_what_is_no_id_of_an_event(agent: plimsoll.Agent, wrong: str) -> None:
+    with pytest.raises(plimsoll.InvalidRequest, match="after"):
+        agent.request("GET", f"/v1/history?{wrong}")
+
+
+def test_a_watch_goes_on_over_a_restart_and_not_without_an_end(tmp_path: Path) -> None:
+    seen: Queue[Any] = Queue()
+
+    def follow() -> None:
+        try:
+            for change in plimsoll.Agent(str(tmp_path / "s")).watch(begin, every=0.01, patience=1.5):
+                seen.put(change)
+        except plimsoll.PlimsollError as error:
+            seen.put(error)
+
+    with served_agent(tmp_path) as served:
+        served.world.agent.reconcile("the start")
+        begin = plimsoll.Agent(str(served.socket)).history(limit=1)[0].id
+        thread = threading.Thread(target=follow)
+        thread.start()
+        first = plimsoll.Agent(str(served.socket)).claim(resources=SMALL)
+        assert [seen.get(timeout=10).event for _ in range(2)] == ["begin", "grant"]
+    with served_agent(tmp_path) as served:
+        served.world.agent.reconcile("the start")
+        plimsoll.Agent(str(served.socket)).release(first.consumer)
+        missed: list[Any] = []
+        while not missed or missed[-1].event != "gone":
+            missed.append(seen.get(timeout=10))
+        assert [event.event for event in missed if event.consumer == first.consumer] == ["release", "gone"]
+    assert isinstance(seen.get(timeout=10), plimsoll.Unavailable)
+    thread.join()
+
+
+def test_a_watch_of_no_agent_ends_at_once(agent: plimsoll.Agent, tmp_path: Path) -> None:
+    with pytest.raises(plimsoll.Unavailable):
+        followed(type(agent)(str(tmp_path / "none")), None, 1)

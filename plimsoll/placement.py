@@ -1,0 +1,266 @@
+"""Placement for programs: the embedded core in this process, or one that is served."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from urllib.parse import urlencode
+
+from plimsoll.errors import Conflict, OutcomeUnknown, PlimsollError, Refused, error_of
+from plimsoll.values import claim_body, decode, new_key
+
+if TYPE_CHECKING:
+    from agent.placement.client import PlacementClient
+    from agent.tree import Inventory, Provider
+    from plimsoll.shapes import Where
+
+Amounts = Mapping[str, int]
+Allocations = Mapping[str, Amounts]
+"""{provider uuid: {resource class: amount}}"""
+TRIES = 10
+
+
+class Placed(NamedTuple):
+    """A consumer, and what it has."""
+
+    consumer: str
+    allocations: Allocations
+
+
+class Placement:
+    """A Placement: providers, their inventories, and the allocations of consumers. Any thread may call.
+
+    Amounts are {resource class: amount}, allocations {provider uuid: amounts}. `Provider` and `Inventory` are
+    the values of `agent.tree`. Errors are those of the package.
+    """
+
+    def __init__(self, client: PlacementClient, *, in_process: bool) -> None:
+        """`open` and `connect` call this."""
+        self._client = client
+        self._process = os.getpid() if in_process else None
+
+    @classmethod
+    def open(cls, directory: str | Path) -> Self:
+        """The embedded core, in this process alone: it locks the directory, which is made if it is missing.
+
+        Each write is on disk when its call returns. Raises PlimsollError where the directory cannot be used,
+        as when another process has it.
+        """
+        with _errors():
+            from agent.placement.client import PlacementClient
+            from agent.placement.connect import open_transport
+
+            Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
+            return cls(
+                PlacementClient(open_transport("embedded", state_dir=Path(directory))), in_process=True
+            )
+
+    @classmethod
+    def connect(cls, url: str, *, token: str | None = None, timeout: float = 30.0, **options: Any) -> Self:
+        """One that is served, of Plimsoll or of OpenStack, at `unix:PATH` or `http[s]://...`.
+
+        `options` are those of the group [placement] of plimsoll.conf, such as auth_type, username, cafile.
+        Several addresses of one Placement are separated by commas. Connects with the first call.
+        """
+        with _errors():
+            from agent.placement.client import PlacementClient
+            from agent.placement.transport import SocketTransport, Transport
+            from agent.placement.transport_http import HttpTransport
+
+            if url.startswith("unix:"):
+                path = Path(url.removeprefix("unix:"))
+                transport: Transport = SocketTransport(path, token=token, timeout_s=timeout)
+            else:
+                given = {"auth_type": "admin_token", "token": token or "admin", "timeout": timeout}
+                transport = HttpTransport.from_options({"endpoint_override": url} | given | options)
+            return cls(PlacementClient(transport), in_process=False)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close what is open; the directory is free for another process then."""
+        with self._calling() as client:
+            client.close()
+
+    # Providers
+
+    def providers(self, **query: str) -> tuple[Provider, ...]:
+        """The providers, without their contents; `query` is Placement's: name, in_tree, resources, ..."""
+        with self._calling() as client:
+            return client.providers(urlencode(query))
+
+    def inventories(self, provider: str) -> Mapping[str, Inventory]:
+        """{resource class: inventory} of a provider."""
+        with self._calling() as client:
+            return client.provider_inventories(provider)[1]
+
+    def put_provider(
+        self,
+        name: str,
+        inventories: Mapping[str, Inventory | int],
+        *,
+        traits: Sequence[str] = (),
+        aggregates: Sequence[str] = (),
+        parent: str | None = None,
+        uuid: str | None = None,
+    ) -> Provider:
+        """Make the provider of that name, if there is none, and give it these contents; the provider.
+
+        A number is the total of an inventory. Custom classes and traits are made. Raises Conflict where
+        another program wrote it meanwhile, or where what is in use would go.
+        """
+        from agent.tree import Inventory
+        from agent.tree import Provider as Written
+
+        contents = {
+            kind: Inventory(total) if isinstance(total, int) else total for kind, total in inventories.items()
+        }
+        with self._calling() as client:
+            found = client.find_provider(name=name)
+            if found is None:
+                found = Written(uuid or new_key(), name, parent)
+                client.create_provider(found)
+            for kind in contents:
+                if kind.startswith("CUSTOM_"):
+                    client.ensure_resource_class(kind)
+            for trait in traits:
+                if trait.startswith("CUSTOM_"):
+                    client.ensure_trait(trait)
+            generation = client.read_provider(found).generation or 0
+            generation = client.put_traits(found.uuid, generation, traits)
+            generation = client.put_aggregates(found.uuid, generation, aggregates)
+            client.put_inventories(found.uuid, generation, contents)
+            return client.read_provider(found)
+
+    def delete_provider(self, provider: str) -> bool:
+        """Delete a provider with its contents; False if there was none. Raises Conflict if it is in use."""
+        with self._calling() as client:
+            return client.delete_provider(provider)
+
+    def usages(self, provider: str) -> Amounts:
+        """{resource class: amount in use} of a provider."""
+        with self._calling() as client:
+            return client.provider_usages(provider)
+
+    # Consumers
+
+    def allocations(self, consumer: str) -> Allocations:
+        """What the consumer has; empty where it has nothing."""
+        with self._calling() as client:
+            return client.allocations_of(consumer).allocations
+
+    def claim(
+        self,
+        asked: Allocations | None = None,
+        *,
+        resources: Amounts | None = None,
+        consumer: str = "",
+        project: str = "plimsoll",
+        user: str = "plimsoll",
+        **query: str,
+    ) -> Placed:
+        """Claim these allocations, or the first candidate for the `resources`; `query` as in `candidates`.
+
+        The key is the consumer, without one a new uuid; the same claim again gets the same answer. Raises
+        Refused where it does not fit, Conflict where the consumer has something else, OutcomeUnknown.
+        """
+        from agent.placement.client import ConsumerAllocations
+        from agent.placement.transport import WriteDone, WriteUnknown
+
+        is_new, consumer = not consumer, consumer or new_key()
+        failure: PlimsollError = Refused(f"Nothing was asked for {consumer}.", key=consumer)
+        for _ in range(TRIES):
+            with self._calling(consumer) as client:
+                held = ConsumerAllocations(consumer, {}) if is_new else client.allocations_of(consumer)
+                if held.allocations and asked in (None, held.allocations):
+                    return Placed(consumer, held.allocations)
+                if held.allocations:
+                    raise Conflict(f"{consumer} has another allocation: release it first.", key=consumer)
+                chosen = asked or next(iter(self.candidates(resources or {}, limit="1", **query)), None)
+                if not chosen:
+                    raise Refused(f"No provider has room for {consumer}.", key=consumer)
+                outcome = client.send_allocations(
+                    ConsumerAllocations(consumer, chosen, held.generation, project, user)
+                )
+            if isinstance(outcome, WriteDone):
+                return Placed(consumer, chosen)
+            failure = _error(outcome.error, consumer)
+            if isinstance(outcome, WriteUnknown):
+                raise OutcomeUnknown(failure.message, key=consumer) from outcome.error
+            if asked is not None and not isinstance(failure, Conflict):
+                break  # the chosen place of another candidate may be full just now, this one is
+        raise failure
+
+    def release(self, consumer: str) -> bool:
+        """Release all that the consumer has; False if that was nothing. Doing it again does no harm."""
+        with self._calling(consumer) as client:
+            return client.delete_allocations(consumer)
+
+    def candidates(self, resources: Amounts, **query: str) -> tuple[Allocations, ...]:
+        """The allocations that a claim for these resources may have now.
+
+        `query` is Placement's, such as required="HW_CPU_X86_AVX2", member_of, in_tree, limit. Raises
+        InvalidRequest.
+        """
+        given = {"resources": ",".join(f"{kind}:{amount}" for kind, amount in resources.items())} | query
+        with self._calling() as client:
+            found = client.allocation_candidates(urlencode(given, safe=":,!"))["allocation_requests"]
+        return tuple(
+            {uuid: part["resources"] for uuid, part in request["allocations"].items()} for request in found
+        )
+
+    def where(
+        self, *asked: Any, resources: Amounts | None = None, count: int = 1, strategy: str = "pack"
+    ) -> Where:
+        """On which hosts requests fit, and why not on the others, as `Agent.where` tells it."""
+        from agent.fleet.answer import answer_body
+        from plimsoll import shapes
+
+        requests = [claim_body(each) for each in asked]
+        if resources is not None:
+            requests.insert(0, claim_body(None, resources))
+        with self._calling() as client:
+            body = {"requests": requests, "count": count, "strategy": strategy}
+            return decode(shapes.Where, answer_body(client, body))
+
+    @contextmanager
+    def _calling(self, key: str = "") -> Iterator[PlacementClient]:
+        """Raises PlimsollError in a process that was forked off that which opened the core."""
+        if self._process not in (None, os.getpid()):
+            raise PlimsollError(
+                f"Placement was opened by the process {self._process}, and this is another one, forked off "
+                "it: its threads and its lock are not here. Open it after the fork, in one process, and have "
+                "the others connect to `plimsoll placement serve`."
+            )
+        with _errors(key):
+            yield self._client
+
+
+@contextmanager
+def _errors(key: str = "") -> Iterator[None]:
+    """Raise the errors of the package for those of the agent's code, and where that is not installed."""
+    try:
+        from agent.errors import PlimsollError as AgentError
+    except ImportError as error:
+        raise PlimsollError(
+            "Placement needs the agent's package beside this one: pip install plimsoll. The package "
+            "plimsoll-client has what speaks to agents."
+        ) from error
+    try:
+        yield
+    except AgentError as error:
+        raise _error(error, key) from error
+
+
+def _error(error: Any, key: str) -> PlimsollError:
+    body = {"error": {"code": error.code, "message": error.message, "details": dict(error.details)}}
+    failed = error_of(getattr(error, "status", 0) or error.http_status, body)  # Placement's own status first
+    failed.key = key
+    return failed

@@ -1,0 +1,143 @@
+"""`plimsoll.Placement`: the embedded core in this process, and the same core served."""
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from kits.paths import CHECKOUT
+
+import plimsoll
+from agent.placement.embedded.core import Core
+from agent.placement.embedded.serve import Server
+
+
+@pytest.fixture(params=["open", "connect"])
+def placement(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[plimsoll.Placement]:
+    if request.param == "open":
+        with plimsoll.Placement.open(tmp_path / "new" / "core") as opened:
+            yield opened
+        return
+    core = Core.open(tmp_path)
+    server = Server(core, [f"unix:{tmp_path}/s"])
+    server.start()
+    try:
+        with plimsoll.Placement.connect(f"unix:{tmp_path}/s") as connected:
+            yield connected
+    finally:
+        server.stop()
+        core.close()
+
+
+def test_a_provider_is_made_once_and_changed(placement: plimsoll.Placement) -> None:
+    made = placement.put_provider("hv1", {"VCPU": 8, "CUSTOM_LICENCE": 2}, traits=["CUSTOM_RACK_7"])
+    assert made.inventories["VCPU"].total == 8 and made.traits == {"CUSTOM_RACK_7"}
+    again = placement.put_provider("hv1", {"VCPU": 16})
+    assert again.uuid == made.uuid and set(again.inventories) == {"VCPU"} and again.traits == frozenset()
+    child = placement.put_provider("hv1_gpu", {"PGPU": 1}, parent=made.uuid, aggregates=[str(uuid4())])
+    assert {provider.name for provider in placement.providers(in_tree=made.uuid)} == {"hv1", "hv1_gpu"}
+    assert placement.inventories(child.uuid)["PGPU"].capacity == 1
+    assert placement.delete_provider(child.uuid) and not placement.delete_provider(child.uuid)
+
+
+def test_a_claim_is_made_once(placement: plimsoll.Placement) -> None:
+    host = placement.put_provider("hv1", {"VCPU": 8, "MEMORY_MB": 1024}).uuid
+    claimed = placement.claim(resources={"VCPU": 2, "MEMORY_MB": 512})
+    assert claimed.allocations == {host: {"VCPU": 2, "MEMORY_MB": 512}}
+    assert placement.claim(consumer=claimed.consumer, resources={"VCPU": 2, "MEMORY_MB": 512}) == claimed
+    assert placement.claim(claimed.allocations, consumer=claimed.consumer) == claimed
+    assert placement.allocations(claimed.consumer) == claimed.allocations
+    assert placement.usages(host) == {"VCPU": 2, "MEMORY_MB": 512}
+    with pytest.raises(plimsoll.Conflict, match="another allocation") as caught:
+        placement.claim({host: {"VCPU": 1}}, consumer=claimed.consumer)
+    assert caught.value.key == claimed.consumer
+    with pytest.raises(plimsoll.Conflict):
+        placement.put_provider("hv1", {"MEMORY_MB": 1024})
+    assert placement.release(claimed.consumer) and not placement.release(claimed.consumer)
+    assert placement.usages(host) == {"VCPU": 0, "MEMORY_MB": 0}
+
+
+def test_what_does_not_fit_is_refused(placement: plimsoll.Placement) -> None:
+    host = placement.put_provider("hv1", {"VCPU": 2}, traits=["HW_CPU_X86_AVX2"]).uuid
+    with pytest.raises(plimsoll.Refused):
+        placement.claim(resources={"VCPU": 3})
+    with pytest.raises(plimsoll.Refused):
+        placement.claim({host: {"VCPU": 3}})
+    assert placement.candidates({"VCPU": 2}, required="HW_CPU_X86_AVX2") == ({host: {"VCPU": 2}},)
+    assert placement.candidates({"VCPU": 2}, required="!HW_CPU_X86_AVX2") == ()
+    with pytest.raises(plimsoll.InvalidRequest):
+        placement.candidates({"VCPU": 0})
+    where = placement.where(resources={"VCPU": 3})
+    assert where.verdict == "never" and placement.where(resources={"VCPU": 1}).places[0].host == "hv1"
+
+
+def test_programs_that_claim_at_once_get_no_more_than_there_is(placement: plimsoll.Placement) -> None:
+    host = placement.put_provider("hv1", {"VCPU": 8}).uuid
+    granted: list[str] = []
+
+    def claim() -> None:
+        for _ in range(4):
+            try:
+                granted.append(placement.claim(resources={"VCPU": 1}).consumer)
+            except plimsoll.Refused:
+                return
+
+    threads = [threading.Thread(target=claim) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(granted) == 8 and placement.usages(host) == {"VCPU": 8}
+
+
+def test_it_is_on_disk_and_the_directory_is_of_one_process(tmp_path: Path) -> None:
+    with plimsoll.Placement.open(tmp_path) as placement:
+        placement.put_provider("hv1", {"VCPU": 2})
+        claimed = placement.claim(resources={"VCPU": 1})
+        with pytest.raises(plimsoll.PlimsollError, match=f"in use by process {os.getpid()}") as caught:
+            plimsoll.Placement.open(tmp_path)
+        assert caught.value.code == "plimsoll.state"
+    with plimsoll.Placement.open(tmp_path) as placement:
+        assert placement.allocations(claimed.consumer) == claimed.allocations
+
+
+def test_after_a_fork_only_the_first_process_has_it(tmp_path: Path) -> None:
+    with plimsoll.Placement.open(tmp_path) as placement:
+        placement.put_provider("hv1", {"VCPU": 2})
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            try:
+                placement.claim(resources={"VCPU": 1})
+            except plimsoll.PlimsollError as error:
+                os.write(write, error.message.encode())
+            finally:
+                os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as pipe:
+            assert "forked off it" in pipe.read()
+        os.waitpid(pid, 0)
+        assert placement.claim(resources={"VCPU": 2}), "here it goes on"
+
+
+def test_no_placement_and_no_address(tmp_path: Path) -> None:
+    with pytest.raises(plimsoll.Unavailable):
+        plimsoll.Placement.connect(f"unix:{tmp_path}/none").providers()
+    with pytest.raises(plimsoll.Unavailable):
+        plimsoll.Placement.connect("http://127.0.0.1:1").providers()
+    with pytest.raises(plimsoll.InvalidRequest):
+        plimsoll.Placement.connect("http://127.0.0.1:1", auth_type="none such")
+
+
+def test_without_the_agent_it_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "plimsoll").symlink_to(CHECKOUT / "plimsoll")
+    program = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import plimsoll; plimsoll.Placement.open('x')"
+    )
+    command = [sys.executable, "-I", "-S", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "pip install plimsoll." in done.stderr.splitlines()[-1]
