@@ -17,6 +17,12 @@ TYPES = {"type-PCI": "CUSTOM_PCI_TYPE_PCI", "type-PF": "CUSTOM_PCI_TYPE_PF", "ty
 VDPA_CLASS, VDPA_TRAIT = "CUSTOM_VDPA", "CUSTOM_PCI_TYPE_VDPA"
 """The class of functions that guests get over vDPA without a configured one, and the trait of all of them."""
 
+MIGRATION_DRIVER_PREFIX = "CUSTOM_VFIO_DRIVER_"
+"""How the trait begins that names the driver of VFIO which migrates the functions of a card."""
+
+VGPU_DRIVER_PREFIX = "CUSTOM_VGPU_DRIVER_NVIDIA_"
+"""How the trait begins that has the branch of the host's vGPU driver, such as 550."""
+
 PMEM_PREFIX = "CUSTOM_PMEM_NAMESPACE_"
 """How the classes of namespaces of persistent memory begin, see `pmem_class`."""
 
@@ -176,3 +182,16 @@ def standard_traits() -> frozenset[str]:
 def mdev_types(traits: Iterable[str]) -> frozenset[str]:
     """Those of the traits that are ones of `mdev_type_trait`."""
     return frozenset(trait for trait in traits if trait.startswith("CUSTOM_MDEV_TYPE_"))
+
+
+def migration_drivers(traits: Iterable[str]) -> frozenset[str]:
+    """Those of the traits that name a driver of VFIO which migrates the functions of a card."""
+    return frozenset(trait for trait in traits if trait.startswith(MIGRATION_DRIVER_PREFIX))
+
+
+def vgpu_branches(traits: Iterable[str]) -> frozenset[int]:
+    """The branches of NVIDIA's vGPU driver that the traits name."""
+    found = (
+        trait.removeprefix(VGPU_DRIVER_PREFIX) for trait in traits if trait.startswith(VGPU_DRIVER_PREFIX)
+    )
+    return frozenset(int(branch) for branch in found if branch.isascii() and branch.isdecimal())

@@ -252,7 +252,11 @@ TRAITS: Sequence[HostRow] = (
         difference="the owner's trait of this agent",
     ),
     HostRow(("HW_NUMA_ROOT",), "never", "on the providers of cells", difference="nova has no such providers"),
-    HostRow(("HW_PCI_LIVE_MIGRATABLE", "HW_PCI_ONE_TIME_USE"), "by the keys of device_spec", "the same"),
+    HostRow(
+        ("HW_PCI_LIVE_MIGRATABLE", "HW_PCI_ONE_TIME_USE"),
+        "by the keys of device_spec",
+        "the same; the first one also where the host's driver of VFIO can migrate all functions of the card",
+    ),
     HostRow(
         ("HW_GPU_*", "HW_NIC_*", "STORAGE_DISK_*"),
         "never",

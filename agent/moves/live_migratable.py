@@ -1,90 +1,144 @@
 """Check whether a guest's devices permit a live migration. Pure.
 
-A passed-through device can be live-migrated only if its driver can save its state. Operators declare this by
-`live_migratable` in [pci] device_spec and alias. Network ports are not checked: the mover of the guest
+A passed-through device can be live-migrated only if its driver can save its state. Drivers report that of the
+devices that they know; operators declare it, or the contrary, by `live_migratable` in [pci] device_spec, and
+by that of an alias which devices they mean. Network ports are not checked: the mover of the guest
 detaches them at the source and attaches others at the destination.
 
-A mediated device can be live-migrated only to one of the same type: the destination reads the types of the
-source's cards from their traits in Placement.
+A mediated device can be live-migrated only to one of the same type, a function only to one under the same
+driver of VFIO, a vGPU to no older driver: the destination reads what the source has from the traits of its
+cards in Placement. Where one of the two sides does not tell, the migration begins.
 
 Source: https://docs.openstack.org/nova/latest/admin/pci-passthrough.html (live migration of PCI devices),
 https://docs.openstack.org/nova/latest/admin/virtual-gpu.html (live migration of mediated devices).
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from agent.claims.fit_search import ProviderIndex
-from agent.claims.request import ClaimRequest, is_device_group
-from agent.device_names import LIVE_MIGRATABLE, TYPES, VDPA_CLASS, mdev_types
+from agent.claims.request import ClaimRequest, RequestGroup, is_device_group
+from agent.device_names import (
+    LIVE_MIGRATABLE,
+    MIGRATION_DRIVER_PREFIX,
+    TYPES,
+    VDPA_CLASS,
+    mdev_types,
+    migration_drivers,
+    vgpu_branches,
+)
 from agent.errors import Refused
 from agent.shapes import Allocations, Units
 
 _PORTS = frozenset({"SRIOV_NET_VF", VDPA_CLASS})
 """A port is taken from the guest before it moves, and given to it anew at the destination."""
 
-MdevTypes = Mapping[str, frozenset[str]]
-"""{resource class: traits of the mediated device types of which the guest's device at the source may be}"""
+SourceTraits = Mapping[str, frozenset[str]]
+"""{resource class: traits of the cards on which the guest has it at the source}"""
 
 
-def mdev_classes(request: ClaimRequest, host: ProviderIndex) -> frozenset[str]:
-    """The classes of the request that this host has as mediated devices of known types."""
-    return frozenset(name for name in request.resources if _types_here(name, host))
-
-
-def check_mdev_types(request: ClaimRequest, at_source: MdevTypes, host: ProviderIndex) -> None:
-    """Raises Refused where this host has none of the types that a device of the guest has at the source."""
-    for name, types in at_source.items():
-        here = _types_here(name, host)
-        if types and here and not types & here:
-            raise _other_type(request, name, types, f"this host has {_names(here)}")
-
-
-def with_mdev_types(request: ClaimRequest, at_source: MdevTypes) -> ClaimRequest:
-    """The request, with the source's types as required traits of the groups that ask for such devices."""
-    groups = tuple(
-        replace(
-            group,
-            required=(
-                *group.required,
-                *(at_source[name] for name in sorted(group.resources) if at_source.get(name)),
-            ),
-        )
-        for group in request.groups
+def classes_to_compare(request: ClaimRequest, host: ProviderIndex) -> frozenset[str]:
+    """The classes of the request of which this host says what can take over the state of such a device."""
+    return frozenset(
+        name
+        for name in request.resources
+        if any(kind.here(name, host) for kind in _KINDS) or _branches_here(name, host)
     )
+
+
+def check_source(request: ClaimRequest, at_source: SourceTraits, host: ProviderIndex) -> None:
+    """Raises Refused where nothing on this host could take over the state of a device of the guest."""
+    for name, traits in at_source.items():
+        for kind in _KINDS:
+            wanted, here = kind.of(traits), kind.here(name, host)
+            if wanted and here and not wanted & here:
+                raise kind.refusal(request, name, wanted, f"this host has {_names(here)}")
+        wanted_branches, branches = vgpu_branches(traits), _branches_here(name, host)
+        if wanted_branches and branches and max(branches) < max(wanted_branches):
+            raise Refused(
+                f"{request.name or request.consumer} cannot be live-migrated to this host: the vGPU driver "
+                f"of its {name} is of the branch {max(wanted_branches)} at the source, and of the older "
+                f"branch {max(branches)} here. Update the driver here, or shut the guest off and migrate it "
+                "cold.",
+                consumer=request.consumer,
+            )
+
+
+def with_source(request: ClaimRequest, at_source: SourceTraits) -> ClaimRequest:
+    """The request, with what must be as at the source as required traits of the groups that ask for it."""
+
+    def required(group: RequestGroup) -> Iterator[frozenset[str]]:
+        for name in sorted(group.resources):
+            for kind in _KINDS:
+                wanted = kind.of(at_source.get(name, frozenset()))
+                if wanted:
+                    yield wanted
+
+    groups = tuple(replace(group, required=(*group.required, *required(group))) for group in request.groups)
     return replace(request, groups=groups)
 
 
-def check_chosen_mdevs(
-    request: ClaimRequest, allocations: Allocations, at_source: MdevTypes, host: ProviderIndex
+def check_chosen(
+    request: ClaimRequest, allocations: Allocations, at_source: SourceTraits, host: ProviderIndex
 ) -> None:
-    """Raises Refused where a card was chosen that has none of the types of the source."""
+    """Raises Refused where a card was chosen that cannot take over what the guest has at the source."""
     for uuid, amounts in allocations.items():
         provider = host.tree.get(uuid)
-        here = mdev_types(provider.traits) if provider else frozenset[str]()
+        if provider is None:
+            continue
         for name in sorted(amounts.keys() & at_source.keys()):
-            if provider is not None and at_source[name] and here and not at_source[name] & here:
-                free = f"what is free here is on {provider.name}, which has {_names(here)}"
-                raise _other_type(request, name, at_source[name], free)
+            for kind in _KINDS:
+                wanted, here = kind.of(at_source[name]), kind.of(provider.traits)
+                if wanted and here and not wanted & here:
+                    free = f"what is free here is on {provider.name}, which has {_names(here)}"
+                    raise kind.refusal(request, name, wanted, free)
 
 
-def _other_type(request: ClaimRequest, name: str, types: frozenset[str], here: str) -> Refused:
-    return Refused(
-        f"{request.name or request.consumer} cannot be live-migrated to this host: its {name} is of the type "
-        f"{_names(types)} at the source, and {here}. Shut the guest off and migrate it cold, or enable the "
-        "type here in [devices] enabled_mdev_types.",
-        consumer=request.consumer,
-    )
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What must be the same on both sides: which traits tell it, and how a sentence says it."""
+
+    of: Callable[[Iterable[str]], frozenset[str]]
+    noun: str
+    remedy: str
+
+    def here(self, name: str, host: ProviderIndex) -> frozenset[str]:
+        """The traits of this kind of the host's cards that have the class."""
+        return frozenset().union(*(self.of(provider.traits) for provider in host.by_class.get(name, ())))
+
+    def refusal(self, request: ClaimRequest, name: str, wanted: frozenset[str], here: str) -> Refused:
+        """The refusal of a device that is of another kind here."""
+        return Refused(
+            f"{request.name or request.consumer} cannot be live-migrated to this host: its {name} is "
+            f"{self.noun} {_names(wanted)} at the source, and {here}. Shut the guest off and migrate it "
+            f"cold, or {self.remedy}.",
+            consumer=request.consumer,
+        )
 
 
-def _types_here(name: str, host: ProviderIndex) -> frozenset[str]:
-    return frozenset(
-        trait for provider in host.by_class.get(name, ()) for trait in mdev_types(provider.traits)
-    )
+_KINDS = (
+    _Kind(mdev_types, "of the type", "enable the type here in [devices] enabled_mdev_types"),
+    _Kind(
+        migration_drivers,
+        "under the driver of VFIO",
+        "have the same driver here: `plimsoll doctor --device ADDRESS` names the one of a device",
+    ),
+)
 
 
-def _names(types: frozenset[str]) -> str:
-    return ", ".join(sorted(types))
+def _branches_here(name: str, host: ProviderIndex) -> frozenset[int]:
+    return frozenset().union(*(vgpu_branches(provider.traits) for provider in host.by_class.get(name, ())))
+
+
+def _names(traits: frozenset[str]) -> str:
+    return ", ".join(sorted(_shown(trait) for trait in traits))
+
+
+def _shown(trait: str) -> str:
+    """The name of the driver; the trait of a type of mediated devices as it is."""
+    if not trait.startswith(MIGRATION_DRIVER_PREFIX):
+        return trait
+    return trait.removeprefix(MIGRATION_DRIVER_PREFIX).lower()
 
 
 def check_live_migratable(

@@ -16,7 +16,6 @@ from agent.claims.claim import Claim, ClaimState, Fit, claim_of_fit
 from agent.claims.doubt import DoubtKind
 from agent.claims.refusal import amounts_text, does_not_fit, label, not_covered_conflict
 from agent.claims.request import ClaimRequest
-from agent.device_names import mdev_types
 from agent.moves import live_migratable, ownership
 from agent.moves.states import (
     MIGRATION_TYPE,
@@ -39,7 +38,7 @@ from agent.tracker.guarded_write import checked
 class MoveChoice:
     """Chooses under the register's lock. `now` is seconds since the epoch, UTC.
 
-    `mdev_types` are the types of the instance's mediated devices at the source of a live migration.
+    `at_source` are the traits of the cards that the instance of a live migration has at its source.
     """
 
     book: Book
@@ -47,14 +46,14 @@ class MoveChoice:
     migration: str
     request: ClaimRequest
     now: float
-    mdev_types: live_migratable.MdevTypes = field(default_factory=dict)
+    at_source: live_migratable.SourceTraits = field(default_factory=dict)
 
     def choose(self, instance: ConsumerAllocations, migration: ConsumerAllocations) -> tuple[MoveStep, Move]:
         """The step and the move, from what Placement holds for the two consumers.
 
         Raises UnknownConsumer, ClaimConflict, DoesNotFit; Refused for a guest that cannot be live-migrated.
         """
-        live_migratable.check_mdev_types(self.request, self.mdev_types, self.book.host)
+        live_migratable.check_source(self.request, self.at_source, self.book.host)
         if not instance.allocations:
             raise errors.UnknownConsumer(
                 f"{label(self.request)} holds nothing in Placement: there is nothing to move. Claim it "
@@ -172,7 +171,7 @@ class MoveChoice:
     # Where it fits
 
     def _fit(self, instance: ConsumerAllocations) -> Fit:
-        request = live_migratable.with_mdev_types(self.request, self.mdev_types)
+        request = live_migratable.with_source(self.request, self.at_source)
         fit = self.book.fit_move(request, self.migration, instance.allocations)
         if not fit.fits:
             raise does_not_fit(self.request, fit.shortfalls)
@@ -193,7 +192,7 @@ class MoveChoice:
             live_migratable.check_live_migratable(
                 self.request, fit.allocations, self.book.host, self.book.offered
             )
-            live_migratable.check_chosen_mdevs(self.request, fit.allocations, self.mdev_types, self.book.host)
+            live_migratable.check_chosen(self.request, fit.allocations, self.at_source, self.book.host)
         new = claim_of_fit(self.request, fit, ClaimState.CLAIMED, self.now)
         part = ownership.migration_share(old.allocations, fit.allocations, self.book.host.is_own)
         if not part:
@@ -288,9 +287,9 @@ class MoveAttempt:
     def _try_once(self) -> Move:
         self._context.writer.secure(self._request.consumer, self._migration)
         instance, migration = self._read()
-        types = self._read_mdev_types(instance, migration)
+        traits = self._read_source(instance, migration)
         move = self._context.register.step_chosen_move(
-            lambda book: replace(self._choice(book), mdev_types=types).choose(instance, migration)
+            lambda book: replace(self._choice(book), at_source=traits).choose(instance, migration)
         )
         if move.state is MoveState.BEGUN:
             return move
@@ -314,24 +313,25 @@ class MoveAttempt:
             self._context.client.allocations_of(self._migration),
         )
 
-    def _read_mdev_types(self, *source: ConsumerAllocations) -> live_migratable.MdevTypes:
-        """The types of the mediated devices that the guest of a live migration has at its source.
+    def _read_source(self, *source: ConsumerAllocations) -> live_migratable.SourceTraits:
+        """The traits of the cards on which the guest of a live migration has its devices at its source.
 
-        Only where this host has mediated devices of known types is anything read.
+        Only for classes of which this host says what can take over their state is anything read.
         """
         host = self._context.register.host
         if self._kind is not MoveKind.LIVE_MIGRATE:
             return {}
         found: dict[str, frozenset[str]] = {}
-        for name in live_migratable.mdev_classes(self._request, host):
+        for name in live_migratable.classes_to_compare(self._request, host):
             cards = {
                 uuid
                 for held in source
                 for uuid, amounts in held.allocations.items()
                 if name in amounts and not host.is_own(uuid)
             }
-            types = (mdev_types(self._context.client.provider_traits(uuid)) for uuid in sorted(cards))
-            found[name] = frozenset().union(*types)
+            found[name] = frozenset().union(
+                *(self._context.client.provider_traits(uuid) for uuid in sorted(cards))
+            )
         return found
 
     def _write_intent(

@@ -16,7 +16,7 @@ https://docs.kernel.org/admin-guide/mm/hugetlbpage.html
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -110,6 +110,10 @@ def read_namespaces(sys: Path) -> tuple[PmemNamespace, ...]:
 _SHORT_ADDRESS = re.compile(r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _BRIDGES = ("0x0604", "0x0609")
 _PLAIN_VFIO = "vfio_pci"
+_MIGRATES = frozenset(f"{name}_vfio_pci" for name in ("mlx5", "hisi_acc", "pds", "qat", "virtio", "xe"))
+"""The kernel's drivers of VFIO that migrate what they drive; others, such as nvgrace_gpu, drive a device that
+the plain one cannot.
+"""
 _DEFAULT_ROUTE = "00000000"
 _DEPTH_MAX = 8
 
@@ -150,6 +154,7 @@ class Sysfs:
         self._proc = proc
         self._modules = modules
         self._devices = sys / "bus" / "pci" / "devices"
+        self._aliases: tuple[int, tuple[tuple[str, str], ...]] = (0, ())
 
     def read(self, address: str, *, in_full: bool = True) -> HostDevice | None:
         """The device; None where the host has none at that address.
@@ -181,7 +186,7 @@ class Sysfs:
             None if cell is None else self._nearest(cell),
             vfs,
             tuple(vf for vf in vfs if self._member(self._devices / vf).vfio),
-            self._migration_driver(path) if in_full else None,
+            self.migration_driver(itself.address) if in_full else None,
         )
 
     def passed(self, addresses: Mapping[str, bool]) -> tuple[PassedDevice, ...]:
@@ -271,22 +276,47 @@ class Sysfs:
 
     # Migration
 
-    def _migration_driver(self, path: Path) -> str | None:
-        """The driver of VFIO for this very device, which libvirt prefers to the plain one as well."""
+    def migration_driver(self, address: str) -> str | None:
+        """The driver of VFIO that can migrate this very device; None where none is known to.
+
+        It is the one that is bound, else the one that libvirt (from 10.0) binds when a guest starts. A kernel
+        that shows whether the bound one migrates (debugfs, Linux 6.8, for root) decides.
+
+        Source: Documentation/ABI/testing/debugfs-vfio of Linux, and the device tables of its drivers/vfio.
+        """
+        path = self._path(address)
         bound = link_name(path / "driver")
-        if is_vfio(bound) and bound.replace("-", "_") != _PLAIN_VFIO:
-            return bound
-        alias = (read_text(path / "modalias") or "").replace("pci:", "vfio_pci:", 1)
-        if self._modules is None or not alias:
-            return None
+        if is_vfio(bound):
+            shown = self._sys / "kernel" / "debug" / "vfio" / address
+            with suppress(OSError):  # only root may look
+                if shown.is_dir():
+                    return bound if (shown / "migration").is_dir() else None
+        driver = bound
+        if not is_vfio(bound):
+            alias = (read_text(path / "modalias") or "").replace("pci:", "vfio_pci:", 1)
+            driver = next((name for pattern, name in self._vfio_aliases() if fnmatchcase(alias, pattern)), "")
+        return driver if driver.replace("-", "_") in _MIGRATES else None
+
+    def _vfio_aliases(self) -> Sequence[tuple[str, str]]:
+        """(pattern of devices, driver of VFIO for just them) of the running kernel; read once a change."""
+        if self._modules is None:
+            return ()
         aliases = self._modules / "modules.alias"
-        with suppress(OSError), aliases.open(encoding="utf-8", errors="replace") as file:
-            for line in file:
-                words = line.split()
-                is_alias = len(words) == 3 and words[1].startswith("vfio_pci:") and words[2] != _PLAIN_VFIO
-                if is_alias and fnmatchcase(alias, words[1]):
-                    return words[2]
-        return None
+        with suppress(OSError):
+            stamp = aliases.stat().st_mtime_ns
+            if stamp != self._aliases[0]:
+                with aliases.open(encoding="utf-8", errors="replace") as file:
+                    words = [line.split() for line in file if " vfio_pci:" in line]
+                of_one = [(each[1], each[2]) for each in words if len(each) == 3 and each[2] != _PLAIN_VFIO]
+                self._aliases = (stamp, tuple(of_one))
+            return self._aliases[1]
+        return ()
+
+    def vgpu_driver_branch(self) -> str:
+        """The branch of NVIDIA's vGPU driver on this host, such as "550"; empty where none says its own."""
+        version = read_text(self._sys / "module" / "nvidia_vgpu_vfio" / "version") or ""
+        branch = version.partition(".")[0]
+        return branch if _TYPE.fullmatch(branch) else ""
 
     # Mediated devices, and vGPUs of a vendor's own VFIO driver
 

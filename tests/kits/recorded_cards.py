@@ -1,6 +1,7 @@
 """The cards of a recorded hypervisor, and the providers that the libvirt driver describes for them."""
 
 from collections.abc import Mapping
+from typing import Any
 from xml.etree import ElementTree
 
 from agent.driver import DescribedProvider
@@ -48,9 +49,10 @@ def describe(
     settings: DeviceSettings = SETTINGS,
     held: frozenset[str] = frozenset(),
     near_cells: Mapping[int, int] | None = None,
+    **more: Any,
 ) -> dict[str, DescribedProvider]:
-    """{device: provider} of the cards at that moment."""
-    facts = DeviceFacts(tuple(cards(moment).values()), MOST, near_cells=near_cells or {})
+    """{device: provider} of the cards at that moment; `more` are other facts."""
+    facts = DeviceFacts(tuple(cards(moment).values()), MOST, near_cells=near_cells or {}, **more)
     providers = describe_cards(card_contexts(facts, settings, held), "node1", under_cells)
     return {provider.device: provider for provider in providers}
 

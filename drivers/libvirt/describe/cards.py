@@ -224,7 +224,7 @@ class DeviceSpec:
     Ids are four hexadecimal digits, None for any. `interface` is the name of a network interface. With
     `one_time_use` a device stays reserved after its guest, until the operator releases it. With
     `remote_managed` the functions are for ports that a network service plugs on a card with processors of its
-    own; they are in no inventory.
+    own; they are in no inventory. `live_migratable` None: as the host's drivers tell.
     """
 
     vendor_id: str | None = None
@@ -236,6 +236,7 @@ class DeviceSpec:
     traits: frozenset[str] = frozenset()
     one_time_use: bool = False
     remote_managed: bool = False
+    live_migratable: bool | None = None
 
     def names_card(self, card: Card) -> bool:
         """Whether its one address or its interface is that of the card itself."""
@@ -310,6 +311,7 @@ def _spec(data: object) -> DeviceSpec:
         traits=custom_traits(names) | {trait for trait, is_set in flag_traits.items() if is_set},
         one_time_use=one_time_use,
         remote_managed=bool(flags["remote_managed"]),
+        live_migratable=flags["live_migratable"],
     )
 
 

@@ -68,6 +68,8 @@ class DeviceFacts:
     cards in mixed-size mode, `vgpu_names` {its address: {number: name}} the types that it can have now.
     `near_cells` {NUMA cell without CPUs: the nearest cell that has some}. `vgpu_gib` {card's address: {number
     of a vGPU type: GiB of its frame buffer}} is remembered, because the names are not always there.
+    `migration_drivers` {function's address: driver of VFIO that can migrate it}; `vgpu_branch` is that of the
+    host's vGPU driver, such as "550".
     """
 
     cards: tuple[Card, ...] = ()
@@ -78,6 +80,8 @@ class DeviceFacts:
     vgpu_places: Mapping[str, int] = field(default_factory=dict)
     vgpu_names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     vgpu_gib: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    migration_drivers: Mapping[str, str] = field(default_factory=dict)
+    vgpu_branch: str = ""
 
     def near_cell(self, cell: int | None) -> int | None:
         """The cell whose guests are nearest to a card of this cell: it has CPUs, if any is known to."""
@@ -370,9 +374,28 @@ def _traits(context: CardContext, offered: OfferedFunctions) -> frozenset[str]:
             traits.add(device_names.mdev_type_trait(vgpu.type_id))
         if spec is not None:
             traits |= spec.traits | device_names.physical_network_trait(spec.physical_network)
+    traits |= _migration_traits(context, offered)
     device = context.card.device
     if mdev_specs_of(context.card, context.settings.mdevs) and device.address not in context.held:
         traits |= {device_names.vendor_trait(device.vendor_id), device_names.product_trait(device.product_id)}
+    return frozenset(traits)
+
+
+def _migration_traits(context: CardContext, offered: OfferedFunctions) -> frozenset[str]:
+    """Whether the functions can be migrated live, where a driver says so of all of them; and which driver."""
+    traits: set[str] = set()
+    given = [(each.address, spec) for each, spec in offered if each.address not in context.card.vdpa]
+    drivers = {context.facts.migration_drivers.get(address) for address, _ in given}
+    if None not in drivers and all(spec is None or spec.live_migratable is not False for _, spec in given):
+        traits |= {device_names.LIVE_MIGRATABLE} if drivers else set()
+        traits |= device_names.custom_traits(
+            f"{device_names.MIGRATION_DRIVER_PREFIX}{driver}" for driver in drivers if driver
+        )
+    has_vgpus = mdev_specs_of(context.card, context.settings.mdevs) or any(
+        _vgpu_spec(context, function) for function, _ in offered
+    )
+    if has_vgpus and context.facts.vgpu_branch and context.card.device.vendor_id == "10de":
+        traits.add(f"{device_names.VGPU_DRIVER_PREFIX}{context.facts.vgpu_branch}")
     return frozenset(traits)
 
 

@@ -42,7 +42,7 @@ _NOT_SUPPORTED = (
     libvirt.VIR_ERR_INVALID_ARG,
     libvirt.VIR_ERR_OPERATION_UNSUPPORTED,
 )
-_DISPLAY, _ACCELERATOR = 0x03, 0x12
+_DISPLAY, _BRIDGE, _ACCELERATOR = 0x03, 0x06, 0x12
 
 DeviceKey = tuple[str, bool]
 """(name, is active): a defined device and an active one may have the same name."""
@@ -52,12 +52,14 @@ DeviceKey = tuple[str, bool]
 class _KnownDevice:
     """A device as it was last read; `device` is None for kinds that the driver does not use.
 
-    `mdev_limits` {mediated type: how many the card can have} and `mdev_count` are those of one PCI function.
+    `mdev_limits` {mediated type: how many the card can have} and `mdev_count` are those of one PCI function;
+    `migration_driver` is the driver of VFIO that can migrate it.
     """
 
     device: NodeDevice | None
     mdev_limits: Mapping[str, int] = field(default_factory=dict)
     mdev_count: int | None = None
+    migration_driver: str | None = None
 
 
 @dataclass(slots=True)
@@ -151,8 +153,15 @@ class DeviceReader:
                 mdev_limits.setdefault(card, {}).update(known.mdev_limits)
                 if known.mdev_count is not None:
                     mdev_counts[card] = mdev_counts.get(card, 0) + known.mdev_count
+        drivers = (
+            (known.device.address, known.migration_driver)
+            for known in reading.known.values()
+            if isinstance(known.device, PciDevice)
+        )
         facts = replace(
             reading.vgpus,
+            migration_drivers={address: driver for address, driver in drivers if driver is not None},
+            vgpu_branch=self._sysfs.vgpu_driver_branch(),
             cards=cards_of(devices),
             mdev_limits=mdev_limits,
             mdev_counts=mdev_counts,
@@ -179,6 +188,8 @@ class DeviceReader:
         except DriverDataError as error:
             LOG.warning("%s; it stays as it was known", error.message)
             return known
+        if isinstance(parsed, PciDevice) and parsed.class_id >> 16 != _BRIDGE and not parsed.mdev_types:
+            return _KnownDevice(parsed, migration_driver=self._sysfs.migration_driver(parsed.address))
         if not isinstance(parsed, PciDevice) or not parsed.mdev_types:
             return _KnownDevice(parsed)
         session.deadline.extend()

@@ -12,11 +12,11 @@ from agent.claims.request import ClaimRequest, RequestGroup
 from agent.device_names import LIVE_MIGRATABLE, TYPES, mdev_type_trait
 from agent.errors import Refused
 from agent.moves.live_migratable import (
-    check_chosen_mdevs,
+    check_chosen,
     check_live_migratable,
-    check_mdev_types,
-    mdev_classes,
-    with_mdev_types,
+    check_source,
+    classes_to_compare,
+    with_source,
 )
 from agent.tree import Inventory, Provider, ProviderTree
 
@@ -86,16 +86,79 @@ def test_a_mediated_device_goes_only_to_one_of_its_type(
     host = ProviderIndex.of(ProviderTree([card]))
     request = ClaimRequest(CONSUMER, (RequestGroup("", {"VCPU": 1}), RequestGroup("_1", {"VGPU": 1})))
     at_source = {"VGPU": frozenset(source)}
-    assert mdev_classes(request, host) == (frozenset({"VGPU"}) if here else frozenset())
+    assert classes_to_compare(request, host) == (frozenset({"VGPU"}) if here else frozenset())
     for check in (
-        lambda: check_mdev_types(request, at_source, host),
-        lambda: check_chosen_mdevs(request, {CARD: {"VGPU": 1}}, at_source, host),
+        lambda: check_source(request, at_source, host),
+        lambda: check_chosen(request, {CARD: {"VGPU": 1}}, at_source, host),
     ):
         if refused:
             with pytest.raises(Refused, match=r"VGPU is of the type CUSTOM_MDEV_TYPE_NVIDIA_11"):
                 check()
         else:
             check()
-    rest, gpu = with_mdev_types(request, at_source).groups
+    rest, gpu = with_source(request, at_source).groups
     assert rest == request.groups[0]
     assert gpu.required == ((frozenset(source),) if source else ())
+
+
+MLX5, XE, PDS = (f"CUSTOM_VFIO_DRIVER_{name}_VFIO_PCI" for name in ("MLX5", "XE", "PDS"))
+
+
+@pytest.mark.parametrize(
+    ("source", "here", "refused"),
+    [
+        ({MLX5}, {MLX5}, False),
+        ({MLX5}, {XE, MLX5}, False),
+        ({MLX5}, {XE}, True),
+        ({MLX5, A}, {MLX5, B}, True),
+        ({MLX5, A}, {MLX5, A}, False),
+        (set(), {XE}, False),
+        ({MLX5}, set(), False),
+    ],
+)
+def test_a_function_goes_only_to_one_under_the_same_driver(
+    source: set[str], here: set[str], refused: bool
+) -> None:
+    card = Provider(CARD, "card", None, {"CUSTOM_VF": Inventory(4)}, frozenset(here))
+    host = ProviderIndex.of(ProviderTree([card]))
+    request = ClaimRequest(CONSUMER, (RequestGroup("", {"VCPU": 1}), RequestGroup("_1", {"CUSTOM_VF": 1})))
+    at_source = {"CUSTOM_VF": frozenset(source) | {"HW_NIC_SRIOV"}}
+    for check in (
+        lambda: check_source(request, at_source, host),
+        lambda: check_chosen(request, {CARD: {"CUSTOM_VF": 1}}, at_source, host),
+    ):
+        if refused:
+            with pytest.raises(Refused) as caught:
+                check()
+            drivers = "mlx5_vfio_pci at the source" in caught.value.message
+            types = "CUSTOM_MDEV_TYPE_NVIDIA_11 at the source" in caught.value.message
+            assert drivers or types
+        else:
+            check()
+    _, function = with_source(request, at_source).groups
+    assert set(function.required) == {frozenset({trait}) for trait in source}
+
+
+@pytest.mark.parametrize(
+    ("source", "here", "refused"),
+    [
+        ("550", "550", False),
+        ("535", "550", False),
+        ("550", "535", True),
+        ("", "535", False),
+        ("550", "", False),
+    ],
+)
+def test_a_vgpu_goes_to_no_older_driver(source: str, here: str, refused: bool) -> None:
+    def branch(number: str) -> frozenset[str]:
+        return frozenset({f"CUSTOM_VGPU_DRIVER_NVIDIA_{number}"} if number else set()) | {A}
+
+    host = ProviderIndex.of(
+        ProviderTree([Provider(CARD, "card", None, {"VGPU": Inventory(4)}, branch(here))])
+    )
+    request = ClaimRequest(CONSUMER, (RequestGroup("", {"VGPU": 1}),))
+    if not refused:
+        check_source(request, {"VGPU": branch(source)}, host)
+        return
+    with pytest.raises(Refused, match="of the branch 550 at the source, and of the older branch 535 here"):
+        check_source(request, {"VGPU": branch(source)}, host)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -274,6 +275,42 @@ def test_the_driver_that_can_migrate_a_device(tree: PciTree) -> None:
     )
     found = [read(tree, address).migration_driver for address in (NIC, GPU, SOUND)]
     assert found == ["mlx5_vfio_pci", None, "pds_vfio_pci"]
+
+
+def test_a_driver_for_just_one_device_is_no_promise_to_migrate_it(tree: PciTree) -> None:
+    tree.add(NIC, modalias=MODALIAS)
+    tree.add(GPU, "nvgrace_gpu_vfio_pci", 2)
+    tree.add(SOUND, "vfio-pci", 3, modalias=MODALIAS)
+    aliases = tree.modules / "modules.alias"
+    aliases.write_text("alias vfio_pci:v000015B3d*sv*sd*bc*sc*i* nvgrace_gpu_vfio_pci\n")
+    assert [read(tree, each).migration_driver for each in (NIC, GPU, SOUND)] == [None] * 3
+    sysfs = Sysfs(tree.sys, tree.proc, tree.modules)
+    assert sysfs.migration_driver(NIC) is None
+    aliases.write_text("alias vfio_pci:v000015B3d*sv*sd*bc*sc*i* mlx5_vfio_pci\n")
+    os.utime(aliases, (1, 1))
+    assert sysfs.migration_driver(NIC) == "mlx5_vfio_pci", "a new kernel module was installed"
+    assert sysfs.migration_driver(SOUND) is None, "bound to the plain driver, which migrates nothing"
+
+
+@pytest.mark.parametrize(("driver", "migrates"), [("mlx5_vfio_pci", False), ("new_vfio_pci", True)])
+def test_the_kernel_decides_where_it_says_whether_a_bound_device_migrates(
+    tree: PciTree, driver: str, migrates: bool
+) -> None:
+    tree.add(NIC, driver, 1)
+    shown = tree.sys / "kernel" / "debug" / "vfio" / NIC
+    shown.mkdir(parents=True)
+    if migrates:
+        (shown / "migration").mkdir()
+    assert read(tree, NIC).migration_driver == (driver if migrates else None)
+
+
+@pytest.mark.parametrize(("version", "branch"), [("550.54.16", "550"), ("", ""), ("next", ""), (None, "")])
+def test_the_branch_of_the_vgpu_driver(tree: PciTree, version: str | None, branch: str) -> None:
+    if version is not None:
+        module = tree.sys / "module" / "nvidia_vgpu_vfio"
+        module.mkdir(parents=True)
+        (module / "version").write_text(f"{version}\n")
+    assert Sysfs(tree.sys, tree.proc).vgpu_driver_branch() == branch
 
 
 PF, VF, ACCELERATOR = "0000:41:00.0", "0000:41:10.0", "0000:83:00.0"

@@ -156,6 +156,42 @@ def test_siblings_that_contradict_each_other_are_named(second: str) -> None:
         describe("vfs", DeviceSettings(parse_device_specs(specs)))
 
 
+VFS = tuple(f"0000:41:10.{number}" for number in (0, 2, 4, 6))
+MLX5, XE = "CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI", "CUSTOM_VFIO_DRIVER_XE_VFIO_PCI"
+
+
+@pytest.mark.parametrize(
+    ("drivers", "said", "expected"),
+    [
+        (dict.fromkeys(VFS, "mlx5_vfio_pci"), "", {"HW_PCI_LIVE_MIGRATABLE", MLX5}),
+        (dict.fromkeys(VFS[1:], "mlx5_vfio_pci"), "", set()),
+        (
+            {**dict.fromkeys(VFS, "mlx5_vfio_pci"), VFS[0]: "xe_vfio_pci"},
+            "",
+            {"HW_PCI_LIVE_MIGRATABLE", MLX5, XE},
+        ),
+        (dict.fromkeys(VFS, "mlx5_vfio_pci"), ', "live_migratable": "no"', set()),
+        (dict.fromkeys(VFS, "mlx5_vfio_pci"), ', "live_migratable": "yes"', {"HW_PCI_LIVE_MIGRATABLE", MLX5}),
+        ({}, ', "live_migratable": "yes"', {"HW_PCI_LIVE_MIGRATABLE"}),
+        ({}, "", set()),
+    ],
+)
+def test_functions_of_which_a_driver_says_that_they_migrate(
+    drivers: dict[str, str], said: str, expected: set[str]
+) -> None:
+    """A claim gets any of the functions, so the trait is of all of them; the operator's word counts more."""
+    spec = f'{{"vendor_id": "8086", "product_id": "10ca"{said}}}'
+    settings = DeviceSettings(parse_device_specs((spec,)))
+    traits = describe("vfs", settings, migration_drivers=drivers)[f"pci:{NIC0}"].traits
+    assert {each for each in traits if "MIGRATABLE" in each or "VFIO_DRIVER" in each} == expected
+
+
+def test_a_card_with_vgpus_has_the_branch_of_their_driver() -> None:
+    found = describe("vfs", vgpu_branch="550")
+    with_branch = {device for device, each in found.items() if "CUSTOM_VGPU_DRIVER_NVIDIA_550" in each.traits}
+    assert with_branch == {"pci:0000:42:00.0", "pci:0000:82:00.0", "pci:0000:84:00.0"}
+
+
 def test_one_time_use_is_for_whole_devices() -> None:
     spec = '{"vendor_id": "%s", "product_id": "%s", "one_time_use": "yes"}'
     found = describe("vfs", DeviceSettings(parse_device_specs((spec % ("10de", "1eb8"),))))

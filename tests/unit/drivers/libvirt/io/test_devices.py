@@ -13,6 +13,7 @@ from typing import Any
 
 import libvirt
 import pytest
+from kits.pci_tree import PciTree
 
 from drivers.host.sysfs import Sysfs
 from drivers.libvirt.describe.cards import UnitRecord
@@ -79,6 +80,35 @@ def test_what_is_only_defined_is_not_taken_for_active(
         devices = [each.device for each in reading.known.values()]
         assert {(each.uuid, each.active) for each in devices if isinstance(each, MediatedDevice)} == found
         assert len(devices) == len(found)
+
+
+class PciLibvirt:
+    """Has one virtual function."""
+
+    def name(self) -> str:
+        return "pci_0000_41_00_1"
+
+    def XMLDesc(self) -> str:
+        return (
+            f"<device><name>{self.name()}</name><capability type='pci'><class>0x020000</class>"
+            "<domain>0</domain><bus>65</bus><slot>0</slot><function>1</function>"
+            "<product id='0x101e'/><vendor id='0x15b3'/></capability></device>"
+        )
+
+    def listAllDevices(self, flags: int) -> list[Any]:
+        return [self] if flags & ACTIVE else []
+
+
+def test_the_driver_that_migrates_a_function_is_a_fact_of_it(tmp_path: Path) -> None:
+    tree = PciTree(tmp_path)
+    tree.add("0000:41:00.1", modalias="pci:v000015B3d0000101Esv0sd0bc02sc00i00")
+    (tree.modules / "modules.alias").write_text("alias vfio_pci:v000015B3d*sv*sd*bc*sc*i* mlx5_vfio_pci\n")
+    session: Any = Session(CallDeadline(10))
+    session.libvirt = PciLibvirt()
+    reader = DeviceReader(PendingReads(), Sysfs(tree.sys, tree.proc, tree.modules), 60.0)
+    facts = reader.keep(reader.read(session))
+    assert facts.migration_drivers == {"0000:41:00.1": "mlx5_vfio_pci"}
+    assert reader.keep(reader.read(session)) is facts
 
 
 UNITS = {
