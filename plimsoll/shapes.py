@@ -1100,6 +1100,8 @@ class Where:
     summary: tuple[WhereSummary, ...]
     changes: tuple[Change, ...]
     """the smallest of each kind"""
+    not_known: tuple[str, ...]
+    """what Placement does not tell, so that the answer cannot rest on it"""
     notes: tuple[str, ...] | None = None
     """sentences on extra specs and image properties without effect, in the answer to a request with such"""
 

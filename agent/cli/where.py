@@ -136,6 +136,9 @@ def _lines(answer: WhereShape, names: Mapping[str, str], style: Style) -> Iterat
     if answer["summary"]:
         yield ""
         yield from table_lines(SUMMARY_COLUMNS, answer["summary"], style)
+    if answer["not_known"]:
+        yield ""
+        yield from (f"not known: {plain(each)}" for each in answer["not_known"])
     if answer["changes"]:
         yield ""
         yield "smallest change that makes room:"

@@ -57,6 +57,10 @@ ALTERNATIVES_MAX = 16
 MIGRATION = "MIGRATION"
 """The type of the consumer that holds a place for a move."""
 DISABLED_TRAIT: str = os_traits.COMPUTE_STATUS_DISABLED
+UNITS_NOT_KNOWN = (
+    "OpenStack's Placement does not tell max_unit, min_unit and step_size of all hosts: whether a host could "
+    "take it once room is made rests on its capacity alone, but for the hosts shown."
+)
 NEEDS = "1.36"
 _ANY_TRAIT = "1.39"
 _ANY_TEXT = re.compile(r"(?s).*\S.*")
@@ -84,6 +88,7 @@ class Answer:
 
     `alternative` is the number of the request that the answer is about. `fitting` counts the hosts that fit;
     not `complete`: there may be more of them. Of `looked_at` hosts, `able` could take it if room were made.
+    `not_known` are sentences on what Placement does not tell.
     """
 
     verdict: Verdict
@@ -98,6 +103,7 @@ class Answer:
     nearest: tuple[Miss, ...] = ()
     summary: tuple[SummaryRow, ...] = ()
     changes: tuple[Change, ...] = ()
+    not_known: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The answer as POST /v1/where gives it, and `plimsoll where -o json` prints it."""
@@ -168,6 +174,7 @@ class Answer:
                 }
                 for change in self.changes
             ],
+            "not_known": list(self.not_known),
         }
 
 
@@ -295,7 +302,7 @@ class _Inquiry:
                 places = self._best(candidates)
                 named = tuple(openstack.named(place) for place in places)
                 return self._fits(named, len(candidates), complete=openstack.complete)
-            return self._judge(openstack.hosts(), openstack.detailed)
+            return openstack.with_doubts(self._judge(openstack.hosts(), openstack.detailed))
         if told["hosts"]:
             found = [candidate_of_record(record) for record in told["hosts"]]
             return self._fits(self._best(found), len(found))
@@ -627,6 +634,20 @@ class _OpenStackFleet:
             rest = [each._replace(group=f"_{each.name}") if each in own else each for each in rest]
         self._query = query_of(rest, in_tree)
         self.complete = True
+        self._unread = 0
+
+    def with_doubts(self, answer: Answer) -> Answer:
+        """The answer by `hosts`, with what it could not rest on. *Never* stands where all hosts were read."""
+        if answer.verdict is Verdict.FITS:
+            return answer
+        doubts = [UNITS_NOT_KNOWN]
+        if self._unread:
+            doubts.insert(0, f"{counted(self._unread, 'host')} with nothing free of what is asked: not read.")
+        if answer.verdict is Verdict.NEVER and self._unread:
+            read = counted(answer.looked_at or 0, "host")
+            sentence = f"not now: none of {read} could ever, and {self._unread} more were not read"
+            answer = replace(answer, verdict=Verdict.NOT_NOW, sentence=sentence)
+        return replace(answer, not_known=tuple(doubts))
 
     def candidates(self) -> list[Candidate]:
         """A candidate of each host that has any among the first CANDIDATES_MAX. Raises PlacementError."""
@@ -718,7 +739,8 @@ class _OpenStackFleet:
                 for each in tree
             ]
             whole[root] = FleetHost(tuple(own), _pools_of(own, pools), _closed_by(own[0].traits))
-        self.complete = len(whole) == len(unclear) + len(unknown)
+        self._unread = len(unclear) + len(unknown) - len(whole)
+        self.complete = not self._unread
         hosts = [host for host in hosts if host.root.uuid not in unclear]
         return [*hosts, *(host for host in whole.values() if SHARING_TRAIT not in host.root.traits)]
 

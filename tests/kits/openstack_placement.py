@@ -60,7 +60,13 @@ def main() -> None:
     aged = Aged(application(database), os.environ.get(MICROVERSION, NEWEST))
     spare_repeated_work()
     door = Door(port, threads_for(database), aged)
-    orders = {"empty": empty, "close": door.close, "open": door.open, "speak": aged.speak}
+    orders = {
+        "empty": empty,
+        "close": door.close,
+        "open": door.open,
+        "speak": aged.speak,
+        "generate": generate,
+    }
     print("serving", flush=True)
     for line in sys.stdin:
         order, *words = line.split()
@@ -74,8 +80,17 @@ def threads_for(database: str) -> int:
     return 1 if database.startswith("sqlite") else THREADS
 
 
+CONFIG = cfg.ConfigOpts()
+
+
+def generate(order: str, most: str) -> None:
+    """Make so many candidates at most, in that order of the trees."""
+    CONFIG.set_override("allocation_candidates_generation_strategy", order, group="placement")
+    CONFIG.set_override("max_allocation_candidates", int(most), group="placement")
+
+
 def application(database: str) -> Any:
-    config = cfg.ConfigOpts()
+    config = CONFIG
     conf.register_opts(config)
     log.register_options(config)
     config.set_override("connection", database, group="placement_database")

@@ -167,6 +167,15 @@ class OpenStack:
             self._order(f"speak {NEWEST}")
 
     @contextmanager
+    def making_candidates(self, order: str, most: int) -> Iterator[None]:
+        """It makes so many candidates; breadth-first: one of each tree before the second one of the first."""
+        self._order(f"generate {order} {most}")
+        try:
+            yield
+        finally:
+            self._order("generate depth-first -1")
+
+    @contextmanager
     def hanging(self) -> Iterator[None]:
         """Connections are taken and nobody answers."""
         assert self._process is not None

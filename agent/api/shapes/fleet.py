@@ -120,6 +120,7 @@ class WhereShape(TypedDict):
     nearest: Annotated[list[MissShape], "the hosts that lack the least"]
     summary: list[WhereSummaryShape]
     changes: Annotated[list[ChangeShape], "the smallest of each kind"]
+    not_known: Annotated[list[str], "what Placement does not tell, so that the answer cannot rest on it"]
     notes: NotRequired[Notes]
 
 

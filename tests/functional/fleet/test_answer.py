@@ -21,6 +21,7 @@ from kits.placements import OpenStack, Placement
 from agent.claims.choice import Order
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.errors import PlacementError, UsageError
+from agent.fleet import answer as answer_module
 from agent.fleet.answer import (
     MIGRATION,
     PLACES_SHOWN_MAX,
@@ -171,6 +172,51 @@ def test_a_placement_that_is_too_old_is_told_by_its_microversion(openstack: Open
     too_old = pytest.raises(PlacementError, match=r"up to 1\.32, and this question needs 1\.36")
     with openstack.aged("1.32"), closing(openstack.transport()) as transport, too_old:
         where(PlacementClient(transport), [asked_of(VCPU=2, MEMORY_MB=2, VGPU=1)])
+
+
+def test_a_limit_of_candidates_hides_no_host_or_the_answer_says_at_least(
+    openstack: OpenStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two cards of eight can be chosen in 56 ways on each host."""
+    openstack.empty()
+    monkeypatch.setattr(answer_module, "CANDIDATES_MAX", 100)
+    fleet = []
+    for name in (f"wide{number}" for number in range(20)):
+        cards = (HostProvider(f"{name}_{n}", f"{name}_{n}", name, {"VGPU": Inventory(1)}) for n in range(8))
+        fleet.append(FleetHost((HostProvider(name, name, None, {"VCPU": Inventory(8)}), *cards)))
+    groups = (RequestGroup("1", {"VGPU": 1}), RequestGroup("2", {"VGPU": 1}))
+    asked = AskedRequest(ClaimRequest("", groups, group_policy="isolate"), {})
+    with closing(openstack.transport()) as transport:
+        client = PlacementClient(transport)
+        put_fleet(client, fleet)
+        with openstack.making_candidates("depth-first", 100):
+            deep = where(client, [asked])
+        assert (deep.verdict, deep.complete, deep.fitting) == (Verdict.FITS, False, 2)
+        assert deep.sentence == "it fits: at least 2 hosts have room for it"
+        with openstack.making_candidates("breadth-first", 100):
+            assert where(client, [asked]).fitting == 20
+
+
+def test_never_is_not_said_where_full_hosts_were_not_read(openstack: OpenStack) -> None:
+    """OpenStack's Placement shows a host by what it has free; of the full ones SHOWN_MAX are read."""
+    openstack.empty()
+    all_of_it = {"VCPU": 4, "MEMORY_MB": 8}
+    basic = {name: Inventory(total) for name, total in all_of_it.items()}
+    names = [f"full{number}" for number in range(SHOWN_MAX + 2)]
+    fleet = [
+        FleetHost((HostProvider(name, name, None, basic, all_of_it, holders={f"{name}-guest": all_of_it}),))
+        for name in names
+    ]
+    with closing(openstack.transport()) as transport:
+        client = PlacementClient(transport)
+        put_fleet(client, fleet)
+        found = where(client, [AskedRequest(ClaimRequest("", (RequestGroup("", {"VCPU": 5}),)), {})])
+        assert (found.verdict, len(found.not_known)) == (Verdict.NOT_NOW, 2)
+        assert found.sentence == f"not now: none of {SHOWN_MAX} hosts could ever, and 2 more were not read"
+        for name in names[:2]:
+            client.delete_allocations(uuid_of(f"{name}-guest"))
+        found = where(client, [AskedRequest(ClaimRequest("", (RequestGroup("", {"VCPU": 5}),)), {})])
+        assert (found.verdict, len(found.not_known)) == (Verdict.NEVER, 1)
 
 
 def test_an_instance_moves_only_where_all_that_it_holds_has_room(placement: Placement) -> None:
