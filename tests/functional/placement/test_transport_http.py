@@ -273,6 +273,28 @@ def test_the_catalog_says_where_placement_is(wire: responses.RequestsMock, remot
     assert asked.headers["X-Auth-Token"] == "t0ken"
     assert asked.headers["OpenStack-API-Version"] == "placement 1.39"
     assert asked.headers["User-Agent"].startswith("plimsoll ")
+    transport = HttpTransport.from_options(keystone_options())
+    assert (transport.address(), transport.identity()) == (PLACEMENT, "user u")
+    transport.close()
+
+
+@pytest.mark.parametrize("asks", ["address", "identity"])
+def test_who_asks_where_is_not_known_while_keystone_is_away(wire: responses.RequestsMock, asks: str) -> None:
+    wire.get(KEYSTONE, body=requests.ConnectionError("refused"))
+    wire.post(f"{KEYSTONE}/auth/tokens", body=requests.ConnectionError("refused"))
+    wire.assert_all_requests_are_fired = False
+    transport = HttpTransport.from_options(keystone_options())
+    with pytest.raises(PlacementError, match="find its address" if asks == "address" else "tell who asks"):
+        getattr(transport, asks)()
+    transport.close()
+
+
+def test_an_address_alone_needs_no_keystone() -> None:
+    options = {"auth_type": "none", "endpoint_override": PLACEMENT}
+    transport = HttpTransport.from_options(options)
+    assert transport.address() == PLACEMENT
+    assert transport.identity() == "the owner of the token or the address: Keystone was not asked"
+    transport.close()
 
 
 def test_a_token_that_ran_out_is_fetched_again(wire: responses.RequestsMock, remote: PlacementClient) -> None:
@@ -397,6 +419,10 @@ def test_the_catalog_has_no_placement(wire: responses.RequestsMock) -> None:
         client.ensure_trait("CUSTOM_X")
     assert type(raised.value) is PlacementError
     client.close()
+    transport = HttpTransport.from_options(keystone_options(region_name="south"))
+    with pytest.raises(PlacementError, match=r"to find its address: .* Check region_name"):
+        transport.address()
+    transport.close()
 
 
 @pytest.fixture

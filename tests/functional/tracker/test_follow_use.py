@@ -116,6 +116,21 @@ def test_without_audits_there_are_no_findings(world: World) -> None:
     assert any(uuid in problem for problem in world.agent._problems)
 
 
+@pytest.mark.parametrize("grows", [False, True])
+def test_a_difference_that_comes_or_goes_is_told_once_unless_the_claim_follows(
+    world: World, *, grows: bool
+) -> None:
+    uuid, tracker = claimed(world, VCPU=2), world.agent._tracker
+    runs(world, uuid, VCPU=2)
+    for vcpus in (4, 4, 3, 2, 2):
+        known = tracker.view.rows()[uuid].guest
+        assert known is not None
+        tracker.see_guests([replace(known, resources={"VCPU": vcpus})])
+        told = not grows and known.resources["VCPU"] != vcpus
+        assert tracker.use.follow(grow=grows) is told
+    assert held(world, uuid) == {"node1": {"VCPU": 2}}
+
+
 # grow
 
 

@@ -11,7 +11,7 @@ from kits.moves import DISK, INSTANCE, MIGRATION, ON_A, ON_B, OTHER, OTHER_MIGRA
 from kits.tracker import provider, uuid_of
 from kits.wire import Sent
 
-from agent.claims.request import RequestGroup
+from agent.claims.request import RequestGroup, TopologyRequest
 from agent.device_names import mdev_type_trait
 from agent.errors import (
     ClaimConflict,
@@ -23,6 +23,7 @@ from agent.errors import (
     UsageError,
 )
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState
+from agent.tracker.follow_guest import extend_claim
 
 ACROSS = (MoveKind.COLD_MIGRATE, MoveKind.RESIZE, MoveKind.LIVE_MIGRATE, MoveKind.EVACUATE)
 
@@ -183,6 +184,11 @@ def test_bad_input_changes_nothing(claimed: World) -> None:
             ask(MIGRATION)
     with pytest.raises(ClaimConflict):
         claimed.a.tracker.begin_move(asks(**SMALL), MoveKind.LIVE_MIGRATE, MIGRATION)
+    with pytest.raises(ClaimConflict, match=f"{INSTANCE} is an instance with a claim, not a migration"):
+        claimed.a.tracker.begin_move(asks(OTHER, VCPU=1), MoveKind.RESIZE, INSTANCE)
+    with pytest.raises(UsageError, match="mem_page_size large does not name one"):
+        any_pages = replace(asks(VCPU=2, MEMORY_MB=1024), topology=TopologyRequest(mem_page_size="large"))
+        tracker.begin_move(any_pages, MoveKind.LIVE_MIGRATE, MIGRATION)
     claimed.b.tracker.admission.close("the test says so")
     with pytest.raises(ClaimsClosed):
         tracker.begin_move(asks(**SMALL), MoveKind.RESIZE, MIGRATION)
@@ -258,6 +264,22 @@ def test_a_release_that_a_revert_overtakes_does_not_say_that_there_is_no_claim(
     assert tracker.release(INSTANCE) and world.placed_all() == {}
 
 
+def test_a_claim_in_a_move_is_neither_named_nor_replaced(world: World) -> None:
+    nameless = replace(asks(VCPU=10), name=""), replace(asks(VCPU=12), name="")
+    world.a.tracker.claim(nameless[0])
+    world.a.tracker.begin_move(nameless[1], MoveKind.RESIZE, MIGRATION)
+    before = world.state()
+    new = world.a.tracker.claim_of(INSTANCE)
+    assert world.a.tracker.claim(nameless[1]).claim == new
+    for other in (replace(nameless[1], name="web1"), nameless[0], asks(VCPU=1)):
+        with pytest.raises(ClaimConflict, match="is moving"):
+            world.a.tracker.claim(other)
+    assert new is not None
+    with pytest.raises(ClaimConflict, match="has no claim, or is moving"):
+        extend_claim(world.a.tracker._context, asks(VCPU=13))
+    assert world.state() == before
+
+
 def test_same_host_resize_takes_other_devices(claimed: World) -> None:
     old = claimed.a.tracker.claim_of(INSTANCE)
     claimed.a.see(INSTANCE)
@@ -328,10 +350,41 @@ def test_an_end_is_journaled_while_placement_is_away(claimed: World, end: str) -
     with claimed.away():
         move = getattr(claimed.b.tracker, f"{end}_move")(MIGRATION)
         assert not move.ended
+        other = {"confirm": "revert", "revert": "confirm"}[end]
+        with pytest.raises(ClaimConflict, match=f"{MIGRATION} of .* is {end}ing already"):
+            getattr(claimed.b.tracker, f"{other}_move")(MIGRATION)
+        assert getattr(claimed.b.tracker, f"{end}_move")(MIGRATION) == move, "it is asked for already"
         assert claimed.b.tracker.deliver() == 0
     assert claimed.b.tracker.deliver() == 1
     claimed.settle()
     assert claimed.placed_all() == {INSTANCE: {**(ON_B if end == "confirm" else ON_A), **DISK}}
+    claimed.check_settled()
+
+
+@pytest.mark.parametrize("at_source", [True, False])
+def test_what_a_guest_uses_here_after_its_move_is_not_released_before_it_is_removed(
+    claimed: World, *, at_source: bool
+) -> None:
+    """The destination confirmed, or the source reverted, while the other host's guest was still there."""
+    here = claimed.a if at_source else claimed.b
+    end = claimed.b.tracker.confirm_move if at_source else claimed.a.tracker.revert_move
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    here.see(INSTANCE)
+    claimed.settle()
+    end(MIGRATION)
+    claimed.settle()
+    assert here.moving() is MoveState.LEAVING
+    with pytest.raises(ClaimConflict, match=f"igration {MIGRATION}.* remove the guest"):
+        here.tracker.release(INSTANCE)
+    with pytest.raises(ClaimConflict, match=f"migration {MIGRATION}, .* remove the guest first"):
+        here.tracker.release(MIGRATION)
+    for ask in (here.tracker.confirm_move, here.tracker.revert_move):
+        with pytest.raises(ClaimConflict, match="is leaving already"):
+            ask(MIGRATION)
+    assert here.moving() is MoveState.LEAVING
+    here.see()
+    claimed.settle()
+    assert here.moving() is (MoveState.CONFIRMED if at_source else MoveState.REVERTED)
     claimed.check_settled()
 
 
@@ -355,6 +408,24 @@ def test_a_lost_begin_is_found_out_about(claimed: World, after: bool) -> None:
     assert claimed.b.moving() is (MoveState.BEGUN if after else MoveState.BEGINNING)
     claimed.settle()
     assert claimed.b.moving() is (MoveState.BEGUN if after else MoveState.REVERTED)
+    claimed.check_settled()
+
+
+@pytest.mark.parametrize("then", ["begin", "revert", "confirm", "nothing, as the guest came in"])
+def test_a_lost_begin_is_found_out_about_before_anything_else(claimed: World, then: str) -> None:
+    with claimed.away(claimed.b, only="POST"), pytest.raises(PlacementUnavailable):
+        claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    if then == "begin":
+        move = claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION).move
+        assert move.state is MoveState.BEGUN and claimed.placed(MIGRATION) == ON_A
+    elif then == "confirm":
+        with pytest.raises(ClaimConflict, match="was reverted already"):
+            claimed.b.tracker.confirm_move(MIGRATION)
+    else:
+        stays = then != "revert"
+        state = claimed.b.tracker.revert_move(MIGRATION, unless=lambda: stays).state
+        assert state is (MoveState.BEGINNING if stays else MoveState.REVERTED)
+    claimed.settle()
     claimed.check_settled()
 
 
