@@ -10,7 +10,7 @@ import pytest
 from kits.carved_sysfs import CarvedSysfs, SysfsCard
 
 from agent.carving.carver import Carver, CarvingJournal
-from agent.carving.carving import NeededUnit, Plan, Step, StepKind
+from agent.carving.carving import NeededUnit, Plan, Sight, Step, StepKind
 from agent.carving.kernel import Kernel
 from agent.driver import CarvedUnit, DeclaredCarving
 from agent.errors import StateError, UsageError
@@ -249,6 +249,88 @@ def test_no_path_is_built_from_anything_but_names_of_sysfs(host: CarvedSysfs, st
     with pytest.raises(UsageError):
         Kernel(host.sys, proc=host.proc).do(step)
     assert host.shape() == before
+
+
+@pytest.mark.parametrize(
+    ("function", "sight", "much", "is_seen"),
+    [
+        (WHOLE.address, Sight.FUNCTION, "", True),
+        ("0000:99:00.0", Sight.FUNCTION, "", False),
+        (NIC.address, Sight.SRIOV, "", True),
+        (WHOLE.address, Sight.SRIOV, "", False),
+        (NIC.address, Sight.VFS, "2", True),
+        (NIC.address, Sight.VFS, "3", False),
+        (NEW_GPU.vf_address(0), Sight.VGPU_TYPE, "", True),
+        (NIC.vf_address(0), Sight.VGPU_TYPE, "", False),
+        (OLD_GPU.address, Sight.MDEV_TYPE, "nvidia-11", True),
+        (OLD_GPU.address, Sight.MDEV_TYPE, "nvidia-12", False),
+    ],
+)
+def test_a_wait_ends_as_soon_as_the_kernel_shows_what_is_waited_for(
+    host: CarvedSysfs, function: str, sight: Sight, much: str, *, is_seen: bool
+) -> None:
+    carver(host, DeclaredCarving({NIC.address: 2, NEW_GPU.address: 1})).carve()
+    step = Step(StepKind.AWAIT, function, function, sight, much)
+    kernel = Kernel(host.sys, 0.05, host.proc)
+    if is_seen:
+        kernel.do(step)
+    else:
+        with pytest.raises(TimeoutError, match=r"0\.05 s were not enough to wait for"):
+            kernel.do(step)
+
+
+@pytest.mark.parametrize(
+    ("step", "failure"),
+    [
+        (Step(StepKind.UNBIND, "", WHOLE.address, "nouveau"), "nouveau does not let go of it"),
+        (Step(StepKind.UNBIND, "", WHOLE.address, "igb"), "nouveau is bound meanwhile"),
+        (Step(StepKind.UNBIND, "", NIC.vf_address(0), "igb"), ""),
+        (Step(StepKind.BIND, "", WHOLE.address, "vfio-pci"), "vfio-pci does not take it"),
+        (Step(StepKind.BIND, "", WHOLE.address, "igb"), "the driver igb is not loaded"),
+        (Step(StepKind.BIND, "", WHOLE.address, ""), ""),
+        (Step(StepKind.CREATE_MDEV, "", OLD_GPU.address, "nvidia-11", UUIDS[0]), "does not show the device"),
+        (Step(StepKind.REMOVE_MDEV, "", OLD_GPU.address, "nvidia-11", UUIDS[0]), ""),
+    ],
+)
+def test_what_the_kernel_does_not_do_is_told(tmp_path: Path, step: Step, failure: str) -> None:
+    """A kernel that takes each write, and does nothing."""
+    still = CarvedSysfs(tmp_path, WHOLE, OLD_GPU)
+    kernel = Kernel(still.sys, 0.05, still.proc)
+    if failure:
+        with pytest.raises(OSError, match=failure):
+            kernel.do(step)
+    else:
+        kernel.do(step)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "use"),
+    [
+        ("boot_vga", "1\n", "it shows the host's console"),
+        ("boot_vga", "0\n", ""),
+        ("net/enp3s0/flags", "0x1003\n", "its interface enp3s0 is up"),
+        ("net/enp3s0/flags", "0x1002\n", ""),
+        ("nvme/nvme0/state", "live\n", "it is a disk of the host"),
+    ],
+)
+def test_what_the_host_itself_uses_is_seen(host: CarvedSysfs, file: str, text: str, use: str) -> None:
+    path = host.at(WHOLE.address) / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    seen = Kernel(host.sys, proc=host.proc).seen([WHOLE.address]).functions
+    assert seen[WHOLE.address].uses == ((use,) if use else ())
+
+
+def test_a_journal_on_a_path_that_is_none_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    journal, folder = CarvingJournal(tmp_path / "file" / "journal.json"), CarvingJournal(tmp_path)
+    with pytest.raises(StateError, match=r"cannot be opened: .*; run it as root"), journal.alone():
+        pass
+    with pytest.raises(StateError, match=r"cannot be written: .*; run it as root"):
+        journal.write(())
+    with pytest.raises(StateError, match="cannot be read: Is a directory; run this as root"):
+        folder.unfinished()
+    assert CarvingJournal(tmp_path / "none").unfinished() == ()
 
 
 def test_a_journal_that_cannot_be_removed_is_told_since_the_next_run_goes_on_from_it(tmp_path: Path) -> None:

@@ -43,6 +43,8 @@ def test_each_holds_its_own_and_the_shared_disk_is_held_once(claimed: World, kin
     assert claimed.placed(INSTANCE) == {**ON_B, **DISK}
     assert (held.project_id, held.user_id) == (before.project_id, before.user_id)
     assert held.consumer_type == "MIGRATION"
+    claimed.a.refresh()
+    assert [claimed.a.tracker.follow_moves() for _ in range(2)] == [1, 0], "it is learnt once"
     claimed.settle()
     source = claimed.a.move()
     assert source is not None and (source.role, source.instance) == (MoveRole.SOURCE, INSTANCE)

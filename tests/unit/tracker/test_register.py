@@ -13,6 +13,7 @@ import pytest
 
 from agent.claims.claim import CLAIM_TRANSITIONS, Claim, ClaimState, ClaimStep
 from agent.claims.request import ClaimRequest, RequestGroup
+from agent.driver import Guest, GuestState
 from agent.errors import StateError
 from agent.moves.states import MOVE_TRANSITIONS, Move, MoveKind, MoveRole, MoveState, MoveStep
 from agent.placement.client import ConsumerAllocations
@@ -142,6 +143,29 @@ def test_a_consumer_is_known_by_its_claim_and_its_move(journal: Journal) -> None
         assert register.claim_and_move_of(consumer) == (register.claim_of(consumer), move)
         assert register.move_of(consumer) == register.move_by_migration(MIGRATION) == move
     assert register.claim_and_move_of(OTHER) == (None, None)
+
+
+def test_what_a_new_state_directory_finds_is_remembered_until_it_is_claimed_or_gone(journal: Journal) -> None:
+    here, off, late = (
+        Guest(str(uuid5(UUID(int=4), name)), name, GuestState.RUNNING, {}) for name in ("h", "o", "l")
+    )
+    register = Register(journal)
+    put(register, claim_of(CONSUMER))
+    register.enter_guests([here, off, Guest(CONSUMER, "claimed", GuestState.RUNNING, {})])
+    found = {here.uuid, off.uuid}
+    assert register.found_guests() == journal.found_guests() == found
+    register.enter_guests([here, off, late])
+    assert register.found_guests() == found, "what comes later came past the agent"
+    again = Register(journal)
+    assert again.found_guests() == found, "before the driver has answered"
+    again.enter_guests([here, late])
+    assert again.found_guests() == journal.found_guests() == {here.uuid}
+    put(again, claim_of(here.uuid))
+    again.enter_guests([here, late])
+    assert again.found_guests() == journal.found_guests() == set()
+    none_left = Register(journal)
+    none_left.enter_guests([here, late])
+    assert none_left.found_guests() == set(), "it is no new state directory any more"
 
 
 def test_a_snapshot_gives_up_where_the_lock_is_never_free(
