@@ -359,7 +359,9 @@ class HostDevice:
     itself included. `reset_methods` is None where the kernel does not tell them. `cell` is its NUMA cell,
     None without affinity, and `near_cell` the nearest cell that has CPUs. `vfs` are its virtual functions,
     and `vfs_in_guests` those that a driver of VFIO has. `migration_driver` is the kernel's driver of VFIO
-    that can migrate it, None where there is none or where that is unknown.
+    that can migrate it, None where there is none or where that is unknown. `own_file` is the file below
+    /dev/vfio/devices by which iommufd opens it, empty where VFIO has none; with `iommufd` the kernel has
+    /dev/iommu.
     """
 
     address: str
@@ -375,6 +377,8 @@ class HostDevice:
     vfs: tuple[str, ...] = ()
     vfs_in_guests: tuple[str, ...] = ()
     migration_driver: str | None = None
+    own_file: str = ""
+    iommufd: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,7 @@ def check_device(
     yield from _holders(device, holders)
     if not device.bridge:
         yield _group(device, holders, with_it)
+        yield from _ways(device)
         yield _reset(device)
         yield _cell(device)
         yield _migration(device)
@@ -200,6 +201,25 @@ def _group(device: HostDevice, holders: Holders, with_it: Collection[PassedDevic
         f"Give the guest the whole group, or take these from their drivers (`{commands}`), or put the card "
         "into another slot.",
     )
+
+
+def _ways(device: HostDevice) -> Iterator[DoctorCheck]:
+    """By which of VFIO's two interfaces a guest can get it: that of its group, or iommufd's.
+
+    Source: https://docs.kernel.org/driver-api/vfio.html (IOMMUFD and vfio_iommu_type1, VFIO device cdev).
+    """
+    if device.group is None:
+        return
+    by_group = f"{device.address} can be given by its IOMMU group (/dev/vfio/{device.group})"
+    if not device.iommufd:
+        rest = "not by iommufd: the kernel has no /dev/iommu (`modprobe iommufd`)"
+    elif device.own_file:
+        rest = f"by iommufd (/dev/vfio/devices/{device.own_file}; <driver iommufd='yes'/> in a newer libvirt)"
+    elif device.vfio:
+        rest = "not by iommufd: this kernel's VFIO has no file for each device"
+    else:
+        rest = "whether by iommufd is known once it is bound to a driver of VFIO"
+    yield good("interface", f"{by_group}, and {rest}." if device.own_file else f"{by_group}; {rest}.")
 
 
 def _reset(device: HostDevice) -> DoctorCheck:

@@ -187,6 +187,8 @@ class Sysfs:
             vfs,
             tuple(vf for vf in vfs if self._member(self._devices / vf).vfio),
             self.migration_driver(itself.address) if in_full else None,
+            next((entry.name for entry in entries(path / "vfio-dev")), ""),
+            (self._sys / "class" / "misc" / "iommu").exists(),
         )
 
     def passed(self, addresses: Mapping[str, bool]) -> tuple[PassedDevice, ...]:

@@ -321,6 +321,7 @@ def test_a_device_is_checked_without_an_agent(patient: Patient, tmp_path: Path) 
         "driver": "good",
         "holder": "bad",
         "group": "good",
+        "interface": "good",
         "reset": "good",
         "cell": "good",
         "migration": "warning",

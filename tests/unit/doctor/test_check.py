@@ -136,6 +136,24 @@ def test_what_a_guest_starts_with_all_the_same_is_a_warning(device: HostDevice, 
     assert problems(PassedDevice(GPU, True, device)) == []
 
 
+@pytest.mark.parametrize(
+    ("device", "sentence"),
+    [
+        (
+            replace(READY, iommufd=True, own_file="vfio3"),
+            "(/dev/vfio/1), and by iommufd (/dev/vfio/devices/vfio3;",
+        ),
+        (replace(READY, iommufd=True), "(/dev/vfio/1); not by iommufd: this kernel's VFIO"),
+        (READY, "(/dev/vfio/1); not by iommufd: the kernel has no /dev/iommu"),
+        (replace(BOUND, iommufd=True), "(/dev/vfio/1); whether by iommufd is known once"),
+        (replace(READY, group=None), None),
+    ],
+)
+def test_by_which_interface_a_guest_can_get_it(device: HostDevice, sentence: str | None) -> None:
+    checks = {each.name: each.sentence for each in check_device(PassedDevice(GPU, True, device), {})}
+    assert checks.get("interface") is None if sentence is None else sentence in checks["interface"]
+
+
 def test_every_remedy_is_there_where_something_is_not_good() -> None:
     worst = replace(BOUND, group=None, members=(), reset_methods=(), cell=1, migration_driver=None)
     for check in check_device(PassedDevice(GPU, False, worst), {GPU: "web (1)"}):

@@ -19,7 +19,7 @@ from drivers.host.domain_writer import (
     set_text,
     write_domain,
 )
-from drivers.host.domain_xml import parse_domain
+from drivers.host.domain_xml import parse_domain, passed_addresses
 
 UUID = "5b2cd5f6-7f3c-4a0e-9f4e-1f2d3c4b5a69"
 MDEV = "4b20d080-1b54-4048-85b3-a6a62d165c01"
@@ -257,6 +257,24 @@ def test_several_devices_of_one_group_are_numbered() -> None:
         "ua-gpu-3",
     ]
     assert write_domain(once, replace(GUEST, devices=devices)) == once
+
+
+def test_a_device_over_iommufd_is_read_and_written_as_any_other() -> None:
+    """The domain of a guest that moves: the driver stays as it is, the device becomes another."""
+    device = (
+        "<hostdev mode='subsystem' type='pci' managed='yes'><driver iommufd='yes'/>{}"
+        "<alias name='ua-gpu'/></hostdev>"
+    )
+    place = "<source><address domain='0x0000' bus='0x83' slot='0x00' function='0x0'/></source>"
+    before = "<domain type='kvm'><vcpu>4</vcpu><devices>{}</devices></domain>"
+    guest = replace(GUEST, devices=(GivenDevice("gpu", "PGPU", "0000:83:00.0"),))
+    written = write_domain(before.format(device.format("")), guest)
+    assert parse_domain(written).pci_devices == ("0000:83:00.0",)
+    assert passed_addresses(written) == {"0000:83:00.0": True}
+    there = replace(guest, devices=(GivenDevice("gpu", "PGPU", "0000:c1:00.0"),))
+    moved = write_domain(before.format(device.format(place)), there, replace=True)
+    (driver,) = ElementTree.fromstring(moved).iter("driver")
+    assert driver.attrib == {"iommufd": "yes"} and parse_domain(moved).pci_devices == ("0000:c1:00.0",)
 
 
 def test_how_a_domain_names_a_device() -> None:

@@ -292,6 +292,17 @@ def test_a_driver_for_just_one_device_is_no_promise_to_migrate_it(tree: PciTree)
     assert sysfs.migration_driver(SOUND) is None, "bound to the plain driver, which migrates nothing"
 
 
+def test_the_file_by_which_iommufd_opens_a_device(tree: PciTree) -> None:
+    (tree.add(GPU, "vfio-pci", 2) / "vfio-dev" / "vfio3").mkdir(parents=True)
+    tree.add(NIC, "mlx5_core", 1)
+    assert [(read(tree, each).own_file, read(tree, each).iommufd) for each in (GPU, NIC)] == [
+        ("vfio3", False),
+        ("", False),
+    ]
+    (tree.sys / "class" / "misc" / "iommu").mkdir(parents=True)
+    assert read(tree, NIC).iommufd
+
+
 @pytest.mark.parametrize(("driver", "migrates"), [("mlx5_vfio_pci", False), ("new_vfio_pci", True)])
 def test_the_kernel_decides_where_it_says_whether_a_bound_device_migrates(
     tree: PciTree, driver: str, migrates: bool
