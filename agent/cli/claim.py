@@ -275,37 +275,33 @@ def _explain(args: Namespace, client: Client, path: str, bodies: list[dict[str, 
         providers = read_providers(client)
         for number, each in enumerate(answers, 1):
             which = f"alternative {number} of {len(bodies)}: " if len(bodies) > 1 else ""
-            yield from _explanation_lines(each, which, providers, style)
+            verdict = f"{which}{'it fits' if each['fits'] else 'it does not fit'}"
+            closed = each["closed"]
+            yield verdict if closed is None else f"{verdict}, and claims are closed: {plain(closed)}"
+            rows: list[ShortfallRow] = []
+            for uuid, allocation in each["allocations"].items():
+                provider = providers.get(uuid)
+                name = provider["name"] if provider else uuid
+                for resource_class, amount in allocation["resources"].items():
+                    rows.append((resource_class, amount, _free(provider, resource_class), name, "fits"))
+            shortfalls = each["shortfalls"]
+            if not each["fits"]:
+                short = {
+                    shortfall["resource_class"] for shortfall in shortfalls if not shortfall.get("traits")
+                }
+                for resource_class, amount in each["asked"].items():
+                    if resource_class not in short:  # shown is the provider with the most free of the class
+                        free = [(_free(one, resource_class), one["name"]) for one in providers.values()]
+                        most, name = max(free, key=itemgetter(0), default=(0, NOTHING))
+                        rows.append((resource_class, amount, most, name, "would fit"))
+            for what, asked, left, where, reason in shortfall_rows(shortfalls):
+                rows.append((what, asked, left, where, f"short: {reason}"))
+            yield from titled_lines(("RESOURCE CLASS", "ASKED", "FREE", "PROVIDER", "VERDICT"), rows, style)
+            yield from cells_lines(each["cells"], style)
+            yield from makings_lines(each["to_make"], style)
 
     show(args, answer, lines)
     return ExitCode.DONE if answer["fits"] and answer["closed"] is None else ExitCode.REFUSED
-
-
-def _explanation_lines(
-    answer: ExplanationShape, which: str, providers: Mapping[str, ResourceProviderShape], style: Style
-) -> Iterator[str]:
-    verdict = f"{which}{'it fits' if answer['fits'] else 'it does not fit'}"
-    closed = answer["closed"]
-    yield verdict if closed is None else f"{verdict}, and claims are closed: {plain(closed)}"
-    rows: list[ShortfallRow] = []
-    for uuid, allocation in answer["allocations"].items():
-        provider = providers.get(uuid)
-        name = provider["name"] if provider else uuid
-        for resource_class, amount in allocation["resources"].items():
-            rows.append((resource_class, amount, _free(provider, resource_class), name, "fits"))
-    shortfalls = answer["shortfalls"]
-    if not answer["fits"]:
-        short = {shortfall["resource_class"] for shortfall in shortfalls if not shortfall.get("traits")}
-        for resource_class, amount in answer["asked"].items():
-            if resource_class not in short:  # shown is the provider with the most free of the class
-                free = [(_free(each, resource_class), each["name"]) for each in providers.values()]
-                most, name = max(free, key=itemgetter(0), default=(0, NOTHING))
-                rows.append((resource_class, amount, most, name, "would fit"))
-    for what, asked, left, where, reason in shortfall_rows(shortfalls):
-        rows.append((what, asked, left, where, f"short: {reason}"))
-    yield from titled_lines(("RESOURCE CLASS", "ASKED", "FREE", "PROVIDER", "VERDICT"), rows, style)
-    yield from cells_lines(answer["cells"], style)
-    yield from makings_lines(answer["to_make"], style)
 
 
 def _free(provider: ResourceProviderShape | None, resource_class: str) -> int:

@@ -1,7 +1,7 @@
 """Places on hosts: which host is best, and places for several guests at once. Pure.
 
 Guests are placed one after the other, each on the best host. Where that finds too few places, the hosts on
-which another choice could have room for more are packed anew: agent.placement.packing compares the ways in
+which another choice could have room for more are packed anew: agent.placement.knapsack compares the ways in
 which one guest can lie on the host. Hosts concern each other only by the pools that they share. After so many
 steps the number of places is a lower bound. tests/unit/fleet compares the numbers with brute force.
 """
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from agent.claims.capacity import OF_EVERY_GUEST
 from agent.claims.choice import Order
 from agent.fleet.where import Demand, FleetHost, HostProvider, free_of
-from agent.placement.packing import pack
+from agent.placement.knapsack import pack
 from agent.shapes import Allocations, Amounts, total
 
 PACKING_STEPS_MAX = 100_000

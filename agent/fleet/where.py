@@ -31,7 +31,7 @@ from agent.claims.guest_cells import guest_cells, wants_cells
 from agent.claims.host_cells import CELL_CLASSES
 from agent.claims.request import ClaimRequest
 from agent.errors import UsageError, counted
-from agent.placement.packing import can_lie_apart
+from agent.placement.knapsack import can_lie_apart
 from agent.shapes import Allocations, Amounts, Holders, by_class
 from agent.tree import Inventory
 

@@ -37,7 +37,7 @@ from agent.placement.embedded.problems import (
     MISSING_VALUE,
     RequestRefused,
 )
-from agent.placement.packing import can_lie_apart
+from agent.placement.knapsack import can_lie_apart
 
 _GROUP_KEYS = ("resources", "required", "member_of", "in_tree")
 

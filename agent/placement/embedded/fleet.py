@@ -39,7 +39,7 @@ from agent.placement.embedded.candidates import (
 from agent.placement.embedded.model import SHARING_TRAIT, Model, ProviderRecord
 from agent.placement.embedded.problems import BAD_REQUEST, TOO_LARGE, RequestRefused
 from agent.placement.embedded.validation import Query
-from agent.placement.packing import pack
+from agent.placement.knapsack import pack
 
 if TYPE_CHECKING:
     from agent.http.page import Page

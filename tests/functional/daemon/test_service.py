@@ -39,6 +39,7 @@ from agent.errors import (
     DoesNotFit,
     PlacementUnavailable,
     PlimsollError,
+    ReshapeRefused,
     StateError,
     UnknownConsumer,
 )
@@ -583,6 +584,14 @@ def test_a_note_is_left_by_an_agent_whose_journal_cannot_be_read(
     assert (note.state, note.withheld) == ("ready", {})
     started.agent.leave_note()
     assert started.agent.host_status.status().state == "ready"
+
+
+def test_a_note_says_which_reshape_waits_and_what_is_stranded(started: World) -> None:
+    status = started.agent.host_status
+    last = status.status().last_pass
+    assert last is not None and status.note().reshape is None
+    status.record_pass(replace(last, pending=ReshapeRefused("A reshape waits for a move.")))
+    assert (status.note().reshape, status.note().stranded) == ("A reshape waits for a move.", {})
 
 
 def test_the_service_leaves_a_note_after_a_pass_that_changed_something_and_as_its_state_changes(

@@ -150,7 +150,7 @@ NAMES_NONE = {
     ("where", "_lines"): "consumers of any host, by their uuid; tests/functional/cli/test_where.py",
     ("claim", "_plan_drain"): "instances that have to leave; tests/functional/cli/test_drain_plan.py",
     ("output", "table_lines"): "the rows of each table of columns",
-    ("claim", "_explanation_lines"): "classes, of the claim that the command is about",
+    ("claim", "_explain"): "classes, of the claim that the command is about",
     ("claim", "holding_lines"): "what the claim has that the command is about",
     ("claim", "shortfall_lines"): "classes and providers",
     ("claim", "claim_lines"): "groups of the claim that the command is about",

@@ -78,6 +78,20 @@ def test_a_host_that_takes_no_guests_is_named_and_does_not_fit(
     assert (told, pending) == (reason, note.get("reshape", ""))
 
 
+def test_of_a_fleet_that_is_half_silent_the_other_half_fits_and_the_silent_ones_are_named(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(api.core, "notes", HostNotes(lambda: now[0]))
+    uuids = [host(api, f"host{number}", VCPU=8) for number in range(10)]
+    now[0] += 300
+    for uuid in uuids[::2]:
+        api.done("PUT", f"/hosts/{uuid}/note", NOTE)
+    assert {each["uuid"] for each in asked(api, "resources=VCPU:8")["hosts"]} == set(uuids[::2])
+    silent = {tree[2][0] for tree in asked(api, "resources=VCPU:9")["trees"] if tree[0].startswith("silent")}
+    assert silent == set(uuids[1::2])
+
+
 def test_a_silent_host_is_named_by_how_long_it_is_silent(api: Api) -> None:
     now = [1000.0]
     notes = HostNotes(lambda: now[0])

@@ -8,7 +8,7 @@ from pathlib import Path
 import agent.placement.embedded
 
 HOME = Path(agent.placement.embedded.__file__).parent
-GROUND = ("agent.clock", "agent.errors", "agent.placement.packing")
+GROUND = ("agent.clock", "agent.errors", "agent.placement.knapsack")
 LIBRARIES = {"httptools", "jsonschema", "os_resource_classes", "os_traits", "psycopg", "werkzeug"}
 
 

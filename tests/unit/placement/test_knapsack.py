@@ -5,7 +5,7 @@ from random import Random
 
 from kits.examples import examples
 
-from agent.placement.packing import pack
+from agent.placement.knapsack import pack
 from agent.shapes import Allocations, Usages
 
 
