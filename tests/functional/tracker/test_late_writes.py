@@ -283,6 +283,17 @@ def test_a_consumer_that_is_released_while_an_earlier_write_may_come_stays_barre
     assert is_empty(kit)
 
 
+def test_a_repair_that_deletes_a_consumer_bars_it_while_an_earlier_write_may_come(kit: Kit) -> None:
+    asked = request(PCPU=4)
+    released_in_doubt(kit, kit.tracker.claim(asked).claim, "timeout")
+    kit.tracker.deliver()
+    kit.raw.write_allocations(ConsumerAllocations(asked.consumer, {uuid_of("host"): {"VCPU": 1}}, BARRED))
+    kit.tracker.heal(replace(kit.raw.allocations_of(asked.consumer), allocations={}))
+    with pytest.raises(PlacementConflict, match="expected 0"):
+        kit.raw.write_allocations(ConsumerAllocations(asked.consumer, {uuid_of("elsewhere"): {"VCPU": 2}}))
+    assert is_empty(kit)
+
+
 # Growing, and what a release gives back
 
 

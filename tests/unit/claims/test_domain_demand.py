@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from kits.tracker import provider, uuid_of
@@ -268,10 +269,116 @@ def test_what_does_not_agree_is_told(needs: DomainNeeds, asked: dict[str, int], 
     assert [fault for fault in faults(needs=needs, asked=request) if said in fault]
 
 
-def test_another_number_of_cells_than_is_asked_for_is_told() -> None:
-    one = replace(NEEDS, cells=(NeededCell(frozenset(range(4)), 4096),))
-    two = replace(ASKED, topology=TopologyRequest("shared", cells=2))
-    assert faults(needs=one, asked=two) == ["<numa> has 1 cell, and 2 are asked for"]
+TWO_CELLS = (NeededCell(frozenset({0, 1}), 1024, None, 2048), NeededCell(frozenset({2, 3}), 3072, None, 2048))
+PINNED = dict.fromkeys(range(4))
+
+
+@pytest.mark.parametrize(
+    ("needs", "topology", "asked", "told"),
+    [
+        (
+            {"cells": TWO_CELLS[:1], "memory_mb": 1024},
+            {"cells": 2},
+            {},
+            "<numa> has 1 cell, and 2 are asked for",
+        ),
+        ({"cells": TWO_CELLS}, {"cells": 2}, {}, ""),
+        (
+            {"cells": TWO_CELLS},
+            {"cells": 2, "cell_cpus": (frozenset({0}), frozenset({1, 2, 3}))},
+            {},
+            "<numa>: the cpus of the cells are not those that are asked for",
+        ),
+        (
+            {"cells": TWO_CELLS},
+            {"cells": 2, "cell_memory_mb": (2048, 2048)},
+            {},
+            "<numa>: the memory of the cells are not those that are asked for",
+        ),
+        ({"cells": TWO_CELLS}, {"cells": 2, "cell_memory_mb": (1024, 3072)}, {}, ""),
+        (
+            {"page_kib": 4},
+            {"mem_page_size": 2048},
+            {},
+            "<page> has 4 KiB, and pages of 2048 KiB are asked for",
+        ),
+        ({"page_kib": 2048}, {"mem_page_size": 2048}, {}, ""),
+        ({"page_kib": 2048}, {"mem_page_size": "large"}, {}, ""),
+        (
+            {"dedicated": {0: None}},
+            {"cpu_policy": "mixed", "dedicated_cpus": frozenset({1})},
+            {},
+            "<vcpupin> pins the CPUs 0, which shall float",
+        ),
+        ({"dedicated": {1: None}}, {"cpu_policy": "mixed", "dedicated_cpus": frozenset({1, 2})}, {}, ""),
+        ({"dedicated": {3: None}}, {"cpu_policy": "dedicated"}, {}, ""),
+        (
+            {"dedicated": {0: None, 1: None}},
+            {},
+            {"VCPU": 1, "PCPU": 3},
+            "<vcpupin> pins 2 CPUs, and 3 PCPU are asked for",
+        ),
+        ({"dedicated": {0: None, 1: None}}, {}, {"VCPU": 2, "PCPU": 2}, ""),
+        (
+            {"amounts": {"CUSTOM_X": 2}},
+            {},
+            {"CUSTOM_X": 1},
+            "the domain needs 2 CUSTOM_X, and 1 are asked for",
+        ),
+        ({"amounts": {"CUSTOM_X": 2}}, {}, {"CUSTOM_X": 2}, ""),
+    ],
+)
+def test_a_topology_that_the_domain_contradicts_is_told(
+    needs: dict[str, Any], topology: dict[str, Any], asked: dict[str, int], told: str
+) -> None:
+    wanted = replace(NEEDS, **needs)
+    groups = (RequestGroup("", asked),) if asked else ()
+    request = replace(ASKED, groups=groups, topology=TopologyRequest(**topology))
+    if told:
+        assert faults(needs=wanted, asked=request) == [told]
+    else:
+        found = demand(needs=wanted, asked=request).request.topology
+        assert found.mem_page_size == (2048 if "cells" in needs else wanted.page_kib)
+        assert found.cells == len(wanted.cells)
+
+
+def test_a_domain_that_pins_each_cpu_is_dedicated_and_one_that_pins_some_is_mixed() -> None:
+    assert demand(needs=replace(NEEDS, dedicated=PINNED)).request.topology == TopologyRequest("dedicated")
+    mixed = demand(needs=replace(NEEDS, dedicated={2: None})).request.topology
+    assert mixed == TopologyRequest("mixed", dedicated_cpus=frozenset({2}))
+
+
+@pytest.mark.parametrize(
+    ("group", "devices", "told"),
+    [
+        (
+            {"SRIOV_NET_VF": 1},
+            [port("p"), port("red", "0000:41:10.0"), port("red", "0000:41:10.0")],
+            "another",
+        ),
+        ({"VGPU": 1}, [port("p")], "is asked for as VGPU, which is no interface device"),
+        (
+            {"SRIOV_NET_VF": 1},
+            [port("p", MDEV(1))],
+            f"is {MDEV(1)}, which no provider of this host has as SR",
+        ),
+        (
+            {"SRIOV_NET_VF": 2},
+            [port("p", "0000:41:10.0"), port("p-2", "0000:81:10.0")],
+            "is 0000:81:10.0, which is not on the provider of the other devices of its group",
+        ),
+        ({"SRIOV_NET_VF": 2}, [port("p", "0000:41:10.0"), port("p-2", "0000:41:10.2")], ""),
+    ],
+)
+def test_a_device_that_is_none_of_those_that_are_asked_for_is_told(
+    group: dict[str, int], devices: list[NeededDevice], told: str
+) -> None:
+    asked = groups(RequestGroup("p", group))
+    if told:
+        (fault,) = faults(*devices, asked=asked)
+        assert told in fault
+    else:
+        assert demand(*devices, asked=asked).request.groups[1:] == asked.groups
 
 
 def test_every_fault_is_told_at_once() -> None:
