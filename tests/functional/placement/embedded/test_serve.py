@@ -722,10 +722,11 @@ def test_a_directory_that_is_not_there_is_named(core: Core, tmp_path: Path) -> N
 
 
 SERVE = """
-import sys
+import gc, sys
 from pathlib import Path
 from agent.placement.embedded.serve import serve
 serve(Path(sys.argv[1]), sys.argv[2:])
+assert gc.get_freeze_count() > 10_000, "what was loaded is searched for cycles"
 """
 
 
