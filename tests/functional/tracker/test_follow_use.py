@@ -9,11 +9,15 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from kits.agent import World, opened, request, told
+from kits.agent import World, opened, told
 from kits.placements import Placement
+from kits.tracker import VFS as CARD_VFS
+from kits.tracker import Kit, guest, request, uuid_of
 
+from agent.claims.claim import Claim
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState, UsedUnit
+from agent.errors import ClaimConflict
 from agent.moves.states import MoveKind
 from agent.placement.client import ConsumerAllocations
 
@@ -276,3 +280,93 @@ def test_an_answer_that_is_lost_is_asked_for_again(growing: World) -> None:
     assert claim is not None and claim.request.resources == {"VCPU": 6}
     assert held(growing, uuid) == {"node1": {"VCPU": 6}}
     assert findings(growing) == []
+
+
+# What an audit found
+
+
+def with_vf(claim: Claim, unit: str) -> Claim:
+    """The claim with this virtual function."""
+    nic = uuid_of("nic0")
+    asked = replace(claim.request, groups=(RequestGroup("", {**claim.request.resources, VF: 1}),))
+    return replace(
+        claim,
+        request=asked,
+        allocations={**claim.allocations, nic: {VF: 1}},
+        units={**claim.units, nic: {VF: (unit,)}},
+    )
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "why"),
+    [
+        ("nothing", ""),
+        ("the claim was made anew", "has changed: audit again"),
+        ("another client wrote", "has changed: audit again"),
+        ("the guest left", "has changed: audit again"),
+        ("another claim got the unit", "which belongs to"),
+    ],
+)
+def test_a_claim_gets_what_its_guest_uses_unless_that_has_changed(kit: Kit, meanwhile: str, why: str) -> None:
+    before = kit.tracker.claim(request(VCPU=1)).claim
+    kit.tracker.see_guests([guest(before.consumer)])
+    unit = (
+        kit_units(kit.tracker.claim(request(SRIOV_NET_VF=1)).claim)[0] if "unit" in meanwhile else CARD_VFS[1]
+    )
+    after = with_vf(before, unit)
+    if meanwhile == "the claim was made anew":
+        kit.tracker.release(before.consumer)
+        kit.tracker.claim(request(before.consumer, VCPU=2))
+    elif meanwhile == "another client wrote":
+        kit.schedule(before.consumer, host={"VCPU": 2})
+    elif meanwhile == "the guest left":
+        kit.tracker.see_guests([])
+    state = kit.state()
+    if why:
+        with pytest.raises(ClaimConflict, match=why):
+            kit.tracker.use.record(before, after)
+        assert kit.state() == state
+        kit.tracker.release(before.consumer)
+    else:
+        kit.tracker.use.record(before, after)
+        assert kit.tracker.claim_of(before.consumer) == after
+        kit.check()
+
+
+def kit_units(claim: Claim) -> list[str]:
+    return [unit for _, _, unit in claim.exact]
+
+
+@pytest.mark.parametrize(
+    ("meanwhile", "why"),
+    [
+        ("nothing", ""),
+        ("one was made anew", "has changed: audit again"),
+        ("another client wrote", "has changed: audit again"),
+        ("both have one unit", "Two guests use the SRIOV_NET_VF"),
+    ],
+)
+def test_claims_exchange_their_units_as_their_guests_use_them(kit: Kit, meanwhile: str, why: str) -> None:
+    """In one step, and Placement is not written."""
+    one, other = (kit.tracker.claim(request(SRIOV_NET_VF=1)).claim for _ in range(2))
+    swapped = [
+        (one, replace(one, units=one.units if meanwhile.startswith("both") else other.units)),
+        (other, replace(other, units=one.units)),
+    ]
+    if meanwhile == "one was made anew":
+        kit.tracker.release(one.consumer)
+        kit.tracker.claim(replace(one.request, name="web1"))
+    elif meanwhile == "another client wrote":
+        kit.schedule(one.consumer, nic0={VF: 1}, host={"VCPU": 1})
+    state = kit.state()
+    kit.tap.calls.clear()
+    if why:
+        with pytest.raises(ClaimConflict, match=why):
+            kit.tracker.use.follow_records(swapped)
+        assert kit.state() == state
+        kit.tracker.release(one.consumer)
+    else:
+        kit.tracker.use.follow_records(swapped)
+        assert kit_units(kit.tracker.claims()[one.consumer]) == kit_units(other)
+        kit.check()
+        assert not [call for call in kit.tap.calls if not call.startswith("GET")]

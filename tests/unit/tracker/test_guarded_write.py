@@ -150,3 +150,20 @@ def test_the_book_is_told_the_open_doubts_of_all_consumers_of_a_write(journal: J
         (both, ["begin"]),
         (both, []),
     ]
+    told.clear()
+    again, _ = doubts.begin(DoubtKind.BEGIN, (HANDED, FIRST), durable=True)
+    doubts.keep(again)
+    told.clear()
+    Doubts(journal, lambda: 1.0, lambda who, what: told.append((set(who), [d.kind for d in what])))
+    assert (both, ["begin"]) in told, "after a restart as before it"
+
+
+@pytest.mark.parametrize("known", [DoubtState.OPEN, DoubtState.FENCED, DoubtState.BARRED])
+def test_a_write_that_is_not_under_way_any_more_is_as_it_was_known_before(
+    journal: Journal, known: DoubtState
+) -> None:
+    doubts = Doubts(journal, lambda: 100.0)
+    doubt, _ = doubts.begin(DoubtKind.CLAIM, (FIRST,), durable=True)
+    doubts.restore(replace(doubt, state=known))
+    assert [each.state for each in doubts.of([INSTANCE])] == [known]
+    assert [each.id for each in doubts.open()] == [doubt.id] * (known is DoubtState.OPEN)

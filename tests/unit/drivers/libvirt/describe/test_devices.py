@@ -448,6 +448,8 @@ def test_a_domain_gets_an_interface_for_each_that_it_lacks(present: bool) -> Non
     given = [GivenDevice("", "CUSTOM_VDPA", address) for address in VFS[:2]]
     written = write_vdpa(text, given, functions)
     assert parse_domain(written).vdpa == ("/dev/vhost-vdpa-0", "/dev/vhost-vdpa-1")
+    added = [each.find("model") is not None for each in parse_xml(written, "x", "domain").iter("interface")]
+    assert added == [not present, True], "as nova writes one of its own"
     assert write_vdpa(written, given, functions) == written
     as_by_hand = written.replace("</devices>", """<hostdev managed="yes" mode='x'></hostdev></devices>""")
     assert write_vdpa(as_by_hand, given, functions) == as_by_hand, "byte for byte, as nothing is missing"
