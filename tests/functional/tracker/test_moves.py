@@ -482,6 +482,64 @@ def test_a_move_that_a_control_plane_began_is_adopted(claimed: World) -> None:
     claimed.check_settled()
 
 
+@pytest.mark.parametrize(
+    ("kind", "placed", "asked", "why"),
+    [
+        (
+            MoveKind.RESIZE,
+            {MIGRATION: {"a": {"VCPU": 1, "PCPU": 1}}},
+            {"VCPU": 4},
+            r"already holds an allocation in Placement \(provider .*: 1 PCPU, 1 VCPU\): give the move a uuid",
+        ),
+        (MoveKind.RESIZE, {INSTANCE: {"a": {"VCPU": 3}}}, {"VCPU": 4}, "Placement holds something else for"),
+        (MoveKind.COLD_MIGRATE, {}, {"VCPU": 2}, "is on this host already: a cold_migrate begins on"),
+        (MoveKind.REBUILD, {}, {"VCPU": 3}, "resize it instead"),
+    ],
+)
+def test_a_claim_that_is_here_is_moved_only_as_placement_has_it(
+    world: World,
+    kind: MoveKind,
+    placed: dict[str, dict[str, dict[str, int]]],
+    asked: dict[str, int],
+    why: str,
+) -> None:
+    world.a.tracker.claim(asks(VCPU=2))
+    for consumer, allocations in placed.items():
+        world.schedule(consumer, **allocations)
+    before = world.state()
+    with pytest.raises(ClaimConflict, match=why):
+        world.a.tracker.begin_move(asks(**asked), kind, MIGRATION)
+    assert world.state() == before
+
+
+@pytest.mark.parametrize(
+    ("placed", "asked", "why"),
+    [
+        (
+            {INSTANCE: {"b": {"VCPU": 1}}},
+            {"VCPU": 1},
+            "without a claim, and none elsewhere: claim it instead",
+        ),
+        ({INSTANCE: {"pool": {"DISK_GB": 10}}}, {"DISK_GB": 10}, "would change no allocation of"),
+        (
+            {INSTANCE: {"a": {"VCPU": 1}}, MIGRATION: {"a": {"VCPU": 1}}},
+            {"VCPU": 1},
+            r"already holds an allocation in Placement \(provider .*: 1 VCPU\): give the move a uuid",
+        ),
+        ({INSTANCE: {"b": {"VCPU": 1}}, MIGRATION: {"a": {"VCPU": 1}}}, {"VCPU": 2}, "1 VCPU"),
+    ],
+)
+def test_allocations_that_are_no_beginning_of_a_move_are_refused_and_left_as_they_are(
+    world: World, placed: dict[str, dict[str, dict[str, int]]], asked: dict[str, int], why: str
+) -> None:
+    for consumer, allocations in placed.items():
+        world.schedule(consumer, "MIGRATION" if consumer == MIGRATION else "INSTANCE", **allocations)
+    before = world.state()
+    with pytest.raises(ClaimConflict, match=why):
+        world.b.tracker.begin_move(asks(**asked), MoveKind.COLD_MIGRATE, MIGRATION)
+    assert world.state() == before
+
+
 @pytest.mark.first_variant
 @pytest.mark.parametrize("disk", [200, 400], ids=["disk once", "disk summed up"])
 @pytest.mark.parametrize("end", ["confirm", "revert"])
