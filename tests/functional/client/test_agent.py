@@ -3,8 +3,10 @@
 import asyncio
 import itertools
 import os
+import socket
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -301,3 +303,64 @@ def test_a_watch_goes_on_over_a_restart_and_not_without_an_end(tmp_path: Path) -
 def test_a_watch_of_no_agent_ends_at_once(agent: plimsoll.Agent, tmp_path: Path) -> None:
     with pytest.raises(plimsoll.Unavailable):
         followed(type(agent)(str(tmp_path / "none")), None, 1)
+
+
+@contextmanager
+def losing_answers(path: Path, target: Path, losses: int) -> Iterator[None]:
+    """At `path`, the agent at `target`; its first answers are lost on the way."""
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(path))
+        server.listen()
+
+        def serve() -> None:
+            lost = 0
+            while True:
+                try:
+                    near, _ = server.accept()
+                except OSError:
+                    return
+                with near, socket.socket(socket.AF_UNIX) as far:
+                    far.connect(str(target))
+                    far.sendall(near.recv(65536))
+                    answer = b"".join(iter(lambda: far.recv(65536), b""))
+                    lost += 1
+                    near.sendall(answer[: len(answer) // 2] if lost <= losses else answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+def test_a_write_whose_answer_is_lost_is_done_once(served: ServedAgent, tmp_path: Path, kind: str) -> None:
+    direct = plimsoll.Agent(str(served.socket))
+    for named in ({}, {"name": "web1"}):
+        before = len(direct.instances())
+        with losing_answers(tmp_path / "cut", served.socket, 2):
+            claim = CLIENTS[kind](str(tmp_path / "cut")).claim(resources=SMALL, **named)
+        (tmp_path / "cut").unlink()
+        assert len(direct.instances()) == before + 1 and direct.show_claim(claim.consumer) == claim
+    with losing_answers(tmp_path / "cut", served.socket, 1):
+        move = CLIENTS[kind](str(tmp_path / "cut")).begin_move(
+            "resize", resources={"VCPU": 2}, consumer=claim.consumer
+        )
+    (tmp_path / "cut").unlink()
+    assert [one.migration for one in direct.moves()] == [move.migration]
+    with losing_answers(tmp_path / "cut", served.socket, 1):
+        assert CLIENTS[kind](str(tmp_path / "cut")).confirm_move(move.migration).ended
+    (tmp_path / "cut").unlink()
+    with losing_answers(tmp_path / "cut", served.socket, 1):
+        assert CLIENTS[kind](str(tmp_path / "cut")).release(claim.consumer).released
+    (tmp_path / "cut").unlink()
+    left = len(direct.instances())
+    with (
+        losing_answers(tmp_path / "cut", served.socket, 99),
+        pytest.raises(plimsoll.OutcomeUnknown) as caught,
+    ):
+        CLIENTS[kind](str(tmp_path / "cut"), retries=0).claim(resources=SMALL)
+    assert direct.claim(consumer=caught.value.key, resources=SMALL).consumer == caught.value.key
+    assert len(direct.instances()) == left + 1
