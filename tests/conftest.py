@@ -70,10 +70,13 @@ def _empty(request: pytest.FixtureRequest, tmp_path: Path) -> Placement:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if not os.environ.get("PLIMSOLL_TEST_BROWSER"):
+    for variable, mark, reason in (
+        ("PLIMSOLL_TEST_BROWSER", "browser", "./dev test-seeing runs it in Chromium"),
+        ("PLIMSOLL_TEST_COLLECTIONS", "ansible", "./dev test-ansible runs it with ansible-core"),
+    ):
         for item in items:
-            if "browser" in item.keywords:
-                item.add_marker(pytest.mark.skip(reason="./dev test-seeing runs it in Chromium"))
+            if mark in item.keywords and not os.environ.get(variable):
+                item.add_marker(pytest.mark.skip(reason=reason))
     if os.environ.get(DATABASE, "").startswith("postgresql"):
         for item in items:
             counts = "counts_migrations" in item.keywords or "heal an orphan" in item.name

@@ -1,18 +1,15 @@
 """The pages of tasks: their commands, as they stand, on a host; and what follows from them."""
 
 import fnmatch
-import http.client
 import json
 import re
 import shutil
-import socket
 import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 from kits.doc_commands import DOCS, EMBEDDED, Host, blocks, fenced, served_placement
 from kits.pci_tree import PciTree
 from kits.tracker import fast_directory
@@ -327,25 +324,6 @@ def test_a_program_in_python(directory: Path) -> None:
         host.run("plimsoll pause --reason 'a test'")
         refused = host.run(command)
         assert refused.startswith("refused: Claims are closed: the host is paused")
-
-
-def test_what_the_tasks_of_ansible_send(directory: Path) -> None:
-    tasks = yaml.safe_load(fenced("programs.md", "yaml"))
-    with Host(directory, cells=CELLS) as host:
-        for task in tasks:
-            uri = task["ansible.builtin.uri"]
-            connection = http.client.HTTPConnection("localhost", timeout=30)
-            connection.sock = socket.socket(socket.AF_UNIX)
-            connection.sock.connect(host.placed(uri["unix_socket"]))
-            path = uri["url"].removeprefix("http://localhost")
-            body = json.dumps(uri["body"]) if "body" in uri else None
-            connection.request(
-                uri["method"], path, body, {"Content-Type": "application/json"} if body else {}
-            )
-            reply = connection.getresponse()
-            codes = uri["status_code"] if isinstance(uri["status_code"], list) else [uri["status_code"]]
-            assert reply.status in codes, reply.read()
-            connection.close()
 
 
 def test_a_program_has_a_claim_as_long_as_it_runs(directory: Path) -> None:

@@ -1,0 +1,266 @@
+#!/usr/bin/python
+# Copyright: Plimsoll maintainers
+# Apache License 2.0 (see LICENSE or https://www.apache.org/licenses/LICENSE-2.0)
+
+"""Claim resources of a hypervisor for an instance, or release them."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: claim
+short_description: Claim resources of a hypervisor for an instance
+version_added: 0.1.0
+author: Plimsoll maintainers (@plimsoll)
+description:
+  - Claims what an instance needs, with exact devices, CPUs and memory, or releases its claim.
+  - The instance is that of O(consumer), of the domain, or of O(name). The same claim again changes nothing, so a play that was
+    interrupted is run again.
+  - A claim is not changed in place. Where the instance has a claim that asks for something else, the module fails; release that one
+    first, or resize the instance with M(plimsoll.host.move).
+extends_documentation_fragment:
+  - plimsoll.host.agent
+  - plimsoll.host.agent.request
+  - plimsoll.host.agent.domain
+options:
+  state:
+    description: V(present) claims, V(absent) releases.
+    type: str
+    choices: [present, absent]
+    default: present
+  consumer:
+    description: The uuid of the instance.
+    type: str
+  name:
+    description:
+      - The name of the instance. Without O(consumer) and a domain it is the key of the claim; the claim is for the instance of this
+        host that has the name, else for a new one.
+    type: str
+  start:
+    description:
+      - Define the domain with what the claim gave, and start it; its mediated devices are made. If libvirt refuses it, a claim that was
+        made for it is released again. A domain that runs is left as it is.
+      - Needs libvirt's Python binding beside the agent, and its command C(plimsoll).
+    type: bool
+    default: false
+  connect:
+    description: The libvirt, for O(start).
+    type: str
+    default: qemu:///system
+  force:
+    description: With O(state=absent), release also the claim of a guest that runs.
+    type: bool
+    default: false
+attributes:
+  check_mode:
+    description: The agent says whether it would grant the claim, and with which devices; nothing is claimed.
+    support: full
+  diff_mode:
+    description: Shows the allocations and the exact units.
+    support: full
+"""
+
+EXAMPLES = r"""
+- name: Claim two CPUs, memory and a GPU
+  plimsoll.host.claim:
+    name: web1
+    resources: {VCPU: 2, MEMORY_MB: 4096}
+    groups:
+      - suffix: gpu
+        resources: {PGPU: 1}
+
+- name: Claim for a domain with the devices that it asks for, and start it
+  plimsoll.host.claim:
+    domain: "{{ lookup('template', 'web1.xml.j2') }}"
+    start: true
+
+- name: Release the claim
+  plimsoll.host.claim:
+    name: web1
+    state: absent
+"""
+
+RETURN = r"""
+consumer:
+  description: The uuid of the instance.
+  returned: when the instance is known
+  type: str
+claim:
+  description: The claim, as C(GET /v1/claims/CONSUMER) of the agent's API has it. In check mode what would be allocated.
+  returned: with O(state=present)
+  type: dict
+  contains:
+    allocations:
+      description: The resources by the uuid of their provider.
+      type: dict
+    units:
+      description: The exact units by provider and resource class, such as PCI addresses.
+      type: dict
+    cells:
+      description: The guest's NUMA cells with their pinned CPUs.
+      type: list
+    to_make:
+      description: The mediated devices that are to be made.
+      type: dict
+xml:
+  description: The domain with everything that the claim gave.
+  returned: with a domain and O(state=present), but in check mode
+  type: str
+started:
+  description: Whether the domain was started.
+  returned: with O(start)
+  type: bool
+released:
+  description: V(false) where the agent delivers the release when Placement answers again.
+  returned: when a claim was released
+  type: bool
+shortfalls:
+  description: What is lacking where.
+  returned: when check mode finds that it does not fit
+  type: list
+  elements: dict
+"""
+
+import json
+import tempfile
+
+from ansible_collections.plimsoll.host.plugins.module_utils import agent as shared
+
+
+def main():
+    """Run the module."""
+    options = {
+        **shared.REQUEST,
+        **shared.DOMAIN,
+        "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+        "consumer": {"type": "str"},
+        "start": {"type": "bool", "default": False},
+        "connect": {"type": "str", "default": "qemu:///system"},
+        "force": {"type": "bool", "default": False},
+    }
+    module = shared.agent_module(
+        options,
+        mutually_exclusive=[shared.DOMAIN_EXCLUSIVE, ("flavor", "resources"), ("flavor", "groups")],
+        required_one_of=[("consumer", "name", *shared.DOMAIN_EXCLUSIVE)],
+        required_if=[
+            ("state", "present", shared.ASKED, True),
+            ("start", True, shared.DOMAIN_EXCLUSIVE, True),
+        ],
+    )
+    with shared.agent_of(module) as agent:
+        xml = shared.domain_text(module)
+        before = shared.find_instance(module, agent, **shared.named(module, xml))
+        act = _absent if module.params["state"] == "absent" else _present
+        module.exit_json(**act(module, agent, xml, before))
+
+
+def _present(module, agent, xml, before):
+    """Claim, and start the domain if asked to."""
+    held = before.claim if before else None
+    asked, start = shared.request_of(module.params), module.params["start"]
+    consumer = module.params["consumer"] or (before.uuid if before else None)
+    runs = start and _runs(module, before)
+    if module.check_mode:
+        claim = _explained(module, agent, xml, asked, consumer, held)
+        more = {"consumer": consumer} if consumer else {}
+    elif xml is None:
+        claim = shared.encode(agent.claim(asked, consumer=module.params["consumer"] or ""))
+        more = {"consumer": claim["consumer"]}
+    else:
+        hand_over = start and not (held and runs)
+        domain = _handed_over(module, xml, asked) if hand_over else _domain(agent, xml, asked, consumer)
+        claim = domain["claim"]
+        more = {"consumer": domain["consumer"], "xml": domain["xml"]}
+    if start:
+        more["started"] = not runs
+    diff = {"before": _shown(shared.encode(held)), "after": _shown(claim)}
+    changed = diff["before"] != diff["after"] or more.get("started", False)
+    return {"changed": changed, "claim": claim, "diff": diff, **more}
+
+
+def _explained(module, agent, xml, asked, consumer, held):
+    """What would be allocated. The module fails where the agent would refuse."""
+    if xml is None:
+        found = agent.explain_claim(asked, consumer=consumer or "")
+    else:
+        found = agent.explain_domain(xml, asked, consumer=consumer)
+    refusal = "" if held and found.fits else shared.refusal_of(found)
+    if refusal:
+        module.fail_json(msg=refusal, shortfalls=[shared.encode(each) for each in found.shortfalls])
+    claim = shared.encode(found)
+    if held and _shown(claim) != _shown(shared.encode(held)):
+        module.fail_json(
+            msg=f"The instance {held.consumer} has a claim that asks for something else; release that one first "
+            "(state: absent), or resize the instance (plimsoll.host.move)"
+        )
+    return claim
+
+
+def _domain(agent, xml, asked, consumer):
+    return shared.encode(agent.claim_domain(xml, asked, consumer=consumer))
+
+
+def _handed_over(module, xml, asked):
+    """Claim, define and start by the agent's command, which undoes what libvirt refuses."""
+    given = module.params
+    command = [module.get_bin_path("plimsoll", required=True, opt_dirs=["/opt/plimsoll/bin"])]
+    command += ["claim", *([given["consumer"]] if given["consumer"] else []), "--domain", "-", "--start"]
+    command += ["--connect", given["connect"], "--timeout", str(given["timeout"]), "--output", "json"]
+    command += ["--socket", given["socket"]] if given["socket"] else []
+    with tempfile.NamedTemporaryFile("w", suffix=".json", dir=module.tmpdir, encoding="utf-8") as file:
+        if asked:
+            json.dump(asked, file)
+            file.flush()
+            command += ["--file", file.name]
+        code, said, complaint = module.run_command(command, data=xml)
+    try:
+        answer = json.loads(said if code == 0 else complaint.splitlines()[-1])
+    except (IndexError, ValueError):
+        module.fail_json(msg=f"plimsoll claim ended with {code}: {complaint or said}", rc=code)
+    if code != 0:
+        error = answer["error"]
+        module.fail_json(msg=error["message"], code=error["code"], details=error["details"], rc=code)
+    return answer
+
+
+def _runs(module, before):
+    """Whether the guest of the instance runs, by libvirt itself: what the agent saw last may be older."""
+    if before is None:
+        return False
+    try:
+        import libvirt
+    except ImportError as error:
+        module.fail_json(
+            msg=f"libvirt's Python binding is missing beside the agent ({error}): `apt-get install python3-libvirt`, "
+            "or install the agent's wheel with [libvirt]"
+        )
+    libvirt.registerErrorHandler(lambda _context, _error: None, None)
+    try:
+        connection = libvirt.open(module.params["connect"])
+        try:
+            return bool(connection.lookupByUUIDString(before.uuid).isActive())
+        finally:
+            connection.close()
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
+            return False
+        module.fail_json(msg=f"libvirt at {module.params['connect']} cannot be asked: {error}")
+
+
+def _absent(module, agent, xml, before):
+    """Release the claim, if there is one."""
+    if before is None or before.claim is None:
+        return {"changed": False}
+    answer = {"changed": True, "consumer": before.uuid}
+    answer["diff"] = {"before": _shown(shared.encode(before.claim)), "after": {}}
+    if not module.check_mode:
+        answer["released"] = agent.release(before.uuid, force=module.params["force"]).released
+    return answer
+
+
+def _shown(claim):
+    """What of a claim a diff shows; what is compared to see whether something changed."""
+    return {name: claim[name] for name in ("allocations", "units")} if claim else {}
+
+
+if __name__ == "__main__":
+    main()
