@@ -21,6 +21,7 @@ from agent.gate import effect, install
 from agent.gate.effect import GatePaths
 
 HOOK_TIME, BEFORE, AFTER = 1_790_000_000, 1_789_999_000, 1_790_001_000
+OUTDATED = "#!/bin/sh\n# plimsoll gate enable, long ago\n"
 
 
 @dataclass
@@ -245,13 +246,18 @@ def test_settings_of_the_hook_that_name_another_socket_are_told(gated: Node) -> 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may enable the gate")
-def test_enabling_it_once_more_keeps_it_in_effect(node: Node) -> None:
-    node.paths.hook.write_text("#!/bin/sh\n# plimsoll gate enable, long ago\n")
-    node.paths.hook.chmod(0o755)
-    os.utime(node.paths.hook, (HOOK_TIME, HOOK_TIME))
-    for _ in range(2):
-        install.enable(node.paths.hook)
-        assert node.paths.hook.stat().st_mtime == HOOK_TIME
+@pytest.mark.parametrize("mode", [0o755, 0o644])
+def test_enabling_it_once_more_keeps_it_in_effect(tmp_path: Path, mode: int) -> None:
+    """A script that could not be executed was not: libvirtd has yet to find it."""
+    hook = tmp_path / "hook"
+    hook.write_text(OUTDATED)
+    hook.chmod(mode)
+    os.utime(hook, (HOOK_TIME, HOOK_TIME))
+    install.enable(hook)
+    since = hook.stat().st_mtime
+    assert (since == HOOK_TIME) is (mode == 0o755)
+    install.enable(hook)
+    assert hook.stat().st_mtime == since
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may enable the gate")
@@ -264,6 +270,7 @@ def test_a_daemon_that_ran_before_the_hook_does_not_run_it_whatever_the_clock_wa
         try:
             node.start_libvirtd(daemon_time, old.pid)
             effect.enable(node.paths)
+            assert (node.paths.run / effect.BEFORE_HOOK).stat().st_mode & 0o777 == 0o644, "each user may ask"
             os.utime(node.paths.hook, (HOOK_TIME, HOOK_TIME))
             assert effect.read_effect(node.paths, None).in_effect is False
             effect.enable(node.paths)  # once more, as an upgrade does
@@ -273,9 +280,6 @@ def test_a_daemon_that_ran_before_the_hook_does_not_run_it_whatever_the_clock_wa
         finally:
             old.kill()
             new.kill()
-
-
-OUTDATED = "#!/bin/sh\n# plimsoll gate enable, long ago\n"
 
 
 @pytest.mark.parametrize(

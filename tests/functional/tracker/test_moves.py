@@ -463,6 +463,61 @@ def test_a_begin_that_was_not_answered_in_time_moves_nothing_when_it_is_done(
     assert agent.tracker.begin_move(asked, kind, MIGRATION).move.state is MoveState.BEGUN
 
 
+@pytest.mark.parametrize(
+    ("deleted", "guest_is_here", "state", "placed"),
+    [
+        ((), False, MoveState.REVERTED, {INSTANCE: {**ON_A, **DISK}}),
+        ((), True, MoveState.BEGUN, {INSTANCE: {**ON_B, **DISK}, MIGRATION: ON_A}),
+        ((MIGRATION,), False, MoveState.CONFIRMED, {INSTANCE: {**ON_B, **DISK}}),
+        ((INSTANCE,), False, MoveState.DELETED, {}),
+        ((INSTANCE, MIGRATION), False, MoveState.DELETED, {}),
+    ],
+)
+def test_a_begin_that_was_done_unknown_to_the_host_ends_as_placement_shows_it(
+    claimed: World,
+    deleted: tuple[str, ...],
+    guest_is_here: bool,
+    state: MoveState,
+    placed: dict[str, dict[str, dict[str, int]]],
+) -> None:
+    waiting: list[Sent] = []
+
+    def gives_up(sent: Sent) -> None:
+        if sent.method == "POST" and not waiting:
+            waiting.append(sent)
+            raise PlacementUnavailable("Placement did not answer in time.", busy=True)
+
+    claimed.b.tap.answer = gives_up
+    with pytest.raises(PlacementUnavailable):
+        claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    assert waiting[0].to(claimed.b.tap.inner).status == 204
+    for consumer in deleted:
+        claimed.raw.delete_allocations(consumer)
+    claimed.b.see(*[INSTANCE] * guest_is_here)
+    assert claimed.b.tracker.deliver() == 1
+    assert (claimed.b.moving(), claimed.placed_all()) == (state, placed)
+    claimed.settle()
+    claimed.check()
+
+
+def test_the_end_of_a_move_waits_for_the_first_inventory(claimed: World) -> None:
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.b.close()
+    claimed.b._open()
+    assert claimed.b.tracker.confirm_move(MIGRATION).state is MoveState.CONFIRMING
+    claimed.b.refresh()
+    assert claimed.b.tracker.deliver() == 1 and claimed.b.moving() is MoveState.CONFIRMED
+
+
+def test_a_revert_of_an_instance_that_was_deleted_frees_what_the_migration_holds(claimed: World) -> None:
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.raw.delete_allocations(INSTANCE)
+    assert claimed.b.tracker.revert_move(MIGRATION).state is MoveState.DELETED
+    assert claimed.placed_all() == {}
+    claimed.settle()
+    claimed.check()
+
+
 # agent.tracker.begin_move: what a begin makes of allocations that other clients wrote
 
 
