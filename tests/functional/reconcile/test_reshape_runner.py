@@ -370,6 +370,8 @@ def test_unrelated_claims_in_between_cost_a_narrow_look_each(world: World) -> No
 
     def claim(call: str) -> None:
         if call == "POST /reshaper" and len(claimed) < 5:
+            if not claimed:
+                world.hold("c0", node1={"VGPU": 1})  # the same again: it is read anew before long
             claimed.append(world.hold(f"unrelated {len(claimed)}", node1={"VCPU": 1}))
 
     world.tap.before = claim
@@ -555,6 +557,8 @@ def test_the_outcome_is_read_from_placement(used: World, executed: bool) -> None
     receipt = unanswered(used, executed=executed)
     assert was_executed(used.client, ROOT, receipt) is executed
     assert fence_and_check(used.client, ROOT, receipt) is executed
+    used.raw.delete_allocations(uuid_of("a"))
+    assert was_executed(used.client, ROOT, receipt) is executed, "whatever its consumers did since"
 
 
 def test_after_the_fence_a_late_request_is_rejected(used: World) -> None:
@@ -589,6 +593,10 @@ def test_an_undone_reshape_stays_undone_until_it_is_asked_for(world: World) -> N
         report = world.see(*NESTED, moves=THERE)
         assert (report.operations, report.pending, report.error) == (0, None, None)
         assert any(receipt in problem for problem in report.problems), "it is said"
+    before = world.everything()
+    assert world.see(*NESTED).error is None
+    assert world.everything() == before, "also where the driver does not repeat its instructions"
+    world.see(*NESTED, moves=THERE)
     world.restart()
     assert world.again().operations == 0
     world.tracker.claim(request(VGPU=2))
