@@ -350,6 +350,17 @@ class AsyncAgent:
         """One claim. Raises NotFound."""
         return await self._ask("Claim", "GET", url("/v1/claims/{}", consumer), None, timeout)
 
+    async def extend(
+        self, consumer: str, resources: Mapping[str, int], *, timeout: float | None = None
+    ) -> Claim:
+        """Extend a claim to these amounts in all; what it has more of stays. Doing it again changes nothing.
+
+        Raises NotFound; InvalidRequest for classes with exact units; Refused where it does not fit.
+        """
+        body = {"resources": dict(resources)}
+        path = url("/v1/claims/{}/extend", consumer)
+        return await self._ask("Claim", "POST", path, body, timeout, consumer)
+
     async def release(self, consumer: str, *, force: bool = False, timeout: float | None = None) -> Released:
         """Release a claim; `released` is false while it waits for Placement.
 

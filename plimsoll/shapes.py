@@ -401,6 +401,14 @@ class Explanation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExtendBody:
+    """What the claim is to have in all; what it has more of stays."""
+
+    resources: Mapping[str, int]
+    """{resource class: amount}, of classes without exact units; for a guest without NUMA cells"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     """A difference between the host, the claims and Placement."""
 

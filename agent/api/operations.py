@@ -16,7 +16,7 @@ from agent.claims.claim import Claim, ClaimState, Fit, claim_of_fit
 from agent.claims.device_profiles import DeviceProfiles
 from agent.claims.domain_demand import DomainDemand, HostDevices, demand_of_domain, given_resources
 from agent.claims.refusal import guest_runs
-from agent.claims.request import ClaimRequest
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.config.settings import Settings, describe
 from agent.driver import DomainNeeds, Guest
 from agent.errors import counted
@@ -29,7 +29,7 @@ from agent.providers.limits import DISK, disk_warning
 from agent.reconcile.pass_report import PassReport
 from agent.reconcile.reconciler import Reconciler
 from agent.reshape.receipt import Receipt
-from agent.shapes import Usages
+from agent.shapes import Usages, by_class
 from agent.state.identity import Identity
 from agent.state.operators import Cordon, Pause, PauseRequest
 from agent.status.host_status import HostStatus
@@ -40,6 +40,7 @@ from agent.tree import ProviderTree
 
 LOG = log.get(__name__)
 T = TypeVar("T")
+OF_CELLS = frozenset({"VCPU", "PCPU", "MEMORY_MB"})
 FOREIGN_PROVIDERS_MAX = 32
 """So many names of other hosts' providers are asked of Placement for one answer."""
 
@@ -178,6 +179,38 @@ class Operations:
         finally:
             if self.reconciler.needs_pass:
                 self.supervisor.request_pass()
+
+    def extend(self, consumer: str, resources: Mapping[str, int]) -> Claim:
+        """Extend the consumer's claim to these amounts in all; what it has more of stays.
+
+        Raises UnknownConsumer; UsageError where the addition would need exact units or NUMA cells; what
+        `claim` raises.
+        """
+        claim = self.tracker.claim_of(consumer)
+        if claim is None:
+            raise errors.UnknownConsumer(f"{consumer} has no claim on this host.", consumer=consumer)
+        has = claim.request.resources
+        more = {name: amount - has.get(name, 0) for name, amount in resources.items()}
+        more = {name: amount for name, amount in more.items() if amount > 0}
+        if not more:
+            return claim
+        _, offered = self.tracker.view.host_and_units()
+        exact = {name for classes in offered.values() for name in classes}
+        unfit = sorted(more.keys() & (exact | (OF_CELLS if claim.cells else frozenset())))
+        if unfit:
+            raise errors.UsageError(
+                f"A claim is not extended by {', '.join(unfit)}: exact units and NUMA cells are chosen for "
+                f"the whole claim at once. Release it {errors.by_force(consumer)}, and claim anew."
+            )
+        group = next((group for group in claim.request.groups if not group.suffix), RequestGroup())
+        grown = replace(group, resources=by_class((group.resources, more)))
+        others = (other for other in claim.request.groups if other.suffix)
+        request = replace(claim.request, groups=(grown, *others))
+        with self._writing(), self.recorder.record_claim(request):
+            extended = self._with_fresh_reserves(lambda: self.tracker.extend(claim, request))
+        if extended is None:
+            raise errors.ClaimConflict(f"The claim of {consumer} has changed: try again.", consumer=consumer)
+        return extended
 
     def explain(self, request: ClaimRequest) -> Fit:
         """What `claim` would do, without doing it; also while claims are closed."""

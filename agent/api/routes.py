@@ -21,7 +21,7 @@ from agent.api import views
 from agent.api.operations import Operations
 from agent.api.shapes import fleet, host, instance
 from agent.api.shapes.schema import Moment, NothingShape, Schema, Uuid
-from agent.claims.parse_request import notes_of, parse_addition, parse_claim, read_domain
+from agent.claims.parse_request import notes_of, parse_addition, parse_claim, parse_extension, read_domain
 from agent.config.access import ApiRole
 from agent.errors import UnknownConsumer, UsageError
 from agent.gate.decision import GateVerdict, HookCall
@@ -644,6 +644,16 @@ def release(call: Call) -> WebResponse:
     released = call.operations.release(consumer)
     _record("release", consumer, call.caller, "done" if released else "journaled")
     return WebResponse(200 if released else 202, {"consumer": consumer, "released": released})
+
+
+@route(
+    "POST", "/v1/claims/<consumer>/extend", CLAIMER, "the claim; the same request again gets the same answer"
+)
+def extend(call: Call, body: instance.ExtendBodyShape) -> instance.ClaimShape:
+    """Extend a claim to these amounts in all; nothing becomes less."""
+    claim = call.operations.extend(call.uuid("consumer"), parse_extension(body))
+    _record("extension", claim.consumer, call.caller, "done")
+    return views.claim_view(claim, call.operations.providers())
 
 
 @route("POST", "/v1/claims/<consumer>/domain", READER, "the complete domain")

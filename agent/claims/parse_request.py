@@ -591,6 +591,11 @@ def read_request(body: object) -> ClaimRequest:
     return check_request(_read_groups_form(given))
 
 
+def parse_extension(body: object) -> dict[str, int]:
+    """The amounts that a claim is to have in all, {resource class: amount}. Raises UsageError."""
+    return _read_resources(read_object(body, "", ("resources",)).get("resources"), "resources")
+
+
 def parse_addition(body: object, consumer: str, profiles: DeviceProfiles | None = None) -> ClaimRequest:
     """The request in a body that adds to what a domain asks for: without a consumer, maybe without groups.
 

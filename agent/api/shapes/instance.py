@@ -195,6 +195,15 @@ class DomainBodyShape(TypedDict):
     ]
 
 
+class ExtendBodyShape(TypedDict):
+    """What the claim is to have in all; what it has more of stays."""
+
+    resources: Annotated[
+        dict[str, Annotated[int, Schema(minimum=1, maximum=2147483647)]],
+        "{resource class: amount}, of classes without exact units; for a guest without NUMA cells",
+    ]
+
+
 class ProviderAllocationShape(TypedDict):
     """The allocation from one provider."""
 

@@ -69,6 +69,37 @@ def test_claims_by_groups_and_by_a_flavor(agent: plimsoll.Agent) -> None:
     assert agent.claim({"groups": [{"resources": {"VCPU": 2}}]}, name="json").name == "json"
 
 
+def test_a_claim_is_extended_to_amounts_in_all(agent: plimsoll.Agent, served: ServedAgent) -> None:
+    claim = agent.claim(name="web1", resources=SMALL)
+    larger = {"DISK_GB": 20, "VCPU": 3, "MEMORY_MB": 64}
+    grown = agent.extend(claim.consumer, larger)
+    (allocation,) = grown.allocations.values()
+    assert allocation.resources == {"DISK_GB": 20, "VCPU": 3, "MEMORY_MB": 128}
+    assert agent.extend(claim.consumer, larger) == grown == agent.show_claim(claim.consumer)
+    assert grown.made_by == claim.made_by and grown.since == claim.since
+    held = served.world.operations.client.allocations_of(claim.consumer).allocations
+    assert list(held.values()) == [allocation.resources]
+    with pytest.raises(plimsoll.Refused) as caught:
+        agent.extend(claim.consumer, {"DISK_GB": 10**6})
+    assert caught.value.shortfalls[0].resource_class == "DISK_GB"
+    with pytest.raises(plimsoll.InvalidRequest, match="not extended by PGPU"):
+        agent.extend(claim.consumer, {"PGPU": 1})
+    with pytest.raises(plimsoll.InvalidRequest):
+        agent.extend(claim.consumer, {"DISK_GB": 0})
+    with pytest.raises(plimsoll.NotFound):
+        agent.extend(str(uuid4()), {"DISK_GB": 1})
+    assert agent.show_claim(claim.consumer) == grown
+    assert agent.audit() == ()
+
+
+def test_cells_are_not_extended(agent: plimsoll.Agent) -> None:
+    one_cell = Flavor(vcpus=2, memory_mb=512, extra_specs={"hw:numa_nodes": 1})
+    claim = agent.claim(ClaimByFlavor(flavor=one_cell), name="one-cell")
+    with pytest.raises(plimsoll.InvalidRequest, match="not extended by MEMORY_MB"):
+        agent.extend(claim.consumer, {"MEMORY_MB": 1024})
+    assert agent.extend(claim.consumer, {"DISK_GB": 5}).cells == claim.cells
+
+
 def test_a_refusal_has_its_shortfalls_as_values(agent: plimsoll.Agent) -> None:
     with pytest.raises(plimsoll.Refused) as caught:
         agent.claim(resources={"VCPU": 10_000}, name="giant")
