@@ -58,6 +58,7 @@ def test_a_domain_is_claimed_and_started_once(agent: Daemon, libvirtd: PrivateLi
         assert domain.isActive() and domain.UUIDString() == UUID and UUID in agent.claims()
         assert made["changed"] and made["started"] and f"<uuid>{UUID}</uuid>" in made["xml"]
         assert not again["changed"] and not again["started"] and again["claim"] == made["claim"]
+        assert made["claim"]["made_by"]["program"] == "ansible"
         assert refused["failed"] and refused["error"] == "Refused"
         domain.destroy()
         (would,) = play(agent, start, check=True)
@@ -79,10 +80,26 @@ def test_a_domain_that_libvirt_refuses_leaves_no_claim(agent: Daemon, libvirtd: 
     )
     assert failed["failed"] and "libvirt did not define the domain" in failed["msg"]
     assert "was released again" in failed["msg"] and agent.claims() == {}
-    assert big["failed"] and big["code"] == "plimsoll.claim.does_not_fit" and "MEMORY_MB" in big["msg"]
+    assert big["failed"] and big["error"] == "Refused" and "MEMORY_MB" in big["msg"]
 
 
 def test_a_libvirt_that_is_away_is_said(agent: Daemon) -> None:
     away = "qemu+unix:///session?socket=/nowhere"
     (failed,) = play(agent, {"claim": {"domain": small_domain("web1", UUID), "start": True, "connect": away}})
-    assert failed["failed"] and "cannot be reached" in failed["msg"] and agent.claims() == {}
+    assert failed["failed"] and "cannot be reached" in failed["msg"]
+    assert "was released again" in failed["msg"] and agent.claims() == {}
+
+
+def test_a_play_that_was_cut_before_the_start_goes_on(
+    agent: Daemon, libvirtd: PrivateLibvirtd
+) -> None:
+    domain = {"domain": small_domain("web1", UUID), "connect": libvirtd.uri}
+    with closing(libvirt.open(libvirtd.uri)) as connection:
+        claimed, started = play(agent, {"claim": domain}, {"claim": {**domain, "start": True}})
+        assert claimed["changed"] and "started" not in claimed
+        assert started["changed"] and started["started"] and started["claim"] == claimed["claim"]
+        bad = {**domain, "domain": small_domain("web1", UUID, devices="<emulator>/nowhere/qemu</emulator>")}
+        (guest,) = connection.listAllDomains()
+        guest.destroy()
+        (failed,) = play(agent, {"claim": {**bad, "start": True}})
+        assert failed["failed"] and "released" not in failed["msg"] and UUID in agent.claims()

@@ -206,6 +206,7 @@ __all__ = [
     "DOMAIN",
     "DOMAIN_EXCLUSIVE",
     "REQUEST",
+    "PlimsollError",
     "agent_module",
     "agent_of",
     "domain_text",

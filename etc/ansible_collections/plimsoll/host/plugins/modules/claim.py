@@ -120,9 +120,6 @@ shortfalls:
   elements: dict
 """
 
-import json
-import tempfile
-
 from ansible_collections.plimsoll.host.plugins.module_utils import agent as shared
 
 
@@ -166,10 +163,11 @@ def _present(module, agent, xml, before):
         claim = shared.encode(agent.claim(asked, consumer=module.params["consumer"] or ""))
         more = {"consumer": claim["consumer"]}
     else:
-        hand_over = start and not (held and runs)
-        domain = _handed_over(module, xml, asked) if hand_over else _domain(agent, xml, asked, consumer)
-        claim = domain["claim"]
-        more = {"consumer": domain["consumer"], "xml": domain["xml"]}
+        domain = agent.claim_domain(xml, asked, consumer=consumer)
+        if start and not runs:
+            _start(module, agent, xml, domain)
+        claim = shared.encode(domain.claim)
+        more = {"consumer": domain.consumer, "xml": domain.xml}
     if start:
         more["started"] = not runs
     diff = {"before": _shown(shared.encode(held)), "after": _shown(claim)}
@@ -195,31 +193,26 @@ def _explained(module, agent, xml, asked, consumer, held):
     return claim
 
 
-def _domain(agent, xml, asked, consumer):
-    return shared.encode(agent.claim_domain(xml, asked, consumer=consumer))
-
-
-def _handed_over(module, xml, asked):
-    """Claim, define and start by the agent's command, which undoes what libvirt refuses."""
+def _start(module, agent, xml, domain):
+    """Define and start the domain by the agent's command, which undoes what libvirt refuses."""
     given = module.params
     command = [module.get_bin_path("plimsoll", required=True, opt_dirs=["/opt/plimsoll/bin"])]
-    command += ["claim", *([given["consumer"]] if given["consumer"] else []), "--domain", "-", "--start"]
-    command += ["--connect", given["connect"], "--timeout", str(given["timeout"]), "--output", "json"]
-    command += ["--socket", given["socket"]] if given["socket"] else []
-    with tempfile.NamedTemporaryFile("w", suffix=".json", dir=module.tmpdir, encoding="utf-8") as file:
-        if asked:
-            json.dump(asked, file)
-            file.flush()
-            command += ["--file", file.name]
-        code, said, complaint = module.run_command(command, data=xml)
-    try:
-        answer = json.loads(said if code == 0 else complaint.splitlines()[-1])
-    except (IndexError, ValueError):
-        module.fail_json(msg=f"plimsoll claim ended with {code}: {complaint or said}", rc=code)
+    command += ["domain", domain.consumer, "-", "--start", "--connect", given["connect"]]
+    command += [
+        "--timeout",
+        str(given["timeout"]),
+        *(["--socket", given["socket"]] if given["socket"] else []),
+    ]
+    code, said, complaint = module.run_command(command, data=xml)
     if code != 0:
-        error = answer["error"]
-        module.fail_json(msg=error["message"], code=error["code"], details=error["details"], rc=code)
-    return answer
+        msg = (complaint or said).strip().removeprefix("plimsoll: ").rstrip(".")
+        if domain.made:
+            try:
+                agent.release(domain.consumer)
+                msg += f"; the claim of {domain.consumer} was released again"
+            except shared.PlimsollError as error:
+                msg += f"; the claim of {domain.consumer} could not be released again: {error.message}"
+        module.fail_json(msg=msg, rc=code)
 
 
 def _runs(module, before):
