@@ -90,9 +90,7 @@ def test_a_libvirt_that_is_away_is_said(agent: Daemon) -> None:
     assert "was released again" in failed["msg"] and agent.claims() == {}
 
 
-def test_a_play_that_was_cut_before_the_start_goes_on(
-    agent: Daemon, libvirtd: PrivateLibvirtd
-) -> None:
+def test_a_play_that_was_cut_before_the_start_goes_on(agent: Daemon, libvirtd: PrivateLibvirtd) -> None:
     domain = {"domain": small_domain("web1", UUID), "connect": libvirtd.uri}
     with closing(libvirt.open(libvirtd.uri)) as connection:
         claimed, started = play(agent, {"claim": domain}, {"claim": {**domain, "start": True}})
