@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kits.audit import CONSUMER, MIGRATION, a_move, claimed
 from kits.examples import examples
 from kits.placements import Placement
 from kits.reshape import (
@@ -39,7 +40,7 @@ from kits.tracker import Death, dies, fast_directory, request
 from agent.api.views import preview_view
 from agent.cli.output import Style
 from agent.cli.status import preview_lines
-from agent.driver import Description, MoveInstruction
+from agent.driver import Description, Guest, GuestState, MoveInstruction
 from agent.errors import (
     ApplyError,
     DoesNotFit,
@@ -52,9 +53,11 @@ from agent.errors import (
     StateUnknown,
     UsageError,
 )
+from agent.moves.states import MoveState
 from agent.placement.client import ConsumerAllocations
 from agent.reconcile import reshape_runner
 from agent.reconcile.reshape_runner import fence_and_check, was_executed
+from agent.reshape.claimed_units import ExactUnits, HostRecords
 from agent.reshape.receipt import Receipt
 
 
@@ -675,6 +678,28 @@ def test_an_undo_that_is_refused_changes_nothing(held: World) -> None:
     assert all(i.reserved == 0 for each in held.tree() for i in each.inventories.values())
     assert held.journal.undone_reshapes() == ()
     assert held.again().operations == 0
+
+
+@pytest.mark.parametrize("state", [MoveState.BEGUN, MoveState.CONFIRMING, MoveState.CONFIRMED])
+def test_a_refusal_names_its_consumers_and_the_moves_that_hold_two_places(state: MoveState) -> None:
+    claim = replace(claimed({"VCPU": 2})[CONSUMER], request=request(CONSUMER, name="web1", VCPU=2))
+    move, unknown = replace(a_move(state), old=claim), uuid_of("unknown")
+    guest = Guest(uuid_of("guest"), "vm2", GuestState.RUNNING, {})
+    records = HostRecords({CONSUMER: claim}, {MIGRATION: move}, ExactUnits(guests=(guest,)))
+    raw = [f"consumer {each} has no place" for each in (CONSUMER, MIGRATION, guest.uuid, unknown)]
+    refused = ReshapeRefused("; ".join(raw), reasons=raw)
+    told = reshape_runner._for_people(refused, records, [MIGRATION])
+    of_move = f"migration {MIGRATION} of {move.label}"
+    ended = state is MoveState.CONFIRMED
+    named = [f"web1 ({CONSUMER})", f"consumer {MIGRATION}" if ended else of_move, f"vm2 ({guest.uuid})"]
+    reasons = [f"{each} has no place" for each in (*named, f"consumer {unknown}")]
+    hint = f"It may wait for the move of {move.label}, which holds two places: end it with `plimsoll move "
+    hints = [f"{hint}confirm {MIGRATION}` or `plimsoll move revert {MIGRATION}`."]
+    begun = state is MoveState.BEGUN
+    assert told.details["reasons"] == [*reasons, *(hints if begun else [])]
+    assert told.message == "; ".join(reasons) + (f". {hints[0]}" if begun else "")
+    elsewhere = reshape_runner._for_people(refused, records, [unknown])
+    assert elsewhere.details["reasons"] == reasons, "a move that holds nothing there is not in the way"
 
 
 def test_an_undo_for_which_there_is_no_room_any_more_is_refused_with_who_it_is(world: World) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,8 @@ from kits.reshape import ROOT
 from agent.errors import AnotherWriter, PlacementConflict
 from agent.placement.client import PlacementClient
 from agent.providers.resolve import OwnedProviders, ResolvedDescription
-from agent.reconcile.one_writer import Writer, writer_mark
+from agent.reconcile import one_writer
+from agent.reconcile.one_writer import Writer, writer_mark, writer_of
 from agent.state.identity import WriterRecord
 from agent.state.journal import Journal
 from agent.tree import Provider, ProviderTree
@@ -359,3 +361,41 @@ def test_one_that_runs_alone_opens_unless_two_have_met(steps: list[Step]) -> Non
         machine.running = None
     fleet.machines[0].start()
     assert fleet.wait() == {"m0": ""}
+
+
+@pytest.mark.parametrize(
+    ("place", "cards", "waits"),
+    [
+        ("here", ["aa", "bb"], False),
+        ("here", ["cc"], True),
+        ("here", None, False),
+        (None, None, True),
+    ],
+)
+def test_an_agent_of_a_remote_placement_knows_the_machine_by_its_cards(
+    monkeypatch: pytest.MonkeyPatch, place: str | None, cards: list[str] | None, *, waits: bool
+) -> None:
+    """Those of this machine, unless it runs elsewhere; unknown ones prove nothing."""
+    monkeypatch.setattr(one_writer, "place_of", lambda _: "this machine")
+    monkeypatch.setattr(one_writer, "network_cards", lambda: ["dd"])
+    settings: Any = SimpleNamespace(
+        placement=SimpleNamespace(kind="remote"), state_path=None, association_refresh_s=VERIFY_S
+    )
+    machine = Machine(World(), "x", WriterRecord(("mark",), cards=("aa",)))
+    journal, client = cast("Journal", machine), cast("PlacementClient", machine.world)
+    writer = writer_of(settings, journal, client, ROOT, place, cards)
+    assert writer is not None and writer.waits() is waits
+    settings.placement.kind = "embedded"
+    assert writer_of(settings, journal, client, ROOT, place, cards) is None, "no other agent writes there"
+
+
+@pytest.mark.parametrize(("verify_s", "settles_s"), [(100, 200.0), (0, 2.0 * one_writer.SETTLES_S)])
+def test_two_verifications_without_an_answer_settle_a_mark(verify_s: int, settles_s: float) -> None:
+    machine = Machine(World(), "x", WriterRecord(("mark",), settled=False), verify_s=verify_s)
+    machine.start()
+    assert machine.running is not None
+    machine.world.now = settles_s - 1
+    assert machine.running.waits() and machine.running.holds_back() is not None
+    assert machine.running.holds_back(taking=False) is None
+    machine.world.now = settles_s
+    assert not machine.running.waits() and machine.running.holds_back() is None
