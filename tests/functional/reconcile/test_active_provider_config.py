@@ -122,3 +122,17 @@ def test_a_reshape_leaves_what_is_configured_where_it_is(world: World) -> None:
     assert (report.error, report.pending) == (None, None)
     assert world.placed("a") == {HOST: {"CUSTOM_LICENSE": 2}, "gpu0": {"VGPU": 1}}
     assert world.totals() == {HOST: {"VCPU": 64, "CUSTOM_LICENSE": 4}, "gpu0": {"VGPU": 4}}
+
+
+def test_an_entry_for_a_provider_that_this_host_does_not_have_is_told_once(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And again once it was there in between: operators share one file among many hosts."""
+    caplog.set_level("INFO", "agent.reconcile")
+    world.reconciler.replace_provider_config(CONFIG)
+    told = []
+    for providers in ((host(),), (host(),), SEEN, (host(),)):
+        caplog.clear()
+        assert world.see(*providers).problems == ()
+        told.append(sum("describes no provider" in each.getMessage() for each in caplog.records))
+    assert told == [1, 0, 0, 1]

@@ -1,6 +1,8 @@
 """The state that a pass is to reach: the described tree, the moves that are due, and what is parked."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
@@ -8,8 +10,9 @@ from kits.reshape import HOST, ROOT, World, host, provider, uuid_of
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.request import ClaimRequest
 from agent.driver import Description, MoveInstruction
+from agent.errors import UsageError
 from agent.providers.resolve import resolve, uuid_of_new
-from agent.reconcile.desired_state import Desired, desired_state
+from agent.reconcile.desired_state import Desired, UndoneReshapes, desired_state
 from agent.reshape.claimed_units import ExactUnits, HostRecords
 from agent.reshape.receipt import UndoneReceipts
 
@@ -71,3 +74,65 @@ def test_units_without_a_device_are_parked_and_named(world: World) -> None:
     (notice,) = state.parked_notices
     assert consumer in notice
     assert state.owned.get(ROOT).classes >= {"VGPU"}
+
+
+@dataclass(frozen=True)
+class Done:
+    """A receipt of a reshape that moved `slots`, from the one to the other."""
+
+    id: str
+    slots: str
+    undoes: str | None = None
+
+    @property
+    def source_slots(self) -> set[str]:
+        return {self.slots[0]}
+
+    @property
+    def target_slots(self) -> set[str]:
+        return {self.slots[1]}
+
+
+FIRST, LATER, OTHER = Done("first", "ab"), Done("later", "bc"), Done("other", "xy")
+UNDID_LATER = Done("undid later", "cb", "later")
+
+
+@pytest.mark.parametrize(
+    ("done", "undone", "undo", "after"),
+    [
+        ([FIRST], ("first",), None, ()),
+        ([FIRST], (), "first", ("first",)),
+        ([FIRST, OTHER], ("other",), "first", ("other", "first")),
+        ([FIRST], (), "none", "There is no receipt 'none'"),
+        ([FIRST], ("first",), "first", "is already undone"),
+        ([FIRST, LATER], (), "first", "The reshape later has moved what first had moved: undo later first"),
+        ([FIRST, LATER], (), "later", ("later",)),
+        ([LATER, FIRST], (), "first", ("first",)),
+        ([FIRST, OTHER], (), "first", ("first",)),
+        ([FIRST, LATER], ("later",), "first", ("later", "first")),
+        ([FIRST, LATER, UNDID_LATER], (), "first", ("first",)),
+        ([FIRST, LATER, UNDID_LATER], ("later",), "undid later", ()),
+        ([FIRST, LATER, UNDID_LATER], ("first", "later"), "undid later", ("first",)),
+        ([FIRST, LATER, UNDID_LATER], (), "undid later", "undid later, which has been done again since"),
+    ],
+)
+def test_a_reshape_is_undone_unless_a_later_one_has_moved_on_what_it_moved(
+    done: list[Done], undone: tuple[str, ...], undo: str | None, after: tuple[str, ...] | str
+) -> None:
+    receipts = {receipt.id: receipt for receipt in done}
+    remembered: list[tuple[str, ...]] = []
+    journal: Any = SimpleNamespace(
+        reshapes=lambda done: receipts if done else {},
+        undone_reshapes=lambda: undone,
+        remember_undone_reshapes=lambda ids: remembered.append(tuple(ids)),
+    )
+    reshapes = UndoneReshapes(journal)
+    assert (reshapes.ids(), reshapes.receipts()) == (undone, tuple(done))
+    assert reshapes.with_ids(["first", "swept"]).receipts == tuple(each for each in done if each is FIRST)
+    if isinstance(after, str):
+        with pytest.raises(UsageError, match=after):
+            reshapes.ids_after(undo)
+    else:
+        assert reshapes.ids_after(undo) == after
+        reshapes.set_ids(after)
+        assert remembered == ([after] if after != undone else []), "written where it changes"

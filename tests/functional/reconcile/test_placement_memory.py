@@ -1,6 +1,7 @@
 """What the passes remember of Placement: only what may have changed is read again."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +9,9 @@ from typing import Any
 import pytest
 from kits.reshape import ROOT, World, host, provider
 
+from agent.claims.claim import Claim, ClaimState
+from agent.claims.request import ClaimRequest
+from agent.errors import ApplyError, StateError
 from agent.placement.client import PlacementClient
 from agent.reconcile.placement_memory import AllocationCache, check_home, go_on_without
 from agent.reconcile.reconciler import went_back
@@ -155,6 +159,59 @@ def test_a_placement_that_was_restored_has_an_older_generation(
 ) -> None:
     """Placement itself only raises them; a provider that is new or gone shows nothing."""
     assert went_back(at(before), at(now)) is is_older
+
+
+HOME = "the remote placement https://here"
+HELD = {ROOT: {"VCPU": 2}}
+
+
+@pytest.mark.parametrize(
+    ("before", "holds", "knows", "outcome"),
+    [
+        ("", {}, set(), False),
+        (HOME, {}, {ROOT}, False),
+        (HOME, {}, {"the root"}, False),
+        (HOME, HELD, set(), False),
+        (HOME, {}, set(), "has 1 claim .web1., but .* no longer knows its providers"),
+        ("elsewhere", HELD, set(), False),
+        ("elsewhere", {ROOT: {"VCPU": 3}}, set(), False),
+        ("elsewhere", {ROOT: {"VCPU": 1}}, {ROOT}, "comes from elsewhere, and .* not hold 1 of its 1 claim"),
+        ("elsewhere", {}, {ROOT}, "Stop the agent and bring them over"),
+        (f"adopted, from {HOME}", {}, set(), True),
+        ("adopted, from elsewhere", HELD, set(), False),
+        ("adopted, from elsewhere", {}, set(), "comes from elsewhere"),
+    ],
+)
+def test_a_placement_that_does_not_have_the_host_s_claims_is_not_written(
+    tmp_path: Path, before: str, holds: Held, knows: set[str], outcome: bool | str
+) -> None:
+    """A claim in doubt is none that Placement must have."""
+    file = tmp_path / "placement_home"
+    if before:
+        file.write_text(f"{before}\n")
+    client: Any = SimpleNamespace(
+        allocations_of=lambda consumer: SimpleNamespace(allocations=holds),
+        find_provider=lambda uuid: uuid if uuid in knows else None,
+    )
+    granted = Claim("c", ClaimState.CLAIMED, ClaimRequest("c", (), name="web1"), HELD)
+    claims = [granted, replace(granted, state=ClaimState.RELEASING, allocations={"other": {"VCPU": 1}})]
+    if isinstance(outcome, str):
+        with pytest.raises(ApplyError, match=outcome) as refused:
+            check_home(tmp_path, client, HOME, "the root", claims)
+        assert refused.value.details["consumers"] == ["c"]
+        assert file.read_text() == f"{before}\n"
+    else:
+        assert check_home(tmp_path, client, HOME, "the root", claims) is outcome
+        assert file.read_text() == f"{HOME}\n"
+
+
+def test_a_name_of_the_placement_that_cannot_be_read_or_written_is_told(tmp_path: Path) -> None:
+    client: Any = None
+    with pytest.raises(StateError, match="none/placement_home cannot be written: No such file or directory"):
+        check_home(tmp_path / "none", client, HOME, ROOT, ())
+    (tmp_path / "placement_home").mkdir()
+    with pytest.raises(StateError, match=r"placement_home cannot be read: .*Is a directory"):
+        check_home(tmp_path, client, HOME, ROOT, ())
 
 
 @pytest.mark.parametrize("times", [1, 2])

@@ -1,7 +1,7 @@
 """The pass over each real placement and a described host."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from kits.placements import Placement
 from kits.wire import Wire, nothing
 
 from agent.driver import DriverSettings, Guest, GuestState, HostSettings
-from agent.errors import DriverUnavailable, IdentityError, PlacementUnavailable
+from agent.errors import DriverUnavailable, IdentityError, PlacementConflict, PlacementUnavailable
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.providers.resolve import OwnedProviders
 from agent.reconcile.reconciler import Reconciler
@@ -319,6 +319,57 @@ def test_bad_names_are_left_out_and_told(world: World) -> None:
     assert report.error is None and not report.problems
     assert "NO_SUCH_TRAIT" in report.notices[0]
     assert not any("NO_SUCH_TRAIT" in each.traits for each in world.holds())
+
+
+def test_what_is_not_known_before_the_first_pass_is_nothing(world: World) -> None:
+    known = world.reconciler
+    assert (known.tree, known.guests, known.leads, known.vanished) == (None, None, (), frozenset())
+    assert (known.is_disabled, known.is_disabled_by_others, known.is_contested) == (False, False, False)
+    assert (known.needs_pass, known.holds_back(), known.waits_for_another()) == (False, None, False)
+    assert known.running_s() == 0.0
+    with pytest.raises(DriverUnavailable, match="nothing was compared: No pass has described this host yet"):
+        known.read_known_guests()
+    known.reconcile("the start")
+    assert known.read_known_guests() == known.guests == () and not known.needs_pass
+    world.driver.fail(1)
+    known.reconcile("an event")
+    with pytest.raises(DriverUnavailable, match="so nothing was compared: "):
+        known.read_known_guests()
+
+
+def test_schedulers_are_told_between_the_writes_of_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    tries: list[int] = []
+    reconciler = Reconciler(
+        world.driver, world.client, world.tracker, world.journal, ROOT, sleep=pauses.append
+    )
+    assert reconciler.reconcile("the start").error is None
+    put = world.client.put_traits
+
+    def overtaken(uuid: str, generation: int, traits: Iterable[str]) -> int:
+        tries.append(generation)
+        if len(tries) % 9:  # it gives up after the eighth
+            raise PlacementConflict("another client was faster")
+        return put(uuid, generation, traits)
+
+    monkeypatch.setattr(world.client, "put_traits", overtaken)
+    with pytest.raises(PlacementConflict):
+        reconciler.tell_schedulers(closed=True)
+    assert (len(tries), len(pauses)) == (8, 6) and 0 < max(pauses) <= 0.5
+    assert reconciler.owes_schedulers(closed=True)
+    assert reconciler.tell_schedulers(closed=True) and len(tries) == 9
+    assert not reconciler.owes_schedulers(closed=True)
+    reconciler.doubt_traits()
+    assert reconciler.owes_schedulers(closed=True)
+    assert not reconciler.tell_schedulers(closed=True), "Placement has them still"
+    assert not reconciler.owes_schedulers(closed=True)
+
+
+def test_a_host_that_placement_does_not_have_is_told_of_to_no_scheduler(world: World) -> None:
+    assert not world.reconciler.tell_schedulers(closed=True)
+    assert not world.holds()
 
 
 def test_the_next_plan_is_what_the_next_pass_does(world: World) -> None:
