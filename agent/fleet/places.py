@@ -49,7 +49,7 @@ class Candidate(NamedTuple):
         share = sum(free / max(1, capacity) for free, capacity, _ in of_asked.values()) / max(
             1, len(of_asked)
         )
-        more = self.further(asked)
+        more = min((usable // asked[name] for name, (_, _, usable) in of_asked.items()), default=0)
         stranded = sum(
             (free - more * asked[name]) / max(1, capacity) for name, (free, capacity, _) in of_asked.items()
         )
@@ -64,11 +64,6 @@ class Candidate(NamedTuple):
             round(stranded, 6),
             self.host,
         )
-
-    def further(self, asked: Amounts) -> int:
-        """How many further guests of this kind the host has room for, by each class alone."""
-        left = self.left
-        return min((left[name][2] // amount for name, amount in asked.items() if name in left), default=0)
 
 
 def candidate_of(demand: Demand, host: FleetHost, allocations: Allocations) -> Candidate:

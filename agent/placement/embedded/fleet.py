@@ -787,8 +787,8 @@ def candidate_hosts(model: Model, query: CandidateQuery, notes: HostNotes) -> li
                 capacity = int(inventory.capacity)
                 free = capacity - used.get(name, 0) - given.get(name, 0)
                 usable = 0
-                if free > 0 and name in takers:
-                    part, admit = takers[name]
+                if (taker := takers.get(name)) is not None and free > 0:
+                    part, admit = taker
                     if part <= inventory.max_unit and (admit is None or admit(provider)):
                         usable = free - free % part
                 sums = left.get(name)
