@@ -168,6 +168,26 @@ def test_what_a_new_state_directory_finds_is_remembered_until_it_is_claimed_or_g
     assert none_left.found_guests() == set(), "it is no new state directory any more"
 
 
+def test_what_a_restored_placement_lost_is_remembered_until_placement_has_it_again(journal: Journal) -> None:
+    register = Register(journal)
+    releasing = str(uuid5(UUID(int=4), "releasing"))
+    for claim in (claim_of(CONSUMER), claim_of(OTHER), claim_of(releasing, ClaimState.RELEASING)):
+        put(register, claim)
+
+    def holds(consumer: str) -> None:
+        register.under_lock(lambda book: book.enter_held(consumer, {HOST: {"VCPU": 1}}))
+
+    assert register.note_lost() == set(), "no database was restored"
+    holds(OTHER)
+    assert register.note_lost(restored=True) == journal.lost_claims() == {CONSUMER}
+    assert Register(journal).note_lost() == set(), "its journal has no claim of it"
+    assert register.note_lost() == {CONSUMER}
+    holds(CONSUMER)
+    assert register.note_lost() == journal.lost_claims() == set()
+    register.under_lock(lambda book: book.enter_held(OTHER, {}))
+    assert register.note_lost() == set(), "what is deleted later was not lost"
+
+
 def test_a_snapshot_gives_up_where_the_lock_is_never_free(
     journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
