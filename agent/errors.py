@@ -289,6 +289,13 @@ class Forbidden(PlimsollError):
     http_status = 403
 
 
+class RequestExpired(PlimsollError):
+    """The caller of a request waits for its answer no longer; nothing was begun."""
+
+    code = "plimsoll.api.expired"
+    http_status = 408
+
+
 class DaemonUnreachable(PlimsollError):
     """No agent answers at the socket."""
 

@@ -154,7 +154,7 @@ class Agent:
         """
         limit = self._timeout if timeout is None else timeout
         deadline = time.monotonic() + limit
-        text = request_text(method, path, body, self._made_by)
+        text = request_text(method, path, body, self._made_by, self._door.until(deadline))
         unknown: PlimsollError | None = None
         for attempt in range(self._retries + 1):
             try:

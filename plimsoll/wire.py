@@ -31,6 +31,7 @@ PATH_BYTES_MAX = 107
 REPLY_BYTES_MAX = 256 * 1024 * 1024
 MADE_BY_CHARS_MAX = 64
 CONNECT_PAUSE_S = 0.02
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CHUNK = 256 * 1024
 _HOST = re.compile(r"[A-Za-z0-9_.:][A-Za-z0-9_.:%-]*")
 
@@ -64,10 +65,11 @@ class Broken(Exception):
         self.asked = asked
 
 
-def request_text(method: str, path: str, body: Any, made_by: str) -> bytes:
-    """The request as it is sent; `body` is JSON-ready, None: without one."""
+def request_text(method: str, path: str, body: Any, made_by: str, until: str = "") -> bytes:
+    """The request as it is sent; `body` is JSON-ready, None: without one. `until` as of `Door.until`."""
     agent = f"plimsoll/{__version__} ({made_by})" if made_by else f"plimsoll/{__version__}"
     head = [f"{method} {path} HTTP/1.1", "Host: localhost", f"User-Agent: {agent}", "Connection: close"]
+    head += [f"Plimsoll-Until: {until}"] if until else []
     payload = b""
     if body is not None:
         payload = json.dumps(body).encode()
@@ -253,6 +255,16 @@ class Door:
             self.close()
             raise Unavailable(f"ssh to {self.place} ended with {ended}" + (f": {said}" if said else ""))
         return self.path if Path(self.path).exists() else None
+
+    def until(self, deadline: float) -> str:
+        """That deadline of time.monotonic for an agent of the same boot; empty where the agent is elsewhere.
+
+        An agent begins nothing for a caller that waits no longer, and may have done something else since.
+        """
+        with suppress(OSError):
+            if not self._command:
+                return f"{BOOT_ID.read_text('ascii').strip()} {deadline:.6f}"
+        return ""
 
     def complaint(self) -> str:
         """The last line that ssh wrote; empty where it wrote none, and for a path."""

@@ -7,6 +7,7 @@ serves it.
 import encodings.idna  # noqa: F401 - werkzeug needs it in each request, when no descriptor may be left to load it
 import fcntl
 import json
+import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -46,6 +47,7 @@ from agent.http.errors import (
 )
 from agent.http.server import BoundedServer, Limits, Listener
 from agent.http.unix_socket import PeerCredentials, peer_credentials
+from agent.state.identity import BOOT_ID
 from agent.state.operators import acting_for
 from agent.status.web import WebResponse
 
@@ -55,6 +57,8 @@ if TYPE_CHECKING:
 LOG = log.get("agent.api")
 BODY_BYTES_MAX = 1024 * 1024
 PROGRAM_CHARS_MAX = 64
+UNTIL = "Plimsoll-Until"
+"""The header of how long the caller waits: the uuid of the boot, and seconds by its monotonic clock."""
 NO_DESCRIPTOR = (
     "The agent has no file descriptor left, so this request was not done to its end: look at what it changed "
     f"(`plimsoll instances`), and send it again; if that goes on, {MORE_DESCRIPTORS}"
@@ -147,7 +151,7 @@ class Api:
         if not route.has_body and request.content_length:
             raise UsageError(f"{request.method} {request.path} takes no body")
         body = _json(request) if route.has_body else None
-        with acting_for(caller.uid, caller.pid, _program(request)):
+        with acting_for(caller.uid, caller.pid, _program(request), _until(request)):
             try:
                 return route.answer(Call(self._operations, caller, path, query), body)
             except PlimsollError as error:
@@ -192,6 +196,17 @@ def _program(request: Request) -> str:
     product, _, comment = request.headers.get("User-Agent", "").partition(" ")
     name = comment[1:-1] if product.startswith("plimsoll/") and comment else product
     return name[:PROGRAM_CHARS_MAX] if name.isprintable() else ""
+
+
+def _until(request: Request) -> float:
+    """How long the caller waits, by the clock of this boot; a caller on another host has another clock."""
+    boot, _, seconds = request.headers.get(UNTIL, "").partition(" ")
+    try:
+        if seconds and boot == BOOT_ID.read_text("ascii").strip():
+            return float(seconds)
+    except (OSError, ValueError):
+        LOG.debug("The moment until which a caller waits cannot be read: %r", seconds)
+    return math.inf
 
 
 def _json(request: Request) -> Any:

@@ -5,12 +5,15 @@ guest. The journal's history records with each event the caller of the local API
 thread works, if any, so that the calls in between need not pass it on.
 """
 
+import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Annotated
 
+from agent.errors import RequestExpired
 from agent.json_checks import read_uid
 
 REASON_CHARS_MAX = 255
@@ -88,11 +91,15 @@ class Cordon:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """The caller's user id and process id, as the kernel gives them, and the name of its program."""
+    """The caller's user id and process id, as the kernel gives them, and the name of its program.
+
+    `until`: it waits for the answer until then, by time.monotonic; infinite where it does not say.
+    """
 
     uid: int
     pid: int
     program: str = ""
+    until: float = math.inf
 
 
 _CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
@@ -103,10 +110,17 @@ def current_caller() -> Caller | None:
     return _CALLER.get()
 
 
+def check_caller_waits() -> None:
+    """Raises RequestExpired where the caller has given up: it may have done something else since."""
+    caller = _CALLER.get()
+    if caller is not None and time.monotonic() > caller.until:
+        raise RequestExpired("Its caller has stopped to wait for the request, so it is not begun: ask again.")
+
+
 @contextmanager
-def acting_for(uid: int, pid: int, program: str = "") -> Iterator[None]:
+def acting_for(uid: int, pid: int, program: str = "", until: float = math.inf) -> Iterator[None]:
     """Work for this caller within the context."""
-    token = _CALLER.set(Caller(uid, pid, program))
+    token = _CALLER.set(Caller(uid, pid, program, until))
     try:
         yield
     finally:

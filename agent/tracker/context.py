@@ -24,7 +24,7 @@ from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.transport import WriteOutcome, WriteRefused
 from agent.providers.reservations import released, with_reserved
 from agent.shapes import Allocations, Usages
-from agent.state.operators import Pause
+from agent.state.operators import Pause, check_caller_waits
 from agent.tracker.guarded_write import GuardedWriter, Inventories, checked
 from agent.tracker.register import Register
 from agent.tree import Inventory
@@ -54,11 +54,12 @@ class Turns:
         """Run the block as the only operation on the consumer; `request` is set for a claim.
 
         Raises ClaimConflict where another operation does not end in time, or claims something else;
-        ClaimsClosed where claims close while a claim waits.
+        ClaimsClosed where claims close while a claim waits; RequestExpired where the caller waits no longer.
         """
         with self._condition:
             end = time.monotonic() + self.wait_s
             while True:
+                check_caller_waits()
                 if request is not None:
                     self._check_open()
                 if consumer not in self._taken:

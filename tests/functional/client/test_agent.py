@@ -5,6 +5,7 @@ import itertools
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from kits.served_agent import ServedAgent, served_agent
 
 import plimsoll
 from plimsoll.shapes import Addition, ClaimByFlavor, ClaimByGroups, Event, Flavor, Group, Maker
+from plimsoll.wire import BOOT_ID, exchange, request_text
 
 SMALL = {"VCPU": 1, "MEMORY_MB": 128}
 
@@ -48,6 +50,53 @@ def test_a_claim_is_made_shown_and_released(agent: plimsoll.Agent) -> None:
     with pytest.raises(plimsoll.NotFound) as caught:
         agent.release(consumer)
     assert caught.value.key == consumer and caught.value.status == 404
+
+
+@pytest.mark.parametrize(
+    ("boot", "in_s", "status"),
+    [
+        (None, -0.001, 408),
+        (None, 60.0, 201),
+        ("another", -1.0, 201),
+        (None, None, 201),
+        (None, "soon", 201),
+    ],
+)
+def test_what_comes_after_its_caller_has_given_up_is_not_begun(
+    agent: plimsoll.Agent, served: ServedAgent, boot: str | None, in_s: float | str | None, status: int
+) -> None:
+    """A copy that was stuck on its way; the clock of another host says nothing here."""
+    consumer = str(uuid4())
+    body = {"consumer": consumer, "groups": [{"resources": SMALL}]}
+    moment = in_s if isinstance(in_s, str) else time.monotonic() + (in_s or 0.0)
+    until = "" if in_s is None else f"{boot or BOOT_ID.read_text().strip()} {moment}"
+
+    def sent(method: str, path: str, body: Any) -> int:
+        text = request_text(method, path, body, "", until)
+        return exchange(str(served.socket), text, time.monotonic() + 30).status
+
+    assert sent("POST", "/v1/claims", body) == status
+    assert [each.uuid for each in agent.instances()] == ([consumer] if status == 201 else [])
+    if status == 408:
+        agent.claim(body)
+        assert sent("DELETE", f"/v1/claims/{consumer}", None) == 408
+        assert agent.show_claim(consumer).state == "claimed", "a release that is late frees nothing"
+
+
+def test_a_claim_that_a_stalled_agent_gets_to_late_is_not_made(
+    agent: plimsoll.Agent, served: ServedAgent
+) -> None:
+    consumer = str(uuid4())
+    with (
+        served.world.operations.tracker.turns_on((), [consumer]),
+        pytest.raises(plimsoll.OutcomeUnknown) as caught,
+    ):
+        agent.claim(consumer=consumer, resources=SMALL, timeout=0.3)
+    assert caught.value.key == consumer
+    with pytest.raises(plimsoll.NotFound):
+        agent.release(consumer)
+    time.sleep(0.3)
+    assert agent.instances() == ()
 
 
 def test_the_same_claim_again_is_the_same_claim(agent: plimsoll.Agent) -> None:
