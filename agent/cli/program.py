@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from agent.cli.client import Client, claim_path
 from agent.cpuset import format_cpu_set
@@ -85,16 +85,13 @@ class ClaimedProgram:
         """What is sent to the command alone goes to the program; a terminal sends Ctrl-C to both."""
 
         def pass_on(number: int, _: object) -> None:
+            if number in (signal.SIGINT, signal.SIGQUIT) and _is_in_the_foreground():
+                return
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
-        handlers: dict[signal.Signals, Any] = {
-            signal.SIGTERM: pass_on,
-            signal.SIGHUP: pass_on,
-            signal.SIGINT: signal.SIG_IGN,
-            signal.SIGQUIT: signal.SIG_IGN,
-        }
-        former = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+        passed_on = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+        former = {number: signal.signal(number, pass_on) for number in passed_on}
         try:
             yield
         finally:
@@ -143,6 +140,15 @@ def environment_of(claim: ClaimShape) -> dict[str, str]:
         "PLIMSOLL_CPUS": devices.cpus,
         **{f"PLIMSOLL_UNITS_{name}": ",".join(units) for name, units in devices.groups.items()},
     }
+
+
+def _is_in_the_foreground() -> bool:
+    """Whether a terminal sends its signals to this process, and so to the program as well."""
+    try:
+        with Path("/dev/tty").open("rb") as terminal:
+            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
+    except OSError:  # it has no terminal
+        return False
 
 
 def _become(command: list[str], read: int) -> NoReturn:

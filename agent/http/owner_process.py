@@ -50,9 +50,16 @@ class OwnerProcess:
         return {"pid": self.pid, "started": self.started, "boot": self.boot}
 
     def has_ended(self) -> bool:
-        """Whether the process is gone for certain. One that cannot be looked at counts as there."""
+        """Whether the process is gone for certain. One that cannot be looked at counts as there.
+
+        One whose threads have all ended is gone, also while its parent stands still and has not noticed.
+        """
         try:
-            return OwnerProcess.of(self.pid) != self
+            if OwnerProcess.of(self.pid) != self:
+                return True
+            folder = PROC / str(self.pid)
+            after_name = (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2]
+            return after_name.split()[0] in ("Z", "X") and len(list((folder / "task").iterdir())) == 1
         except (OSError, ValueError, IndexError):
             try:
                 os.kill(self.pid, 0)  # /proc may be mounted so that it hides processes of other users

@@ -1,7 +1,9 @@
 """`plimsoll claim --exec` with a real agent: a claim lasts as long as its program, whatever ends which."""
 
+import contextlib
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
@@ -148,7 +150,7 @@ def test_a_file_that_is_no_program_leaves_no_claim(agent: Agent, tmp_path: Path)
     assert not claims(agent)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT])
 def test_a_signal_to_the_command_goes_to_the_program(agent: Agent, tmp_path: Path, number: int) -> None:
     with running(agent, tmp_path, *ASKED, "--name", "job") as (command, program):
         assert list(claims(agent).values()) == ["job"]
@@ -166,6 +168,33 @@ def test_a_killed_command_leaves_the_claim_to_the_agent(agent: Agent, tmp_path: 
         assert list(claims(agent).values()) == ["job"], "the program runs on with what it claimed"
         os.kill(program, signal.SIGKILL)
         eventually("the release", lambda: not claims(agent))
+
+
+def test_a_command_that_stands_still_keeps_no_claim_of_a_program_that_ended(
+    agent: Agent, tmp_path: Path
+) -> None:
+    with running(agent, tmp_path, *ASKED) as (command, program):
+        command.send_signal(signal.SIGSTOP)
+        os.kill(program, signal.SIGTERM)
+        eventually("the release", lambda: not claims(agent))
+        command.send_signal(signal.SIGCONT)
+        assert command.wait(DEADLINE_S) == 128 + signal.SIGTERM
+
+
+def test_ctrl_c_reaches_the_program_once(agent: Agent, tmp_path: Path) -> None:
+    script = "trap 'echo once' INT; echo begun; sleep 1; sleep 0.2; exit 4"
+    words = [*COMMAND, "claim", *ASKED, "--exec", "sh", "-c", script]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.execve(words[0], words, {**ENVIRONMENT, "PLIMSOLL_SOCKET": str(agent.socket)})
+    said = b""
+    with contextlib.suppress(OSError):  # the terminal goes with its last process
+        while chunk := os.read(terminal, 1024):
+            said += chunk
+            if chunk.strip().endswith(b"begun"):
+                os.write(terminal, b"\x03")
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 4 and said.count(b"once") == 1
+    assert not claims(agent)
 
 
 def test_what_ends_while_the_agent_is_away_is_released_at_its_start(tmp_path: Path) -> None:
