@@ -3,8 +3,6 @@
 The agent runs with the fake driver, in a process of its own.
 """
 
-import http.client
-import socket
 import statistics
 import subprocess
 import sys
@@ -13,9 +11,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import plimsoll
+from agent.http.unix_connection import UnixConnection
 from benchmarks.daemon import started
 
 ROUNDS = 30
+KEPT_S = 600.0
 
 
 def spread(name: str, rounds: int, work: Callable[[], object]) -> None:
@@ -35,29 +36,31 @@ def measure(path: str, rounds: int) -> None:
     def run(*words: str) -> Callable[[], object]:
         return lambda: subprocess.run([*command, *words], stdout=subprocess.DEVNULL, check=True)
 
-    def connect() -> http.client.HTTPConnection:
-        connection = http.client.HTTPConnection("localhost")
-        connection.sock = socket.socket(socket.AF_UNIX)
-        connection.sock.connect(path)
-        return connection
+    def python(program: str) -> Callable[[], object]:
+        return lambda: subprocess.run([sys.executable, "-c", program], check=True)
 
-    def get(connection: http.client.HTTPConnection) -> None:
-        connection.request("GET", "/v1/status")
-        connection.getresponse().read()
-
-    def fresh() -> None:
-        connection = connect()
-        get(connection)
-        connection.close()
-
-    spread("an empty Python", rounds, lambda: subprocess.run([sys.executable, "-c", ""], check=True))
+    spread("an empty Python", rounds, python(""))
+    spread("import plimsoll", rounds, python("import plimsoll"))
+    spread("import plimsoll.shapes", rounds, python("import plimsoll.shapes"))
     spread("plimsoll status", rounds, run("status"))
     spread("plimsoll tree", rounds, run("tree"))
     spread("plimsoll --help", rounds, run("--help"))
-    kept = connect()
-    spread("GET /v1/status, kept connection", rounds * 20, lambda: get(kept))
+    kept = UnixConnection(path, KEPT_S)
+
+    def ask() -> None:
+        kept.request("GET", "/v1/status")
+        kept.getresponse().read()
+
+    spread("GET /v1/status, kept connection", rounds * 20, ask)
     kept.close()
-    spread("GET /v1/status, new connection", rounds * 20, fresh)
+    agent = plimsoll.Agent(path)
+    spread("GET /v1/status, new connection", rounds * 20, lambda: agent.request("GET", "/v1/status"))
+    spread("Agent.status", rounds * 20, agent.status)
+
+    def claim() -> None:
+        agent.release(agent.claim(resources={"VCPU": 1}).consumer)
+
+    spread("Agent.claim and Agent.release", rounds * 20, claim)
 
 
 def main() -> None:

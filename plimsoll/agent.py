@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from plimsoll.errors import (
     AgentFailed,
@@ -73,8 +73,8 @@ if TYPE_CHECKING:
         Where,
     )
 
-    Asked = ClaimByGroups | ClaimByFlavor | Mapping[str, Any] | None
-    Added = Addition | Mapping[str, Any] | None
+    Asked: TypeAlias = ClaimByGroups | ClaimByFlavor | Mapping[str, Any] | None
+    Added: TypeAlias = Addition | Mapping[str, Any] | None
 
 TIMEOUT_S = 30.0
 RETRIES = 8
