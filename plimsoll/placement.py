@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +22,8 @@ Amounts = Mapping[str, int]
 Allocations = Mapping[str, Amounts]
 """{provider uuid: {resource class: amount}}"""
 TRIES = 10
+BESIDE = str(Path(__file__).resolve().parent.parent)
+"""Where the agent's package is: Debian's is not on Python's path, and this one is there by a link."""
 
 
 class Placed(NamedTuple):
@@ -247,6 +250,8 @@ class Placement:
 def _errors(key: str = "") -> Iterator[None]:
     """Raise the errors of the package for those of the agent's code, and where that is not installed."""
     try:
+        if BESIDE not in sys.path and Path(BESIDE, "agent").is_dir():
+            sys.path.append(BESIDE)
         from agent.errors import PlimsollError as AgentError
     except ImportError as error:
         raise PlimsollError(

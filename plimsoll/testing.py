@@ -9,6 +9,7 @@ def agent(tmp_path):
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ from typing import Any
 
 from plimsoll.agent import Agent
 from plimsoll.errors import PlimsollError, Unavailable
+from plimsoll.placement import BESIDE
 
 SETTINGS = """[DEFAULT]
 compute_driver = fake
@@ -49,8 +51,15 @@ def fake_host(
         text += f"[fake]\nhost_file = {directory}/host.yaml\n"
     settings.write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "agent.cli.main", "agent", "--config-file", str(settings)]
+    paths = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), BESIDE]))
     with log.open("wb") as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)  # noqa: S603
+        process = subprocess.Popen(  # noqa: S603 - the agent
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "PYTHONPATH": paths},
+        )
     agent = Agent(str(directory / "plimsoll.sock"), made_by="test")
     try:
         deadline = time.monotonic() + timeout

@@ -1,6 +1,7 @@
 """`plimsoll.Placement`: the embedded core in this process, and the same core served."""
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -134,10 +135,26 @@ def test_no_placement_and_no_address(tmp_path: Path) -> None:
 
 
 def test_without_the_agent_it_says_what_to_install(tmp_path: Path) -> None:
-    (tmp_path / "plimsoll").symlink_to(CHECKOUT / "plimsoll")
+    shutil.copytree(
+        CHECKOUT / "plimsoll", tmp_path / "plimsoll", ignore=shutil.ignore_patterns("__pycache__")
+    )
     program = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import plimsoll; plimsoll.Placement.open('x')"
     )
     command = [sys.executable, "-I", "-S", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1 and "pip install plimsoll." in done.stderr.splitlines()[-1]
+
+
+def test_the_agent_is_found_beside_the_package_that_a_link_leads_to(tmp_path: Path) -> None:
+    """As in the Debian package: only `plimsoll` is on Python's path."""
+    (tmp_path / "plimsoll").symlink_to(CHECKOUT / "plimsoll")
+    program = (
+        f"import sys; sys.path = [path for path in sys.path if path != {str(CHECKOUT)!r}]; "
+        "sys.meta_path = [one for one in sys.meta_path if 'editable' not in str(one)]; "
+        f"sys.path.insert(0, {str(tmp_path)!r}); import plimsoll; "
+        f"print(plimsoll.Placement.open({str(tmp_path / 'core')!r}).providers())"
+    )
+    command = [sys.executable, "-P", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.stdout == "()\n", done.stderr
