@@ -6,8 +6,9 @@ The models are made by hand; tests/differential holds the candidates against the
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 
 import pytest
@@ -436,6 +437,22 @@ def test_a_hopeless_request_is_given_up_soon(amount: int, policy: str) -> None:
     assert not list(crowded(10, 11, amount, policy))
     assert len(list(crowded(3, 3, amount, policy))) == 6
     assert len(list(islice(crowded(12, 12, amount, policy), 3))) == 3, "found one by one"
+
+
+def test_each_way_to_place_groups_that_share_providers_is_found() -> None:
+    for totals, amounts in product(product(range(1, 5), repeat=2), product(range(1, 4), repeat=3)):
+        cloud = Cloud().add("host")
+        for number, total in enumerate(totals):
+            cloud.add(f"gpu{number}", "host", {"VGPU": total})
+        demands = "&".join(f"resources_{number}=VGPU:{amount}" for number, amount in enumerate(amounts))
+        ways = set()
+        for way in product(range(2), repeat=3):
+            taken = Counter[int]()
+            for gpu, amount in zip(way, amounts, strict=True):
+                taken[gpu] += amount
+            if all(taken[number] <= total for number, total in enumerate(totals)):
+                ways.add(" ".join(f"_{number}=gpu{gpu}" for number, gpu in enumerate(way)))
+        assert cloud.find(f"{demands}&group_policy=none") == ways, (totals, amounts)
 
 
 def slots(cloud: Cloud, query: str) -> list[CandidateSlot] | None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from agent.placement.embedded import validation
+from agent.placement.embedded import microversions, validation
 from agent.placement.embedded.problems import RequestRefused
 from agent.placement.embedded.validation import (
     Invalid,
@@ -103,3 +103,21 @@ def test_required_traits() -> None:
     for wrong, minor in (("A,,B", 39), ("!B", 21), ("in:A", 38), ("in:!A", 39)):
         with pytest.raises(RequestRefused):
             parse_required([wrong], minor)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "minor"),
+    [(None, 0), ("latest", 39), ("1.0", 0), ("1.39", 39), ("1.07", 7), ("01.1", 1), (" 1.5", 5)],
+)
+def test_a_microversion_is_read_as_a_number(wanted: str | None, minor: int) -> None:
+    assert microversions.parse(wanted) == minor
+
+
+@pytest.mark.parametrize(
+    ("wanted", "status"),
+    [("1.40", 406), ("1.-1", 406), ("2.1", 406), ("0.1", 406), ("1", 400), ("one.1", 400), ("1.x", 400)],
+)
+def test_a_microversion_that_is_none_or_not_served_is_refused(wanted: str, status: int) -> None:
+    with pytest.raises(RequestRefused) as refused:
+        microversions.parse(wanted)
+    assert refused.value.problem.status == status
