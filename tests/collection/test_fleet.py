@@ -3,7 +3,9 @@
 import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -77,7 +79,9 @@ def test_hosts_are_grouped_by_state_trait_and_aggregate(tmp_path: Path) -> None:
             "agent_0_1_0": {"hv2"},
         }
         variables = found["_meta"]["hostvars"]
-        assert set(variables) == {"hv1", "hv2"} and "hv2.example" in variables["hv2"]["ansible_host"].values()
+        assert set(variables) == {"hv1", "hv2"} and "hv2.example" in json.dumps(
+            variables["hv2"]["ansible_host"]
+        )
         assert variables["hv1"]["plimsoll_resources"] == {"VCPU": {"free": 8, "capacity": 8}}
 
 
@@ -113,6 +117,31 @@ def test_a_wrong_token_and_an_absent_server_are_said(tmp_path: Path) -> None:
         assert "with 401" in said and "needs a valid token" in said
     said = ansible("ansible-inventory", "-i", str(source), "--list").stderr
     assert "cannot be read" in said and "Connection refused" in said
+
+
+def test_a_standby_is_told_and_no_redirect_gets_the_token(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            away = self.path.startswith("/moved")
+            body = json.dumps({"rows": [], "pages": 1, "traits": []}).encode()
+            self.send_response(302 if away else 200)
+            self.send_header("plimsoll-stale", "true")
+            self.send_header("location", "/elsewhere")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        source, url = tmp_path / "plimsoll.yml", f"http://127.0.0.1:{server.server_port}"
+        for path, sentence in (("", "is a standby"), ("/moved", "with 302")):
+            source.write_text(f"plugin: plimsoll.host.fleet\nurl: {url}{path}\n")
+            assert sentence in ansible("ansible-inventory", "-i", str(source), "--list").stderr
+        server.shutdown()
+    assert "/elsewhere" not in asked and len(asked) == 3
 
 
 def test_openstacks_placement_knows_traits_and_aggregates(tmp_path: Path, openstack: OpenStack) -> None:

@@ -123,14 +123,32 @@ def test_a_device_is_kept_from_guests_and_given_back(tmp_path: Path) -> None:
         )
         assert done["devices"][0]["cordon"]["reason"] == "to be replaced"
         assert [each["changed"] for each in (done, again, same, other)] == [True, False, False, True]
-        cleared, twice, unknown = play(
+        cleared, twice, never, unknown = play(
             host,
             {"device": {"address": CARD, "state": "cleared"}},
             {"device": {"address": CARD, "state": "cleared"}},
+            {"device": {"address": "0000:99:00.0", "state": "cleared"}},
             {"device": {"address": "0000:99:00.0"}},
         )
-        assert cleared["changed"] and not twice["changed"]
+        assert [each["changed"] for each in (cleared, twice, never)] == [True, False, False]
         assert unknown["failed"] and "no device that this host offers" in unknown["msg"]
+
+
+def test_a_card_is_kept_from_guests_with_all_its_functions(tmp_path: Path) -> None:
+    nic = {"ifname": "eth0", "address": "0000:a1:00.0", "vfs": ["0000:a1:02.0", "0000:a1:02.1"]}
+    card, function = ({"device": {"address": address}} for address in ("0000:A1:00.0", "0000:a1:02.1"))
+    cleared = {"device": {**card["device"], "state": "cleared"}}
+    with Host(tmp_path, **HOST, nics=[nic]) as host:
+        done, again, one, back, twice = play(host, card, card, function, cleared, cleared)
+        assert [each["changed"] for each in (done, again, one, back, twice)] == [
+            True,
+            False,
+            True,
+            True,
+            False,
+        ]
+        assert [each["unit"] for each in done["devices"]] == nic["vfs"]
+        assert "0000:a1:02.1" in host.run("plimsoll devices list")
 
 
 def test_what_is_to_be_seen_and_where_a_guest_fits(tmp_path: Path) -> None:

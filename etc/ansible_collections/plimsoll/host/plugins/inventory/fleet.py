@@ -90,6 +90,8 @@ HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
 DISABLED = "COMPUTE_STATUS_DISABLED"
 SHARED_POOL = "MISC_SHARES_VIA_AGGREGATE"
 MICROVERSION = "1.39"
+STALE = "plimsoll-stale"
+"""The header of a server's answer that is no active one."""
 PAGE = 1000
 COLUMNS = (
     "name",
@@ -134,9 +136,10 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
             self.display.warning(f"plimsoll.host.fleet leaves out {name!r}: that can be no host's name")
             return
         self.inventory.add_host(name)
-        facts = {f"plimsoll_{key}": value for key, value in host.items()}
-        for key, value in facts.items():  # other services write them, so they are no templates
-            self.inventory.set_variable(name, key, wrap_var(value))
+        # Other services write them, so they are no templates.
+        facts = {f"plimsoll_{key}": wrap_var(value) for key, value in host.items()}
+        for key, value in facts.items():
+            self.inventory.set_variable(name, key, value)
         values = {"state": [host["state"]], "trait": host["traits"], "aggregate": host["aggregates"]}
         for kind in self.get_option("group_by"):
             for value in values[kind]:
@@ -217,9 +220,13 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
                 follow_redirects="no",
                 **options,
             ) as answer:
+                if STALE in answer.headers:
+                    self.display.warning(
+                        f"{url} is a standby, which knows no states of hosts: name the active server"
+                    )
                 return json.load(answer)
         except urllib.error.HTTPError as error:
-            if error.code == 404:
+            if error.code in (404, 405, 406):
                 return None
             said = error.read(500).decode("utf-8", "replace")
             raise AnsibleParserError(

@@ -32,7 +32,7 @@ options:
     type: str
 attributes:
   check_mode:
-    description: Nothing is changed.
+    description: Nothing is changed. Whether the host offers the device is only checked when it is cordoned.
     support: full
   diff_mode:
     description: Shows the cordon and its reason.
@@ -53,7 +53,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 devices:
-  description: The devices of the address, each as C(GET /v1/devices) has it, with who holds it. In check mode as they were before.
+  description: The device, or those of a card that are withheld with it, each as C(GET /v1/devices) has it. In check mode as they were before.
   returned: always
   type: list
   elements: dict
@@ -71,39 +71,38 @@ def main():
             "reason": {"type": "str"},
         }
     )
-    address, reason = module.params["address"].lower(), module.params["reason"]
     with shared.agent_of(module) as agent:
-        devices = _devices(agent, address)
-        if not devices:
-            module.fail_json(
-                msg=f"{address} is no device that this host offers; plimsoll.host.info lists them"
-            )
-        cordons = [each.cordon for each in devices if each.cordon and each.cordon.address == address]
-        before = {"cordoned": True, "reason": cordons[0].reason} if cordons else {"cordoned": False}
-        unhealthy = any(each.health and address in (each.unit, each.health.address) for each in devices)
+        found = agent.devices()
+        # The agent writes addresses in small letters; a part of a card may follow, whose name is free.
+        address, slash, part = module.params["address"].partition("/")
+        address = f"{address.lower()}{slash}{part}"
+        before, reason = {"cordoned": False}, module.params["reason"]
+        for cordon in (each.cordon for each in found if each.cordon and each.cordon.address == address):
+            before = {"cordoned": True, "reason": cordon.reason}
         if module.params["state"] == "cordoned":
             after = {"cordoned": True, "reason": before.get("reason", "") if reason is None else reason}
             changed = before != after
-            if changed and not module.check_mode:
-                agent.cordon_device(address, after["reason"])
         else:
-            after, changed = {"cordoned": False}, bool(cordons) or unhealthy
-            if changed and not module.check_mode:
-                agent.clear_device(address)
+            after = {"cordoned": False}
+            changed = before != after or any(each.health and address == each.health.address for each in found)
         if changed and not module.check_mode:
-            devices = _devices(agent, address)
+            if after["cordoned"]:
+                agent.cordon_device(address, after["reason"])
+            else:
+                agent.clear_device(address)
+            found = agent.devices()
         module.exit_json(
             changed=changed,
             diff={"before": before, "after": after},
-            devices=[shared.encode(each) for each in devices],
+            devices=[shared.encode(each) for each in _devices(found, address)],
         )
 
 
-def _devices(agent, address):
-    """The units of the device: itself, or those of a card."""
+def _devices(found, address):
+    """Those of the devices that are the address, or are withheld with the card of this address."""
     return [
         each
-        for each in agent.devices()
+        for each in found
         if address == each.unit
         or (each.cordon and each.cordon.address == address)
         or (each.health and each.health.address == address)
