@@ -124,14 +124,10 @@ class GuestAdmission:
         """
 
         def decide(claim: Claim | None, move: Move | None) -> tuple[GuestDemand, bool]:
-            # libvirt asks for a guest that comes in a second time, at `prepare`.
-            is_coming_in = claim is not None and move is not None
-            incoming = (
-                domain_demand.with_allocated_disk(guest, claim.allocations)
-                if claim and is_coming_in
-                else guest
-            )
+            incoming = guest
             if claim is not None:
+                # The disks of a guest that comes in, or that cannot be read now, are those that are claimed.
+                incoming = domain_demand.with_allocated_disk(guest, claim.allocations)
                 incoming = domain_demand.with_claimed_devices(incoming, claim, self._devices())
             wanted = self.request_for(incoming, claim)
             return demand_of(incoming, wanted), claim is not None and self._covers(claim, wanted, move)

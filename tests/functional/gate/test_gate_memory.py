@@ -169,6 +169,18 @@ def test_disks_that_are_read_after_the_start_are_claimed_then(host: GatedHost) -
     assert host.held(uuid) == {}
 
 
+def test_a_guest_that_starts_again_keeps_its_disks_while_they_cannot_be_read(host: GatedHost) -> None:
+    uuid = str(uuid4())
+    vm = Guest(uuid, "vm", GuestState.RUNNING, {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 30})
+    host.starts(vm, domain(uuid))
+    host.world.agent.reconcile("its disk was read")
+    claimed = host.held(uuid)
+    assert claimed == {"node1": {"VCPU": 2, "MEMORY_MB": 1024, "DISK_GB": 30}}
+    host.driver.remove_guest(uuid)  # the driver has no size for it
+    host.allowed("prepare", "begin", domain(uuid, devices=DISK))
+    assert host.held(uuid) == claimed
+
+
 def test_disks_that_do_not_fit_are_told_once_and_the_guest_keeps_what_it_has(
     host: GatedHost, caplog: pytest.LogCaptureFixture
 ) -> None:
