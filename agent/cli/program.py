@@ -85,8 +85,10 @@ class ClaimedProgram:
         """What is sent to the command alone goes to the program; a terminal sends Ctrl-C to both."""
 
         def pass_on(number: int, _: object) -> None:
-            if number in (signal.SIGINT, signal.SIGQUIT) and _is_in_the_foreground():
-                return
+            if number in (signal.SIGINT, signal.SIGQUIT):
+                with suppress(OSError), Path("/dev/tty").open("rb") as terminal:
+                    if os.tcgetpgrp(terminal.fileno()) == os.getpgrp():
+                        return  # in the foreground of a terminal
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
@@ -140,15 +142,6 @@ def environment_of(claim: ClaimShape) -> dict[str, str]:
         "PLIMSOLL_CPUS": devices.cpus,
         **{f"PLIMSOLL_UNITS_{name}": ",".join(units) for name, units in devices.groups.items()},
     }
-
-
-def _is_in_the_foreground() -> bool:
-    """Whether a terminal sends its signals to this process, and so to the program as well."""
-    try:
-        with Path("/dev/tty").open("rb") as terminal:
-            return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
-    except OSError:  # it has no terminal
-        return False
 
 
 def _become(command: list[str], read: int) -> NoReturn:

@@ -15,6 +15,7 @@ from agent.carving.files import (
     CpuNeeds,
 )
 from agent.claims.attribution import IDLE
+from agent.claims.claim import Claim
 from agent.clock import HostClock
 from agent.config.check import check_running_state_path
 from agent.config.settings import Settings
@@ -23,7 +24,6 @@ from agent.errors import counted
 from agent.gate.decision import GateVerdict
 from agent.gate.effect import GatePaths, is_enabled
 from agent.gate.gate import Gate, MissedGuests
-from agent.http.owner_process import OwnerProcess
 from agent.moves.states import MoveKind
 from agent.placement.client import PlacementClient
 from agent.placement.transport import Transport
@@ -259,12 +259,13 @@ class HostAgent:
             process = claim.request.process
             if process is None or consumer in running or not process.has_ended():
                 continue
+
+            def has_changed(seen: Claim = claim) -> bool:
+                return self._tracker.claim_of(seen.consumer) != seen
+
+            writes_now = not (self.is_backing_off() or self._reconciler.is_contested)
             try:
-                self._tracker.release(
-                    consumer,
-                    now=not (self.is_backing_off() or self._reconciler.is_contested),
-                    unless=lambda: self._is_of_another(consumer, process),  # noqa: B023 - called at once
-                )
+                self._tracker.release(consumer, now=writes_now, unless=has_changed)
             except errors.StateError as error:
                 self.report_fault(error)
                 return
@@ -276,10 +277,6 @@ class HostAgent:
                     process.pid,
                     fields={"consumer": consumer},
                 )
-
-    def _is_of_another(self, consumer: str, process: OwnerProcess) -> bool:
-        claim = self._tracker.claim_of(consumer)
-        return claim is None or claim.request.process != process
 
     def look_at_devices(self, at: float | None = None) -> None:
         """Judge the health of the host's devices at this time, by default now.

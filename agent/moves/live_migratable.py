@@ -131,14 +131,12 @@ def _branches_here(name: str, host: ProviderIndex) -> frozenset[int]:
 
 
 def _names(traits: frozenset[str]) -> str:
-    return ", ".join(sorted(_shown(trait) for trait in traits))
-
-
-def _shown(trait: str) -> str:
-    """The name of the driver; the trait of a type of mediated devices as it is."""
-    if not trait.startswith(MIGRATION_DRIVER_PREFIX):
-        return trait
-    return trait.removeprefix(MIGRATION_DRIVER_PREFIX).lower()
+    """The names of the drivers; the traits of types of mediated devices as they are."""
+    drivers = migration_drivers(traits)
+    names = (
+        each.removeprefix(MIGRATION_DRIVER_PREFIX).lower() if each in drivers else each for each in traits
+    )
+    return ", ".join(sorted(names))
 
 
 def check_live_migratable(
