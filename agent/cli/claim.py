@@ -116,7 +116,7 @@ def claim(args: Namespace) -> int:
         return _claim_domain(args)
     several = claim_request.alternatives(args)
     bodies = [claim_request.claim_body(each) for each in several]
-    client = client_of(args)
+    client = client_of(args, made_by="claim --exec") if args.exec else client_of(args)
     _identify(args, client, bodies[0])
     for body in bodies:  # all of them are for the same instance
         body |= {key: bodies[0][key] for key in ("consumer", "name") if key in bodies[0]}

@@ -43,10 +43,12 @@ class Client:
     While a request takes long, a terminal shows what the command waits for, unless the client is `quiet`.
     """
 
-    def __init__(self, socket_path: str, timeout_s: float, *, quiet: bool = False) -> None:
-        """Raises UsageError for a path that is longer than a socket's can be."""
+    def __init__(
+        self, socket_path: str, timeout_s: float, *, quiet: bool = False, made_by: str = "command line"
+    ) -> None:
+        """`made_by` is kept with claims. Raises UsageError for a path that is longer than a socket's."""
         try:
-            self._agent = CommandAgent(socket_path, timeout=timeout_s, made_by="command line", retries=0)
+            self._agent = CommandAgent(socket_path, timeout=timeout_s, made_by=made_by, retries=0)
         except plimsoll.InvalidRequest as error:
             raise UsageError(error.message) from error
         self._path = socket_path
@@ -75,9 +77,9 @@ class Client:
             return answer
 
 
-def client_of(args: Namespace, *, quiet: bool = False) -> Client:
-    """The client of the agent that the common options name."""
-    return Client(args.socket, args.timeout, quiet=quiet)
+def client_of(args: Namespace, *, quiet: bool = False, made_by: str = "command line") -> Client:
+    """The client of the agent that the common options name; `made_by` as for `Client`."""
+    return Client(args.socket, args.timeout, quiet=quiet, made_by=made_by)
 
 
 def is_denied(error: PlimsollError) -> bool:

@@ -110,7 +110,7 @@ def claim(args: Namespace) -> ExitCode:
             "after an interrupted run is the same claim"
         )
     body = _request_of(query) | {name: query[name] for name in _INSTANCE if query.get(name)}
-    answer: ClaimShape = client_of(args).request("POST", "/v1/claims", body)
+    answer: ClaimShape = client_of(args, made_by="Terraform").request("POST", "/v1/claims", body)
     claim_request.show_notes(answer)
     return _tell(_values_of(answer))
 
@@ -118,7 +118,7 @@ def claim(args: Namespace) -> ExitCode:
 def show_claim(args: Namespace) -> ExitCode:
     """Show what a claim gives."""
     client = client_of(args)
-    consumer = _consumer(client, _read_query((*_ASKED, *_INSTANCE)))
+    consumer = _consumer(client, _read_query(_INSTANCE))
     answer: ClaimShape = client.get(claim_path(consumer))
     return _tell(_values_of(answer))
 
@@ -127,7 +127,7 @@ def release(args: Namespace) -> ExitCode:
     """Release a claim."""
     client = client_of(args)
     try:
-        consumer = _consumer(client, _read_query((*_ASKED, *_INSTANCE)))
+        consumer = _consumer(client, _read_query(_INSTANCE, others_too=True))
         client.request("DELETE", claim_path(consumer))
     except UnknownConsumer:
         return _tell({"released": "false"})
@@ -145,8 +145,11 @@ def _consumer(client: Client, query: Mapping[str, str]) -> str:
     return find_instance(client, query["name"])
 
 
-def _read_query(known: tuple[str, ...]) -> dict[str, str]:
-    """The query. Raises UsageError where it is no JSON object of strings, or has an unknown key."""
+def _read_query(known: tuple[str, ...], *, others_too: bool = False) -> dict[str, str]:
+    """The query; with `others_too` its known keys alone, among others of any kind.
+
+    Raises UsageError where it is no JSON object of strings, or has an unknown key.
+    """
     place, text = QUERY, os.environ.get(QUERY)
     if text is None:
         place, text = "standard input", sys.stdin.read(claim_request.CHARS_MAX)
@@ -154,8 +157,15 @@ def _read_query(known: tuple[str, ...]) -> dict[str, str]:
         query = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{place} has no query, a JSON object of strings: {error}") from error
-    if not isinstance(query, dict) or not all(isinstance(value, str) for value in query.values()):
-        raise UsageError(f"{place} has no query: it must be a JSON object whose values are strings")
+    if not isinstance(query, dict):
+        raise UsageError(f"{place} has no query, a JSON object of strings: it has another kind of JSON")
+    if others_too:
+        query = {name: query[name] for name in known if name in query}
+    wrong = next((name for name, value in query.items() if not isinstance(value, str)), None)
+    if wrong is not None:
+        raise UsageError(
+            f"the query's {wrong!r} must be a string; jsonencode(...) makes one of another value"
+        )
     unknown = sorted(query.keys() - set(known))
     if unknown:
         raise UsageError(f"the query has the unknown key {unknown[0]!r}; known are {', '.join(known)}")

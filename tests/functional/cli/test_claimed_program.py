@@ -154,6 +154,7 @@ def test_a_file_that_is_no_program_leaves_no_claim(agent: Agent, tmp_path: Path)
 def test_a_signal_to_the_command_goes_to_the_program(agent: Agent, tmp_path: Path, number: int) -> None:
     with running(agent, tmp_path, *ASKED, "--name", "job") as (command, program):
         assert list(claims(agent).values()) == ["job"]
+        assert "claim --exec (uid" in plimsoll(agent.socket, "instances").stdout
         command.send_signal(number)
         assert command.wait(DEADLINE_S) == 128 + number
         assert not Path(f"/proc/{program}").exists() and not claims(agent)

@@ -51,7 +51,9 @@ def test_a_claim_lives_from_its_creation_to_its_destruction(agent: Agent) -> Non
         "a run that was cut, and its repetition"
     )
     assert told(agent, "show", {"consumer": CONSUMER}) == told(agent, "show", {"name": "ai1"}) == made
-    assert told(agent, "release", resource, by_environment=True) == {"released": "true"}
+    assert "Terraform (uid" in plimsoll(agent.socket, "instances").stdout
+    lists = {**resource, "tags": ["a", "b"]}
+    assert told(agent, "release", lists, by_environment=True) == {"released": "true"}
     assert told(agent, "release", resource, by_environment=True) == {"released": "false"}
     gone = plimsoll(agent.socket, "terraform", "show", stdin=json.dumps({"consumer": CONSUMER}))
     assert gone.returncode == ExitCode.FAILED and "No claim of" in one_line(gone)
@@ -71,8 +73,8 @@ def test_where_answers_a_no_without_an_error(agent: Agent) -> None:
     ("verb", "text", "sentence"),
     [
         ("claim", "", "no query"),
-        ("claim", "[]", "must be a JSON object"),
-        ("claim", '{"name": "x", "flavor": {"vcpus": 1}}', "values are strings"),
+        ("claim", "[]", "another kind of JSON"),
+        ("claim", '{"name": "x", "flavor": {"vcpus": 1}}', "'flavor' must be a string"),
         ("claim", '{"name": "x", "resource": "VCPU=1"}', "unknown key 'resource'"),
         ("claim", '{"resources": "VCPU=1"}', "neither consumer nor name"),
         ("claim", '{"name": "x"}', "none is given"),
