@@ -8,9 +8,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
-from plimsoll.errors import Conflict, OutcomeUnknown, PlimsollError, Refused, error_of
+from plimsoll.errors import Conflict, InvalidRequest, OutcomeUnknown, PlimsollError, Refused, error_of
 from plimsoll.values import claim_body, decode, new_key
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Placement:
 
     def __init__(self, client: PlacementClient, *, in_process: bool) -> None:
         """`open` and `connect` call this."""
-        self._client = client
+        self._client: PlacementClient | None = client
         self._process = os.getpid() if in_process else None
 
     @classmethod
@@ -50,13 +50,26 @@ class Placement:
         """The embedded core, in this process alone: it locks the directory, which is made if it is missing.
 
         Each write is on disk when its call returns. Raises PlimsollError where the directory cannot be used,
-        as when another process has it.
+        as when another process has it, or when it is the state directory of an agent.
         """
         with _errors():
             from agent.placement.client import PlacementClient
             from agent.placement.connect import open_transport
 
-            Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not str(directory).strip() or "\0" in str(directory):
+                raise InvalidRequest(f"Placement.open: {str(directory)!r} is no name of a directory")
+            try:
+                Path(directory).mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                raise PlimsollError(
+                    f"Placement.open: {directory} cannot be made: {error.strerror}; give a directory that "
+                    "this user may write to"
+                ) from error
+            if Path(directory, "agent.db").exists():
+                raise PlimsollError(
+                    f"Placement.open: {directory} is the state directory of an agent, which alone writes its "
+                    "Placement: ask the agent, with plimsoll.Agent"
+                )
             return cls(
                 PlacementClient(open_transport("embedded", state_dir=Path(directory))), in_process=True
             )
@@ -66,9 +79,11 @@ class Placement:
         """One that is served, of Plimsoll or of OpenStack, at `unix:PATH` or `http[s]://...`.
 
         `options` are those of the group [placement] of plimsoll.conf, such as auth_type, username, cafile.
-        Several addresses of one Placement are separated by commas. Connects with the first call.
+        Several addresses of one Placement are separated by commas. Connects with the first call. Raises
+        InvalidRequest for an address or an option that there is not.
         """
         with _errors():
+            from agent.config.options import AGENT_OPTIONS
             from agent.placement.client import PlacementClient
             from agent.placement.transport import SocketTransport, Transport
             from agent.placement.transport_http import HttpTransport
@@ -77,6 +92,13 @@ class Placement:
                 path = Path(url.removeprefix("unix:"))
                 transport: Transport = SocketTransport(path, token=token, timeout_s=timeout)
             else:
+                for address in url.split(","):
+                    parts = urlsplit(address.strip())
+                    if parts.scheme not in ("http", "https") or not parts.hostname:
+                        raise InvalidRequest(f"{address!r} is no address: http[s]://HOST[:PORT] or unix:PATH")
+                unknown = sorted(options.keys() - {option.dest for option in AGENT_OPTIONS["placement"]})
+                if unknown:
+                    raise InvalidRequest(f"[placement] has no option {unknown[0]!r}")
                 given = {"auth_type": "admin_token", "token": token or "admin", "timeout": timeout}
                 transport = HttpTransport.from_options({"endpoint_override": url} | given | options)
             return cls(PlacementClient(transport), in_process=False)
@@ -88,9 +110,11 @@ class Placement:
         self.close()
 
     def close(self) -> None:
-        """Close what is open; the directory is free for another process then."""
-        with self._calling() as client:
-            client.close()
+        """Close what is open; the directory is free for another process then. Doing it again does no harm."""
+        if self._client is not None:
+            with self._calling() as client:
+                client.close()
+            self._client = None
 
     # Providers
 
@@ -125,6 +149,8 @@ class Placement:
         contents = {
             kind: Inventory(total) if isinstance(total, int) else total for kind, total in inventories.items()
         }
+        if not name.strip():
+            raise InvalidRequest("put_provider: a provider has a name")
         with self._calling() as client:
             found = client.find_provider(name=name)
             if found is None:
@@ -182,13 +208,16 @@ class Placement:
         for _ in range(TRIES):
             with self._calling(consumer) as client:
                 held = ConsumerAllocations(consumer, {}) if is_new else client.allocations_of(consumer)
-                if held.allocations and asked in (None, held.allocations):
+                amounts: dict[str, int] = {}
+                for part in held.allocations.values():
+                    amounts |= {kind: amounts.get(kind, 0) + amount for kind, amount in part.items()}
+                if held.allocations and (asked == held.allocations or (not asked and amounts == resources)):
                     return Placed(consumer, held.allocations)
                 if held.allocations:
                     raise Conflict(f"{consumer} has another allocation: release it first.", key=consumer)
                 chosen = asked or next(iter(self.candidates(resources or {}, limit="1", **query)), None)
                 if not chosen:
-                    raise Refused(f"No provider has room for {consumer}.", key=consumer)
+                    raise self._refusal(consumer, resources or {}, query)
                 outcome = client.send_allocations(
                     ConsumerAllocations(consumer, chosen, held.generation, project, user)
                 )
@@ -200,6 +229,26 @@ class Placement:
             if asked is not None and not isinstance(failure, Conflict):
                 break  # the chosen place of another candidate may be full just now, this one is
         raise failure
+
+    def _refusal(self, consumer: str, resources: Amounts, query: Mapping[str, str]) -> Refused:
+        """Why no candidate was found: what the nearest hosts lack, unless the query has more than amounts."""
+        sentence, shortfalls = f"No provider has room for {consumer}", []
+        if resources and not query:
+            answer = self.where(resources=resources)
+            sentence += f": {answer.sentence}"
+            shortfalls = [
+                {
+                    "resource_class": miss.lacks.split()[-1],
+                    "asked": miss.asked,
+                    "free": miss.free or 0,
+                    "provider": miss.provider,
+                    "provider_uuid": miss.provider_uuid,
+                    "reason": f"only {miss.free or 0} of {miss.total or 0} are free",
+                }
+                for miss in answer.nearest
+                if miss.asked is not None
+            ]
+        return Refused(f"{sentence}.", details={"shortfalls": shortfalls}, key=consumer)
 
     def release(self, consumer: str) -> bool:
         """Release all that the consumer has; False if that was nothing. Doing it again does no harm."""
@@ -242,6 +291,8 @@ class Placement:
                 "it: its threads and its lock are not here. Open it after the fork, in one process, and have "
                 "the others connect to `plimsoll placement serve`."
             )
+        if self._client is None:
+            raise InvalidRequest("This Placement is closed: open it or connect again")
         with _errors(key):
             yield self._client
 

@@ -56,8 +56,14 @@ def test_a_claim_is_made_once(placement: plimsoll.Placement) -> None:
     with pytest.raises(plimsoll.Conflict, match="another allocation") as caught:
         placement.claim({host: {"VCPU": 1}}, consumer=claimed.consumer)
     assert caught.value.key == claimed.consumer
+    with pytest.raises(plimsoll.Conflict, match="another allocation"):
+        placement.claim(resources={"MEMORY_MB": 1}, consumer=claimed.consumer)
+    assert placement.allocations(claimed.consumer) == claimed.allocations
     with pytest.raises(plimsoll.Conflict):
         placement.put_provider("hv1", {"MEMORY_MB": 1024})
+    with pytest.raises(plimsoll.InvalidRequest, match="a provider has a name"):
+        placement.put_provider(" ", {})
+    assert set(placement.inventories(host)) == {"VCPU", "MEMORY_MB"}
     assert placement.release(claimed.consumer) and not placement.release(claimed.consumer)
     assert placement.usages(host) == {"VCPU": 0, "MEMORY_MB": 0}
 
@@ -158,3 +164,45 @@ def test_the_agent_is_found_beside_the_package_that_a_link_leads_to(tmp_path: Pa
     command = [sys.executable, "-P", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
     assert done.stdout == "()\n", done.stderr
+
+
+def test_a_refusal_says_what_is_short_where(placement: plimsoll.Placement) -> None:
+    host = placement.put_provider("hv1", {"VCPU": 8}).uuid
+    placement.claim(resources={"VCPU": 6})
+    with pytest.raises(plimsoll.Refused, match="not now: hv1 is 2 VCPU short") as caught:
+        placement.claim(resources={"VCPU": 4})
+    (short,) = caught.value.shortfalls
+    assert (short.resource_class, short.asked, short.free, short.provider_uuid) == ("VCPU", 4, 2, host)
+    with pytest.raises(plimsoll.Refused, match="CUSTOM_NONE"):
+        placement.claim(resources={"CUSTOM_NONE": 1})
+
+
+def test_what_can_be_no_directory_and_no_address(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "agent.db").touch()
+    for name, sentence in (
+        (tmp_path / "file", "cannot be made: File exists"),
+        (tmp_path / "file" / "below", "cannot be made: Not a directory"),
+        (Path("/proc/none"), "cannot be made"),
+        ("", "no name of a directory"),
+        ("a\0b", "no name of a directory"),
+        (tmp_path / "state", "the state directory of an agent"),
+    ):
+        with pytest.raises(plimsoll.PlimsollError, match=sentence):
+            plimsoll.Placement.open(name)
+    for address in ("", "zzz", "ftp://x", "https://", "http://a,zzz"):
+        with pytest.raises(plimsoll.InvalidRequest, match="is no address"):
+            plimsoll.Placement.connect(address)
+    with pytest.raises(plimsoll.InvalidRequest, match="no option 'foo'"):
+        plimsoll.Placement.connect("http://127.0.0.1:1", foo=1)
+    plimsoll.Placement.connect("http://127.0.0.1:1", auth_type="none", connect_retries=1).close()
+
+
+def test_one_that_is_closed_answers_nothing(placement: plimsoll.Placement) -> None:
+    host = placement.put_provider("hv1", {"VCPU": 8}).uuid
+    placement.close()
+    for call in (lambda: placement.usages(host), lambda: placement.claim(resources={"VCPU": 1})):
+        with pytest.raises(plimsoll.InvalidRequest, match="is closed"):
+            call()
+    placement.close()
