@@ -289,12 +289,20 @@ def test_a_wait_ends_as_soon_as_the_kernel_shows_what_is_waited_for(
         (Step(StepKind.BIND, "", WHOLE.address, "igb"), "the driver igb is not loaded"),
         (Step(StepKind.BIND, "", WHOLE.address, ""), ""),
         (Step(StepKind.CREATE_MDEV, "", OLD_GPU.address, "nvidia-11", UUIDS[0]), "does not show the device"),
+        (Step(StepKind.VGPU_TYPE, "", WHOLE.address, "471"), "does not take the vGPU type 471 here now"),
+        (Step(StepKind.VGPU_TYPE, "", OLD_GPU.address, "471", "20"), "the vGPU type 471 at 20 now"),
+        (Step(StepKind.VGPU_TYPE, "", OLD_GPU.address, "471"), ""),
         (Step(StepKind.REMOVE_MDEV, "", OLD_GPU.address, "nvidia-11", UUIDS[0]), ""),
     ],
 )
 def test_what_the_kernel_does_not_do_is_told(tmp_path: Path, step: Step, failure: str) -> None:
     """A kernel that takes each write, and does nothing."""
     still = CarvedSysfs(tmp_path, WHOLE, OLD_GPU)
+    for card in (WHOLE, OLD_GPU):
+        (still.at(card.address) / "nvidia").mkdir()
+        (still.at(card.address) / "nvidia" / "placement_id").symlink_to("/dev/null")
+    (still.at(WHOLE.address) / "nvidia" / "current_vgpu_type").symlink_to("/dev/null")
+    (still.at(OLD_GPU.address) / "nvidia" / "current_vgpu_type").write_text("0\n")
     kernel = Kernel(still.sys, 0.05, still.proc)
     if failure:
         with pytest.raises(OSError, match=failure):

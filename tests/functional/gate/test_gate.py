@@ -141,11 +141,6 @@ def test_an_answer_that_makes_no_sense_stops_no_release(host: GatedHost) -> None
         host.allowed("release", "end", domain(str(uuid4())))
 
 
-def test_who_does_not_speak_http_at_the_socket_is_no_agent_that_allows_a_start(host: GatedHost) -> None:
-    with answered(host, b"SSH-2.0 200 Welcome\r\n\r\n{}"):
-        assert "not HTTP" in host.refused("prepare", "begin", domain(str(uuid4())))
-
-
 def test_libvirt_that_sends_nothing_is_not_waited_for_either(host: GatedHost) -> None:
     host.configure("deadline = 0.3\n")
     read, write = os.pipe()

@@ -531,3 +531,30 @@ def test_what_somebody_has_is_not_undone(holders: dict[str, str]) -> None:
     (held,) = holders
     kinds = {step.kind for step in undo(TAKEN, Carving(holders=holders), SEEN)}
     assert StepKind.VFS not in kinds if held == VF else StepKind.REMOVE_MDEV not in kinds
+
+
+VFS = tuple(f"0000:84:00.{number}" for number in range(1, 5))
+
+
+@pytest.mark.parametrize(
+    ("number", "function", "refusal"),
+    [
+        (2, VFS[3], f"{VFS[3]} is none of the virtual functions of 0000:84:00.0."),
+        (2, VFS[1], ""),
+        (None, VFS[3], ""),
+        (4, VFS[3], ""),
+        (5, VFS[3], "0000:84:00.0 can have 4 virtual functions, and [devices] sriov_vfs wants 5."),
+    ],
+)
+def test_a_function_is_waited_for_unless_its_card_has_all_that_it_will_have(
+    number: int | None, function: str, refusal: str
+) -> None:
+    card = SeenFunction(
+        "0000:84:00.0", "nvidia", vfs_max=4, vfs_number=2, vfs=VFS[:2], vf_addresses=VFS, autoprobe=True
+    )
+    functions = [card, *(SeenFunction(vf, "nvidia", card=card.address) for vf in VFS[:2])]
+    wanted = Carving({} if number is None else {card.address: number}, drivers={function: "vfio-pci"})
+    found = plan(wanted, Seen({each.address: each for each in functions}))
+    assert refusal in found.refusals if refusal else not found.refusals
+    awaited = Step(StepKind.AWAIT, card.address, function, Sight.FUNCTION)
+    assert (awaited in found.steps) is (number is None)
