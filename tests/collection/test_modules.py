@@ -1,6 +1,9 @@
 """The modules of the Ansible collection, played by ansible-core against agents on the fake driver."""
 
+import json
+import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 
@@ -57,6 +60,18 @@ def test_a_play_that_was_interrupted_finds_its_claim(tmp_path: Path) -> None:
         assert other["failed"] and "VCPU" in other["msg"] and other["error"] == "Conflict"
         (unlike,) = play(host, {"claim": {**CLAIM, "resources": {"VCPU": 3}}}, check=True)
         assert unlike["failed"] and "asks for something else" in unlike["msg"]
+
+
+def test_a_play_that_an_agent_let_wait_is_run_again(tmp_path: Path) -> None:
+    with Host(tmp_path, **HOST) as host:
+        pid = int((tmp_path / "pid").read_text())
+        os.kill(pid, signal.SIGSTOP)
+        (unknown,) = play(host, {"claim": {**CLAIM, "timeout": 2}})
+        os.kill(pid, signal.SIGCONT)
+        assert unknown["failed"] and "did not answer within 2 s" in unknown["msg"]
+        done, again = play(host, {"claim": CLAIM}, {"claim": CLAIM})
+        assert not done.get("failed") and not again["changed"]
+        assert len(json.loads(host.run("plimsoll instances -o json"))["instances"]) == 1
 
 
 def test_a_refusal_says_what_is_lacking(tmp_path: Path) -> None:
