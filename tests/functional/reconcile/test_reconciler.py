@@ -1,7 +1,7 @@
 """The pass over each real placement and a described host."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -97,6 +97,8 @@ def test_the_first_pass_writes_the_host_and_tells_the_tracker(world: World) -> N
     assert report.operations >= len(tree)
     assert report.sentence.startswith("After the start: ") and report.sentence.endswith(" more operations.")
     assert all(each.uuid in world.journal.owned() for each in tree)
+    devices = world.journal.devices()
+    assert devices.keys() <= {each.uuid for each in tree} and "pci:0000:01:00.0" in devices.values()
 
 
 def test_nothing_new_is_no_request_and_quick(world: World, placement: Placement) -> None:
@@ -365,6 +367,26 @@ def test_schedulers_are_told_between_the_writes_of_others(
     assert reconciler.owes_schedulers(closed=True)
     assert not reconciler.tell_schedulers(closed=True), "Placement has them still"
     assert not reconciler.owes_schedulers(closed=True)
+
+
+@pytest.mark.parametrize("conflicts", [2, 3])
+def test_a_pass_is_planned_anew_twice_where_others_write(
+    world: World, monkeypatch: pytest.MonkeyPatch, conflicts: int
+) -> None:
+    world.reconciler.reconcile("the start")
+    put, tries = world.client.put_inventories, list[int]()
+
+    def overtaken(uuid: str, generation: int, inventories: Mapping[str, Inventory]) -> int:
+        tries.append(generation)
+        if len(tries) <= conflicts:
+            raise PlacementConflict("another client was faster")
+        return put(uuid, generation, inventories)
+
+    monkeypatch.setattr(world.client, "put_inventories", overtaken)
+    monkeypatch.setattr("agent.placement.apply.ATTEMPTS_MAX", 1)
+    world.driver.change(disk_gb=200)
+    error = world.reconciler.reconcile("an event").error
+    assert (error is None) is (conflicts == 2), len(tries)
 
 
 def test_a_host_that_placement_does_not_have_is_told_of_to_no_scheduler(world: World) -> None:
