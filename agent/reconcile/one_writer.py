@@ -140,7 +140,7 @@ class Writer:
             )
         if marks == {self._mark}:
             # It needs no other mark to recognize itself. A card of before may only be late: it still counts.
-            settled, outlived = self._record.settled or self._left_s() <= 0, self._record.outlived
+            settled, outlived = self._left_s() <= 0, self._record.outlived
             cards = tuple(sorted(self._cards.union(self._record.cards)))
             self._remember(WriterRecord((self._mark,), settled=settled, outlived=outlived, cards=cards))
 
