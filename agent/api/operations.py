@@ -278,7 +278,18 @@ class Operations:
                     del self._claims_by_name[name], self._new_names[name]
 
     def check_release(self, consumer: str) -> None:
-        """Raises GuestRuns where the guest runs here; ClaimConflict where it may at the source of a move."""
+        """Raises GuestRuns where the guest runs here, or the program that claimed; ClaimConflict where the
+        guest may run at the source of a move.
+        """
+        claim = self.tracker.claim_of(consumer)
+        process = claim.request.process if claim is not None else None
+        if process is not None and not process.has_ended():
+            raise errors.GuestRuns(
+                f"The process {process.pid} runs with the claim of {consumer}, which ends with it; what it "
+                "holds would be given to others. Stop the process first, or use --force.",
+                consumer=consumer,
+                pid=process.pid,
+            )
         begun = (move for move in self.tracker.moves().values() if move.state is MoveState.BEGUN)
         move = next((move for move in begun if move.instance == consumer), None)
         if move is not None and move.role is MoveRole.DESTINATION:

@@ -67,13 +67,26 @@ class ClaimedProgram:
         Raises PlimsollError where a mediated device cannot be made; the claim is released then, too.
         """
         with ExitStack() as undo:
-            undo.callback(_release, client, claim["consumer"])
+            undo.callback(self._release, client, claim["consumer"])
             for unit, making in claim["to_make"].items():
                 undo.enter_context(_mediated_device(unit, making))
             with self._signals_passed_on():
                 self._let_go(json.dumps(environment_of(claim)))
                 code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         return code if code >= 0 else OF_A_SIGNAL - code
+
+    def _release(self, client: Client, consumer: str) -> None:
+        """Release the claim, unless it was released meanwhile and is another program's."""
+        self.__exit__()  # where it waits still, as a device could not be made
+        try:
+            claim: ClaimShape = client.get(claim_path(consumer))
+            if claim["request"].get("process") == self.process.to_json():
+                client.request("DELETE", claim_path(consumer))
+        except UnknownConsumer:
+            pass  # the agent saw first that the program has ended
+        except PlimsollError as error:
+            sentence = f"the claim of {consumer} is not released yet, the agent does that: {error.message}"
+            print(f"plimsoll: note: {plain(sentence)}", file=sys.stderr)
 
     def _let_go(self, text: str) -> None:
         with suppress(BrokenPipeError), os.fdopen(self._go, "w", encoding="utf-8") as pipe:
@@ -163,16 +176,6 @@ def _become(command: list[str], read: int) -> NoReturn:
     finally:
         sys.stderr.flush()
         os._exit(code)
-
-
-def _release(client: Client, consumer: str) -> None:
-    try:
-        client.request("DELETE", claim_path(consumer))
-    except UnknownConsumer:
-        pass  # the agent saw first that the program has ended
-    except PlimsollError as error:
-        sentence = f"the claim of {consumer} is not released yet, the agent does that: {error.message}"
-        print(f"plimsoll: note: {plain(sentence)}", file=sys.stderr)
 
 
 @contextmanager

@@ -96,7 +96,11 @@ def test_a_mediated_device_is_made_for_the_program_and_removed_after_it(
     kinds.mkdir(parents=True)
     made.mkdir(parents=True)
     released: list[str] = []
-    client: Any = SimpleNamespace(request=lambda method, path: released.append(f"{method} {path}"))
+    of_now: dict[str, Any] = {}
+    client: Any = SimpleNamespace(
+        request=lambda method, path: released.append(f"{method} {path}"),
+        get=lambda path: {"request": of_now},
+    )
     claim: Any = {
         "consumer": "c",
         "units": {"p": {"VGPU": [mdev]}, "q": {"CUSTOM_VGPU_8": ["0000:85:00.0/CUSTOM_VGPU_8@4"]}},
@@ -118,11 +122,13 @@ def test_a_mediated_device_is_made_for_the_program_and_removed_after_it(
     check = f'test "$PLIMSOLL_MDEV_UUIDS" = {mdev} && test ! -e {made}/remove'
     script = f"{check} && cat {kinds}/create > {tmp_path}/o"
     with ClaimedProgram(["sh", "-c", script]) as program:
+        of_now["process"] = program.process.to_json()
         assert program.run(client, claim) == 0
     assert (tmp_path / "o").read_text() == mdev and (made / "remove").read_text() == "1"
     (kinds / "create").unlink()
     kinds.rmdir()
     with ClaimedProgram(["false"]) as program, pytest.raises(PlimsollError, match="run the command as root"):
+        of_now["process"] = program.process.to_json()
         program.run(client, claim)
     assert released == ["DELETE /v1/claims/c"] * 2, "also where the device cannot be made"
 
@@ -198,6 +204,19 @@ def test_ctrl_c_reaches_the_program_once(agent: Agent, tmp_path: Path) -> None:
     assert not claims(agent)
 
 
+def test_a_claim_that_its_program_has_is_released_by_force_alone(agent: Agent, tmp_path: Path) -> None:
+    with running(agent, tmp_path, *ASKED, "--name", "job") as (command, program):
+        refused = plimsoll(agent.socket, "release", "job")
+        assert refused.returncode == ExitCode.REFUSED and f"process {program} runs with" in one_line(refused)
+        (consumer,) = claims(agent)
+        assert plimsoll(agent.socket, "release", "--force", "job").returncode == ExitCode.DONE
+        assert plimsoll(agent.socket, "claim", consumer, *ASKED).returncode == ExitCode.DONE
+        os.kill(program, signal.SIGTERM)
+        assert command.wait(DEADLINE_S) == 128 + signal.SIGTERM
+        assert list(claims(agent)) == [consumer], "it is another program's now"
+        assert plimsoll(agent.socket, "release", consumer).returncode == ExitCode.DONE
+
+
 def test_what_ends_while_the_agent_is_away_is_released_at_its_start(tmp_path: Path) -> None:
     agent = Agent(tmp_path)
     agent.start()
@@ -229,7 +248,7 @@ def test_a_claim_ends_only_with_a_process_that_the_agent_sees(agent: Agent) -> N
     claim = client.request("POST", "/v1/claims", {**body, "process": own})
     assert claim["request"]["process"] == own
     assert client.request("POST", "/v1/claims", {**body, "process": own})["since"] == claim["since"]
-    client.request("DELETE", f"/v1/claims/{body['consumer']}")
+    client.request("DELETE", f"/v1/claims/{body['consumer']}?force=true")
 
 
 def test_another_users_process_is_no_owner() -> None:
