@@ -162,9 +162,11 @@ def _operation(route: ApiRoute, components: Components) -> Json:
             "description": result.description,
             "content": {result.media_type: {"schema": components.schema(result.form)}},
         }
-        if result.location:
-            header = {"schema": {"type": "string"}, "description": "the path of what was made"}
-            response["headers"] = {"Location": header}
+        if result.headers:
+            response["headers"] = {
+                name: {"schema": {"type": "string"}, "description": text}
+                for name, text in result.headers.items()
+            }
         operation["responses"][str(status)] = response
     operation["responses"]["default"] = {"$ref": "#/components/responses/Error"}
     return operation

@@ -1,7 +1,7 @@
 """The agent of a host, for programs with an event loop. `plimsoll/agent.py` is made from this file.
 
 Each method is one operation of the agent's local API, and has its name. `timeout` is in seconds, over all
-tries; None: the agent's own.
+tries; None: the agent's own; infinite: no limit.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
@@ -32,12 +32,14 @@ from plimsoll.wire import (
     Door,
     Reply,
     Words,
+    checked_limit,
     checked_maker,
     exchange_async,
     failure,
     parsed,
     request_text,
     sleep_async,
+    told_done,
 )
 
 if TYPE_CHECKING:
@@ -80,6 +82,7 @@ TIMEOUT_S = 30.0
 RETRIES = 8
 PAUSE_S = 0.1
 PAUSE_MAX_S = 1.0
+UNDO_S = 5.0
 WATCHED_MAX = 1000
 
 
@@ -103,9 +106,9 @@ class AsyncAgent:
         made_by: str = "",
         retries: int = RETRIES,
     ) -> None:
-        """Raises InvalidRequest for an address that can be none. Connects to nothing."""
+        """Raises InvalidRequest for an address or a timeout that can be none. Connects to nothing."""
         self._door = Door(address or os.environ.get(SOCKET_VARIABLE) or SOCKET_DEFAULT, self.words)
-        self._timeout = timeout
+        self._timeout = checked_limit(timeout)
         self._made_by = checked_maker(made_by)
         self._retries = retries
 
@@ -133,7 +136,7 @@ class AsyncAgent:
     ) -> tuple[Reply, Any]:
         """(the answer, its JSON)"""
         reply, unknown = await self._exchange(method, path, body, timeout, key)
-        answer = parsed(reply, self._door.place, self.words)
+        answer = parsed(reply, self._door.place, self.words, key)
         if reply.status < 400:
             return reply, answer
         error = error_of(reply.status, answer)
@@ -152,7 +155,7 @@ class AsyncAgent:
         A try is repeated where the agent closed the connection without an answer, as it does when it ends, or
         had too many requests. Where no agent is at the first try, there is no second one.
         """
-        limit = self._timeout if timeout is None else timeout
+        limit = self._timeout if timeout is None else checked_limit(timeout)
         deadline = time.monotonic() + limit
         text = request_text(method, path, body, self._made_by, self._door.until(deadline))
         unknown: PlimsollError | None = None
@@ -196,14 +199,54 @@ class AsyncAgent:
         key: str = "",
     ) -> Any:
         """The answer as a value of the shape."""
+        return (await self._read(shape, method, path, body, timeout, key))[1]
+
+    async def _read(
+        self, shape: str, method: str, path: str, body: Any, timeout: float | None, key: str
+    ) -> tuple[Reply, Any]:
+        """(the answer, the value of the shape in it)"""
         from plimsoll import shapes
 
         reply, answer = await self._request(method, path, body, timeout, key)
         try:
-            return decode(getattr(shapes, shape), answer, reply.agent_version)
-        except PlimsollError as error:
-            error.key = key
+            return reply, decode(getattr(shapes, shape), answer, reply.agent_version)
+        except BadAnswer as error:
+            told_done(error, reply, key)
             raise
+
+    async def _make(
+        self,
+        shape: str,
+        path: str,
+        body: Any,
+        timeout: float | None,
+        key: str,
+        undo: Callable[..., Any] | None,
+    ) -> tuple[Any, bool]:
+        """(the value of the shape, whether this call made what it shows)
+
+        `undo` is given where the call chose the key. Where the call is then interrupted, or its answer cannot
+        be read, the caller does not know what to undo: the call does, as far as that succeeds in UNDO_S.
+        """
+        try:
+            reply, value = await self._read(shape, "POST", path, body, timeout, key)
+        except BaseException as error:
+            is_told = isinstance(error, PlimsollError) and not isinstance(error, BadAnswer)
+            if undo is None or is_told or isinstance(error, GeneratorExit):
+                raise
+            outcome = "It is undone again."
+            try:
+                await undo(key, timeout=UNDO_S)
+            except NotFound:
+                outcome = "Nothing was made."
+            except PlimsollError as failure:
+                outcome = f"It could not be undone: {failure.message}"
+            if isinstance(error, BadAnswer):
+                error.message += f" {outcome}"
+            else:
+                error.add_note(f"The write with the key {key} was interrupted. {outcome}")
+            raise
+        return value, undo is not None or reply.headers.get("plimsoll-made") == "true"
 
     async def _health(self, path: str, timeout: float | None) -> Health:
         """The checks, also where the agent answers 503 because one of them failed."""
@@ -211,7 +254,7 @@ class AsyncAgent:
 
         reply, _ = await self._exchange("GET", path, None, timeout, "")
         answer = parsed(reply, self._door.place, self.words)
-        if reply.status >= 400 and "checks" not in answer:
+        if reply.status >= 400 and not (isinstance(answer, dict) and "checks" in answer):
             raise error_of(reply.status, answer)
         return decode(shapes.Health, answer, reply.agent_version)
 
@@ -232,7 +275,9 @@ class AsyncAgent:
     async def metrics(self, *, timeout: float | None = None) -> str:
         """The metrics, in Prometheus's text format."""
         reply, _ = await self._exchange("GET", "/metrics", None, timeout, "")
-        return reply.body.decode()
+        if reply.status >= 400:
+            raise error_of(reply.status, parsed(reply, self._door.place, self.words))
+        return reply.body.decode("utf-8", "replace")
 
     async def openapi(self, *, timeout: float | None = None) -> dict[str, Any]:
         """The OpenAPI document of the agent's API."""
@@ -275,7 +320,7 @@ class AsyncAgent:
     async def watch(
         self, after: str | None = None, *, every: float = 0.5, patience: float = 60.0
     ) -> AsyncIterator[Event | Gap]:
-        """The events after the one with this id, each once and in their order, as they come; None: from now.
+        """The events after the one with this id, once each and in order; None: those from its first step on.
 
         A Gap stands where some may be missing: the agent's history is bounded, and a new state directory has
         none of it. The agent is asked `every` so many seconds, also over its restarts. Raises Unavailable or
@@ -323,15 +368,20 @@ class AsyncAgent:
         """Claim what is `asked`, or these `resources` of any provider: {resource class: amount}.
 
         The key of the claim is the consumer; without one it is the name, which is that of an instance of this
-        host or of a new one; without either a new uuid. The same claim again gets the same answer. The
-        claim's context releases it where its block raises. Raises Refused, Conflict, OutcomeUnknown.
+        host or of a new one; without either a new uuid. The same claim again gets the same answer.
+
+        The claim's context releases it where its block raises and this call made it; not one that was there
+        before, nor one with a given key where the first answer was lost, as either may be another call's. A
+        call that is interrupted, or gets an answer that it cannot read, releases a claim whose key is a new
+        uuid. Raises Refused, Conflict, OutcomeUnknown.
         """
         body = claim_body(asked, resources, consumer, name)
-        if not body.get("consumer") and not body.get("name"):
-            body["consumer"] = new_key()
-        key = body.get("consumer") or body["name"]
-        claim: Claim = await self._ask("Claim", "POST", "/v1/claims", body, timeout, key)
-        return held(claim, partial(self.release, claim.consumer))
+        given = body.get("consumer") or body.get("name")
+        key = given or new_key()
+        body |= {} if given else {"consumer": key}
+        undo = None if given else self.release
+        claim, is_made = await self._make("Claim", "/v1/claims", body, timeout, key, undo)
+        return held(claim, partial(self.release, claim.consumer) if is_made else None)
 
     async def explain_claim(
         self,
@@ -418,13 +468,14 @@ class AsyncAgent:
     ) -> Domain:
         """Claim what a domain's XML asks for, and what is `asked` beside it, and complete the domain.
 
-        The key is the consumer, without one the domain's uuid, else its name, else a new uuid. Raises as
-        `claim` does.
+        The key is the consumer, without one the domain's uuid, else its name, else a new uuid. Releases and
+        raises as `claim` does.
         """
-        key = consumer or domain_key(xml) or new_key()
-        body = {"xml": xml} | _beside(asked, consumer if consumer or domain_key(xml) else key)
-        domain: Domain = await self._ask("Domain", "POST", "/v1/domains", body, timeout, key)
-        return held(domain, partial(self.release, domain.consumer))
+        given = consumer or domain_key(xml)
+        key, undo = given or new_key(), None if given else self.release
+        body = {"xml": xml} | _beside(asked, consumer if given else key)
+        domain, is_made = await self._make("Domain", "/v1/domains", body, timeout, key, undo)
+        return held(domain, partial(self.release, domain.consumer) if is_made or domain.made else None)
 
     async def explain_domain(
         self, xml: str, asked: Added = None, *, consumer: str | None = None, timeout: float | None = None
@@ -475,15 +526,16 @@ class AsyncAgent:
         """Begin a move of an instance to this host; with a domain, the request adds to what its XML asks for.
 
         `kind`: cold_migrate, resize, live_migrate, rebuild or evacuate. The key is the migration, without one
-        a new uuid. The same move again gets the same answer. Raises Refused, Conflict, OutcomeUnknown.
+        a new uuid. The same move again gets the same answer; a call that is interrupted reverts a move whose
+        key is a new uuid. Raises Refused, Conflict, OutcomeUnknown.
         """
-        migration = migration or new_key()
+        migration, undo = migration or new_key(), None if migration else self.revert_move
         body: dict[str, Any] = {"migration": migration, "kind": kind}
         if domain is None:
             body["request"] = claim_body(asked, resources, consumer)
         else:
             body |= {"domain": domain, "consumer": consumer, "request": claim_body(asked, resources)}
-        return await self._ask("Move", "POST", "/v1/moves", body, timeout, migration)
+        return (await self._make("Move", "/v1/moves", body, timeout, migration, undo))[0]
 
     async def confirm_move(
         self, migration: str, *, instance: str | None = None, timeout: float | None = None

@@ -32,10 +32,11 @@ class PlimsollError(Exception):
     `code` is the agent's (`plimsoll.claim.does_not_fit`), empty where no agent answered, and `status` the
     HTTP status, 0 then. `details` is what the agent says beside its sentence. `key` is that of the write that
     failed: the uuid of the consumer or of the migration, or the name that the claim is for; empty for others.
-    `repeated`: an earlier try of the same call may have been executed.
+    `repeated`: an earlier try of the same call may have been executed. `done`: the agent answered that the
+    write was executed, and what it answered cannot be read.
     """
 
-    repeated = False
+    repeated = done = False
 
     def __init__(
         self,
@@ -52,6 +53,9 @@ class PlimsollError(Exception):
         self.status = status
         self.details: Mapping[str, Any] = details or {}
         self.key = key
+
+    def __str__(self) -> str:
+        return self.message
 
 
 class InvalidRequest(PlimsollError):
@@ -75,7 +79,9 @@ class Refused(PlimsollError):
         from plimsoll import shapes
         from plimsoll.values import decode
 
-        return tuple(decode(shapes.Shortfall, record) for record in self.details.get("shortfalls", ()))
+        records = self.details.get("shortfalls")
+        records = records if isinstance(records, list) else ()
+        return tuple(decode(shapes.Shortfall, record) for record in records)
 
 
 class Closed(Refused):

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, cast
 from urllib.parse import urlencode, urlsplit
 
 from plimsoll.errors import Conflict, InvalidRequest, OutcomeUnknown, PlimsollError, Refused, error_of
@@ -15,7 +15,6 @@ from plimsoll.values import claim_body, decode, new_key
 
 if TYPE_CHECKING:
     from agent.placement.client import PlacementClient
-    from agent.tree import Inventory, Provider
     from plimsoll.shapes import Where
 
 Amounts = Mapping[str, int]
@@ -24,6 +23,70 @@ Allocations = Mapping[str, Amounts]
 TRIES = 10
 BESIDE = str(Path(__file__).resolve().parent.parent)
 """Where the agent's package is: Debian's is not on Python's path, and this one is there by a link."""
+
+
+class Inventory(Protocol):
+    """How much of a resource class a provider has: a value of `agent.tree`."""
+
+    @property
+    def total(self) -> int:
+        """All that there is."""
+
+    @property
+    def reserved(self) -> int:
+        """What consumers may not have."""
+
+    @property
+    def min_unit(self) -> int:
+        """The least that one consumer may have."""
+
+    @property
+    def max_unit(self) -> int:
+        """The most that one consumer may have."""
+
+    @property
+    def step_size(self) -> int:
+        """A consumer has a multiple of it."""
+
+    @property
+    def allocation_ratio(self) -> float:
+        """How often what is not reserved may be given."""
+
+    @property
+    def capacity(self) -> int:
+        """All that consumers may have together."""
+
+
+class Provider(Protocol):
+    """A resource provider: a value of `agent.tree`."""
+
+    @property
+    def uuid(self) -> str:
+        """Its key."""
+
+    @property
+    def name(self) -> str:
+        """Its name; no other has it."""
+
+    @property
+    def parent(self) -> str | None:
+        """The uuid of its parent; None of a root."""
+
+    @property
+    def inventories(self) -> Mapping[str, Inventory]:
+        """{resource class: inventory}"""
+
+    @property
+    def traits(self) -> frozenset[str]:
+        """Its traits."""
+
+    @property
+    def aggregates(self) -> frozenset[str]:
+        """The uuids of its aggregates."""
+
+    @property
+    def generation(self) -> int | None:
+        """The last one known."""
 
 
 class Placed(NamedTuple):
@@ -143,18 +206,18 @@ class Placement:
         A number is the total of an inventory. Custom classes and traits are made. Raises Conflict where
         another program wrote it meanwhile, or where what is in use would go.
         """
-        from agent.tree import Inventory
-        from agent.tree import Provider as Written
-
-        contents = {
-            kind: Inventory(total) if isinstance(total, int) else total for kind, total in inventories.items()
-        }
         if not name.strip():
             raise InvalidRequest("put_provider: a provider has a name")
         with self._calling() as client:
+            from agent import tree
+
+            contents = {
+                kind: tree.Inventory(total) if isinstance(total, int) else cast(tree.Inventory, total)
+                for kind, total in inventories.items()
+            }
             found = client.find_provider(name=name)
             if found is None:
-                found = Written(uuid or new_key(), name, parent)
+                found = tree.Provider(uuid or new_key(), name, parent)
                 client.create_provider(found)
             for kind in contents:
                 if kind.startswith("CUSTOM_"):

@@ -11,7 +11,7 @@ from types import NoneType, UnionType
 from typing import Any, NamedTuple, Self, TypeVar, cast, get_args, get_origin, get_type_hints
 from urllib.parse import quote, urlencode
 
-from plimsoll.errors import BadAnswer, Incompatible, PlimsollError
+from plimsoll.errors import BadAnswer, Incompatible, InvalidRequest, PlimsollError
 from plimsoll.version import __version__
 
 T = TypeVar("T")
@@ -26,12 +26,12 @@ class Gap(NamedTuple):
 class Held:
     """A claim that its context releases where its block raises, and only then.
 
-    The context is of the call that claimed: `with agent.claim(...) as claim:`. Where the release fails too,
-    the block's exception has a note that says so.
+    The context is of the call that claimed: `with agent.claim(...) as claim:`. It leaves a claim that was
+    there before. Where the release fails too, the block's exception has a note that says so.
     """
 
     __slots__ = ("_release",)
-    _release: Callable[[], Any]
+    _release: Callable[[], Any] | None
 
     def __enter__(self) -> Self:
         if not hasattr(self, "_release"):
@@ -39,7 +39,7 @@ class Held:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is not None:
+        if error is not None and self._release is not None:
             try:
                 self._release()
             except PlimsollError as failure:
@@ -49,15 +49,15 @@ class Held:
         return self.__enter__()
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is not None:
+        if error is not None and self._release is not None:
             try:
                 await cast(Awaitable[Any], self._release())
             except PlimsollError as failure:
                 error.add_note(f"The claim was not released: {failure.message}")
 
 
-def held(claim: T, release: Callable[[], Any]) -> T:
-    """The claim, which its context releases by `release`."""
+def held(claim: T, release: Callable[[], Any] | None) -> T:
+    """The claim, which its context releases by `release`; None: not at all, another call made it."""
     object.__setattr__(claim, "_release", release)
     return claim
 
@@ -65,11 +65,17 @@ def held(claim: T, release: Callable[[], Any]) -> T:
 def claim_body(
     asked: Any, resources: Mapping[str, int] | None = None, consumer: str = "", name: str = ""
 ) -> dict[str, Any]:
-    """The JSON of a request: `asked` (a shape or JSON), and a group without a suffix for the `resources`."""
-    body: dict[str, Any] = {} if asked is None else encode(asked)
-    if resources is not None:
-        body["groups"] = [{"resources": dict(resources)}, *body.get("groups", ())]
-    return body | ({"consumer": consumer} if consumer else {}) | ({"name": name} if name else {})
+    """The JSON of a request: `asked` (a shape or JSON), and a group without a suffix for the `resources`.
+
+    Raises InvalidRequest where they cannot be that.
+    """
+    try:
+        body: dict[str, Any] = {} if asked is None else encode(asked)
+        if resources is not None:
+            body["groups"] = [{"resources": dict(resources)}, *body.get("groups", ())]
+        return body | ({"consumer": consumer} if consumer else {}) | ({"name": name} if name else {})
+    except (TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise InvalidRequest(f"What is asked for cannot be sent as JSON: {error}.") from error
 
 
 def new_key() -> str:
@@ -92,8 +98,8 @@ def url(path: str, *parts: str, **query: str | int | bool | None) -> str:
         for key, value in query.items()
         if value is not None and value is not False
     }
-    filled = path.format(*(quote(part, safe="") for part in parts))
-    return f"{filled}?{urlencode(given)}" if given else filled
+    filled = path.format(*(quote(part, safe="", errors="surrogatepass") for part in parts))
+    return f"{filled}?{urlencode(given, errors='surrogatepass')}" if given else filled
 
 
 def encode(value: Any) -> Any:

@@ -31,6 +31,8 @@ PATH_BYTES_MAX = 107
 REPLY_BYTES_MAX = 256 * 1024 * 1024
 MADE_BY_CHARS_MAX = 64
 CONNECT_PAUSE_S = 0.02
+LIMIT_MAX_S = 1e6
+"""Eleven days, which is no limit; the kernel takes not many more."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CHUNK = 256 * 1024
 _HOST = re.compile(r"[A-Za-z0-9_.:][A-Za-z0-9_.:%-]*")
@@ -66,13 +68,21 @@ class Broken(Exception):
 
 
 def request_text(method: str, path: str, body: Any, made_by: str, until: str = "") -> bytes:
-    """The request as it is sent; `body` is JSON-ready, None: without one. `until` as of `Door.until`."""
+    """The request as it is sent; `body` is JSON-ready, None: without one. `until` as of `Door.until`.
+
+    Raises InvalidRequest where a line of it would end elsewhere, or the body cannot be JSON.
+    """
+    if not re.fullmatch(r"[A-Z]+ /[!-~]*", f"{method} {path}"):
+        raise InvalidRequest(f"A request is a method and a path in printable ASCII, not {method!r} {path!r}.")
     agent = f"plimsoll/{__version__} ({made_by})" if made_by else f"plimsoll/{__version__}"
     head = [f"{method} {path} HTTP/1.1", "Host: localhost", f"User-Agent: {agent}", "Connection: close"]
     head += [f"Plimsoll-Until: {until}"] if until else []
     payload = b""
     if body is not None:
-        payload = json.dumps(body).encode()
+        try:
+            payload = json.dumps(body).encode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidRequest(f"What is asked for cannot be sent as JSON: {error}.") from error
         head += ["Content-Type: application/json", f"Content-Length: {len(payload)}"]
     return "\r\n".join([*head, "", ""]).encode("ascii") + payload
 
@@ -84,6 +94,13 @@ def checked_maker(made_by: str) -> str:
             f"made_by has at most {MADE_BY_CHARS_MAX} letters of ASCII without parentheses, not {made_by!r}"
         )
     return made_by
+
+
+def checked_limit(timeout: float) -> float:
+    """How many seconds to wait; at most LIMIT_MAX_S. Raises InvalidRequest."""
+    if not timeout >= 0:  # nor is nan
+        raise InvalidRequest(f"timeout is a number of seconds from 0 on, not {timeout!r}")
+    return min(timeout, LIMIT_MAX_S)
 
 
 class _Answer:
@@ -201,15 +218,25 @@ async def sleep_async(seconds: float) -> None:
     await asyncio.sleep(seconds)
 
 
-def parsed(reply: Reply, place: str, words: Words) -> Any:
-    """The JSON of an answer. Raises BadAnswer."""
+def parsed(reply: Reply, place: str, words: Words, key: str = "") -> Any:
+    """The JSON of an answer, to a write where there is a key. Raises BadAnswer."""
     try:
         return json.loads(reply.body)
-    except ValueError as error:
-        raise BadAnswer(
+    except (ValueError, RecursionError) as error:
+        unread = BadAnswer(
             f"The process at {place} does not answer like an agent (status {reply.status}, no JSON); "
             f"is {words.socket} right?"
-        ) from error
+        )
+        raise told_done(unread, reply, key) from error
+
+
+def told_done(error: PlimsollError, reply: Reply, key: str) -> PlimsollError:
+    """The error of an answer that cannot be read; of a write it says that it is done, as the status does."""
+    error.key = key
+    if key and reply.status < 400:
+        error.done = True
+        error.message += f" By the status {reply.status} the write is done; its key is {key}."
+    return error
 
 
 class Door:
@@ -226,13 +253,19 @@ class Door:
         self._ssh: subprocess.Popen[bytes] | None = None
         self._command: list[str] = []
         if address.startswith("ssh://"):
-            parts = urlsplit(address)
-            if not parts.hostname or not _HOST.fullmatch(parts.hostname) or (parts.username or "")[:1] == "-":
+            parts, form = urlsplit(address), "ssh://[USER@]HOST[:PORT][/PATH/OF/SOCKET]"
+            if parts.password is not None:
                 raise InvalidRequest(
-                    f"ssh://[USER@]HOST[:PORT][/PATH/OF/SOCKET] names no host in {address!r}"
+                    f"{form} has no password: ssh asks for none, so {parts.hostname} needs a key"
                 )
+            try:
+                port = parts.port
+            except ValueError as error:
+                raise InvalidRequest(f"{form} names no port in {address!r}: {error}") from error
+            if not parts.hostname or not _HOST.fullmatch(parts.hostname) or (parts.username or "")[:1] == "-":
+                raise InvalidRequest(f"{form} names no host in {address!r}")
             self._command = ["ssh", "-N", "-T", "-o", "BatchMode=yes", "-o", "ExitOnForwardFailure=yes"]
-            self._command += ["-o", "ControlPath=none", "-p", str(parts.port)] if parts.port else []
+            self._command += ["-o", "ControlPath=none", "-p", str(port)] if port else []
             self._command += ["-l", parts.username] if parts.username else []
             self._remote, self._host = parts.path or SOCKET_DEFAULT, parts.hostname
         elif len(os.fsencode(address)) > PATH_BYTES_MAX:

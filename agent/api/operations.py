@@ -35,7 +35,7 @@ from agent.state.operators import Cordon, Pause, PauseRequest
 from agent.status.host_status import HostStatus
 from agent.status.overview import STARTING, Condition, HostState
 from agent.status.recorder import Recorder
-from agent.tracker.tracker import ResourceTracker
+from agent.tracker.tracker import ClaimHandle, ResourceTracker
 from agent.tree import ProviderTree
 
 LOG = log.get(__name__)
@@ -144,8 +144,12 @@ class Operations:
 
     def claim(self, request: ClaimRequest) -> Claim:
         """Claim for a guest. Raises Refused (DoesNotFit, ClaimsClosed, ClaimConflict), PlacementError."""
+        return self.grant(request).claim
+
+    def grant(self, request: ClaimRequest) -> ClaimHandle:
+        """As `claim`, with whether the consumer had the claim already."""
         with self._writing(), self.recorder.record_claim(request):
-            return self._with_fresh_reserves(lambda: self.tracker.claim(self._complete(request)).claim)
+            return self._with_fresh_reserves(lambda: self.tracker.claim(self._complete(request)))
 
     def _with_fresh_reserves(self, claim: Callable[[], T]) -> T:
         """What `claim` gives; once more after a pass where it was refused by what is reserved for others.
@@ -343,7 +347,7 @@ class Operations:
                 self._complete_domain(xml, claim_of_fit(request, fit))
             with self._writing(), self.recorder.record_claim(request):
                 handle = self._with_fresh_reserves(lambda: self.tracker.claim(request, demand.restriction))
-            if before is not None and before.state is ClaimState.CLAIMED:
+            if handle.was_held:
                 return WrittenDomain(handle.claim, self._complete_domain(xml, handle.claim))
             with handle:
                 return WrittenDomain(handle.claim, self._complete_domain(xml, handle.claim), made=True)

@@ -77,12 +77,16 @@ class Parameter(NamedTuple):
 
 
 class Result(NamedTuple):
-    """An answer that is not an error: the type of its body. `location`: with the header Location."""
+    """An answer that is not an error: the type of its body, and {header: what it says}."""
 
     description: str
     form: Any
-    location: bool = False
+    headers: Mapping[str, str] = {}
     media_type: str = "application/json"
+
+
+LOCATION = {"Location": "the path of what was made"}
+MADE = {"Plimsoll-Made": "true: this request made the claim; false: it was there before"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -584,7 +588,9 @@ def where(call: Call, body: fleet.WhereBodyShape) -> fleet.WhereShape:
     CLAIMER,
     {
         200: EXPLAINED,
-        201: Result("claimed; the same claim again gets the same answer", instance.ClaimShape, location=True),
+        201: Result(
+            "claimed; the same claim again gets the same answer", instance.ClaimShape, LOCATION | MADE
+        ),
     },
     DRY_RUN,
 )
@@ -598,10 +604,12 @@ def claim(call: Call, body: instance.ClaimBodyShape) -> WebResponse:
             fit = call.operations.explain(request)
             view = views.explanation_view(request, fit, call.operations.tracker.admission.closed_reason)
             return WebResponse(200, _noted(view, body))
-        claim = call.operations.claim(request)
+        handle = call.operations.grant(request)
+    claim = handle.claim
     _record("claim", claim.consumer, call.caller, "granted")
-    made = _noted(views.claim_view(claim, call.operations.providers()), body)
-    return WebResponse(201, made, {"Location": f"/v1/claims/{claim.consumer}"})
+    shown = _noted(views.claim_view(claim, call.operations.providers()), body)
+    made = "false" if handle.was_held or claim.adopted else "true"
+    return WebResponse(201, shown, {"Location": f"/v1/claims/{claim.consumer}", "Plimsoll-Made": made})
 
 
 def _noted(view: V, asked: object) -> V:
@@ -673,9 +681,7 @@ def write_domain(call: Call, body: instance.DomainBodyShape) -> instance.DomainS
     CLAIMER,
     {
         200: EXPLAINED,
-        201: Result(
-            "claimed; the same domain again gets the same answer", instance.DomainShape, location=True
-        ),
+        201: Result("claimed; the same domain again gets the same answer", instance.DomainShape, LOCATION),
     },
     DRY_RUN,
 )
@@ -762,7 +768,7 @@ def moves(call: Call) -> instance.MovesShape:
     "POST",
     "/v1/moves",
     CLAIMER,
-    {201: Result("begun; the same request again gets the same answer", instance.MoveShape, location=True)},
+    {201: Result("begun; the same request again gets the same answer", instance.MoveShape, LOCATION)},
 )
 def begin_move(call: Call, body: instance.MoveBodyShape) -> WebResponse:
     """Begin a move to this host.

@@ -48,7 +48,7 @@ from agent.http.errors import (
 from agent.http.server import BoundedServer, Limits, Listener
 from agent.http.unix_socket import PeerCredentials, peer_credentials
 from agent.state.identity import BOOT_ID
-from agent.state.operators import acting_for
+from agent.state.operators import Caller, acting_for
 from agent.status.web import WebResponse
 
 if TYPE_CHECKING:
@@ -134,9 +134,12 @@ class Api:
         if caller is None:
             raise Forbidden("The kernel did not name the caller's user, so nothing is allowed")
         role = self._access.role_of(caller.uid, caller.gid)
-        if role is ApiRole.NONE:
-            raise _forbidden(request, caller, role, ApiRole.READER)
-        route, path = self._route(request)
+        try:
+            route, path = self._route(request)
+        except PlimsollError:
+            if role is ApiRole.NONE:
+                raise _forbidden(request, caller, role, ApiRole.READER) from None
+            raise
         if role < route.role:
             raise _forbidden(request, caller, role, route.role)
         query: dict[str, str] = {}
@@ -151,7 +154,8 @@ class Api:
         if not route.has_body and request.content_length:
             raise UsageError(f"{request.method} {request.path} takes no body")
         body = _json(request) if route.has_body else None
-        with acting_for(caller.uid, caller.pid, _program(request), _until(request)):
+        has_gone = request.environ.get("X_HAS_GONE", lambda: False)
+        with acting_for(Caller(caller.uid, caller.pid, _program(request), _until(request), has_gone)):
             try:
                 return route.answer(Call(self._operations, caller, path, query), body)
             except PlimsollError as error:

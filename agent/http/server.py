@@ -801,6 +801,7 @@ class BoundedServer:
             told = conn.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             pid, uid, gid = _CREDENTIALS.unpack(told)
             environ |= {"X_REMOTE_PID": str(pid), "X_REMOTE_UID": str(uid), "X_REMOTE_GID": str(gid)}
+            environ["X_HAS_GONE"] = partial(unix_socket.has_gone, conn.sock)
         for name, value in arriving.headers:
             if b"_" in name or name == b"expect":  # one could stand for a header with "-"; the other is done
                 continue

@@ -4,6 +4,7 @@ The kernel knows the process at the other end of a connection (SO_PEERCRED, unix
 """
 
 import os
+import select
 import socket
 import stat
 from collections.abc import Iterator, Mapping
@@ -140,6 +141,15 @@ class PeerCredentials(NamedTuple):
     def fields(self) -> dict[str, int]:
         """The same as fields of a log record."""
         return {"uid": self.uid, "pid": self.pid}
+
+
+def has_gone(sock: socket.socket) -> bool:
+    """Whether the client has closed its end, or the server this one; a client that still listens has not."""
+    if sock.fileno() < 0:
+        return True
+    poll = select.poll()
+    poll.register(sock, 0)  # POLLHUP is always told
+    return bool(poll.poll(0))
 
 
 def peer_credentials(environ: Mapping[str, Any]) -> PeerCredentials | None:

@@ -7,7 +7,7 @@ thread works, if any, so that the calls in between need not pass it on.
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -94,12 +94,14 @@ class Caller:
     """The caller's user id and process id, as the kernel gives them, and the name of its program.
 
     `until`: it waits for the answer until then, by time.monotonic; infinite where it does not say.
+    `has_gone` says whether it has closed the connection, so that no answer reaches it.
     """
 
     uid: int
     pid: int
     program: str = ""
     until: float = math.inf
+    has_gone: Callable[[], bool] = lambda: False
 
 
 _CALLER: ContextVar[Caller | None] = ContextVar("caller", default=None)
@@ -113,14 +115,14 @@ def current_caller() -> Caller | None:
 def check_caller_waits() -> None:
     """Raises RequestExpired where the caller has given up: it may have done something else since."""
     caller = _CALLER.get()
-    if caller is not None and time.monotonic() > caller.until:
+    if caller is not None and (time.monotonic() > caller.until or caller.has_gone()):
         raise RequestExpired("Its caller has stopped to wait for the request, so it is not begun: ask again.")
 
 
 @contextmanager
-def acting_for(uid: int, pid: int, program: str = "", until: float = math.inf) -> Iterator[None]:
+def acting_for(caller: Caller) -> Iterator[None]:
     """Work for this caller within the context."""
-    token = _CALLER.set(Caller(uid, pid, program, until))
+    token = _CALLER.set(caller)
     try:
         yield
     finally:

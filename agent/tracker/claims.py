@@ -117,7 +117,7 @@ covers that. Raises Refused where it does not and may not be replaced."""
 
 
 class Admitted(NamedTuple):
-    """The claim on which a guest starts; `was_held`: the guest had it already."""
+    """A claim, as of a guest that starts; `was_held`: its consumer had it already."""
 
     claim: Claim
     was_held: bool
@@ -163,11 +163,13 @@ class ClaimOperations:
         self._register = context.register
         self._linker = linker
 
-    def claim(self, request: ClaimRequest, restriction: Restriction = UNRESTRICTED) -> Claim:
+    def claim(self, request: ClaimRequest, restriction: Restriction = UNRESTRICTED) -> Admitted:
         """See `ResourceTracker.claim`."""
         check_placeable(request)
         consumer, name = request.consumer, request.name
         with self._context.turns.take(consumer, request):
+            before = self._register.claim_of(consumer)
+            was_held = before is not None and before.state is ClaimState.CLAIMED
             asked = self._register.under_lock(
                 lambda book: _as_claimed(book.claims.get(consumer), request, restriction, book)
             )
@@ -178,12 +180,12 @@ class ClaimOperations:
 
             claimed = self._with_left_places(consumer, claim)
             if not name or claimed.request.name:
-                return claimed
+                return Admitted(claimed, was_held)
             move = self._register.move_of(consumer)
             if move is not None:
                 raise moving_conflict(move)
             named = replace(claimed, request=replace(claimed.request, name=name))
-            return self._register.step_claim(ClaimStep.FOUND, consumer, named) or named
+            return Admitted(self._register.step_claim(ClaimStep.FOUND, consumer, named) or named, was_held)
 
     def explain(self, request: ClaimRequest, restriction: Restriction = UNRESTRICTED) -> Fit:
         """See `ResourceTracker.explain`."""

@@ -99,13 +99,16 @@ class UndoneOnError:
 
 
 class ClaimHandle(UndoneOnError):
-    """A granted claim. As a context manager it releases the claim if the block raises, else keeps it."""
+    """A granted claim. As a context manager it releases the claim if the block raises, else keeps it.
 
-    __slots__ = ("claim",)
+    `was_held`: the consumer had it already, so another call made it.
+    """
 
-    def __init__(self, claim: Claim, release: Callable[[str], object]) -> None:
-        super().__init__(lambda: release(claim.consumer), "Its claim was not released")
-        self.claim = claim
+    __slots__ = ("claim", "was_held")
+
+    def __init__(self, admitted: Admitted, release: Callable[[str], object]) -> None:
+        self.claim, self.was_held = admitted
+        super().__init__(lambda: release(self.claim.consumer), "Its claim was not released")
 
 
 class MoveHandle(UndoneOnError):

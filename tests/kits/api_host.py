@@ -29,6 +29,8 @@ from agent.status.consumers import consumers_of, find_consumer
 from agent.status.host_status import Explanation, HealthInputs, judge_health
 from agent.status.metrics import Metrics
 from agent.status.overview import ExplainSources, Fault, Health, HostState, Overview, Status, explain
+from agent.tracker.claims import Admitted
+from agent.tracker.tracker import ClaimHandle
 from agent.tree import Inventory, Provider, ProviderTree
 
 ROOT = "11111111-1111-4111-8111-111111111111"
@@ -195,6 +197,10 @@ class SmallHost:
             )
             self._claims[request.consumer] = claim
             return claim
+
+    def grant(self, request: ClaimRequest) -> ClaimHandle:
+        was_held = request.consumer in self._claims
+        return ClaimHandle(Admitted(self.claim(request), was_held), self.release)
 
     def explain(self, request: ClaimRequest) -> Fit:
         self.fault()

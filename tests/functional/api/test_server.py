@@ -505,6 +505,8 @@ def test_without_a_role_no_route_answers(tmp_path: Path, route: object) -> None:
     with serving(SmallHost(), tmp_path / "s", Access()):
         reply = ask(tmp_path / "s", route.method, rule, BODY if route.has_body else None)  # type: ignore[attr-defined]
     assert (reply.status, reply.body["error"]["code"]) == (403, "plimsoll.forbidden")
+    needed = route.role.name.lower()  # type: ignore[attr-defined]
+    assert f"needs the role {needed}, and its role is none; [api] {needed}s" in reply.body["error"]["message"]
 
 
 def test_when_the_kernel_says_nothing_nobody_is_let_in() -> None:

@@ -2,12 +2,14 @@
 
 import asyncio
 import itertools
+import json
 import os
+import signal
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -97,6 +99,79 @@ def test_a_claim_that_a_stalled_agent_gets_to_late_is_not_made(
         agent.release(consumer)
     time.sleep(0.3)
     assert agent.instances() == ()
+
+
+@pytest.mark.parametrize("listens", [False, True])
+def test_a_claim_is_not_begun_once_its_caller_has_hung_up(served: ServedAgent, listens: bool) -> None:
+    """A caller that only sends no more waits for its answer."""
+    consumer = str(uuid4())
+    body = {"consumer": consumer, "groups": [{"resources": SMALL}]}
+    with socket.socket(socket.AF_UNIX) as caller, served.world.operations.tracker.turns_on((), [consumer]):
+        caller.connect(str(served.socket))
+        caller.sendall(request_text("POST", "/v1/claims", body, ""))
+        time.sleep(0.2)
+        caller.shutdown(socket.SHUT_WR)
+        answer = caller.dup() if listens else None
+    if answer is not None:
+        assert answer.recv(100).startswith(b"HTTP/1.1 201")
+        answer.close()
+    time.sleep(0.3)
+    assert len(plimsoll.Agent(str(served.socket)).instances()) == listens
+
+
+def test_a_cancelled_claim_leaves_nothing(served: ServedAgent) -> None:
+    async def program() -> None:
+        agent = plimsoll.AsyncAgent(str(served.socket))
+        for tenth_ms in range(0, 60, 2):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(tenth_ms / 10_000):
+                    kept.add((await agent.claim(resources=SMALL)).consumer)
+            instance = str(uuid4())
+            kept.add((await agent.claim(consumer=instance, resources=SMALL)).consumer)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(tenth_ms / 10_000):
+                    begun.add(
+                        (await agent.begin_move("resize", resources=SMALL, consumer=instance)).migration
+                    )
+
+    kept, begun = set[str](), set[str]()
+    asyncio.run(program())
+    agent = plimsoll.Agent(str(served.socket))
+    assert {instance.uuid for instance in agent.instances()} == kept | begun
+    assert {move.migration for move in agent.moves() if not move.ended} == begun
+
+
+def test_an_interrupted_claim_is_released_where_its_key_is_its_own(tmp_path: Path) -> None:
+    got: list[bytes] = []
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def serve(server: socket.socket) -> None:
+        first, _ = server.accept()
+        got.append(first.recv(65536))
+        second, _ = server.accept()
+        got.append(second.recv(65536))
+        second.close()
+        first.close()
+
+    was = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(tmp_path / "s"))
+            server.listen()
+            thread = threading.Thread(target=serve, args=(server,))
+            thread.start()
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(KeyboardInterrupt) as caught:
+                plimsoll.Agent(str(tmp_path / "s"), retries=0).claim(resources=SMALL)
+            thread.join()
+    finally:
+        signal.signal(signal.SIGALRM, was)
+    consumer = json.loads(got[0].partition(b"\r\n\r\n")[2])["consumer"]
+    assert got[1].startswith(f"DELETE /v1/claims/{consumer} ".encode())
+    (note,) = caught.value.__notes__
+    assert consumer in note and "could not be undone" in note
 
 
 def test_the_same_claim_again_is_the_same_claim(agent: plimsoll.Agent) -> None:
@@ -248,6 +323,56 @@ def test_the_context_of_a_claim_releases_where_its_block_raises(served: ServedAg
         assert [instance.uuid for instance in agent.instances()] == [kept.consumer]
         with pytest.raises(TypeError), agent.show_claim(kept.consumer):
             pass
+
+
+def test_the_context_leaves_a_claim_that_another_call_made(served: ServedAgent, tmp_path: Path) -> None:
+    agent = plimsoll.Agent(str(served.socket))
+    made = agent.claim(name="web1", resources=SMALL)
+    xml = f"<domain><uuid>{uuid4()}</uuid><name>vm</name><memory>65536</memory><vcpu>1</vcpu></domain>"
+    domain = agent.claim_domain(xml)
+    for again in (
+        lambda: agent.claim(name="web1", resources=SMALL),
+        lambda: agent.claim(consumer=made.consumer, resources=SMALL),
+        lambda: agent.claim_domain(xml),
+    ):
+        with pytest.raises(KeyError), again():
+            raise KeyError("the guest did not start")
+    assert {instance.uuid for instance in agent.instances()} == {made.consumer, domain.consumer}
+
+    async def program() -> None:
+        async with await plimsoll.AsyncAgent(str(served.socket)).claim(name="web1", resources=SMALL):
+            raise KeyError("the guest did not start")
+
+    with pytest.raises(KeyError):
+        asyncio.run(program())
+    assert agent.show_claim(made.consumer) == made
+    for first in (
+        lambda: agent.claim(name="web2", resources=SMALL),
+        lambda: agent.claim_domain(xml.replace("</uuid>", "</uuid>").replace(domain.consumer, str(uuid4()))),
+    ):
+        with pytest.raises(KeyError), first():
+            raise KeyError("the guest did not start")
+    assert {instance.uuid for instance in agent.instances()} == {made.consumer, domain.consumer}
+
+
+def test_of_two_that_claim_at_once_one_made_it(served: ServedAgent) -> None:
+    agent, made = plimsoll.Agent(str(served.socket)), list[str]()
+    body = {"consumer": str(uuid4()), "groups": [{"resources": SMALL}]}
+
+    def claim() -> None:
+        reply = exchange(
+            str(served.socket), request_text("POST", "/v1/claims", body, ""), time.monotonic() + 30
+        )
+        made.append(reply.headers["plimsoll-made"])
+
+    with served.world.operations.tracker.turns_on((), [body["consumer"]]):
+        threads = [threading.Thread(target=claim) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.2)
+    for thread in threads:
+        thread.join()
+    assert sorted(made) == ["false", "true"] and len(agent.instances()) == 1
 
 
 def test_so_does_the_one_with_an_event_loop(served: ServedAgent) -> None:

@@ -184,6 +184,61 @@ def test_an_agent_of_another_version(client: Client, tmp_path: Path) -> None:
     assert caught.value.key == "c", "it was executed"
 
 
+@pytest.mark.parametrize("body", [b'{"consumer": "c"}', b"[" * 100_000, b"<html>", b"\xff"])
+def test_an_answer_to_a_claim_that_cannot_be_read(client: Client, tmp_path: Path, body: bytes) -> None:
+    """The claim is made: its caller must learn that, and one that the caller could not name is released."""
+    made = answer("201 Created", body)
+    with answering(tmp_path / "s", made, answer("200 OK", RELEASED), made) as got:
+        agent = client(str(tmp_path / "s"))
+        with pytest.raises(plimsoll.BadAnswer, match=r"status 201 the write is done.*undone again") as caught:
+            agent.claim(resources={"VCPU": 1})
+        assert json.loads(got[0].partition(b"\r\n\r\n")[2])["consumer"] == caught.value.key
+        assert got[1].startswith(f"DELETE /v1/claims/{caught.value.key} ".encode())
+        with pytest.raises(plimsoll.BadAnswer, match="the write is done; its key is web1") as caught:
+            agent.claim(name="web1", resources={"VCPU": 1})
+    assert len(got) == 3 and caught.value.done and caught.value.key == "web1"
+    assert str(caught.value).endswith("its key is web1.")
+
+
+def test_what_cannot_be_asked_is_invalid(client: Client, tmp_path: Path) -> None:
+    circle: dict[str, object] = {}
+    circle["groups"] = circle
+    with answering(tmp_path / "s", answer("200 OK", RELEASED)) as got:
+        agent = client(str(tmp_path / "s"))
+        for wrong in (
+            lambda: agent.claim(resources={"VCPU": object()}),  # type: ignore[dict-item]
+            lambda: agent.claim(resources=5),  # type: ignore[arg-type]
+            lambda: agent.claim(circle),
+            lambda: agent.release("c", timeout=float("nan")),
+            lambda: agent.release("c", timeout=-1),
+            lambda: client(str(tmp_path / "s"), timeout=float("nan")),
+            lambda: agent.request("GET", "/v1/status\r\nX: y"),
+            lambda: agent.request("GET", "/v1/ü"),
+            lambda: agent.request("GET /v1/status HTTP/1.1\r\nX: y\r\n\r\nGET", "/v1/status"),
+        ):
+            with pytest.raises(plimsoll.InvalidRequest):
+                wrong()
+        assert got == []
+        assert agent.release("\udcff", timeout=float("inf")).released
+    assert got[0].startswith(b"DELETE /v1/claims/%ED%B3%BF ")
+
+
+@pytest.mark.parametrize("status", ["200 OK", "503 Service Unavailable"])
+def test_odd_answers_are_errors_of_the_package(client: Client, tmp_path: Path, status: str) -> None:
+    with answering(tmp_path / "s", answer(status, b"3")):
+        agent = client(str(tmp_path / "s"))
+        for call in (agent.readyz, agent.status, agent.instances):
+            with pytest.raises(plimsoll.BadAnswer):
+                call()
+    odd = {"code": "plimsoll.claim.does_not_fit", "message": "no", "details": {"shortfalls": 7}}
+    (tmp_path / "s").unlink()
+    with answering(tmp_path / "s", answer("409 Conflict", json.dumps({"error": odd}).encode())):
+        for refused in (lambda: agent.claim(resources={"VCPU": 1}), agent.metrics):
+            with pytest.raises(plimsoll.Refused) as caught:
+                refused()
+            assert caught.value.shortfalls == ()
+
+
 def test_an_answer_without_a_length_ends_with_the_connection(client: Client, tmp_path: Path) -> None:
     with answering(tmp_path / "s", b"HTTP/1.0 200 OK\r\n\r\n" + RELEASED):
         assert client(str(tmp_path / "s")).release("c").released

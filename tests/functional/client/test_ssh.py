@@ -86,6 +86,14 @@ def test_ssh_that_ends_and_a_host_without_an_agent(stand_in: Path, tmp_path: Pat
     assert stand_in.read_text().count(f":{tmp_path}/none -- hv1") == 1
 
 
+def test_a_port_and_a_password_that_ssh_does_not_take() -> None:
+    with pytest.raises(plimsoll.InvalidRequest, match="names no port"):
+        plimsoll.Agent("ssh://root@hv1:99999/x")
+    with pytest.raises(plimsoll.InvalidRequest, match="has no password") as caught:
+        plimsoll.Agent("ssh://root:secret@hv1")
+    assert "secret" not in str(caught.value)
+
+
 def test_no_ssh_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(plimsoll.Unavailable, match="ssh cannot be started"):

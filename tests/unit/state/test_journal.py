@@ -27,7 +27,7 @@ from agent.providers.resolve import OwnedProvider, OwnedProviders
 from agent.state import journal as module
 from agent.state import journal as sql
 from agent.state.journal import FILE_NAME, MIGRATIONS, Journal
-from agent.state.operators import acting_for
+from agent.state.operators import Caller, acting_for
 
 CONSUMER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b01"
 OTHER = "6d3a1fb4-5d6c-4a61-b1f5-0f5a5b6a0b02"
@@ -321,7 +321,7 @@ def test_the_earlier_code_refuses_the_present_file_and_takes_the_backup(
 
 def test_who_asked_is_kept(tmp_path: Path) -> None:
     journal = Journal.open(tmp_path)
-    with acting_for(1000, 4242):
+    with acting_for(Caller(1000, 4242)):
         journal.record_event("", "asked for").wait()
     journal.record_event("", "by itself").wait()
     told = [(event.event, event.uid, event.pid) for event in journal.history()]
