@@ -141,6 +141,8 @@ class MemoryHome:
 
     def extent(self) -> tuple[int, int]:
         rows = self.database.rows
+        if (last := max(rows, default=0)) != self.database.seq:
+            raise self.damaged(f"row {last + 1} of the journal is missing")
         return next(iter(rows), 1), sum(row.bytes for row in rows.values())
 
     def append(self, row: Row, first: int) -> None:

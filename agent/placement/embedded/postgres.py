@@ -107,9 +107,12 @@ WITH w AS (
 )
 INSERT INTO plimsoll_journal SELECT seq, %(epoch)s, %(changes)s, %(keys)s FROM w
 """
-POLL = "SELECT pg_try_advisory_lock(id), id, seq, server, accepted FROM plimsoll_writer"
+POLL = """
+SELECT pg_try_advisory_lock(id), id, seq, (SELECT coalesce(max(seq), 0) FROM plimsoll_journal), server,
+    accepted FROM plimsoll_writer
+"""
 LOOK = """
-SELECT FALSE, id, seq, CASE WHEN EXISTS (
+SELECT FALSE, id, seq, (SELECT coalesce(max(seq), 0) FROM plimsoll_journal), CASE WHEN EXISTS (
     SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1
         AND classid::bigint << 32 | objid::bigint = id
         AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
@@ -129,7 +132,8 @@ RETURNING epoch, seq
 them.
 """
 EXTENT = """
-SELECT coalesce(min(seq), 1), coalesce(sum(octet_length(changes) + octet_length(keys)), 0)::bigint
+SELECT coalesce(min(seq), 1), coalesce(sum(octet_length(changes) + octet_length(keys)), 0)::bigint,
+    coalesce(max(seq), 0), (SELECT seq FROM plimsoll_writer)
 FROM plimsoll_journal
 """
 LOCKS = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid()"
@@ -362,7 +366,8 @@ class PostgresHome:
 
     def extent(self) -> tuple[int, int]:
         """See `Home.extent`."""
-        ((first, size),) = self._query(EXTENT)
+        ((first, size, last, written),) = self._query(EXTENT)
+        self._check_last(last, written)
         return first, size
 
     def append(self, row: Row, first: int) -> None:
@@ -474,6 +479,11 @@ class PostgresHome:
             raise self.damaged(f"plimsoll_writer has {rows}, not one")
         return tuple(found[0])
 
+    def _check_last(self, last: int, written: int) -> None:
+        """Raises DatabaseError where the row that was written last is not the last one that is there."""
+        if last != written:
+            raise self.damaged(f"plimsoll_writer is at write {written}, and the last row is {last}")
+
     def _execute(self, statement: str, parameters: Any, **how: bool) -> psycopg.Cursor[Any]:
         sent_at = time.monotonic()
         with self._speaking:
@@ -572,7 +582,7 @@ class PostgresHome:
         """Read what others wrote, and take over if no server is active."""
         assert self._store is not None
         is_lost = self.role is Role.LOST
-        locked, identity, seq, server, accepted = self._of_writer(
+        locked, identity, seq, last, server, accepted = self._of_writer(
             LOOK if is_lost or not self._leads() else POLL
         )
         # Another session than a server's may have the lock: then this one's name is that of the last one.
@@ -600,14 +610,13 @@ class PostgresHome:
             if self._loss != told:
                 LOG.error("%s Missing claims: %s. %s", what, ", ".join(missing) or none, remedy)
             return
+        self._check_last(last, seq)
         self._store.follow()
         self._has_followed, self._seen = True, max(self._seen, self._read, key=itemgetter(1))
         if not locked:
             return
         if self._query(LOCKS) != [(1,)]:
             raise self._refused("another session has the lock of this one", "connect without a pooler")
-        if seq != self._seen[1]:
-            raise self.damaged(f"plimsoll_writer is at write {seq}, and the last row is {self._seen[1]}")
         self._withdrawn = False
         # What is lost may be newer than what this server saw before it was started to go on without it.
         taking = {"lost": self._lost_epoch or int(self._accept_loss), "server": self._server}

@@ -5,9 +5,10 @@ earlier writes of the same group, and the group's changes become one row of the 
 durable, they are applied to the model and answered.
 
 The row has the changed records whole, but of a provider that a claim names only the generation.
-Rows are only added at the end and removed at the beginning. To keep the journal bounded, a group sweeps: its
-row takes over what the model still has of the oldest rows, which go in the same write. So what any row has is
-either outdated by a later row, or there.
+Rows are only added at the end and removed at the beginning; a home knows which one was added last, and each
+row has the CRC-32 of the one before it. To keep the journal bounded, a group sweeps: its row takes over what
+the model still has of the oldest rows, which go in the same write. So what any row has is either outdated by
+a later row, or there.
 
 A caller that stopped waiting for a write does not know its outcome. It repeats the write with the same
 idempotency key: the core does not run it again, but waits for the first one and gives its outcome. The row
@@ -21,6 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import sqlite3
 import threading
 import time
 import zlib
@@ -114,9 +116,11 @@ class KeyedWrites:
 Changes = dict[str, dict[str, Any]]
 """{p, c, t or r: {uuid or name: the record, None where it is removed}}
 
-Beside them a row has {FIRST: the seq of the first row that the journal has since then}.
+Beside them a row has {FIRST: the seq of the first row that the journal has since then, BEFORE: the `check` of
+the row before it}.
 """
 FIRST = "f"
+BEFORE = "b"
 
 Birth = tuple[int, int]
 """The row that made a provider, and the provider's place in it: what the model's order comes from."""
@@ -136,6 +140,11 @@ class Row(NamedTuple):
     def bytes(self) -> int:
         """The size of its texts."""
         return len(self.changes) + len(self.keys)
+
+    @property
+    def check(self) -> int:
+        """The CRC-32 of its texts."""
+        return zlib.crc32(self.keys.encode(), zlib.crc32(self.changes.encode()))
 
 
 def encode(draft: Draft, before: CoreState, births: Mapping[str, Birth]) -> Changes:
@@ -309,7 +318,7 @@ class Home(Protocol):
         ...
 
     def extent(self) -> tuple[int, int]:
-        """The seq of the first row, and the bytes of all."""
+        """The seq of the first row, and the bytes of all. Raises DatabaseError where the last are missing."""
         ...
 
     def append(self, row: Row, first: int) -> None:
@@ -393,7 +402,20 @@ MIGRATIONS = (
     DROP TABLE traits;
     DROP TABLE resource_classes;
     """,
+    """
+    INSERT INTO journal SELECT coalesce(max(seq), 0) + 1, 0, '', '', 0 FROM journal;
+    """,
 )
+
+EXTENT = """
+SELECT coalesce(min(seq), 1), coalesce(sum(size), 0),
+    coalesce(max(CASE WHEN epoch > 0 THEN seq END), 0), max(CASE epoch WHEN 0 THEN seq END) FROM journal
+"""
+APPEND = "INSERT OR REPLACE INTO journal VALUES (?1, ?2, ?3, ?4, ?5), (?1 + 1, 0, '', '', 0)"
+"""The row takes the place of the empty one, of epoch 0, which is the last: without it the last are missing.
+
+A table of its own for the newest seq would be one more page to write in each commit.
+"""
 
 
 class SqliteHome:
@@ -411,11 +433,11 @@ class SqliteHome:
             state_dir / FILE_NAME, application_id=APPLICATION_ID, migrations=MIGRATIONS, name="placement"
         )
         self.path, self.place = self.file.path, state_dir
-        created = self.file.read("SELECT created_at FROM meta")
-        if not created:
+        try:
+            ((self.created_at,),) = self.file.read("SELECT created_at FROM meta")
+        except (ValueError, sqlite3.Error) as error:
             self.file.close()
-            raise self.damaged("a row cannot be read: it is not said when the file was made")
-        self.created_at: float = created[0][0]
+            raise self.damaged("a row cannot be read: it is not said when the file was made") from error
 
     @property
     def disk_full(self) -> bool:
@@ -442,11 +464,16 @@ class SqliteHome:
 
     def load(self, work: Callable[[], T]) -> T:
         """See `Home.load`."""
-        return self.file.run(lambda _: work(), releases=True, timeout_s=LOAD_S)
+        try:
+            return self.file.run(lambda _: work(), releases=True, timeout_s=LOAD_S)
+        except sqlite3.Error as error:
+            raise self.damaged(f"a row cannot be read: {error}") from error
 
     def rows(self, after: int, limit: int) -> list[Row]:
         """See `Home.rows`."""
-        columns = "SELECT seq, epoch, changes, keys FROM journal WHERE seq > ? ORDER BY seq LIMIT ?"
+        columns = (
+            "SELECT seq, epoch, changes, keys FROM journal WHERE seq > ? AND epoch > 0 ORDER BY seq LIMIT ?"
+        )
         return [
             Row(
                 seq, epoch, zlib.decompress(changes).decode() if isinstance(changes, bytes) else changes, keys
@@ -456,8 +483,11 @@ class SqliteHome:
 
     def extent(self) -> tuple[int, int]:
         """See `Home.extent`."""
-        columns = "SELECT coalesce(min(seq), 1), coalesce(sum(size), 0) FROM journal"
-        ((first, size),) = self.file.transaction.query(columns)
+        ((first, size, last, empty),) = self.file.transaction.query(EXTENT)
+        if empty is None:
+            raise self.damaged(f"its rows from {last + 1} on are missing")
+        if empty > last + 1:
+            raise self.damaged(f"its rows {last + 1} to {empty - 1} are missing")
         return first, size
 
     def append(self, row: Row, first: int) -> None:
@@ -468,7 +498,7 @@ class SqliteHome:
         is_long = len(row.changes) > COMPRESSED_FROM
         changes = zlib.compress(row.changes.encode(), 1) if is_long else row.changes
         values = (row.seq, row.epoch, changes, row.keys, row.bytes)
-        transaction.execute("INSERT INTO journal VALUES (?, ?, ?, ?, ?)", values)
+        transaction.execute(APPEND, values)
 
     def damaged(self, finding: str) -> DatabaseError:
         """See `Home.damaged`."""
@@ -537,6 +567,8 @@ class Store:
         self._first = 1
         self._told_first: int | None = None
         """What the newest row that was read says of it; None where an older version wrote that."""
+        self._check: int | None = None
+        """That of the row `_seq`; None where it was not read."""
         self._bytes = 0
         self._births: dict[str, Birth] = {}
         self._oldest: deque[Row] = deque()
@@ -564,7 +596,7 @@ class Store:
         whole, created_at = Draft(Model({}, {}), 0.0), self.home.created_at
         with self._legible():
             self._births.clear()
-            self._told_first = None
+            self._told_first = self._check = None
             self._first, self._bytes = self.home.extent()
             self._seq = self._first - 1
             while rows := self.home.rows(self._seq, ROWS_AT_ONCE):
@@ -594,7 +626,7 @@ class Store:
         try:
             yield
         except (ValueError, TypeError, LookupError, AttributeError, zlib.error) as error:
-            raise self.home.damaged(f"a row cannot be read: {error!r}") from error
+            raise self.home.damaged(f"a row cannot be read: row {self._seq + 1} or a later one") from error
 
     def _check_first(self) -> None:
         """Raises DatabaseError where the first rows were removed, other than by a sweep."""
@@ -611,9 +643,11 @@ class Store:
             draft.merge(decode(part, draft))
             self._note_births(row.seq, part)
             self._told_first = part.get(FIRST, self._told_first)
+            if self._check is not None and part.get(BEFORE, self._check) != self._check:
+                raise self.home.damaged(f"a row cannot be read: row {self._seq} is not as it was written")
         keys = json.loads(row.keys).items()
         self._keyed.end({key: (digest, _dump(answer)) for key, (digest, answer) in keys})
-        self._seq = row.seq
+        self._seq, self._check = row.seq, row.check
         return draft
 
     def follow(self, *, anew: bool = False) -> list[str]:
@@ -794,7 +828,7 @@ class Store:
             keys = _dump_keys(known | self._keys)
             if left:
                 parts.insert(0, _dump(left))
-        parts.append(_dump({FIRST: first}))
+        parts.append(_dump({FIRST: first} if self._check is None else {FIRST: first, BEFORE: self._check}))
         row = Row(self._seq + 1, self.home.epoch, f"[{','.join(parts)}]", keys)
         self.home.append(row, first)
         self._written = row, changes, first, freed
@@ -805,7 +839,8 @@ class Store:
         self._judged = {}
         if self._written is not None:
             row, changes, self._first, freed = self._written
-            self._seq, self._bytes = row.seq, self._bytes + row.bytes - freed
+            self._seq, self._check = row.seq, row.check
+            self._bytes += row.bytes - freed
             self._note_births(row.seq, changes)
             with self.model.lock.writing():
                 self.model.apply(self._group)
