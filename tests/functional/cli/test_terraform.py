@@ -1,14 +1,18 @@
 """`plimsoll terraform`: the protocol of the `external` data source and of provisioners, with a real agent."""
 
 import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 from kits.agent_process import Agent
-from kits.cli_process import one_line, plimsoll
+from kits.cli_process import ENVIRONMENT, one_line, plimsoll
 from kits.doc_commands import fenced
 from lxml import etree
 
@@ -121,3 +125,57 @@ def test_the_stylesheet_of_the_page_puts_uuid_and_device_into_a_domain(tmp_path:
     assert written.find("devices/disk") is not None
     address = written.find("devices/hostdev/source/address")
     assert {name: int(value) for name, value in address.attrib.items()} == CARD
+
+
+TERRAFORM = shutil.which("terraform") or shutil.which("tofu")
+
+
+@pytest.mark.skipif(TERRAFORM is None, reason="needs Terraform 1.4 or OpenTofu in PATH")
+def test_the_claim_of_the_page_with_terraform_itself(agent: Agent, tmp_path: Path) -> None:
+    """Applied, cut between the claim and the state, applied again, destroyed; without its other providers."""
+    claim = fenced("terraform.md", "text", 1).partition('data "external"')[0]
+    (tmp_path / "main.tf").write_text(claim)
+    (tmp_path / "plimsoll").write_text(f'#!/bin/sh\nexec {sys.executable} -m agent.cli.main "$@"\n')
+    (tmp_path / "plimsoll").chmod(0o755)
+    environment = {
+        **ENVIRONMENT,
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "PLIMSOLL_SOCKET": str(agent.socket),
+        "CHECKPOINT_DISABLE": "1",
+    }
+
+    def terraform(*words: str) -> str:
+        command = [str(TERRAFORM), *words, "-no-color"]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def claimed() -> list[str]:
+        listed = json.loads(plimsoll(agent.socket, "instances", "-o", "json").stdout)["instances"]
+        return [each["name"] for each in listed]
+
+    terraform("init")
+    terraform("fmt", "-check", "-diff")
+    terraform("apply", "-auto-approve")
+    assert claimed() == ["ai1"] and "Terraform (uid" in plimsoll(agent.socket, "instances").stdout
+    assert "No changes" in terraform("plan")
+    (tmp_path / "terraform.tfstate").unlink()  # the state is not written, and the claim is made
+    assert "1 added" in terraform("apply", "-auto-approve")
+    assert claimed() == ["ai1"]
+    assert "1 destroyed" in terraform("destroy", "-auto-approve")
+    assert claimed() == []
+
+
+@pytest.mark.skipif(TERRAFORM is None, reason="needs Terraform 1.4 or OpenTofu in PATH")
+@pytest.mark.parametrize("number", range(3))
+def test_the_examples_of_the_page_are_written_as_terraform_writes(number: int) -> None:
+    done = subprocess.run(
+        [str(TERRAFORM), "fmt", "-"],
+        input=fenced("terraform.md", "text", number),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, fenced("terraform.md", "text", number))
