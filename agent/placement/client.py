@@ -282,7 +282,8 @@ class PlacementClient:
     def find_provider(self, *, name: str | None = None, uuid: str | None = None) -> Provider | None:
         """The provider with that name or uuid, without its contents (see `read_provider`), or None."""
         query = {key: value for key, value in (("name", name), ("uuid", uuid)) if value is not None}
-        providers = self._list_providers(query, f"find the provider {name or uuid}")
+        action = f"find the provider {name or uuid}" if name or uuid else "list the providers"
+        providers = self._list_providers(query, action)
         return providers[0] if providers else None
 
     def read_provider(self, provider: Provider) -> Provider:

@@ -255,16 +255,18 @@ def ping(transport: Transport, fallback_address: str) -> PingReport:
     if isinstance(transport, LocatedTransport):
         address, identity = transport.address(), transport.identity()
     times_ms = []
-    for _ in range(ROUND_TRIPS):
-        started = time.perf_counter()
-        try:
+    try:
+        for _ in range(ROUND_TRIPS):
+            started = time.perf_counter()
             lowest, highest = client.versions()
-        except PlacementError as error:
-            if "://" not in error.message and address not in error.message:
-                error.message = f"{address}: {error.message}"
-            raise
-        times_ms.append((time.perf_counter() - started) * 1000)
-    client.find_provider(name="")  # any authenticated request negotiates the microversion
+            times_ms.append((time.perf_counter() - started) * 1000)
+        client.find_provider(name="")  # any authenticated request negotiates the microversion
+    except PlacementError as error:
+        if isinstance(transport, LocatedTransport):
+            address = transport.address()
+        if "://" not in error.message and address not in error.message:
+            error.message = f"{address}: {error.message}"
+        raise
     lacking = [
         f"microversion {version}: {loss}"
         for version, loss in _OPTIONAL_MICROVERSIONS.items()

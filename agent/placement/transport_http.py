@@ -36,9 +36,11 @@ from agent.placement.transport import (
     ACTIVE_HEADER,
     STALE_HEADER,
     TOO_MANY_REQUESTS,
+    UNAUTHORIZED,
     UNAVAILABLE,
     Reply,
     addresses_of,
+    error_of_reply,
     parse_body,
     reply_of_answer,
     retry_after_s,
@@ -47,7 +49,7 @@ from agent.placement.transport import (
 CONNECT_TIMEOUT_MAX_S = 5.0
 DEFAULT_TIMEOUT_S = 15.0
 CONNECTIONS_MAX = 32
-BARRED = (401, 403)
+FORBIDDEN = 403
 
 _WRAPPED_MAX = 16
 _SERVICE_TYPE = "placement"
@@ -75,8 +77,14 @@ KEYS_HEADER = "plimsoll-keys"
 PATIENCE_S = 2.0
 """How long one of several servers that share a journal may be silent until another one is asked. A takeover
 takes 1.1 s. It doubles each time, so that a server that is merely slow is asked a few times only."""
-REASON_MAX = 200
+REASON_MAX = 240
 ADDRESSES_TOLD_MAX = 5
+
+
+class _RefusedThere(PlacementError):
+    """The server at that address does not let the agent in; another one may."""
+
+    sent = False
 
 
 class HttpTransport:
@@ -141,24 +149,25 @@ class HttpTransport:
         """Send one request. A GET whose connection broke is sent once more, on a new connection.
 
         With several addresses, what one server certainly did not do is sent to the active one, if that is
-        named, and else to each of the others; again for TAKEOVER_S while one answers that none is active.
+        named, and else to each of the others; again for TAKEOVER_S while one answers that none is active. So
+        is what a server refused with a 401, or sends elsewhere.
         A write whose answer is lost is repeated in the same way, with its key, where the servers know keys:
         for TAKEOVER_S beside the time that servers were silent, and for `timeout_s` in all.
 
         Raises PlacementUnavailable where Placement itself or Keystone did not answer, PlacementError where
-        Keystone rejects the credentials or its catalog has no Placement.
+        Keystone rejects the credentials or its catalog has no Placement, or each server the token.
         """
         key = None if method == "GET" else uuid.uuid4().hex
         if len(self._addresses) == 1:
             return self._request_at(self._used, self._timeout_s, key, method, path, body, microversion)
         begun = time.monotonic()
         end, patience_s = begun + TAKEOVER_S, PATIENCE_S
-        lost: PlacementUnavailable | None = None
+        lost: PlacementUnavailable | _RefusedThere | None = None
         told: dict[str, str] = {}
         while True:
             first = self._addresses.index(self._used)
             left = [*self._addresses[first:], *self._addresses[:first]]
-            failure: PlacementUnavailable | None = None
+            failure: PlacementUnavailable | _RefusedThere | None = None
             standby: Reply | None = None
             while left:
                 address, asked = left.pop(0), time.monotonic()
@@ -167,12 +176,13 @@ class HttpTransport:
                 wait_s = min(patience_s, rest_s) if self._kept_s else self._timeout_s
                 try:
                     reply = self._request_at(address, wait_s, key, method, path, body, microversion)
-                except PlacementUnavailable as error:
-                    reason = error.message.partition(": ")[2].rstrip(".").removeprefix(f"{address}: ")
-                    told[address] = shorten(f"{address}: {reason}", REASON_MAX, placeholder=" ...")
+                except (PlacementUnavailable, _RefusedThere) as error:
+                    reason = error.message.partition(": ")[2].partition(". ")[0]
+                    reason = f"{address}: {reason.rstrip('.').removeprefix(f'{address}: ')}"
+                    told[address] = shorten(reason, REASON_MAX, placeholder=" ...")
                     _tell_each(error, told)
                     self._used = left[0] if left else self._addresses[0]
-                    failure = error
+                    failure = error if failure is None or isinstance(error, PlacementUnavailable) else failure
                     if error.sent and self._kept_s:
                         lost, patience_s = error, 2 * patience_s
                         end = min(end + time.monotonic() - asked, last)  # silence is not counted
@@ -181,8 +191,8 @@ class HttpTransport:
                     continue
                 # A write that was done is done, also where the server has another role by now.
                 is_old = STALE_HEADER in reply.headers and (key is None or 400 <= reply.status < 500)
-                # Nor does a server that does not let the caller in look for the key.
-                is_old = is_old or (lost is not None and key is not None and reply.status in BARRED)
+                # Nor does a server that does not let the caller write look for the key.
+                is_old = is_old or (lost is not None and key is not None and reply.status == FORBIDDEN)
                 if reply.status != UNAVAILABLE and not is_old:
                     self._used = address
                     return reply
@@ -191,6 +201,7 @@ class HttpTransport:
                 active = reply.headers.get(ACTIVE_HEADER, "").rpartition("//")[2].partition("/")[0]
                 left.sort(key=lambda one: urlsplit(one).netloc != active)
             if standby is None and failure is not None and lost is None:
+                _tell_each(failure, told)
                 raise failure
             if time.monotonic() > end:
                 break
@@ -255,14 +266,20 @@ class HttpTransport:
             raise _placement_error(error, f"{method} {path.partition('?')[0]}") from error
         headers = {name.lower(): value for name, value in answer.headers.items()}
         if answer.is_redirect:
-            raise PlacementError(
-                f"{answer.url.partition('?')[0]} sends the agent on to {headers['location']}, which gets no "
-                "token: set endpoint_override in [placement] to the address that answers itself.",
+            raise _RefusedThere(
+                f"Placement did not answer {method} {path.partition('?')[0]}: "
+                f"{address or answer.url.partition('?')[0]}: it sends the agent on to {headers['location']}, "
+                "which gets no token: set endpoint_override in [placement] to the address that answers "
+                "itself.",
                 status=answer.status_code,
             )
         if headers.get(KEYS_HEADER, "").isdecimal():
             self._kept_s = float(headers[KEYS_HEADER])
-        return reply_of_answer(method, path, answer.status_code, parse_body(answer.content), headers)
+        reply = reply_of_answer(method, path, answer.status_code, parse_body(answer.content), headers)
+        if reply.status == UNAUTHORIZED and len(self._addresses) > 1:
+            refusal = error_of_reply(reply, f"answer {method} {path.partition('?')[0]}", full=False)
+            raise _RefusedThere(refusal.message, status=UNAUTHORIZED)
+        return reply
 
     def address(self) -> str:
         """Placement's URL, from Keystone's catalog or `endpoint_override`. Raises as `request` does.
@@ -433,10 +450,11 @@ def _with_others(reply: Reply, told: Mapping[str, str]) -> Reply:
     return reply
 
 
-def _tell_each(error: PlacementUnavailable, told: Mapping[str, str]) -> None:
-    """Let the error have the reason of each address that was asked, if they are several."""
+def _tell_each(error: PlacementError, told: Mapping[str, str]) -> None:
+    """Let the error have the reason of each address that was asked, if they are several, and its remedy."""
     if len(told) > 1:
-        error.message = f"{error.message.partition(': ')[0]}: {_listed(told)}."
+        what, _, reason = error.message.partition(": ")
+        error.message = f"{what}: {_listed(told)}. {reason.partition('. ')[2]}".rstrip()
         error.args = (error.message,)
 
 

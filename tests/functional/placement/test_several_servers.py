@@ -23,6 +23,7 @@ from agent.cli.main import main
 from agent.errors import ExitCode, PlacementError, PlacementUnavailable
 from agent.placement import transport_http
 from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.connect import ping
 from agent.placement.embedded import Core
 from agent.placement.embedded.serve import Server
 from agent.placement.embedded.store import NotActive, SqliteHome, Store
@@ -389,6 +390,76 @@ def test_no_redirect_carries_the_token_to_another_address(
     with pytest.raises(PlacementError, match=f"sends the agent on to {other.url}/, which gets no token"):
         ask(connect(first.url), method)
     assert not other.heard
+
+
+ELSEWHERE = (302, {"Location": "http://127.0.0.1:9/", "x-openstack-request-id": ""})
+UNKNOWN_TOKEN: tuple[int, dict[str, str]] = (401, {})
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+@pytest.mark.parametrize("says", [UNKNOWN_TOKEN, ELSEWHERE])
+def test_a_server_that_lets_the_agent_not_in_does_not_keep_it_from_the_active_one(
+    connect: Connect, stubs: Stubs, says: tuple[int, dict[str, str]], method: str
+) -> None:
+    first, second, active = stubs
+    first.says, second.says = lambda _: says, lambda _: standby() if method == "PUT" else stale()
+    transport = connect(CLOSED, first.url, second.url, active.url)
+    assert [ask(transport, method), ask(transport, method)] == [200, 200]
+    assert [len(stub.heard) for stub in stubs] == [1, 1, 2]
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+def test_where_each_server_refuses_the_token_the_error_says_so_and_names_them(
+    connect: Connect, stubs: Stubs, method: str
+) -> None:
+    first, second, _ = stubs
+    first.says = second.says = lambda _: UNKNOWN_TOKEN
+    refused = (
+        "it does not accept the token (standby): check it, or the credentials in [placement] (status 401)"
+    )
+    with pytest.raises(PlacementError) as raised:
+        ask(connect(first.url, second.url), method)
+    assert (
+        str(raised.value)
+        == raised.value.message
+        == (f"Placement did not answer {method} /traits: {first.url}: {refused}; {second.url}: {refused}.")
+    )
+    assert not isinstance(raised.value, PlacementUnavailable) and raised.value.status == 401
+    assert isinstance(PlacementClient(connect(first.url, second.url)).send_allocations(WRITE), WriteRefused)
+    second.says = lambda _: ELSEWHERE
+    with pytest.raises(PlacementUnavailable) as away:  # the active one may be the one that is away
+        ask(connect(first.url, second.url, CLOSED), method)
+    assert not away.value.sent
+    assert away.value.message == (
+        f"Placement did not answer to {method} /traits: {first.url}: {refused}; {second.url}: it sends the "
+        "agent on to http://127.0.0.1:9/, which gets no token: set endpoint_override in [placement] to the "
+        f"address that answers itself; {CLOSED}: connection refused."
+    )
+
+
+def test_a_remedy_of_several_addresses_is_said_once_and_whole(connect: Connect, stubs: Stubs) -> None:
+    first, second, third = stubs
+    for stub in stubs:
+        stub.says = lambda _: (502, {"x-openstack-request-id": ""})
+    with pytest.raises(PlacementUnavailable) as raised:
+        ask(connect(first.url, second.url, third.url))
+    reasons, remedy, end = raised.value.message.rpartition(" If all answers lack it, check the address, ")
+    assert remedy and end == "and let a proxy pass it on."
+    assert reasons.count("or there is no Placement at that address") == 3 and "If" not in reasons
+
+
+@pytest.mark.parametrize("addresses", [1, 2])
+def test_a_ping_with_a_wrong_token_names_each_address(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], connect: Connect, stubs: Stubs, addresses: int
+) -> None:
+    """A list of versions needs no token."""
+    asked = stubs[:addresses]
+    for stub in asked:
+        stub.says = lambda _: UNKNOWN_TOKEN
+    with pytest.raises(PlacementError) as raised:
+        ping(connect(*(stub.url for stub in asked)), "here")
+    assert all(f"{stub.url}: " in raised.value.message for stub in asked)
+    assert "does not accept the token" in raised.value.message and "None" not in raised.value.message
 
 
 def test_one_address_is_asked_once(connect: Connect, stubs: Stubs) -> None:
