@@ -70,7 +70,9 @@ class Change:
     instances: Mapping[str, str]
     """{consumer: the host with room for what it holds, empty if none was found}"""
     migrations: tuple[str, ...]
-    """of the instances, those that hold a place for a move under way"""
+    """of the instances, migrations: each gives its place back when its move is confirmed"""
+    reverts: tuple[str, ...]
+    """of the instances, those that give their place back when their move is reverted"""
     reason: str
     """why the reshape waits"""
 

@@ -647,7 +647,9 @@ def add_top(add: CommandAdder) -> None:
     parser.add_argument(
         "--group", choices=("state", "aggregate", "trait"), help="subtotals of groups in place of hosts"
     )
-    parser.add_argument("--class", metavar="CLASS", dest="of_class", default="", help="a column more")
+    parser.add_argument(
+        "--class", metavar="CLASS", dest="of_class", action="append", default=[], help="a column more"
+    )
     parser.add_argument(
         "--watch",
         metavar="SECONDS",
@@ -662,7 +664,12 @@ def top(args: Namespace) -> ExitCode:
     """Show the table, once or until the operator ends it."""
     from urllib.parse import urlencode
 
-    asked = {"search": args.search, "sort": args.sort, "group": args.group or "", "class": args.of_class}
+    if len(args.of_class) > 1:
+        raise errors.UsageError(
+            f"--class is given {counted(len(args.of_class), 'time')}: show one class more"
+        )
+    of_class = "".join(args.of_class)
+    asked = {"search": args.search, "sort": args.sort, "group": args.group or "", "class": of_class}
     asked |= _room(args) | {"limit": "100000"}
     query = urlencode({name: value for name, value in asked.items() if value})
 

@@ -119,8 +119,12 @@ class TopView(NamedTuple):
         if self.explained is not None:
             return self._replace(explained=None, scroll=0)
         match key:
-            case "up" | "k" | "down" | "j":
-                return self._select(instances, 1 if key in ("down", "j") else -1)
+            case "up" | "k" | "down" | "j" if instances:
+                uuids, is_down = [instance["uuid"] for instance in instances], key in ("down", "j")
+                index = 0 if is_down else len(uuids) - 1
+                if self.selected in uuids:
+                    index = uuids.index(self.selected) + (1 if is_down else -1)
+                return self._replace(selected=uuids[max(0, min(index, len(uuids) - 1))])
             case "home" | "end":
                 return self._replace(selected="", scroll=0 if key == "home" else 10**6)
             case "s":
@@ -170,15 +174,6 @@ class TopView(NamedTuple):
                 return self._replace(wanted=(self.wanted + key)[:FILTER_CHARS_MAX], scroll=0)
             case _:
                 return self
-
-    def _select(self, instances: Sequence[InstanceShape], step: int) -> TopView:
-        uuids = [instance["uuid"] for instance in instances]
-        if not uuids:
-            return self
-        if self.selected not in uuids:
-            return self._replace(selected=uuids[0 if step > 0 else -1])
-        index = uuids.index(self.selected) + step
-        return self._replace(selected=uuids[max(0, min(index, len(uuids) - 1))])
 
 
 EVERYTHING = TopView()

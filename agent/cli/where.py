@@ -152,13 +152,15 @@ def _change_text(change: ChangeShape, names: Mapping[str, str]) -> str:
             f"{host} has room once it takes claims again (`plimsoll resume` there if an operator paused it)"
         )
     if change["kind"] == "reshape":
-        return f"{host} has room on {providers} once its reshape is done: {plain(change['reason'])}"
+        return f"{host} may have room once its reshape is done: {plain(change['reason'])}"
     if change["kind"] == "lift":
         return f"lift what is reserved as a whole on {providers} of {host} (a cordon, say)"
     pools = f" with its part of {providers}" if providers else ""
     moves = [
-        f"end the move whose migration {who} has a place on {host} (`plimsoll move confirm` or `revert`)"
+        f"confirm the move whose migration {who} has a place on {host} (`plimsoll move confirm`)"
         if who in change["migrations"]
+        else f"revert the move of {names.get(who, who)} to {host} (`plimsoll move revert`)"
+        if who in change["reverts"]
         else f"move {names.get(who, who)} from {host} to {plain(to)}"
         if to
         else f"release {names.get(who, who)}{pools or f' on {host} (no other host was found for it)'}"

@@ -638,6 +638,8 @@ def assemble(
     def on_step(step: str, kind: MoveKind | None) -> None:
         recorder.metrics.count_step(step, kind)
         process.wake_carving()
+        if kind is not None:  # the note names the moves
+            process.wake_note()
 
     tracker = ResourceTracker(journal, client, on_step=on_step, clock=clock.now, age_s=clock.age_s)
     reconciler = reconciler_of(

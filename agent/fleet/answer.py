@@ -23,7 +23,7 @@ from agent.claims.choice import Order
 from agent.claims.device_profiles import DeviceProfiles
 from agent.claims.parse_request import notes_of, parse_addition, read_domain
 from agent.claims.request import DEVICE_PREFIX, ClaimRequest, check_request, has_unresolved_devices
-from agent.errors import PlacementError, UsageError, counted
+from agent.errors import PlacementError, UsageError, counted, first_few
 from agent.fleet.places import Candidate, candidate_of, places_together
 from agent.fleet.where import (
     CLOSED,
@@ -170,6 +170,7 @@ class Answer:
                     "providers": list(change.providers),
                     "instances": dict(change.instances),
                     "migrations": list(change.migrations),
+                    "reverts": list(change.reverts),
                     "reason": change.reason,
                 }
                 for change in self.changes
@@ -287,8 +288,8 @@ class _Inquiry:
         kinds = (ConditionKind.TRAIT, ConditionKind.AGGREGATE)
         of_cells = any(
             each.kind in kinds and not each.group and not each.forbidden for each in self._conditions
-        ) and any(" " in each.group for each in self._conditions)
-        self._needs_trees = count > 1 or self._in_tree is not None or of_cells
+        )
+        self._needs_trees = count > 1 or self._in_tree is not None or (of_cells and self._demand.has_cells)
 
     def answer(self) -> Answer:
         """The verdict, with what it rests on."""
@@ -306,22 +307,36 @@ class _Inquiry:
         if told["hosts"]:
             found = [candidate_of_record(record) for record in told["hosts"]]
             return self._fits(self._best(found), len(found))
-        return self._judge(hosts_of_trees(told), self._with_holders)
+
+        def with_holders(host: FleetHost, _: Obstacle) -> FleetHost:
+            query = query_of(self._conditions, host.root.uuid)
+            again = self._client.host_candidates(f"{query}&trees=true&holders=true")
+            return next(iter(hosts_of_trees(again or {})), host)
+
+        return self._judge(hosts_of_trees(told), with_holders)
 
     def _best(self, candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
-        ranked = sorted(candidates, key=lambda each: each.rank(self._demand.asked, self._order))
+        ranked = sorted(candidates, key=lambda each: each.rank(self._demand, self._order))
         return tuple(ranked[:PLACES_SHOWN_MAX])
 
     def _fits(self, places: tuple[Candidate, ...], fitting: int, *, complete: bool = True) -> Answer:
         many = counted(fitting, "host has", "hosts have")
         sentence = f"it fits: {'' if complete else 'at least '}{many} room for it"
-        return Answer(Verdict.FITS, sentence, fitting=fitting, complete=complete, places=places)
+        doubts = self._doubts(places)
+        return Answer(
+            Verdict.FITS, sentence, fitting=fitting, complete=complete, places=places, not_known=doubts
+        )
 
-    def _with_holders(self, host: FleetHost, _: Obstacle) -> FleetHost:
-        """The host of a core again, with who holds what of it."""
-        query = query_of(self._conditions, host.root.uuid)
-        told = self._client.host_candidates(f"{query}&trees=true&holders=true")
-        return next(iter(hosts_of_trees(told or {})), host)
+    def _doubts(self, places: Iterable[Candidate], pending: Iterable[FleetHost] = ()) -> tuple[str, ...]:
+        """What is not known of the cells of these places, and of the hosts whose reshape waits."""
+        hiding = list(dict.fromkeys(place.host for place in places if place.hides_cells(self._demand)))
+        waiting = [host.root.name for host in pending]
+        cells = (
+            f"NUMA cells of {first_few(hiding, SHOWN_MAX)}: none are reported. Such a host decides whether "
+            "it has cells for the guest when it is claimed from."
+        )
+        reshaped = f"What {first_few(waiting, SHOWN_MAX)} can give after the reshape that is pending there."
+        return (cells,) * bool(hiding) + (reshaped,) * bool(waiting)
 
     def _new_place(self, consumer: str, others: frozenset[str]) -> str | None:
         """A host for an instance, by the amounts that it holds alone: Placement knows no more of it."""
@@ -355,6 +370,7 @@ class _Inquiry:
                     complete=False,
                     looked_at=len(hosts),
                     places=tuple(placed),
+                    not_known=self._doubts(placed),
                 )
         if not hosts and self._in_tree is not None:
             raise UsageError(f"{self._in_tree} is a provider that hosts share, and no host: name a host.")
@@ -384,8 +400,11 @@ class _Inquiry:
         able = sum(not each.forever for each in found)
         to_open = [miss.host for miss in misses if miss.obstacle.condition == CLOSED]
         verdict = Verdict.NOT_NOW if able else Verdict.NEVER
-        if count > 1 and places_together(demand, hosts, count, self._order, empty=True).most < count:
-            verdict = Verdict.NEVER
+        hopeless = {miss.host.root.uuid for miss in misses if miss.obstacle.forever}
+        pending = [host for host in hosts if host.pending and host.root.uuid not in hopeless]
+        if count > 1 and not pending:
+            could = places_together(demand, hosts, count, self._order, empty=True).most
+            verdict = Verdict.NEVER if could < count else verdict
         changes: tuple[Change, ...] = ()
         if verdict is Verdict.NOT_NOW and len(placed) + 1 == count:
             open_ones = [miss.host for miss in shown if not miss.obstacle.forever]
@@ -402,6 +421,7 @@ class _Inquiry:
             nearest=tuple(shown),
             summary=summary,
             changes=changes,
+            not_known=self._doubts(placed, pending),
         )
 
 
@@ -584,10 +604,11 @@ def hosts_of_trees(told: Mapping[str, Any]) -> list[FleetHost]:
         )
 
     pools = [provider(row) for row in told.get("sharing", ())]
+    moving = frozenset(told.get("moving", ()))
     hosts = []
     for closed, pending, *rows in told.get("trees", ()):
         own = tuple(map(provider, rows))
-        hosts.append(FleetHost(own, _pools_of(own, pools), closed, pending))
+        hosts.append(FleetHost(own, _pools_of(own, pools), closed, pending, moving))
     return hosts
 
 
@@ -616,7 +637,7 @@ class _OpenStackFleet:
         # What is not asked of it is looked for in its answers, whose summaries have the traits: its filter by
         # the root's traits drops hosts whose disk is of a shared pool, on PostgreSQL it cannot look for
         # providers without a trait, and the cells of a guest may have the traits of the unsuffixed group.
-        kind, has_cells = ConditionKind, any(" " in each.group for each in conditions)
+        kind, has_cells = ConditionKind, demand.has_cells
         rest = [
             each
             for each in conditions
@@ -647,7 +668,7 @@ class _OpenStackFleet:
             read = counted(answer.looked_at or 0, "host")
             sentence = f"not now: none of {read} could ever, and {self._unread} more were not read"
             answer = replace(answer, verdict=Verdict.NOT_NOW, sentence=sentence)
-        return replace(answer, not_known=tuple(doubts))
+        return replace(answer, not_known=(*doubts, *answer.not_known))
 
     def candidates(self) -> list[Candidate]:
         """A candidate of each host that has any among the first CANDIDATES_MAX. Raises PlacementError."""

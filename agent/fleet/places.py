@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from agent.claims.capacity import OF_EVERY_GUEST
 from agent.claims.choice import Order
-from agent.fleet.where import Demand, FleetHost, HostProvider, free_of
+from agent.claims.host_cells import CELL_CLASSES
+from agent.fleet.where import NOTHING, Demand, FleetHost, HostProvider, free_of
 from agent.placement.knapsack import pack
 from agent.shapes import Allocations, Amounts, total
 
@@ -38,13 +39,20 @@ class Candidate(NamedTuple):
         """The allocations without names."""
         return {uuid: amounts for uuid, (_, amounts) in self.allocations.items()}
 
-    def rank(self, asked: Amounts, order: Order) -> tuple[float, bool, float, str]:
+    def hides_cells(self, demand: Demand) -> bool:
+        """Whether the host reports no NUMA cells, so that those of the guest would come from its root."""
+        _, of_root = self.allocations.get(self.root, ("", NOTHING))
+        return demand.has_cells and not of_root.keys().isdisjoint(CELL_CLASSES)
+
+    def rank(self, demand: Demand, order: Order) -> tuple[bool, float, bool, float, str]:
         """The rank among hosts that fit, the lowest is best.
 
-        The fullest host is first (`pack`) or the emptiest (`spread`), in steps of a tenth of what was asked.
-        Of equal ones that is first where the guest lies beside no idle device, and then where the least
-        of the classes asked is stranded: when as many further guests of this kind as fit are there, too.
+        Hosts that hide their cells are last where the guest asks for some. The fullest host is first
+        (`pack`) or the emptiest (`spread`), in steps of a tenth of what was asked. Of equal ones that is
+        first where the guest lies beside no idle device, and then where the least of the classes asked is
+        stranded: when as many further guests of this kind as fit are there, too.
         """
+        asked = demand.asked
         of_asked = {name: self.left[name] for name in asked if name in self.left}
         share = sum(free / max(1, capacity) for free, capacity, _ in of_asked.values()) / max(
             1, len(of_asked)
@@ -59,6 +67,7 @@ class Candidate(NamedTuple):
             if name not in asked and name not in OF_EVERY_GUEST
         )
         return (
+            self.hides_cells(demand),
             (round(share, 1) if order is Order.PACK else -round(share, 1)),
             idle,
             round(stranded, 6),
@@ -131,12 +140,12 @@ def _filled(hosts: Iterable[FleetHost], places: Iterable[Candidate]) -> list[Fle
 def _in_turn(demand: Demand, hosts: Sequence[FleetHost], count: int, order: Order) -> list[Candidate]:
     left = list(hosts)
 
-    def offer_of(number: int) -> Iterator[tuple[tuple[float, bool, float, str], int, Candidate]]:
+    def offer_of(number: int) -> Iterator[tuple[tuple[bool, float, bool, float, str], int, Candidate]]:
         host = left[number]
         found = None if host.closed else demand.whole.fit(host)
         if found is not None:
             candidate = candidate_of(demand, host, found)
-            yield candidate.rank(demand.asked, order), number, candidate
+            yield candidate.rank(demand, order), number, candidate
 
     offers = {number: offer for number in range(len(left)) for offer in offer_of(number)}
     sharing: dict[str, list[int]] = {}

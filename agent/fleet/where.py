@@ -64,13 +64,15 @@ class HostProvider(NamedTuple):
 class FleetHost(NamedTuple):
     """A host: its own providers, the root first, and the sharing ones in reach.
 
-    `closed` says why it takes no claims, "" where it does; `pending` why a reshape that is due waits.
+    `closed` says why it takes no claims, "" where it does; `pending` why a reshape that is due waits: then it
+    is not known what the host has after it. `moving` are the instances whose moves are under way here.
     """
 
     providers: tuple[HostProvider, ...]
     shared: tuple[HostProvider, ...] = ()
     closed: str = ""
     pending: str = ""
+    moving: frozenset[str] = frozenset()
 
     @property
     def root(self) -> HostProvider:
@@ -589,6 +591,8 @@ class Demand:
         self.whole = Question(conditions, bare, steps)
         self._first = [Question(conditions[: number + 1], bare, steps) for number in numbers]
         self._every = Question(conditions, bare)
+        self._of_root = Question([each for each in conditions if each.kind is kinds.ROOT_TRAIT])
+        self.has_cells = any(" " in each.group for each in self.conditions)
         self._without = [
             Question([*conditions[:number], *conditions[number + 1 :]], bare, steps) for number in numbers
         ]
@@ -612,6 +616,8 @@ class Demand:
         """The host's first obstacle, None where it fits. A closed host that could fit has CLOSED."""
         fits = self.whole.fit(host) is not None
         forever = not fits and self.whole.fit(host, empty=True) is None
+        if host.pending and forever:  # a reshape can bring all but the traits of the root
+            forever = self._of_root.fit(host) is None
         if host.closed and not forever:
             return Obstacle(CLOSED, forever=False, alone=fits, met=len(self.conditions))
         if fits:
@@ -704,9 +710,10 @@ class Change(NamedTuple):
 
     `kind`: "resume" a closed host, "lift" what is withheld on `providers`, or "move" the `instances`,
     {consumer: the host that has room for what it holds here, "" if none has}; then `providers` are the shared
-    ones of which they have a part: a release alone gives that back. Of the instances, `migrations` hold a
-    place for a move under way, and give it back when the move ends. "reshape": what is withheld is so until
-    the host's pending reshape is done, which waits for the `reason`.
+    ones of which they have a part: a release alone gives that back. Of the instances, `migrations` hold the
+    old place of an instance that moves, and give it back when the move is confirmed; `reverts` have a new
+    place here, and give it back when their move is reverted. "reshape": the host's pending reshape may make
+    room once it is done, which waits for the `reason`; until then all of `providers` is withheld.
     """
 
     kind: str
@@ -715,6 +722,7 @@ class Change(NamedTuple):
     instances: Mapping[str, str] = NOTHING
     migrations: tuple[str, ...] = ()
     reason: str = ""
+    reverts: tuple[str, ...] = ()
 
 
 NewPlaceOf = Callable[[str, frozenset[str]], str | None]
@@ -738,13 +746,13 @@ def smallest_changes(demand: Demand, near: Sequence[FleetHost], new_place: NewPl
                 found.setdefault("resume", Change("resume", name))
             continue
         place = demand.whole.fit(host, lifted=True)
-        if place is not None:
+        if place is not None or host.pending:
             lifted = [
                 each
                 for each in host.reach
                 if any(
                     each.inventories[of].reserved >= each.inventories[of].total
-                    for of in place.get(each.uuid, ())
+                    for of in (place or {}).get(each.uuid, ())
                 )
             ]
             kind = "reshape" if host.pending else "lift"
@@ -759,13 +767,20 @@ def smallest_changes(demand: Demand, near: Sequence[FleetHost], new_place: NewPl
         # What is free of a shared provider grows by no move within its reach.
         pools = [each.name for each in host.shared if not each.holders.keys().isdisjoint(leaving)]
         migrations = []
+        reverts = [consumer for consumer in leaving if consumer in host.moving]
         for consumer in leaving[:SET_MAX]:
+            if consumer in reverts:
+                continue
             place_of_it = new_place(consumer, frozenset({host.root.name, *targets.values()}))
             if place_of_it is None:
                 migrations.append(consumer)
             elif not pools:
                 targets[consumer] = place_of_it
-        found["move"] = Change("move", host.root.name, tuple(pools), targets, tuple(migrations))
+        if migrations:  # of one move, not both ends make room: its instance is released
+            reverts = []
+        found["move"] = Change(
+            "move", host.root.name, tuple(pools), targets, tuple(migrations), reverts=tuple(reverts)
+        )
     return tuple(found[kind] for kind in ("move", "reshape", "lift", "resume") if kind in found)
 
 

@@ -104,7 +104,12 @@ class ChangeShape(TypedDict):
     instances: Annotated[
         dict[str, str], "{consumer: the host with room for what it holds, empty if none was found}"
     ]
-    migrations: Annotated[list[Uuid], "of the instances, those that hold a place for a move under way"]
+    migrations: Annotated[
+        list[Uuid], "of the instances, migrations: each gives its place back when its move is confirmed"
+    ]
+    reverts: Annotated[
+        list[Uuid], "of the instances, those that give their place back when their move is reverted"
+    ]
     reason: Annotated[str, "why the reshape waits"]
 
 

@@ -744,6 +744,8 @@ def metrics(model: Model, notes: HostNotes, *, active: bool) -> str:
 # Which hosts fit a request
 
 NOTHING: Mapping[str, int] = {}
+REVERTIBLE = ("beginning", "begun", "reverting")
+"""States in which a revert of the move gives the instance's place back."""
 
 
 def closed_reason(notes: HostNotes, root: ProviderRecord) -> str:
@@ -815,9 +817,10 @@ def host_trees(
 
     `trees` has [why the host is closed, why its reshape waits, provider, ...] for each: the root, and the
     providers that have an aggregate or a class or trait of the query, or all where it has a subtree.
-    `sharing` are the sharing providers. A provider is [uuid, name, parent's uuid, {class: [total, reserved,
-    min_unit, max_unit, step_size, allocation_ratio, amount in use]}, traits, aggregates, {consumer: {class:
-    amount}}], with the classes and traits of the query, and with the consumers if `holders` are asked for.
+    `sharing` are the sharing providers, and `moving` the instances whose moves, by the hosts' notes, can be
+    reverted. A provider is [uuid, name, parent's uuid, {class: [total, reserved, min_unit, max_unit,
+    step_size, allocation_ratio, amount in use]}, traits, aggregates, {consumer: {class: amount}}], with the
+    classes and traits of the query, and with the consumers if `holders` are asked for.
     """
     classes, traits = query.resource_classes(), query.trait_names()
     within = next((group.in_tree for group in query.groups if group.in_tree), None)
@@ -834,7 +837,7 @@ def host_trees(
         shown = [*traits & provider.traits], [*provider.aggregates]
         return [provider.uuid, provider.name, provider.parent_uuid, inventories, *shown, held]
 
-    found = []
+    found, moving = [], []
     for root in hosts_of(model) if within is None else roots_of(model, within):
         with model.lock.reading():
             tree = model.tree(root.uuid)
@@ -844,5 +847,8 @@ def host_trees(
             rows = [each for each in rows if query.same_subtrees or any(each[3:6])]
             note = notes.heard(root.uuid).note or {}
             found.append([closed_reason(notes, root), note.get("reshape") or "", row(root), *rows])
+            moves = note.get("moves", ())
+            moving += [move["instance"] for move in moves if move["state"] in REVERTIBLE]
     with model.lock.reading():
-        return {"trees": found, "sharing": [*map(row, model.providers_with_trait(SHARING_TRAIT))]}
+        sharing = [*map(row, model.providers_with_trait(SHARING_TRAIT))]
+    return {"trees": found, "sharing": sharing, "moving": moving}

@@ -126,6 +126,7 @@ def test_flavors_may_be_those_of_openstackclient(served: Served, tmp_path: Path)
         (("--room-for", "CUSTOM_X=1"), "No such resource class or trait: CUSTOM_X"),
         (("--sort", "colour"), "There is no column 'colour'"),
         (("--watch", "0"), "from 0.5 to 3600"),
+        (("--class", "VGPU", "--class", "SRIOV_NET_VF"), "--class is given 2 times"),
         (("--room-for", "m9", "--flavors", "FLAVORS"), "has no flavor 'm9'; it has m1.large, gpu."),
         (("--room-for", "a", "--flavors", "/nonexistent"), "cannot be read"),
         (("--room-for", "a", "--flavors", "BROKEN"), "holds no flavors"),

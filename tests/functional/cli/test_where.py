@@ -17,6 +17,7 @@ from agent.api.shapes.fleet import PLACE_COLUMNS
 from agent.errors import ExitCode
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.connect import open_transport
+from agent.placement.host_note import HostNote, MoveNote
 from agent.tree import Inventory, Provider
 
 FLAVOR = ("--flavor", "vcpus=4,memory_mb=8GiB")
@@ -118,6 +119,62 @@ def test_an_instance_in_the_way_is_moved_to_a_host_that_has_room_for_it(url: str
     assert done.returncode == ExitCode.REFUSED
     assert done.stdout.splitlines()[0] == "not now: hv3 is 2 VGPU short"
     assert done.stdout.splitlines()[-1] == f"  move {uuid_of('g')} from hv3 to hv1"
+
+
+@pytest.fixture(scope="module")
+def moved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """An instance moves from f1 to f2, and a reshape of f3 waits."""
+    directory = tmp_path_factory.mktemp("moved")
+    options = {"serve": [f"unix:{directory}/s"]}
+    with closing(open_transport("embedded", state_dir=directory, options=options)) as transport:
+        client = PlacementClient(transport)
+        for name in ("f1", "f2", "f3"):
+            write_host(client, name, 4096, frozenset(), 0)
+        for name, consumer in (("f1", BIG), ("f2", WEB), ("f3", DB)):
+            held, kind = {uuid_of(name): {"VCPU": 10}}, "MIGRATION" if name == "f1" else "INSTANCE"
+            client.write_allocations(ConsumerAllocations(consumer, held, consumer_type=kind))
+        move = MoveNote(WEB, "web1", "live_migrate", "destination", "begun")
+        client.leave_note(uuid_of("f2"), HostNote("ready", "0.1.0", moves=(move,)))
+        client.leave_note(uuid_of("f3"), HostNote("ready", "0.1.0", reshape="it waits for a move"))
+        yield f"unix:{directory}/s"
+
+
+@pytest.mark.parametrize(
+    ("host", "change"),
+    [
+        ("f1", f"confirm the move whose migration {BIG} has a place on f1 (`plimsoll move confirm`)"),
+        ("f2", f"revert the move of {WEB} to f2 (`plimsoll move revert`)"),
+        ("f3", "f3 may have room once its reshape is done: it waits for a move"),
+    ],
+    ids=["source", "destination", "reshape"],
+)
+def test_the_end_of_a_move_that_makes_room_is_named_and_a_reshape_that_may(
+    moved: str, host: str, change: str
+) -> None:
+    done = where(moved, "--resources", "VCPU=8", "--host", host)
+    assert done.returncode == ExitCode.REFUSED
+    assert f"  {change}" in done.stdout.splitlines()
+
+
+def test_never_rests_on_no_host_whose_reshape_is_pending(moved: str) -> None:
+    """It has less than that now, whoever leaves it, and may have more once the reshape is done."""
+    of_f3 = ("--resources", "VCPU=20", "--host", "f3")
+    for words in (of_f3, of_f3[:2], ("--resources", "VCPU=6", "--count", "9")):
+        done = where(moved, *words)
+        assert done.returncode == ExitCode.REFUSED and done.stdout.startswith("not now: ")
+        assert "not known: What f3 can give after the reshape that is pending there." in done.stdout
+    assert where(moved, "--resources", "VCPU=20", "--host", "f1").returncode == ExitCode.NEVER
+
+
+def test_of_a_host_that_reports_no_cells_it_is_said_that_they_are_not_known(moved: str) -> None:
+    words = ("--flavor", "vcpus=4,memory_mb=1024", "--host", "f1")
+    done = where(moved, *words, "--spec", "hw:numa_nodes=2")
+    assert done.returncode == ExitCode.DONE
+    assert done.stdout.splitlines()[-1] == (
+        "not known: NUMA cells of f1: none are reported. Such a host decides whether it has cells for the "
+        "guest when it is claimed from."
+    )
+    assert "not known" not in where(moved, *words).stdout
 
 
 def test_never_names_what_no_host_has_in_the_words_of_the_request(url: str) -> None:

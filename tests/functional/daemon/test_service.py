@@ -630,6 +630,24 @@ def test_a_pause_is_in_a_note_at_once(own: Service) -> None:
         eventually("the note of its end", lambda: closed() is None, 10)
 
 
+def test_a_move_is_in_a_note_at_once_when_it_begins_and_no_more_when_it_has_ended(own: Service) -> None:
+    """What makes room on its hosts is its end, which the fleet learns from the note."""
+    with own:
+
+        def moves() -> list[str] | None:
+            (host,) = own._agent._client.hosts() or ()
+            return [move.state for move in host.note.moves] if host.note else None
+
+        eventually("the note of the first pass", lambda: moves() == [], 20)
+        asked, migration = request(VCPU=1), str(uuid4())
+        own._operations.claim(asked)
+        eventually("the claim's note, if it gets one", lambda: moves() == [], 20)
+        own._operations.begin_move(MoveKind.RESIZE, migration, asked)
+        eventually("the note of the move", lambda: moves() == ["begun"], 10)
+        own._operations.revert_move(migration, None)
+        eventually("the note of its end", lambda: moves() == [], 10)
+
+
 def test_a_note_that_no_server_takes_closes_claims_until_one_answers(
     own: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,6 +80,19 @@ def test_guests_over_two_cells_each_have_all_places_of_hosts_with_four() -> None
     assert len(places_together(demand, hosts, 20, Order.SPREAD).places) == 20
 
 
+def test_a_host_that_reports_no_cells_comes_after_those_that_have_them_for_the_guest() -> None:
+    basic = {"VCPU": Inventory(4), "MEMORY_MB": Inventory(4)}
+    cells = [HostProvider(f"b{n}", f"b{n}", "b", basic) for n in range(2)]
+    hosts = [FleetHost((HostProvider("a", "a", None, basic),)), FleetHost((HostProvider("b", "b"), *cells))]
+    own = RequestGroup("", {"VCPU": 2, "MEMORY_MB": 2})
+    for cell_count, first in ((2, {"b"}), (0, {"a", "b"})):
+        topology = TopologyRequest(cells=cell_count)
+        demand = Demand(conditions_of(ClaimRequest("", (own,), topology=topology)))
+        assert {places_together(demand, hosts, 1, order).places[0].host for order in Order} == first
+        (place,) = places_together(demand, hosts[:1], 1, Order.PACK).places
+        assert place.hides_cells(demand) is bool(cell_count)
+
+
 def test_of_two_hosts_that_is_better_on_which_the_least_is_stranded() -> None:
     """Both have as much left; cards of other sizes leave one unit on each that no guest can have."""
     hosts = [

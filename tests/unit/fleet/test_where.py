@@ -54,6 +54,41 @@ def test_what_a_migration_has_is_given_back_by_the_end_of_its_move() -> None:
     assert (dict(change.instances), change.migrations) == ({"mig": ""}, ("mig",))
 
 
+def test_what_an_instance_has_got_by_a_move_is_given_back_by_its_revert() -> None:
+    """Its migration has its place on the other host: moved once more, it would be in two moves."""
+    demand = Demand(conditions_of(ClaimRequest("", (RequestGroup("", {"VCPU": 3}),))))
+    root = HostProvider("r", "r", None, {"VCPU": Inventory(4)}, {"VCPU": 2}, holders={"x": {"VCPU": 2}})
+    host = FleetHost((root,), moving=frozenset({"x", "y"}))
+    (change,) = smallest_changes(demand, [host], lambda *_: "elsewhere")
+    assert (dict(change.instances), change.migrations, change.reverts) == ({"x": ""}, (), ("x",))
+
+
+def test_where_both_ends_of_a_move_are_in_the_way_its_instance_is_released() -> None:
+    """Of a resize on one host; its end gives one of the two places back."""
+    demand = Demand(conditions_of(ClaimRequest("", (RequestGroup("", {"VCPU": 4}),))))
+    held = {"x": {"VCPU": 2}, "mig": {"VCPU": 1}}
+    root = HostProvider("r", "r", None, {"VCPU": Inventory(4)}, {"VCPU": 3}, holders=held)
+    host = FleetHost((root,), moving=frozenset({"x"}))
+    (change,) = smallest_changes(demand, [host], lambda *_: None)
+    assert (set(change.instances), change.migrations, change.reverts) == ({"x", "mig"}, ("mig",), ())
+
+
+def test_while_a_reshape_is_pending_only_what_it_cannot_bring_is_missing_for_good() -> None:
+    root = HostProvider("r", "r", None, {"VCPU": Inventory(4)}, {"VCPU": 4})
+    host = FleetHost((root,), pending="It waits for a move.")
+    for request, forever in (
+        (ClaimRequest("", (RequestGroup("", {"VCPU": 8}),)), False),
+        (ClaimRequest("", (RequestGroup("", {"VGPU": 1}),)), False),
+        (ClaimRequest("", (RequestGroup("", {"VCPU": 1}),), root_required=frozenset({"CUSTOM_A"})), True),
+    ):
+        demand = Demand(conditions_of(request))
+        obstacle = demand.obstacle(host)
+        assert obstacle is not None and obstacle.forever is forever
+        if not forever:
+            (change,) = smallest_changes(demand, [host], lambda *_: "")
+            assert (change.kind, change.reason) == ("reshape", "It waits for a move.")
+
+
 def test_what_is_withheld_while_a_reshape_waits_is_named_as_such() -> None:
     demand = Demand(conditions_of(ClaimRequest("", (RequestGroup("", {"VGPU": 1}),))))
     root = HostProvider("r", "r", None, {"VGPU": Inventory(4, reserved=4)})

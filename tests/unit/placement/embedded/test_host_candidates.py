@@ -78,6 +78,14 @@ def test_a_host_that_takes_no_guests_is_named_and_does_not_fit(
     assert (told, pending) == (reason, note.get("reshape", ""))
 
 
+def test_the_instances_whose_moves_can_be_reverted_come_with_the_hosts(api: Api) -> None:
+    uuid, states = host(api, "one", VCPU=8), ("begun", "confirming", "reverting", "leaving")
+    of_each = {"name": "", "kind": "resize", "role": "destination"}
+    moves = [{"instance": state, "state": state, **of_each} for state in states]
+    api.done("PUT", f"/hosts/{uuid}/note", {**NOTE, "moves": moves})
+    assert asked(api, "resources=VCPU:9")["moving"] == ["begun", "reverting"]
+
+
 def test_of_a_fleet_that_is_half_silent_the_other_half_fits_and_the_silent_ones_are_named(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
