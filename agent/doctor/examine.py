@@ -424,7 +424,8 @@ def check_placement(settings: Settings) -> Iterator[DoctorCheck]:
             PlacementClient(one).find_provider(name="")  # it knows the agent's token
             answer = one.request("GET", "/", microversion=LEAST_MICROVERSION)
         except errors.PlimsollError as error:
-            yield warning("placement", error.message, "Start that server, or correct endpoint_override.")
+            told = error.message if address in error.message else f"{address}: {error.message}"
+            yield warning("placement", told, "Start that server, or correct endpoint_override.")
             continue
         finally:
             one.close()

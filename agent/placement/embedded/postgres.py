@@ -119,7 +119,7 @@ SELECT FALSE, id, seq, (SELECT coalesce(max(seq), 0) FROM plimsoll_journal), CAS
 ) THEN server END, accepted FROM plimsoll_writer
 """
 """As POLL, for a server that does not want the lock."""
-PING = "SELECT epoch, seq FROM plimsoll_writer"
+PING = "SELECT epoch, seq, id FROM plimsoll_writer"
 TAKE_OVER = """
 UPDATE plimsoll_writer SET epoch = greatest(epoch, %(lost)s) + 1 + (random() * 1e6)::bigint,
     accepted = CASE WHEN %(lost)s > 0 THEN greatest(epoch, %(lost)s) + 1 ELSE accepted END,
@@ -233,6 +233,8 @@ class PostgresHome:
         self._read = (0, 0)
         """Those of the newest row that it has read, which it may have to compare with `_seen` yet."""
         self._has_followed = False
+        self._told_active: str | None = None
+        """The address of the active server that the log named last."""
         self._risk = ""
         self._replicas_due = 0.0
         self._lost_epoch = 0
@@ -614,6 +616,9 @@ class PostgresHome:
         self._store.follow()
         self._has_followed, self._seen = True, max(self._seen, self._read, key=itemgetter(1))
         if not locked:
+            if self.active_server not in (None, self._told_active):
+                self._told_active = self.active_server
+                LOG.info("This server is a standby of %s; the active one: %s", self.path, self.active_server)
             return
         if self._query(LOCKS) != [(1,)]:
             raise self._refused("another session has the lock of this one", "connect without a pooler")
@@ -627,7 +632,7 @@ class PostgresHome:
         self._seen = max(self._seen, self._read, key=itemgetter(1))
         if self._seen[1] != seq:
             raise self.damaged(f"write {seq} is missing")
-        self.role, self._lost_epoch = Role.ACTIVE, 0
+        self.role, self._lost_epoch, self._told_active = Role.ACTIVE, 0, None
         LOG.info("This server is active now, at write %d of %s.", seq, self.path)
         self._replicas_due = 0.0
         gc.freeze()  # as at the start of a server: what it has followed as a standby is there to stay
@@ -638,8 +643,8 @@ class PostgresHome:
         Raises DatabaseError where the journal is that of another server, or has less than before.
         """
         epoch, seen = self.epoch, self._seen[1]
-        found, seq = self._of_writer(PING)
-        if self.role is Role.ACTIVE and (found != epoch or seq < seen):
+        found, seq, identity = self._of_writer(PING)
+        if self.role is Role.ACTIVE and (found != epoch or seq < seen or identity != self._id):
             raise DatabaseError(self.path, PUT_BACK)
         if time.monotonic() < self._replicas_due:
             return
@@ -652,6 +657,7 @@ class PostgresHome:
 
     def _leave(self, reason: str) -> None:
         """Be a standby until the database says otherwise; the mutex is held."""
+        reason = reason.rstrip(".")
         if self.role is Role.ACTIVE:
             self.role = Role.STANDBY
         if reason != self._reason:

@@ -523,6 +523,21 @@ def test_a_server_that_is_away_is_told_also_where_it_is_the_first(tmp_path: Path
     assert away.verdict is CheckVerdict.WARNING and "http://127.0.0.1:1" in away.sentence
 
 
+def test_a_server_that_does_not_accept_the_token_is_named(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.touch(mode=0o600)
+    tokens.write_text("other service token-of-another-cluster\n")
+    with (
+        closing(Core.open(tmp_path / "core")) as core,
+        Server(core, ["127.0.0.1:0"]) as first,
+        Server(core, ["127.0.0.1:0"], tokens_file=tokens) as second,
+    ):
+        there, strange = (f"http://{address}" for server in (first, second) for address in server.addresses)
+        used, *_, refused = check_placement(_settings(tmp_path, f"{strange},{there}"))
+    assert used.verdict is CheckVerdict.GOOD and there in used.sentence
+    assert refused.sentence.startswith(f"{strange}: Placement did not list the providers: it does not accept")
+
+
 def test_servers_of_different_placements_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         closing(Core.open(tmp_path / "one")) as one,

@@ -335,6 +335,19 @@ def claim(core: Core, host: str, consumer: str, key: str) -> CoreResponse:
     return core.request("PUT", path, request_for(host), microversion="1.39", key=key)
 
 
+def test_a_standby_names_the_active_server_in_its_log_once(
+    dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also where that one is of another cluster, which was given the same database."""
+    with caplog.at_level(logging.INFO), two(dsn) as (_, other):
+        until(lambda: "is a standby of" in caplog.text)
+        time.sleep(0.5)
+        assert (
+            caplog.text.count(f"This server is a standby of {home(other).path}; the active one: http://one")
+            == 1
+        )
+
+
 def test_when_a_server_ends_the_other_takes_over_with_its_keys(dsn: str) -> None:
     with two(dsn) as (one, other):
         host, consumer = Api(one).provider("host", {"VCPU": 4}), new()
@@ -745,12 +758,14 @@ def test_a_directory_that_cannot_be_written_is_refused(dsn: str, tmp_path: Path)
         server(dsn, state_dir=tmp_path / "file").close()
 
 
-def test_another_journal_in_its_place_is_told(dsn: str) -> None:
+@pytest.mark.parametrize("is_connected", [False, True])
+def test_another_journal_in_its_place_is_told(dsn: str, *, is_connected: bool) -> None:
     with closing(server(dsn)) as core:
         until(lambda: core.takes_writes)
         Api(core).provider("host")
         with home(core)._mutex:
-            end_sessions(dsn)
+            if not is_connected:
+                end_sessions(dsn)
             run(dsn, "UPDATE plimsoll_writer SET id = id + 1")
         until(lambda: home(core).role is Role.LOST)
         refused = Api(core).claim(new(), {}).body["errors"][0]["detail"]
