@@ -276,6 +276,7 @@ class _Inquiry:
         self, client: PlacementClient, asked: AskedRequest, order: Order, count: int, host: Provider | None
     ) -> None:
         self._client = client
+        self._host = host
         self._in_tree = host.uuid if host else None
         self._order = order
         self._count = count
@@ -372,8 +373,9 @@ class _Inquiry:
                     places=tuple(placed),
                     not_known=self._doubts(placed),
                 )
-        if not hosts and self._in_tree is not None:
-            raise UsageError(f"{self._in_tree} is a provider that hosts share, and no host: name a host.")
+        if not hosts and self._host is not None:
+            name = self._host.name
+            raise UsageError(f"{name!r} is a provider that hosts share, and no host: name a host.", host=name)
         obstacles = {host.root.uuid: demand.obstacle(host) for host in hosts}
         fitting = [host for host in hosts if obstacles[host.root.uuid] is None]
         if fitting and count == 1:
@@ -405,6 +407,9 @@ class _Inquiry:
         if count > 1 and not pending:
             could = places_together(demand, hosts, count, self._order, empty=True).most
             verdict = Verdict.NEVER if could < count else verdict
+        unsure = [f"Whether all {count} have places: not all ways to place them were compared."]
+        if count == 1 or most < count:
+            unsure = []
         changes: tuple[Change, ...] = ()
         if verdict is Verdict.NOT_NOW and len(placed) + 1 == count:
             open_ones = [miss.host for miss in shown if not miss.obstacle.forever]
@@ -421,7 +426,7 @@ class _Inquiry:
             nearest=tuple(shown),
             summary=summary,
             changes=changes,
-            not_known=self._doubts(placed, pending),
+            not_known=(*self._doubts(placed, pending), *unsure),
         )
 
 
@@ -440,7 +445,8 @@ def _sentence(
 ) -> str:
     """The verdict in one sentence."""
     some, most, count = placed
-    so_far = f"{'at least ' * (most > some)}{some} of {count} have a place; " if count > 1 else ""
+    bounds = f"at least {some} and at most {most}" if most > some else f"{some}"
+    so_far = f"{bounds} of {count} have a place; " if count > 1 else ""
     if not hosts:
         return "never: Placement has no host"
     if verdict is Verdict.NEVER:

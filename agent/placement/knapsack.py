@@ -3,19 +3,23 @@
 A *way* is what one guest takes of each provider; in each way it takes as much of a class altogether. How
 often is each way taken, so that there are the most guests? First each guest takes the way that leaves the
 most where it is scarcest. If that is not as much as an upper bound allows, all choices are tried depth first,
-as far as the bound leaves a chance.
+as far as the bound leaves a chance, in half of the steps. In the other half guests take ways by chance,
+again and again.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import gcd
+from random import Random
 from typing import NamedTuple
 
 Amounts = Mapping[str, Mapping[str, int]]
 """{provider: {class: amount}}"""
 
 WAYS_TRIED_MAX = 400
-"""Choices among more ways are not tried."""
+"""Choices among more ways are not all tried."""
+DRAWN_MAX = 20
+"""So many ways are drawn for each guest, of which it takes one."""
 
 
 class Packed(NamedTuple):
@@ -30,12 +34,16 @@ def pack(ways: Sequence[Amounts], free: Amounts, need: int, steps: int) -> Packe
     """Places for as many guests as fit, at most `need`, after at most so many steps."""
     if not ways:
         return Packed((), 0)
-    search = _Packing(ways, free, steps)
+    aside = steps // 2
+    search = _Packing(ways, free, steps - aside)
     search.need = need = search.bound(0, need)
     search.place_in_turn()
     if sum(search.best) < need and len(ways) <= WAYS_TRIED_MAX and search.fill(0, 0, [0] * len(ways)):
         need = sum(search.best)
-    return Packed(search.best, need, steps - max(0, search.steps))
+    spare, search.steps = max(0, search.steps), aside
+    while sum(search.best) < need and search.steps > 0:
+        search.place_by_chance()
+    return Packed(search.best, need, steps - spare - max(0, search.steps))
 
 
 _Spot = tuple[str, str]
@@ -73,6 +81,7 @@ class _Packing:
         self._rows: dict[int, list[tuple[int, list[tuple[_Spot, int, int]]]]] = {}
         self._seen: dict[tuple[int, tuple[int, ...]], int] = {}
         self.best: Sequence[int] = ()
+        self._random = Random(0)  # noqa: S311 - the same choices each time
         self.need = 0
         self.steps = steps
 
@@ -91,6 +100,30 @@ class _Packing:
             times[number] += 1
             self._take(number, 1)
         self._free, self.best = before, times
+
+    def place_by_chance(self) -> None:
+        """Each guest in that of some drawn ways which uses up the most providers; may set `best`."""
+        before, times = dict(self._free), [0] * len(self._ways)
+        fitting = list(range(len(times)))
+        while sum(times) < self.need:
+            self.steps -= 1 + len(fitting) // DRAWN_MAX
+            fitting = [
+                number
+                for number in fitting
+                if all(self._free[spot] >= amount for spot, amount in self._ways[number])
+            ]
+            if not fitting:
+                break
+            drawn = self._random.sample(fitting, min(len(fitting), DRAWN_MAX))
+            number = max(
+                drawn,
+                key=lambda number: sum(self._free[spot] == amount for spot, amount in self._ways[number]),
+            )
+            times[number] += 1
+            self._take(number, 1)
+        self._free = before
+        if sum(times) > sum(self.best):
+            self.best = times
 
     def _take(self, number: int, times: int) -> None:
         for spot, amount in self._ways[number]:

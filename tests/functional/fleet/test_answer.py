@@ -1,5 +1,6 @@
 """`where` on a core and on a real OpenStack Placement: what brute force says, and in how many requests."""
 
+import re
 from contextlib import closing
 from pathlib import Path
 from random import Random
@@ -259,6 +260,17 @@ def test_a_move_that_has_a_place_is_to_be_ended(placement: Placement) -> None:
         assert change.migrations == (uuid_of("m"),)
 
 
+def test_a_shared_pool_is_no_host_and_is_named_as_it_was_asked_for(placement: Placement) -> None:
+    traits = frozenset({"MISC_SHARES_VIA_AGGREGATE"})
+    pool = HostProvider("pool", "pool", None, {"DISK_GB": Inventory(4)}, traits=traits)
+    asked = AskedRequest(ClaimRequest("", (RequestGroup("", {"DISK_GB": 1}),)), {})
+    with closing(placement.transport()) as transport:
+        client = PlacementClient(transport)
+        put_fleet(client, [FleetHost((pool,))])
+        with pytest.raises(UsageError, match=r"^'pool' is a provider that hosts share, and no host"):
+            where(client, [asked], host="pool")
+
+
 def test_a_host_without_a_name_is_refused(placement: Placement) -> None:
     body = {"requests": [{"groups": [{"resources": {"VCPU": 1}}]}], "host": ""}
     with (
@@ -266,6 +278,29 @@ def test_a_host_without_a_name_is_refused(placement: Placement) -> None:
         pytest.raises(UsageError, match=r"^host: .*name or uuid"),
     ):
         answer_body(PlacementClient(transport), body)
+
+
+def test_what_a_lower_bound_does_not_settle_is_said_to_be_unknown(
+    placement: Placement, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Five have places, which is not found in few steps."""
+    monkeypatch.setattr("agent.fleet.places.PACKING_STEPS_MAX", 30)
+    fleet = []
+    for name, sizes in (("a", (2, 4, 8, 4, 3, 4, 6)), ("b", (8, 7, 16, 2))):
+        own = [
+            HostProvider(f"{name}{n}", f"{name}{n}", name, {"VGPU": Inventory(m)})
+            for n, m in enumerate(sizes)
+        ]
+        fleet.append(FleetHost((HostProvider(name, name, None, {"VCPU": Inventory(1)}), *own)))
+    groups = tuple(RequestGroup(str(n), {"VGPU": size}) for n, size in enumerate((4, 3, 1, 2)))
+    asked = AskedRequest(ClaimRequest("", groups, group_policy="isolate"), {})
+    with closing(placement.transport()) as transport:
+        client = PlacementClient(transport)
+        put_fleet(client, fleet)
+        five, more = (where(client, [asked], count=count) for count in (5, 20))
+    assert re.match(r"not now: at least \d and at most 5 of 5 have a place; ", five.sentence)
+    assert five.not_known[-1] == "Whether all 5 have places: not all ways to place them were compared."
+    assert more.verdict is Verdict.NEVER and not any("Whether" in each for each in more.not_known)
 
 
 def test_guests_have_places_also_where_another_choice_has_none(placement: Placement) -> None:

@@ -80,6 +80,22 @@ def test_guests_over_two_cells_each_have_all_places_of_hosts_with_four() -> None
     assert len(places_together(demand, hosts, 20, Order.SPREAD).places) == 20
 
 
+def cards(name: str, sizes: tuple[int, ...]) -> FleetHost:
+    own = [
+        HostProvider(f"{name}{n}", f"{name}{n}", name, {"VGPU": Inventory(m)}) for n, m in enumerate(sizes)
+    ]
+    return FleetHost((HostProvider(name, name), *own))
+
+
+def test_isolated_groups_of_mixed_sizes_have_all_places_of_many_cards() -> None:
+    """There are 500 ways to lie on the first host, and the widest ways leave room for two guests alone."""
+    hosts = [cards("a", (2, 4, 8, 4, 3, 4, 6)), cards("b", (8, 7, 16, 2))]
+    groups = tuple(RequestGroup(str(n), {"VGPU": size}) for n, size in enumerate((4, 3, 1, 2)))
+    demand = Demand(conditions_of(ClaimRequest("", groups, "isolate")))
+    together = places_together(demand, hosts, 9, Order.PACK)
+    assert len(together.places) == together.most == 5
+
+
 def test_a_host_that_reports_no_cells_comes_after_those_that_have_them_for_the_guest() -> None:
     basic = {"VCPU": Inventory(4), "MEMORY_MB": Inventory(4)}
     cells = [HostProvider(f"b{n}", f"b{n}", "b", basic) for n in range(2)]
