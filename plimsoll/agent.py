@@ -236,7 +236,7 @@ class Agent:
                 raise
             outcome = "It is undone again."
             try:
-                undo(key, timeout=UNDO_S)
+                self._undo(undo, key)
             except NotFound:
                 outcome = "Nothing was made."
             except PlimsollError as failure:
@@ -247,6 +247,18 @@ class Agent:
                 error.add_note(f"The write with the key {key} was interrupted. {outcome}")
             raise
         return value, undo is not None or reply.headers.get("plimsoll-made") == "true"
+
+    def _undo(self, undo: Callable[..., Any], key: str) -> None:
+        """Undo what this client made, also where the agent is just being restarted. Raises as `undo` does."""
+        deadline = time.monotonic() + UNDO_S
+        while True:
+            try:
+                undo(key, timeout=UNDO_S)
+                return
+            except Unavailable:
+                if time.monotonic() > deadline:
+                    raise
+            sleep(PAUSE_S)
 
     def _health(self, path: str, timeout: float | None) -> Health:
         """The checks, also where the agent answers 503 because one of them failed."""
@@ -381,7 +393,7 @@ class Agent:
         body |= {} if given else {"consumer": key}
         undo = None if given else self.release
         claim, is_made = self._make("Claim", "/v1/claims", body, timeout, key, undo)
-        return held(claim, partial(self.release, claim.consumer) if is_made else None)
+        return held(claim, partial(self._undo, self.release, claim.consumer) if is_made else None)
 
     def explain_claim(
         self,
@@ -473,7 +485,8 @@ class Agent:
         key, undo = given or new_key(), None if given else self.release
         body = {"xml": xml} | _beside(asked, consumer if given else key)
         domain, is_made = self._make("Domain", "/v1/domains", body, timeout, key, undo)
-        return held(domain, partial(self.release, domain.consumer) if is_made or domain.made else None)
+        is_made = is_made or domain.made
+        return held(domain, partial(self._undo, self.release, domain.consumer) if is_made else None)
 
     def explain_domain(
         self, xml: str, asked: Added = None, *, consumer: str | None = None, timeout: float | None = None

@@ -43,7 +43,7 @@ class Held:
             try:
                 self._release()
             except PlimsollError as failure:
-                error.add_note(f"The claim was not released: {failure.message}")
+                error.add_note(f"The claim was not released: {failure.message} ({failure.key})")
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
@@ -53,7 +53,7 @@ class Held:
             try:
                 await cast(Awaitable[Any], self._release())
             except PlimsollError as failure:
-                error.add_note(f"The claim was not released: {failure.message}")
+                error.add_note(f"The claim was not released: {failure.message} ({failure.key})")
 
 
 def held(claim: T, release: Callable[[], Any] | None) -> T:

@@ -31,6 +31,7 @@ PATH_BYTES_MAX = 107
 REPLY_BYTES_MAX = 256 * 1024 * 1024
 MADE_BY_CHARS_MAX = 64
 CONNECT_PAUSE_S = 0.02
+CLOSE_S = 2.0
 LIMIT_MAX_S = 1e6
 """Eleven days, which is no limit; the kernel takes not many more."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -327,9 +328,15 @@ class Door:
         """End ssh; the next request starts it again."""
         with self._lock:
             if self._ssh is not None and self._directory is not None:
+                import subprocess
+
                 self._end.detach()
                 self._ssh.terminate()
-                self._ssh.wait()
+                try:
+                    self._ssh.wait(CLOSE_S)
+                except subprocess.TimeoutExpired:  # a signal may come too soon for it
+                    self._ssh.kill()
+                    self._ssh.wait()
                 self._directory.cleanup()
                 self._ssh = self._directory = None
 

@@ -48,7 +48,7 @@ from agent.http.errors import (
 from agent.http.server import BoundedServer, Limits, Listener
 from agent.http.unix_socket import PeerCredentials, peer_credentials
 from agent.state.identity import BOOT_ID
-from agent.state.operators import Caller, acting_for
+from agent.state.operators import Caller, acting_for, check_caller_waits
 from agent.status.web import WebResponse
 
 if TYPE_CHECKING:
@@ -157,6 +157,8 @@ class Api:
         has_gone = request.environ.get("X_HAS_GONE", lambda: False)
         with acting_for(Caller(caller.uid, caller.pid, _program(request), _until(request), has_gone)):
             try:
+                if route.method != "GET":
+                    check_caller_waits()
                 return route.answer(Call(self._operations, caller, path, query), body)
             except PlimsollError as error:
                 # A failed request may have changed something, so the log names its caller.

@@ -156,6 +156,33 @@ def test_a_host_that_does_not_start_says_why(tmp_path: Path) -> None:
         pass
 
 
+def test_a_directory_that_is_missing_or_long_and_one_that_is_in_use(tmp_path: Path) -> None:
+    directory = tmp_path / ("x" * 100)
+    with fake_host(directory) as agent:
+        claim = agent.claim(resources={"VCPU": 1})
+    with fake_host(directory) as again:
+        assert again.show_claim(claim.consumer) == claim
+    with (
+        fake_host(tmp_path / "short"),
+        pytest.raises(plimsoll.Conflict, match="runs already"),
+        fake_host(tmp_path / "short"),
+    ):
+        pass
+
+
+def test_a_test_that_is_killed_leaves_no_agent(tmp_path: Path) -> None:
+    test = (
+        "import os, pathlib, sys\nfrom plimsoll.testing import fake_host\n"
+        "with fake_host(pathlib.Path(sys.argv[1])) as agent:\n"
+        "    print(agent.status().pid, flush=True)\n    os.kill(os.getpid(), 9)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(CHECKOUT)}
+    command = [sys.executable, "-c", test, str(tmp_path)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == -9
+    eventually("the agent ends", lambda: not (tmp_path / "plimsoll.sock").exists())
+
+
 def test_the_page_names_each_method_and_each_error() -> None:
     text = (DOCS / PAGE).read_text("utf-8")
     methods = {route.function.__name__ for route in ROUTES} | {

@@ -83,6 +83,7 @@ def test_what_comes_after_its_caller_has_given_up_is_not_begun(
         agent.claim(body)
         assert sent("DELETE", f"/v1/claims/{consumer}", None) == 408
         assert agent.show_claim(consumer).state == "claimed", "a release that is late frees nothing"
+        assert sent("POST", "/v1/pause", {"reason": "late"}) == 408 and agent.status().pause is None
 
 
 def test_a_claim_that_a_stalled_agent_gets_to_late_is_not_made(
@@ -399,6 +400,29 @@ def test_a_release_that_fails_is_a_note_of_the_first_error(served: ServedAgent) 
             raise KeyError("the guest did not start")
         (note,) = caught.value.__notes__
         assert note.startswith("The claim was not released: ")
+
+
+def test_the_context_releases_by_an_agent_that_is_being_restarted(tmp_path: Path) -> None:
+    agent, is_over = plimsoll.Agent(str(tmp_path / "s")), threading.Event()
+    with served_agent(tmp_path) as served:
+        served.world.agent.reconcile("the start")
+        context = agent.claim(resources=SMALL)
+
+    def restart() -> None:
+        time.sleep(0.5)
+        with served_agent(tmp_path) as served:
+            served.world.agent.reconcile("the start")
+            is_over.wait(20)
+
+    thread = threading.Thread(target=restart)
+    thread.start()
+    try:
+        with pytest.raises(KeyError) as caught, context:
+            raise KeyError("the guest did not start")
+        assert not hasattr(caught.value, "__notes__") and agent.instances() == ()
+    finally:
+        is_over.set()
+        thread.join()
 
 
 def test_who_made_a_claim_is_kept_and_shown(served: ServedAgent) -> None:
