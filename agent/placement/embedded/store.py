@@ -828,7 +828,8 @@ class Store:
             keys = _dump_keys(known | self._keys)
             if left:
                 parts.insert(0, _dump(left))
-        parts.append(_dump({FIRST: first} if self._check is None else {FIRST: first, BEFORE: self._check}))
+        before = "" if self._check is None else f',"{BEFORE}":{self._check}'
+        parts.append(f'{{"{FIRST}":{first}{before}}}')
         row = Row(self._seq + 1, self.home.epoch, f"[{','.join(parts)}]", keys)
         self.home.append(row, first)
         self._written = row, changes, first, freed
