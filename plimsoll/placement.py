@@ -369,8 +369,8 @@ def _errors(key: str = "") -> Iterator[None]:
         from agent.errors import PlimsollError as AgentError
     except ImportError as error:
         raise PlimsollError(
-            "Placement needs the agent's package beside this one: pip install plimsoll. The package "
-            "plimsoll-client has what speaks to agents."
+            "Placement needs the agent's package, which has this one in it: pip uninstall plimsoll-client, "
+            "then pip install plimsoll. The package plimsoll-client alone has what speaks to agents."
         ) from error
     try:
         yield

@@ -149,7 +149,8 @@ def test_without_the_agent_it_says_what_to_install(tmp_path: Path) -> None:
     )
     command = [sys.executable, "-I", "-S", "-c", program]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and "pip install plimsoll." in done.stderr.splitlines()[-1]
+    assert done.returncode == 1
+    assert "pip uninstall plimsoll-client, then pip install plimsoll." in done.stderr.splitlines()[-1]
 
 
 def test_the_agent_is_found_beside_the_package_that_a_link_leads_to(tmp_path: Path) -> None:
