@@ -27,7 +27,7 @@ from agent.cli.client import (
 from agent.cli.domain import CONNECTION_DEFAULT, Libvirt, add_libvirt_options
 from agent.cli.grammar import CommandAdder, complete_instances, seconds_or_zero
 from agent.cli.output import NOTHING, Style, show, table_lines, titled_lines
-from agent.errors import ExitCode, counted, plain
+from agent.errors import ExitCode, counted, first_few, plain
 
 if TYPE_CHECKING:
     from agent.api.shapes.fleet import WhereShape
@@ -596,12 +596,7 @@ def _plan_drain(client: Client, args: Namespace) -> ExitCode:
         elif others:
             stay.append({**named, "reason": "no host has room for it beside those that go before it"})
         else:
-            reason = "no other host has room for it"
-            near = next((miss for miss in answer["nearest"] if miss["uuid"] != own), None)
-            if near is not None:
-                has = "" if near["free"] is None else f", of which {near['free']} of {near['total']} are free"
-                reason += f"; {near['host']}, the nearest, lacks {near['lacks']}{has}"
-            stay.append({**named, "reason": reason})
+            stay.append({**named, "reason": _why_no_other(client, own, asked, answer)})
 
     def lines(style: Style) -> Iterator[str]:
         if not moves and not stay:
@@ -618,6 +613,19 @@ def _plan_drain(client: Client, args: Namespace) -> ExitCode:
 
     show(args, {"moves": moves, "stay": stay}, lines)
     return ExitCode.REFUSED if stay else ExitCode.DONE
+
+
+def _why_no_other(client: Client, own: str, asked: Mapping[str, Any], answer: WhereShape) -> str:
+    """Why no host but `own` has room for what is asked; `answer` says where it fits."""
+    if answer["places"]:  # here alone: an answer for very many guests says why not elsewhere
+        answer = client.request("POST", "/v1/where", {"requests": [asked], "count": 1000})
+    reason = "no other host has room for it"
+    near = next((miss for miss in answer["nearest"] if miss["uuid"] != own), None)
+    if near is not None:
+        has = "" if near["free"] is None else f", of which {near['free']} of {near['total']} are free"
+        reason += f"; {near['host']}, the nearest, lacks {near['lacks']}{has}"
+    closed = [f"{each['host']} ({each['reason']})" for each in answer["closed"] if each["uuid"] != own]
+    return f"{reason}; closed: {first_few(closed, 3)}" if closed else reason
 
 
 def _left(client: Client, *, look: bool = False) -> list[InstanceShape]:

@@ -93,6 +93,20 @@ def test_what_cannot_go_is_named_with_the_reason(hosts: list[Host]) -> None:
     assert answer["moves"] == [] and len(answer["stay"]) == 5
 
 
+def test_why_no_other_host_takes_it_is_told_though_this_one_has_room_and_who_is_closed(
+    hosts: list[Host],
+) -> None:
+    source, _, third = hosts
+    guest(source, "a", 5000)
+    third.world.driver.fail(10**4)
+    third.look("an event")
+    (stays,) = plan(source, ExitCode.REFUSED)["stay"]
+    nearest, closed = stays["reason"].split("; closed: ")
+    lacks = "lacks 5000 MEMORY_MB, of which 4096 of 4608 are free"
+    assert nearest == f"no other host has room for it; hv2, the nearest, {lacks}"
+    assert closed.startswith("hv3 (closed: ")
+
+
 def test_an_empty_host_has_an_empty_plan(hosts: list[Host]) -> None:
     done = plimsoll(hosts[0].directory / "s", "drain", "--plan")
     assert (done.returncode, done.stdout) == (ExitCode.DONE, "nothing is left on this host\n")
