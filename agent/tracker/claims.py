@@ -364,8 +364,9 @@ class ClaimOperations:
 
     def _claim(self, request: ClaimRequest) -> Claim:
         """The caller has the consumer's turn."""
-        self._context.admission.check()
         present, moving = self._register.claim_and_move_of(request.consumer)
+        is_same = present is not None and (present.state, present.request) == (ClaimState.CLAIMED, request)
+        self._context.admission.check(is_new=not is_same)
         if moving is not None and (present is None or present.request != request):
             raise moving_conflict(moving)
         if present is not None and present.state is ClaimState.CLAIMED:

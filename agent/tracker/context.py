@@ -60,10 +60,10 @@ class Turns:
             end = time.monotonic() + self.wait_s
             while True:
                 check_caller_waits()
-                if request is not None:
-                    self._check_open()
                 if consumer not in self._taken:
                     break
+                if request is not None:
+                    self._check_open()
                 under_way = self._taken[consumer]
                 if (
                     request is not None
@@ -210,9 +210,9 @@ class Admission:
         """Refuse claims from now on; `reason` is a clause that the refusal shows."""
         self._reason = reason
 
-    def check(self) -> None:
-        """Raises ClaimsClosed while claims are closed."""
-        reason = self.closed_reason
+    def check(self, *, is_new: bool = True) -> None:
+        """Raises ClaimsClosed while claims are closed; a pause closes those that are new."""
+        reason = self.closed_reason if is_new else self._journal_reason() or self._reason
         if reason is not None:
             paused = self.pause is not None and reason == self.pause.clause
             raise (errors.HostPaused if paused else errors.ClaimsClosed)(

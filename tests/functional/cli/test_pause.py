@@ -40,6 +40,18 @@ def test_a_paused_host_refuses_claims_with_the_reason_and_releases_go_on(fresh: 
     assert output_of(path, "history", "-o", "csv", "-c", "what").count('"resume"') == 1
 
 
+def test_the_same_claim_again_is_answered_on_a_paused_host(fresh: tuple[Sight, Path]) -> None:
+    """A play that claims and then drains the host is run twice; another request stays refused."""
+    _, path = fresh
+    words = ("--name", "web1", "--resources", "VCPU=1")
+    made = output_of(path, "claim", *words)
+    plimsoll(path, "drain", "--reason", "fw")
+    assert output_of(path, "claim", *words) == made
+    for other in (("--name", "web1", "--resources", "VCPU=2"), ("--name", "web2", "--resources", "VCPU=1")):
+        refused = plimsoll(path, "claim", *other)
+        assert refused.returncode == ExitCode.REFUSED and "Claims are closed" in one_line(refused)
+
+
 def test_a_dry_run_on_a_paused_host_ends_as_the_claim_would(fresh: tuple[Sight, Path]) -> None:
     _, path = fresh
     assert plimsoll(path, "claim", "--dry-run", *WANTED).returncode == ExitCode.DONE
