@@ -24,26 +24,27 @@ from agent.tree import Provider
 pytestmark = pytest.mark.ansible
 
 TOKEN = "the-token-of-the-readers"
+OTHER_TOKEN = "the-token-of-a-project-alone"
 RACK = "6d1f9a3e-8c55-4d1b-9b55-0d2f6a1c7e11"
 HOSTILE = "{{ lookup('pipe', 'touch /tmp/x') }}"
 
 
 @contextmanager
-def served(directory: Path) -> Iterator[str]:
-    """A fleet of two hosts, and of root providers that can be no hosts: its address."""
+def served(directory: Path, *more: str) -> Iterator[str]:
+    """A fleet of two hosts, and of root providers that can be no hosts, and `more`: its address."""
     with closing(Core.open(directory / "state")) as core:
         api = Api(core)
-        for name in ("hv1", "hv2", "-oProxyCommand=x", "a b", HOSTILE):
+        for name in ("hv1", "hv2", "-oProxyCommand=x", "a b", HOSTILE, *more):
             uuid = api.provider(name, {"VCPU": 8})
-            if name == "hv1":
+            if name in ("hv1", *more):
                 api.set_traits(uuid, "HW_CPU_X86_AVX2", "HW_CPU_X86_SSE")
                 racks = {"resource_provider_generation": api.generation(uuid), "aggregates": [RACK]}
                 api.done("PUT", f"/resource_providers/{uuid}/aggregates", racks)
-            if name == "hv2":
+            if name in ("hv2", *more):
                 note = {"version": "0.1.0", "state": "ready", "closed": HOSTILE}
                 api.done("PUT", f"/hosts/{uuid}/note", note)
         (directory / "tokens").touch(mode=0o600)
-        (directory / "tokens").write_text(f"look reader {TOKEN}\n")
+        (directory / "tokens").write_text(f"look reader {TOKEN}\nproject reader@{RACK} {OTHER_TOKEN}\n")
         with Server(core, ["127.0.0.1:0"], tokens_file=directory / "tokens") as server:
             yield f"http://{server.addresses[0]}"
 
@@ -85,6 +86,30 @@ def test_hosts_are_grouped_by_state_trait_and_aggregate(tmp_path: Path) -> None:
         assert variables["hv1"]["plimsoll_resources"] == {"VCPU": {"free": 8, "capacity": 8}}
 
 
+def test_a_host_with_the_name_of_a_group_changes_no_other(tmp_path: Path) -> None:
+    names = ["all", "ungrouped", "state_closed", "trait_HW_CPU_X86_AVX2", "large", "agent_0_1_0", "agent"]
+    with served(tmp_path, *names) as url:
+        found = inventory(
+            tmp_path,
+            url=url,
+            traits=["*_AVX*"],
+            strict=True,
+            groups={"large": "plimsoll_resources.VCPU.free > 4"},
+            keyed_groups=[
+                {"prefix": "agent", "key": "me[:0] ~ (plimsoll_version or 'none')", "parent_group": "agent"},
+            ],
+            compose={"me": "plimsoll_name"},
+        )
+        said = ansible("ansible-inventory", "-i", str(tmp_path / "fleet.plimsoll.yml"), "--list").stderr
+    variables = found["_meta"]["hostvars"]
+    assert set(variables) == {"hv1", "hv2"}
+    for name, each in variables.items():
+        assert f'"{name}"' in json.dumps(each["me"]) and f'"{name}"' in json.dumps(each["plimsoll_name"])
+    assert set(found["agent"]["children"]) >= {"agent_0_1_0"} and "vars" not in found["all"]
+    for name in names:
+        assert f"leaves out '{name}': a group has that name" in " ".join(said.split())
+
+
 def test_the_inventory_of_the_page(tmp_path: Path) -> None:
     page = yaml.safe_load(fenced("ansible.md", "yaml", 3))
     del page["token_file"]
@@ -115,8 +140,23 @@ def test_a_wrong_token_and_an_absent_server_are_said(tmp_path: Path) -> None:
         source.write_text(f"plugin: plimsoll.host.fleet\nurl: {url}\n")
         said = ansible("ansible-inventory", "-i", str(source), "--list").stderr
         assert "with 401" in said and "needs a valid token" in said
-    said = ansible("ansible-inventory", "-i", str(source), "--list").stderr
-    assert "cannot be read" in said and "Connection refused" in said
+        token = tmp_path / "other"
+        token.write_text(OTHER_TOKEN)
+        for line, sentences in (
+            (
+                f"token_file: {token}",
+                ["with 403: The roles of", "Name a file with a reader's token in `token_file`"],
+            ),
+            (f"token_file: {tmp_path}/none", [f"token cannot be read from {tmp_path}/none (`token_file`)"]),
+            ("timeout: 0", ["1 or more"]),
+        ):
+            source.write_text(f"plugin: plimsoll.host.fleet\nurl: {url}\n{line}\n")
+            said = " ".join(ansible("ansible-inventory", "-i", str(source), "--list").stderr.split())
+            assert all(each in said for each in sentences), said
+    for away, sentence in ((url, "Connection refused"), (f"unix:{tmp_path}/none", "No such file")):
+        source.write_text(f"plugin: plimsoll.host.fleet\nurl: {away}\n")
+        said = " ".join(ansible("ansible-inventory", "-i", str(source), "--list").stderr.split())
+        assert f"Placement at {away} cannot be read" in said and sentence in said
 
 
 def test_a_standby_is_told_and_no_redirect_gets_the_token(tmp_path: Path) -> None:

@@ -1,8 +1,11 @@
 """A domain that the module `claim` starts, on a real libvirtd."""
 
+import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import libvirt
 import pytest
@@ -86,8 +89,44 @@ def test_a_domain_that_libvirt_refuses_leaves_no_claim(agent: Daemon, libvirtd: 
 def test_a_libvirt_that_is_away_is_said(agent: Daemon) -> None:
     away = "qemu+unix:///session?socket=/nowhere"
     (failed,) = play(agent, {"claim": {"domain": small_domain("web1", UUID), "start": True, "connect": away}})
-    assert failed["failed"] and "cannot be reached" in failed["msg"]
-    assert "was released again" in failed["msg"] and agent.claims() == {}
+    assert failed["failed"] and "cannot be reached" in failed["msg"] and agent.claims() == {}
+    (said_before,) = play(
+        agent, {"claim": {"domain": small_domain("web1", UUID), "start": True, "connect": away}}, check=True
+    )
+    assert said_before["failed"] and said_before["msg"] == failed["msg"]
+
+
+def test_a_start_without_the_command_leaves_no_claim(
+    tmp_path: Path, agent: Daemon, libvirtd: PrivateLibvirtd
+) -> None:
+    """A Python that has the package is another environment here, without the command."""
+    own = Path(sys.executable).parent
+    (tmp_path / "bare/bin").mkdir(parents=True)
+    (tmp_path / "bare/bin/python3").symlink_to((own / "python3").resolve())
+    (tmp_path / "bare/lib").symlink_to(own.parent / "lib")
+    shutil.copy(own.parent / "pyvenv.cfg", tmp_path / "bare")
+    start = {"claim": {"domain": small_domain("web1", UUID), "start": True, "connect": libvirtd.uri}}
+    bare: dict[str, Any] = {
+        "python": str(tmp_path / "bare/bin/python3"),
+        "environment": {"PATH": "/usr/bin:/bin"},
+    }
+    (none,), (would,) = play(agent, start, **bare), play(agent, start, check=True, **bare)
+    assert "nothing was claimed" in none["msg"] and "ansible_python_interpreter" in none["msg"]
+    assert would["failed"] and would["msg"] == none["msg"] and agent.claims() == {}
+    command = tmp_path / "bare/bin/plimsoll"
+    command.touch(mode=0o755)
+    command.write_bytes(b"\x7fELF")
+    (broken,) = play(agent, start, **bare)
+    assert f"{command} cannot be run" in broken["msg"] and "was released again" in broken["msg"]
+    assert agent.claims() == {}
+
+
+def test_the_command_is_found_beside_the_python_that_is_set(agent: Daemon, libvirtd: PrivateLibvirtd) -> None:
+    start = {"claim": {"domain": small_domain("web1", UUID), "start": True, "connect": libvirtd.uri}}
+    (made,) = play(agent, start, environment={"PATH": "/usr/bin:/bin"})
+    assert made["started"], made
+    with closing(libvirt.open(libvirtd.uri)) as connection:
+        connection.lookupByUUIDString(UUID).destroy()
 
 
 def test_a_play_that_was_cut_before_the_start_goes_on(agent: Daemon, libvirtd: PrivateLibvirtd) -> None:

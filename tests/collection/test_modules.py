@@ -26,6 +26,16 @@ MIGRATION = "0f6cbb1e-6a2f-4f0e-8f4a-2a9a1f8f3a11"
 CLAIM = {"name": "web1", "resources": {"VCPU": 2, "MEMORY_MB": "{{ 2 * 256 }}"}}
 
 
+def changed_collection(directory: Path, file: str, old: str, new: str) -> dict[str, str]:
+    """The environment in which the collection is a copy, with another text in this file of its plug-ins."""
+    shutil.copytree(COLLECTIONS / "ansible_collections", directory / "c" / "ansible_collections")
+    path = directory / "c/ansible_collections/plimsoll/host/plugins" / file
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    return {"ANSIBLE_COLLECTIONS_PATH": str(directory / "c")}
+
+
 def test_a_claim_is_made_once_and_released_once(tmp_path: Path) -> None:
     asked = {**CLAIM, "groups": [{"suffix": "gpu", "resources": {"PGPU": 1}}]}
     with Host(tmp_path, **HOST) as host:
@@ -60,6 +70,54 @@ def test_a_play_that_was_interrupted_finds_its_claim(tmp_path: Path) -> None:
         assert other["failed"] and "VCPU" in other["msg"] and other["error"] == "Conflict"
         (unlike,) = play(host, {"claim": {**CLAIM, "resources": {"VCPU": 3}}}, check=True)
         assert unlike["failed"] and "asks for something else" in unlike["msg"]
+
+
+def test_a_uuid_is_known_however_it_is_written(tmp_path: Path) -> None:
+    bare, braced = CONSUMER.replace("-", ""), f"{{{CONSUMER.upper()}}}"
+    with Host(tmp_path, **HOST) as host:
+        made, again, released = play(
+            host,
+            {"claim": {**CLAIM, "consumer": bare}},
+            {"claim": {**CLAIM, "consumer": bare}},
+            {"claim": {"consumer": braced, "state": "absent"}},
+        )
+        assert made["consumer"] == released["consumer"] == CONSUMER and not again["changed"]
+        assert released["changed"] and "web1" not in host.run("plimsoll instances")
+
+
+def test_a_claim_that_another_play_releases_meanwhile_is_absent(tmp_path: Path) -> None:
+    (tmp_path / "host").mkdir()
+    with Host(tmp_path / "host", **HOST) as host:
+        host.run(f"plimsoll claim {CONSUMER} --name web1 --resources VCPU=1")
+        (absent,) = play(
+            host,
+            {"claim": {"name": "web1", "state": "absent"}},
+            environment=changed_collection(
+                tmp_path,
+                "modules/claim.py",
+                "= agent.release(",
+                "= agent.release(before.uuid) and agent.release(",
+            ),
+        )
+        assert not absent.get("failed") and not absent["changed"], absent
+
+
+def test_wrong_options_are_refused_before_anything_is_done(tmp_path: Path) -> None:
+    with Host(tmp_path, **HOST) as host:
+        negative, aliases, drained, device = play(
+            host,
+            {"drain": {"wait": -1}},
+            {"claim": {"name": "w1", "pci": [{"alias": "x"}]}},
+            {"drain": {"state": "absent", "reason": "x", "wait": 5}},
+            {"device": {"address": "0000:99:00.0", "state": "cleared", "reason": "x"}},
+        )
+        assert negative["failed"] and "0 or more" in negative["msg"]
+        assert "any of the following are missing: resources" in aliases["msg"] and "pci" not in aliases["msg"]
+        assert not drained["changed"] and drained["warnings"] == [
+            f"`{name}` does nothing with `state: absent`" for name in ("reason", "wait")
+        ]
+        unused, unknown = device["warnings"]
+        assert "`reason` does nothing" in unused and "Nothing was cleared: 0000:99:00.0" in unknown
 
 
 def test_a_play_that_an_agent_let_wait_is_run_again(tmp_path: Path) -> None:
@@ -235,23 +293,21 @@ def test_no_agent_and_no_package_are_errors_with_a_remedy(tmp_path: Path) -> Non
         assert long["error"] == "InvalidRequest"
         (missing,) = play(host, {"info": {}}, python="/usr/bin/python3")
         assert missing["failed"] and "/opt/plimsoll" in missing["msg"]
-        assert "ansible_python_interpreter" in missing["msg"]
+        assert "ansible_python_interpreter" in missing["msg"] and "the agent. It comes" in missing["msg"]
 
 
 def test_the_package_is_found_where_the_agent_is_installed(tmp_path: Path) -> None:
     """The environment of the wheel is another one here, so the collection is changed to look there."""
-    shutil.copytree(COLLECTIONS / "ansible_collections", tmp_path / "c" / "ansible_collections")
-    file = tmp_path / "c/ansible_collections/plimsoll/host/plugins/module_utils/agent.py"
-    text = file.read_text()
-    assert "/opt/plimsoll/bin/python3" in text
-    file.write_text(text.replace("/opt/plimsoll/bin/python3", sys.executable))
+    environment = changed_collection(
+        tmp_path, "module_utils/agent.py", "/opt/plimsoll/bin/python3", sys.executable
+    )
     (tmp_path / "host").mkdir()
     with Host(tmp_path / "host", **HOST) as host:
         (found,) = play(
             host,
             {"info": {"gather_subset": ["status"]}},
             python="/usr/bin/python3",
-            environment={"ANSIBLE_COLLECTIONS_PATH": str(tmp_path / "c")},
+            environment=environment,
         )
         assert found["status"]["host"] == "node1"
 

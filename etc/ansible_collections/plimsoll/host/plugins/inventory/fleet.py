@@ -15,6 +15,7 @@ description:
     whether it is disabled for schedulers.
   - Each host has its state, traits, aggregates and free resources as variables, and is in groups by them, such as C(state_ready),
     C(trait_CUSTOM_RACK_7) and C(aggregate_UUID). Characters that a group's name cannot have become C(_).
+  - A host that has the name of a group, of this source or one before it, is left out with a warning.
   - The source is a file whose name ends in C(plimsoll.yml) or C(plimsoll.yaml).
 extends_documentation_fragment:
   - ansible.builtin.constructed
@@ -77,10 +78,12 @@ keyed_groups:
 import json
 import re
 import urllib.error
+from contextlib import suppress
 from fnmatch import fnmatch
 from pathlib import Path
 
 from ansible.errors import AnsibleParserError
+from ansible.inventory.data import InventoryData
 from ansible.module_utils.urls import open_url
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
 from ansible.utils.unsafe_proxy import wrap_var
@@ -93,6 +96,7 @@ MICROVERSION = "1.39"
 STALE = "plimsoll-stale"
 """The header of a server's answer that is no active one."""
 PAGE = 1000
+ERROR_BYTES = 5000
 COLUMNS = (
     "name",
     "uuid",
@@ -108,6 +112,18 @@ COLUMNS = (
 """Of the table of hosts, those that become variables beside resources and traits."""
 
 
+class GroupNames(InventoryData):
+    """An inventory that shows which groups come to be, also where a host has the name of one."""
+
+    def set_variable(self, entity, varname, value):
+        """Set it for the host of that name, also where a group has it, too."""
+        self.hosts[entity].set_variable(varname, value)
+
+    def add_child(self, group, child):
+        """Change nothing: who is in a group makes no group."""
+        return True
+
+
 class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     """The plugin."""
 
@@ -121,14 +137,27 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         """Read the hosts, from the cache if it has them, and put them into the inventory."""
         super().parse(inventory, loader, path, cache)
         self._read_config_data(path)
+        if self.get_option("timeout") <= 0:
+            raise AnsibleParserError(
+                "`timeout` of plimsoll.host.fleet is the seconds that a request may take: give 1 or more"
+            )
         key, caching = self.get_cache_key(path), self.get_option("cache")
         hosts = self._cache.get(key) if caching and cache else None
         if hosts is None:
             hosts = self._read_hosts()
             if caching:
                 self._cache[key] = hosts
+        self.inventory = GroupNames()
         for host in hosts:
             self._add(host)
+        groups, self.inventory = {*inventory.groups, *self.inventory.groups}, inventory
+        for host in hosts:
+            if host["name"] in groups:  # what is set for the host would be set for the group
+                self.display.warning(
+                    f"plimsoll.host.fleet leaves out {host['name']!r}: a group has that name"
+                )
+            else:
+                self._add(host)
 
     def _add(self, host):
         name, strict = host["name"], self.get_option("strict")
@@ -206,14 +235,20 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
     def _get(self, path):
         """The answer to a request; None where there is no such path. Follows no redirect, for the token's sake."""
         url, options = self.get_option("url"), {}
+        base = url.rstrip("/")
         if url.startswith("unix:"):
-            url, options = "http://localhost", {"unix_socket": url[len("unix:") :]}
+            base, options = "http://localhost", {"unix_socket": url[len("unix:") :]}
         headers = {"Accept": "application/json", "OpenStack-API-Version": f"placement {MICROVERSION}"}
         file = self.get_option("token_file")
         try:
             headers["X-Auth-Token"] = Path(file).read_text(encoding="ascii").strip() if file else "admin"
+        except (OSError, ValueError) as error:
+            raise AnsibleParserError(
+                f"The token cannot be read from {file} (`token_file`): {error}"
+            ) from error
+        try:
             with open_url(
-                url.rstrip("/") + path,
+                base + path,
                 headers=headers,
                 timeout=self.get_option("timeout"),
                 ca_path=self.get_option("cafile"),
@@ -228,9 +263,12 @@ class InventoryModule(BaseInventoryPlugin, Constructable, Cacheable):
         except urllib.error.HTTPError as error:
             if error.code in (404, 405, 406):
                 return None
-            said = error.read(500).decode("utf-8", "replace")
+            said = error.read(ERROR_BYTES).decode("utf-8", "replace")
+            with suppress(ValueError, LookupError, TypeError):
+                said = str(json.loads(said)["errors"][0]["detail"])
+            help_ = ". Name a file with a reader's token in `token_file`" if error.code in (401, 403) else ""
             raise AnsibleParserError(
-                f"Placement at {url} answers {path} with {error.code}: {said}"
+                f"Placement at {url} answers {path} with {error.code}: {said.rstrip('.')}{help_}"
             ) from error
         except (OSError, ValueError) as error:
             raise AnsibleParserError(f"Placement at {url} cannot be read: {error}") from error

@@ -6,12 +6,13 @@ import time
 import traceback
 from contextlib import contextmanager
 from pathlib import Path
+from uuid import UUID
 
 from ansible.module_utils.basic import AnsibleModule, missing_required_lib
 from ansible.module_utils.common.respawn import has_respawned, probe_interpreters_for_module, respawn_module
 
 try:
-    from plimsoll import Agent, PlimsollError
+    from plimsoll import Agent, NotFound, PlimsollError
     from plimsoll.values import domain_key, encode
 except ImportError:
     MISSING = traceback.format_exc()
@@ -74,8 +75,8 @@ DOMAIN = {
     "domain_file": {"type": "path"},
 }
 DOMAIN_EXCLUSIVE = ("domain", "domain_file")
-ASKED = ("resources", "groups", "flavor", "pci", "domain", "domain_file")
-"""Of these options, one says what the instance needs."""
+ASKED = ("resources", "groups", "flavor", "domain", "domain_file")
+"""Of these options, one says what the instance needs; devices by alias come with one of them."""
 
 
 def agent_module(options, **rules):
@@ -89,12 +90,33 @@ def agent_module(options, **rules):
         module.fail_json(
             msg=missing_required_lib(
                 "plimsoll",
-                reason="It comes with the agent, in its Debian package and in the environment /opt/plimsoll of its "
+                reason="for all that the module asks of the agent. It comes with the agent, in its Debian package and in the environment /opt/plimsoll of its "
                 "wheel; set ansible_python_interpreter to a Python that has it, 3.11 or newer",
             ),
             exception=MISSING,
         )
+    given = module.params
+    for name in ("consumer", "migration"):
+        if given.get(name):
+            given[name] = _uuid(given[name])
+    if given.get("wait", 0) < 0:
+        module.fail_json(msg=f"`wait` is {given['wait']}: give the seconds to wait, 0 or more")
     return module
+
+
+def _uuid(text):
+    """The uuid as the agent writes it, with dashes and in small letters; the agent refuses a text that is none."""
+    try:
+        return str(UUID(text))
+    except ValueError:
+        return text
+
+
+def warn_unused(module, *names):
+    """Say of these options, where they are given, that the state has no use for them."""
+    for name in names:
+        if module.params[name]:
+            module.warn(f"`{name}` does nothing with `state: {module.params['state']}`")
 
 
 @contextmanager
@@ -155,7 +177,6 @@ def domain_text(module):
 
 def find_instance(module, agent, consumer="", name=""):
     """The instance of this host with that uuid, or that name; None where there is none."""
-    consumer = consumer.lower()
     found = [
         each
         for each in agent.instances()
@@ -175,7 +196,7 @@ def named(module, xml):
         return {"consumer": module.params["consumer"]}
     key = domain_key(xml) if xml else ""
     if key and f"<uuid>{key}" in "".join(xml.split()):
-        return {"consumer": key}
+        return {"consumer": _uuid(key)}
     return {"name": key or module.params["name"] or ""}
 
 
@@ -206,6 +227,7 @@ __all__ = [
     "DOMAIN",
     "DOMAIN_EXCLUSIVE",
     "REQUEST",
+    "NotFound",
     "PlimsollError",
     "agent_module",
     "agent_of",
@@ -216,4 +238,5 @@ __all__ = [
     "refusal_of",
     "request_of",
     "wait_until",
+    "warn_unused",
 ]

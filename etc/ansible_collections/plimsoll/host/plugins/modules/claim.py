@@ -37,9 +37,10 @@ options:
     type: str
   start:
     description:
-      - Define the domain with what the claim gave, and start it; its mediated devices are made. If libvirt refuses it, a claim that was
+      - Define the domain with what the claim gave, and start it; its mediated devices are made. If that fails, a claim that was
         made for it is released again. A domain that runs is left as it is.
-      - Needs libvirt's Python binding beside the agent, and its command C(plimsoll).
+      - Needs libvirt's Python binding beside the agent, and its command C(plimsoll), beside the module's Python, in C(/opt/plimsoll/bin)
+        or in PATH. Without them, and where libvirt does not answer, nothing is claimed.
     type: bool
     default: false
   connect:
@@ -120,7 +121,14 @@ shortfalls:
   elements: dict
 """
 
+import sys
+from pathlib import Path
+
 from ansible_collections.plimsoll.host.plugins.module_utils import agent as shared
+
+
+class StartFailed(Exception):
+    """The sentence, and the command's exit code; None where it was not run."""
 
 
 def main():
@@ -155,6 +163,7 @@ def _present(module, agent, xml, before):
     held = before.claim if before else None
     asked, start = shared.request_of(module.params), module.params["start"]
     consumer = module.params["consumer"] or (before.uuid if before else None)
+    command = _command(module) if start else None
     runs = start and _runs(module, before)
     if module.check_mode:
         claim = _explained(module, agent, xml, asked, consumer, held)
@@ -163,9 +172,16 @@ def _present(module, agent, xml, before):
         claim = shared.encode(agent.claim(asked, consumer=module.params["consumer"] or ""))
         more = {"consumer": claim["consumer"]}
     else:
-        domain = agent.claim_domain(xml, asked, consumer=consumer)
-        if start and not runs:
-            _start(module, agent, xml, domain)
+        try:
+            with agent.claim_domain(xml, asked, consumer=consumer) as domain:
+                if start and not runs:
+                    _start(module, command, xml, domain.consumer)
+        except StartFailed as error:
+            msg, code = error.args
+            if domain.made:
+                end = "".join(getattr(error, "__notes__", []))
+                msg += f"; {end or f'the claim of {domain.consumer} was released again'}"
+            module.fail_json(msg=msg, rc=code)
         claim = shared.encode(domain.claim)
         more = {"consumer": domain.consumer, "xml": domain.xml}
     if start:
@@ -193,32 +209,40 @@ def _explained(module, agent, xml, asked, consumer, held):
     return claim
 
 
-def _start(module, agent, xml, domain):
-    """Define and start the domain by the agent's command, which undoes what libvirt refuses."""
+def _command(module):
+    """The agent's command, first that beside this Python. It is looked for before anything is claimed."""
+    beside = str(Path(sys.executable).parent)
+    found = module.get_bin_path("plimsoll", opt_dirs=[beside, "/opt/plimsoll/bin"])
+    if found is None:
+        module.fail_json(
+            msg=f"The command `plimsoll`, which starts the domain, is not in {beside}, /opt/plimsoll/bin and PATH: install "
+            "the agent, or set ansible_python_interpreter to the Python of the environment that has it; nothing was claimed"
+        )
+    return found
+
+
+def _start(module, command, xml, consumer):
+    """Define and start the domain by the agent's command, which undoes what libvirt refuses.
+
+    Raises StartFailed.
+    """
     given = module.params
-    command = [module.get_bin_path("plimsoll", required=True, opt_dirs=["/opt/plimsoll/bin"])]
-    command += ["domain", domain.consumer, "-", "--start", "--connect", given["connect"]]
-    command += [
-        "--timeout",
-        str(given["timeout"]),
-        *(["--socket", given["socket"]] if given["socket"] else []),
-    ]
-    code, said, complaint = module.run_command(command, data=xml)
+    command = [command, "domain", consumer, "-", "--start", "--connect", given["connect"]]
+    command += ["--timeout", str(given["timeout"])]
+    command += ["--socket", given["socket"]] if given["socket"] else []
+    try:
+        code, said, complaint = module.run_command(command, data=xml, handle_exceptions=False)
+    except (OSError, ValueError) as error:
+        code, said, complaint = None, f"{command[0]} cannot be run: {error}", ""
     if code != 0:
-        msg = (complaint or said).strip().removeprefix("plimsoll: ").rstrip(".")
-        if domain.made:
-            try:
-                agent.release(domain.consumer)
-                msg += f"; the claim of {domain.consumer} was released again"
-            except shared.PlimsollError as error:
-                msg += f"; the claim of {domain.consumer} could not be released again: {error.message}"
-        module.fail_json(msg=msg, rc=code)
+        raise StartFailed((complaint or said).strip().removeprefix("plimsoll: ").rstrip("."), code)
 
 
 def _runs(module, before):
-    """Whether the guest of the instance runs, by libvirt itself: what the agent saw last may be older."""
-    if before is None:
-        return False
+    """Whether the guest of the instance runs, by libvirt itself: what the agent saw last may be older.
+
+    The module fails where libvirt does not answer, before anything is claimed.
+    """
     try:
         import libvirt
     except ImportError as error:
@@ -230,13 +254,13 @@ def _runs(module, before):
     try:
         connection = libvirt.open(module.params["connect"])
         try:
-            return bool(connection.lookupByUUIDString(before.uuid).isActive())
+            return before is not None and bool(connection.lookupByUUIDString(before.uuid).isActive())
         finally:
             connection.close()
     except libvirt.libvirtError as error:
         if error.get_error_code() == libvirt.VIR_ERR_NO_DOMAIN:
             return False
-        module.fail_json(msg=f"libvirt at {module.params['connect']} cannot be asked: {error}")
+        module.fail_json(msg=f"libvirt at {module.params['connect']} cannot be reached: {error}")
 
 
 def _absent(module, agent, xml, before):
@@ -246,7 +270,10 @@ def _absent(module, agent, xml, before):
     answer = {"changed": True, "consumer": before.uuid}
     answer["diff"] = {"before": _shown(shared.encode(before.claim)), "after": {}}
     if not module.check_mode:
-        answer["released"] = agent.release(before.uuid, force=module.params["force"]).released
+        try:
+            answer["released"] = agent.release(before.uuid, force=module.params["force"]).released
+        except shared.NotFound:  # another play released it meanwhile
+            return {"changed": False}
     return answer
 
 

@@ -23,7 +23,8 @@ options:
   state:
     description:
       - V(cordoned) keeps the device from guests.
-      - V(cleared) gives it back. It also excuses what made the device unhealthy, if that is why it is withheld.
+      - V(cleared) gives it back. It also excuses what made the device unhealthy, if that is why it is withheld. For an address that the host
+        does not offer it warns.
     type: str
     choices: [cordoned, cleared]
     default: cordoned
@@ -71,6 +72,8 @@ def main():
             "reason": {"type": "str"},
         }
     )
+    if module.params["state"] == "cleared":
+        shared.warn_unused(module, "reason")
     with shared.agent_of(module) as agent:
         found = agent.devices()
         # The agent writes addresses in small letters; a part of a card may follow, whose name is free.
@@ -91,10 +94,16 @@ def main():
             else:
                 agent.clear_device(address)
             found = agent.devices()
+        named = _devices(found, address)
+        if not (changed or named or after["cordoned"]):
+            module.warn(
+                f"Nothing was cleared: {address} is neither a device that this host offers nor a card that is withheld; "
+                "`plimsoll devices list` shows them"
+            )
         module.exit_json(
             changed=changed,
             diff={"before": before, "after": after},
-            devices=[shared.encode(each) for each in _devices(found, address)],
+            devices=[shared.encode(each) for each in named],
         )
 
 

@@ -93,6 +93,7 @@ def main():
 
 
 def _resume(module, agent, before):
+    shared.warn_unused(module, "reason", "schedulers", "wait")
     answer = {"changed": before is not None, "diff": {"before": _shown(before), "after": {}}}
     if module.check_mode:
         return answer

@@ -132,11 +132,7 @@ def _known(module, agent):
     """The move that the options name; None where this host knows none."""
     migration, consumer = module.params["migration"], module.params["consumer"]
     for move in agent.moves(look=True):
-        if (
-            move.migration == migration.lower()
-            if migration
-            else move.instance == consumer.lower() and not move.ended
-        ):
+        if move.migration == migration if migration else move.instance == consumer and not move.ended:
             return move
     return None
 
