@@ -110,6 +110,12 @@ def test_a_host_with_the_name_of_a_group_changes_no_other(tmp_path: Path) -> Non
         assert f"leaves out '{name}': a group has that name" in " ".join(said.split())
 
 
+def test_no_host_takes_the_place_of_the_machine_that_runs_ansible(tmp_path: Path) -> None:
+    with served(tmp_path, "localhost", "127.0.0.1") as url:
+        found = inventory(tmp_path, url=url, compose={"ansible_host": "plimsoll_name ~ '.example'"})
+        assert set(found["_meta"]["hostvars"]) == {"hv1", "hv2"}
+
+
 def test_the_inventory_of_the_page(tmp_path: Path) -> None:
     page = yaml.safe_load(fenced("ansible.md", "yaml", 3))
     del page["token_file"]

@@ -88,8 +88,8 @@ from ansible.module_utils.urls import open_url
 from ansible.plugins.inventory import BaseInventoryPlugin, Cacheable, Constructable
 from ansible.utils.unsafe_proxy import wrap_var
 
-HOST_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
-"""What may become the name of a host: Ansible gives it to ssh as an argument."""
+HOST_NAME = re.compile(r"(?!(localhost|127\.0\.0\.1)\Z)[A-Za-z0-9_][A-Za-z0-9_.-]{0,254}")
+"""What may become the name of a host: Ansible gives it to ssh as an argument. The two first are its own machine."""
 DISABLED = "COMPUTE_STATUS_DISABLED"
 SHARED_POOL = "MISC_SHARES_VIA_AGGREGATE"
 MICROVERSION = "1.39"
