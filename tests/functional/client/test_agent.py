@@ -107,7 +107,8 @@ def test_a_claim_is_not_begun_once_its_caller_has_hung_up(served: ServedAgent, l
     """A caller that only sends no more waits for its answer."""
     consumer = str(uuid4())
     body = {"consumer": consumer, "groups": [{"resources": SMALL}]}
-    with socket.socket(socket.AF_UNIX) as caller, served.world.operations.tracker.turns_on((), [consumer]):
+    # The connection is closed before the turn is given back, which the claim waits for.
+    with served.world.operations.tracker.turns_on((), [consumer]), socket.socket(socket.AF_UNIX) as caller:
         caller.connect(str(served.socket))
         caller.sendall(request_text("POST", "/v1/claims", body, ""))
         time.sleep(0.2)
