@@ -566,7 +566,7 @@ class Store:
         self._seq = 0
         self._first = 1
         self._told_first: int | None = None
-        """What the newest row that was read says of it; None where an older version wrote that."""
+        """What the newest row says of it; None where an older version wrote that."""
         self._check: int | None = None
         """That of the row `_seq`; None where it was not read."""
         self._bytes = 0
@@ -840,6 +840,7 @@ class Store:
         self._judged = {}
         if self._written is not None:
             row, changes, self._first, freed = self._written
+            self._told_first = self._first
             self._seq, self._check = row.seq, row.check
             self._bytes += row.bytes - freed
             self._note_births(row.seq, changes)

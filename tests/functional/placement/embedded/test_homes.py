@@ -140,6 +140,23 @@ def test_a_swept_journal_is_short_and_says_the_same(open_home: OpenHome, seed: i
         assert list(core._store.model.providers) == providers, "in the order in which they were made"
 
 
+@pytest.mark.usefixtures("short")
+def test_a_server_that_swept_has_its_role_again_without_another_one_between() -> None:
+    """Its session ended for a moment, and no other server was there to take over."""
+    database = Database()
+    with closing(opened(lambda: AloneAtDatabase(database))) as core:
+        Api(core).done("PUT", "/traits/CUSTOM_A")
+    with closing(opened(lambda: AloneAtDatabase(database))) as core:
+        api = Api(core)
+        busy(api, random.Random(1), 240)
+        assert rows(core)[0].seq > 1, "the first row, which it has read, is swept"
+        before = api.whole()
+        home: Any = core._store.home
+        home.take_over()
+        assert api.whole() == before
+        api.done("PUT", "/traits/CUSTOM_LATER")
+
+
 def test_a_repeated_request_is_answered_with_what_became_of_it_before_the_restart(
     open_home: OpenHome,
 ) -> None:
