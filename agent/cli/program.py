@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from agent.cli.client import Client, claim_path
 from agent.cpuset import format_cpu_set
+from agent.device_names import DASHED_UUID, PCI_ADDRESS
 from agent.errors import ExitCode, PlimsollError, UnknownConsumer, UsageError, plain
 from agent.http.owner_process import OwnerProcess
 
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 SYS = Path("/sys")
 NOT_FOUND, NOT_RUN, OF_A_SIGNAL = 127, 126, 128
 """Exit codes as a shell has them: no such program, a file that is none, and 128 and the signal's number."""
-_PCI = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _NO_NAME = re.compile(r"[^A-Za-z0-9_]", re.ASCII)
 
 
@@ -138,8 +137,8 @@ def given_devices(claim: ClaimShape) -> GivenDevices:
             of_group = [unit for by in mapping["units"].values() for exact in by.values() for unit in exact]
             groups.setdefault(name, []).extend(of_group)
     return GivenDevices(
-        tuple(filter(_PCI.fullmatch, units)),
-        tuple(filter(_UUID.fullmatch, units)),
+        tuple(filter(PCI_ADDRESS.fullmatch, units)),
+        tuple(filter(DASHED_UUID.fullmatch, units)),
         format_cpu_set(pin for cell in claim["cells"] for pin in cell["pinned_cpus"].values()),
         groups,
     )

@@ -91,7 +91,7 @@ class MemoryHome:
         return self._has_role and self.epoch == self.database.epoch
 
     def take_over(self) -> None:
-        """Be the active server, whichever that was."""
+        """Be the active server, also where another one is."""
         assert self._store is not None
         self.database.epoch += 1
         self.epoch = self.database.epoch

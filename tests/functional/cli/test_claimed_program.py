@@ -1,4 +1,7 @@
-"""`plimsoll claim --exec` with a real agent: a claim lasts as long as its program, whatever ends which."""
+"""`plimsoll claim --exec` with a real agent: a claim lasts as long as its program.
+
+Also where the command, the program or the agent is killed.
+"""
 
 import contextlib
 import json

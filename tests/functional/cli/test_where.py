@@ -157,7 +157,7 @@ def test_the_end_of_a_move_that_makes_room_is_named_and_a_reshape_that_may(
 
 
 def test_never_rests_on_no_host_whose_reshape_is_pending(moved: str) -> None:
-    """It has less than that now, whoever leaves it, and may have more once the reshape is done."""
+    """It has less than that now, even without guests, and may have more once the reshape is done."""
     of_f3 = ("--resources", "VCPU=20", "--host", "f3")
     for words in (of_f3, of_f3[:2], ("--resources", "VCPU=6", "--count", "9")):
         done = where(moved, *words)

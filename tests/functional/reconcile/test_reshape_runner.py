@@ -652,7 +652,9 @@ def test_the_outcome_is_read_from_placement(used: World, executed: bool) -> None
     assert was_executed(used.client, ROOT, receipt) is executed
     assert fence_and_check(used.client, ROOT, receipt) is executed
     used.raw.delete_allocations(uuid_of("a"))
-    assert was_executed(used.client, ROOT, receipt) is executed, "whatever its consumers did since"
+    assert was_executed(used.client, ROOT, receipt) is executed, (
+        "also where its consumers have other allocations since"
+    )
 
 
 @pytest.mark.parametrize(("conflicts", "is_told"), [(0, True), (7, True), (8, False)])
