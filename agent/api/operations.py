@@ -299,16 +299,15 @@ class Operations:
         if move is not None and move.role is MoveRole.DESTINATION:
             raise moving_release(move)
         row = self.tracker.view.rows().get(consumer)
-        if row is None or row.guest is None or row.guest.state in IDLE or not row.claimed:
-            return
-        if move is not None and move.role is MoveRole.SOURCE:
-            return  # `release` says to end the move: force does not
+        if row is None or not row.claimed or (move is not None and move.role is MoveRole.SOURCE):
+            return  # of the source of a move, `release` says to end the move: force does not
         try:
-            guests = self.reconciler.read_guests()  # it may have stopped since the last pass
+            guests = self.reconciler.read_guests()  # it may have started or stopped since the last pass
         except errors.DriverError:
-            guests = (row.guest,)
-        if any(guest.uuid == consumer and guest.state not in IDLE for guest in guests):
-            raise guest_runs(row.guest, row)
+            guests = () if row.guest is None else (row.guest,)
+        guest = next((each for each in guests if each.uuid == consumer and each.state not in IDLE), None)
+        if guest is not None:
+            raise guest_runs(guest, self.tracker.view.rows().get(consumer, row))
 
     def release(self, consumer: str) -> bool:
         """Release a claim. Returns True if Placement has executed it, False if it is journaled for later.

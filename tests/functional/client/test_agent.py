@@ -20,6 +20,7 @@ from kits.client import CLIENTS
 from kits.served_agent import ServedAgent, served_agent
 
 import plimsoll
+from agent.driver import Guest, GuestState
 from plimsoll.shapes import Addition, ClaimByFlavor, ClaimByGroups, Event, Flavor, Group, Maker
 from plimsoll.wire import BOOT_ID, exchange, request_text
 
@@ -174,6 +175,21 @@ def test_an_interrupted_claim_is_released_where_its_key_is_its_own(tmp_path: Pat
     assert got[1].startswith(f"DELETE /v1/claims/{consumer} ".encode())
     (note,) = caught.value.__notes__
     assert consumer in note and "could not be undone" in note
+
+
+def test_a_claim_whose_guest_has_just_started_is_not_released(
+    agent: plimsoll.Agent, served: ServedAgent
+) -> None:
+    """Before a pass has seen the guest, as where the event of its start is late."""
+    consumer = str(uuid4())
+    agent.claim(consumer=consumer, name="web1", resources=SMALL)
+    guest = Guest(consumer, "web1", GuestState.RUNNING, resources=SMALL)
+    served.world.driver.change(guests=(guest,))
+    with pytest.raises(plimsoll.Refused, match=r"web1 .* is running on this host"):
+        agent.release(consumer)
+    assert agent.show_claim(consumer).state == "claimed"
+    served.world.driver.change(guests=())
+    assert agent.release(consumer).released
 
 
 def test_the_same_claim_again_is_the_same_claim(agent: plimsoll.Agent) -> None:
