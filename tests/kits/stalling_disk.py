@@ -34,6 +34,7 @@ class StallingDisk:
                 time.sleep(0.001)
             return ticket
 
+        self._submit = submit
         file.submit = submitted  # type: ignore[method-assign]
         self._goes_on = threading.Event()
         self._goes_on.set()
@@ -53,7 +54,12 @@ class StallingDisk:
             self.go_on()
 
     def stall(self) -> None:
-        """Have commits stall that begin from now on."""
+        """Have commits stall that begin from now on.
+
+        What is queued already is committed before: an event that still waits for its commit would stall in place
+        of the write that the test means, which then would be cancelled.
+        """
+        self._submit(lambda transaction: None).result()
         self._goes_on.clear()
 
     def go_on(self) -> None:

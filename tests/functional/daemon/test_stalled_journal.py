@@ -75,8 +75,6 @@ def test_a_cordon_that_was_not_confirmed_is_in_force_once_the_disk_answers(world
 
 
 def test_a_pause_that_was_not_confirmed_is_in_force_once_the_disk_answers(world: World) -> None:
-    # An event of the start that is still queued would stall in place of the pause.
-    world.journal.history()
     disk, world.journal.wait_s = StallingDisk(world.journal._file), 0.1
     with disk.stalled(), pytest.raises(StateUnknown):
         world.operations.pause(PauseRequest(0, 1.0, "a test"))
