@@ -56,8 +56,8 @@ class StallingDisk:
     def stall(self) -> None:
         """Have commits stall that begin from now on.
 
-        What is queued already is committed before: an event that still waits for its commit would stall in place
-        of the write that the test means, which then would be cancelled.
+        What is queued already is committed before: an event that still waits for its commit would stall in
+        place of the write that the test means, which then would be cancelled.
         """
         self._submit(lambda transaction: None).result()
         self._goes_on.clear()
