@@ -50,6 +50,9 @@ CONNECT_TIMEOUT_MAX_S = 5.0
 DEFAULT_TIMEOUT_S = 15.0
 CONNECTIONS_MAX = 32
 FORBIDDEN = 403
+KEY_FORGOTTEN = 412
+OF_NO_COPY = (FORBIDDEN, KEY_FORGOTTEN)
+"""Answers to a repeated write that do not tell what became of its first copy."""
 
 _WRAPPED_MAX = 16
 _SERVICE_TYPE = "placement"
@@ -74,6 +77,8 @@ TAKEOVER_S = 3.0
 TAKEOVER_PAUSE_S = 0.2
 KEYS_HEADER = "plimsoll-keys"
 """For how many seconds a server, and those that share its journal, know the key of a write."""
+SEEN_HEADER = "plimsoll-seen"
+"""What a key says that is made now, so that the server knows a copy that is older than the keys it knows."""
 PATIENCE_S = 2.0
 """How long one of several servers that share a journal may be silent until another one is asked. A takeover
 takes 1.1 s. It doubles each time, so that a server that is merely slow is asked a few times only."""
@@ -111,6 +116,8 @@ class HttpTransport:
         self._timeout_s = timeout_s
         self._kept_s = 0.0
         """For how long the servers know a key, as far as they have said."""
+        self._seen = ""
+        """The end of a new key."""
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> "HttpTransport":
@@ -152,14 +159,21 @@ class HttpTransport:
         named, and else to each of the others; again for TAKEOVER_S while one answers that none is active. So
         is what a server refused with a 401, or sends elsewhere.
         A write whose answer is lost is repeated in the same way, with its key, where the servers know keys:
-        for TAKEOVER_S beside the time that servers were silent, and for `timeout_s` in all.
+        for TAKEOVER_S beside the time that servers were silent, and for `timeout_s` in all. One that was
+        refused because its key was made long after the last answer is sent once more with a new one.
 
         Raises PlacementUnavailable where Placement itself or Keystone did not answer, PlacementError where
         Keystone rejects the credentials or its catalog has no Placement, or each server the token.
         """
-        key = None if method == "GET" else uuid.uuid4().hex
+        reply = self._send(method, path, body, microversion)
+        return self._send(method, path, body, microversion) if reply.status == KEY_FORGOTTEN else reply
+
+    def _send(self, *what: Any) -> Reply:
+        """Send what `request` is asked for, a write with a new key, until a server answers. Raises as it."""
+        method, path, *_ = what
+        key = None if method == "GET" else uuid.uuid4().hex + self._seen
         if len(self._addresses) == 1:
-            return self._request_at(self._used, self._timeout_s, key, method, path, body, microversion)
+            return self._request_at(self._used, self._timeout_s, key, *what)
         begun = time.monotonic()
         end, patience_s = begun + TAKEOVER_S, PATIENCE_S
         lost: PlacementUnavailable | _RefusedThere | None = None
@@ -175,7 +189,7 @@ class HttpTransport:
                 rest_s = max(last - asked, TAKEOVER_PAUSE_S)
                 wait_s = min(patience_s, rest_s) if self._kept_s else self._timeout_s
                 try:
-                    reply = self._request_at(address, wait_s, key, method, path, body, microversion)
+                    reply = self._request_at(address, wait_s, key, *what)
                 except (PlacementUnavailable, _RefusedThere) as error:
                     reason = error.message.partition(": ")[2].partition(". ")[0]
                     reason = f"{address}: {reason.rstrip('.').removeprefix(f'{address}: ')}"
@@ -191,8 +205,8 @@ class HttpTransport:
                     continue
                 # A write that was done is done, also where the server has another role by now.
                 is_old = STALE_HEADER in reply.headers and (key is None or 400 <= reply.status < 500)
-                # Nor does a server that does not let the caller write look for the key.
-                is_old = is_old or (lost is not None and key is not None and reply.status == FORBIDDEN)
+                # Nor does a server that does not let the caller write look for the key, or has forgotten it.
+                is_old = is_old or (lost is not None and key is not None and reply.status in OF_NO_COPY)
                 if reply.status != UNAVAILABLE and not is_old:
                     self._used = address
                     return reply
@@ -275,6 +289,8 @@ class HttpTransport:
             )
         if headers.get(KEYS_HEADER, "").isdecimal():
             self._kept_s = float(headers[KEYS_HEADER])
+        if SEEN_HEADER in headers:
+            self._seen = f"@{headers[SEEN_HEADER]}"
         reply = reply_of_answer(method, path, answer.status_code, parse_body(answer.content), headers)
         if reply.status == UNAUTHORIZED and len(self._addresses) > 1:
             refusal = error_of_reply(reply, f"answer {method} {path.partition('?')[0]}", full=False)

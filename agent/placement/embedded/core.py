@@ -28,7 +28,6 @@ from agent.placement.embedded.fleet import HostNotes
 from agent.placement.embedded.handlers import REQUEST_ID, CoreResponse, Request, new_request_id
 from agent.placement.embedded.problems import (
     INTERNAL_ERROR,
-    KEY_REUSED,
     METHOD_NOT_ALLOWED,
     NOT_ACCEPTABLE,
     NOT_FOUND,
@@ -41,8 +40,8 @@ from agent.placement.embedded.problems import (
 )
 from agent.placement.embedded.rules import Binding
 from agent.placement.embedded.store import (
+    SEEN_HEADER,
     WAIT_S,
-    KeyReused,
     NotActive,
     SqliteHome,
     Store,
@@ -347,9 +346,6 @@ class Core:
             answer = route.handler(request)
         except RequestRefused as refusal:
             answer = error_response(refusal, minor, request_id)
-        except KeyReused:
-            reused = RequestRefused(KEY_REUSED, f"Another request had the idempotency key {key!r}.")
-            answer = error_response(reused, minor, request_id)
         except DatabaseTimeout as error:
             LOG.error("%s %s: %s", method, path, error)
             # The id says that an answer is final, which this one is not.
@@ -368,7 +364,8 @@ class Core:
             answer.headers["vary"] = mv.HEADER
         if request_id is not None:
             answer.headers[REQUEST_ID] = request_id
-        answer.headers.update(self._home.told)
+        epoch, seq = self._store.newest
+        answer.headers.update(self._home.told, **{SEEN_HEADER: f"{epoch}.{seq}"})
         if not self._home.is_active:
             self.notes.forget()
             active = self._home.active_server

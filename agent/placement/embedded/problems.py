@@ -19,6 +19,7 @@ TITLES = {
     405: "Method Not Allowed",
     406: "Not Acceptable",
     409: "Conflict",
+    412: "Precondition Failed",
     413: "Request Entity Too Large",
     415: "Unsupported Media Type",
     422: "Unprocessable Entity",
@@ -50,6 +51,7 @@ DUPLICATE_NAME = ProblemType(409, "placement.duplicate_name")
 INVENTORY_IN_USE = ProblemType(409, "placement.inventory.inuse")
 PROVIDER_IN_USE = ProblemType(409, "placement.resource_provider.inuse")
 PROVIDER_HAS_CHILDREN = ProblemType(409, "placement.resource_provider.cannot_delete_parent")
+KEY_FORGOTTEN = ProblemType(412)
 TOO_LARGE = ProblemType(413)
 UNSUPPORTED_MEDIA_TYPE = ProblemType(415)
 KEY_REUSED = ProblemType(422)

@@ -15,6 +15,9 @@ idempotency key: the core does not run it again, but waits for the first one and
 has the keys of its writes, so the newest are known after a restart as well. A write that changed nothing is
 not in a row, and judged anew after a restart; but where servers share a journal it has a row, as a copy of
 the request may still be on the way to another server.
+
+The network may hold a copy until its key is forgotten. So a key says which row its maker knew, and is refused
+where keys of later rows are forgotten: no clock is asked, and the caller makes a new key.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import sqlite3
 import threading
 import time
@@ -49,7 +53,7 @@ from agent.placement.embedded.model import (
     Model,
     ProviderRecord,
 )
-from agent.placement.embedded.problems import ProblemType, RequestRefused
+from agent.placement.embedded.problems import KEY_FORGOTTEN, KEY_REUSED, ProblemType, RequestRefused
 
 T = TypeVar("T")
 
@@ -62,16 +66,19 @@ KEPT_BYTES_MAX = 32 << 20
 """Of the keys and answers; with what Python adds to each, all of them take 130 MB at most."""
 KEY_CHARACTERS_MAX = 255
 
+RowId = tuple[int, int]
+"""The epoch of a row, and its seq. Both only grow from row to row."""
+
+_MADE_AFTER = re.compile(r"@([0-9]{1,19})\.([0-9]{1,19})$")
+"""The end of a key whose maker says which row it knew (SEEN_HEADER) before it sent the write."""
+
 KEY_BYTES = 20
 """What a key takes in a row beside its own text, its digest's and its answer's."""
 
 DIGEST_BYTES = 12
-KeyOutcome = tuple[str, str, float]
-"""The digest of a write, its answer as JSON (`encode_answer`), and when this server learned it (seconds)."""
-
-
-class KeyReused(Exception):
-    """The key belongs to another write."""
+KeyOutcome = tuple[str, str, float, RowId]
+"""The digest of a write, its answer as JSON (`encode_answer`), when this server learned it (seconds), and
+the row that has it."""
 
 
 class KeyedWrites:
@@ -84,28 +91,36 @@ class KeyedWrites:
         """The keys of `_ended`, the oldest first."""
         self.bytes = 0
         """What the keys take in rows."""
+        self.forgotten: RowId = 0, 0
+        """The newest row of whose keys one is no longer known."""
 
-    def end(self, outcomes: Mapping[str, tuple[str, str]]) -> None:
-        """Know what became of these writes, by their digests and answers as in `KeyOutcome`."""
+    def end(self, outcomes: Mapping[str, tuple[str, str]], row: RowId) -> None:
+        """Know what became of these writes of the row, by their digests and answers as in `KeyOutcome`."""
         now = time.monotonic()
         for key, (digest, answer) in outcomes.items():
             if key not in self._ended:
                 self._order.append(key)
                 self.bytes += KEY_BYTES + len(key) + len(digest) + len(answer)
-                self._ended[key] = digest, answer, now
+                self._ended[key] = digest, answer, now, row
         while self._order and (
-            self._ended[self._order[0]][-1] + KEPT_S < now
+            self._ended[self._order[0]][2] + KEPT_S < now
             or len(self._order) > self._kept_max
             or self.bytes > KEPT_BYTES_MAX
         ):
             key = self._order.popleft()
-            digest, answer, _ = self._ended.pop(key)
+            digest, answer, _, row = self._ended.pop(key)
+            self.forgotten = max(self.forgotten, row)
             self.bytes -= KEY_BYTES + len(key) + len(digest) + len(answer)
 
     def get(self, key: str) -> tuple[str, str] | None:
         """The digest and the answer of the write with that key, None where it is not known."""
         known = self._ended.get(key)
         return None if known is None else known[:2]
+
+    def may_have_forgotten(self, key: str) -> bool:
+        """Whether the key says that it is older than the newest row whose keys are not all known."""
+        made = _MADE_AFTER.search(key)
+        return made is not None and (int(made[1]), int(made[2])) < self.forgotten
 
     def __contains__(self, key: str) -> bool:
         return key in self._ended
@@ -338,6 +353,11 @@ KEYS_HEADER = "plimsoll-keys"
 """Of a server that may share its journal: for how many seconds all of them know a key."""
 JOURNAL_HEADER = "plimsoll-journal"
 """Of a server that may share its journal: which one that is."""
+SEEN_HEADER = "plimsoll-seen"
+"""The newest row that the server has, as EPOCH.SEQ: a key that is made then ends in @EPOCH.SEQ.
+
+So a copy of a write that the network holds until its key is forgotten is refused, and not done again.
+"""
 RISK_HEADER = "plimsoll-risk"
 """How the journal can lose what is acknowledged, in words."""
 
@@ -564,6 +584,8 @@ class Store:
         self._whole_on: int | None = None
         self.home = home
         self._seq = 0
+        self.newest: RowId = 0, 0
+        """The newest row that was read or written, for the answers' SEEN_HEADER; from any thread."""
         self._first = 1
         self._told_first: int | None = None
         """What the newest row says of it; None where an older version wrote that."""
@@ -598,8 +620,11 @@ class Store:
             self._births.clear()
             self._told_first = self._check = None
             self._first, self._bytes = self.home.extent()
-            self._seq = self._first - 1
+            self._seq, self.newest = self._first - 1, (0, 0)
             while rows := self.home.rows(self._seq, ROWS_AT_ONCE):
+                if rows[0].seq == self._first > 1:
+                    # A sweep takes those keys over that it knows.
+                    self._keyed.forgotten = rows[0].epoch, self._first - 1
                 for row in rows:
                     whole.merge(self._read(row, whole))
             self._check_first()
@@ -646,8 +671,8 @@ class Store:
             if self._check is not None and part.get(BEFORE, self._check) != self._check:
                 raise self.home.damaged(f"a row cannot be read: row {self._seq} is not as it was written")
         keys = json.loads(row.keys).items()
-        self._keyed.end({key: (digest, _dump(answer)) for key, (digest, answer) in keys})
-        self._seq, self._check = row.seq, row.check
+        self._seq, self._check, self.newest = row.seq, row.check, (row.epoch, row.seq)
+        self._keyed.end({key: (digest, _dump(answer)) for key, (digest, answer) in keys}, self.newest)
         return draft
 
     def follow(self, *, anew: bool = False) -> list[str]:
@@ -707,9 +732,9 @@ class Store:
         idempotency key, if it has one, and `what` the write: one that comes again with its key is not done
         again, but has the answer of the first, whose commit it waits for.
 
-        Raises RequestRefused where the rule refuses, DatabaseError where the disk fails; then nothing has
-        changed. Raises DatabaseTimeout where the disk does not answer within `wait_s`: if the write has
-        begun, its outcome is unknown, and the same call with the same key waits for it. Raises KeyReused.
+        Raises RequestRefused where the rule or the key refuses, DatabaseError where the disk fails; then
+        nothing has changed. Raises DatabaseTimeout where the disk does not answer within `wait_s`: if the
+        write has begun, its outcome is unknown, and the same call with the same key waits for it.
         """
         digest = ""
         if key is not None:
@@ -743,13 +768,21 @@ class Store:
     def _outcome_of(self, key: str, digest: str) -> tuple[Any] | None:
         """The answer to the write that had the key before; None for none.
 
-        Raises RequestRefused where it was refused, KeyReused where it was another write.
+        Raises RequestRefused where it was refused or was another write, or where the key is so old that it
+        may be forgotten.
         """
         known = self._known(key)
         if known is None:
+            if self._keyed.may_have_forgotten(key):
+                raise RequestRefused(
+                    KEY_FORGOTTEN,
+                    f"The write was not done now: its idempotency key {key!r} is so old that the server may "
+                    "have forgotten it. Read whether the write was done before; if it was not, send it with "
+                    "a new key.",
+                )
             return None
         if known[0] != digest:
-            raise KeyReused
+            raise RequestRefused(KEY_REUSED, f"Another request had the idempotency key {key!r}.")
         answer = decode_answer(json.loads(known[1]))
         if isinstance(answer, RequestRefused):
             raise answer
@@ -836,7 +869,9 @@ class Store:
 
     def publish(self) -> None:
         """Apply the group's changes to the model."""
-        self._keyed.end(self._keys | self._judged)
+        if self._written is not None:
+            self.newest = self._written[0].epoch, self._written[0].seq
+        self._keyed.end(self._keys | self._judged, self.newest)
         self._judged = {}
         if self._written is not None:
             row, changes, self._first, freed = self._written

@@ -336,6 +336,36 @@ def test_a_write_whose_answer_is_lost_is_repeated_with_its_key(
     assert first.keys[0] is None, "a read has none"
 
 
+@pytest.mark.parametrize("is_alone", [False, True])
+def test_a_key_that_the_server_may_have_forgotten_is_made_anew(
+    connect: Connect, stubs: Stubs, is_alone: bool
+) -> None:
+    """A key tells which row was known; an agent that was idle for long has an old one."""
+    first, second, _ = stubs
+    client = shared(connect, *((first,) if is_alone else (first, second)))
+
+    def says(heard: Any) -> tuple[int, dict[str, str]]:
+        return (OK[0], {}) if (first.keys[-1] or "").endswith("@3.70") else (412, {"Plimsoll-Seen": "3.70"})
+
+    first.says = says
+    assert isinstance(client.send_allocations(WRITE), WriteDone)
+    assert len(set(first.keys[1:])) == 2 and second.heard == []
+    first.says = lambda _: (412, {"Plimsoll-Seen": "3.71"})
+    assert isinstance(client.send_allocations(WRITE), WriteRefused), "not without an end"
+    assert len(first.heard) == 4
+
+
+def test_a_copy_that_is_too_old_does_not_tell_what_became_of_the_first(
+    connect: Connect, stubs: Stubs
+) -> None:
+    first, second, _ = stubs
+    client = shared(connect, first, second)
+    first.says = lambda _: CUT
+    second.says = lambda _: (412, {"Plimsoll-Seen": "3.70"})
+    assert isinstance(client.send_allocations(WRITE), WriteUnknown)
+    assert len(set(second.keys)) == 1
+
+
 def test_a_read_waits_no_longer_for_a_silent_server(connect: Connect, stubs: Stubs) -> None:
     first, second, _ = stubs
     client = shared(connect, first, second)

@@ -195,6 +195,32 @@ def test_a_sweep_keeps_the_newest_keys(open_home: OpenHome, monkeypatch: pytest.
         assert answer.status == 201, "as the first time"
 
 
+@pytest.mark.usefixtures("short")
+def test_a_copy_that_comes_after_its_key_was_forgotten_is_refused(open_home: OpenHome) -> None:
+    """The network held it while its write was repeated, done, and released."""
+
+    def seen(core: Core) -> str:
+        return core.request("GET", "/", microversion="1.39").headers["plimsoll-seen"]
+
+    with closing(opened(open_home)) as core:
+        core._store._keyed._kept_max = 20
+        path, host = f"/allocations/{new()}", Api(core).provider("host", {"VCPU": 8})
+        claim = {"allocations": {host: {"resources": {"VCPU": 1}}}, "project_id": "p", "user_id": "u"}
+        claim |= {"consumer_generation": None, "consumer_type": "INSTANCE"}
+        of_claim = {"microversion": "1.39", "key": f"one@{seen(core)}"}
+        assert [core.request("PUT", path, claim, **of_claim).status for _ in range(2)] == [204, 204]
+        assert core.request("DELETE", path, microversion="1.39").status == 204
+        for number in range(100):
+            key = f"{number}@{seen(core)}" if number % 2 else f"{number}"
+            assert core.request("PUT", f"/traits/CUSTOM_{number}", microversion="1.39", key=key).status == 201
+        assert core.request("PUT", path, claim, **of_claim).status == 412
+    with closing(opened(open_home)) as core:
+        assert core.request("PUT", path, claim, **of_claim).status == 412
+        assert core.request("GET", path, microversion="1.39").body["allocations"] == {}
+        new_key = f"two@{seen(core)}"
+        assert core.request("PUT", path, claim, microversion="1.39", key=new_key).status == 204
+
+
 def test_a_long_row_is_read_as_it_was_written(open_home: OpenHome) -> None:
     with closing(opened(open_home)) as core:
         api = Api(core)

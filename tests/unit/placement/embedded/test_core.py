@@ -37,9 +37,9 @@ def test_a_caller_may_be_refused_before_the_body_is_read(api: Api) -> None:
 
 def test_a_defect_is_a_500_with_its_cause(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     core = Core.open(tmp_path)
-    monkeypatch.setattr(core, "_store", None)
+    monkeypatch.setattr(core._store, "reading", None)
     answer = core.request("GET", "/traits", microversion="1.39")
-    assert answer.status == 500 and "AttributeError" in answer.body["errors"][0]["detail"]
+    assert answer.status == 500 and "TypeError" in answer.body["errors"][0]["detail"]
 
 
 @pytest.mark.parametrize("step_s", [sign * 4 * 365 * 86_400.0 for sign in (1, -1)])

@@ -112,7 +112,7 @@ def known(keyed: KeyedWrites, key: str) -> Any:
 
 def test_the_oldest_outcomes_are_forgotten() -> None:
     keyed = KeyedWrites(kept_max=2)
-    keyed.end({f"{number}": ("", '"made"') for number in range(3)})
+    keyed.end({f"{number}": ("", '"made"') for number in range(3)}, (1, 1))
     assert [known(keyed, key) for key in "012"] == ["anew", "made", "made"]
 
 
@@ -120,17 +120,17 @@ def test_a_key_is_known_for_two_minutes_and_its_memory_has_a_bound(monkeypatch: 
     """A client comes back after its time-out, whatever all others wrote meanwhile."""
     keyed, now = KeyedWrites(), 1000.0
     monkeypatch.setattr(store.time, "monotonic", lambda: now)
-    keyed.end({"first": ("", '"made"')})
+    keyed.end({"first": ("", '"made"')}, (1, 1))
     for second in range(120):
         now += 1
-        keyed.end({f"{second} {number}": ("", "null") for number in range(1000)})
+        keyed.end({f"{second} {number}": ("", "null") for number in range(1000)}, (1, 1))
     assert known(keyed, "first") == "made"
     assert keyed.bytes == sum(store.KEY_BYTES + len(key) + len(one[1]) for key, one in keyed._ended.items())
     now += 1
-    keyed.end({"last": ("", "null")})
+    keyed.end({"last": ("", "null")}, (1, 1))
     assert known(keyed, "first") == "anew" and "0 0" in keyed
     for number in range(40):
-        keyed.end({f"long {number}": ("", json.dumps("x" * (1 << 20)))})
+        keyed.end({f"long {number}": ("", json.dumps("x" * (1 << 20)))}, (1, 1))
     assert keyed.bytes <= store.KEPT_BYTES_MAX
     assert "long 39" in keyed and "long 0" not in keyed
 
