@@ -32,6 +32,9 @@ DASHED_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCI
 PCI_ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])", re.ASCII)
 """A PCI address in lower case: its domain, bus, slot and function."""
 
+VRAM_PREFIX = "vram-"
+"""How the id of a type begins that is an amount of VRAM of a virtual function: vram-8192 is 8192 MiB."""
+
 _VFIO_DRIVER = re.compile(r"(?:.+[-_])?vfio[-_]pci", re.ASCII)
 _CUSTOM = "CUSTOM_"
 _PAGES = re.compile(r"CUSTOM_HUGEPAGES_[0-9]+KIB", re.ASCII)
@@ -141,6 +144,11 @@ def device_aliases(labels: Iterable[str]) -> list[str]:
         counts[name] = counts.get(name, 0) + 1
         names.append(f"{name}-{counts[name]}" if name and counts[name] > 1 else name)
     return names
+
+
+def vram_class(mib: int) -> str:
+    """The resource class of functions with so many MiB of VRAM; MB means MiB, as in MEMORY_MB."""
+    return f"CUSTOM_VRAM_{mib}MB"
 
 
 def unit_in_place(function: str, type_id: str, place: int) -> str:

@@ -118,6 +118,12 @@ RESOURCE_CLASSES: Sequence[HostRow] = (
         difference="a namespace that is not there is named in the status and not offered",
     ),
     HostRow(
+        ("CUSTOM_VRAM_*",),
+        "never",
+        "[devices] vram_cards: virtual functions of GPUs by their VRAM, on the card's provider",
+        difference="nova has a class for the functions of a model, whatever VRAM they have",
+    ),
+    HostRow(
         ("NET_PACKET_RATE_*",),
         "never: Neutron's agents report it",
         "of Open vSwitch where it is configured; the providers of other services are kept",

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from agent.claims.claim import Claim
 from agent.codec import encode
-from agent.device_names import DASHED_UUID, PCI_ADDRESS, address_of
+from agent.device_names import DASHED_UUID, PCI_ADDRESS, VRAM_PREFIX, address_of
 from agent.driver import CarvedUnit, DeclaredCarving, Guest
 from agent.errors import UsageError, counted
 from agent.json_checks import read_choice, read_list, read_object, read_text, read_whole
@@ -56,6 +56,7 @@ class SeenFunction:
     `mdev_types` are the ids of the types of mediated devices that it offers. `type_sizes` {number of a vGPU
     type, or id of a type of mediated devices: its frame buffer in MiB} where the vendor's driver tells it.
     `uses` are clauses on what has it: "its interface enp65s0v0 is up".
+    With `vram` it has a quota of VRAM: then `vgpu_type` is its MiB, None where they cannot be changed.
     """
 
     address: str
@@ -72,6 +73,12 @@ class SeenFunction:
     uses: tuple[str, ...] = ()
     type_sizes: Mapping[str, int] = field(default_factory=dict)
     vgpu_place: int | None = None
+    vram: bool = False
+
+    @property
+    def told_type(self) -> str:
+        """Its vGPU type or its VRAM, as a sentence names it."""
+        return f"{self.vgpu_type} MiB of VRAM" if self.vram else f"the vGPU type {self.vgpu_type}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +125,12 @@ class NeededUnit:
 class VgpuType:
     """The vGPU type of a function under a vendor's own VFIO driver: its number, and the place on the card.
 
-    `placement` None leaves the place to the vendor's driver.
+    `placement` None leaves the place to the vendor's driver. With `vram` it is an amount of VRAM in MiB.
     """
 
     number: str
     placement: int | None = None
+    vram: bool = False
 
     def is_on(self, function: SeenFunction) -> bool:
         """Whether the function has this type, and in this place."""
@@ -201,7 +209,8 @@ def join(
         elif unit.type_id and unit.parent != unit.unit:
             mdevs[unit.unit] = Mdev(unit.parent, unit.type_id)
         elif unit.type_id:
-            types[unit.unit] = VgpuType(_number(unit.type_id), unit.placement)
+            is_vram = unit.type_id.startswith(VRAM_PREFIX)
+            types[unit.unit] = VgpuType(_number(unit.type_id), unit.placement, is_vram)
     carving = Carving(
         declared.vfs, declared.drivers, declared.vf_drivers, types, mdevs, holders, declared.mixed
     )
@@ -320,6 +329,7 @@ class StepKind(StrEnum):
     UNBIND = "unbind"
     BIND = "bind"
     VGPU_TYPE = "vgpu_type"
+    VRAM = "vram_quota"
     CREATE_MDEV = "create_mdev"
     REMOVE_MDEV = "remove_mdev"
 
@@ -331,6 +341,7 @@ class Sight(StrEnum):
     SRIOV = "its driver"
     VFS = "its virtual functions"
     VGPU_TYPE = "its vGPU types"
+    VRAM = "its quota of VRAM"
     MDEV_TYPE = "its types of mediated devices"
 
 
@@ -342,6 +353,7 @@ _STEP_TEXTS: Mapping[StepKind, str] = {
     StepKind.UNBIND: "unbind {function} from {value}",
     StepKind.BIND: "bind {function} to {value}",
     StepKind.VGPU_TYPE: "write {value} to current_vgpu_type of {function}",
+    StepKind.VRAM: "write {value} MiB to vram_quota of {function}",
     StepKind.CREATE_MDEV: "create mediated device {unit} of type {value} on {function}",
     StepKind.REMOVE_MDEV: "remove mediated device {unit} of type {value} on {function}",
 }
@@ -446,11 +458,11 @@ class _Planner:
             held = () if vgpu is not None else tuple(wanted.held_on(address))
             if held or there.uses:
                 self.refusals.append(
-                    f"{address} has the vGPU type {there.vgpu_type}, which no claim has there; it "
+                    f"{address} has {there.told_type}, which no claim has there; it "
                     f"stays while it is in use: {'; '.join((*held, *there.uses))}."
                 )
                 continue
-            self._add(StepKind.VGPU_TYPE, card, address, NO_TYPE)
+            self._add(StepKind.VRAM if there.vram else StepKind.VGPU_TYPE, card, address, NO_TYPE)
             self._functions[address] = replace(there, vgpu_type=NO_TYPE, vgpu_place=None)
         types = sorted(self._on(card, wanted.types).items())
         for function, vgpu_type in sorted(types, key=lambda item: -self._seen.size_of(card, item[1].number)):
@@ -569,7 +581,16 @@ class _Planner:
             )
             return
         if function.vgpu_type is None:
-            self._add(StepKind.AWAIT, card, address, Sight.VGPU_TYPE)
+            self._add(StepKind.AWAIT, card, address, Sight.VRAM if wanted.vram else Sight.VGPU_TYPE)
+        elif wanted.vram and function.uses:  # a guest can open a function without VRAM, too
+            self.refusals.append(
+                f"{address} has {function.told_type}, and {wanted.number} MiB are wanted; they cannot change "
+                f"while the device is in use: {'; '.join(function.uses)}."
+            )
+            return
+        if wanted.vram:
+            self._add(StepKind.VRAM, card, address, wanted.number)
+            return
         place = "" if wanted.placement is None else str(wanted.placement)
         self._add(StepKind.VGPU_TYPE, card, address, wanted.number, place)
 
@@ -608,7 +629,7 @@ def undo(unfinished: Iterable[Step], carving: Carving, seen: Seen) -> tuple[Step
                 made = seen.mdevs.get(step.unit) == Mdev(function.address, step.value)
                 is_due = made and step.unit not in carving.mdevs and step.unit not in carving.holders
                 undone = replace(step, kind=StepKind.REMOVE_MDEV)
-            case StepKind.VGPU_TYPE:
+            case StepKind.VGPU_TYPE | StepKind.VRAM:
                 is_due = function.vgpu_type == step.value != NO_TYPE and step.function not in carving.types
                 undone = replace(step, value=NO_TYPE, unit="")
             case StepKind.OVERRIDE:

@@ -10,7 +10,7 @@ user may read it. Which process that is stands below /proc, as far as this proce
 Source: https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-bus-pci,
 https://docs.kernel.org/PCI/pci-iov-howto.html, https://docs.kernel.org/driver-api/vfio.html,
 https://docs.kernel.org/driver-api/vfio-mediated-device.html,
-https://docs.kernel.org/core-api/cpu_hotplug.html and https://docs.kernel.org/admin-guide/pm/cpufreq.html
+https://docs.kernel.org/core-api/cpu_hotplug.html, Linux 7.0 (sysfs-driver-intel-xe-sriov) and https://docs.kernel.org/admin-guide/pm/cpufreq.html
 """
 
 import errno
@@ -23,7 +23,7 @@ from pathlib import Path
 from agent.carving.carving import NAME, NUMBER, Mdev, Seen, SeenFunction, Sight, Step, StepKind
 from agent.carving.cpus import OFFLINE, ONLINE, CpuStep
 from agent.device_names import DASHED_UUID, PCI_ADDRESS, is_vfio, vgpu_gib
-from agent.durable.files import entries, link_name, read_number, read_text
+from agent.durable.files import entries, link_name, read_number, read_text, vram_quota
 from agent.errors import UsageError, counted
 
 
@@ -68,6 +68,7 @@ WAIT_S = 30.0
 CONFIRM_S = 5.0
 """How long the effect of a write may take; some drivers are bound in a thread of the kernel."""
 POLL_S = 0.02
+MIB = 2**20
 
 _VGPU_NAME = re.compile(r"^([0-9]{1,9}) *: *(\S.*?) *$", re.ASCII | re.MULTILINE)
 _FRAME_BUFFER = re.compile(r"\bframebuffer=([0-9]{1,9})M\b", re.ASCII)
@@ -129,7 +130,7 @@ class Kernel:
                 self._unbind(step)
             case StepKind.BIND:
                 self._bind(step)
-            case StepKind.VGPU_TYPE:
+            case StepKind.VGPU_TYPE | StepKind.VRAM:
                 self._set_type(step)
             case StepKind.CREATE_MDEV:
                 self._create_mdev(step)
@@ -173,6 +174,11 @@ class Kernel:
             told = _FRAME_BUFFER.search(read_text(entry / "description") or "")
             if told:
                 sizes[entry.name] = int(told[1])
+        vgpu_type = read_text(device / "nvidia" / "current_vgpu_type")
+        vgpu_place = read_number(device / "nvidia" / "placement_id")
+        quota = vram_quota(device)
+        if quota is not None and quota[1]:
+            vgpu_type, vgpu_place = str((read_number(quota[0]) or 0) // MIB), 0
         return SeenFunction(
             address,
             driver,
@@ -183,11 +189,12 @@ class Kernel:
             vfs,
             tuple(_vf_addresses(device, address, vfs, vfs_max or 0)),
             None if autoprobe is None else autoprobe != "0",
-            read_text(device / "nvidia" / "current_vgpu_type"),
+            vgpu_type,
             frozenset(entry.name for entry in mdev_types),
             tuple(uses),
             sizes,
-            read_number(device / "nvidia" / "placement_id"),
+            vgpu_place,
+            quota is not None,
         )
 
     def _existing_mdevs(self) -> Iterator[tuple[str, Mdev]]:
@@ -221,7 +228,7 @@ class Kernel:
                 return function.vfs_max is not None
             case Sight.VFS:
                 return len(function.vfs) >= int(_part(NUMBER, step.unit))
-            case Sight.VGPU_TYPE:
+            case Sight.VGPU_TYPE | Sight.VRAM:
                 return function.vgpu_type is not None
             case Sight.MDEV_TYPE:
                 return step.unit in function.mdev_types
@@ -247,8 +254,20 @@ class Kernel:
             )
 
     def _set_type(self, step: Step) -> None:
-        vendor = self._device(step.function) / "nvidia"
         number = _part(NUMBER, step.value)
+        if step.kind is StepKind.VRAM:
+            quota = vram_quota(self._device(step.function))
+            if quota is None:
+                raise OSError(errno.ENOENT, "its driver has no quota of VRAM for it")
+            file = quota[0]
+            write_text(file, str(int(number) * MIB))
+            # The driver may round it; a claim says the amount, so a size must be one that it takes as it is.
+            self._confirm(
+                lambda: read_number(file) == int(number) * MIB,
+                "the driver rounds it, or has not so much left; name another size in [devices] vram_cards",
+            )
+            return
+        vendor = self._device(step.function) / "nvidia"
         if step.unit:
             write_text(vendor / "placement_id", _part(NUMBER, step.unit))
         write_text(vendor / "current_vgpu_type", number)

@@ -87,6 +87,20 @@ def entries(path: Path) -> list[Path]:
         return []
 
 
+def vram_quota(function: Path) -> tuple[Path, bool] | None:
+    """(the file with the bytes of VRAM of a virtual function, whether it can be changed).
+
+    `function` is its folder in sysfs. None where its card has no such files. Source: Linux, from 7.0 on,
+    Documentation/ABI/testing/sysfs-driver-intel-xe-sriov
+    """
+    for folder in (function / "physfn" / "sriov_admin").glob("vf[0-9]*"):
+        quota = folder / "profile" / "vram_quota"
+        with contextlib.suppress(OSError):
+            if link_name(folder / "device") == function.name:
+                return quota, bool(quota.stat().st_mode & 0o222)
+    return None
+
+
 def make_directory(path: Path) -> None:
     """Create the directory and its missing parents, with mode 0700, and sync each one. Raises OSError."""
     if not path.is_dir():

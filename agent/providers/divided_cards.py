@@ -154,7 +154,7 @@ class Division:
         shape = self.model.shapes[name]
         most = self._counted(shape)
         if not most or not shape.size:
-            return (Part(name, shape.starts[0]),) * most
+            return tuple(Part(name, start) for start in shape.starts[:1]) * most
         places, end = list[Part](), 0
         for start in self._open_starts(name):
             if start >= end:
@@ -249,16 +249,22 @@ class _PartSearch:
 
 
 VFS = "virtual functions"
+VRAM = "MiB of VRAM"
 COMPUTE = "compute slices"
 MEDIA = "media engines"
 
 
 @dataclass(frozen=True, slots=True)
 class MixedSizes:
-    """A card in mixed-size mode: the GiB of its axis, and {GiB of a vGPU: the starts that it may have}."""
+    """A card in mixed-size mode: the GiB of its axis, and {GiB of a vGPU: the starts that it may have}.
+
+    A card whose functions have amounts of VRAM has no axis: `vram` are the MiB that they may have together,
+    and `starts` is {MiB of a function: (0,)}.
+    """
 
     slots: int
     starts: Mapping[int, tuple[int, ...]]
+    vram: int = 0
 
     def model(self, sizes: Mapping[str, int], vfs: int) -> CardModel:
         """The card for these shapes {name: GiB} and a number of virtual functions. Each part takes one.

@@ -26,7 +26,7 @@ from pathlib import Path
 from agent.cpuset import parse_cpu_set
 from agent.device_names import DASHED_UUID, PCI_ADDRESS, address_of, is_vfio
 from agent.driver import DescribedProvider, DeviceSigns, GroupMember, HostDevice, PassedDevice
-from agent.durable.files import entries, link_name, read_bytes, read_number, read_text
+from agent.durable.files import entries, link_name, read_bytes, read_number, read_text, vram_quota
 from agent.errors import DriverDataError, UsageError
 from drivers.host.domain_xml import DEFAULT_HUGE_PAGE_KIB
 
@@ -343,15 +343,25 @@ class Sysfs:
             return None
 
     def vgpu_type(self, address: str) -> str | None:
-        """The number of the virtual function's vGPU type, "0" for none; None if it cannot have one."""
+        """The number of the virtual function's vGPU type, "0" for none; None if it cannot have one.
+
+        Of a function with a quota of VRAM, that is its MiB; "0" as well where the kernel does not tell them.
+        """
+        quota = vram_quota(self._path(address))
+        if quota is not None:
+            return str((read_number(quota[0]) or 0) // 2**20)
         text = self._text(address, "nvidia", "current_vgpu_type")
         return text if _TYPE.fullmatch(text) else None
 
     def vgpu_place(self, address: str) -> int | None:
         """The slot of its card in which the function's vGPU starts, or is to start.
 
-        None where the driver chooses it, or where the card has no places: it is not in mixed-size mode.
+        None where the driver chooses it, or where the card has no places: it is not in mixed-size mode. A
+        quota of VRAM that can be changed is in place 0.
         """
+        quota = vram_quota(self._path(address))
+        if quota is not None:
+            return 0 if quota[1] else None
         text = self._text(address, "nvidia", "placement_id")
         return int(text) if _TYPE.fullmatch(text) else None
 

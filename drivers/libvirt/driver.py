@@ -215,7 +215,8 @@ class LibvirtDriver(Driver):
         model = self._model
         if model is None:
             return write_domain(xml, given, replace=replace)
-        vgpus = {address_of(each.unit) for each in given.devices} & model.devices.vgpu_types.keys()
+        unmanaged = mixed_sizes.unmanaged_functions(model.devices, self._model_settings.devices)
+        vgpus = unmanaged.intersection(address_of(each.unit) for each in given.devices)
         given = mixed_sizes.given_functions(given)
         functions, classes = vdpa_functions(model.devices.cards), self._model_settings.pmem.values()
         vdpa = [device for device in given.devices if device.unit in functions.values()]

@@ -25,6 +25,7 @@ from drivers.libvirt.describe.cards import Card, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceSettings
 from drivers.libvirt.describe.host import ModelSettings, build_model
 from drivers.libvirt.describe.memory import parse_pmem_namespaces
+from drivers.libvirt.describe.options import device_settings
 from drivers.libvirt.xml import DomainCapabilities
 
 ROOT = "c0ffee00-0000-4000-8000-000000000001"
@@ -128,6 +129,8 @@ TPM = {"tpm.backendModel": frozenset({"emulator"}), "tpm.model": frozenset({"tpm
 TPMS = {**TPM, "tpm.backendVersion": frozenset({"1.2", "2.0"})}
 NAMESPACE = PmemNamespace("ns0", "/dev/dax0.0", 2**30, 2**21)
 PMEM = {"facts": {"pmem": (NAMESPACE,)}, "settings": {"pmem": parse_pmem_namespaces(["6GB:ns0|ns1"])}}
+A100 = "0000:84:00.0"
+VRAM = device_settings({"devices": {"vram_cards": [f"{A100}=40960/4096"]}})
 OVS = {
     "bridge_mappings": ["physnet0:br0"],
     "resource_provider_bandwidths": ["br0:1000:2000"],
@@ -232,6 +235,12 @@ SHOWN: Mapping[str, tuple[Example, ...]] = {
     ),
     "CUSTOM_PMEM_NAMESPACE_*": (
         Example(Made(**PMEM), {"node1": {"CUSTOM_PMEM_NAMESPACE_6GB": 1}}, Made(facts=PMEM["facts"])),
+    ),
+    "CUSTOM_VRAM_*": (
+        Example(
+            Made(devices={"mdevs": VRAM.mdevs, "mixed": VRAM.mixed}),
+            {f"node1_pci_{A100}": {"CUSTOM_VRAM_4096MB": 4}},
+        ),
     ),
     "NET_PACKET_RATE_*": (
         Example(

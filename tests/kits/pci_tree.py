@@ -131,4 +131,6 @@ def recorded_tree(root: Path, moment: str = "vfs") -> PciTree:
             number = len(list((tree.devices / target).glob("virtfn*")))
             (tree.devices / target / f"virtfn{number}").symlink_to(here.resolve())
             (here / "physfn").symlink_to((tree.devices / target).resolve())
+        elif is_link and link.endswith("/device"):
+            (tree.devices / link).symlink_to(tree.devices / target)
     return tree

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agent.device_names import LIVE_MIGRATABLE, ONE_TIME_USE, custom_class, custom_traits
+from agent.device_names import LIVE_MIGRATABLE, ONE_TIME_USE, VRAM_PREFIX, custom_class, custom_traits
 from agent.errors import DriverDataError, SettingsError
 from agent.strict_text import flag_of, id_of, known_object, read_json, text_of
 from drivers.libvirt.xml import MediatedDevice, NetDevice, NodeDevice, PciDevice, VdpaDevice
@@ -369,6 +369,11 @@ class MdevSpec:
     addresses: frozenset[str] = frozenset()
     resource_class: str = "VGPU"
     max_instances: int | None = None
+
+    @property
+    def is_vram(self) -> bool:
+        """Whether it is an amount of VRAM of a function, see `device_names.VRAM_PREFIX`."""
+        return self.type_id.startswith(VRAM_PREFIX)
 
 
 def vgpu_spec_of(card: Card, vf: PciDevice, number: str, specs: tuple[MdevSpec, ...]) -> MdevSpec | None:

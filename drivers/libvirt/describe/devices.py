@@ -23,6 +23,7 @@ from agent.driver import (
     UsedUnit,
 )
 from agent.errors import DriverDataError
+from agent.providers.divided_cards import MixedSizes
 from drivers.host.domain_writer import DomainDocument, add_child, child
 from drivers.host.domain_xml import ALIAS_PREFIX, Domain, alias_of
 from drivers.libvirt.describe.bandwidth import BANDWIDTH, InventoryDefaults
@@ -46,15 +47,15 @@ from drivers.libvirt.xml import MediatedDevice, PciDevice
 class DeviceSettings:
     """The devices that the operator offers. `bandwidth` {interface: (egress, ingress) in kbit/s}.
 
-    `mixed` {card's address: its name in `agent.providers.divided_cards.MIXED_SIZES`} are cards in mixed-size
-    mode.
+    `mixed` {card's address: how it is divided} are cards in mixed-size mode, and cards whose functions have
+    amounts of VRAM.
     """
 
     specs: tuple[DeviceSpec, ...] = ()
     mdevs: tuple[MdevSpec, ...] = ()
     bandwidth: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     bandwidth_defaults: InventoryDefaults = field(default_factory=InventoryDefaults)
-    mixed: Mapping[str, str] = field(default_factory=dict)
+    mixed: Mapping[str, MixedSizes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,7 +371,7 @@ def _traits(context: CardContext, offered: OfferedFunctions) -> frozenset[str]:
             device_names.VDPA_TRAIT if function.address in context.card.vdpa else device_names.TYPES[kind]
         )
         vgpu = _vgpu_spec(context, function)
-        if vgpu is not None:
+        if vgpu is not None and not vgpu.is_vram:
             traits.add(device_names.mdev_type_trait(vgpu.type_id))
         if spec is not None:
             traits |= spec.traits | device_names.physical_network_trait(spec.physical_network)

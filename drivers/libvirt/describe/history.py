@@ -39,7 +39,7 @@ from drivers.libvirt.describe.devices import (
     class_of,
     mdev_class,
 )
-from drivers.libvirt.describe.mixed_sizes import vgpus_of
+from drivers.libvirt.describe.mixed_sizes import is_fixed, vgpus_of
 from drivers.libvirt.xml import MediatedDevice, NetDevice
 
 # Records of units
@@ -194,7 +194,7 @@ def carved_units(
                 units.append(CarvedUnit(mdev.uuid, address, parents[mdev.parent], mdev.type_id))
         for vf in card.vfs:
             number = facts.vgpu_types.get(vf.address)
-            if number is None:
+            if number is None or is_fixed(card, vf.address, facts, settings):
                 units.append(CarvedUnit(vf.address, address, vf.address))
             elif number != NO_TYPE:
                 spec = vgpu_spec_of(card, vf, number, settings.mdevs)

@@ -563,7 +563,7 @@ def build_model(
     history = record_slots(record_interfaces(history or {}, devices.cards), devices.cards, known)
     devices = replace(devices, cards=restore_interfaces(devices.cards, history))
     history = mixed_sizes.record_sizes(history, devices, settings.devices)
-    devices = mixed_sizes.restore_sizes(devices, history)
+    devices = mixed_sizes.restore_sizes(devices, history, settings.devices)
     domains = with_vdpa(domains, devices.cards)
     domains = mixed_sizes.with_vgpus(domains, mixed_sizes.vgpu_units(devices, settings.devices, known))
     named = frozenset(

@@ -1,5 +1,10 @@
 """Cards that are divided into vGPUs of several sizes at once, each in certain places only. Pure.
 
+A card whose virtual functions have quotas of VRAM that can be changed (Intel's xe) is divided in the same
+way: its types are amounts of VRAM, in MiB, all in place 0, and what bounds them is their sum. Where the
+driver gives each function the same VRAM (AMD's GIM, older xe), the operator names that one size, and the
+functions are as any others.
+
 Such a card has virtual functions under a vendor's own VFIO driver. A vGPU is a function, its type, and the
 slot of the card in which it starts (`placement_id` in sysfs). All three are in the name of the unit, so a
 guest whose vGPU is of another type or in another place than its claim says uses another unit. A domain names
@@ -27,7 +32,8 @@ from agent.driver import (
     Guest,
     NeededDevice,
 )
-from agent.providers.divided_cards import MIXED_SIZES, VFS, CardModel, MixedSizes, Shape
+from agent.errors import first_few
+from agent.providers.divided_cards import VFS, VRAM, CardModel, MixedSizes, Shape
 from drivers.host.domain_writer import DomainDocument
 from drivers.host.domain_xml import Domain
 from drivers.host.xml_parser import pci_address
@@ -40,6 +46,8 @@ from drivers.libvirt.describe.devices import (
     ParentOf,
     provider_name,
 )
+
+SHOWN_MAX = 3
 
 Units = Mapping[str, str]
 """{PCI address of a function: its unit}; empty for a function that is no vGPU now"""
@@ -61,12 +69,31 @@ def is_mixed(card: Card, facts: DeviceFacts, settings: DeviceSettings) -> bool:
 
 
 def contradictions(facts: DeviceFacts, settings: DeviceSettings) -> Iterator[str]:
-    """A sentence for each card that [devices] mixed_size_cards names and that is not in that mode."""
+    """A sentence for each card whose functions are not as [devices] mixed_size_cards or vram_cards say."""
     cards = {card.device.address: card for card in facts.cards}
-    for address in sorted(settings.mixed):
+    for address, table in sorted(settings.mixed.items()):
         card = cards.get(address)
+        option = "vram_cards" if table.vram else "mixed_size_cards"
         if card is None:
-            yield f"[devices] mixed_size_cards names {address}, which this host does not have."
+            yield f"[devices] {option} names {address}, which this host does not have."
+        elif table.vram:
+            there = {vf.address: int(facts.vgpu_types.get(vf.address, NO_TYPE)) for vf in card.vfs}
+            if card.vfs and not there.keys() & facts.vgpu_types.keys():
+                yield (
+                    f"[devices] vram_cards names {address}, whose driver does not tell the VRAM of its "
+                    "functions: name the one size that it gives to each of them."
+                )
+            others = [f"{each} ({mib} MiB)" for each, mib in there.items() if mib and mib not in table.starts]
+            if others:
+                yield (
+                    f"{first_few(others, SHOWN_MAX)}: none of the amounts of VRAM that [devices] vram_cards "
+                    f"names for {address}; `plimsoll devices plan` says what is done about it."
+                )
+            if sum(there.values()) > table.vram:
+                yield (
+                    f"[devices] vram_cards: the functions of {address} have {sum(there.values())} MiB of "
+                    f"VRAM, more than the {table.vram} MiB that the option says."
+                )
         elif not is_mixed(card, facts, settings):
             yield (
                 f"[devices] mixed_size_cards names {address}, but a vGPU there has no place on the card, or "
@@ -85,9 +112,13 @@ def vgpu_units(facts: DeviceFacts, settings: DeviceSettings, known: Mapping[str,
     before = {record.parent: unit for unit, record in known.items() if device_names.address_of(unit) != unit}
     for card in facts.cards:
         if is_mixed(card, facts, settings):
-            existing = _Existing(card, facts, settings)
+            existing = _Existing(card, facts, settings).vgpus
             units |= {vf.address: before.get(vf.address, "") for vf in card.vfs}
-            units |= {function: vgpu.unit for function, vgpu in existing.vgpus.items()}
+            units |= {
+                function: vgpu.unit
+                for function, vgpu in existing.items()
+                if vgpu.gib != 0 or not units[function]
+            }
     functions = {vf.address for card in facts.cards for vf in card.vfs}
     gone = {record.card: record.card in settings.mixed for record in known.values()}
     return units | {
@@ -144,6 +175,22 @@ def given_functions(given: GivenResources) -> GivenResources:
     )
 
 
+def unmanaged_functions(facts: DeviceFacts, settings: DeviceSettings) -> frozenset[str]:
+    """The functions under a vendor's own VFIO driver; those with amounts of VRAM are managed as others."""
+    cards = (card for card in facts.cards if _has_vram(card, settings))
+    return frozenset(facts.vgpu_types.keys() - {vf.address for card in cards for vf in card.vfs})
+
+
+def is_fixed(card: Card, function: str, facts: DeviceFacts, settings: DeviceSettings) -> bool:
+    """Whether the driver alone decides how much VRAM the function has."""
+    return _has_vram(card, settings) and not is_mixed(card, facts, settings) and function in facts.vgpu_types
+
+
+def _has_vram(card: Card, settings: DeviceSettings) -> bool:
+    table = settings.mixed.get(card.device.address)
+    return table is not None and table.vram > 0
+
+
 def write_unmanaged(text: str, functions: Iterable[str]) -> str:
     """The domain's XML with managed='no' for these functions: libvirt must not bind them to vfio-pci.
 
@@ -171,17 +218,23 @@ def record_sizes(history: DeviceHistory, facts: DeviceFacts, settings: DeviceSet
     """
     recorded = dict(history)
     for card in facts.cards:
-        if card.device.address in settings.mixed:
+        if card.device.address in settings.mixed and not _has_vram(card, settings):
             sizes = {**_recorded(card, history), **_seen_sizes(card, facts)}
             if sizes:
                 recorded[_key(card)] = tuple(f"{number}={gib}" for number, gib in sorted(sizes.items()))
     return recorded
 
 
-def restore_sizes(facts: DeviceFacts, history: DeviceHistory) -> DeviceFacts:
-    """The facts with the sizes that the history has."""
+def restore_sizes(facts: DeviceFacts, history: DeviceHistory, settings: DeviceSettings) -> DeviceFacts:
+    """The facts with the sizes that the history has, and with the VRAM that the operator alone knows."""
     sizes = {card.device.address: _recorded(card, history) for card in facts.cards}
-    return replace(facts, vgpu_gib={address: known for address, known in sizes.items() if known})
+    types = dict(facts.vgpu_types)
+    for card in facts.cards:
+        table, functions = settings.mixed.get(card.device.address), {vf.address for vf in card.vfs}
+        if table is not None and table.vram and len(table.starts) == 1 and not functions & types.keys():
+            types |= dict.fromkeys(functions, str(*table.starts))
+    known = {address: known for address, known in sizes.items() if known}
+    return replace(facts, vgpu_types=types, vgpu_gib=known)
 
 
 def _seen_sizes(card: Card, facts: DeviceFacts) -> dict[str, int]:
@@ -240,18 +293,23 @@ class _Existing:
 
     @cached_property
     def sizes(self) -> Mapping[str, int]:
-        """{number of a type: its GiB}"""
+        """{number of a type: its GiB, or MiB of VRAM}"""
+        table = self.settings.mixed[self.card.device.address]
+        if table.vram:
+            types = {self.facts.vgpu_types.get(vf.address, NO_TYPE) for vf in self.card.vfs}
+            return {number: int(number) for number in types | {str(mib) for mib in table.starts}}
         known = self.facts.vgpu_gib.get(self.card.device.address, {})
         return {**known, **_seen_sizes(self.card, self.facts)}
 
     @cached_property
     def vgpus(self) -> Mapping[str, _Vgpu]:
-        """{function: its vGPU}"""
+        """{function: its vGPU}; a guest can open a function without VRAM, but not one without a vGPU type."""
         vgpus = {}
+        is_vram = _has_vram(self.card, self.settings)
         for vf in self.card.vfs:
-            number = self.facts.vgpu_types.get(vf.address, NO_TYPE)
-            place = self.facts.vgpu_places.get(vf.address)
-            if number != NO_TYPE and place is not None:
+            number = self.facts.vgpu_types.get(vf.address)
+            place = 0 if is_vram else self.facts.vgpu_places.get(vf.address)
+            if number is not None and place is not None and (is_vram or number != NO_TYPE):
                 spec = vgpu_spec_of(self.card, vf, number, self.settings.mdevs)
                 type_id, name = (spec.type_id, spec.resource_class) if spec else (number, None)
                 vgpus[vf.address] = _Vgpu(vf.address, type_id, name, self.sizes.get(number), place)
@@ -277,7 +335,8 @@ class MixedCard:
         limits = {
             each.type_id: each.max_instances for each in self._specs() if each.max_instances is not None
         }
-        layout = CardLayout(self._table.slots, {VFS: len(self._functions), **limits}, shapes)
+        vram = {VRAM: self._table.vram} if self._table.vram else {}
+        layout = CardLayout(self._table.slots, {VFS: len(self._functions), **vram, **limits}, shapes)
         there = {vgpu.unit for vgpu in self._existing.vgpus.values()}
         to_make = {
             spec.resource_class: {
@@ -306,7 +365,11 @@ class MixedCard:
                 {
                     device_names.vendor_trait(device.vendor_id),
                     device_names.product_trait(device.product_id),
-                    *(device_names.mdev_type_trait(spec.type_id) for spec in self._specs()),
+                    *(
+                        device_names.mdev_type_trait(each.type_id)
+                        for each in self._specs()
+                        if not each.is_vram
+                    ),
                 }
             ),
             device=card.key,
@@ -318,7 +381,7 @@ class MixedCard:
 
     @property
     def _table(self) -> MixedSizes:
-        return MIXED_SIZES[self.context.settings.mixed[self.context.card.device.address]]
+        return self.context.settings.mixed[self.context.card.device.address]
 
     @cached_property
     def _functions(self) -> tuple[str, ...]:
@@ -331,10 +394,12 @@ class MixedCard:
     def _specs(self) -> Sequence[MdevSpec]:
         """The types that are enabled for the card, and that it has in this mode."""
         address, starts = self.context.card.device.address, self._table.starts
+        is_vram = self._table.vram > 0
         return [
             spec
             for spec in self.context.settings.mdevs
             if (not spec.addresses or address in spec.addresses) and self._gib(spec) in starts
+            if spec.is_vram == is_vram
         ]
 
     def _gib(self, spec: MdevSpec) -> int | None:
@@ -355,8 +420,7 @@ class MixedCard:
         for function in self._functions:
             for start in self._table.starts[gib]:
                 units.setdefault(device_names.unit_in_place(function, spec.type_id, start), (start, function))
-        counters = {VFS: 1, **({spec.type_id: 1} if spec.max_instances is not None else {})}
-        return _card_shape(gib, units, counters)
+        return self._sized(gib, units, {spec.type_id: 1} if spec.max_instances is not None else {})
 
     def _not_enabled(self, shapes: Mapping[str, CardShape]) -> Iterator[tuple[str, CardShape]]:
         """(class, shape) of vGPUs that guests have though their type is not, or no longer, enabled.
@@ -369,16 +433,21 @@ class MixedCard:
         for vgpu in self._existing.vgpus.values():
             if vgpu.unit in self.context.held and vgpu.unit not in offered:
                 name = f"CUSTOM_VGPU_TYPE_{vgpu.type_id.rpartition('-')[2]}" if "VGPU" in shapes else "VGPU"
+                if self._table.vram:
+                    name = device_names.vram_class(vgpu.gib or 0)
                 found.setdefault(name, {})[vgpu.unit] = vgpu.place, vgpu.function
                 sizes[name] = max(sizes.get(name, 0), vgpu.gib or self._table.slots - vgpu.place)
         for name, units in found.items():
-            yield name, _card_shape(sizes[name], units, {VFS: 1})
+            yield name, self._sized(sizes[name], units, {})
 
-
-def _card_shape(gib: int, units: Mapping[str, tuple[int, str]], counters: Mapping[str, int]) -> CardShape:
-    return CardShape(
-        gib,
-        {unit: start for unit, (start, _) in units.items()},
-        counters,
-        functions={unit: function for unit, (_, function) in units.items()},
-    )
+    def _sized(
+        self, size: int, units: Mapping[str, tuple[int, str]], counters: Mapping[str, int]
+    ) -> CardShape:
+        """A shape with its {unit: (place, function)}; VRAM is an amount, and takes no room of an axis."""
+        vram = {VRAM: size} if self._table.vram else {}
+        return CardShape(
+            0 if vram else size,
+            {unit: start for unit, (start, _) in units.items()},
+            {VFS: 1, **vram, **counters},
+            functions={unit: function for unit, (_, function) in units.items()},
+        )

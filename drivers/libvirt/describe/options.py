@@ -11,10 +11,10 @@ from typing import Any
 
 from oslo_config import cfg, types
 
-from agent.device_names import custom_class
+from agent.device_names import VRAM_PREFIX, custom_class, vram_class
 from agent.driver import DeclaredCarving, Suggestion, Topology
 from agent.errors import SettingsError, counted, first_few
-from agent.providers.divided_cards import MIXED_SIZES
+from agent.providers.divided_cards import MIXED_SIZES, MixedSizes
 from drivers.host.sysfs import CHECKS
 from drivers.libvirt.describe.bandwidth import parse_bandwidths, parse_inventory_defaults
 from drivers.libvirt.describe.cards import (
@@ -251,6 +251,15 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
             "writes the types that claims need, and takes away those that none needs.",
         ),
         cfg.ListOpt(
+            "vram_cards",
+            default=[],
+            help="GPUs whose virtual functions have amounts of VRAM, in MiB: how much they may have "
+            "together, and the sizes of functions, such as 0000:03:00.0=20480/2048/4096/8192. Each size is a "
+            "class, such as CUSTOM_VRAM_4096MB. `plimsoll devices apply` writes the VRAM that claims need "
+            "where the driver has quotas; for a card whose driver gives each function the same, name that "
+            "one size.",
+        ),
+        cfg.ListOpt(
             "health_checks",
             default=list(CHECKS),
             item_type=types.String(choices=CHECKS),
@@ -351,7 +360,7 @@ def device_settings(options: Mapping[str, Mapping[str, Any]]) -> DeviceSettings:
     devices, pci, sriov = (options.get(group, {}) for group in ("devices", "pci", "sriov_nic"))
     mdevs = _mdev_specs(options)
     texts = devices.get("mixed_size_cards") or ()
-    mixed: dict[str, str] = {}
+    mixed: dict[str, MixedSizes] = {}
     for text in texts:
         key, _, table = (part.strip() for part in text.partition("="))
         try:
@@ -363,7 +372,7 @@ def device_settings(options: Mapping[str, Mapping[str, Any]]) -> DeviceSettings:
                 f"[devices] mixed_size_cards: {text!r} names no table, or its address is there twice; the "
                 f"tables are {', '.join(MIXED_SIZES)}, as in 0000:84:00.0=A100 40 GB"
             )
-        mixed[address] = table
+        mixed[address] = MIXED_SIZES[table]
         classes: dict[str, str] = {}
         for spec in mdevs:
             if not spec.addresses or address in spec.addresses:
@@ -373,6 +382,21 @@ def device_settings(options: Mapping[str, Mapping[str, Any]]) -> DeviceSettings:
                         f"[devices] mixed_size_cards names {address}, for which the types {other} and "
                         f"{spec.type_id} are both {spec.resource_class}; give each an mdev_class of its own"
                     )
+    with_size: dict[int, set[str]] = {}
+    for address, text in _pairs(devices, "vram_cards", _VRAM, _VRAM_EXAMPLE).items():
+        vram, *sizes = map(int, text.split("/"))
+        if not all(0 < size <= vram for size in sizes) or address in mixed:
+            raise SettingsError(
+                f"[devices] vram_cards: {address} is in mixed_size_cards, too, or a size of {text} is 0, or "
+                f"more than the {vram} MiB of all functions; write {_VRAM_EXAMPLE}"
+            )
+        mixed[address] = MixedSizes(0, dict.fromkeys(sizes, (0,)), vram)
+        for size in sizes:
+            with_size.setdefault(size, set()).add(address)
+    mdevs += tuple(
+        MdevSpec(f"{VRAM_PREFIX}{size}", frozenset(addresses), vram_class(size))
+        for size, addresses in sorted(with_size.items())
+    )
     return DeviceSettings(
         specs=parse_device_specs(tuple(pci.get("device_spec") or ())),
         mdevs=mdevs,
@@ -427,6 +451,8 @@ ALL_VFS = "/vfs"
 
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,4}", re.ASCII)
+_VRAM = re.compile(r"[0-9]{1,8}(?:/[0-9]{1,8}){1,16}", re.ASCII)
+_VRAM_EXAMPLE = "0000:03:00.0=20480/2048/4096/8192"
 
 
 def declared_carving(options: Mapping[str, Any], settings: DeviceSettings) -> DeclaredCarving:
@@ -493,7 +519,7 @@ def unmatched_options(facts: DeviceFacts, settings: DeviceSettings) -> Iterator[
     addresses = {
         function.address for card in facts.cards for function in (card.device, *card.vfs, *card.mdev_parents)
     }
-    for mdev in settings.mdevs:
+    for mdev in (each for each in settings.mdevs if not each.is_vram):
         for address in sorted(mdev.addresses - addresses):
             yield f"[mdev_{mdev.type_id}] device_addresses names {address}, which this host does not have."
         # A vendor's own VFIO driver shows a type only once a function has it.

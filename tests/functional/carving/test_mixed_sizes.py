@@ -1,5 +1,5 @@
-"""A card in mixed-size mode under the libvirt driver: Placement offers what the card can still make, each
-claim has its place, the carver makes the vGPU there, and the guest that has another place is a finding.
+"""A card in mixed-size mode, or with quotas of VRAM, under the libvirt driver: Placement offers what the card
+can still make, each claim has its place, the carver makes the vGPU there, and another place is a finding.
 """
 
 from __future__ import annotations
@@ -16,9 +16,11 @@ from kits.libvirt_node import domain, domain_uuid, recorded_devices, write_node
 from kits.mixed_vgpus import A100, MixedGpu, MixedKernel
 from kits.pci_tree import recorded_tree
 from kits.placements import Placement, section_of
+from kits.vram_card import TOTAL_MIB, XeGpu, XeKernel, xe_devices
 
 from agent.carving.carver import Carved, Carver, CarvingJournal
 from agent.carving.files import read_plan_file
+from agent.carving.kernel import Kernel
 from agent.claims.claim import Claim
 from agent.config.settings import load
 from agent.errors import DoesNotFit
@@ -35,6 +37,8 @@ enabled_mdev_types = {", ".join(f"nvidia-{number}" for number in CLASSES.values(
 mixed_size_cards = {A100}=A100 40 GB
 {"".join(f"[mdev_nvidia-{number}]{chr(10)}mdev_class = {name}{chr(10)}" for name, number in CLASSES.items())}
 """
+VRAM_CLASSES = {f"CUSTOM_VRAM_{mib}MB": str(mib) for mib in (4096, 8192, 20480)}
+VRAM_OPTIONS = f"[devices]\nvram_cards = {A100}={TOTAL_MIB}/4096/8192/20480\n"
 HOSTDEV = (
     "<hostdev mode='subsystem' type='pci' managed='no'><source>"
     "<address domain='0x0000' bus='0x84' slot='0x00' function='0x{}'/></source></hostdev>"
@@ -43,13 +47,18 @@ STEPS = 14
 
 
 class Host:
-    """An agent with the libvirt driver, on a recorded host whose card is in mixed-size mode; its carver."""
+    """An agent with the libvirt driver, on a recorded host whose card is in mixed-size mode; its carver.
 
-    def __init__(self, placement: Placement, folder: Path) -> None:
-        self.folder = folder
+    With `vram` it is a card whose functions have quotas of VRAM.
+    """
+
+    def __init__(self, placement: Placement, folder: Path, *, vram: bool = False) -> None:
+        self.folder, self.vram = folder, vram
         folder.chmod(0o700)
-        self.tree = recorded_tree(folder, "vendor-vfio")
-        self.gpu = MixedGpu(self.tree.devices, VFS)
+        self.tree = recorded_tree(folder, "xe" if vram else "vendor-vfio")
+        self.gpu = XeGpu(self.tree.devices) if vram else MixedGpu(self.tree.devices, VFS)
+        self.classes = VRAM_CLASSES if vram else CLASSES
+        self.small, self.middle, self.large = self.classes
         self.state = folder / "state"
         self.state.mkdir(mode=0o700)
         self.file = folder / "plimsoll.conf"
@@ -59,14 +68,15 @@ class Host:
             + f"[DEFAULT]\ncompute_driver = libvirt\nhost = node1\nstate_path = {self.state}\n"
             + f"[libvirt]\nconnection_uri = test://{folder}/node.xml\nsysfs_path = {self.tree.sys}\n"
             + f"images_path = {folder}\n"
-            + OPTIONS
+            + (VRAM_OPTIONS if vram else OPTIONS)
         )
         self.claims: dict[str, Claim] = {}
         self.guests: list[str] = []
         self.world = self._open()
 
     def _open(self) -> World:
-        write_node(self.folder / "node.xml", self.guests, recorded_devices("vendor-vfio"))
+        devices = xe_devices() if self.vram else recorded_devices("vendor-vfio")
+        write_node(self.folder / "node.xml", self.guests, devices)
         settings = load([self.file])
         world = opened(settings, other_driver=LibvirtDriver.create(settings.driver))
         world.agent.reconcile("the start")
@@ -99,7 +109,11 @@ class Host:
         """What the unit does with the file that the agent writes."""
         self.world.agent.write_needs()
         declared = LibvirtDriver.declared_carving(load([self.file]).driver)
-        kernel = MixedKernel(self.tree.sys, self.tree.proc, self.gpu)
+        kernel: Kernel
+        if isinstance(self.gpu, XeGpu):
+            kernel = XeKernel(self.tree.sys, self.tree.proc, self.gpu)
+        else:
+            kernel = MixedKernel(self.tree.sys, self.tree.proc, self.gpu)
         journal = CarvingJournal(self.folder / "run" / "journal.json")
         return Carver(kernel, journal, declared, read_plan_file(self.state)).carve()
 
@@ -107,12 +121,13 @@ class Host:
         """Each claim's vGPUs are made where its units say; Placement offers what can be made, and no more."""
         carved = self.carve()
         assert (carved.failures, carved.refusals) == ((), ())
+        kind = "vram" if self.vram else "nvidia"
         units = {
-            f"{function}/nvidia-{number}@{place}" for function, (number, place) in self.gpu.vgpus().items()
+            f"{function}/{kind}-{number}@{place}" for function, (number, place) in self.gpu.vgpus().items()
         }
         assert units == {unit for claim in self.claims.values() for unit in units_of(claim)}
         self.world.agent.reconcile("a test")
-        for name, number in CLASSES.items():
+        for name, number in self.classes.items():
             most = self.gpu.most(number)
             assert [self.candidates(name, amount) for amount in (most, most + 1)] == [most > 0, False], name
 
@@ -129,9 +144,9 @@ def units_of(claim: Claim) -> list[str]:
     return [unit for _, _, unit in claim.exact if "@" in unit]
 
 
-@pytest.fixture
-def host(placement: Placement, tmp_path: Path) -> Iterator[Host]:
-    host = Host(placement, tmp_path)
+@pytest.fixture(params=[False, True], ids=["mixed sizes", "VRAM"])
+def host(placement: Placement, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Host]:
+    host = Host(placement, tmp_path, vram=request.param)
     yield host
     host.world.close()
 
@@ -144,8 +159,8 @@ def test_after_each_claim_and_release_placement_offers_what_the_card_can_make(ho
         if host.claims and dice.random() < 0.45:
             host.release(dice.choice(sorted(host.claims)))
         else:
-            name = dice.choice(sorted(CLASSES))
-            if host.gpu.most(CLASSES[name]):
+            name = dice.choice(sorted(host.classes))
+            if host.gpu.most(host.classes[name]):
                 host.claim(name)
             else:
                 with pytest.raises(DoesNotFit):
@@ -157,7 +172,7 @@ def test_after_each_claim_and_release_placement_offers_what_the_card_can_make(ho
 
 
 def test_three_sizes_are_beside_each_other_and_come_back_after_a_boot(host: Host) -> None:
-    for number, name in enumerate(CLASSES, 1):
+    for number, name in enumerate(host.classes, 1):
         claim = host.claim(name, consumer=domain_uuid(number))
         host.check()
         host.run_guest(claim, number)
@@ -175,23 +190,29 @@ def test_three_sizes_are_beside_each_other_and_come_back_after_a_boot(host: Host
 
 @pytest.mark.first_variant
 def test_a_guest_in_another_place_than_its_claim_says_is_a_finding(host: Host) -> None:
-    claim = host.claim("CUSTOM_VGPU_8", consumer=domain_uuid(1))
+    claim = host.claim(host.middle, consumer=domain_uuid(1))
     host.check()
     host.run_guest(claim, 1)
     (unit,) = units_of(claim)
     function, place = unit.partition("/")[0], int(unit.rpartition("@")[2])
     other = next(start for start in (0, 12, 20, 32) if start != place)
     host.gpu.set_type(function, "0", "")
-    host.gpu.set_type(function, "470", str(other))
+    host.gpu.set_type(function, *(("4096", "") if host.vram else ("470", str(other))))
     host.restart()
-    (finding,) = host.world.operations.audit(heal=False).findings
+    findings = host.world.operations.audit(heal=False).findings
+    if host.vram:  # another amount is another class
+        reasons = {finding.kind: finding.reason for finding in findings}
+        assert reasons.keys() == {"uses less", "uses more"}
+        assert unit in reasons["uses less"] and f"{function}/vram-4096@0" in reasons["uses more"]
+        return
+    (finding,) = findings
     assert finding.kind == "another unit"
     assert f"{function}/nvidia-470@{other} instead of {unit}" in finding.reason
 
 
 @pytest.mark.first_variant
 def test_devices_are_functions_and_one_that_is_cordoned_gives_nothing(host: Host) -> None:
-    claim = host.claim("CUSTOM_VGPU_20")
+    claim = host.claim(host.large)
     (unit,) = units_of(claim)
     free = [vf for vf in VFS if vf != unit.partition("/")[0]]
     cordoned = Cordon(free[0], "", 0, 1.0)
@@ -202,9 +223,9 @@ def test_devices_are_functions_and_one_that_is_cordoned_gives_nothing(host: Host
         (free[0], None, cordoned),
         *((vf, None, None) for vf in free[1:]),
     ]
-    assert {each.resource_class for each in here[1:]} == {", ".join(sorted(CLASSES))}
+    assert {each.resource_class for each in here[1:]} == {", ".join(sorted(host.classes))}
     host.world.agent.reconcile("a cordon")
-    assert [host.candidates("CUSTOM_VGPU_4", number) for number in (2, 3)] == [True, False]
+    assert [host.candidates(host.small, number) for number in (2, 3)] == [True, False]
     assert host.world.operations.audit(heal=False).findings == ()
 
 
@@ -214,7 +235,7 @@ def test_an_allocation_without_a_place_counts_and_gets_one_when_it_is_claimed(ho
     (card,) = (each.uuid for each in host.world.operations.tree()[0] if each.name.endswith(A100))
     consumer = str(uuid4())
     body = {
-        "allocations": {card: {"resources": {"CUSTOM_VGPU_20": 2}}},
+        "allocations": {card: {"resources": {host.large: 2}}},
         "consumer_generation": None,
         "project_id": "p",
         "user_id": "u",
@@ -222,5 +243,60 @@ def test_an_allocation_without_a_place_counts_and_gets_one_when_it_is_claimed(ho
     reply = host.world.wire.inner.request("PUT", f"/allocations/{consumer}", body, microversion="1.36")
     assert reply.status == 204, reply.body
     host.world.agent.verify()
-    assert not any(host.candidates(name, 1) for name in CLASSES)
-    host.claim("CUSTOM_VGPU_20", 2, consumer)
+    assert not any(host.candidates(name, 1) for name in host.classes)
+    host.claim(host.large, 2, consumer)
+
+
+@pytest.mark.first_variant
+def test_vram_that_the_driver_shared_out_at_a_boot_is_taken_back_for_claims(
+    placement: Placement, tmp_path: Path
+) -> None:
+    host = Host(placement, tmp_path, vram=True)
+    try:
+        claim = host.claim(host.large, consumer=domain_uuid(1))
+        host.check()
+        host.run_guest(claim, 1)
+        host.restart()
+        assert isinstance(host.gpu, XeGpu)
+        host.gpu.provision()
+        host.restart()
+        # What the guest has counts beside what was claimed for it, until its function has that.
+        assert [host.candidates(name, 1) for name in host.classes] == [True, True, False]
+        host.check()
+        assert list(host.gpu.vgpus().values()) == [("20480", 0)]
+        host.restart()
+        assert host.world.operations.audit(heal=False).findings == ()
+    finally:
+        host.world.close()
+
+
+@pytest.mark.first_variant
+def test_a_function_that_vanished_while_it_was_carved_is_told_and_the_others_go_on(
+    placement: Placement, tmp_path: Path
+) -> None:
+    host = Host(placement, tmp_path, vram=True)
+    try:
+        assert isinstance(host.gpu, XeGpu)
+        claims = [host.claim(host.small) for _ in range(2)]
+        gone, there = (unit.partition("/")[0] for claim in claims for unit in units_of(claim))
+        (host.gpu.quota(gone).parent.parent / "device").unlink()
+        carved = host.carve()
+        assert [sentence for sentence in carved.failures if gone in sentence] == list(carved.failures)
+        assert len(carved.failures) == 1 and host.gpu.mib(there) == 4096
+        (host.gpu.quota(gone).parent.parent / "device").symlink_to(host.tree.devices / gone)
+        host.check()
+    finally:
+        host.world.close()
+
+
+@pytest.mark.first_variant
+def test_what_a_card_has_left_is_counted_for_each_size_and_who_strands_it_is_told(host: Host) -> None:
+    large = host.claim(host.large, consumer=domain_uuid(1))
+    small = host.claim(host.small, consumer=domain_uuid(2))
+    asked = request(**{host.large: 1})
+    found = host.world.operations.capacity(asked)
+    assert found.guests == 0
+    (stranded,) = found.stranded
+    assert (stranded.resource_class, stranded.holders) == (host.large, (small.consumer,))
+    host.release(large.consumer)
+    assert host.world.operations.capacity(asked).guests == 1

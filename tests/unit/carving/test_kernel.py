@@ -1,12 +1,17 @@
-"""Who has a function open over VFIO."""
+"""Who has a function open over VFIO, and what is read and written of its VRAM."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+from kits.pci_tree import PciTree, recorded_tree
+from kits.vram_card import CARD, FUNCTIONS, XeGpu
 
-from agent.carving.kernel import vfio_uses
+from agent.carving.carving import Step, StepKind
+from agent.carving.kernel import Kernel, vfio_uses
+from agent.durable.files import vram_quota
+from drivers.host.sysfs import Sysfs
 
 
 @pytest.fixture
@@ -53,3 +58,53 @@ def test_an_enabled_function_is_in_use_though_its_process_cannot_be_seen(
 def test_what_the_kernel_does_not_tell_is_not_taken_for_free(device: Path, tmp_path: Path) -> None:
     (device / "enable").unlink()
     assert list(vfio_uses(device, "vfio-pci", tmp_path)) == ["its driver vfio-pci may give it to a guest"]
+
+
+@pytest.fixture
+def xe(tmp_path: Path) -> PciTree:
+    return recorded_tree(tmp_path, "xe")
+
+
+def vram_of(tree: PciTree, function: str) -> tuple[str | None, int | None, bool]:
+    """What the carver sees: the MiB, their place, and whether it has a quota."""
+    seen = Kernel(tree.sys, 0.1, tree.proc).seen([function]).functions[function]
+    return seen.vgpu_type, seen.vgpu_place, seen.vram
+
+
+def test_the_quota_of_a_function_is_found_by_its_number_on_the_card(xe: PciTree) -> None:
+    gpu, sysfs = XeGpu(xe.devices), Sysfs(xe.sys, xe.proc)
+    gpu.quota(FUNCTIONS[2]).write_text("8589934592\n")
+    assert [vram_of(xe, function) for function in FUNCTIONS[1:3]] == [("0", 0, True), ("8192", 0, True)]
+    assert [sysfs.vgpu_type(each) for each in FUNCTIONS] == ["0", "0", "8192", "0"]
+    assert sysfs.vgpu_place(FUNCTIONS[2]) == 0 and sysfs.vgpu_type(CARD) is None
+    assert vram_quota(xe.devices / CARD) is None
+
+
+def test_a_quota_that_cannot_be_changed_is_read_and_left_alone(xe: PciTree) -> None:
+    xe_quota = XeGpu(xe.devices).quota(FUNCTIONS[0])
+    xe_quota.write_text("5368709120\n")
+    xe_quota.chmod(0o444)
+    sysfs = Sysfs(xe.sys, xe.proc)
+    assert (sysfs.vgpu_type(FUNCTIONS[0]), sysfs.vgpu_place(FUNCTIONS[0])) == ("5120", None)
+    assert vram_of(xe, FUNCTIONS[0]) == (None, None, True)
+
+
+@pytest.mark.parametrize("text", ["", "85899", "garbage\n", "-1\n"])
+def test_a_quota_that_the_kernel_does_not_tell_is_none_yet(xe: PciTree, text: str) -> None:
+    """One that is half written is less than a MiB, or no number; the card stays one with quotas."""
+    XeGpu(xe.devices).quota(FUNCTIONS[0]).write_text(text)
+    assert Sysfs(xe.sys, xe.proc).vgpu_type(FUNCTIONS[0]) == "0"
+    assert vram_of(xe, FUNCTIONS[0]) == ("0", 0, True)
+
+
+def test_an_amount_that_the_driver_rounds_or_does_not_have_is_told(
+    xe: PciTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = Kernel(xe.sys, 0.1, xe.proc)
+    kernel.do(Step(StepKind.VRAM, CARD, FUNCTIONS[0], "8192"))
+    assert vram_of(xe, FUNCTIONS[0])[0] == "8192"
+    monkeypatch.setattr("agent.carving.kernel.write_text", lambda path, _: path.write_text("8590983168\n"))
+    with pytest.raises(OSError, match="the driver rounds it, or has not so much left"):
+        kernel.do(Step(StepKind.VRAM, CARD, FUNCTIONS[0], "8192"))
+    with pytest.raises(OSError, match="no quota of VRAM"):
+        kernel.do(Step(StepKind.VRAM, CARD, "0000:41:00.0", "8192"))

@@ -384,6 +384,39 @@ def test_on_a_card_in_mixed_size_mode_what_is_not_wanted_goes_before_what_is_com
     assert plan(Carving(types=wanted), kernel.seen()).steps == (), "no other card's types are taken away"
 
 
+def test_vram_is_taken_back_before_it_is_given_and_not_changed_while_in_use() -> None:
+    kernel = host()
+    take_all(kernel, Carving({NEW_GPU: 4}))
+    for vf, mib in zip(NEW_GPU_VFS, ("5120", "8192", "0", "5120"), strict=True):
+        kernel.functions[vf] = replace(kernel.functions[vf], vgpu_type=mib, vgpu_place=0, vram=True)
+    wanted = {vf: VgpuType(mib, 0, vram=True) for vf, mib in zip(NEW_GPU_VFS, ("8192",) * 3, strict=False)}
+    carving = Carving(types=wanted, mixed=frozenset({NEW_GPU}))
+    steps = plan(carving, kernel.seen()).steps
+    assert [(step.kind, step.function, step.value, step.unit) for step in steps] == [
+        (StepKind.VRAM, NEW_GPU_VFS[0], "0", ""),
+        (StepKind.VRAM, NEW_GPU_VFS[3], "0", ""),
+        (StepKind.VRAM, NEW_GPU_VFS[0], "8192", ""),
+        (StepKind.VRAM, NEW_GPU_VFS[2], "8192", ""),
+    ]
+    assert steps[2].text == f"write 8192 MiB to vram_quota of {NEW_GPU_VFS[0]}"
+    kernel.uses = dict.fromkeys((NEW_GPU_VFS[0], NEW_GPU_VFS[2]), ("process 7 (qemu) has it open",))
+    found = plan(carving, kernel.seen())
+    assert [step.function for step in found.steps] == [NEW_GPU_VFS[3]]
+    assert "5120 MiB of VRAM, which no claim has there" in found.refusals[0]
+    assert "0 MiB of VRAM, and 8192 MiB are wanted; they cannot change while" in found.refusals[1]
+
+
+def test_vram_of_a_function_that_is_still_to_be_made_is_waited_for() -> None:
+    carving = Carving(
+        {NEW_GPU: 1}, types={NEW_GPU_VFS[0]: VgpuType("8192", 0, vram=True)}, mixed=frozenset({NEW_GPU})
+    )
+    steps = plan(carving, host().seen()).steps
+    assert [step.text for step in steps[-2:]] == [
+        f"wait for its quota of VRAM of {NEW_GPU_VFS[0]}",
+        f"write 8192 MiB to vram_quota of {NEW_GPU_VFS[0]}",
+    ]
+
+
 def test_a_vgpu_in_use_keeps_its_type_and_is_told() -> None:
     kernel = host()
     take_all(kernel, Carving({NEW_GPU: 2}))

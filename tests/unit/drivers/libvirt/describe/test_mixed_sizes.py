@@ -18,6 +18,7 @@ from agent.driver import (
     HostSettings,
     NeededDevice,
 )
+from agent.providers.divided_cards import MIXED_SIZES, Card
 from drivers.host.domain_xml import guest_of, parse_domain
 from drivers.libvirt.describe.cards import DeviceHistory, MdevSpec, UnitRecord
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, GuestDomain
@@ -27,10 +28,11 @@ from drivers.libvirt.describe.mixed_sizes import (
     contradictions,
     given_functions,
     needs_with_units,
+    unmanaged_functions,
     vgpu_units,
     write_unmanaged,
 )
-from drivers.libvirt.describe.options import declared_carving
+from drivers.libvirt.describe.options import declared_carving, device_settings
 
 A100 = "0000:84:00.0"
 VFS = tuple(f"0000:84:00.{number}" for number in (1, 2, 3, 4))
@@ -47,7 +49,7 @@ SETTINGS = DeviceSettings(
         MdevSpec("nvidia-470", frozenset(), C8),
         MdevSpec("nvidia-472", frozenset({A100}), C20),
     ),
-    mixed={A100: "A100 40 GB"},
+    mixed={A100: MIXED_SIZES["A100 40 GB"]},
 )
 HOSTDEV = (
     "<domain type='kvm'><name>{0}</name><uuid>a0000000-0000-4000-8000-00000000000{1}</uuid>"
@@ -183,7 +185,7 @@ def test_a_card_whose_vgpus_have_no_place_is_not_in_that_mode_and_says_so() -> N
     (sentence,) = contradictions(homogeneous, SETTINGS)
     assert A100 in sentence and "not in mixed-size mode" in sentence
     assert list(contradictions(card({}), SETTINGS)) == []
-    (sentence,) = contradictions(card({}), replace(SETTINGS, mixed={"0000:99:00.0": "A40"}))
+    (sentence,) = contradictions(card({}), replace(SETTINGS, mixed={"0000:99:00.0": MIXED_SIZES["A40"]}))
     assert "which this host does not have" in sentence
 
 
@@ -227,3 +229,102 @@ def test_a_vgpu_is_carved_with_its_place(place: int) -> None:
     unit = CarvedUnit(VFS[2], A100, VFS[2], "nvidia-472", place)
     assert unit in carved_units(devices, (), SETTINGS)
     assert unit.names == (VFS[2], f"{VFS[2]}/nvidia-472@{place}")
+
+
+# VRAM
+
+V2, V4, V8 = (f"CUSTOM_VRAM_{mib}MB" for mib in (2048, 4096, 8192))
+VRAM_SETTINGS = device_settings({"devices": {"vram_cards": [f"{A100}=20480/2048/4096/8192"]}})
+FIXED_SETTINGS = device_settings({"devices": {"vram_cards": [f"{A100}=20480/4096"]}})
+
+
+def vram_card(mib: Mapping[str, int]) -> DeviceFacts:
+    """The recorded host, where the functions of a card have quotas {address: MiB}, and 0 without one."""
+    return replace(
+        facts("vendor-vfio"),
+        vgpu_types={vf: str(mib.get(vf, 0)) for vf in VFS},
+        vgpu_places={vf: 0 for vf in VFS if mib.get(vf)},
+    )
+
+
+def test_vram_is_a_budget_of_which_each_function_has_one_size() -> None:
+    found = provider(model(vram_card({VFS[1]: 8192}), settings=VRAM_SETTINGS))
+    assert {name: each.total for name, each in found.inventories.items()} == {V2: 4, V4: 4, V8: 2}
+    assert found.units[V8] == tuple(f"{vf}/vram-8192@0" for vf in (VFS[1], VFS[0], VFS[2], VFS[3]))
+    assert f"{VFS[1]}/vram-8192@0" not in found.to_make[V8]
+    assert found.to_make[V2][f"{VFS[0]}/vram-2048@0"] == {
+        "parent": VFS[0],
+        "type": "vram-2048",
+        "placement": "0",
+    }
+    layout = found.card
+    assert layout is not None and layout.counters == {"virtual functions": 4, "MiB of VRAM": 20480}
+    assert not any("MDEV_TYPE" in trait for trait in found.traits)
+
+
+def test_what_the_budget_has_left_decides_what_fits_beside_a_size() -> None:
+    layout = provider(model(vram_card({}), settings=VRAM_SETTINGS)).card
+    assert layout is not None
+    stock = Card.of(layout).stock([(V8, f"{VFS[0]}/vram-8192@0")], {V8: 1, V4: 2})
+    assert stock.left == {V2: 1, V4: 1, V8: 0}, "4096 MiB and one function are left"
+    assert stock.together({V4: 1}) == {V4: (f"{VFS[1]}/vram-4096@0",)}
+    assert stock.together({V2: 2}) is None
+
+
+def test_a_guest_on_a_function_without_vram_counts_so_that_no_other_guest_gets_it() -> None:
+    found = model(vram_card({}), HOSTDEV.format("vm", 1), settings=VRAM_SETTINGS)
+    assert [(each.resource_class, each.unit) for each in found.guests[0].units] == [
+        ("CUSTOM_VRAM_0MB", f"{VFS[0]}/0@0")
+    ]
+    layout = provider(found).card
+    assert layout is not None
+    stock = Card.of(layout).stock([("CUSTOM_VRAM_0MB", f"{VFS[0]}/0@0")], {"CUSTOM_VRAM_0MB": 1})
+    assert stock.functions == VFS[1:] and stock.left[V2] == 3
+
+
+def test_after_a_boot_a_guest_keeps_its_amount_of_vram_while_its_function_has_another() -> None:
+    before = model(vram_card({VFS[0]: 8192}), HOSTDEV.format("vm", 1), settings=VRAM_SETTINGS)
+    after = model(vram_card({}), HOSTDEV.format("vm", 1), settings=VRAM_SETTINGS, known=before.units)
+    assert [each.unit for each in after.guests[0].units] == [f"{VFS[0]}/vram-8192@0"]
+    assert CarvedUnit(VFS[0], A100, VFS[0], "vram-8192", 0) in carved_units(
+        after.devices, after.missing, VRAM_SETTINGS
+    )
+
+
+def test_an_amount_that_is_no_size_takes_its_room_while_a_guest_has_it_and_is_told() -> None:
+    shared_out = vram_card({VFS[0]: 5120, VFS[1]: 5120})
+    found = provider(model(shared_out, HOSTDEV.format("vm", 1), settings=VRAM_SETTINGS))
+    assert found.units["CUSTOM_VRAM_5120MB"] == (f"{VFS[0]}/5120@0",)
+    (told,) = contradictions(shared_out, VRAM_SETTINGS)
+    assert told.startswith(f"{VFS[0]} (5120 MiB), {VFS[1]} (5120 MiB): none of the amounts of VRAM")
+
+
+def test_functions_with_more_vram_than_the_option_says_are_told() -> None:
+    (sentence,) = contradictions(vram_card({VFS[0]: 8192, VFS[1]: 8192, VFS[2]: 8192}), VRAM_SETTINGS)
+    assert "24576 MiB of VRAM, more than the 20480 MiB" in sentence
+    (sentence,) = contradictions(
+        facts("boot"), replace(VRAM_SETTINGS, mixed={"0000:99:00.0": VRAM_SETTINGS.mixed[A100]})
+    )
+    assert "vram_cards names 0000:99:00.0, which this host does not have" in sentence
+
+
+def test_functions_of_a_driver_without_quotas_have_the_one_size_that_the_operator_names() -> None:
+    gim = replace(facts("vendor-vfio"), vgpu_types={}, vgpu_names={})
+    found = model(gim, settings=FIXED_SETTINGS)
+    assert provider(found).units == {V4: VFS} and provider(found).to_make == {}
+    assert [
+        each.type_id for each in carved_units(found.devices, (), FIXED_SETTINGS) if each.card == A100
+    ] == [""] * 4, "the driver makes them as they are"
+    assert unmanaged_functions(found.devices, FIXED_SETTINGS) == frozenset()
+    assert unmanaged_functions(card({}), SETTINGS) == {*VFS}
+    assert list(contradictions(found.devices, FIXED_SETTINGS)) == []
+    several = model(gim, settings=VRAM_SETTINGS)
+    (sentence,) = contradictions(several.devices, VRAM_SETTINGS)
+    assert "name the one size that it gives to each" in sentence
+
+
+def test_quotas_that_cannot_be_changed_are_reported_as_they_are() -> None:
+    read_only = replace(vram_card(dict.fromkeys(VFS, 4096)), vgpu_places={})
+    found = model(read_only, HOSTDEV.format("vm", 1), settings=VRAM_SETTINGS)
+    assert provider(found).units == {V4: VFS}
+    assert [each.unit for each in found.guests[0].units] == [VFS[0]]

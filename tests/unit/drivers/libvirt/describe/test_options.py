@@ -10,6 +10,7 @@ from oslo_config import cfg
 from agent.config.options import own_suggestions, propose
 from agent.driver import Cell, DeclaredCarving, DriverSettings, HostSettings, Topology
 from agent.errors import SettingsError
+from agent.providers.divided_cards import MIXED_SIZES
 from drivers.host.sysfs import CHECKS
 from drivers.libvirt.describe.cards import MdevSpec, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
@@ -118,6 +119,15 @@ def test_types_with_their_groups_in_the_operator_s_order() -> None:
             {"devices": {"mixed_size_cards": ("84:00.0=A40",)}},
             "mixed_size_cards: '84:00.0=A40': '84:00.0' is",
         ),
+        ({"devices": {"vram_cards": ("0000:84:00.0=20480",)}}, "vram_cards: '0000:84:00.0=20480' is not as"),
+        ({"devices": {"vram_cards": ("84:00.0=8/4",)}}, "vram_cards: '84:00.0=8/4': '84:00.0' is no"),
+        ({"devices": {"vram_cards": ("0000:84:00.0=8/4", "0000:84:00.0=8/2")}}, "address is there twice"),
+        ({"devices": {"vram_cards": ("0000:84:00.0=8/0",)}}, "or a size of 8/0 is 0, or more than the 8 MiB"),
+        ({"devices": {"vram_cards": ("0000:84:00.0=8/16",)}}, "a size of 8/16 is 0, or more than the 8 MiB"),
+        (
+            {"devices": {"vram_cards": ("0000:84:00.0=8/4",), "mixed_size_cards": ("0000:84:00.0=A40",)}},
+            "0000:84:00.0 is in mixed_size_cards, too",
+        ),
         ({"devices": {"mixed_size_cards": ("0000:84:00.0=A1",)}}, "'0000:84:00.0=A1' names no table"),
         (
             {"devices": {"mixed_size_cards": ("0000:84:00.0=A40", "0000:84:00.0 = A40")}},
@@ -153,7 +163,25 @@ def test_cards_in_mixed_size_mode_have_types_of_different_classes() -> None:
             "mdev_c": {"device_addresses": ("0000:42:00.0",)},
         }
     )
-    assert found.mixed == {"0000:84:00.0": "A100 40 GB", "0000:85:00.0": "A40"}
+    assert found.mixed == {
+        "0000:84:00.0": MIXED_SIZES["A100 40 GB"],
+        "0000:85:00.0": MIXED_SIZES["A40"],
+    }
+
+
+def test_each_amount_of_vram_is_a_type_of_all_cards_that_have_it() -> None:
+    groups = {"devices": {"vram_cards": ("0000:03:00.0=20480/2048/8192", "0000:04:00.0=16384/8192")}}
+    found = device_settings(groups)
+    small, large = found.mdevs
+    assert small == MdevSpec("vram-2048", frozenset({"0000:03:00.0"}), "CUSTOM_VRAM_2048MB")
+    assert large.addresses == {"0000:03:00.0", "0000:04:00.0"} == found.mixed.keys() and large.is_vram
+    carving = declared_carving(groups["devices"], found)
+    assert carving.mixed == found.mixed.keys()
+    assert [carving.allows("vram-2048", "", f"0000:0{bus}:00.0") for bus in (3, 4)] == [True, False]
+    told = list(unmatched_options(FACTS, found))
+    assert [each.split(",")[0] for each in told] == [
+        f"[devices] vram_cards names 0000:0{bus}:00.0" for bus in (3, 4)
+    ]
 
 
 @pytest.mark.parametrize(("told", "checks"), [(None, set(CHECKS)), (["link"], {"link"}), ([], set())])
