@@ -26,6 +26,9 @@ VGPU_DRIVER_PREFIX = "CUSTOM_VGPU_DRIVER_NVIDIA_"
 PMEM_PREFIX = "CUSTOM_PMEM_NAMESPACE_"
 """How the classes of namespaces of persistent memory begin, see `pmem_class`."""
 
+CPULESS_MEMORY = "CUSTOM_CPULESS_MEMORY_MB"
+"""The class of memory, in MiB, of NUMA cells without CPUs: MEMORY_MB has none of it."""
+
 DASHED_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 """A uuid in its usual form: that of a mediated device in sysfs, and of an aggregate in Placement."""
 

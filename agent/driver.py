@@ -305,11 +305,11 @@ class GivenCell:
 
     `pinned` is {guest CPU: host CPU}; the guest CPUs in `floating` run on `shared_cpus` of the host.
     `page_kib` is the size of the pages that back `memory_mb`, None for the host's small pages. `emulator` are
-    host CPUs for the emulator's threads alone.
+    host CPUs for the emulator's threads alone. `host_cell` is None for memory that is bound to none.
     """
 
     cell: int
-    host_cell: int
+    host_cell: int | None
     memory_mb: int
     pinned: Mapping[int, int] = field(default_factory=dict)
     floating: frozenset[int] = frozenset()
@@ -328,7 +328,7 @@ class GivenResources:
     """All that a claim gave to a guest, as a domain needs it. `memory_mb` is in MiB.
 
     `cells` is empty for a guest without a NUMA topology; `pinned` {guest CPU: host CPU} are then the CPUs for
-    its use alone.
+    its use alone. `cpuless_mb` {host cell without CPUs: MiB of its memory} are beside `memory_mb`.
     """
 
     uuid: str
@@ -338,6 +338,21 @@ class GivenResources:
     devices: tuple[GivenDevice, ...] = ()
     cells: tuple[GivenCell, ...] = ()
     pinned: Mapping[int, int] = field(default_factory=dict)
+    cpuless_mb: Mapping[int, int] = field(default_factory=dict)
+
+    def with_memory_cells(self) -> "GivenResources":
+        """The same, with a cell of the guest for its memory on each host cell without CPUs.
+
+        A guest without cells gets a first one for its CPUs and its other memory, if it has any.
+        """
+        cells, vcpus = list(self.cells), frozenset(range(self.vcpus))
+        if self.cpuless_mb and self.memory_mb and not cells:
+            cells.append(GivenCell(0, None, self.memory_mb, floating=vcpus))
+        for host_cell, memory_mb in sorted(self.cpuless_mb.items()):
+            floating = frozenset[int]() if cells else vcpus
+            cells.append(GivenCell(len(cells), host_cell, memory_mb, floating=floating))
+        memory_mb = self.memory_mb + sum(self.cpuless_mb.values())
+        return replace(self, cells=tuple(cells), memory_mb=memory_mb, cpuless_mb={})
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,11 +498,16 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """The host's cells, and the CPUs for shared (VCPU) and for dedicated (PCPU) use."""
+    """The host's cells, and the CPUs for shared (VCPU) and for dedicated (PCPU) use.
+
+    `near` {cell that has memory alone: the nearest cell with CPUs, None where that is unknown} are none of
+    the `cells`: their memory has a class of its own, `agent.device_names.CPULESS_MEMORY`.
+    """
 
     cells: tuple[Cell, ...]
     shared_cpus: frozenset[int]
     dedicated_cpus: frozenset[int] = frozenset()
+    near: Mapping[int, int | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,6 +112,13 @@ RESOURCE_CLASSES: Sequence[HostRow] = (
         difference="nova has only the traits",
     ),
     HostRow(
+        ("CUSTOM_CPULESS_MEMORY_MB",),
+        "never: it is MEMORY_MB of the host",
+        "memory of cells without CPUs (CXL, HBM, persistent memory as system RAM): a provider for each cell, "
+        "with traits of its kind and its distance; offered by [libvirt] cpuless_memory",
+        difference="never MEMORY_MB, nor are its large pages a class of pages",
+    ),
+    HostRow(
         ("CUSTOM_PMEM_NAMESPACE_*",),
         "[libvirt] pmem_namespaces: on the root; one that is not there is an error",
         "the same, with the namespaces' names as exact units",

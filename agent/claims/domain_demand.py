@@ -24,6 +24,7 @@ from agent.claims.host_cells import HostCells
 from agent.claims.pci_alias import Aliases
 from agent.claims.request import DEVICE_PREFIX, ClaimRequest, RequestGroup, TopologyRequest, check_request
 from agent.cpuset import format_cpu_set
+from agent.device_names import CPULESS_MEMORY
 from agent.driver import (
     DeviceKind,
     DomainNeeds,
@@ -109,6 +110,11 @@ def demand_of_domain(needs: DomainNeeds, asked: ClaimRequest, devices: HostDevic
         kept.setdefault(_DISK, needs.disk_gb)
     suffixed = tuple(group for group in named.groups if group.suffix)
     placed = as_it_is.groups if as_it_is is not None else ()
+    # Memory of the cells without CPUs that the domain names, unless what is asked for says it.
+    apart = {} if CPULESS_MEMORY in named.resources else devices.cells.split_memory(needs.memory)[1]
+    for number, (uuid, memory_mb) in enumerate(sorted(apart.items())):
+        placed = (*placed, RequestGroup(f"_memory{number}", {CPULESS_MEMORY: memory_mb}))
+        search.bound[f"_memory{number}"] = frozenset({uuid})
     amounts = {**amounts, **needs.amounts}
     rest = {
         name: amount - sum(group.resources.get(name, 0) for group in (*suffixed, *placed))
@@ -173,8 +179,9 @@ def _as_it_is(needs: DomainNeeds, asked: ClaimRequest, devices: HostDevices) -> 
     ):
         return None
     cells = {cell.id: cell.provider for cell in devices.cells.cells}
-    memory = _bound_memory(needs.memory, needs.memory_mb, devices.host, cells)
-    several, several_mb = _memory_on_several(needs.memory, needs.memory_mb, devices.host, cells)
+    parts, _ = devices.cells.split_memory(needs.memory)
+    memory = _bound_memory(parts, needs.memory_mb, devices.host, cells)
+    several, several_mb = _memory_on_several(parts, needs.memory_mb, devices.host, cells)
     if not several and not _has_other_places(needs, devices.cells):
         return None
     cpus = {pin for pin in needs.dedicated.values() if pin is not None}
@@ -632,13 +639,16 @@ def request_for_domain(
     host, cells = place.host, {cell.id: cell.provider for cell in place.cells.cells}
     named, unmanaged = _named_units(guest, place, devices, claim)
     memory_mb = guest.resources.get(MEMORY, 0)
-    memory = _bound_memory(guest.memory, memory_mb, host, cells)
-    several, several_mb = _memory_on_several(guest.memory, memory_mb, host, cells)
+    parts, apart = place.cells.split_memory(guest.memory)
+    memory = _bound_memory(parts, memory_mb, host, cells)
+    several, several_mb = _memory_on_several(parts, memory_mb, host, cells)
     amounts: dict[str, dict[str, int]] = {
         uuid: {name: len(units) for name, units in sorted(classes.items())} for uuid, classes in named.items()
     }
     for uuid, bound_mb in memory.items():
         amounts.setdefault(uuid, {})[MEMORY] = bound_mb
+    for uuid, bound_mb in apart.items():
+        amounts.setdefault(uuid, {})[CPULESS_MEMORY] = bound_mb
     places = {f"_{number}": uuid for number, uuid in enumerate(sorted(amounts), start=1)}
     groups = [RequestGroup(suffix, amounts[uuid]) for suffix, uuid in places.items()]
     bound = {suffix: frozenset({uuid}) for suffix, uuid in places.items()}
@@ -653,6 +663,7 @@ def request_for_domain(
         for name, units in classes.items():
             rest[name] = rest.get(name, len(units)) - len(units)
     rest[MEMORY] = rest.get(MEMORY, 0) - placed_mb
+    rest[CPULESS_MEMORY] = rest.get(CPULESS_MEMORY, 0) - sum(apart.values())
     rest = {name: amount for name, amount in sorted(rest.items()) if amount > 0}
     if rest:
         groups.insert(0, RequestGroup("", rest))
@@ -812,4 +823,9 @@ def given_resources(claim: Claim, tree: ProviderTree, cells: HostCells) -> Given
         devices,
         given_cells,
         {} if given_cells else dict(enumerate(dedicated)),
+        {
+            cell: memory_mb
+            for uuid, cell in cells.of_provider.items()
+            if (memory_mb := claim.allocations.get(uuid, {}).get(CPULESS_MEMORY))
+        },
     )

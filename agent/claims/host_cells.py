@@ -18,8 +18,8 @@ from typing import TypeVar
 from agent.claims.claim import Claim
 from agent.claims.fit_search import HostStock, ProviderIndex
 from agent.claims.guest_cells import KIB_PER_MIB, SMALL_PAGE_KIB, FreeCell, PlacedCell
-from agent.device_names import is_page_class, page_class
-from agent.driver import Cell, Guest, GuestState, Topology
+from agent.device_names import CPULESS_MEMORY, is_page_class, page_class
+from agent.driver import Cell, Guest, GuestState, Topology, UsedMemory
 from agent.providers.divided_cards import Card
 from agent.providers.reservations import WaysOf
 from agent.shapes import Allocations, UnitsToMake, Usages
@@ -82,7 +82,7 @@ class HostCells:
 
     `of_provider` is {provider uuid: cell id} (`DescribedProvider.cell`), and `sockets` {cell id: CPU socket}
     where the socket is known. `devices` are {cell id: ((provider uuid, resource class), ...)} of what is
-    attached to a cell.
+    attached to a cell. `near` is that of the topology: cells without CPUs, which are none of the `cells`.
     """
 
     cells: tuple[HostCell, ...] = ()
@@ -90,6 +90,7 @@ class HostCells:
     small_page_kib: int = SMALL_PAGE_KIB
     sockets: Mapping[int, int] = field(default_factory=dict)
     devices: Mapping[int, Sequence[tuple[str, str]]] = field(default_factory=dict)
+    near: Mapping[int, int | None] = field(default_factory=dict)
 
     @classmethod
     def of(cls, layout: HostLayout | None, host: ProviderIndex) -> "HostCells":
@@ -129,16 +130,33 @@ class HostCells:
             small_kib,
             {cell.id: cell.socket for cell in cells if cell.socket is not None},
             _devices_of_cells(host, of_provider),
+            topology.near,
         )
 
     def cell_of(self, uuid: str, tree: ProviderTree) -> int | None:
-        """The id of the provider's cell: its own, or that of the nearest provider above it."""
+        """The id of the provider's cell: its own, or that of the nearest provider above it.
+
+        Of memory of a cell without CPUs, that is the nearest cell with CPUs.
+        """
         provider = tree.get(uuid)
         while provider is not None:
             if provider.uuid in self.of_provider:
-                return self.of_provider[provider.uuid]
+                cell = self.of_provider[provider.uuid]
+                return self.near.get(cell, cell)
             provider = tree.get(provider.parent) if provider.parent else None
         return None
+
+    def split_memory(self, parts: Iterable[UsedMemory]) -> tuple[tuple[UsedMemory, ...], dict[str, int]]:
+        """(the parts on other cells, {provider uuid: MiB} of those on cells without CPUs)"""
+        having = ((cell, *each) for cell in self.near for each in self.devices.get(cell, ()))
+        cpuless = {cell: uuid for cell, uuid, name in having if name == CPULESS_MEMORY}
+        rest, apart = [], Counter[str]()
+        for part in parts:
+            if part.cell in cpuless:
+                apart[cpuless[part.cell]] += part.memory_mb
+            else:
+                rest.append(part)
+        return tuple(rest), dict(apart)
 
     @property
     def providers(self) -> dict[str, int]:

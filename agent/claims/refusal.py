@@ -388,6 +388,7 @@ def memory_shortfalls(
     and large pages that are bound to no cell on all cells together. There are none if the
     driver has not reported the host's cells.
     """
+    memory, _ = cells.host.split_memory(memory)  # a class of its own counts the rest
     if not cells.host.cells or not memory:
         return ()
     if claim is not None and claim.cells:

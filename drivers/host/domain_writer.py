@@ -9,6 +9,7 @@ Source: https://libvirt.org/formatdomain.html
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace as changed
 
@@ -162,8 +163,16 @@ def write_domain(text: str, given: GivenResources, *, replace: bool = False) -> 
     """
     document = DomainDocument(text, f"the domain of {given.name or given.uuid}")
     claimed_cpus = frozenset(given.pinned.values())
-    given = _with_own_pins(document.root, given)
-    contradictions = list(_contradictions(document.root, given, replace))
+    given, apart_mb = _with_own_pins(document.root, given), sum(given.cpuless_mb.values())
+    named = Counter[int | None]()
+    for part in DomainXml(document.root, "the domain").used_memory():  # type: ignore[arg-type]
+        named[part.cell] += part.memory_mb
+    if not given.cells and given.cpuless_mb.items() <= named.items():
+        # The claim has what the domain names, which may be other than a cell of the guest for each.
+        given, apart_mb = changed(given, memory_mb=given.memory_mb + apart_mb), 0
+    else:
+        given = given.with_memory_cells()
+    contradictions = list(_contradictions(document.root, given, apart_mb, replace))
     devices = _device_elements(document.root, given.devices, replace)
     if not replace:
         # A host's device that the claim does not have, or that is another one than the label's.
@@ -188,8 +197,12 @@ def write_domain(text: str, given: GivenResources, *, replace: bool = False) -> 
     if root.find("memory") is None:
         memory = add_child(root, "memory", {"unit": "MiB"}, after=("name", "uuid", "metadata", "title"))
         memory.text = str(given.memory_mb)
+    for element in root.findall("memory") + root.findall("currentMemory") if apart_mb else ():
+        element.set("unit", "MiB")
+        element.text = str(given.memory_mb)
     _write_processors(document.root, given, claimed_cpus, replace=replace)
-    _write_cells(document.root, given.cells)
+    if given.cells:
+        _write_cells(document.root, given.cells)
     names = device_aliases(device.label for device in given.devices)
     aliases = dict(zip(given.devices, names, strict=True))
     written = {
@@ -221,7 +234,7 @@ def _with_own_pins(root: Element, given: GivenResources) -> GivenResources:
 # Contradictions
 
 
-def _contradictions(root: Element, given: GivenResources, replace: bool) -> Iterator[str]:
+def _contradictions(root: Element, given: GivenResources, apart_mb: int, replace: bool) -> Iterator[str]:
     uuid = (root.findtext("uuid") or "").strip()
     if uuid and uuid.lower() != given.uuid:
         yield f"<uuid> is {uuid}, and the claim is of {given.uuid}"
@@ -236,8 +249,13 @@ def _contradictions(root: Element, given: GivenResources, replace: bool) -> Iter
         kib = _kib(memory)
         if root.find("devices/memory") is not None:  # a part may take no memory of the host
             kib = DomainXml(root, "the domain").memory_mb * KIB_PER_MIB  # type: ignore[arg-type]
-        if -(-kib // KIB_PER_MIB) != given.memory_mb:
+        if -(-kib // KIB_PER_MIB) not in (given.memory_mb, given.memory_mb - apart_mb):
             yield f"<memory> is {kib} KiB, and the claim has {given.memory_mb} MiB"
+    if apart_mb and root.find("numatune/memory") is not None and root.find("cpu/numa/cell") is None:
+        yield (
+            f"<numatune> binds all memory alike, and the claim has {apart_mb} MiB of cells without CPUs: "
+            "give the guest a <cell> for each of them"
+        )
     if not replace:
         # A CPU of its own must be the very one; one that floats may do so over fewer CPUs than it could.
         alone = _own_pins(given)
@@ -262,7 +280,7 @@ def _cell_contradictions(root: Element, given: Sequence[GivenCell]) -> Iterator[
         return
     elements = root.findall("cpu/numa/cell")
     xml = DomainXml(root, "the domain")  # type: ignore[arg-type]
-    if elements and len(elements) != len(given):
+    if elements and len(elements) not in (len(given), sum(1 for cell in given if cell.cpus)):
         yield f"<numa> has {counted(len(elements), 'cell')}, and the claim has {len(given)}"
         return
     for cell in given:
@@ -290,12 +308,13 @@ def _cell_contradictions(root: Element, given: Sequence[GivenCell]) -> Iterator[
             )
         bound = root.find(f"numatune/memnode[@cellid='{cell.cell}']")
         if bound is not None and _cpus_of(bound, "nodeset") != {cell.host_cell}:
+            on = "no cell" if cell.host_cell is None else cell.host_cell
             yield (
                 f"<memnode cellid='{cell.cell}'> is on cell {bound.get('nodeset')} of the host, and the "
-                f"claim is on {cell.host_cell}"
+                f"claim is on {on}"
             )
     whole = root.find("numatune/memory")
-    cells = frozenset(cell.host_cell for cell in given)
+    cells = frozenset(cell.host_cell for cell in given if cell.host_cell is not None)
     if whole is not None and whole.get("nodeset") and not cells <= _cpus_of(whole, "nodeset"):
         yield (
             f"<numatune> has the cells {whole.get('nodeset')} of the host, and the claim is on "
@@ -464,18 +483,18 @@ def _pins(given: GivenResources) -> dict[int, frozenset[int]]:
 
 
 def _write_cells(root: Element, cells: Sequence[GivenCell]) -> None:
-    if not cells:
-        return
     tune = child(root, "numatune", ("vcpu", "vcpus", "cputune"))
-    memory = child(tune, "memory")
-    memory.set("mode", "strict")
-    memory.set("nodeset", format_cpu_set(frozenset(cell.host_cell for cell in cells)))
-    for cell in cells:
-        node = tune.find(f"memnode[@cellid='{cell.cell}']")
+    host_cells = {cell.cell: cell.host_cell for cell in cells if cell.host_cell is not None}
+    if len(host_cells) == len(cells):
+        memory = child(tune, "memory")
+        memory.set("mode", "strict")
+        memory.set("nodeset", format_cpu_set(frozenset(host_cells.values())))
+    for guest_cell, host_cell in host_cells.items():
+        node = tune.find(f"memnode[@cellid='{guest_cell}']")
         if node is None:
-            node = add_child(tune, "memnode", {"cellid": str(cell.cell)}, after=("memory", "memnode"))
+            node = add_child(tune, "memnode", {"cellid": str(guest_cell)}, after=("memory", "memnode"))
         node.set("mode", "strict")
-        node.set("nodeset", str(cell.host_cell))
+        node.set("nodeset", str(host_cell))
     xml = DomainXml(root, "the domain")  # type: ignore[arg-type]
     numa = child(child(root, "cpu", _BEFORE_CPU), "numa")
     for cell in cells:
@@ -483,10 +502,10 @@ def _write_cells(root: Element, cells: Sequence[GivenCell]) -> None:
         if element is None:
             element = add_child(numa, "cell", {"id": str(cell.cell)})
         later = _cpus_of(element, "cpus") & xml.later_vcpus
-        element.set("cpus", format_cpu_set(cell.cpus | later))
+        if cell.cpus | later:
+            element.set("cpus", format_cpu_set(cell.cpus | later))
         element.set("memory", str((cell.memory_mb - xml.plugged_mb(cell.cell)) * KIB_PER_MIB))
         element.set("unit", "KiB")
-    host_cells = {cell.cell: cell.host_cell for cell in cells}
     for guest_cell, _, device in xml.memory_devices:
         own = device.find("source/nodemask")
         if own is not None and guest_cell in host_cells:
@@ -517,7 +536,7 @@ def _write_localities(root: Element, given: GivenResources, written: Mapping[Giv
     models = {element.get("model") for element in root.findall("devices/controller[@type='pci']")}
     if not has_express or "pcie-expander-bus" in models:
         return
-    guest_cells = {cell.host_cell: cell.cell for cell in given.cells}
+    guest_cells = {cell.host_cell: cell.cell for cell in given.cells if cell.host_cell is not None}
     by_cell: dict[int, list[Element]] = {}
     for device, element in written.items():
         if device.cell in guest_cells and element.find("address[@type='pci']") is None:

@@ -11,6 +11,8 @@ https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-bus-pci-devices-aer_s
 https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-class-net (carrier),
 https://docs.kernel.org/gpu/amdgpu/ras.html,
 https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-devices-node (memory_failure),
+https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-bus-dax (target_node),
+https://docs.kernel.org/admin-guide/mm/numaperf.html (access0),
 https://docs.kernel.org/driver-api/nvdimm/nvdimm.html and
 https://docs.kernel.org/admin-guide/mm/hugetlbpage.html
 """
@@ -103,6 +105,26 @@ def read_namespaces(sys: Path) -> tuple[PmemNamespace, ...]:
         if device and size is not None and align is not None:
             found.append(PmemNamespace(name, f"/dev/{device}", size, align))
     return tuple(sorted(found, key=lambda namespace: namespace.name))
+
+
+MEMORY_KINDS = ("cxl", "hbm", "pmem", "other")
+"""The kinds of memory of cells without CPUs; "other" is any of which the kernel does not say what it is."""
+
+_KINDS_OF_DAX = {"ndbus": "pmem", "dax_region": "cxl"}
+"""{name, without its number, of a device above a dax device: kind of its memory}"""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCell:
+    """What the kernel tells of a NUMA cell that has memory alone.
+
+    `kind` is one of MEMORY_KINDS. `near` is the nearest cell that has CPUs, at `distance` (10 is that of a
+    cell to itself); both are None where the kernel does not tell.
+    """
+
+    kind: str = "other"
+    near: int | None = None
+    distance: int | None = None
 
 
 # PCI devices
@@ -249,10 +271,27 @@ class Sysfs:
 
     # NUMA
 
-    def near_cells(self) -> Mapping[int, int]:
-        """{cell without CPUs: the nearest one that has some}, where the kernel tells the distances."""
-        near = {cell: self._nearest(cell) for cell in self._cells()}
-        return {cell: other for cell, other in near.items() if other is not None and other != cell}
+    def memory_cells(self) -> Mapping[int, MemoryCell]:
+        """{cell without CPUs: what the kernel tells of it}
+
+        Memory that a driver gave the kernel (daxctl's mode system-ram) is a dax device, whose place says what
+        it is. That of the firmware is HBM if its table (HMAT) has a higher bandwidth for it than for the
+        memory of the nearest cell with CPUs.
+        """
+        kinds: dict[int | None, str] = {}
+        for dax in entries(self._sys / "bus" / "dax" / "devices"):
+            above = [part.rstrip("0123456789") for part in dax.resolve().parts]
+            for name, kind in _KINDS_OF_DAX.items():
+                if name in above:
+                    kinds.setdefault(read_number(dax / "target_node"), kind)
+        found, rate = {}, "access0/initiators/read_bandwidth"
+        for cell in self._cells():
+            near = self._nearest(cell)
+            if near != cell:
+                own, other = (read_number(self._node(each) / rate) or 0 for each in (cell, near))
+                told = "hbm" if own > other > 0 else "other"
+                found[cell] = MemoryCell(kinds.get(cell, told), near, self._distances(cell).get(near))
+        return found
 
     def _nearest(self, cell: int) -> int | None:
         """The cell itself if it has CPUs, else the nearest that has some; of equally near ones the first."""
@@ -264,11 +303,19 @@ class Sysfs:
                     with_cpus.append(number)
         if cell in with_cpus:
             return cell
-        text = read_text(self._sys / "devices" / "system" / "node" / f"node{cell}" / "distance") or ""
-        words = (int(word) for word in text.split() if word.isdecimal())
-        distances = dict(zip(sorted(cells), words, strict=False))
+        distances = self._distances(cell)
         known = [number for number in with_cpus if number in distances]
         return min(known, key=lambda number: (distances[number], number), default=None)
+
+    def _node(self, cell: int | None) -> Path:
+        return self._sys / "devices" / "system" / "node" / f"node{cell}"
+
+    def _distances(self, cell: int) -> dict[int | None, int]:
+        """{other cell: its distance}"""
+        words = (
+            int(word) for word in (read_text(self._node(cell) / "distance") or "").split() if word.isdecimal()
+        )
+        return dict(zip(sorted(self._cells()), words, strict=False))
 
     def _cells(self) -> dict[int, Path]:
         """{cell: its folder} of the cells that are online."""

@@ -99,6 +99,7 @@ class LibvirtDriver(Driver):
             options.pmem_namespaces,
             parse_ovs(settings.options.get("ovs", {}), settings.host),
             options.file_backed_memory,
+            options.cpuless_memory,
         )
         self._health_checks = health_checks(settings.options)
         self._sysfs = Sysfs(Path(options.sysfs_path), PROC, MODULES / os.uname().release)
@@ -175,7 +176,9 @@ class LibvirtDriver(Driver):
         guest = starting_guest(
             mixed_sizes.domain_with_units(domain, units), disk_gb, dedicated, model.locations
         )
-        return with_devices_of_domain(guest, domain, model.encryption, model.pmem, self._model_settings)
+        return with_devices_of_domain(
+            guest, domain, model.encryption, model.pmem, self._model_settings, model.topology.near
+        )
 
     def needs_of(self, xml: str) -> DomainNeeds:
         """See `Driver`."""

@@ -15,7 +15,7 @@ from kits.libvirt_model import DEVICES, FACTS, HOST
 from kits.paths import CHECKOUT
 from nova_rows import RESOURCE_CLASSES, TRAITS, HostRow, Reported, row_of
 
-from agent.driver import Description, HostSettings, ReservedPages
+from agent.driver import Cell, Description, HostSettings, ReservedPages
 from agent.providers.owner import OWNER_TRAIT, with_owner
 from agent.providers.resolve import OwnedProviders, resolve
 from agent.tree import Provider, ProviderTree
@@ -231,6 +231,13 @@ SHOWN: Mapping[str, tuple[Example, ...]] = {
                 "node1_numa0_sgx_epc": {"CUSTOM_SGX_EPC_MB": 1024},
                 "node1_numa1_sgx_epc": {"CUSTOM_SGX_EPC_MB": 512},
             },
+        ),
+    ),
+    "CUSTOM_CPULESS_MEMORY_MB": (
+        Example(
+            Made(capabilities={"cells": (*CELLS, Cell(2, frozenset(), 700))}),
+            {"node1": {"MEMORY_MB": 1472 + 1444}, "node1_numa2_memory": {"CUSTOM_CPULESS_MEMORY_MB": 700}},
+            None,
         ),
     ),
     "CUSTOM_PMEM_NAMESPACE_*": (

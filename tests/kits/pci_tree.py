@@ -68,6 +68,13 @@ class PciTree:
         file = self.sys / "devices" / "system" / "node" / f"node{cell}" / "distance"
         file.write_text(" ".join(map(str, distances)) + "\n")
 
+    def dax(self, **places: tuple[str, int]) -> None:
+        """The dax devices dax0_0=(the place of the device above it below /sys/devices, its target cell)."""
+        for name, (place, cell) in places.items():
+            device = self.sys / "devices" / place / name.replace("_", ".")
+            self._link(self.sys / "bus" / "dax" / "devices" / device.name, device)
+            (device / "target_node").write_text(f"{cell}\n")
+
     def interface(self, name: str, device: Path | None = None) -> Path:
         """A network interface of the device, or a virtual one."""
         place = (device or self.sys / "devices" / "virtual") / "net" / name

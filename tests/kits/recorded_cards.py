@@ -5,6 +5,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from agent.driver import DescribedProvider
+from drivers.host.sysfs import MemoryCell
 from drivers.libvirt.describe.cards import Card, MdevSpec, cards_of, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, card_contexts, describe_cards
 from drivers.libvirt.xml import (
@@ -48,11 +49,11 @@ def describe(
     moment: str,
     settings: DeviceSettings = SETTINGS,
     held: frozenset[str] = frozenset(),
-    near_cells: Mapping[int, int] | None = None,
+    memory_cells: Mapping[int, MemoryCell] | None = None,
     **more: Any,
 ) -> dict[str, DescribedProvider]:
     """{device: provider} of the cards at that moment; `more` are other facts."""
-    facts = DeviceFacts(tuple(cards(moment).values()), MOST, near_cells=near_cells or {}, **more)
+    facts = DeviceFacts(tuple(cards(moment).values()), MOST, memory_cells=memory_cells or {}, **more)
     providers = describe_cards(card_contexts(facts, settings, held), "node1", under_cells)
     return {provider.device: provider for provider in providers}
 

@@ -82,14 +82,17 @@ class UnitRecord:
     boot: str = ""
 
 
+FIRST_CPULESS = "cpuless"
+
 DeviceHistory = Mapping[str, tuple[str, ...]]
-"""Four kinds of entries, each with its newest value last:
+"""Five kinds of entries, each with its newest value last:
 
 {`DescribedProvider.device` of a card: resource classes of its exact units}
 {`DescribedProvider.device` of a NUMA cell: the devices of all cells that were ever described}, or () as long
 as the cells never changed
 {"net:<PCI address of a network card>": names of its interface, "" while it has none}
 {"slot:<PCI address of a card>": addresses that the card had before}
+{FIRST_CPULESS: the devices of the cells without CPUs that were there when such cells were first told apart}
 """
 
 

@@ -26,6 +26,7 @@ from agent.errors import DriverDataError
 from agent.providers.divided_cards import MixedSizes
 from drivers.host.domain_writer import DomainDocument, add_child, child
 from drivers.host.domain_xml import ALIAS_PREFIX, Domain, alias_of
+from drivers.host.sysfs import MemoryCell
 from drivers.libvirt.describe.bandwidth import BANDWIDTH, InventoryDefaults
 from drivers.libvirt.describe.cards import (
     NO_TYPE,
@@ -67,7 +68,7 @@ class DeviceFacts:
     `vgpu_types` {virtual function's address: number of its vGPU type, NO_TYPE for none} of functions under a
     vendor's own VFIO driver, `vgpu_places` {its address: the slot of the card in which its vGPU starts} on
     cards in mixed-size mode, `vgpu_names` {its address: {number: name}} the types that it can have now.
-    `near_cells` {NUMA cell without CPUs: the nearest cell that has some}. `vgpu_gib` {card's address: {number
+    `memory_cells` {NUMA cell without CPUs: what the kernel tells of it}. `vgpu_gib` {card's address: {number
     of a vGPU type: GiB of its frame buffer}} is remembered, because the names are not always there.
     `migration_drivers` {function's address: driver of VFIO that can migrate it}; `vgpu_branch` is that of the
     host's vGPU driver, such as "550".
@@ -77,7 +78,7 @@ class DeviceFacts:
     mdev_limits: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     vgpu_types: Mapping[str, str] = field(default_factory=dict)
     mdev_counts: Mapping[str, int] = field(default_factory=dict)
-    near_cells: Mapping[int, int] = field(default_factory=dict)
+    memory_cells: Mapping[int, MemoryCell] = field(default_factory=dict)
     vgpu_places: Mapping[str, int] = field(default_factory=dict)
     vgpu_names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     vgpu_gib: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -86,7 +87,8 @@ class DeviceFacts:
 
     def near_cell(self, cell: int | None) -> int | None:
         """The cell whose guests are nearest to a card of this cell: it has CPUs, if any is known to."""
-        return cell if cell is None else self.near_cells.get(cell, cell)
+        known = None if cell is None else self.memory_cells.get(cell)
+        return cell if known is None or known.near is None else known.near
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from xml.sax.saxutils import quoteattr
 
-from agent.device_names import VDPA_CLASS, address_of
+from agent.device_names import CPULESS_MEMORY, VDPA_CLASS, address_of
 from agent.driver import CarvedUnit, Cell, DescribedProvider, Guest, MoveInstruction
 from agent.shapes import Holders
 from drivers.host.domain_xml import Domain
 from drivers.host.providers import UnitLocation, cell_device, cell_provider_name, described_locations
 from drivers.libvirt.describe.cards import (
+    FIRST_CPULESS,
     NO_TYPE,
     Card,
     DeviceHistory,
@@ -39,6 +40,7 @@ from drivers.libvirt.describe.devices import (
     class_of,
     mdev_class,
 )
+from drivers.libvirt.describe.memory import cpuless_moves
 from drivers.libvirt.describe.mixed_sizes import is_fixed, vgpus_of
 from drivers.libvirt.xml import MediatedDevice, NetDevice
 
@@ -319,8 +321,11 @@ def _interface_key(address: str) -> str:
     return f"net:{address}"
 
 
-def record_cells(history: DeviceHistory, providers: Iterable[DescribedProvider]) -> DeviceHistory:
-    """The history with the cells among these providers."""
+def record_cells(history: DeviceHistory, providers: Collection[DescribedProvider]) -> DeviceHistory:
+    """The history with the cells among these providers, and the first ones without CPUs."""
+    if FIRST_CPULESS not in history:
+        first = tuple(each.device for each in providers if CPULESS_MEMORY in each.inventories)
+        history = {**history, FIRST_CPULESS: first}
     now = {provider.device for provider in providers if _cell_ids([provider.device])}
     before = {device for device in history if _cell_ids([device])}
     if not now or now == before:
@@ -390,6 +395,10 @@ def moves_of(
         *_parking_moves(root, providers, guests),
         *_cell_moves(providers, cell_totals, usage, history),
         *_cpu_moves(providers, readable),
+        # A cell without CPUs that was added later was never MEMORY_MB.
+        *cpuless_moves(
+            root, [each for each in providers if each.device in history.get(FIRST_CPULESS, ())], guests
+        ),
     )
 
 

@@ -408,6 +408,13 @@ class HostFacts:
     image_cache_mb: int = 0
     offline: Mapping[int, int | None] = field(default_factory=dict)
 
+    @property
+    def cells_without_cpus(self) -> tuple[Cell, ...]:
+        """The cells that have memory and not even offline CPUs; none of a host whose cells have no CPUs."""
+        cells, offline = self.capabilities.cells, set(self.offline.values())
+        alone = tuple(cell for cell in cells if not cell.cpus and cell.id not in offline)
+        return alone if len(alone) < len(cells) else ()
+
     def with_cells(self, cells: tuple[Cell, ...]) -> "HostFacts":
         """The facts with these cells."""
         return replace(self, capabilities=replace(self.capabilities, cells=cells))
@@ -446,10 +453,11 @@ def with_managed_cpus(facts: HostFacts, settings: HostSettings) -> HostFacts:
 def offered_facts(facts: HostFacts, settings: HostSettings, file_backed_mb: int = 0) -> HostFacts:
     """The facts of what guests can have.
 
-    That is: the CPUs of `with_managed_cpus`; without the large pages that are kept for the host; and with
-    `file_backed_mb` an equal share of memory in files in each cell.
+    That is: the CPUs of `with_managed_cpus`; without the large pages that are kept for the host, and without
+    cells that have no CPUs; and with `file_backed_mb` an equal share of memory in files in each cell.
     """
-    cells = with_file_backed_memory(facts.capabilities.cells, file_backed_mb)
+    with_cpus = [cell for cell in facts.capabilities.cells if cell not in facts.cells_without_cpus]
+    cells = with_file_backed_memory(with_cpus, file_backed_mb)
     facts = replace(facts.with_cells(cells), memory_mb=file_backed_mb or facts.memory_mb)
     facts = with_managed_cpus(facts, settings)
     return facts.with_cells(without_reserved_pages(facts.capabilities.cells, settings.reserved_huge_pages))
@@ -508,7 +516,8 @@ class ModelSettings:
 
     `tpm_secrets` are the ways of keeping the secrets of emulated TPMs that this host's control plane has,
     `pmem` the classes of configured namespaces of persistent memory. With `file_backed_mb` the memory
-    of guests is in files of that size together.
+    of guests is in files of that size together. `cpuless` are the kinds of memory that guests can have of
+    cells without CPUs.
     """
 
     name: str
@@ -519,6 +528,7 @@ class ModelSettings:
     pmem: memory.PmemLabels = field(default_factory=dict)
     ovs: OvsSettings = field(default_factory=OvsSettings)
     file_backed_mb: int = 0
+    cpuless: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -559,6 +569,8 @@ def build_model(
     # The disk of cached images is among what guests do not get.
     reserved_mb = settings.host.reserved_host_disk_mb + host.image_cache_mb
     settings = replace(settings, host=replace(settings.host, reserved_host_disk_mb=reserved_mb))
+    alone, guests = host.cells_without_cpus, [pair.guest for pair in domains]
+    near = {cell.id: devices.near_cell(cell.id) for cell in alone}
     host = offered_facts(host, settings.host, settings.file_backed_mb)
     history = record_slots(record_interfaces(history or {}, devices.cards), devices.cards, known)
     devices = replace(devices, cards=restore_interfaces(devices.cards, history))
@@ -586,7 +598,8 @@ def build_model(
     encryption = tuple(memory.encryption_providers(settings.name, host.guests))
     enclaves = memory.epc_providers(settings.name, host.guests, report_numa=settings.report_numa)
     switch = ovs_providers(settings.name, settings.ovs)
-    providers = (*host_and_cells, *encryption, *enclaves, *pages, *cards, *switch)
+    cpuless = memory.cpuless_providers(alone, devices.memory_cells, settings.cpuless, guests, parent_of)
+    providers = (*host_and_cells, *encryption, *enclaves, *pages, *cpuless, *cards, *switch)
     locations = unit_locations(providers, devices, settings.devices, missing)
     located = [
         GuestDomain(
@@ -596,18 +609,19 @@ def build_model(
                 encryption,
                 host.pmem,
                 settings,
+                near,
             ),
             guest_domain.domain,
         )
         for guest_domain in domains
     ]
     with_mdevs = {card.key for card in devices.cards if card.mdev_parents or card.mdevs}
-    history = record_cells(record_classes(history, cards, with_mdevs), host_and_cells)
+    history = record_cells(record_classes(history, cards, with_mdevs), providers)
     moves = moves_of(providers, _cell_totals(cells, settings), located, cells, history)
     all_read = all(guest_domain.domain is not None for guest_domain in domains)
     return HostModel(
         Description(providers, moves, reportable_traits(host) | tpm_secret_traits(settings.tpm_secrets)),
-        describe_topology(host, settings.host),
+        replace(describe_topology(host, settings.host), near=near),
         tuple(guest_domain.guest for guest_domain in located),
         update_records(named, devices, settings.devices, locations, known, boot, forget=all_read),
         tuple(missing),
@@ -638,8 +652,10 @@ def with_devices_of_domain(
     encryption: Collection[DescribedProvider],
     pmem: Iterable[PmemNamespace],
     settings: ModelSettings,
+    near: Collection[int] = (),
 ) -> Guest:
     """The located guest with what its domain has beside PCI and mediated devices; see `HostModel`."""
+    guest = memory.with_cpuless_memory(guest, near)
     guest = memory.with_epc(memory.with_context(guest, domain, encryption), domain)
     return memory.with_used_namespaces(guest, domain, pmem, settings.pmem)
 
@@ -657,7 +673,8 @@ def with_other_devices(
     namespaces = memory.needed_namespaces(domain.memory_files, model.pmem, settings.pmem)
     amounts = memory.needed_contexts(domain.is_encrypted, model.encryption)
     amounts |= {memory.EPC_CLASS: domain.epc_mb} if domain.epc_mb else {}
-    return replace(needs, devices=(*needs.devices, *vdpa, *namespaces), amounts=amounts)
+    needs = replace(needs, devices=(*needs.devices, *vdpa, *namespaces), amounts=amounts)
+    return memory.without_cpuless_memory(needs, model.topology.near)
 
 
 def _parent_names(

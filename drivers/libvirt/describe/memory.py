@@ -1,4 +1,4 @@
-"""Memory of particular kinds: persistent, encrypted, and for SGX enclaves. Pure.
+"""Memory of particular kinds: persistent, encrypted, for SGX enclaves, and of cells without CPUs. Pure.
 
 Of each kind: what the host has of it, as providers or units; what a domain uses or asks for; and for
 namespaces of persistent memory what is written into a domain's XML.
@@ -9,17 +9,27 @@ https://libvirt.org/formatdomain.html#memory-devices
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from xml.etree import ElementTree
 
-from agent.device_names import pmem_class
-from agent.driver import DescribedInventory, DescribedProvider, DeviceKind, Guest, NeededDevice, UsedUnit
+from agent.device_names import CPULESS_MEMORY, pmem_class
+from agent.driver import (
+    Cell,
+    DescribedInventory,
+    DescribedProvider,
+    DeviceKind,
+    DomainNeeds,
+    Guest,
+    MoveInstruction,
+    NeededDevice,
+    UsedUnit,
+)
 from agent.errors import SettingsError
 from drivers.host.domain_writer import DomainDocument, add_child, child, set_text
 from drivers.host.domain_xml import BYTES_PER_MIB, Domain
-from drivers.host.providers import cell_provider_name
-from drivers.host.sysfs import PmemNamespace
+from drivers.host.providers import HUGE_KIB, cell_provider_name
+from drivers.host.sysfs import MemoryCell, PmemNamespace
 from drivers.host.xml_parser import size_bytes
 from drivers.libvirt.xml import DomainCapabilities
 
@@ -260,3 +270,88 @@ def with_epc(guest: Guest, domain: Domain | None) -> Guest:
     if domain is None or not domain.epc_mb:
         return guest
     return replace(guest, resources={**guest.resources, EPC_CLASS: domain.epc_mb})
+
+
+# Memory of cells without CPUs: CXL, HBM, persistent memory as system RAM
+#
+# It is none of the host's MEMORY_MB, by which a claim means DRAM. One class counts all kinds; traits say of
+# which kind a cell is and how far away. What the kernel tells of a cell changes with its drivers, and a trait
+# may change under allocations where a class may not. nova counts such memory as MEMORY_MB.
+
+
+def cpuless_providers(
+    cells: Iterable[Cell],
+    told: Mapping[int, MemoryCell],
+    offered: Collection[str],
+    guests: Iterable[Guest],
+    parent_of: Callable[[int | None], str],
+) -> Iterator[DescribedProvider]:
+    """A provider for each of the cells that has memory, in MiB, below the nearest cell or the host.
+
+    Memory of a kind that is not `offered` is reserved but for what `guests` have of it; so are large pages.
+    """
+    parts = [part for guest in guests for part in guest.memory]
+    for cell in (cell for cell in cells if cell.memory_mb > 0):
+        known = told.get(cell.id, MemoryCell())
+        left_mb = max(0, cell.memory_mb - sum(part.memory_mb for part in parts if part.cell == cell.id))
+        pages_mb = sum(size * count for size, count in cell.pages.items() if size >= HUGE_KIB) // KIB
+        reserved_mb = min(left_mb, pages_mb) if known.kind in offered else left_mb
+        far = () if known.distance is None else (f"CUSTOM_MEMORY_DISTANCE_{known.distance}",)
+        yield DescribedProvider(
+            name=f"{cell_provider_name(parent_of(None), cell.id)}_memory",
+            parent=parent_of(known.near),
+            inventories={
+                CPULESS_MEMORY: DescribedInventory(cell.memory_mb, reserved_mb, allocation_ratio=1.0)
+            },
+            traits=frozenset({f"CUSTOM_MEMORY_{known.kind.upper()}", *far}),
+            device=f"memory:{cell.id}",
+            cell=cell.id,
+        )
+
+
+def with_cpuless_memory(guest: Guest, cells: Collection[int]) -> Guest:
+    """The guest, whose memory on these cells is none of its MEMORY_MB."""
+    apart_mb = sum(part.memory_mb for part in guest.memory if part.cell in cells)
+    if not apart_mb:
+        return guest
+    resources = {**guest.resources, CPULESS_MEMORY: apart_mb}
+    resources["MEMORY_MB"] = max(0, resources.get("MEMORY_MB", 0) - apart_mb)
+    return replace(guest, resources={name: amount for name, amount in resources.items() if amount})
+
+
+def without_cpuless_memory(needs: DomainNeeds, cells: Collection[int]) -> DomainNeeds:
+    """The needs, whose memory on these cells is an amount of its own.
+
+    A claim places none of the guest cells without CPUs that are there and come after all others. Of any other
+    domain with such memory, its claim has what it uses as it is.
+    """
+    apart_mb = sum(part.memory_mb for part in needs.memory if part.cell in cells)
+    if not apart_mb:
+        return needs
+    placed = tuple(cell for cell in needs.cells if cell.cpus or cell.host_cell not in cells)
+    is_plain = placed and needs.cells[: len(placed)] == placed and needs.host_cell not in cells
+    only = placed[0] if len(placed) == 1 and placed[0].host_cell is None else None
+    return replace(
+        needs,
+        memory_mb=None if needs.memory_mb is None else max(0, needs.memory_mb - apart_mb),
+        amounts={**needs.amounts, CPULESS_MEMORY: apart_mb},
+        cells=() if only else placed,
+        page_kib=only.page_kib if only else needs.page_kib,
+        host_cell=None if needs.host_cell in cells else needs.host_cell,
+        scattered=needs.scattered or not is_plain or any(cell.host_cell in cells for cell in placed),
+    )
+
+
+def cpuless_moves(
+    host: str, providers: Iterable[DescribedProvider], guests: Sequence[Guest]
+) -> Iterator[MoveInstruction]:
+    """To each of these providers, from where its memory was MEMORY_MB: the host's, or that of the cell."""
+    for provider in providers:
+        used = {
+            guest.uuid: {"MEMORY_MB": amount}
+            for guest in guests
+            if (amount := sum(part.memory_mb for part in guest.memory if part.cell == provider.cell))
+        }
+        totals = {"MEMORY_MB": provider.inventories[CPULESS_MEMORY].total}
+        for source in (host, cell_provider_name(host, provider.cell or 0)):
+            yield MoveInstruction(source, totals, provider.name, used, {"MEMORY_MB": CPULESS_MEMORY})

@@ -15,7 +15,7 @@ from agent.device_names import VRAM_PREFIX, custom_class, vram_class
 from agent.driver import DeclaredCarving, Suggestion, Topology
 from agent.errors import SettingsError, counted, first_few
 from agent.providers.divided_cards import MIXED_SIZES, MixedSizes
-from drivers.host.sysfs import CHECKS
+from drivers.host.sysfs import CHECKS, MEMORY_KINDS
 from drivers.libvirt.describe.bandwidth import parse_bandwidths, parse_inventory_defaults
 from drivers.libvirt.describe.cards import (
     Card,
@@ -55,6 +55,7 @@ class LibvirtOptions:
     images_path: str = "/var/lib/libvirt/images"
     image_cache_path: str = ""
     report_numa: bool = False
+    cpuless_memory: tuple[str, ...] = ()
     sysfs_path: str = "/sys"
 
     @classmethod
@@ -67,7 +68,8 @@ class LibvirtOptions:
         )
         given["pmem_namespaces"] = parse_pmem_namespaces(given.get("pmem_namespaces", ()))
         given["supported_tpm_secret_security"] = tuple(given.get("supported_tpm_secret_security", ()))
-        given["storage_pools"] = tuple(given.get("storage_pools", ()))
+        for name in ("storage_pools", "cpuless_memory"):
+            given[name] = tuple(given.get(name, ()))
         options = cls(**given)
         if len(set(options.storage_pools)) != len(options.storage_pools):
             raise SettingsError("[libvirt] storage_pools names a pool twice; remove one of them")
@@ -200,6 +202,14 @@ _OF_LIBVIRT = (
         default=_DEFAULT.report_numa,
         help="Report CPUs, memory and devices below a provider for each NUMA cell: claims can then request "
         "resources of one cell (same_subtree). A change moves the allocations of running guests.",
+    ),
+    cfg.ListOpt(
+        "cpuless_memory",
+        item_type=types.String(choices=MEMORY_KINDS),
+        default=[],
+        help="The memory that guests may have of NUMA cells without CPUs, by kind: cxl, hbm, pmem (as system "
+        "RAM), or other, which may be the memory of a GPU. It is CUSTOM_CPULESS_MEMORY_MB and never "
+        "MEMORY_MB. Unset: none.",
     ),
     cfg.StrOpt(
         "sysfs_path",

@@ -165,7 +165,7 @@ class DeviceReader:
             cards=cards_of(devices),
             mdev_limits=mdev_limits,
             mdev_counts=mdev_counts,
-            near_cells=self._sysfs.near_cells(),
+            memory_cells=self._sysfs.memory_cells(),
         )
         if facts != self._facts:
             self._facts = facts

@@ -11,6 +11,7 @@ from typing import Any
 
 import libvirt
 
+from agent.durable.files import read_text
 from agent.errors import DriverDataError, DriverUnavailable
 from drivers.host.sysfs import read_cells, read_namespaces
 from drivers.host.xml_parser import parse_xml
@@ -38,10 +39,14 @@ _NOT_SUPPORTED = (
 
 @dataclass(frozen=True, slots=True)
 class _SlowFacts:
-    """Facts that hardly change during a connection and are slow to read; `read_at` is monotonic seconds."""
+    """Facts that hardly change during a connection and are slow to read; `read_at` is monotonic seconds.
+
+    `with_memory` are the cells that have memory, by sysfs: a cell may be plugged in.
+    """
 
     facts: HostFacts
     read_at: float
+    with_memory: str | None
 
 
 class HostReader:
@@ -99,7 +104,9 @@ class HostReader:
             offline = frozenset(range(len(online_map))) - online
         slow: _SlowFacts | None = session.slow_facts
         oldest = time.monotonic() - CAPABILITIES_INTERVAL_S
-        if slow is None or slow.facts.online != online or slow.read_at < oldest:
+        with_memory = read_text(Path(self._options.sysfs_path) / "devices" / "system" / "node" / "has_memory")
+        known = None if slow is None else (slow.facts.online, slow.with_memory)
+        if slow is None or known != (online, with_memory) or slow.read_at < oldest:
             session.deadline.extend(self._options.probe_timeout)
             capabilities = xml.parse_capabilities(session.libvirt.getCapabilities())
             before: _SlowFacts | None = session.slow_facts
@@ -112,7 +119,9 @@ class HostReader:
             session.deadline.extend()
             memory_mb = sum(cell.memory_mb for cell in capabilities.cells) or session.libvirt.getInfo()[1]
             slow = session.slow_facts = _SlowFacts(
-                HostFacts(capabilities, guests, flags, online, memory_mb, disk_gb=0), time.monotonic()
+                HostFacts(capabilities, guests, flags, online, memory_mb, disk_gb=0),
+                time.monotonic(),
+                with_memory,
             )
         cells = slow.facts.capabilities.cells
         return replace(

@@ -9,20 +9,23 @@ from uuid import uuid4
 
 import pytest
 from kits.libvirt_model import FACTS, hostdev
-from kits.libvirt_node import domain
+from kits.libvirt_model import HOST as FLAT_HOST
+from kits.libvirt_node import domain, domain_uuid
 from kits.placements import Placement
 from kits.recorded import A100, M60, NIC0, ON_A100, ON_M60, A, B, Stage, devices
 from kits.recorded_cards import NIC0 as ADDRESS
 from kits.reshape import HOST, World
 from kits.tracker import request
 
+from agent.claims.claim import UNRESTRICTED, Restriction
 from agent.claims.parse_request import parse_claim
-from agent.claims.request import ClaimRequest
+from agent.claims.request import ClaimRequest, RequestGroup
+from agent.driver import Cell
 from agent.errors import DoesNotFit, DriverDataError
 from agent.moves.states import MoveKind
-from drivers.host.sysfs import PmemNamespace
+from drivers.host.sysfs import MemoryCell, PmemNamespace
 from drivers.libvirt.describe.bandwidth import parse_ovs
-from drivers.libvirt.describe.cards import MdevSpec, parse_device_specs
+from drivers.libvirt.describe.cards import FIRST_CPULESS, MdevSpec, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
 from drivers.libvirt.describe.history import lost_mdevs
 from drivers.libvirt.describe.memory import parse_pmem_namespaces
@@ -518,3 +521,91 @@ def test_functions_of_one_card_that_contradict_each_other_change_nothing(recorde
     assert "0000:41:10.0 and 0000:41:10.2, virtual functions of one" in report.error.message
     assert recorded_stage.world.everything() == before
     assert recorded_stage.world.tracker.claim_of(held.consumer) == held
+
+
+# Memory of cells without CPUs: never MEMORY_MB, through claims, an upgrade, and a cell that is plugged in
+
+
+CPULESS = "CUSTOM_CPULESS_MEMORY_MB"
+CXL = f"{HOST}_numa2_memory"
+CELL = Cell(2, frozenset(), 2048, pages={4: 2048 * 256 - 512 * 256, 2048: 256})
+TOLD = {2: MemoryCell("cxl", 1, 24)}
+ON_CXL = "<numatune><memory mode='strict' nodeset='2'/></numatune>"
+
+
+def plug(stage: Stage, *cells: Cell) -> None:
+    stage.driver.host = stage.driver.host.with_cells((*FLAT_HOST.capabilities.cells, *cells))
+    stage.driver.facts = replace(stage.driver.facts, memory_cells=TOLD)
+
+
+@pytest.mark.parametrize("numa", [False, True])
+def test_memory_without_cpus_is_offered_by_kind_and_is_no_memory_of_the_host(
+    stage: Stage, numa: bool
+) -> None:
+    stage.show(report_numa=numa)
+    before = {name: amounts.get("MEMORY_MB") for name, amounts in stage.world.totals().items()}
+    plug(stage, CELL)
+    stage.show(cpuless=("hbm", "pmem"))
+    provider = stage.world.tree().by_name(CXL)
+    assert provider is not None
+    assert provider.traits == {"CUSTOM_MEMORY_CXL", "CUSTOM_MEMORY_DISTANCE_24"}
+    assert stage.world.tree()[provider.parent or ""].name == (f"{HOST}_numa1" if numa else HOST)
+    after = {name: amounts.get("MEMORY_MB") for name, amounts in stage.world.totals().items()}
+    assert after == {**before, CXL: None}, "also none of its large pages are a provider's"
+    with pytest.raises(DoesNotFit, match="1 CUSTOM_CPULESS_MEMORY_MB asked, 0 free"):
+        stage.world.tracker.claim(request(**{CPULESS: 1}))
+    stage.show(cpuless=("cxl",))
+    claim = stage.world.tracker.claim(request(VCPU=1, MEMORY_MB=64, **{CPULESS: 1500})).claim
+    assert stage.world.placed(claim.consumer)[CXL] == {CPULESS: 1500}
+    with pytest.raises(DoesNotFit, match="37 CUSTOM_CPULESS_MEMORY_MB asked, 36 free"):
+        stage.world.tracker.claim(request(**{CPULESS: 37}))  # the 512 MiB in large pages are kept
+    stage.show(cpuless=())
+    assert stage.world.placed(claim.consumer)[CXL] == {CPULESS: 1500}, "what is claimed stays"
+
+
+@pytest.mark.parametrize("numa", [False, True])
+def test_guests_on_a_cell_without_cpus_go_from_memory_mb_to_its_class(
+    stage: Stage, numa: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What this agent's former version claimed; the cell is one of the kinds that are not offered."""
+    plug(stage, CELL)
+    stage.driver.xml = (domain(1, memory_mb=512, inside=ON_CXL), domain(2, memory_mb=512))
+    with monkeypatch.context() as former:
+        former.setattr("drivers.libvirt.describe.host.HostFacts.cells_without_cpus", ())
+        stage.show(report_numa=numa)
+        assert CXL not in stage.world.totals()
+        groups = (RequestGroup("", {"VCPU": 1}), RequestGroup("_1", {"MEMORY_MB": 512}))
+        bound = {"_1": frozenset({stage.world.uuid(f"{HOST}_numa2" if numa else HOST)})}
+        for number, restriction in ((1, Restriction(bound=bound)), (2, UNRESTRICTED)):
+            stage.world.tracker.claim(ClaimRequest(domain_uuid(number), groups), restriction)
+        total = sum(amounts.get("MEMORY_MB", 0) for amounts in stage.world.totals().values())
+    assert stage.driver.memory is not None
+    history = {name: was for name, was in stage.driver.memory.history.items() if name != FIRST_CPULESS}
+    stage.driver.memory = replace(stage.driver.memory, history=history)
+    stage.show()
+    placed = stage.world.placed(domain_uuid(1))
+    assert placed.pop(CXL) == {CPULESS: 512}
+    assert "MEMORY_MB" not in {name for amounts in placed.values() for name in amounts}
+    totals = stage.world.totals()
+    assert totals[CXL] == {CPULESS: 2048}
+    assert sum(amounts.get("MEMORY_MB", 0) for amounts in totals.values()) == total - 2048
+    other = stage.world.placed(domain_uuid(2))
+    assert sum(amounts.get("MEMORY_MB", 0) for amounts in other.values()) == 512
+    assert CXL not in other
+    with pytest.raises(DoesNotFit, match="1 CUSTOM_CPULESS_MEMORY_MB asked, 0 free"):
+        stage.world.tracker.claim(request(**{CPULESS: 1}))
+
+
+def test_a_cell_that_is_plugged_in_is_no_reshape(stage: Stage) -> None:
+    """Also where a guest was to have memory there, and has a claim of MEMORY_MB; a cell may go again."""
+    stage.driver.xml = (domain(1, memory_mb=512, inside=ON_CXL),)
+    stage.show(cpuless=("cxl",))
+    stage.world.tracker.claim(replace(request(VCPU=1, MEMORY_MB=512), consumer=domain_uuid(1)))
+    for cells in ((CELL,), (), (replace(CELL, memory_mb=0),), (CELL,)):
+        plug(stage, *cells)
+        stage.show()
+        assert not stage.world.journal.reshapes(done=True)
+        assert (CXL in stage.world.totals()) == (cells == (CELL,))
+    assert stage.world.placed(domain_uuid(1))[HOST]["MEMORY_MB"] == 512
+    with pytest.raises(DoesNotFit, match=r"asked, 1024 free"):
+        stage.world.tracker.claim(request(**{CPULESS: 1025}))  # the guest's part is no other guest's

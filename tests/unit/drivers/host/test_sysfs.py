@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from kits.pci_tree import PciTree, recorded_tree
@@ -12,6 +13,7 @@ from agent.driver import DescribedInventory, DescribedProvider, DeviceSigns, Gro
 from agent.errors import DriverDataError, UsageError
 from drivers.host.sysfs import (
     CHECKS,
+    MemoryCell,
     PmemNamespace,
     Sysfs,
     boot_id,
@@ -252,7 +254,62 @@ def test_the_nearest_cell_with_cpus(tree: PciTree) -> None:
     for address, numa, near in ((NIC, 1, 1), (GPU, 3, 1), (SOUND, None, None)):
         tree.add(address, numa=numa)
         assert (read(tree, address).cell, read(tree, address).near_cell) == (numa, near)
-    assert Sysfs(tree.sys, tree.proc).near_cells() == {3: 1}
+    assert Sysfs(tree.sys, tree.proc).memory_cells() == {3: MemoryCell(near=1, distance=17)}
+
+
+CXL = {  # two CXL expanders, as the cells of a host with two sockets (numactl -H)
+    "cells": {"node0": "0-51,104-155", "node1": "52-103,156-207", "node2": "", "node3": ""},
+    "distances": ((10, 21, 14, 24), (21, 10, 24, 14), (14, 24, 10, 26), (24, 14, 26, 10)),
+    "dax": {
+        "dax0.0": ("platform/ACPI0017:00/root0/decoder0.0/region0/dax_region0", 2),
+        "dax1.0": ("platform/ACPI0017:00/root0/decoder0.1/region1/dax_region1", 3),
+    },
+}
+PMEM = {  # two sets of persistent memory in mode system-ram
+    "cells": {"node0": "0-23", "node1": "24-47", "node2": "", "node3": ""},
+    "distances": ((10, 21, 17, 28), (21, 10, 28, 17), (17, 28, 10, 28), (28, 17, 28, 10)),
+    "dax": {
+        "dax0.0": ("LNXSYSTM:00/LNXSYBUS:00/ACPI0012:00/ndbus0/region0/dax0.1", 2),
+        "dax1.0": ("LNXSYSTM:00/LNXSYBUS:00/ACPI0012:00/ndbus0/region1/dax1.1", 3),
+    },
+}
+HBM = {  # flat mode: HBM that the firmware kept apart (hmem), and some that it did not
+    "cells": {"node0": "0-55", "node1": "56-111", "node2": "", "node3": ""},
+    "distances": ((10, 21, 13, 23), (21, 10, 23, 13), (13, 23, 10, 23), (23, 13, 23, 10)),
+    "dax": {"dax0.0": ("platform/hmem.0", 2)},
+    "bandwidth": {"node0": 122880, "node1": 122880, "node2": 409600, "node3": 409600},
+}
+FIRMWARE = {**HBM, "dax": {}, "bandwidth": {"node0": 122880, "node2": 32768}}
+
+
+@pytest.mark.parametrize(
+    ("recorded", "kinds", "distance"),
+    [(CXL, "cxl cxl", 14), (PMEM, "pmem pmem", 17), (HBM, "hbm hbm", 13), (FIRMWARE, "other other", 13)],
+)
+def test_what_memory_a_cell_without_cpus_has(
+    tree: PciTree, recorded: dict[str, Any], kinds: str, distance: int
+) -> None:
+    tree.cells(**recorded["cells"])
+    for cell, distances in enumerate(recorded["distances"]):
+        tree.distance(cell, *distances)
+    tree.dax(**{name.replace(".", "_"): place for name, place in recorded["dax"].items()})
+    for node, rate in recorded.get("bandwidth", {}).items():
+        folder = tree.sys / "devices" / "system" / "node" / node / "access0" / "initiators"
+        folder.mkdir(parents=True)
+        (folder / "read_bandwidth").write_text(f"{rate}\n")
+    assert Sysfs(tree.sys, tree.proc).memory_cells() == {
+        cell: MemoryCell(kind, near, distance)
+        for cell, near, kind in zip((2, 3), (0, 1), kinds.split(), strict=True)
+    }
+
+
+def test_a_cell_that_is_half_there_is_told_as_far_as_it_can_be(tree: PciTree) -> None:
+    """Plugged in a moment ago: no distances yet, and a dax device that has not said its cell."""
+    tree.cells(node0="0-3", node1="")
+    tree.dax(dax0_0=("platform/ACPI0017:00/root0/decoder0.0/region0/dax_region0", -1))
+    assert Sysfs(tree.sys, tree.proc).memory_cells() == {1: MemoryCell()}
+    (tree.sys / "bus" / "dax" / "devices" / "dax0.0" / "target_node").write_text("1\n")
+    assert Sysfs(tree.sys, tree.proc).memory_cells() == {1: MemoryCell("cxl")}
 
 
 def test_a_host_without_distances_has_no_nearest_cell(tree: PciTree) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, cast
+from xml.etree import ElementTree
 
 import pytest
 from hypothesis import example, given, settings
@@ -22,11 +23,12 @@ from agent.claims.book import Book
 from agent.claims.claim import Claim, ClaimState, claim_of_fit
 from agent.claims.domain_demand import HostDevices, demand_of_domain, given_resources, request_for_domain
 from agent.claims.fit import ProviderIndex
-from agent.claims.host_cells import HostCells
-from agent.claims.request import ClaimRequest
+from agent.claims.host_cells import HostCells, HostLayout
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.claims.rows import Row
 from agent.claims.use_difference import use_difference
 from agent.driver import (
+    Cell,
     DescribedProvider,
     DeviceKind,
     DomainNeeds,
@@ -35,13 +37,14 @@ from agent.driver import (
     GuestState,
     HostSettings,
     NeededDevice,
+    Topology,
 )
 from agent.errors import UsageError
 from agent.tree import Inventory, Provider, ProviderTree
 from drivers.host.domain_writer import write_domain
 from drivers.host.domain_xml import guest_of, parse_domain, read_needs
 from drivers.host.providers import UnitLocation, locate_units
-from drivers.host.sysfs import PmemNamespace
+from drivers.host.sysfs import MemoryCell, PmemNamespace
 from drivers.libvirt.describe.cards import parse_device_specs
 from drivers.libvirt.describe.devices import vdpa_functions, with_functions
 from drivers.libvirt.describe.host import (
@@ -74,6 +77,7 @@ class _Model:
         self.encryption = (described,) if contexts else ()
         self.pmem = ()
         self.devices = _NoDevices()
+        self.topology = Topology((), frozenset())
 
 
 class _Settings:
@@ -179,11 +183,12 @@ class _Host:
     def write(self, xml: str, given: GivenResources) -> str:
         return write_domain(xml, given)
 
-    def check(self, xml: str) -> Claim:
+    def check(self, xml: str, **beside: int) -> Claim:
         """Claim for the domain, and have the gate and the audit read the domain that it returned."""
         place = self.place
         devices = HostDevices(place.host, place.offered, cells=place.cells)
-        demand = demand_of_domain(self.needs_of(xml), ClaimRequest(UUID, ()), devices)
+        groups = (RequestGroup("", beside),) if beside else ()
+        demand = demand_of_domain(self.needs_of(xml), ClaimRequest(UUID, groups), devices)
         book = Book()
         book.refresh(place.host, {}, place.offered, place.cells)
         book.restrict(UUID, demand.restriction)
@@ -206,14 +211,14 @@ class _Host:
             for uuid, classes in asked.named.items()
         }
         assert not asked.unmanaged
-        unbound_mb = asked.request.resources["MEMORY_MB"] - sum(asked.memory.values())
+        unbound_mb = asked.request.resources.get("MEMORY_MB", 0) - sum(asked.memory.values())
         for uuid, memory_mb in asked.memory.items():
             assert memory_mb <= claim.allocations[uuid]["MEMORY_MB"] <= memory_mb + unbound_mb
         for suffix, uuids in asked.bound.items():
             (group,) = (group for group in asked.request.groups if group.suffix == suffix)
             for name, amount in group.resources.items():
                 assert amount <= sum(claim.allocations.get(uuid, {}).get(name, 0) for uuid in uuids)
-        if claim.cells:
+        if claim.cells and place.cells.providers:
             assert asked.memory, "the guest's memory is bound to the cells of its claim"
 
         row = Row(UUID, claimed={UUID: claim}, guest=replace(guest, state=GuestState.RUNNING))
@@ -472,7 +477,9 @@ def _host_of(model: HostModel, kind: type[_Host]) -> Any:
     offered = {each.name: each.units for each in model.description.providers if each.units}
     host = ProviderIndex.of(tree, "node1")
     of_device = {each.device: each.name for each in model.description.providers}
-    return kind(Place(host, offered, HostCells()), frozenset(), model.locations, of_device)
+    of_cell = {each.name: each.cell for each in model.description.providers if each.cell is not None}
+    cells = HostCells.of(HostLayout(model.topology, of_cell), host) if model.topology.near else HostCells()
+    return kind(Place(host, offered, cells), frozenset(), model.locations, of_device)
 
 
 RECORDED_HOST = _recorded_host("vfs", numa=False)
@@ -581,3 +588,100 @@ def test_a_guest_with_vdpa_and_namespaces_uses_what_was_claimed_for_it(
         "CUSTOM_PMEM_NAMESPACE_BIG": len(namespaces & {2}),
     }
     assert claim.request.resources == {name: amount for name, amount in amounts.items() if amount}
+
+
+CXL_CELLS = tuple(Cell(cell, frozenset(), 4096) for cell in (2, 3))
+WITH_CXL = HOST.with_cells((*HOST.capabilities.cells, *CXL_CELLS))
+CPULESS = "CUSTOM_CPULESS_MEMORY_MB"
+
+
+class _HostWithCxl(_Host):
+    """A host with two cells without CPUs; guests may have the memory of both."""
+
+    def needs_of(self, xml: str) -> DomainNeeds:
+        return with_other_devices(super().needs_of(xml), xml, _cxl_model(), MORE)
+
+    def guest_of(self, xml: str) -> Guest:
+        return with_devices_of_domain(super().guest_of(xml), parse_domain(xml), (), (), MORE, (2, 3))
+
+
+def _cxl_model(numa: bool = True) -> HostModel:
+    memory_cells = {2: MemoryCell("cxl", 0, 14), 3: MemoryCell("cxl", 1, 14)}
+    facts = replace(FACTS["boot"], memory_cells=memory_cells)
+    settings = replace(MORE, cpuless=("cxl",), report_numa=numa)
+    return build_model(WITH_CXL, facts, (), {}, "boot-1", settings)
+
+
+NUMA = "<cpu><numa><cell id='0' cpus='0-1' memory='512' unit='MiB'/>{}</numa></cpu>"
+ALONE = "<cell id='{}' memory='256' unit='MiB'/>"
+TUNE = "<numatune>{}</numatune>"
+BOUND = "<memnode cellid='{}' mode='strict' nodeset='{}'/>"
+OF_ALL = "<memory mode='strict' nodeset='{}'/>"
+
+
+@pytest.mark.parametrize("numa", [False, True])
+@pytest.mark.parametrize(
+    ("inside", "on", "cells"),
+    [
+        (NUMA.format(ALONE.format(1)) + TUNE.format(BOUND.format(1, 3)), {3: 256}, 0),
+        (NUMA.format(ALONE.format(1)) + TUNE.format(BOUND.format(0, 1) + BOUND.format(1, 3)), {3: 256}, 1),
+        (
+            NUMA.format(ALONE.format(1) + ALONE.format(2))
+            + TUNE.format(BOUND.format(1, 3) + BOUND.format(2, 2)),
+            {3: 256, 2: 256},
+            0,
+        ),
+        (TUNE.format(OF_ALL.format("2")), {2: 512}, 0),
+        (TUNE.format(OF_ALL.format("0,3")), {3: 256}, 0),
+        (TUNE.format(OF_ALL.format("0-3")), {2: 128, 3: 128}, 0),
+        (NUMA.format("") + TUNE.format(BOUND.format(0, 2)), {2: 512}, 0),
+    ],
+)
+def test_memory_of_cells_without_cpus_is_claimed_where_the_domain_names_it(
+    inside: str, on: dict[int, int], cells: int, numa: bool
+) -> None:
+    memory_mb = 512 + 256 * inside.count("<cell id='1'") + 256 * inside.count("<cell id='2'")
+    host = _host_of(_cxl_model(numa), _HostWithCxl)
+    claim = host.check(
+        f"<domain type='kvm'><name>web</name><uuid>{UUID}</uuid><memory unit='MiB'>{memory_mb}</memory>"
+        f"<vcpu>2</vcpu>{inside}</domain>"
+    )
+    apart = {uuid: amounts[CPULESS] for uuid, amounts in claim.allocations.items() if CPULESS in amounts}
+    assert apart == {f"node1_numa{cell}_memory": amount for cell, amount in on.items()}
+    assert claim.request.resources.get("MEMORY_MB", 0) == memory_mb - sum(on.values())
+    assert len(claim.cells) == cells
+
+
+def test_a_claim_gives_a_domain_a_cell_for_its_memory_of_a_cell_without_cpus() -> None:
+    """Its <memory> is that of both; asked for once more, the domain that was written is the claim's."""
+    host = _host_of(_cxl_model(), _HostWithCxl)
+    xml = f"<domain><uuid>{UUID}</uuid><memory unit='MiB'>512</memory><vcpu>2</vcpu>{{}}</domain>"
+    for inside in ("", "<currentMemory unit='MiB'>512</currentMemory>", NUMA.format("")):
+        claim = host.check(xml.format(inside), **{CPULESS: 256})
+        assert claim.request.resources == {"VCPU": 2, "MEMORY_MB": 512, CPULESS: 256}
+    given = given_resources(claim, host.place.host.tree, host.place.cells)
+    assert list(given.cpuless_mb.values()) == [256]
+    given = replace(given, cells=(), cpuless_mb={3: 256})
+    written = host.write(xml.format("<currentMemory unit='MiB'>512</currentMemory>"), given)
+    root = ElementTree.fromstring(written)
+    assert [root.findtext(tag) for tag in ("memory", "currentMemory")] == ["768", "768"]
+    assert [dict(cell.attrib) for cell in root.findall("cpu/numa/cell")] == [
+        {"id": "0", "cpus": "0-1", "memory": f"{512 * 1024}", "unit": "KiB"},
+        {"id": "1", "memory": f"{256 * 1024}", "unit": "KiB"},
+    ]
+    assert [dict(each.attrib) for each in root.findall("numatune/*")] == [
+        {"cellid": "1", "mode": "strict", "nodeset": "3"}
+    ]
+    elsewhere = write_domain(written, replace(given, cpuless_mb={5: 256}), replace=True)
+    assert elsewhere == written.replace('nodeset="3"', 'nodeset="5"').replace("nodeset='3'", "nodeset='5'")
+    with pytest.raises(
+        UsageError, match="<memnode cellid='1'> is on cell 3 of the host, and the claim is on 5"
+    ):
+        write_domain(written, replace(given, cpuless_mb={5: 256}))
+    alike = xml.format(TUNE.format(OF_ALL.format("0")))
+    with pytest.raises(UsageError, match="<numatune> binds all memory alike, and the claim has 256 MiB"):
+        write_domain(alike, given, replace=True)
+    only = ElementTree.fromstring(
+        write_domain(xml.format("").replace("512", "256"), replace(given, memory_mb=0))
+    )
+    assert [each.get("nodeset") for each in only.findall("numatune/*")] == ["3", "3"], "all of its memory"

@@ -25,6 +25,7 @@ from kits.recorded_cards import (
 from agent.driver import DescribedProvider, DeviceKind, GivenDevice, GuestState
 from agent.errors import DriverDataError, SettingsError
 from drivers.host.domain_xml import guest_of, parse_domain, starting_guest
+from drivers.host.sysfs import MemoryCell
 from drivers.host.xml_parser import parse_xml
 from drivers.libvirt.describe.cards import Card, MdevSpec, UnitRecord, cards_of, parse_device_specs
 from drivers.libvirt.describe.devices import (
@@ -268,7 +269,7 @@ def test_all_of_an_iommu_group_is_for_one_guest() -> None:
 def test_a_card_on_a_cell_without_cpus_is_near_to_the_guests_of_another() -> None:
     """Its provider stays where the card is; claims look for it from the nearest cell with CPUs."""
     plain = describe("vfs")[f"pci:{NIC1}"]
-    near = describe("vfs", near_cells={1: 0})[f"pci:{NIC1}"]
+    near = describe("vfs", memory_cells={1: MemoryCell(near=0)})[f"pci:{NIC1}"]
     assert (plain.cell, near.cell) == (1, 0)
     assert near == replace(plain, cell=0)
 

@@ -27,6 +27,19 @@ def test_slow_facts_are_read_once_in_a_connection(connection: Connection, tmp_pa
     assert reader.read().capabilities is facts.capabilities
 
 
+def test_a_cell_that_is_plugged_in_is_read_at_once(connection: Connection, tmp_path: Path) -> None:
+    nodes = tmp_path / "devices" / "system" / "node"
+    nodes.mkdir(parents=True)
+    options = LibvirtOptions(images_path=str(tmp_path), sysfs_path=str(tmp_path), full_connection=False)
+    reader = HostReader(connection, options)
+    facts = reader.read()
+    for cells in ("0-1", "0-2"):
+        (nodes / "has_memory").write_text(f"{cells}\n")
+        before, facts = facts, reader.read()
+        assert facts.capabilities is not before.capabilities
+        assert reader.read().capabilities is facts.capabilities
+
+
 def test_cached_images_take_what_their_blocks_take_on_the_file_system_of_the_guests(
     connection: Connection, tmp_path: Path
 ) -> None:
