@@ -534,16 +534,19 @@ class AsyncAgent:
         consumer: str = "",
         domain: str | None = None,
         migration: str = "",
+        alternative: int | None = None,
         timeout: float | None = None,
     ) -> Move:
         """Begin a move of an instance to this host; with a domain, the request adds to what its XML asks for.
 
-        `kind`: cold_migrate, resize, live_migrate, rebuild or evacuate. The key is the migration, without one
-        a new uuid. The same move again gets the same answer; a call that is interrupted reverts a move whose
-        key is a new uuid. Raises Refused, Conflict, OutcomeUnknown.
+        `kind`: cold_migrate, resize, live_migrate, rebuild or evacuate. `alternative`: the number of the one
+        to take, from 1; 0: the first that fits; None: the one that the instance has. The key is the
+        migration, without one a new uuid. The same move again gets the same answer; a call that is
+        interrupted reverts a move whose key is a new uuid. Raises Refused, Conflict, OutcomeUnknown.
         """
         migration, undo = migration or new_key(), None if migration else self.revert_move
         body: dict[str, Any] = {"migration": migration, "kind": kind}
+        body |= {} if alternative is None else {"alternative": alternative}
         if domain is None:
             body["request"] = claim_body(asked, resources, consumer)
         else:

@@ -26,11 +26,28 @@ class Addition:
     same_subtree: tuple[tuple[str, ...], ...] | None = None
     topology: Topology | None = None
     pci: tuple[PciRequest, ...] | None = None
+    alternatives: tuple[Alternative, ...] | None = None
+    """what is asked for where the body, and the alternatives before, do not fit; in the order of preference
+    """
     name: str | None = None
     """for people"""
     project_id: str | None = None
     user_id: str | None = None
     consumer_type: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alternative:
+    """What is asked for in another way, by groups or by a flavor."""
+
+    flavor: Flavor | None = None
+    image: Mapping[str, str | int | bool] | None = None
+    root_required: tuple[str, ...] | None = None
+    groups: tuple[Group, ...] | None = None
+    group_policy: str | None = None
+    same_subtree: tuple[tuple[str, ...], ...] | None = None
+    topology: Topology | None = None
+    pci: tuple[PciRequest, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,6 +131,9 @@ class ClaimByFlavor:
     flavor: Flavor
     image: Mapping[str, str | int | bool] | None = None
     """properties of the guest's image, as glance has them: hw_firmware_type, trait:..., and others"""
+    alternatives: tuple[Alternative, ...] | None = None
+    """what is asked for where the body, and the alternatives before, do not fit; in the order of preference
+    """
     process: Process | None = None
     """the agent releases the claim once this process has ended"""
     name: str | None = None
@@ -138,6 +158,11 @@ class ClaimByGroups:
     """traits that the host's root provider must have, or with ! must not"""
     topology: Topology | None = None
     pci: tuple[PciRequest, ...] | None = None
+    alternatives: tuple[Alternative, ...] | None = None
+    """what is asked for where the body, and the alternatives before, do not fit; in the order of preference
+    """
+    alternative: int | None = None
+    """of a claim's request: the number of the alternative that was taken, from 1"""
     process: Process | None = None
     """the agent releases the claim once this process has ended"""
     name: str | None = None
@@ -398,6 +423,12 @@ class Explanation:
     to_make: Mapping[str, Making]
     """{unit that did not exist when the agent chose it: what to make}"""
     shortfalls: tuple[Shortfall, ...]
+    alternative: int | None = None
+    """of several: the number of the first that fits, from 1; if none does, 1"""
+    alternatives: int | None = None
+    """of several: how many"""
+    refused: tuple[RefusedAlternative, ...] | None = None
+    """the others that were tried"""
     notes: tuple[str, ...] | None = None
     """sentences on extra specs and image properties without effect, in the answer to a request with such"""
 
@@ -747,6 +778,10 @@ class MoveBody:
     """the domain's XML, without a document type"""
     consumer: str | None = None
     """the instance, with a domain"""
+    alternative: int | None = None
+    """the number of the alternative to take, from 1; 0: the first that fits; without it, the one that the
+    instance has
+    """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -922,6 +957,17 @@ class Receipt:
     allocations: int
     """the number of allocations that were moved"""
     moves: tuple[MoveInstruction, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedAlternative:
+    """An alternative that does not fit."""
+
+    alternative: int
+    """its number, from 1"""
+    asked: Resources
+    """summed up over the groups"""
+    shortfalls: tuple[Shortfall, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

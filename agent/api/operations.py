@@ -1,7 +1,7 @@
 """The operations of the local API, carried out by the running agent."""
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from threading import Lock
@@ -15,14 +15,15 @@ from agent.claims.capacity import Capacity, Defrag
 from agent.claims.claim import Claim, ClaimState, Fit, claim_of_fit
 from agent.claims.device_profiles import DeviceProfiles
 from agent.claims.domain_demand import DomainDemand, HostDevices, demand_of_domain, given_resources
-from agent.claims.refusal import guest_runs
-from agent.claims.request import ClaimRequest, RequestGroup
+from agent.claims.refusal import amounts_text, guest_runs
+from agent.claims.request import ClaimRequest, RequestGroup, named_as, with_others
 from agent.config.settings import Settings, describe
 from agent.driver import DomainNeeds, Guest
 from agent.errors import counted
 from agent.fleet.answer import answer_body
 from agent.gate.decision import GateOutcome, GateVerdict, HookCall
 from agent.gate.gate import Gate
+from agent.moves.ownership import kept_options
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, moving_release
 from agent.placement.client import PlacementClient
 from agent.providers.limits import DISK, disk_warning
@@ -41,6 +42,8 @@ from agent.tree import ProviderTree
 LOG = log.get(__name__)
 T = TypeVar("T")
 OF_CELLS = frozenset({"VCPU", "PCPU", "MEMORY_MB"})
+ANY_ALTERNATIVE = 0
+"""The number that stands for the first alternative that fits."""
 FOREIGN_PROVIDERS_MAX = 32
 """So many names of other hosts' providers are asked of Placement for one answer."""
 
@@ -86,6 +89,27 @@ class WrittenDomain(NamedTuple):
     claim: Claim
     xml: str
     made: bool = False
+
+
+def _first_granted(options: Sequence[ClaimRequest], attempt: Callable[[ClaimRequest], T]) -> T:
+    """What the first alternative gives that is not refused. Raises as `attempt`, with the reason for each."""
+    refusals: list[errors.Refused] = []
+    for each in options:
+        try:
+            return attempt(each)
+        except (errors.DoesNotFit, errors.ClaimConflict) as error:
+            refusals.append(error)  # of a claim of another alternative, that one finds it
+    if len(options) > 1:
+        reasons = (f"{each.alternative}: {no.message}" for each, no in zip(options, refusals, strict=True))
+        refusals[0].message = f"None of {len(options)} alternatives is granted. {' '.join(reasons)}"
+    raise refusals[0]
+
+
+def _only(request: ClaimRequest) -> ClaimRequest:
+    """The request. Raises UsageError where it has alternatives, where one thing is asked for."""
+    if request.others:
+        raise errors.UsageError("alternatives: one thing is asked for here; ask for each on its own.")
+    return request
 
 
 @dataclass(eq=False)
@@ -147,9 +171,20 @@ class Operations:
         return self.grant(request).claim
 
     def grant(self, request: ClaimRequest) -> ClaimHandle:
-        """As `claim`, with whether the consumer had the claim already."""
+        """As `claim`, for the first alternative that fits; with whether the consumer had it already."""
         with self._writing(), self.recorder.record_claim(request):
-            return self._with_fresh_reserves(lambda: self.tracker.claim(self._complete(request)))
+            return _first_granted(
+                self.options(request),
+                lambda each: self._with_fresh_reserves(lambda: self.tracker.claim(each)),
+            )
+
+    def options(self, request: ClaimRequest) -> Sequence[ClaimRequest]:
+        """The request's alternatives, complete; only that of its consumer's claim, if it is one of them."""
+        options = [self._complete(each) for each in request.options]
+        claim = self.tracker.claim_of(request.consumer)
+        if claim is None or claim.state is not ClaimState.CLAIMED:
+            return options
+        return [each for each in options if named_as(each, claim.request) == claim.request] or options
 
     def _with_fresh_reserves(self, claim: Callable[[], T]) -> T:
         """What `claim` gives; once more after a pass where it was refused by what is reserved for others.
@@ -217,16 +252,16 @@ class Operations:
         return extended
 
     def explain(self, request: ClaimRequest) -> Fit:
-        """What `claim` would do, without doing it; also while claims are closed."""
+        """What `claim` would do with one alternative, without doing it; also while claims are closed."""
         return self.tracker.explain(self._complete(request))
 
     def capacity(self, request: ClaimRequest) -> Capacity:
         """How many guests that ask for this fit one after the other; also while claims are closed."""
-        return self.tracker.capacity(self._complete(request))
+        return self.tracker.capacity(self._complete(_only(request)))
 
     def defrag(self, request: ClaimRequest) -> Defrag:
         """The fewest moves of guests that make room for this one; nothing is moved."""
-        return self.tracker.defrag(self._complete(request))
+        return self.tracker.defrag(self._complete(_only(request)))
 
     def where(self, body: object) -> dict[str, Any]:
         """The answer to POST /v1/where, which Placement gives for all its hosts."""
@@ -358,8 +393,11 @@ class Operations:
 
     def move_request(self, xml: str, asked: ClaimRequest) -> ClaimRequest:
         """The request for a guest that moves here: as `claim_domain`, on any devices, CPUs and cells."""
-        with self._demand(self._needs_of(xml).without_places(), asked) as demand:
-            return demand.request
+        requests = []
+        for each in asked.options:
+            with self._demand(self._needs_of(xml).without_places(), each) as demand:
+                requests.append(demand.request)
+        return with_others(requests)
 
     def _needs_of(self, xml: str) -> DomainNeeds:
         try:
@@ -370,6 +408,7 @@ class Operations:
     @contextmanager
     def _demand(self, needs: DomainNeeds, asked: ClaimRequest) -> Iterator[DomainDemand]:
         """What the domain needs beside what is `asked` for its instance, which its uuid or its name names."""
+        _only(asked)
         if needs.uuid and asked.consumer and needs.uuid != asked.consumer:
             raise errors.UsageError(
                 f"The domain's <uuid> is {needs.uuid}, and the claim is for {asked.consumer}."
@@ -473,13 +512,67 @@ class Operations:
             return known
         return known | {provider.uuid: provider.name for provider in providers if provider is not None}
 
-    def begin_move(self, kind: MoveKind, migration: str, request: ClaimRequest) -> Move:
-        """Begin a move to this host. Raises Refused, UnknownConsumer, UsageError, PlacementError."""
+    def begin_move(
+        self, kind: MoveKind, migration: str, request: ClaimRequest, alternative: int | None = None
+    ) -> Move:
+        """Begin a move to this host, with the alternative that the instance has, or the one of that number.
+
+        Raises Refused, UnknownConsumer, UsageError, PlacementError.
+        """
         with self._writing(), self.recorder.record_move(kind, request):
             present = None if request.name else self.tracker.claim_of(request.consumer)
             if present is not None:  # without a name of its own, it has that of the claim on this host
                 request = replace(request, name=present.request.name)
-            return self.tracker.begin_move(self._complete(request), kind, migration).move
+            return _first_granted(
+                self._options_of_move(kind, migration, request, alternative),
+                lambda each: self.tracker.begin_move(each, kind, migration).move,
+            )
+
+    def _options_of_move(
+        self, kind: MoveKind, migration: str, request: ClaimRequest, number: int | None
+    ) -> Sequence[ClaimRequest]:
+        """The alternatives that a move may take: the one that the instance has, unless another is asked for.
+
+        Its claim on this host tells it, else what Placement holds for the instance elsewhere.
+        """
+        options = [self._complete(each) for each in request.options]
+        claim = self.tracker.claim_of(request.consumer)
+        if number is None and claim is not None:
+            number = claim.request.alternative or None
+        if len(options) == 1 or number == ANY_ALTERNATIVE:
+            return options
+        if number is not None:
+            if number > len(options):
+                raise errors.UsageError(
+                    f"{request.consumer} has alternative {number}, and the request has {len(options)}: name "
+                    "one of those (--alternative N), or take the first that fits (--alternative any).",
+                    consumer=request.consumer,
+                )
+            return [options[number - 1]]
+        is_own = self.tracker.view.host.is_own
+        held = (
+            [claim.allocations]
+            if claim is not None
+            else [
+                {uuid: amounts for uuid, amounts in holding.allocations.items() if not is_own(uuid)}
+                for holding in map(self.client.allocations_of, (request.consumer, migration))
+            ]
+        )
+        is_resize = kind in (MoveKind.RESIZE, MoveKind.SAME_HOST_RESIZE)
+        amounts = by_class(amounts for allocations in held for amounts in allocations.values())
+        kept = kept_options(options, amounts, is_resize=is_resize)
+        if len(kept) == 1 or not amounts:
+            return kept or options[:1]
+        if is_resize and not kept:
+            return options  # it had none of them
+        which = (
+            f"alternatives {', '.join(str(each.alternative) for each in kept)}" if kept else "no alternative"
+        )
+        raise errors.UsageError(
+            f"What {request.consumer} holds, {amounts_text(amounts)}, may be of {which} of the request: name "
+            "one (--alternative N), or take the first that fits (--alternative any).",
+            consumer=request.consumer,
+        )
 
     def confirm_move(self, migration: str, instance: str | None) -> Move:
         """Confirm a move; its state is `confirming` while the write is journaled for later.

@@ -21,12 +21,19 @@ from agent.api import views
 from agent.api.operations import Operations
 from agent.api.shapes import fleet, host, instance
 from agent.api.shapes.schema import Moment, NothingShape, Schema, Uuid
-from agent.claims.parse_request import notes_of, parse_addition, parse_claim, parse_extension, read_domain
+from agent.claims.parse_request import (
+    ALTERNATIVES_MAX,
+    notes_of,
+    parse_addition,
+    parse_claim,
+    parse_extension,
+    read_domain,
+)
 from agent.config.access import ApiRole
 from agent.errors import UnknownConsumer, UsageError
 from agent.gate.decision import GateVerdict, HookCall
 from agent.http.unix_socket import PeerCredentials
-from agent.json_checks import read_choice, read_object, read_text, read_truth, read_uuid
+from agent.json_checks import read_choice, read_object, read_text, read_truth, read_uuid, read_whole
 from agent.moves.states import Move, MoveKind
 from agent.state.journal import Event
 from agent.state.operators import ADDRESS_CHARS_MAX, REASON_CHARS_MAX, Cordon, PauseRequest
@@ -601,8 +608,13 @@ def claim(call: Call, body: instance.ClaimBodyShape) -> WebResponse:
         if request.process is not None:
             request.process.check_owner(call.caller.uid)
         if call.flag("dry_run"):
-            fit = call.operations.explain(request)
-            view = views.explanation_view(request, fit, call.operations.tracker.admission.closed_reason)
+            explained = []
+            for each in call.operations.options(request):
+                explained.append((each, call.operations.explain(each)))
+                if explained[-1][1].fits:
+                    break
+            closed = call.operations.tracker.admission.closed_reason
+            view = views.explanation_view(explained, closed, len(request.options))
             return WebResponse(200, _noted(view, body))
         handle = call.operations.grant(request)
     claim = handle.claim
@@ -692,8 +704,8 @@ def claim_domain(call: Call, body: instance.ClaimDomainBodyShape) -> WebResponse
     consumer = None if given.get("consumer") is None else read_uuid(given["consumer"], "consumer")
     asked = parse_addition(given.get("request", {}), consumer or "", call.operations.device_profiles())
     if call.flag("dry_run"):
-        request, fit = call.operations.explain_domain(xml, asked)
-        view = views.explanation_view(request, fit, call.operations.tracker.admission.closed_reason)
+        explained = call.operations.explain_domain(xml, asked)
+        view = views.explanation_view([explained], call.operations.tracker.admission.closed_reason)
         return WebResponse(200, _noted(view, given.get("request")))
     written = call.operations.claim_domain(xml, asked)
     _record("claim", written.claim.consumer, call.caller, "granted")
@@ -775,7 +787,7 @@ def begin_move(call: Call, body: instance.MoveBodyShape) -> WebResponse:
 
     With a domain, the request adds to what its XML asks for.
     """
-    given = read_object(body, "move", ("migration", "kind", "request", "domain", "consumer"))
+    given = read_object(body, "move", ("migration", "kind", "request", "domain", "consumer", "alternative"))
     profiles = call.operations.device_profiles()
     kind = MoveKind(read_choice(given.get("kind"), "kind", sorted(set(MoveKind) - {MoveKind.UNKNOWN})))
     migration = read_uuid(given.get("migration"), "migration")
@@ -785,7 +797,9 @@ def begin_move(call: Call, body: instance.MoveBodyShape) -> WebResponse:
         consumer = read_uuid(given.get("consumer"), "consumer")
         asked = parse_addition(given.get("request", {}), consumer, profiles)
         request = call.operations.move_request(read_domain(given["domain"], "domain"), asked)
-    move = call.operations.begin_move(kind, migration, request)
+    number = given.get("alternative")
+    number = None if number is None else read_whole(number, "alternative", 0, ALTERNATIVES_MAX)
+    move = call.operations.begin_move(kind, migration, request, number)
     _record(f"{kind} (migration {migration})", move.instance, call.caller, move.state, "move")
     begun = _noted(_move_view(call, move), given.get("request"))
     return WebResponse(201, begun, {"Location": f"/v1/moves/{move.migration}"})

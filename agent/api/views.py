@@ -5,7 +5,7 @@ A shape says how its value is written: each field is the attribute of its name, 
 What joins several values is given by a view below.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache, partial
 from operator import attrgetter
@@ -26,7 +26,7 @@ from agent.clock import exact_moment
 from agent.codec import encode
 from agent.moves.circumstances import moved_away_advice, next_actor
 from agent.moves.states import Move
-from agent.providers.device_health import DeviceHealth, HealthState, Symptom
+from agent.providers.device_health import HealthState, Symptom
 from agent.providers.reservations import with_reserved
 from agent.reconcile.pass_report import Preview
 from agent.reshape.laws import name_of
@@ -162,15 +162,29 @@ def claim_view(claim: Claim, tree: ProviderTree) -> instance.ClaimShape:
     return shown(instance.ClaimShape, claim, mappings=claim.mappings(tree))
 
 
-def explanation_view(request: ClaimRequest, fit: Fit, closed: str | None) -> instance.ExplanationShape:
-    """Whether the claim would fit; `asked` sums up the groups, `closed` is why claims are closed."""
-    return shown(
+def explanation_view(
+    explained: Sequence[tuple[ClaimRequest, Fit]], closed: str | None, number: int = 1
+) -> instance.ExplanationShape:
+    """Whether the claim would fit: that of the first of `number` alternatives that fits, else of the first.
+
+    `explained` are those that were tried; `closed` is why claims are closed.
+    """
+    request, fit = explained[-1] if explained[-1][1].fits else explained[0]
+    view = shown(
         instance.ExplanationShape,
         fit,
         consumer=request.consumer,
         asked=request.resources,
         closed=closed,
     )
+    if request.alternative:
+        refused = [
+            shown(instance.RefusedAlternativeShape, no, alternative=each.alternative, asked=each.resources)
+            for each, no in explained
+            if each is not request
+        ]
+        view = {**view, "alternative": request.alternative, "alternatives": number, "refused": refused}
+    return view
 
 
 def domain_view(written: WrittenDomain, tree: ProviderTree) -> instance.DomainShape:
@@ -299,15 +313,14 @@ def overview_view(overview: Overview) -> host.OverviewShape:
     )
 
 
-def _device_health(health: DeviceHealth) -> host.DeviceHealthShape:
-    symptoms = [symptom for symptom in Symptom if symptom in health.causes]
-    recovering = health.state is HealthState.RECOVERING
-    return shown(host.DeviceHealthShape, health, symptoms=symptoms, recovering=recovering)
-
-
 VIEWS: Mapping[Any, Callable[[Any], Any]] = {
     instance.ClaimByGroupsShape: request_to_json,
-    host.DeviceHealthShape: _device_health,
+    host.DeviceHealthShape: lambda health: shown(
+        host.DeviceHealthShape,
+        health,
+        symptoms=[symptom for symptom in Symptom if symptom in health.causes],
+        recovering=health.state is HealthState.RECOVERING,
+    ),
     instance.GuestCellShape: partial(encode, PlacedCell),
     host.MoveInstructionShape: lambda move: {
         "from_resource_provider": move.from_resource_provider,

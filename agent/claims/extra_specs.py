@@ -71,6 +71,14 @@ CLAIM_SPECS = (
         "not a spec of nova",
     ),
     ExtraSpec(
+        "plimsoll:orN:KEY",
+        "nothing: nova keeps it with the flavor, and asks for the first alternative alone",
+        "the Nth alternative, N from 2, is the flavor with this text in place of that of KEY; an empty text "
+        "takes KEY away. The first alternative that fits is claimed, and a move keeps it",
+        "not a spec of nova: this agent's own. A number that is left out, and KEY in a spelling that is "
+        "refused for a flavor, are refused",
+    ),
+    ExtraSpec(
         "pci_passthrough:alias",
         "a group for each device, if `[filter_scheduler] pci_in_placement` is set",
         "a group for each device, always",
@@ -266,7 +274,7 @@ other namespaces, are not nova's: they name properties of aggregates, and change
 
 _CLAIM_KEYS = tuple(spec.key for spec in CLAIM_SPECS if "[S]" not in spec.key)
 _KNOWN = frozenset(key for key in (*_CLAIM_KEYS, *NO_CLAIM) if "*" not in key)
-_FREE = tuple(key.removesuffix("*") for key in NO_CLAIM if key.endswith("*"))
+_FREE = ("plimsoll:or", *(key.removesuffix("*") for key in NO_CLAIM if key.endswith("*")))
 _UNSCOPED = tuple(key for key in sorted(_KNOWN) if ":" not in key)
 _OF_IMAGES = {spec.image: spec.key for spec in CLAIM_SPECS if spec.image}
 NAMESPACES = (
@@ -274,7 +282,7 @@ NAMESPACES = (
     "trait",
     *sorted({key.partition(":")[0] for key in (*_KNOWN, *_FREE) if ":" in key}),
 )
-"""The namespaces of nova's extra specs."""
+"""The namespaces of nova's extra specs, and this agent's own."""
 
 _GROUP_KEY = re.compile(r"(resources|trait)[A-Za-z0-9_-]*:", re.ASCII)
 _CELL = re.compile(r"(hw[:_]numa_(?:cpus|mem)\.)[0-9]{1,4}", re.ASCII)

@@ -25,7 +25,7 @@ Source: https://docs.openstack.org/nova/latest/configuration/extra-specs.html.
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -41,6 +41,7 @@ from agent.claims.request import (
     RequestGroup,
     TopologyRequest,
     check_request,
+    with_others,
 )
 from agent.cpuset import format_cpu_set, parse_cpu_set
 from agent.device_names import pmem_class
@@ -539,6 +540,7 @@ __all__ = [
     "request_to_json",
 ]
 
+ALTERNATIVES_MAX = 16
 NAME_MAX = 255
 DOMAIN_CHARS_MAX = 2**20
 _NO_CONSUMER = "00000000-0000-0000-0000-000000000000"
@@ -547,14 +549,16 @@ THREAD_POLICIES = ("prefer", "isolate", "require")
 PAGE_WORDS = ("small", "large", "any")
 
 _IDENTITY = ("name", "project_id", "user_id", "consumer_type")
-_GROUPS_FORM = (
-    *("consumer", "groups", "group_policy", "same_subtree", "root_required", "topology", "pci", "process"),
-    *_IDENTITY,
-)
-_FLAVOR_FORM = ("consumer", "flavor", "image", "process", *_IDENTITY)
+_BY_GROUPS = ("groups", "group_policy", "same_subtree", "root_required", "topology", "pci")
+_BY_FLAVOR = ("flavor", "image")
+_OF_EACH = ("process", *_IDENTITY)
+"""What all alternatives of a body have in common, beside the consumer."""
+_GROUPS_FORM = ("consumer", *_BY_GROUPS, *_OF_EACH, "alternatives", "alternative")
+_FLAVOR_FORM = ("consumer", *_BY_FLAVOR, *_OF_EACH, "alternatives")
 _GROUP_KEYS = tuple(field.name for field in fields(RequestGroup) if field.name != "forbidden")
 _TOPOLOGY_KEYS = tuple(field.name for field in fields(TopologyRequest))
 
+_OF_ALTERNATIVE = re.compile(r"plimsoll:or([2-9]|1[0-6]):((?!plimsoll:).+)", re.ASCII | re.DOTALL)
 _SUFFIX = re.compile(r"[A-Za-z0-9_-]{0,64}", re.ASCII)
 _CONSUMER_TYPE = re.compile(r"[A-Z0-9_]{1,255}", re.ASCII)
 _SOMETHING = re.compile(r".+", re.DOTALL)
@@ -574,11 +578,78 @@ def parse_claim(
     """
     if by_name and isinstance(body, dict) and "consumer" not in body and body.get("name"):
         return replace(parse_claim({**body, "consumer": _NO_CONSUMER}, profiles), consumer="")
-    if not isinstance(body, dict) or "flavor" not in body:
-        return _check_names(read_request(body))
-    given = read_object(body, "", _FLAVOR_FORM)
-    _check_present(given, "consumer")
-    return _read_flavor_form(given, profiles)
+
+    def parse(one: object) -> ClaimRequest:
+        if not isinstance(one, dict) or "flavor" not in one:
+            return _check_names(read_request(one))
+        given = read_object(one, "", _FLAVOR_FORM)
+        _check_present(given, "consumer")
+        return _read_flavor_form(given, profiles)
+
+    return _parse_each(body, parse)
+
+
+def _parse_each(body: object, parse: Callable[[object], ClaimRequest]) -> ClaimRequest:
+    """The request for the first of the body's alternatives that fits."""
+    bodies, requests = alternatives_of(body), []
+    for number, one in enumerate(bodies, 1):
+        try:
+            requests.append(parse(one))
+        except UsageError as error:
+            if len(bodies) > 1:
+                error.message = f"Alternative {number}: {error.message}"
+            raise
+    return with_others(requests)
+
+
+def alternatives_of(body: object) -> list[Any]:
+    """The body of each alternative in the order of preference; the body itself where it has no other.
+
+    A body names others in `alternatives`, and a flavor in extra specs of this agent's own:
+    `plimsoll:or2:KEY` is what the second one has in place of the flavor's KEY; an empty text takes it away.
+    Other parts of the body are not checked. Raises UsageError.
+    """
+    if not isinstance(body, dict):
+        return [body]
+    shared = {key: body[key] for key in ("consumer", *_OF_EACH) if key in body}
+    bodies = [{key: value for key, value in body.items() if key != "alternatives"}]
+    for number, item in enumerate(read_list(body.get("alternatives", []), "alternatives")):
+        asked = read_object(item, f"alternatives[{number}]", (*_BY_GROUPS, *_BY_FLAVOR))
+        bodies.append({**shared, **asked})
+    found = []
+    for one in bodies:
+        flavor = one.get("flavor")
+        specs = flavor.get("extra_specs") if isinstance(flavor, dict) else None
+        if flavor is None or not isinstance(specs, dict):
+            found.append(one)
+            continue
+        own, *others = _alternative_specs(specs)
+        found.append({**one, "flavor": {**flavor, "extra_specs": own}} if others else one)
+        found += ({**one, "flavor": {**flavor, "extra_specs": other}} for other in others)
+    if len(found) > ALTERNATIVES_MAX:
+        raise UsageError(f"alternatives: at most {ALTERNATIVES_MAX} are asked for, not {len(found)}.")
+    return found
+
+
+def _alternative_specs(specs: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The extra specs of each alternative of a flavor."""
+    changes: dict[int, dict[str, Any]] = {}
+    for key in specs:
+        if key.strip().lower().startswith("plimsoll:"):
+            match = _OF_ALTERNATIVE.fullmatch(key)
+            if not match:
+                raise UsageError(
+                    f"{key}: unknown extra spec; plimsoll:orN:KEY is what the Nth alternative has in place "
+                    f"of the flavor's KEY, N from 2 to {ALTERNATIVES_MAX}.",
+                    spec=key,
+                )
+            changes.setdefault(int(match[1]), {})[match[2]] = specs[key]
+    yield (own := {key: text for key, text in specs.items() if not key.startswith("plimsoll:")})
+    for number in range(2, max(changes, default=1) + 1):
+        if number not in changes:
+            raise UsageError(f"plimsoll:or{number}: missing; plimsoll:or{max(changes)} is given.")
+        changed = changes[number]
+        yield {key: text for key, text in (own | changed).items() if text != "" or key not in changed}
 
 
 def read_request(body: object) -> ClaimRequest:
@@ -602,21 +673,28 @@ def parse_addition(body: object, consumer: str, profiles: DeviceProfiles | None 
     `consumer` is empty where it is not known yet, `profiles` as for `parse_claim`.
     Raises UsageError as `parse_claim`.
     """
-    by_flavor = isinstance(body, dict) and "flavor" in body
-    form = _FLAVOR_FORM if by_flavor else _GROUPS_FORM
-    read_object(body, "request", [key for key in form if key not in ("consumer", "process")])
-    given = {**read_object(body, "request"), "consumer": consumer or _NO_CONSUMER}
-    request = _read_flavor_form(given, profiles) if by_flavor else _read_groups_form(given)
-    if request.groups and not by_flavor:
-        check_request(request)
-    return replace(_check_names(request), consumer=consumer)
+
+    def parse(one: object) -> ClaimRequest:
+        by_flavor = isinstance(one, dict) and "flavor" in one
+        form = _FLAVOR_FORM if by_flavor else _GROUPS_FORM
+        read_object(one, "request", [key for key in form if key not in ("consumer", "process")])
+        given = {**read_object(one, "request"), "consumer": consumer or _NO_CONSUMER}
+        request = _read_flavor_form(given, profiles) if by_flavor else _read_groups_form(given)
+        if request.groups and not by_flavor:
+            check_request(request)
+        return replace(_check_names(request), consumer=consumer)
+
+    return _parse_each(body, parse)
 
 
 def notes_of(body: object) -> tuple[str, ...]:
     """A sentence for each extra spec and image property without effect, in a body that was parsed above."""
-    given = body if isinstance(body, dict) else {}
-    specs, image = given.get("flavor", {}).get("extra_specs", {}), given.get("image", {})
-    return (*extra_specs.without_effect(specs, image), *extra_specs.properties_without_effect(image))
+    notes: dict[str, None] = {}
+    for given in alternatives_of(body if isinstance(body, dict) else {}):
+        specs, image = given.get("flavor", {}).get("extra_specs", {}), given.get("image", {})
+        notes |= dict.fromkeys(extra_specs.without_effect(specs, image))
+        notes |= dict.fromkeys(extra_specs.properties_without_effect(image))
+    return tuple(notes)
 
 
 def read_domain(value: object, path: str) -> str:
@@ -685,6 +763,8 @@ def _read_groups_form(given: Mapping[str, Any]) -> ClaimRequest:
         root_required=frozenset(root_required),
         root_forbidden=frozenset(root_forbidden),
         process=_read_process(given),
+        alternative=read_whole(given.get("alternative", 0), "alternative", 0, ALTERNATIVES_MAX),
+        others=(),
         **_read_identity(given),
     )
 
@@ -771,7 +851,9 @@ def _read_aggregates(value: object, path: str) -> frozenset[str]:
 
 def _read_topology(value: object, path: str) -> TopologyRequest:
     given = read_object(value, path, _TOPOLOGY_KEYS)
-    thread_policy = given.get("cpu_thread_policy")
+    thread_policy, size = given.get("cpu_thread_policy"), given.get("mem_page_size")
+    if isinstance(size, str) and size not in PAGE_WORDS:
+        raise fault(f"{path}.mem_page_size", f"KiB, or one of {', '.join(PAGE_WORDS)}", size)
     cpus = read_list(given.get("cell_cpus", []), f"{path}.cell_cpus")
     memory = read_list(given.get("cell_memory_mb", []), f"{path}.cell_memory_mb")
     return TopologyRequest(
@@ -786,7 +868,9 @@ def _read_topology(value: object, path: str) -> TopologyRequest:
             for number, item in enumerate(memory)
         ),
         _read_cpus(given.get("dedicated_cpus", ""), f"{path}.dedicated_cpus"),
-        _read_page_size(given.get("mem_page_size"), f"{path}.mem_page_size"),
+        size
+        if size is None or isinstance(size, str)
+        else read_whole(size, f"{path}.mem_page_size", 1, MAX_UNIT),
         _read_numa_policy(given.get("pci_numa_policy"), f"{path}.pci_numa_policy"),
         read_truth(given.get("isolate_emulator", False), f"{path}.isolate_emulator"),
     )
@@ -798,14 +882,6 @@ def _read_cpus(value: object, path: str) -> frozenset[int]:
         return parse_cpu_set(text)
     except ValueError as error:
         raise UsageError(f"{path}: {error}.", path=path) from error
-
-
-def _read_page_size(value: object, path: str) -> int | str | None:
-    if value is None or (isinstance(value, str) and value in PAGE_WORDS):
-        return value
-    if isinstance(value, str):
-        raise fault(path, f"KiB, or one of {', '.join(PAGE_WORDS)}", value)
-    return read_whole(value, path, 1, MAX_UNIT)
 
 
 def _read_aliases(value: object) -> tuple[tuple[str, int], ...]:
@@ -859,6 +935,7 @@ def request_to_json(request: ClaimRequest) -> dict[str, Any]:
         "topology": given,
         "pci": [{"alias": alias, "count": count} for alias, count in request.pci],
         "process": request.process and request.process.to_json(),
+        "alternative": request.alternative,
     }
     body = {key: value for key, value in body.items() if value}
     body.setdefault("groups", [])

@@ -4,7 +4,7 @@
 Source: https://docs.openstack.org/api-ref/placement/#list-allocation-candidates (granular groups).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.errors import UsageError, counted
@@ -66,7 +66,9 @@ class ClaimRequest:
 
     `root_required` and `root_forbidden` are traits that the host's root provider must have, or must not.
     `pci` ((alias, count), ...) are the devices requested by alias; agent.claims.pci_alias adds a group for
-    each. The claim ends with the `process`, if one is given.
+    each. The claim ends with the `process`, if one is given. `others` are asked for, in their order, where
+    this request does not fit; a claim's request has none. `alternative` is its number among them, from 1; 0:
+    there was no alternative. It says where the request comes from, and nothing of what it asks for.
     """
 
     consumer: str
@@ -82,11 +84,30 @@ class ClaimRequest:
     root_required: frozenset[str] = frozenset()
     root_forbidden: frozenset[str] = frozenset()
     process: OwnerProcess | None = None
+    alternative: int = field(default=0, compare=False)
+    others: tuple["ClaimRequest", ...] = ()
+
+    @property
+    def options(self) -> "tuple[ClaimRequest, ...]":
+        """The alternatives in their order of preference, each as a request of its own, for one consumer."""
+        others = (
+            replace(other, consumer=self.consumer, name=self.name, process=self.process)
+            for other in self.others
+        )
+        return (replace(self, others=()), *others)
 
     @property
     def resources(self) -> dict[str, int]:
         """{class: amount}, summed over all groups."""
         return by_class(group.resources for group in self.groups)
+
+
+def with_others(requests: Sequence[ClaimRequest]) -> ClaimRequest:
+    """One request for the first of these that fits; each has its number, if there are several."""
+    if len(requests) == 1:
+        return requests[0]
+    first, *others = (replace(each, alternative=number) for number, each in enumerate(requests, 1))
+    return replace(first, others=tuple(others))
 
 
 def check_request(request: ClaimRequest) -> ClaimRequest:

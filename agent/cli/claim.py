@@ -10,7 +10,7 @@ from argparse import REMAINDER, ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from agent import errors
 from agent.api.shapes.schema import list_text
@@ -114,24 +114,20 @@ def claim(args: Namespace) -> int:
     _check_options(args)
     if args.domain is not None:
         return _claim_domain(args)
-    several = claim_request.alternatives(args)
-    bodies = [claim_request.claim_body(each) for each in several]
+    body = claim_request.claim_body(args)
     client = client_of(args, made_by="claim --exec") if args.exec else client_of(args)
-    _identify(args, client, bodies[0])
-    for body in bodies:  # all of them are for the same instance
-        body |= {key: bodies[0][key] for key in ("consumer", "name") if key in bodies[0]}
+    _identify(args, client, body)
     if args.dry_run:
-        return _explain(args, client, "/v1/claims", bodies)
+        return _explain(args, client, "/v1/claims", body)
     if args.exec:
         from agent.cli.program import ClaimedProgram
 
         with ClaimedProgram(args.exec) as program:
-            for body in bodies:
-                body["process"] = program.process.to_json()
-            granted = _claim_first(args, client, bodies)
+            body["process"] = program.process.to_json()
+            granted = _claim_one(args, client, body)
             claim_request.show_notes(granted)
             return program.run(client, granted)
-    answer = _claim_first(args, client, bodies)
+    answer = _claim_one(args, client, body)
     show(args, answer, lambda style: _claimed(answer, read_names(client), style))
     claim_request.show_notes(answer)
     return ExitCode.DONE
@@ -150,20 +146,6 @@ def _check_options(args: Namespace) -> None:
             raise errors.UsageError(f"claim: --{option} needs --domain")
     if args.connect != CONNECTION_DEFAULT:
         raise errors.UsageError("claim: --connect needs --domain")
-
-
-def _claim_first(args: Namespace, client: Client, bodies: Sequence[dict[str, Any]]) -> ClaimShape:
-    """Claim what the first of the bodies asks for that is granted."""
-    refusal: errors.Refused | None = None
-    for body in bodies:
-        try:
-            return _claim_one(args, client, body)
-        except (errors.DoesNotFit, errors.ClaimConflict) as error:
-            refusal = refusal or error  # of a claim of another alternative, that one finds it
-    assert refusal is not None
-    if len(bodies) > 1:
-        refusal.message = f"None of {len(bodies)} alternatives is granted; the first: {refusal.message}"
-    raise refusal
 
 
 def _claim_one(args: Namespace, client: Client, body: dict[str, Any]) -> ClaimShape:
@@ -216,7 +198,7 @@ def _claim_domain(args: Namespace) -> ExitCode:
     client = client_of(args)
     _identify(args, client, body)
     if args.dry_run:
-        return _explain(args, client, "/v1/domains", [body])
+        return _explain(args, client, "/v1/domains", body)
     libvirt = Libvirt(args.connect) if args.define or args.start else None
     written: DomainShape = client.request("POST", "/v1/domains", body)
     claim_request.show_notes(written)
@@ -253,7 +235,9 @@ def _after_refusal(args: Namespace, client: Client, written: DomainShape) -> str
 
 def _claimed_for(claim: ClaimShape) -> str:
     name = f" ({plain(claim['name'])})" if claim["name"] else ""
-    return f"{plain(claim['state'])} for {plain(claim['consumer'])}{name}"
+    number = claim["request"].get("alternative")
+    which = f", alternative {number}" if number else ""
+    return f"{plain(claim['state'])} for {plain(claim['consumer'])}{name}{which}"
 
 
 def _claimed(claim: ClaimShape, names: Mapping[str, str], style: Style) -> Iterator[str]:
@@ -261,20 +245,25 @@ def _claimed(claim: ClaimShape, names: Mapping[str, str], style: Style) -> Itera
     yield from claim_lines(claim, names, style)
 
 
-def _explain(args: Namespace, client: Client, path: str, bodies: list[dict[str, Any]]) -> ExitCode:
+def _explain(args: Namespace, client: Client, path: str, body: dict[str, Any]) -> ExitCode:
     """Explain the alternatives up to the first that fits, which is the answer; if none does, the first is."""
-    answers: list[ExplanationShape] = []
-    for body in bodies:
-        answers.append(client.request("POST", f"{path}?dry_run=true", body))
-        if answers[-1]["fits"]:
-            break
-    answer = answers[-1] if answers[-1]["fits"] else answers[0]
+    answer: ExplanationShape = client.request("POST", f"{path}?dry_run=true", body)
     claim_request.show_notes(answer)
+    nothing: dict[str, Any] = {
+        "fits": False,
+        "closed": answer["closed"],
+        "allocations": {},
+        "cells": [],
+        "to_make": {},
+    }
+    refused = [cast("ExplanationShape", {**nothing, **each}) for each in answer.get("refused", ())]
+    answers = sorted((answer, *refused), key=lambda each: each.get("alternative", 0))
 
     def lines(style: Style) -> Iterator[str]:
         providers = read_providers(client)
-        for number, each in enumerate(answers, 1):
-            which = f"alternative {number} of {len(bodies)}: " if len(bodies) > 1 else ""
+        for each in answers:
+            number = each.get("alternative")
+            which = f"alternative {number} of {answer['alternatives']}: " if number else ""
             verdict = f"{which}{'it fits' if each['fits'] else 'it does not fit'}"
             closed = each["closed"]
             yield verdict if closed is None else f"{verdict}, and claims are closed: {plain(closed)}"

@@ -83,17 +83,29 @@ def add_or_option(command: argparse.ArgumentParser) -> None:
     )
 
 
-def alternatives(args: Namespace) -> list[Namespace]:
+def _alternatives(args: Namespace) -> list[Namespace]:
     """The arguments of each alternative, in their order."""
-    return [*(Namespace(**{**vars(args), **vars(before)}) for before in args.alternatives or ()), args]
+    before = getattr(args, "alternatives", None) or ()
+    return [*(Namespace(**{**vars(args), **vars(one)}) for one in before), args]
 
 
 def alternative_bodies(args: Namespace, *, required: bool = True) -> list[Json]:
     """What each alternative asks for, without a consumer. Raises UsageError as `claim_body`."""
-    bodies = [_resources(each, required=required) for each in alternatives(args)]
+    bodies = [_resources(each, required=required) for each in _alternatives(args)]
     for body in bodies:
         body.pop("consumer", None)
     return bodies
+
+
+def _body(args: Namespace, *, required: bool = True) -> Json:
+    """What is asked for, with the alternatives, which are for the same instance."""
+    body, *others = (_resources(each, required=required) for each in _alternatives(args))
+    if others:
+        body["alternatives"] = [
+            {key: value for key, value in other.items() if key not in ("consumer", "name")}
+            for other in (*body.get("alternatives", ()), *others)
+        ]
+    return body
 
 
 def claim_body(args: Namespace) -> Json:
@@ -101,7 +113,7 @@ def claim_body(args: Namespace) -> Json:
 
     It has no consumer where a name stands for it: the agent finds the instance of that name.
     """
-    body = _resources(args)
+    body = _body(args)
     if args.name is not None:
         body["name"] = args.name
     if getattr(args, "new", False):
@@ -122,7 +134,7 @@ def new_consumer(args: Namespace) -> str:
 
 def addition_body(args: Namespace) -> Json:
     """What the arguments ask for beside a domain, without a consumer. Raises UsageError as `claim_body`."""
-    body = _resources(args, required=False)
+    body = _body(args, required=False)
     body.pop("consumer", None)
     if args.name is not None:
         body["name"] = args.name

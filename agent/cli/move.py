@@ -9,11 +9,18 @@ from urllib.parse import quote, urlencode
 
 from agent.cli import grammar
 from agent.cli.claim import claim_lines, holding_lines
-from agent.cli.claim_request import add_claim_options, addition_body, claim_body, read_text_file, show_notes
+from agent.cli.claim_request import (
+    add_claim_options,
+    add_or_option,
+    addition_body,
+    claim_body,
+    read_text_file,
+    show_notes,
+)
 from agent.cli.client import INSTANCE_HELP, MIGRATION_HELP, client_of, find_instance, find_migration
 from agent.cli.domain import complete_domain
 from agent.cli.output import Style, show, show_table
-from agent.errors import DaemonUnreachable, ExitCode, UnknownConsumer, plain
+from agent.errors import DaemonUnreachable, ExitCode, UnknownConsumer, UsageError, plain
 
 if TYPE_CHECKING:
     from agent.api.shapes.instance import MoveShape, MovesShape
@@ -111,6 +118,13 @@ def _add_begin(add_verb: grammar.CommandAdder) -> None:
         help="the migration's uuid; without it the command makes a new one and prints it",
     )
     add_claim_options(parser)
+    add_or_option(parser)
+    parser.add_argument(
+        "--alternative",
+        metavar="N|any",
+        help="of alternatives, the one to take, from 1, or the first that fits; without it the one that the "
+        "instance has",
+    )
     parser.add_argument(
         "--domain",
         metavar="FILE",
@@ -136,6 +150,11 @@ def begin(args: Namespace) -> ExitCode:
         "kind": args.kind.replace("-", "_"),
         "request": claim_body(args) if args.domain is None else addition_body(args),
     }
+    if args.alternative is not None:
+        given = "0" if args.alternative == "any" else args.alternative
+        if not (given.isascii() and given.isdigit() and len(given) < 3):
+            raise UsageError(f"--alternative {given!r} is neither a number from 1 nor `any`")
+        body["alternative"] = int(given)
     if args.domain is not None:
         body |= {"domain": read_text_file("move begin", args.domain), "consumer": args.consumer}
     try:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -21,7 +22,13 @@ import os_traits
 from agent.claims import extra_specs
 from agent.claims.choice import Order
 from agent.claims.device_profiles import DeviceProfiles
-from agent.claims.parse_request import notes_of, parse_addition, read_domain
+from agent.claims.parse_request import (
+    ALTERNATIVES_MAX,
+    alternatives_of,
+    notes_of,
+    parse_addition,
+    read_domain,
+)
 from agent.claims.request import DEVICE_PREFIX, ClaimRequest, check_request, has_unresolved_devices
 from agent.errors import PlacementError, UsageError, counted, first_few
 from agent.fleet.places import Candidate, candidate_of, places_together
@@ -53,7 +60,6 @@ CANDIDATES_MAX = 1000
 """So many candidates are asked of OpenStack's Placement, which may be those of a few hosts."""
 PLACES_SHOWN_MAX = 10
 COUNT_MAX = 1000
-ALTERNATIVES_MAX = 16
 MIGRATION = "MIGRATION"
 """The type of the consumer that holds a place for a move."""
 DISABLED_TRAIT: str = os_traits.COMPUTE_STATUS_DISABLED
@@ -199,10 +205,10 @@ def answer_body(
     host = given.get("host")
     order = Order(read_choice(given.get("strategy", "pack"), "strategy", tuple(map(str, Order))))
     count = read_whole(given.get("count", 1), "count", 1, COUNT_MAX)
-    alternatives = []
+    alternatives: list[AskedRequest] = []
     notes: dict[str, None] = {}
-    for number, item in enumerate(read_list(given.get("requests"), "requests")):
-        if number >= ALTERNATIVES_MAX:
+    for item in chain.from_iterable(map(alternatives_of, read_list(given.get("requests"), "requests"))):
+        if len(alternatives) >= ALTERNATIVES_MAX:
             raise UsageError(f"requests: at most {ALTERNATIVES_MAX} alternatives are asked for.")
         request = parse_addition(item, "", profiles)
         request = complete(request, xml) if complete else request

@@ -9,12 +9,13 @@ Source: https://docs.openstack.org/nova/latest/contributor/resize-and-cold-migra
 (allocations of a migration).
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from agent.claims.request import ClaimRequest
 from agent.moves.states import MIGRATION_TYPE, Move, MoveKind, MoveRole, MoveStep
-from agent.shapes import Allocations, total
+from agent.shapes import Allocations, Amounts, total
 
 IsOwn = Callable[[str], bool]
 """Whether the provider with that uuid is in this host's own tree."""
@@ -58,6 +59,21 @@ def with_source_at(move: Move, migration: Allocations) -> Move:
     """The move after a reshape of its source, which put the migration's allocation where it is now."""
     old = replace(move.old, allocations=restored_allocations(move, migration))
     return replace(move, old=old, handed=migration)
+
+
+def kept_options(
+    options: Sequence[ClaimRequest], held: Amounts, *, is_resize: bool
+) -> Sequence[ClaimRequest]:
+    """Those of a request's alternatives by which an instance may hold this, {class: amount}.
+
+    They name the same of the classes that are in any of them; for a move that keeps the amounts, the one with
+    the same amounts counts alone.
+    """
+    classes = {name for option in options for name in option.resources}
+    amounts = {name: amount for name, amount in held.items() if name in classes}
+    kept = [option for option in options if option.resources.keys() == amounts.keys()]
+    equal = [] if is_resize else [option for option in kept if option.resources == amounts]
+    return equal or kept
 
 
 class ObservedState(StrEnum):

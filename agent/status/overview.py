@@ -448,7 +448,7 @@ def _request_text(request: ClaimRequest) -> str:
         required = [" or ".join(sorted(any_of)) for any_of in group.required]
         traits = [*required, *(f"not {trait}" for trait in sorted(group.forbidden))]
         parts.append((amounts or "a provider") + (f" with {', '.join(traits)}" if traits else ""))
-    return "; ".join(parts)
+    return (f"alternative {request.alternative}, " if request.alternative else "") + "; ".join(parts)
 
 
 def _move_line(overview: Overview, move: Move, uuid: str) -> str:

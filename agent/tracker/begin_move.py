@@ -104,7 +104,8 @@ class MoveChoice:
         fit = self.book.cover(self.request, old.allocations, exact=False)
         if not fit.fits:
             raise does_not_fit(self.request, fit.shortfalls)
-        new = replace(old, request=self.request)
+        number = self.request.alternative or old.request.alternative
+        new = replace(old, request=replace(self.request, alternative=number))
         return MoveStep.ADOPT, self._move(MoveKind.REBUILD, MoveRole.BOTH, old, new, {})
 
     # Where the instance is

@@ -19,8 +19,9 @@ SCHEMAS: Mapping[str, Any] = json.loads((CHECKOUT / "agent/api/openapi.json").re
     "schemas"
 ]
 TYPES = {"integer": "int", "string": "str", "object": "dict", "array": "list", "boolean": "bool"}
-ELSEWHERE = {"consumer", "process"}
-"""Fields of a request that are options of some modules alone, or for programs that run beside the agent."""
+ELSEWHERE = {"consumer", "process", "alternative"}
+"""Fields of a request that are options of some modules alone, or for programs that run beside the agent, or
+that a claim's request has."""
 
 
 def values(path: Path) -> dict[str, Any]:

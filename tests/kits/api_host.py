@@ -1,7 +1,7 @@
 """A small host to serve: a tree, two guests, and claims that really count; no placement and no hypervisor."""
 
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -202,6 +202,9 @@ class SmallHost:
         was_held = request.consumer in self._claims
         return ClaimHandle(Admitted(self.claim(request), was_held), self.release)
 
+    def options(self, request: ClaimRequest) -> Sequence[ClaimRequest]:
+        return request.options
+
     def explain(self, request: ClaimRequest) -> Fit:
         self.fault()
         with self._lock:
@@ -280,7 +283,9 @@ class SmallHost:
     def provider_names(self, uuids: Collection[str]) -> dict[str, str]:
         return {uuid: provider.name for uuid in uuids if (provider := TREE.get(uuid)) is not None}
 
-    def begin_move(self, kind: MoveKind, migration: str, request: ClaimRequest) -> Move:
+    def begin_move(
+        self, kind: MoveKind, migration: str, request: ClaimRequest, alternative: int | None = None
+    ) -> Move:
         self.fault()
         raise UnknownConsumer(f"{request.consumer} holds nothing", consumer=request.consumer)
 

@@ -104,6 +104,26 @@ class ProcessShape(TypedDict):
 Process = Annotated[ProcessShape, "the agent releases the claim once this process has ended"]
 
 
+class AlternativeShape(TypedDict, total=False):
+    """What is asked for in another way, by groups or by a flavor."""
+
+    flavor: FlavorShape
+    image: dict[str, str | int | bool]
+    root_required: list[str]
+    groups: Annotated[list[GroupShape], Schema(maxItems=64)]
+    group_policy: Literal["none", "isolate"] | None
+    same_subtree: list[list[str]]
+    topology: TopologyShape
+    pci: list[PciRequestShape]
+
+
+Alternatives = Annotated[
+    list[AlternativeShape],
+    Schema(maxItems=15),
+    "what is asked for where the body, and the alternatives before, do not fit; in the order of preference",
+]
+
+
 class ClaimByGroupsShape(TypedDict):
     """A claim, asked for by request groups."""
 
@@ -116,6 +136,10 @@ class ClaimByGroupsShape(TypedDict):
     ]
     topology: NotRequired[TopologyShape]
     pci: NotRequired[list[PciRequestShape]]
+    alternatives: NotRequired[Alternatives]
+    alternative: NotRequired[
+        Annotated[Count, "of a claim's request: the number of the alternative that was taken, from 1"]
+    ]
     process: NotRequired[Process]
     name: NotRequired[Name]
     project_id: NotRequired[Identifier]
@@ -134,6 +158,7 @@ class ClaimByFlavorShape(TypedDict):
             "properties of the guest's image, as glance has them: hw_firmware_type, trait:..., and others",
         ]
     ]
+    alternatives: NotRequired[Alternatives]
     process: NotRequired[Process]
     name: NotRequired[Name]
     project_id: NotRequired[Identifier]
@@ -155,17 +180,10 @@ ClaimRequestShape = Annotated[
 DomainXml = Annotated[str, Schema(maxLength=1048576), "the domain's XML, without a document type"]
 
 
-class AdditionShape(TypedDict, total=False):
+class AdditionShape(AlternativeShape, total=False):
     """What is asked for beside a domain's XML: by groups, by a flavor, or nothing."""
 
-    flavor: FlavorShape
-    image: dict[str, str | int | bool]
-    root_required: list[str]
-    groups: Annotated[list[GroupShape], Schema(maxItems=64)]
-    group_policy: Literal["none", "isolate"] | None
-    same_subtree: list[list[str]]
-    topology: TopologyShape
-    pci: list[PciRequestShape]
+    alternatives: Alternatives
     name: Name
     project_id: Identifier
     user_id: Identifier
@@ -322,6 +340,14 @@ class ShortfallShape(TypedDict):
     ]
 
 
+class RefusedAlternativeShape(TypedDict):
+    """An alternative that does not fit."""
+
+    alternative: Annotated[Count, "its number, from 1"]
+    asked: Annotated[ResourcesShape, "summed up over the groups"]
+    shortfalls: list[ShortfallShape]
+
+
 class ExplanationShape(TypedDict):
     """Whether a claim would fit, and why not."""
 
@@ -334,6 +360,11 @@ class ExplanationShape(TypedDict):
     cells: CellsShape
     to_make: Annotated[ToMakeShape, From("makings")]
     shortfalls: list[ShortfallShape]
+    alternative: NotRequired[
+        Annotated[Count, "of several: the number of the first that fits, from 1; if none does, 1"]
+    ]
+    alternatives: NotRequired[Annotated[Count, "of several: how many"]]
+    refused: NotRequired[Annotated[list[RefusedAlternativeShape], "the others that were tried"]]
     notes: NotRequired[Notes]
 
 
@@ -480,7 +511,10 @@ def _claim(instance: InstanceShape) -> str:
 
 def _claim_and_origin(instance: InstanceShape) -> str:
     text, claim = _claim(instance), instance["claim"]
-    return f"{text}, adopted" if claim and claim["adopted"] and text == claim["state"] else text
+    if claim and text == claim["state"]:
+        number = claim["request"].get("alternative")
+        text += ", adopted" * claim["adopted"] + (f", alternative {number}" if number else "")
+    return text
 
 
 def _resources(instance: InstanceShape) -> str:
@@ -560,6 +594,13 @@ class MoveBodyShape(TypedDict):
     request: NotRequired[ClaimBodyShape | AdditionShape]
     domain: NotRequired[DomainXml]
     consumer: NotRequired[Annotated[Uuid, "the instance, with a domain"]]
+    alternative: NotRequired[
+        Annotated[
+            Count,
+            "the number of the alternative to take, from 1; 0: the first that fits; without it, the one that "
+            "the instance has",
+        ]
+    ]
 
 
 MOVE_COLUMNS: tuple[Column[MoveShape], ...] = (

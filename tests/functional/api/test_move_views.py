@@ -34,7 +34,9 @@ class MovingHost(SmallHost):
     def moves(self) -> dict[str, Move]:
         return dict(self._agent.tracker.moves())
 
-    def begin_move(self, kind: MoveKind, migration: str, request: ClaimRequest) -> Move:
+    def begin_move(
+        self, kind: MoveKind, migration: str, request: ClaimRequest, alternative: int | None = None
+    ) -> Move:
         return self._agent.tracker.begin_move(request, kind, migration).move
 
     def confirm_move(self, migration: str, instance: str | None) -> Move:

@@ -259,9 +259,34 @@ def test_the_first_alternative_that_fits_is_claimed_and_found_again(fresh: tuple
     assert json.loads(output_of(path, "claim", *words, "-o", "json"))["consumer"] == made["consumer"]
     none = plimsoll(path, "claim", "--new", "--resources", "VCPU=100000", "--or", "--resources", "VCPU=99999")
     assert none.returncode == ExitCode.REFUSED
-    assert one_line(none).startswith("plimsoll: None of 2 alternatives is granted; the first: The claim of")
+    assert one_line(none).startswith("plimsoll: None of 2 alternatives is granted. 1: The claim of")
+    assert " 2: The claim of" in one_line(none)
     domain = plimsoll(
         path, "claim", "--domain", "-", "--resources", "VCPU=3", "--or", "--resources", "VCPU=2"
     )
     assert domain.returncode == ExitCode.USAGE
     assert one_line(domain).startswith("plimsoll: claim: --or cannot go with --domain")
+
+
+def test_a_resize_keeps_the_alternative_that_it_is_not_told_to_change(
+    fresh: tuple[Sight, Path], tmp_path: Path
+) -> None:
+    _, path = fresh
+    too_much, other = tmp_path / "first.json", tmp_path / "second.json"
+    too_much.write_text(json.dumps({"name": "x", "groups": [{"resources": {"VCPU": 100000}}]}))
+    other.write_text(json.dumps({"name": "y", "consumer": "no", "flavor": {"vcpus": 2, "memory_mb": 64}}))
+    made = output_of(path, "claim", "--name", "ai3", "--file", str(too_much), "--or", "--file", str(other))
+    assert made.splitlines()[0].endswith("(ai3), alternative 2")
+    assert "claimed, alternative 2" in output_of(path, "instances")
+    assert "It requested alternative 2, 64 MEMORY_MB, 2 VCPU" in output_of(path, "explain", "ai3")
+    begin = ("move", "begin", "ai3", "--kind", "resize", "--flavor", "vcpus=3,memory_mb=64")
+    more = ("--or", "--flavor", "vcpus=4,memory_mb=64")
+    for words, vcpus in ((more, 4), ((*more, "--alternative", "any"), 3), ((*more, "--alternative", "1"), 3)):
+        move = json.loads(output_of(path, *begin, *words, "-o", "json"))
+        assert move["new"]["request"]["groups"][0]["resources"]["VCPU"] == vcpus
+        output_of(path, "move", "revert", move["migration"])
+    for bad in ("0x1", "one", "-1", "100"):
+        refused = plimsoll(path, *begin, *more, f"--alternative={bad}")
+        assert refused.returncode == ExitCode.USAGE
+        assert f"--alternative {bad!r} is neither a number from 1 nor `any`" in one_line(refused)
+    assert "and the request has 2: name one" in one_line(plimsoll(path, *begin, *more, "--alternative", "3"))

@@ -58,6 +58,7 @@ SPECS: dict[str, Example] = {
     "hw:cpu_policy": Example(
         {"hw:cpu_policy": "dedicated"}, resources=pinned(4), topology={"cpu_policy": "dedicated"}
     ),
+    "plimsoll:orN:KEY": Example({"plimsoll:or2:resources:VGPU": "1"}),  # it asks for the first one
     "hw:cpu_dedicated_mask": Example(
         {**MIXED, "hw:cpu_dedicated_mask": "^0"},
         resources=pinned(3, 1),

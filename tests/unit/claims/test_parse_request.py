@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from agent.claims.parse_request import (
     CELLS_MAX,
     Flavor,
     claim_for_flavor,
+    notes_of,
     parse_addition,
     parse_claim,
     read_request,
@@ -96,6 +98,102 @@ def requests(draw: st.DrawFn) -> ClaimRequest:
 @given(requests())
 def test_every_request_survives_its_json(request: ClaimRequest) -> None:
     assert read_request(json.loads(json.dumps(request_to_json(request)))) == request
+
+
+def test_the_number_of_an_alternative_survives_its_json_and_may_be_missing() -> None:
+    request = parse_claim(body())
+    assert "alternative" not in request_to_json(request), "an agent that knows no alternatives reads it"
+    second = replace(request, alternative=2)
+    assert read_request(json.loads(json.dumps(request_to_json(second)))).alternative == 2
+    assert read_request(body()).alternative == 0
+    assert second == request, "it says where the request comes from, and nothing of what it asks for"
+
+
+def flavor_of(**specs: str) -> dict[str, Any]:
+    keys = {key.replace("__", ":"): text for key, text in specs.items()}
+    return {"consumer": CONSUMER, "flavor": {"vcpus": 1, "memory_mb": 64, "extra_specs": keys}}
+
+
+def test_an_alternative_of_a_flavor_has_a_text_in_place_of_the_flavors_or_none() -> None:
+    request = parse_claim(
+        flavor_of(
+            resources__VGPU="1",
+            trait__CUSTOM_A="required",
+            plimsoll__or2__resources__VGPU="2",
+            plimsoll__or3__resources__VGPU="",
+            plimsoll__or3__trait__CUSTOM_A="",
+            plimsoll__or3__hw__cpu_policy="dedicated",
+        )
+    )
+    own = {"VCPU": 1, "MEMORY_MB": 64}
+    trait = (frozenset({"CUSTOM_A"}),)
+    assert [(each.alternative, each.resources, each.groups[0].required) for each in request.options] == [
+        (1, {**own, "VGPU": 1}, trait),
+        (2, {**own, "VGPU": 2}, trait),
+        (3, {"PCPU": 1, "MEMORY_MB": 64}, ()),
+    ]
+    assert parse_claim(flavor_of(resources__VGPU="1")).options == (
+        parse_claim(flavor_of(resources__VGPU="1")),
+    )
+
+
+def test_alternatives_are_for_the_instance_of_the_body_and_each_is_by_groups_or_by_a_flavor() -> None:
+    given = body(
+        name="ai1",
+        project_id="p",
+        alternatives=[{"groups": [{"resources": {"PCPU": 1}}]}, {"flavor": flavor_of()["flavor"]}],
+    )
+    request = parse_claim(given)
+    assert [(each.consumer, each.name, each.project_id) for each in request.options] == [
+        (CONSUMER, "ai1", "p")
+    ] * 3
+    assert [each.resources for each in request.options] == [
+        {"VCPU": 2},
+        {"PCPU": 1},
+        {"VCPU": 1, "MEMORY_MB": 64},
+    ]
+    named = parse_claim({key: given[key] for key in given if key != "consumer"}, by_name=True)
+    assert {each.consumer for each in replace(named, consumer=CONSUMER).options} == {CONSUMER}
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (flavor_of(plimsoll__or__resources__VGPU="1"), "plimsoll:or:resources:VGPU: unknown extra spec; "),
+        (flavor_of(plimsoll__or1__resources__VGPU="1"), "the flavor's KEY, N from 2 to 16."),
+        (flavor_of(plimsoll__or17__resources__VGPU="1"), "plimsoll:or17:resources:VGPU: unknown extra spec"),
+        (flavor_of(plimsoll__or2__="1"), "plimsoll:or2:: unknown extra spec"),
+        (flavor_of(plimsoll__first__x="1"), "plimsoll:first:x: unknown extra spec"),
+        (flavor_of(Plimsoll__or2__resources__VGPU="1"), "Plimsoll:or2:resources:VGPU: unknown extra spec"),
+        (flavor_of(plimsoll__or3__resources__VGPU="1"), "plimsoll:or2: missing; plimsoll:or3 is given."),
+        (flavor_of(plimsoll__or2__resources__VGPU="x"), "Alternative 2: resources:VGPU: "),
+        (flavor_of(plimsoll__or2__hw__cpu_polcy="x"), "Alternative 2: hw:cpu_polcy: unknown extra spec"),
+        (flavor_of(plimsoll__or2__plimsoll__or2__x="x"), "plimsoll:or2:plimsoll:or2:x: unknown extra spec"),
+        (body(alternatives={}), "alternatives: "),
+        (body(alternatives=[3]), "alternatives[0]: "),
+        (body(alternatives=[{"consumer": CONSUMER}]), "alternatives[0].consumer: unknown key"),
+        (body(alternatives=[{}]), "Alternative 2: groups (or flavor): missing"),
+        (body(alternatives=[{"groups": []}]), "Alternative 2: groups: the request is empty"),
+        (body(alternatives=[{"groups": [], "flavor": {}}]), "Alternative 2: groups: unknown key"),
+        (
+            body(alternatives=[{"groups": [{"resources": {"VCPU": 1}}]}] * 16),
+            "at most 16 are asked for, not 17",
+        ),
+        (body(alternative=17), "alternative: "),
+        (body(alternative="2"), "alternative: "),
+    ],
+)
+def test_malformed_alternatives_are_refused_with_the_number_and_the_key(bad: object, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_claim(bad)
+    assert said in caught.value.message, caught.value.message
+
+
+def test_notes_are_those_of_all_alternatives() -> None:
+    given = flavor_of(quota__cpu_shares="1", plimsoll__or2__quota__vif_inbound_average="1")
+    notes = notes_of(given)
+    assert len(notes) == 2
+    assert not any("plimsoll" in note for note in notes)
 
 
 def test_groups_in_placements_terms() -> None:

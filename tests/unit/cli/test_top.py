@@ -9,7 +9,8 @@ from agent.cli.top import TopView, first_line, keys_of
 
 
 def instance(name: str, memory: int, *, claimed: bool = True) -> InstanceShape:
-    claim = {"state": "claimed", "adopted": False, "allocations": {"p": {"resources": {"MEMORY_MB": memory}}}}
+    claim = {"state": "claimed", "adopted": False, "request": {}}
+    claim |= {"allocations": {"p": {"resources": {"MEMORY_MB": memory}}}}
     guest = {"state": "running", "resources": {"MEMORY_MB": memory}, "units": []}
     shape: dict[str, Any] = {"uuid": f"u-{name}", "name": name, "guest": guest, "moved_away": False}
     return cast(InstanceShape, {**shape, "migration_of": None, "claim": claim if claimed else None})

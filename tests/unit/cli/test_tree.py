@@ -151,7 +151,8 @@ def test_each_provider_is_drawn_once_and_each_bar_is_as_long(
 
 def test_instances_say_what_is_missing() -> None:
     guest = {"state": "running", "resources": {"VCPU": 1}, "units": []}
-    claim = {"state": "claimed", "adopted": True, "allocations": {"p": {"resources": {"VCPU": 2}}}}
+    claim: dict[str, Any] = {"state": "claimed", "adopted": True, "request": {"alternative": 2}}
+    claim |= {"allocations": {"p": {"resources": {"VCPU": 2}}}}
     here = {"moved_away": False, "migration_of": None}
     made = {**claim, "made_by": {"uid": 7, "program": ""}}
     lines = list(
@@ -167,11 +168,11 @@ def test_instances_say_what_is_missing() -> None:
         )
     )
     assert lines == [
-        "UUID  NAME  GUEST    CLAIM             RESOURCES  MADE BY",
-        "u1    a     running  UNCLAIMED         VCPU=1     -",
-        "u2    -     none     claimed, adopted  VCPU=2     -",
-        "u3    b     running  MOVED AWAY        VCPU=2     uid 7",
-        "u4    c     none     migration         VCPU=2     uid 7",
+        "UUID  NAME  GUEST    CLAIM                            RESOURCES  MADE BY",
+        "u1    a     running  UNCLAIMED                        VCPU=1     -",
+        "u2    -     none     claimed, adopted, alternative 2  VCPU=2     -",
+        "u3    b     running  MOVED AWAY                       VCPU=2     uid 7",
+        "u4    c     none     migration                        VCPU=2     uid 7",
     ]
 
 

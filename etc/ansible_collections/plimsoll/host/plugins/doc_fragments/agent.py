@@ -135,6 +135,12 @@ options:
   image:
     description: Properties of the guest's image, as glance has them. With O(flavor).
     type: dict
+  alternatives:
+    description:
+      - What is asked for where the request, and the alternatives before, do not fit; each has the options of a request, such as
+        O(resources), O(groups) or O(flavor).
+    type: list
+    elements: dict
   project_id:
     description: The project of the instance, in Placement.
     type: str

@@ -65,6 +65,7 @@ REQUEST = {
     "pci": {"type": "list", "elements": "dict", "options": PCI},
     "flavor": {"type": "dict", "options": FLAVOR},
     "image": {"type": "dict"},
+    "alternatives": {"type": "list", "elements": "dict"},
     "name": {"type": "str"},
     "project_id": {"type": "str"},
     "user_id": {"type": "str"},
@@ -146,6 +147,10 @@ def request_of(params):
             group["resources"] = {name: _number(value) for name, value in group["resources"].items()}
     if groups:
         asked["groups"] = groups
+    if "alternatives" in asked:
+        asked["alternatives"] = [
+            request_of({**dict.fromkeys(REQUEST), **other}) for other in params["alternatives"]
+        ]
     specs = asked.get("flavor", {}).get("extra_specs", {})
     specs.update({name: str(value).lower() for name, value in specs.items() if isinstance(value, bool)})
     if "mem_page_size" in asked.get("topology", {}):

@@ -40,6 +40,9 @@ options:
   name:
     description: The name of the instance.
     type: str
+  alternative:
+    description: The number of the alternative to take, from 1; V(0) is the first that fits. Without it, the one that the instance has.
+    type: int
   wait:
     description: How many seconds to wait until a move that is confirmed or reverted has ended. The module fails if it has not by then.
     type: int
@@ -107,6 +110,7 @@ def main():
             "type": "str",
             "choices": ["cold_migrate", "resize", "same_host_resize", "live_migrate", "rebuild", "evacuate"],
         },
+        "alternative": {"type": "int"},
         "wait": {"type": "int", "default": 0},
     }
     module = shared.agent_module(
@@ -145,7 +149,12 @@ def _begin(module, agent, before):
     if not module.check_mode:
         migration = given["migration"] or (before.migration if before else "")
         return agent.begin_move(
-            given["kind"], asked, consumer=given["consumer"], domain=xml, migration=migration
+            given["kind"],
+            asked,
+            consumer=given["consumer"],
+            domain=xml,
+            migration=migration,
+            alternative=given["alternative"],
         )
     if before is None and shared.find_instance(module, agent, given["consumer"]) is None:
         if xml is None:
