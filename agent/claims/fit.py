@@ -82,7 +82,7 @@ def fit_with_cells(request: ClaimRequest, stock: HostStock, cells: CellStock, af
             slots = [*_cell_slots(request, placed, stock, cells.host), *beside]
             search = FitSearch(request, stock, slots)
             if all(slot.options for slot in slots) and search.run():
-                allocations = sum_slots(slots, search.chosen)
+                allocations = search.rules.allocations(search.found)
                 exact = first_units(allocations, pinned_first(stock.units, placed, cells.host))
                 return Fit(True, allocations, exact, (), placed)
             steps += 1 + search.steps
@@ -236,16 +236,6 @@ def _cell_slots(
             yield FitSlot(unsuffixed, resources, (provider,) if able else ())
 
 
-def sum_slots(slots: Sequence[FitSlot], chosen: Sequence[Provider]) -> Allocations:
-    """The allocations of filled slots, summed by provider and class."""
-    allocations: dict[str, dict[str, int]] = {}
-    for slot, provider in zip(slots, chosen, strict=True):
-        for name, amount in slot.resources.items():
-            given = allocations.setdefault(provider.uuid, {})
-            given[name] = given.get(name, 0) + amount
-    return allocations
-
-
 def _no_fit(short: Iterable[Shortfall]) -> Fit:
     return Fit(False, {}, {}, tuple(short))
 
@@ -317,7 +307,7 @@ def fit(
     search = FitSearch(request, stock, slots)
     if not all(slot.options for slot in slots) or not search.run():
         return _no_fit(shortfalls(request, stock, slots, search))
-    allocations = sum_slots(slots, search.chosen)
+    allocations = search.rules.allocations(search.found)
     return Fit(True, allocations, first_units(allocations, units), ())
 
 

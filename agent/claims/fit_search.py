@@ -1,8 +1,7 @@
 """The search for the providers that serve a request. Pure.
 
 A request is divided into *slots*, each to be filled by one provider: one slot for each class of the
-unsuffixed group, and one for each suffixed group. The search fills the slots depth first. It remembers the
-states that failed, because isolated or competing groups reach the same state in many orders, and stops after
+unsuffixed group, and one for each suffixed group. The search (agent.placement.slot_search) stops after
 `STEPS_MAX` steps.
 
 The order of choice is fixed, so that the same request always has the same result: own providers before
@@ -12,13 +11,15 @@ already chosen goes first, then one that can serve more of the group's classes, 
 few providers.
 """
 
-import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from agent.claims.choice import NO_COST, CellCost, Choice
 from agent.claims.request import ClaimRequest, RequestGroup
+from agent.errors import UsageError
+from agent.placement.slot_search import SlotRules, SlotSearch, Steps
 from agent.providers.divided_cards import CardStock
 from agent.providers.limits import Caps
 from agent.providers.reservations import WaysOf, can_give_together, excluding_class, room
@@ -296,14 +297,8 @@ def _best_first(slot: FitSlot, stock: HostStock, costs: Mapping[int, CellCost]) 
     return replace(slot, options=tuple(sorted(slot.options, key=place)))
 
 
-_Top = tuple[frozenset[str], str]
-"""The suffixes of one same_subtree, and the uuid of the provider that is above those of all its groups."""
-
-_State = tuple[int, frozenset[tuple[tuple[str, str], int]], frozenset[str], frozenset[str], frozenset[_Top]]
-
-
-class FitSearch:
-    """One search for a way to fill the slots; call `run` once, then read `chosen`.
+class FitSearch(SlotSearch[Provider]):
+    """One search for a way to fill the slots; call `run` once, then read `found`.
 
     `isolated`, `traits` and `subtrees` disable a rule each, to find the rule that a failure is due to.
     """
@@ -312,136 +307,63 @@ class FitSearch:
         self,
         request: ClaimRequest,
         stock: HostStock,
-        slots: list[FitSlot],
+        slots: Sequence[FitSlot],
         *,
         isolated: bool = True,
         traits: bool = True,
         subtrees: bool = True,
     ) -> None:
+        host = stock.host
+        rules = SlotRules(
+            [(slot.group.suffix, slot.resources) for slot in slots],
+            required=next((slot.group.required for slot in slots if traits and not slot.group.suffix), ()),
+            isolate=isolated and request.group_policy == "isolate",
+            subtrees=request.same_subtree if subtrees else (),
+            exclusive={
+                *(name for ways in host.ways.values() for way in ways for name in way),
+                *(name for card in host.cards.values() for name in card.classes),
+            },
+        )
+        options, root = [slot.options for slot in slots], host.root.uuid if host.root else ""
+        self._tried = Steps(STEPS_MAX)
+        super().__init__(rules, options, root, stock.free, lambda uuid: host.tree[uuid].parent, self._tried)
         self._stock = stock
-        self._slots = slots
-        self._isolate = isolated and request.group_policy == "isolate"
-        self._subtrees = request.same_subtree if subtrees else ()
-        self._unsuffixed = sum(1 for slot in slots if not slot.group.suffix)
-        self._required = slots[0].group.required if self._unsuffixed and traits else ()
-        demanded = Counter(name for slot in slots for name in slot.resources)
-        self._contended = {name for name, times in demanded.items() if times > 1}
-        self._excluding = {name for ways in stock.host.ways.values() for way in ways for name in way}
-        self._excluding |= {name for card in stock.host.cards.values() for name in card.classes}
-        self._contended |= self._excluding & demanded.keys()
-        self._taken: Counter[tuple[str, str]] = Counter()
-        self._hopeless: set[_State] = set()
-        self._steps = 0
-        self.chosen: list[Provider] = []
+        self.found: tuple[Provider, ...] = ()
+        """A provider for each slot."""
 
     @property
     def steps(self) -> int:
         """How many providers the search has tried."""
-        return self._steps
+        return self._tried.taken
 
     @property
     def gave_up(self) -> bool:
         """Whether the search stopped at STEPS_MAX without a result."""
-        return self._steps > STEPS_MAX
+        return self.steps > STEPS_MAX
 
     def run(self) -> bool:
-        """Whether the slots can be filled; then `chosen` has one provider for each slot."""
-        if not self._subtrees:
-            return self._fill(0, [slot.options for slot in self._slots], ())
-        # The top of a subtree is one of the providers chosen in it, so each possible top is tried on its own.
-        possible: list[list[_Top]] = []
-        for suffixes in self._subtrees:
-            within = (slot.options for slot in self._slots if slot.group.suffix in suffixes)
-            distinct = dict.fromkeys(provider.uuid for some in within for provider in some)
-            possible.append([(suffixes, uuid) for uuid in distinct])
-        for tops in itertools.product(*possible):
-            # The options of each slot, limited to the providers below the tops of its subtrees.
-            options = [slot.options for slot in self._slots]
-            for suffixes, top in tops:
-                under = {provider.uuid for provider in self._stock.host.tree.subtree(top)}
-                for number, slot in enumerate(self._slots):
-                    if slot.group.suffix in suffixes:
-                        options[number] = tuple(
-                            provider for provider in options[number] if provider.uuid in under
-                        )
-            self._hopeless.clear()
-            if all(options) and self._fill(0, options, tops):
-                return True
-            if self.gave_up:
-                break
+        """Whether the slots can be filled; then `found` has one provider for each slot."""
+        with suppress(UsageError, StopIteration):  # too many steps, or none leads to a way
+            self.found = next(self.fill())
+            return True
         return False
 
-    def _fill(self, depth: int, options: list[tuple[Provider, ...]], tops: tuple[_Top, ...]) -> bool:
-        if depth == self._unsuffixed and self._required:
-            # The providers of the unsuffixed group together must have its required traits.
-            traits = frozenset().union(*(provider.traits for provider in self.chosen))
-            if not all(any_of & traits for any_of in self._required):
-                return False
-        if depth == len(self._slots):
-            return self._chosen_tops(tops) == frozenset(tops)
-        if self._hopeless and self._state(depth, tops) in self._hopeless:
-            return False
-        slot = self._slots[depth]
-        providers: Iterable[Provider] = options[depth]
-        if self.chosen and not slot.group.suffix and len(options[depth]) > 1:
-            giving = {provider.uuid for provider in self.chosen}
-            providers = sorted(providers, key=lambda provider: provider.uuid not in giving)
-        for provider in providers:
-            self._steps += 1
-            if self.gave_up:
-                return False
-            if self._fits(slot, provider):
-                self._take(slot, provider, 1)
-                if self._fill(depth + 1, options, tops):
-                    return True
-                self._take(slot, provider, -1)
-        self._hopeless.add(self._state(depth, tops))
-        return False
+    def in_order(self, depth: int, options: Sequence[Provider]) -> Iterable[Provider]:
+        """Within the unsuffixed group, providers that were already chosen go first."""
+        if not self.chosen or not self.rules.kinds[depth][0] or len(options) < 2:
+            return options
+        giving = {provider.uuid for provider in self.chosen}
+        return sorted(options, key=lambda provider: provider.uuid not in giving)
 
-    def _fits(self, slot: FitSlot, provider: Provider) -> bool:
-        """Whether the provider can take this slot in addition to those that it has already."""
-        if self._isolate and slot.group.suffix and provider in self.chosen[self._unsuffixed :]:
-            return False
-        for name, amount in slot.resources.items():
-            if name in self._contended:
-                total = amount + self._taken[provider.uuid, name]
-                if total > min(provider.inventories[name].max_unit, self._stock.free(provider, name)):
-                    return False
-        # What the provider would give, with this slot, of the classes with exclusions.
-        return not self._excluding or self._stock.can_give_together(
-            provider,
-            {
-                name: self._taken[provider.uuid, name] + slot.resources.get(name, 0)
-                for name in self._excluding
-            },
-        )
-
-    def _take(self, slot: FitSlot, provider: Provider, sign: int) -> None:
-        if sign > 0:
-            self.chosen.append(provider)
-        else:
-            self.chosen.pop()
-        for name, amount in slot.resources.items():
-            if name in self._contended:
-                self._taken[provider.uuid, name] += sign * amount
-
-    def _state(self, depth: int, tops: tuple[_Top, ...]) -> _State:
-        """Everything that decides whether the slots from `depth` on can be filled."""
-        return (
-            depth,
-            frozenset((key, amount) for key, amount in self._taken.items() if amount),
-            frozenset(provider.uuid for provider in self.chosen[: self._unsuffixed]),
-            frozenset(provider.uuid for provider in self.chosen[self._unsuffixed :]),
-            self._chosen_tops(tops),
-        )
-
-    def _chosen_tops(self, tops: tuple[_Top, ...]) -> frozenset[_Top]:
-        """The tops whose provider was chosen for one of their own groups."""
-        filled = list(zip(self._slots, self.chosen, strict=False))
-        return frozenset(
-            (suffixes, top)
-            for suffixes, top in tops
-            if any(slot.group.suffix in suffixes and provider.uuid == top for slot, provider in filled)
+    def admits(self, depth: int, provider: Provider) -> bool:
+        """Whether it can give, with this slot, what it would give of the classes with exclusions, too."""
+        exclusive, (_, resources) = self.rules.exclusive, self.rules.slots[depth]
+        return super().admits(depth, provider) and (
+            not exclusive
+            or self._stock.can_give_together(
+                provider,
+                {name: self.taken[provider.uuid, name] + resources.get(name, 0) for name in exclusive},
+            )
         )
 
 

@@ -31,10 +31,10 @@ from agent.claims.parse_request import (
 )
 from agent.claims.request import DEVICE_PREFIX, ClaimRequest, check_request, has_unresolved_devices
 from agent.errors import PlacementError, UsageError, counted, first_few
-from agent.fleet.places import Candidate, candidate_of, places_together
 from agent.fleet.where import (
     CLOSED,
     SHOWN_MAX,
+    Candidate,
     Change,
     Condition,
     ConditionKind,
@@ -45,8 +45,10 @@ from agent.fleet.where import (
     Obstacle,
     Question,
     SummaryRow,
+    candidate_of,
     conditions_of,
     miss_of,
+    places_together,
     smallest_changes,
     summary_of,
 )

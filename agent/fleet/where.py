@@ -1,4 +1,4 @@
-"""On which hosts of a fleet a request fits, why not on the others, and what would make room. Pure.
+"""On which hosts of a fleet a request fits and where best, why not on others, what would make room. Pure.
 
 A request is a list of *conditions* in a fixed order: the traits of the root, then each amount of a class,
 then the traits and aggregates of each group, then what concerns several groups at once. Adding a condition
@@ -10,7 +10,12 @@ as closed: both end when an operator says so.
 The rules are those of Placement's allocation candidates for one tree and the sharing providers of its
 aggregates, and one of the agent: cells of a guest come from different providers, unless the host shows none
 and its root has them all. Exact CPUs, page sizes and threads are not in Placement; the host decides on them
-when it is claimed from. tests/unit/fleet compares the answers with brute force.
+when it is claimed from.
+
+Several guests are placed one after the other, each on the best host. Where that finds too few places, the
+hosts on which another choice could have room for more are packed anew: agent.placement.knapsack compares the
+ways in which one guest can lie on the host. Hosts concern each other only by the pools that they share. After
+so many steps the number of places is a lower bound. tests/unit/fleet compares all answers with brute force.
 
 Source: https://docs.openstack.org/placement/latest/user/provider-tree.html.
 """
@@ -21,20 +26,28 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from itertools import combinations, islice, pairwise, product
 from math import gcd
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from agent.claims.capacity import OF_EVERY_GUEST
+from agent.claims.choice import Order
 from agent.claims.fit_search import any_of_clause
 from agent.claims.guest_cells import guest_cells, wants_cells
 from agent.claims.host_cells import CELL_CLASSES
 from agent.claims.request import ClaimRequest
 from agent.errors import UsageError, counted
-from agent.placement.knapsack import can_lie_apart
-from agent.shapes import Allocations, Amounts, Holders, by_class
+from agent.placement.knapsack import pack
+from agent.placement.slot_search import SlotRules, SlotSearch, Steps
+from agent.shapes import Allocations, Amounts, Holders, by_class, total
 from agent.tree import Inventory
 
+PACKING_STEPS_MAX = 100_000
+"""So many steps are spent on the most guests that fit on all hosts together."""
+WAYS_MAX = 1000
+"""So many ways of a guest are compared on a host, or on hosts that are packed together."""
 STEPS_MAX = 500_000
 """So many providers are tried for one request, on all hosts together."""
 TRIES_MAX = 2000
@@ -240,7 +253,7 @@ class _Slot(NamedTuple):
     """
 
     group: str
-    resources: tuple[tuple[str, int], ...]
+    resources: Mapping[str, int]
     required: tuple[frozenset[str], ...] = ()
     forbidden: frozenset[str] = frozenset()
     member_of: tuple[frozenset[str], ...] = ()
@@ -248,41 +261,6 @@ class _Slot(NamedTuple):
     @property
     def is_cell(self) -> bool:
         return " " in self.group  # which no suffix has
-
-    @property
-    def is_unsuffixed(self) -> bool:
-        return not self.group or self.is_cell
-
-
-class _Rules(NamedTuple):
-    """What a question asks of the providers together, beside what each slot asks of its own."""
-
-    slots: Sequence[_Slot]
-    required: tuple[frozenset[str], ...]
-    isolate: bool
-    apart: bool
-    subtrees: Sequence[frozenset[str]]
-    contended: frozenset[str]
-
-
-_Top = tuple[frozenset[str], str]
-"""The suffixes of one same_subtree, and the uuid of the provider that is above those of all its groups."""
-
-
-class Steps:
-    """Counts the providers that are tried for a request whose parts concern each other."""
-
-    def __init__(self) -> None:
-        self._left = STEPS_MAX
-
-    def take(self) -> None:
-        """Raises UsageError after STEPS_MAX of them."""
-        self._left -= 1
-        if self._left < 0:
-            raise UsageError(
-                f"The groups can be arranged in too many ways: {STEPS_MAX} tries did not settle where they "
-                "fit. Ask for fewer groups at once."
-            )
 
 
 class Question:
@@ -295,7 +273,7 @@ class Question:
         steps: Steps | None = None,
     ) -> None:
         """`bare` are the groups that have no resources, but traits, and a place in a subtree."""
-        self._steps = steps or Steps()
+        self._steps = steps or Steps(STEPS_MAX)
         kind = ConditionKind
         self._root_required = [
             each.any_of for each in conditions if each.kind is kind.ROOT_TRAIT and not each.forbidden
@@ -324,16 +302,28 @@ class Question:
                 continue  # its conditions are not among these
             if not of_group:
                 together, required = required, ()
-            parts = [tuple(amounts.items())] if group else [(pair,) for pair in amounts.items()]
+            parts = [amounts] if group else [{name: amount} for name, amount in amounts.items()]
             slots += [_Slot(group, part, required, forbidden, member_of) for part in parts]
         present = {slot.group for slot in slots}
         subtrees = [both for suffixes in subtrees if len(both := suffixes & present) > 1]
-        asked = Counter(name for slot in slots for name, _ in slot.resources)
-        contended = frozenset(name for name, times in asked.items() if times > 1)
-        isolate = any(each.kind is kind.ISOLATE for each in conditions)
-        apart = any(each.kind is kind.APART for each in conditions)
-        self._rules = _Rules(slots, together, isolate, apart, subtrees, contended)
-        self.is_simple = not any(self._rules[1:])
+        cells = {slot.group for slot in slots if slot.is_cell}
+        single = frozenset[str]({""}).union(*subtrees)
+        self._slots = slots
+        self._rules = SlotRules(
+            [(slot.group, slot.resources) for slot in slots],
+            unsuffixed={"", *cells},
+            required=together,
+            isolate=any(each.kind is kind.ISOLATE for each in conditions),
+            cells=cells if any(each.kind is kind.APART for each in conditions) else (),
+            subtrees=subtrees,
+            alike={
+                number
+                for number, (one, other) in enumerate(pairwise(slots), 1)
+                if (one.is_cell, one[1:]) == (other.is_cell, other[1:])
+                and not {one.group, other.group} & single
+            },
+        )
+        self.is_simple = self._rules.is_simple
 
     def fit(self, host: FleetHost, *, empty: bool = False, lifted: bool = False) -> Allocations | None:
         """The allocations of a place on the host, None if it has none.
@@ -344,7 +334,7 @@ class Question:
         if options is None:
             return None
         if self.is_simple:
-            return self._sums([serving[0] for serving in options])
+            return self._rules.allocations(serving[0] for serving in options)
         return next(self._choices(host, options, empty, lifted or empty), None)
 
     def ways(self, host: FleetHost) -> Iterator[Allocations]:
@@ -353,7 +343,7 @@ class Question:
         if options is None:
             return iter(())
         if self.is_simple:
-            return map(self._sums, product(*options))
+            return map(self._rules.allocations, product(*options))
         return self._choices(host, options, empty=False, lifted=False)
 
     def _options(self, host: FleetHost, empty: bool, lifted: bool) -> list[list[HostProvider]] | None:
@@ -363,8 +353,8 @@ class Question:
             return None
         options: list[list[HostProvider]] = []
         reach = host.reach
-        for slot in self._rules.slots:
-            first = slot.resources[0][0] if slot.resources else ""
+        for slot in self._slots:
+            first = next(iter(slot.resources), "")
             serving = [
                 each
                 for each in reach
@@ -378,40 +368,18 @@ class Question:
     def _choices(
         self, host: FleetHost, options: Sequence[Sequence[HostProvider]], empty: bool, lifted: bool
     ) -> Iterator[Allocations]:
-        together = [
-            [each.uuid for each in serving]
-            for slot, serving in zip(self._rules.slots, options, strict=True)
-            if self._rules.isolate and not slot.is_unsuffixed
-        ]
-        if not can_lie_apart(together):
-            return
-        for name in self._rules.contended:
-            asked = sum(
-                amount for slot in self._rules.slots for each, amount in slot.resources if each == name
-            )
-            able = {each.uuid: each for serving in options for each in serving if name in each.inventories}
-            if asked > sum(free_of(each, name, empty=empty, lifted=lifted) for each in able.values()):
-                return
-        search = _Search(self._rules, host, empty, lifted, self._steps)
-        # The top of a subtree is one of the providers chosen in it, so each possible top is tried on its own.
-        possible: list[list[_Top]] = []
-        for suffixes in self._rules.subtrees:
-            within = (
-                each.uuid
-                for slot, serving in zip(self._rules.slots, options, strict=True)
-                if slot.group in suffixes
-                for each in serving
-            )
-            possible.append([(suffixes, uuid) for uuid in dict.fromkeys(within)])
-        for tops in product(*possible):
-            yield from map(self._sums, search.fill(self._below(tops, options, host), tops))
+        free = partial(free_of, empty=empty, lifted=lifted)
+        if self._rules.may_be_filled(options, free):
+            parents = {provider.uuid: provider.parent for provider in host.reach}
+            search = SlotSearch(self._rules, options, host.root.uuid, free, parents.get, self._steps)
+            yield from map(self._rules.allocations, search.fill())
 
     def usable(self, provider: HostProvider, name: str, free: int) -> int:
         """Of so much that is free of a class, what parts of guests can have: whole ones, by the traits."""
         parts = [
             amount
-            for slot in self._rules.slots
-            for each, amount in slot.resources
+            for slot in self._slots
+            for each, amount in slot.resources.items()
             if each == name
             and amount <= provider.inventories[name].max_unit
             and not slot.forbidden & provider.traits
@@ -419,18 +387,10 @@ class Question:
         ]
         return free - free % gcd(*parts) if parts and free > 0 else 0
 
-    def _sums(self, chosen: Sequence[HostProvider]) -> Allocations:
-        sums: dict[str, dict[str, int]] = {}
-        for slot, provider in zip(self._rules.slots, chosen, strict=True):
-            given = sums.setdefault(provider.uuid, {})
-            for name, amount in slot.resources:
-                given[name] = given.get(name, 0) + amount
-        return {uuid: amounts for uuid, amounts in sums.items() if amounts}
-
     def _serves(
         self, slot: _Slot, provider: HostProvider, host: FleetHost, empty: bool, lifted: bool
     ) -> bool:
-        for name, amount in slot.resources:
+        for name, amount in slot.resources.items():
             inventory = provider.inventories.get(name)
             if inventory is None or not inventory.min_unit <= amount <= inventory.max_unit:
                 return False
@@ -443,118 +403,9 @@ class Question:
         if not slot.member_of:
             return True
         memberships = [provider.aggregates]
-        if slot.is_unsuffixed and provider in host.providers:
+        if (not slot.group or slot.is_cell) and provider in host.providers:
             memberships.append(host.root.aggregates)
         return any(all(any_of & names for any_of in slot.member_of) for names in memberships)
-
-    def _below(
-        self,
-        tops: Sequence[_Top],
-        options: Sequence[Sequence[HostProvider]],
-        host: FleetHost,
-    ) -> list[list[HostProvider]]:
-        parents = {provider.uuid: provider.parent for provider in host.reach}
-
-        def is_below(uuid: str | None, top: str) -> bool:
-            while uuid is not None and uuid != top:
-                uuid = parents.get(uuid)
-            return uuid is not None
-
-        return [
-            [
-                provider
-                for provider in serving
-                if all(is_below(provider.uuid, top) for suffixes, top in tops if slot.group in suffixes)
-            ]
-            for slot, serving in zip(self._rules.slots, options, strict=True)
-        ]
-
-
-class _Search:
-    """Fills the slots of a question on one host, depth first."""
-
-    def __init__(self, rules: _Rules, host: FleetHost, empty: bool, lifted: bool, steps: Steps) -> None:
-        self._rules = rules
-        self._host = host
-        self._room = {"empty": empty, "lifted": lifted}
-        self._chosen: list[HostProvider] = []
-        self._taken: Counter[tuple[str, str]] = Counter()
-        self._hopeless: set[object] = set()
-        self._in_subtrees = frozenset[str]().union(*rules.subtrees)
-        # Those whose slot asks for the same as the one before it: they are filled in the order of providers.
-        self._equals = {
-            number
-            for number, (one, other) in enumerate(pairwise(rules.slots), 1)
-            if (one.is_cell, one[1:]) == (other.is_cell, other[1:])
-            and not {one.group, other.group} & {"", *self._in_subtrees}
-        }
-        self._steps = steps
-
-    def fill(
-        self, options: Sequence[Sequence[HostProvider]], tops: Sequence[_Top]
-    ) -> Iterator[list[HostProvider]]:
-        """Each choice of a provider for each slot; those that differ by equal slots alone come once."""
-        self._hopeless.clear()
-        return self._fill_from(0, 0, options, tops) if all(options) else iter(())
-
-    def _fill_from(
-        self, depth: int, first: int, options: Sequence[Sequence[HostProvider]], tops: Sequence[_Top]
-    ) -> Iterator[list[HostProvider]]:
-        if depth == len(self._rules.slots):
-            # What concerns all: the traits that those of the unsuffixed group have together, and the tops.
-            filled = list(self._filled())
-            traits = frozenset[str]().union(*(each.traits for slot, each in filled if slot.is_unsuffixed))
-            if all(any_of & traits for any_of in self._rules.required) and all(
-                any(slot.group in suffixes and each.uuid == top for slot, each in filled)
-                for suffixes, top in tops
-            ):
-                yield self._chosen
-            return
-        # All that decides whether the slots from here on can be filled: states that failed come again.
-        places = frozenset(
-            (slot.group if slot.group in self._in_subtrees else slot.is_unsuffixed, slot.is_cell, each.uuid)
-            for slot, each in self._filled()
-        )
-        state = (depth, first, places, frozenset(item for item in self._taken.items() if item[1]))
-        if state in self._hopeless:
-            return
-        slot, is_fruitful = self._rules.slots[depth], False
-        contended = [(name, amount) for name, amount in slot.resources if name in self._rules.contended]
-        for number, provider in enumerate(options[depth][first:], first):
-            self._steps.take()
-            if not self._admits(slot, contended, provider):
-                continue
-            self._chosen.append(provider)
-            for name, amount in contended:
-                self._taken[provider.uuid, name] += amount
-            start = number if depth + 1 in self._equals else 0
-            for chosen in self._fill_from(depth + 1, start, options, tops):
-                is_fruitful = True
-                yield chosen
-            self._chosen.pop()
-            for name, amount in contended:
-                self._taken[provider.uuid, name] -= amount
-        if not is_fruitful:
-            self._hopeless.add(state)
-
-    def _filled(self) -> Iterator[tuple[_Slot, HostProvider]]:
-        return zip(self._rules.slots, self._chosen, strict=False)
-
-    def _admits(self, slot: _Slot, contended: Iterable[tuple[str, int]], provider: HostProvider) -> bool:
-        """Whether the provider can fill the slot beside those that it fills already."""
-        rules, is_root = self._rules, provider.uuid == self._host.root.uuid
-        for before, other in self._filled():
-            if provider.uuid != other.uuid:
-                continue
-            if rules.isolate and not (slot.is_unsuffixed or before.is_unsuffixed):
-                return False
-            if rules.apart and slot.is_cell and before.is_cell and not is_root:
-                return False
-        return all(
-            self._taken[provider.uuid, name] + amount
-            <= min(provider.inventories[name].max_unit, free_of(provider, name, **self._room))
-            for name, amount in contended
-        )
 
 
 def free_of(provider: HostProvider, name: str, *, empty: bool = False, lifted: bool = False) -> int:
@@ -587,7 +438,7 @@ class Demand:
         kinds, numbers = ConditionKind, range(len(self.conditions))
         giving = {each.group for each in self.conditions if each.kind is kinds.RESOURCE}
         bare = frozenset(each.group for each in self.conditions if each.kind is kinds.TRAIT) - giving
-        steps = Steps()
+        steps = Steps(STEPS_MAX)
         self.whole = Question(conditions, bare, steps)
         self._first = [Question(conditions[: number + 1], bare, steps) for number in numbers]
         self._every = Question(conditions, bare)
@@ -811,3 +662,218 @@ def _fewest_to_leave(demand: Demand, host: FleetHost, most: int) -> tuple[str, .
         if demand.whole.fit(host.without(rest)) is not None:
             kept = rest
     return tuple(kept)
+
+
+# Places: which host is best, and places for several guests at once
+
+
+class Candidate(NamedTuple):
+    """A place on a host: {provider uuid: (name, {class: amount})}, and what is left beside the guest.
+
+    `left` is {class: (free, capacity, usable)}, summed over the host's own providers, of all classes. Of a
+    class that is asked, that is usable which is free in whole parts of a guest on providers that may give it.
+    """
+
+    host: str
+    root: str
+    allocations: Mapping[str, tuple[str, Amounts]]
+    left: Mapping[str, Sequence[int]]
+
+    @property
+    def amounts(self) -> Allocations:
+        """The allocations without names."""
+        return {uuid: amounts for uuid, (_, amounts) in self.allocations.items()}
+
+    def hides_cells(self, demand: Demand) -> bool:
+        """Whether the host reports no NUMA cells, so that those of the guest would come from its root."""
+        _, of_root = self.allocations.get(self.root, ("", NOTHING))
+        return demand.has_cells and not of_root.keys().isdisjoint(CELL_CLASSES)
+
+    def rank(self, demand: Demand, order: Order) -> tuple[bool, float, bool, float, str]:
+        """The rank among hosts that fit, the lowest is best.
+
+        Hosts that hide their cells are last where the guest asks for some. The fullest host is first
+        (`pack`) or the emptiest (`spread`), in steps of a tenth of what was asked. Of equal ones that is
+        first where the guest lies beside no idle device, and then where the least of the classes asked is
+        stranded: when as many further guests of this kind as fit are there, too.
+        """
+        asked = demand.asked
+        of_asked = {name: self.left[name] for name in asked if name in self.left}
+        share = sum(free / max(1, capacity) for free, capacity, _ in of_asked.values()) / max(
+            1, len(of_asked)
+        )
+        more = min((usable // asked[name] for name, (_, _, usable) in of_asked.items()), default=0)
+        stranded = sum(
+            (free - more * asked[name]) / max(1, capacity) for name, (free, capacity, _) in of_asked.items()
+        )
+        idle = any(
+            free > 0
+            for name, (free, *_) in self.left.items()
+            if name not in asked and name not in OF_EVERY_GUEST
+        )
+        return (
+            self.hides_cells(demand),
+            (round(share, 1) if order is Order.PACK else -round(share, 1)),
+            idle,
+            round(stranded, 6),
+            self.host,
+        )
+
+
+def candidate_of(demand: Demand, host: FleetHost, allocations: Allocations) -> Candidate:
+    """The candidate of a place that `Question.fit` found."""
+    names = {provider.uuid: provider.name for provider in host.reach}
+    left: dict[str, tuple[int, int, int]] = {}
+    for provider in host.providers:
+        for name, inventory in provider.inventories.items():
+            free, capacity, usable = left.get(name, (0, 0, 0))
+            taken = allocations.get(provider.uuid, {}).get(name, 0)
+            here = free_of(provider, name) - taken
+            usable += demand.whole.usable(provider, name, here) if name in demand.asked else 0
+            left[name] = free + here, capacity + inventory.capacity, usable
+    by_provider = {uuid: (names[uuid], amounts) for uuid, amounts in allocations.items()}
+    return Candidate(host.root.name, host.root.uuid, by_provider, left)
+
+
+class Together(NamedTuple):
+    """Places for several guests, each beside the others; `hosts` are all hosts with the guests in them.
+
+    No more than `most` have places at once; the number of places, where that is known for certain.
+    """
+
+    places: Sequence[Candidate]
+    hosts: Sequence[FleetHost]
+    most: int
+
+
+def places_together(
+    demand: Demand, hosts: Sequence[FleetHost], count: int, order: Order, *, empty: bool = False
+) -> Together:
+    """Places for `count` guests, or for as many as have places.
+
+    They are placed one after the other, each on the best host. If that ends too early, the hosts on which
+    more might fit are packed anew, those that share a pool together. `empty`: as if nothing were in use now,
+    and no host closed.
+    """
+    hosts = [host.without_use() for host in hosts] if empty else hosts
+    places = _in_turn(demand, hosts, count, order)
+    most, steps = len(places), PACKING_STEPS_MAX
+    groups = _sharing_pools(demand, hosts) if most < count else ()
+    for group in groups:
+        if demand.whole.is_simple and len(group) == 1:
+            continue  # none of its slots concerns another one
+        roots = {host.root.uuid for host in group}
+        here = sum(place.root in roots for place in places)
+        need = min(here + count - len(places), _at_most(demand, group))
+        if need > here:
+            anew, at_most, steps = _packed(demand, group, need, steps)
+            most += max(here, at_most) - here
+            if len(anew) > here:
+                places = [place for place in places if place.root not in roots] + anew
+    filled = _filled(hosts, places)
+    if groups:  # a host that was packed in few steps may have room for more
+        more = _in_turn(demand, filled, count - len(places), order)
+        places, filled = places + more, _filled(filled, more)
+    return Together(places, filled, min(most, count))
+
+
+def _filled(hosts: Iterable[FleetHost], places: Iterable[Candidate]) -> list[FleetHost]:
+    taken = total(place.amounts for place in places)
+    return [host.with_guest(taken) for host in hosts]
+
+
+def _in_turn(demand: Demand, hosts: Sequence[FleetHost], count: int, order: Order) -> list[Candidate]:
+    left = list(hosts)
+
+    def offer_of(number: int) -> Iterator[tuple[tuple[bool, float, bool, float, str], int, Candidate]]:
+        host = left[number]
+        found = None if host.closed else demand.whole.fit(host)
+        if found is not None:
+            candidate = candidate_of(demand, host, found)
+            yield candidate.rank(demand, order), number, candidate
+
+    offers = {number: offer for number in range(len(left)) for offer in offer_of(number)}
+    sharing: dict[str, list[int]] = {}
+    for number in offers:
+        for pool in left[number].shared:
+            sharing.setdefault(pool.uuid, []).append(number)
+    pools: dict[str, HostProvider] = {}
+    outdated: set[int] = set()
+    places: list[Candidate] = []
+    while offers and len(places) < count:
+        _, number, best = min(offers.values())
+        if number not in outdated:
+            places.append(best)
+            left[number] = left[number].with_guest(best.amounts)
+            taken_from = {pool.uuid: pool for pool in left[number].shared if pool.uuid in best.allocations}
+            pools |= taken_from
+            outdated.update(*(sharing[uuid] for uuid in taken_from))
+        outdated.discard(number)
+        shared = tuple(pools.get(pool.uuid, pool) for pool in left[number].shared)
+        left[number] = left[number]._replace(shared=shared)
+        offers.pop(number)
+        offers.update((number, offer) for offer in offer_of(number))
+    return places
+
+
+def _packed(
+    demand: Demand, group: Sequence[FleetHost], need: int, steps: int
+) -> tuple[list[Candidate], int, int]:
+    """Places for at most `need` guests on the hosts; the bound, and the steps that are left."""
+    free = {
+        provider.uuid: {name: free_of(provider, name) for name in demand.asked.keys() & provider.inventories}
+        for host in group
+        for provider in host.reach
+    }
+    left = {uuid: dict(amounts) for uuid, amounts in free.items()}
+    ways: list[tuple[FleetHost, Allocations]] = []
+    chosen: list[tuple[FleetHost, Allocations]] = []
+    most, tried_all = 0, True
+    for host in group:  # each as if the others left the pools to it
+        own, all_of_host = demand.ways(host, min(steps, WAYS_MAX))
+        packed = pack(own, free, need, steps)
+        steps = max(0, steps - len(own) - packed.steps)
+        most += packed.most if all_of_host else min(need, _at_most(demand, [host]))
+        tried_all = tried_all and all_of_host
+        ways += [(host, way) for way in own]
+        for way, times in zip(own, packed.times, strict=True):
+            spots = [(left[uuid], *each) for uuid, amounts in way.items() for each in amounts.items()]
+            fitting = min(times, *(there[name] // amount for there, name, amount in spots))
+            for there, name, amount in spots:
+                there[name] -= fitting * amount
+            chosen += [(host, way)] * fitting
+    most = min(most, need)
+    if len(chosen) < most and len(group) > 1 and len(ways) <= WAYS_MAX:
+        packed = pack([way for _, way in ways], free, most, steps)
+        steps -= packed.steps
+        most = packed.most if tried_all else most
+        if sum(packed.times) > len(chosen):
+            chosen = [each for each, times in zip(ways, packed.times, strict=True) for _ in range(times)]
+    places, filled = [], {host.root.uuid: host for host in group}
+    for host, way in chosen[:need]:
+        places.append(candidate_of(demand, filled[host.root.uuid], way))
+        filled[host.root.uuid] = filled[host.root.uuid].with_guest(way)
+    return places, most, steps
+
+
+def _at_most(demand: Demand, hosts: Iterable[FleetHost]) -> int:
+    """No more guests fit than what is free of each class allows."""
+    providers = {provider.uuid: provider for host in hosts for provider in host.reach}.values()
+    return min(
+        sum(max(0, free_of(each, name)) for each in providers if name in each.inventories) // asked
+        for name, asked in demand.asked.items()
+    )
+
+
+def _sharing_pools(demand: Demand, hosts: Iterable[FleetHost]) -> list[list[FleetHost]]:
+    """The open hosts in groups of which none has a pool in reach that another one has."""
+    groups: list[tuple[set[str], list[FleetHost]]] = []
+    for host in hosts:
+        if host.closed:
+            continue
+        pools = {pool.uuid for pool in host.shared if not demand.asked.keys().isdisjoint(pool.inventories)}
+        touched = [group for group in groups if pools and not pools.isdisjoint(group[0])]
+        groups = [group for group in groups if group not in touched]
+        of_group = [each for _, members in touched for each in members]
+        groups.append((pools.union(*(known for known, _ in touched)), [*of_group, host]))
+    return [members for _, members in groups]

@@ -50,24 +50,6 @@ _Spot = tuple[str, str]
 """A provider and a class."""
 
 
-def can_lie_apart(choices: Sequence[Sequence[str]]) -> bool:
-    """Whether each can have one of its choices for itself: a bipartite matching, by augmenting paths."""
-    owners: dict[str, int] = {}
-
-    def place(number: int, tried: set[str]) -> bool:
-        for choice in choices[number]:
-            if choice in tried:
-                continue
-            tried.add(choice)
-            owner = owners.get(choice)
-            if owner is None or place(owner, tried):
-                owners[choice] = number
-                return True
-        return False
-
-    return all(place(number, set()) for number in range(len(choices)))
-
-
 class _Packing:
     def __init__(self, ways: Sequence[Amounts], free: Amounts, steps: int) -> None:
         self._ways = [

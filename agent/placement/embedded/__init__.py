@@ -1,6 +1,7 @@
 """The embedded Placement core: a complete OpenStack Placement in one process, durable in one SQLite file.
 
-It imports nothing of the rest of the agent but `agent.durable`, `agent.http` and `agent.placement.knapsack`.
+It imports nothing of the rest of the agent but `agent.durable`, `agent.http`, and two pure modules beside it:
+`agent.placement.knapsack` and `agent.placement.slot_search`.
 From the outside in: core.py (the function call and the routes), handlers.py (the API), rules.py (what a write
 may do), model.py (the state in memory), store.py (the state on disk); serve.py serves it to other clients.
 

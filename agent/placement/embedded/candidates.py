@@ -6,9 +6,8 @@ each of which takes all of its resources from one provider. So a query consists 
 provider: a slot for each class of the unsuffixed group, and one for each suffixed group.
 
 The *anchor* of a tree is its root. The providers in reach of a tree are its own and the sharing ones that
-have an aggregate in common with one of its own. `TreeSearch` yields all ways to fill the slots of one tree.
-It is depth first, and a generator, so it searches no further than the caller iterates. A branch that failed
-is remembered by its state, because isolated or crowded groups reach the same hopeless state in many orders.
+have an aggregate in common with one of its own. `SlotDemands` finds all ways to fill the slots of one tree by
+the search of agent.placement.slot_search, lazily.
 
 No search holds `model.lock`: it is taken for the time of one tree's view, so that a long question holds no
 write up. Trees that are searched one after the other may be of different moments; a candidate is of one.
@@ -23,7 +22,6 @@ from __future__ import annotations
 import itertools
 import re
 import sys
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -37,7 +35,7 @@ from agent.placement.embedded.problems import (
     MISSING_VALUE,
     RequestRefused,
 )
-from agent.placement.knapsack import can_lie_apart
+from agent.placement.slot_search import SlotRules, SlotSearch
 
 _GROUP_KEYS = ("resources", "required", "member_of", "in_tree")
 
@@ -223,6 +221,14 @@ class TreeView:
         usage = self._usages.get(uuid)
         return 0 if usage is None else usage.get(resource_class, 0)
 
+    def free(self, provider: ProviderRecord, resource_class: str) -> float:
+        """What the provider can still give of the resource class; below 0 where more is used than it has."""
+        return provider.inventories[resource_class].capacity - self.used(provider.uuid, resource_class)
+
+    def parent_of(self, uuid: str) -> str | None:
+        """The uuid of the provider above this one, None for a root."""
+        return self.providers[uuid].parent_uuid
+
     def usage(self, uuid: str) -> Mapping[str, int]:
         """{resource class: sum of the allocations} of the provider, without zeros."""
         return self._usages.get(uuid, {})
@@ -294,7 +300,6 @@ class SlotDemands:
     """The resources of the query's slots; those of the unsuffixed group come first."""
 
     def __init__(self, query: CandidateQuery) -> None:
-        self._query = query
         self._demands: list[tuple[CandidateGroup, Mapping[str, int]]] = []
         for group in sorted(query.groups, key=lambda group: group.suffix != ""):
             single = [{name: amount} for name, amount in group.resources.items()]
@@ -302,8 +307,14 @@ class SlotDemands:
                 (group, resources) for resources in ([group.resources] if group.suffix else single)
             ]
         self._order = list(range(len(self._demands)))
-        asked = [name for _, resources in self._demands for name in resources]
-        self._contended = len(set(asked)) < len(asked)
+        self._rules = SlotRules(
+            [(group.suffix, resources) for group, resources in self._demands],
+            required=next((group.traits.required for group, _ in self._demands if not group.suffix), ()),
+            isolate=query.isolate,
+            cells=query.apart,
+            subtrees=query.same_subtrees,
+        )
+        self._search = SlotSearch if query.minor >= mv.CANDIDATES_TREES else _OneATree
 
     def slots(self, view: TreeView, most: int | None = None) -> list[CandidateSlot] | None:
         """The slots with their options among the view's providers, None if the tree has no candidate.
@@ -325,31 +336,16 @@ class SlotDemands:
             if not options[number]:
                 self._order.insert(0, self._order.pop(place))
                 return None
-        slots = [
+        if not self._rules.may_be_filled(options, view.free):
+            return None
+        return [
             CandidateSlot(*demand, serving) for demand, serving in zip(self._demands, options, strict=True)
         ]
-        suffixed = [[each.uuid for each in slot.options] for slot in slots if slot.group.suffix]
-        if self._query.isolate and not can_lie_apart(suffixed):
-            return None
-        if not self._contended:
-            return slots
-        # The sums are compared, so that a full tree costs no search.
-        demanded = Counter[str]()
-        serving_class: dict[str, dict[str, ProviderRecord]] = {}
-        for slot in slots:
-            demanded.update(slot.resources)
-            for name in slot.resources:
-                providers = serving_class.setdefault(name, {})
-                providers.update((provider.uuid, provider) for provider in slot.options)
-        might_fit = all(
-            amount
-            <= sum(
-                provider.inventories[name].capacity - view.used(uuid, name)
-                for uuid, provider in serving_class[name].items()
-            )
-            for name, amount in demanded.items()
-        )
-        return slots if might_fit else None
+
+    def fill(self, view: TreeView, slots: Iterable[CandidateSlot]) -> Iterator[tuple[ProviderRecord, ...]]:
+        """Every way to fill all slots of the view's tree: a provider for each, in their order."""
+        options, root = [slot.options for slot in slots], view.reachable[0].root_uuid
+        return self._search(self._rules, options, root, view.free, view.parent_of).fill()
 
 
 def _serves(
@@ -385,137 +381,13 @@ def _serves(
     )
 
 
-_State = tuple[int, frozenset[tuple[tuple[str, str], int]], frozenset[str], frozenset[str], frozenset[str]]
+class _OneATree(SlotSearch[ProviderRecord]):
+    """As before microversion 1.29: the providers of a candidate that are of one tree are one provider."""
 
-
-class TreeSearch:
-    """Fills the slots for one tree, each with one of its options."""
-
-    def __init__(self, view: TreeView, query: CandidateQuery, slots: list[CandidateSlot]) -> None:
-        self._view = view
-        self._query = query
-        self._slots = slots
-        self._unsuffixed = sum(1 for slot in slots if not slot.group.suffix)
-        demanded = Counter(name for slot in slots for name in slot.resources)
-        self._contended = {name for name, times in demanded.items() if times > 1}
-        self._required = slots[0].group.traits.required if self._unsuffixed else ()
-        self._taken: Counter[tuple[str, str]] = Counter()
-        self._chosen: list[ProviderRecord] = []
-        self._hopeless: set[_State] = set()
-
-    def fill(self) -> Iterator[tuple[ProviderRecord, ...]]:
-        """Every way to fill all slots: a provider for each, in the order of the slots."""
-        subtrees = self._query.same_subtrees
-        if not subtrees:
-            yield from self._fill(0, [slot.options for slot in self._slots])
-            return
-        # The top of a subtree is one of the providers chosen in it; each possible top is tried in turn.
-        possible = []
-        for suffixes in subtrees:
-            in_subtree = (slot.options for slot in self._slots if slot.group.suffix in suffixes)
-            distinct = {provider.uuid: provider for some in in_subtree for provider in some}
-            possible.append([(suffixes, provider) for provider in distinct.values()])
-        for tops in itertools.product(*possible):
-            # Each slot has the options that are under the tops of its subtrees.
-            options = [slot.options for slot in self._slots]
-            for suffixes, top in tops:
-                for number, slot in enumerate(self._slots):
-                    if slot.group.suffix in suffixes:
-                        options[number] = [
-                            provider for provider in options[number] if self._is_under(provider, top.uuid)
-                        ]
-            if all(options):
-                self._hopeless.clear()
-                for chosen in self._fill(0, options):
-                    filled = list(zip(self._slots, chosen, strict=True))
-                    if all(
-                        any(
-                            slot.group.suffix in suffixes and provider.uuid == top.uuid
-                            for slot, provider in filled
-                        )
-                        for suffixes, top in tops
-                    ):
-                        yield chosen
-
-    def _fill(self, depth: int, options: list[list[ProviderRecord]]) -> Iterator[tuple[ProviderRecord, ...]]:
-        if depth == self._unsuffixed and self._required:
-            # The unsuffixed group's providers together must have its required traits.
-            traits = frozenset().union(*(provider.traits for provider in self._chosen))
-            if not all(any_of & traits for any_of in self._required):
-                return
-        if depth == len(self._slots):
-            yield tuple(self._chosen)
-            return
-        if self._hopeless and self._state(depth) in self._hopeless:
-            return
-        slot, fruitful = self._slots[depth], False
-        for provider in options[depth]:
-            if self._fits(slot, provider):
-                self._take(slot, provider, 1)
-                for chosen in self._fill(depth + 1, options):
-                    fruitful = True
-                    yield chosen
-                self._take(slot, provider, -1)
-        if not fruitful:
-            self._hopeless.add(self._state(depth))
-
-    def _fits(self, slot: CandidateSlot, provider: ProviderRecord) -> bool:
-        """Whether the provider can fill this slot beside those that it already fills."""
-        if self._query.isolate and slot.group.suffix and provider in self._chosen[self._unsuffixed :]:
-            return False
-        if slot.group.suffix in self._query.apart and provider.uuid in self._cells():
-            return False
-        if self._query.minor < mv.CANDIDATES_TREES and any(
-            chosen.root_uuid == provider.root_uuid and chosen.uuid != provider.uuid for chosen in self._chosen
-        ):
-            return False
-        for name, amount in slot.resources.items():
-            if name not in self._contended:
-                continue
-            inventory = provider.inventories[name]
-            total = amount + self._taken[provider.uuid, name]
-            if total > inventory.max_unit:
-                return False
-            if self._view.used(provider.uuid, name) + total > inventory.capacity:
-                return False
-        return True
-
-    def _take(self, slot: CandidateSlot, provider: ProviderRecord, sign: int) -> None:
-        if sign > 0:
-            self._chosen.append(provider)
-        else:
-            self._chosen.pop()
-        for name, amount in slot.resources.items():
-            if name in self._contended:
-                self._taken[provider.uuid, name] += sign * amount
-
-    def _state(self, depth: int) -> _State:
-        """All that decides whether the slots from `depth` on can be filled."""
-        first = self._unsuffixed
-        return (
-            depth,
-            frozenset((key, amount) for key, amount in self._taken.items() if amount),
-            frozenset(provider.uuid for provider in self._chosen[:first]),
-            frozenset(provider.uuid for provider in self._chosen[first:]),
-            self._cells(),
+    def admits(self, depth: int, provider: ProviderRecord) -> bool:
+        return super().admits(depth, provider) and not any(
+            chosen.root_uuid == provider.root_uuid and chosen.uuid != provider.uuid for chosen in self.chosen
         )
-
-    def _cells(self) -> frozenset[str]:
-        """The providers below the root that serve a cell of the guest."""
-        apart = self._query.apart
-        return frozenset(
-            provider.uuid
-            for slot, provider in zip(self._slots, self._chosen if apart else (), strict=False)
-            if slot.group.suffix in apart and provider.parent_uuid is not None
-        )
-
-    def _is_under(self, provider: ProviderRecord, top: str) -> bool:
-        above: ProviderRecord | None = provider
-        while above is not None:
-            if above.uuid == top:
-                return True
-            above = None if above.parent_uuid is None else self._view.providers[above.parent_uuid]
-        return False
 
 
 class Candidate(NamedTuple):
@@ -568,7 +440,7 @@ def find_candidates(
             continue
         # Where the slots do not concern each other, the first option of each is the first candidate.
         first = [tuple(slot.options[0] for slot in slots)] if is_plain else None
-        for chosen in first or TreeSearch(view, query, slots).fill():
+        for chosen in first or demands.fill(view, slots):
             if not one_a_tree and all(provider.is_sharing for provider in chosen):
                 # No provider of the tree itself is used: other trees in reach give the same candidate.
                 key = tuple(provider.uuid for provider in chosen)

@@ -31,7 +31,6 @@ from agent.placement.embedded.candidates import (
     CandidateSlot,
     ProviderReach,
     SlotDemands,
-    TreeSearch,
     TreeView,
     find_candidates,
     parse_query,
@@ -298,7 +297,7 @@ def _filled_in_turn(view: TreeView, query: CandidateQuery, demands: SlotDemands,
     guests, places = 0, []
     while guests < most:
         slots = demands.slots(trial)
-        chosen = next(TreeSearch(trial, query, slots).fill(), None) if slots else None
+        chosen = next(demands.fill(trial, slots), None) if slots else None
         if not slots or chosen is None:
             break
         place = _place_of(slots, chosen)
@@ -321,7 +320,7 @@ def _packed(view: TreeView, query: CandidateQuery, demands: SlotDemands, most: i
     if not slots:
         return ()
     ways: dict[frozenset[tuple[str, str, int]], Mapping[str, Mapping[str, int]]] = {}
-    for number, chosen in enumerate(TreeSearch(view, query, slots).fill()):
+    for number, chosen in enumerate(demands.fill(view, slots)):
         if number == ROOM_WAYS_MAX:
             return None
         way = _place_of(slots, chosen)

@@ -32,8 +32,7 @@ from agent.fleet.answer import (
     query_of,
     where,
 )
-from agent.fleet.places import places_together
-from agent.fleet.where import SHOWN_MAX, Demand, FleetHost, HostProvider, conditions_of
+from agent.fleet.where import SHOWN_MAX, Demand, FleetHost, HostProvider, conditions_of, places_together
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.placement.connect import EmbeddedTransport
 from agent.placement.embedded import Core
@@ -284,7 +283,7 @@ def test_what_a_lower_bound_does_not_settle_is_said_to_be_unknown(
     placement: Placement, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Five have places, which is not found in few steps."""
-    monkeypatch.setattr("agent.fleet.places.PACKING_STEPS_MAX", 30)
+    monkeypatch.setattr("agent.fleet.where.PACKING_STEPS_MAX", 30)
     fleet = []
     for name, sizes in (("a", (2, 4, 8, 4, 3, 4, 6)), ("b", (8, 7, 16, 2))):
         own = [

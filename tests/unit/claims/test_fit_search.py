@@ -67,7 +67,7 @@ def test_it_finds_a_way_exactly_where_some_assignment_of_slots_is_one(
 
     assert found is any(map(is_possible, itertools.product(providers, repeat=len(wanted))))
     if found:
-        assert len(search.chosen) == len(slots)
+        assert len(search.found) == len(slots)
 
 
 def test_own_providers_come_from_the_root_down_and_sharing_ones_last() -> None:

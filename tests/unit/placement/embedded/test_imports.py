@@ -8,7 +8,7 @@ from pathlib import Path
 import agent.placement.embedded
 
 HOME = Path(agent.placement.embedded.__file__).parent
-GROUND = ("agent.clock", "agent.errors", "agent.placement.knapsack")
+GROUND = ("agent.clock", "agent.errors", "agent.placement.knapsack", "agent.placement.slot_search")
 LIBRARIES = {"httptools", "jsonschema", "os_resource_classes", "os_traits", "psycopg", "werkzeug"}
 
 
