@@ -266,6 +266,12 @@ TRAITS: Sequence[HostRow] = (
     ),
     HostRow(("HW_NUMA_ROOT",), "never", "on the providers of cells", difference="nova has no such providers"),
     HostRow(
+        ("CUSTOM_PCIE_SWITCH", "CUSTOM_PCIE_ROOT_COMPLEX"),
+        "never",
+        "on providers of PCIe switches, or of root complexes, above those of cards, by [devices] report_pcie",
+        difference="nova has no such providers",
+    ),
+    HostRow(
         ("HW_PCI_LIVE_MIGRATABLE", "HW_PCI_ONE_TIME_USE"),
         "by the keys of device_spec",
         "the same; the first one also where the host's driver of VFIO can migrate all functions of the card",

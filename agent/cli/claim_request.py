@@ -44,6 +44,13 @@ def add_claim_options(command: argparse.ArgumentParser) -> None:
         choices=("none", "isolate"),
         help="whether the groups may share a provider (none) or not (isolate)",
     )
+    command.add_argument(
+        "--same-subtree",
+        metavar="SUFFIX,...[:TRAIT,...]",
+        action="append",
+        help="groups whose providers are below the one of them that is on top, or below one with these "
+        "traits; may be repeated",
+    )
     command.add_argument("--flavor", metavar="vcpus=N,memory_mb=N,disk_gb=N", help="a flavor instead")
     command.add_argument(
         "--spec", metavar="KEY=VALUE", action="append", help="an extra spec of the flavor; may be repeated"
@@ -58,7 +65,10 @@ def add_claim_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--name", help="the instance's name, for people")
 
 
-ASKING_NAMES = ("resources", "group", "required", "group_policy", "flavor", "spec", "image", "file")
+ASKING_NAMES = (
+    *("resources", "group", "required", "group_policy", "same_subtree"),
+    *("flavor", "spec", "image", "file"),
+)
 """The arguments that each alternative has of its own."""
 
 
@@ -158,6 +168,7 @@ def _resources(args: Namespace, *, required: bool = True) -> Json:
         ("--image", args.image, "--flavor", args.flavor),
         ("--required", args.required, "--resources or --group", by_groups),
         ("--group-policy", args.group_policy, "--group", args.group),
+        ("--same-subtree", args.same_subtree, "--group", args.group),
     ):
         if value and not present:
             raise UsageError(f"{option} needs {companion}")
@@ -229,7 +240,18 @@ def _groups(args: Namespace) -> Json:
             suffix, trait = "", text
         group = groups.setdefault(suffix, {"resources": {}})
         group.setdefault("required", []).append(trait)
+    subtrees = []
+    for number, text in enumerate(args.same_subtree or ()):
+        named, colon, traits = text.partition(":")
+        suffixes = named.split(",")
+        if colon:
+            suffixes.append(f"_top{number}")
+            top = {"suffix": suffixes[-1], "resources": {}, "required": traits.split(",")}
+            groups[suffixes[-1]] = top
+        subtrees.append(suffixes)
     body: Json = {"groups": list(groups.values())}
+    if subtrees:
+        body["same_subtree"] = subtrees
     if args.group_policy:
         body["group_policy"] = args.group_policy
     return body

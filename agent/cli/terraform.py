@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from agent.api.shapes.instance import ClaimShape
 
 QUERY = "PLIMSOLL_QUERY"
-_LISTS = ("group", "required", "spec", "image")
+_LISTS = ("group", "required", "same_subtree", "spec", "image")
 _ASKED = ("request", *(name for name in claim_request.ASKING_NAMES if name != "file"))
 _INSTANCE = ("consumer", "name")
 _OF_WHERE = ("strategy", "count", "host")
@@ -40,8 +40,8 @@ def add_terraform_command(add: CommandAdder) -> None:
         "answer Terraform's `external` data source, and its provisioners",
         f"Reads a query, a JSON object of strings, from standard input, or from {QUERY} where that is set,\n"
         "as a provisioner has no standard input; writes such an object. What is asked for has the keys\n"
-        "resources, group, required, group_policy, flavor, spec and image, as the options of `plimsoll\n"
-        "claim`, with blanks between several; or request, the JSON of a claim's body.",
+        "resources, group, required, group_policy, same_subtree, flavor, spec and image, as the options of\n"
+        "`plimsoll claim`, with blanks between several; or request, the JSON of a claim's body.",
         '  echo \'{"resources": "VCPU=2"}\' | plimsoll terraform where\n'
         '  PLIMSOLL_QUERY=\'{"name": "ai1", "group": "gpu:PGPU=1"}\' plimsoll terraform claim',
     )

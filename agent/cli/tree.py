@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 from agent.cli.claim import holding_lines, shortfall_lines
-from agent.cli.claim_request import add_claim_options, claim_body, show_notes
+from agent.cli.claim_request import ASKING_NAMES, add_claim_options, claim_body, show_notes
 from agent.cli.client import client_of, read_names
 from agent.cli.grammar import CommandAdder, add_column_option, complete_instances
 from agent.cli.output import Style, show, show_table, table_lines
@@ -262,7 +262,7 @@ def explain(args: Namespace) -> ExitCode:
         return ExitCode.DONE
     if args.what is None:
         raise UsageError("explain: give WHAT to explain, or --capacity and what a guest needs")
-    for option in ("resources", "group", "required", "group_policy", "flavor", "spec", "image", "file"):
+    for option in ASKING_NAMES:
         if getattr(args, option):
             raise UsageError(f"explain: --{option.replace('_', '-')} needs --capacity")
     answer: host.ExplainedShape = client_of(args).get(f"/v1/explain?what={quote(args.what, safe='')}")

@@ -131,6 +131,7 @@ class MemoryCell:
 
 _SHORT_ADDRESS = re.compile(r"[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", re.ASCII)
 _BRIDGES = ("0x0604", "0x0609")
+_ROOT_COMPLEX = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}", re.ASCII)
 _PLAIN_VFIO = "vfio_pci"
 _MIGRATES = frozenset(f"{name}_vfio_pci" for name in ("mlx5", "hisi_acc", "pds", "qat", "virtio", "xe"))
 """The kernel's drivers of VFIO that migrate what they drive; others, such as nvgrace_gpu, drive a device that
@@ -269,7 +270,17 @@ class Sysfs:
         except OSError:
             return False
 
-    # NUMA
+    # Topology
+
+    def bridges(self, address: str) -> tuple[str, ...]:
+        """The root complex and the bridges above the device, from the top; empty where there is no device.
+
+        ("pci0000:15", "0000:15:01.0", "0000:16:00.0", "0000:17:00.0"): below the root complex its root port,
+        then the ports of switches.
+        """
+        parts = self._path(address).resolve().parts
+        tops = [number for number, part in enumerate(parts) if _ROOT_COMPLEX.fullmatch(part)]
+        return parts[tops[-1] : -1] if tops else ()
 
     def memory_cells(self) -> Mapping[int, MemoryCell]:
         """{cell without CPUs: what the kernel tells of it}

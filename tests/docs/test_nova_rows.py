@@ -391,8 +391,11 @@ SHOWN: Mapping[str, tuple[Example, ...]] = {
 }
 """{first name of a row: examples of it}"""
 
-ELSEWHERE = {"COMPUTE_STATUS_DISABLED": "tests/functional/cli/test_pause.py"}
-"""{first name of a row that is not about the driver: the file whose tests name it}"""
+ELSEWHERE = {
+    "COMPUTE_STATUS_DISABLED": "tests/functional/cli/test_pause.py",
+    "CUSTOM_PCIE_SWITCH": "tests/functional/tracker/test_libvirt_classes.py",
+}
+"""{first name of a row that is not about the driver, or whose tests need claims: the file that names it}"""
 
 
 @pytest.mark.parametrize(

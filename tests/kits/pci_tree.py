@@ -27,10 +27,11 @@ class PciTree:
         class_: str = "0x020000",
         numa: int | None = None,
         pf: str | None = None,
+        below: str = "",
         **files: str,
     ) -> Path:
-        """A device with these files; each device lies below a bus of its own, as real ones do."""
-        real = self.sys / "devices" / f"pci{address[:7]}" / address
+        """A device with these files, below these bridges ("pci0000:15/0000:15:01.0"), or a bus of its own."""
+        real = self.sys / "devices" / (below or f"pci{address[:7]}") / address
         real.mkdir(parents=True)
         (self.devices / address).symlink_to(real)
         (real / "class").write_text(f"{class_}\n")

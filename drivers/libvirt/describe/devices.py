@@ -49,7 +49,7 @@ class DeviceSettings:
     """The devices that the operator offers. `bandwidth` {interface: (egress, ingress) in kbit/s}.
 
     `mixed` {card's address: how it is divided} are cards in mixed-size mode, and cards whose functions have
-    amounts of VRAM.
+    amounts of VRAM. `peers`, one of PEERS, is what cards have a common provider for; None: for nothing.
     """
 
     specs: tuple[DeviceSpec, ...] = ()
@@ -57,6 +57,7 @@ class DeviceSettings:
     bandwidth: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     bandwidth_defaults: InventoryDefaults = field(default_factory=InventoryDefaults)
     mixed: Mapping[str, MixedSizes] = field(default_factory=dict)
+    peers: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,7 @@ class DeviceFacts:
     cards in mixed-size mode, `vgpu_names` {its address: {number: name}} the types that it can have now.
     `memory_cells` {NUMA cell without CPUs: what the kernel tells of it}. `vgpu_gib` {card's address: {number
     of a vGPU type: GiB of its frame buffer}} is remembered, because the names are not always there.
+    `bridges` {card's address: what is above it, from its root complex down; see `Sysfs.bridges`}.
     `migration_drivers` {function's address: driver of VFIO that can migrate it}; `vgpu_branch` is that of the
     host's vGPU driver, such as "550".
     """
@@ -79,6 +81,7 @@ class DeviceFacts:
     vgpu_types: Mapping[str, str] = field(default_factory=dict)
     mdev_counts: Mapping[str, int] = field(default_factory=dict)
     memory_cells: Mapping[int, MemoryCell] = field(default_factory=dict)
+    bridges: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     vgpu_places: Mapping[str, int] = field(default_factory=dict)
     vgpu_names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     vgpu_gib: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -353,6 +356,37 @@ def _provider(context: CardContext, name: str, parent: str) -> DescribedProvider
         tuple(record for record in context.missing if record.type_id),
         context.held,
     ).added_to(provider)
+
+
+PEERS = {"switch": "CUSTOM_PCIE_SWITCH", "root_complex": "CUSTOM_PCIE_ROOT_COMPLEX"}
+"""{value of [devices] report_pcie: trait of the providers that it adds}"""
+
+
+def with_peers(
+    cards: Sequence[DescribedProvider], facts: DeviceFacts, kind: str | None, host: str
+) -> tuple[DescribedProvider, ...]:
+    """The cards, below a provider for each PCIe switch or root complex that is above one, which come first.
+
+    A switch is known by the root port above it; those below one another are one. A device that is on a root
+    port itself is behind no switch.
+    """
+    above: dict[str, DescribedProvider] = {}
+    placed = list(cards)
+    for number, card in enumerate(cards if kind is not None else ()):
+        root, *ports = facts.bridges.get(card.device.removeprefix("pci:")) or ("",)
+        key = root if kind == "root_complex" else ports[0] if len(ports) > 1 else ""
+        if key:
+            provider = DescribedProvider(
+                name=f"{host}_pcie_{key}",
+                parent=card.parent,
+                traits=frozenset({PEERS[str(kind)]}),
+                device=f"{kind}:pcie:{key}",
+                cell=card.cell,
+            )
+            # A card that the firmware puts on another cell than the first one stays there.
+            if above.setdefault(key, provider) == provider:
+                placed[number] = replace(card, parent=provider.name)
+    return (*above.values(), *placed)
 
 
 OfferedFunctions = Sequence[tuple[PciDevice, DeviceSpec | None]]

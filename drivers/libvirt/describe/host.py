@@ -41,6 +41,7 @@ from drivers.libvirt.describe.devices import (
     describe_cards,
     needed_vdpa,
     vdpa_functions,
+    with_peers,
     with_vdpa,
 )
 from drivers.libvirt.describe.history import (
@@ -599,6 +600,7 @@ def build_model(
     enclaves = memory.epc_providers(settings.name, host.guests, report_numa=settings.report_numa)
     switch = ovs_providers(settings.name, settings.ovs)
     cpuless = memory.cpuless_providers(alone, devices.memory_cells, settings.cpuless, guests, parent_of)
+    cards = with_peers(cards, devices, settings.devices.peers, settings.name)
     providers = (*host_and_cells, *encryption, *enclaves, *pages, *cpuless, *cards, *switch)
     locations = unit_locations(providers, devices, settings.devices, missing)
     located = [

@@ -26,7 +26,7 @@ from drivers.libvirt.describe.cards import (
     pci_address_of,
     without_serial,
 )
-from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
+from drivers.libvirt.describe.devices import PEERS, DeviceFacts, DeviceSettings
 from drivers.libvirt.describe.host import MODES, WAYS, CpuModel
 from drivers.libvirt.describe.memory import PmemLabels, parse_pmem_namespaces
 from drivers.libvirt.describe.mixed_sizes import contradictions
@@ -269,6 +269,13 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
             "where the driver has quotas; for a card whose driver gives each function the same, name that "
             "one size.",
         ),
+        cfg.StrOpt(
+            "report_pcie",
+            choices=list(PEERS),
+            help="Report cards below a provider for each PCIe switch (the root port above it), or for each "
+            "root complex: claims can then request devices of one of them (same_subtree). Unset: neither. A "
+            "change moves the providers, and no allocation.",
+        ),
         cfg.ListOpt(
             "health_checks",
             default=list(CHECKS),
@@ -411,6 +418,7 @@ def device_settings(options: Mapping[str, Mapping[str, Any]]) -> DeviceSettings:
         specs=parse_device_specs(tuple(pci.get("device_spec") or ())),
         mdevs=mdevs,
         mixed=mixed,
+        peers=devices.get("report_pcie"),
         bandwidth=parse_bandwidths(sriov.get("resource_provider_bandwidths") or ()),
         bandwidth_defaults=parse_inventory_defaults(
             "[sriov_nic] resource_provider_inventory_defaults",

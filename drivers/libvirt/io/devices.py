@@ -158,11 +158,13 @@ class DeviceReader:
             for known in reading.known.values()
             if isinstance(known.device, PciDevice)
         )
+        cards = cards_of(devices)
         facts = replace(
             reading.vgpus,
             migration_drivers={address: driver for address, driver in drivers if driver is not None},
             vgpu_branch=self._sysfs.vgpu_driver_branch(),
-            cards=cards_of(devices),
+            cards=cards,
+            bridges={card.device.address: self._sysfs.bridges(card.device.address) for card in cards},
             mdev_limits=mdev_limits,
             mdev_counts=mdev_counts,
             memory_cells=self._sysfs.memory_cells(),

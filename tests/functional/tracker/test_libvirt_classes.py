@@ -12,7 +12,7 @@ from kits.libvirt_model import FACTS, hostdev
 from kits.libvirt_model import HOST as FLAT_HOST
 from kits.libvirt_node import domain, domain_uuid
 from kits.placements import Placement
-from kits.recorded import A100, M60, NIC0, ON_A100, ON_M60, A, B, Stage, devices
+from kits.recorded import A100, CELL0, CELL1, M60, NIC0, NIC1, ON_A100, ON_M60, A, B, Stage, devices
 from kits.recorded_cards import NIC0 as ADDRESS
 from kits.reshape import HOST, World
 from kits.tracker import request
@@ -22,6 +22,7 @@ from agent.claims.parse_request import parse_claim
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Cell
 from agent.errors import DoesNotFit, DriverDataError
+from agent.fleet.answer import AskedRequest, Verdict, where
 from agent.moves.states import MoveKind
 from drivers.host.sysfs import MemoryCell, PmemNamespace
 from drivers.libvirt.describe.bandwidth import parse_ovs
@@ -116,7 +117,7 @@ def asked(model: str, consumer: str = "", vcpus: int = 1) -> ClaimRequest:
     return parse_claim({"consumer": consumer or str(uuid4()), "flavor": flavor})
 
 
-def where(stage: Stage, consumer: str) -> str:
+def host_of_context(stage: Stage, consumer: str) -> str:
     (name,) = (name for name, amounts in stage.world.placed(consumer).items() if CONTEXT in amounts)
     return name
 
@@ -125,7 +126,7 @@ def test_each_model_is_served_by_its_own_contexts_and_no_others(stage: Stage) ->
     show(stage, sev=2, sev_es=1, tdx=1)
     tracker = stage.world.tracker
     for model, name in (("amd-sev", SEV), ("amd-sev-es", ES), ("intel-tdx", TDX)):
-        assert where(stage, tracker.claim(asked(model)).claim.consumer) == name
+        assert host_of_context(stage, tracker.claim(asked(model)).claim.consumer) == name
     for model in ("amd-sev-es", "intel-tdx", "amd-sev-snp"):
         with pytest.raises(DoesNotFit):
             tracker.claim(asked(model))
@@ -138,13 +139,13 @@ def test_the_keys_of_sev_es_are_given_to_guests_with_snp_where_the_processor_has
     show(stage, sev=1, **SNP_OF_2)
     tracker = stage.world.tracker
     first, second = (tracker.claim(asked("amd-sev-snp")).claim for _ in range(2))
-    assert where(stage, first.consumer) == where(stage, second.consumer) == SNP
+    assert host_of_context(stage, first.consumer) == host_of_context(stage, second.consumer) == SNP
     for model in ("amd-sev-snp", "amd-sev-es"):
         with pytest.raises(DoesNotFit):
             tracker.claim(asked(model))
-    assert where(stage, tracker.claim(asked("amd-sev")).claim.consumer) == SEV
+    assert host_of_context(stage, tracker.claim(asked("amd-sev")).claim.consumer) == SEV
     tracker.release(first.consumer)
-    assert where(stage, tracker.claim(asked("amd-sev-snp")).claim.consumer) == SNP
+    assert host_of_context(stage, tracker.claim(asked("amd-sev-snp")).claim.consumer) == SNP
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_a_resize_takes_a_second_context_and_either_end_gives_one_back(
     for end in (tracker.revert_move, tracker.confirm_move):
         migration = str(uuid4())
         tracker.begin_move(asked(model, consumer, 2), MoveKind.RESIZE, migration)
-        assert where(stage, migration) == where(stage, consumer) == name
+        assert host_of_context(stage, migration) == host_of_context(stage, consumer) == name
         with pytest.raises(DoesNotFit, match=CONTEXT):
             tracker.claim(asked(model))
         end(migration)
@@ -184,9 +185,9 @@ def test_contexts_stay_when_the_cells_are_reported_in_the_middle_of_a_resize(
     tracker.begin_move(asked(model, consumer, 2), MoveKind.RESIZE, migration)
     for report_numa in (True, False):
         show(stage, report_numa, **slots)
-        assert where(stage, migration) == where(stage, consumer) == name
+        assert host_of_context(stage, migration) == host_of_context(stage, consumer) == name
     tracker.revert_move(migration)
-    assert where(stage, consumer) == name
+    assert host_of_context(stage, consumer) == name
     tracker.claim(asked(model))
 
 
@@ -211,7 +212,7 @@ def test_a_kind_that_goes_away_under_a_claim_keeps_what_is_held_and_offers_no_mo
     stage.driver.host = replace(stage.driver.host, guests=guests)
     stage.world.reconciler.replace_driver(stage.driver)
     stage.world.again()
-    assert where(stage, claim.consumer) == ES
+    assert host_of_context(stage, claim.consumer) == ES
     with pytest.raises(DoesNotFit):
         tracker.claim(asked("amd-sev-es"))
 
@@ -609,3 +610,97 @@ def test_a_cell_that_is_plugged_in_is_no_reshape(stage: Stage) -> None:
     assert stage.world.placed(domain_uuid(1))[HOST]["MEMORY_MB"] == 512
     with pytest.raises(DoesNotFit, match=r"asked, 1024 free"):
         stage.world.tracker.claim(request(**{CPULESS: 1025}))  # the guest's part is no other guest's
+
+
+# Cards below their PCIe switches: peers in a claim, and turning it on and off under claims
+
+
+SWITCHES = {"41": "40", "42": "40", "81": "80", "82": "80", "84": "80"}
+BRIDGES = {
+    f"0000:{bus}:00.0": (f"pci0000:{port}", f"0000:{port}:01.0", f"0000:{port}:02.0", f"0000:{port}:03.0")
+    for bus, port in SWITCHES.items()
+} | {f"0000:{bus}:00.0": (f"pci0000:{bus[0]}0", f"0000:{bus[0]}0:04.0") for bus in ("43", "83")}
+SWITCH = [f"{HOST}_pcie_0000:{port}:01.0" for port in ("40", "80")]
+
+
+def peers(trait: str = "CUSTOM_PCIE_SWITCH") -> ClaimRequest:
+    """A vGPU of an M60 and a virtual function behind one switch, by an extra spec."""
+    specs = {
+        "resources_GPU:VGPU": "1",
+        "trait_GPU:CUSTOM_MDEV_TYPE_NVIDIA_11": "required",
+        "resources_NIC:SRIOV_NET_VF": "1",
+        f"trait_TOP:{trait}": "required",
+        "same_subtree": "_TOP,_GPU,_NIC",
+        "group_policy": "none",
+    }
+    flavor = {"vcpus": 1, "memory_mb": 64, "extra_specs": specs}
+    return parse_claim({"consumer": str(uuid4()), "flavor": flavor})
+
+
+def fits(stage: Stage, asked: ClaimRequest) -> bool:
+    """Whether Placement's candidates have a place for it."""
+    return where(stage.world.client, [AskedRequest(asked, {})]).verdict is Verdict.FITS
+
+
+@pytest.mark.parametrize("numa", [False, True])
+def test_claims_get_devices_behind_one_switch(stage: Stage, numa: bool) -> None:
+    settings = replace(stage.driver.settings.devices, peers="switch")
+    stage.show(facts=replace(FACTS["vfs"], bridges=BRIDGES), devices=settings, report_numa=numa)
+    tracker, got = stage.world.tracker, []
+    while fits(stage, asked := peers()):
+        got.append(set(tracker.claim(asked).claim.allocations))
+    names = {provider.uuid: provider.name for provider in stage.world.tree()}
+    of_devices = [{names[uuid] for uuid in uuids} - {HOST, CELL0, CELL1} for uuids in got]
+    behind = [{f"{HOST}_pci_0000:{gpu}:00.0", nic} for gpu, nic in (("42", NIC0), ("82", NIC1))]
+    vfs = [len(card.vfs) for card in FACTS["vfs"].cards if card.device.address in (ADDRESS, "0000:81:00.0")]
+    assert [of_devices.count(pair) for pair in behind] == vfs
+    assert len(of_devices) == sum(vfs)
+    with pytest.raises(DoesNotFit, match="SRIOV_NET_VF"):
+        tracker.claim(asked)
+
+
+def test_the_gpu_and_the_function_that_are_left_are_no_peers(stage: Stage) -> None:
+    settings = replace(stage.driver.settings.devices, peers="switch")
+    stage.show(facts=replace(FACTS["vfs"], bridges=BRIDGES), devices=settings)
+    nic = stage.world.tree().by_name(NIC0)
+    gpu = stage.world.tree().by_name(f"{HOST}_pci_0000:82:00.0")
+    assert nic is not None and gpu is not None
+    for provider, name in ((nic, "SRIOV_NET_VF"), (gpu, "VGPU")):
+        amount = provider.inventories[name].total
+        bound = Restriction(bound={"_1": frozenset({provider.uuid})})
+        stage.world.tracker.claim(ClaimRequest(str(uuid4()), (RequestGroup("_1", {name: amount}),)), bound)
+    assert not fits(stage, peers())
+    with pytest.raises(DoesNotFit, match="must lie in one subtree, and here they do not fit together"):
+        stage.world.tracker.claim(peers())
+    apart = peers()
+    alone = tuple(group for group in apart.groups if group.resources)
+    stage.world.tracker.claim(replace(apart, groups=alone, same_subtree=()))
+
+
+@pytest.mark.parametrize("numa", [False, True])
+def test_cards_go_below_switches_and_back_with_their_claims(stage: Stage, numa: bool) -> None:
+    """No allocation moves; a card whose bridges are not known any more is where it was before."""
+    facts = replace(FACTS["vfs"], bridges=BRIDGES)
+    stage.show(facts=facts, report_numa=numa)
+    asked = replace(peers(), same_subtree=(), groups=tuple(each for each in peers().groups if each.resources))
+    claim = stage.world.tracker.claim(asked).claim
+    placed, before = stage.world.placed(claim.consumer), stage.world.everything()
+    plain = stage.driver.settings.devices
+    for kind, above in (
+        ("switch", SWITCH),
+        ("root_complex", [f"{HOST}_pcie_pci0000:{bus}" for bus in (40, 80)]),
+    ):
+        stage.show(devices=replace(plain, peers=kind), facts=facts)
+        tree = stage.world.tree()
+        parents = {each.name: tree[each.parent].name for each in tree if each.parent}
+        assert [parents[NIC0], parents[NIC1]] == above
+        assert [parents[name] for name in above] == ([CELL0, CELL1] if numa else [HOST, HOST])
+        assert [tree[each.parent or ""].name for each in tree if "84:00.0" in each.name] == above[1:]
+        assert stage.world.placed(claim.consumer) == placed
+        assert stage.claim(claim.consumer).units == claim.units
+        assert not any(tree.by_name(name).inventories for name in above)
+        stage.show(facts=replace(facts, bridges={**BRIDGES, ADDRESS: ()}))
+        assert stage.world.tree()[stage.world.tree().by_name(NIC0).parent].name == (CELL0 if numa else HOST)
+    stage.show(devices=plain, facts=facts)
+    assert stage.world.everything() == before
+    assert not stage.world.journal.reshapes(done=True)

@@ -51,6 +51,26 @@ def test_resources_groups_and_traits() -> None:
     assert {group.suffix for group in parse_claim(made).groups} == {"", "1", "_NET"}
 
 
+def test_groups_of_one_subtree() -> None:
+    """The first has a provider above it that only the trait says, the second is one of its groups."""
+    made = body(
+        CONSUMER,
+        *("--group", "a:PGPU=1", "--group", "b:PGPU=1", "--group-policy", "none"),
+        *("--same-subtree", "a,b:CUSTOM_PCIE_SWITCH,!CUSTOM_OLD", "--same-subtree", "b,a"),
+    )
+    assert made["same_subtree"] == [["a", "b", "_top0"], ["b", "a"]]
+    assert made["groups"][2:] == [
+        {"suffix": "_top0", "resources": {}, "required": ["CUSTOM_PCIE_SWITCH", "!CUSTOM_OLD"]}
+    ]
+    assert parse_claim(made).same_subtree == (frozenset({"a", "b", "_top0"}), frozenset({"a", "b"}))
+
+
+@pytest.mark.parametrize("text", ["a,c", "a,:CUSTOM_X", "a:", ":CUSTOM_X"])
+def test_a_subtree_of_nothing_or_of_groups_that_are_not_there_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_claim(body(CONSUMER, "--group", "a:PGPU=1", "--same-subtree", text))
+
+
 def test_a_flavor_with_image_properties() -> None:
     image = ("--image", "hw_disk_bus=virtio", "--image", "trait:HW_CPU_X86_AVX2=required")
     made = body(CONSUMER, "--flavor", "vcpus=2,memory_mb=2048", *image)
@@ -115,6 +135,7 @@ def test_a_file_or_standard_input_is_taken_as_it_is(tmp_path: Path, monkeypatch:
         (("--flavor", "vcpus=1", "--required", "HW_A"), "--required needs --resources"),
         (("--resources", "VCPU=1", "--group-policy", "none"), "--group-policy needs --group"),
         (("--resources", "VCPU=1", "--group-policy", "maybe"), "invalid choice"),
+        (("--resources", "VCPU=1", "--same-subtree", "a,b"), "--same-subtree needs --group"),
         (("--flavor", "cpus=1"), "cpus is unknown; write vcpus=N,memory_mb=N"),
         (("--flavor", "vcpus=1,memory_mb=1.5K"), "memory_mb is counted in whole MiB"),
         (("--connect", ""), "the value is an empty text"),

@@ -230,7 +230,20 @@ def test_a_virtual_function_does_not_have_the_route_of_its_card(tree: PciTree) -
     assert read(tree, "0000:41:10.0").uses == ()
 
 
-# Reset, NUMA, migration
+# Topology, reset, NUMA, migration
+
+
+def test_the_bridges_above_a_device(tree: PciTree) -> None:
+    """One on a root port, one behind a switch, one behind Intel's VMD, and one that is gone."""
+    tree.add(NIC, below="pci0000:40/0000:40:01.0")
+    switch = "pci0000:15/0000:15:01.0/0000:16:00.0/0000:17:02.0"
+    tree.add(GPU, below=switch)
+    tree.add("10000:01:00.0", below="pci0000:80/0000:80:05.5/pci10000:00/10000:00:02.0")
+    sysfs = Sysfs(tree.sys, tree.proc)
+    assert sysfs.bridges(NIC) == ("pci0000:40", "0000:40:01.0")
+    assert "/".join(sysfs.bridges(GPU)) == switch
+    assert sysfs.bridges("10000:01:00.0") == ("pci10000:00", "10000:00:02.0")
+    assert sysfs.bridges(SOUND) == ()
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import libvirt
 import pytest
 from kits.pci_tree import PciTree
 
-from drivers.host.sysfs import Sysfs
+from drivers.host.sysfs import MemoryCell, Sysfs
 from drivers.libvirt.describe.cards import UnitRecord
 from drivers.libvirt.describe.history import LostMdev, mdev_xml
 from drivers.libvirt.io.connection import CallDeadline, PendingReads, Session
@@ -99,15 +99,20 @@ class PciLibvirt:
         return [self] if flags & ACTIVE else []
 
 
-def test_the_driver_that_migrates_a_function_is_a_fact_of_it(tmp_path: Path) -> None:
+def test_what_sysfs_alone_tells_of_a_function_is_a_fact_of_it(tmp_path: Path) -> None:
+    """The driver that migrates it, and the bridges above it; and which cells have memory alone."""
     tree = PciTree(tmp_path)
-    tree.add("0000:41:00.1", modalias="pci:v000015B3d0000101Esv0sd0bc02sc00i00")
+    modalias = "pci:v000015B3d0000101Esv0sd0bc02sc00i00"
+    tree.add("0000:41:00.1", below="pci0000:40/0000:40:01.0", modalias=modalias)
+    tree.cells(node0="0-3", node1="")
     (tree.modules / "modules.alias").write_text("alias vfio_pci:v000015B3d*sv*sd*bc*sc*i* mlx5_vfio_pci\n")
     session: Any = Session(CallDeadline(10))
     session.libvirt = PciLibvirt()
     reader = DeviceReader(PendingReads(), Sysfs(tree.sys, tree.proc, tree.modules), 60.0)
     facts = reader.keep(reader.read(session))
     assert facts.migration_drivers == {"0000:41:00.1": "mlx5_vfio_pci"}
+    assert facts.bridges == {"0000:41:00.1": ("pci0000:40", "0000:40:01.0")}
+    assert facts.memory_cells == {1: MemoryCell()}
     assert reader.keep(reader.read(session)) is facts
 
 
