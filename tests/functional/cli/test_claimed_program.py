@@ -51,7 +51,9 @@ def running(agent: Agent, directory: Path, *words: str) -> Iterator[tuple["subpr
     """A command whose program has begun, and the pid of the program, which sleeps."""
     said = directory / "pid"
     script = f"echo $$ > {said}.part; mv {said}.part {said}; exec sleep 300"
-    command = [*COMMAND, "claim", *words, "--exec", "sh", "-c", script]
+    # Under nohup, or in the background of a shell, the tests ignore signals that the command then would.
+    default = ["env", "--default-signal=HUP,INT,QUIT"]
+    command = [*default, *COMMAND, "claim", *words, "--exec", "sh", "-c", script]
     environment = {**ENVIRONMENT, "PLIMSOLL_SOCKET": str(agent.socket)}
     with subprocess.Popen(command, env=environment) as process:
         try:
