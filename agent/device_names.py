@@ -38,6 +38,12 @@ PCI_ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])"
 VRAM_PREFIX = "vram-"
 """How the id of a type begins that is an amount of VRAM of a virtual function: vram-8192 is 8192 MiB."""
 
+PORT = re.compile(r"((?:[0-9a-f]{2}:){5}[0-9a-f]{2})(?: VLAN ([0-9]{1,4}))?", re.ASCII)
+"""What a network card has for a virtual function, as one text: its MAC address and its VLAN."""
+
+NO_MAC = "00:00:00:00:00:00"
+"""The port of a function for which its card has nothing."""
+
 _VFIO_DRIVER = re.compile(r"(?:.+[-_])?vfio[-_]pci", re.ASCII)
 _CUSTOM = "CUSTOM_"
 _PAGES = re.compile(r"CUSTOM_HUGEPAGES_[0-9]+KIB", re.ASCII)
@@ -152,6 +158,11 @@ def device_aliases(labels: Iterable[str]) -> list[str]:
 def vram_class(mib: int) -> str:
     """The resource class of functions with so many MiB of VRAM; MB means MiB, as in MEMORY_MB."""
     return f"CUSTOM_VRAM_{mib}MB"
+
+
+def port_of(mac: str, vlan: int) -> str:
+    """The port of a MAC address and the id of a VLAN, 0 for none, see `PORT`."""
+    return f"{mac.lower()} VLAN {vlan}" if vlan else mac.lower()
 
 
 def unit_in_place(function: str, type_id: str, place: int) -> str:

@@ -156,11 +156,17 @@ class GuestState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class UsedUnit:
-    """An exact unit that a guest uses; `device` is the `DescribedProvider.device` that has it."""
+    """An exact unit that a guest uses; `device` is the `DescribedProvider.device` that has it.
+
+    `asked_port` is the MAC address and the VLAN that the guest's definition gives a virtual function, `port`
+    what the card has for it, both as of `agent.device_names.PORT`; empty where that is not known.
+    """
 
     resource_class: str
     unit: str
     device: str
+    asked_port: str = ""
+    port: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -417,6 +423,7 @@ class CarvedUnit:
     its card, `parent` that of the function on which it was made: for a virtual function its own. `type_id` is
     the id of its mediated type, or of the vGPU type of a function under a vendor's own VFIO driver; empty for
     any other function. `placement` is the place of a vGPU type on its card, None where that is unknown.
+    `port` is what a network card has for its virtual function (`agent.device_names.PORT`), empty for nothing.
     """
 
     unit: str
@@ -424,6 +431,7 @@ class CarvedUnit:
     parent: str
     type_id: str = ""
     placement: int | None = None
+    port: str = ""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -440,7 +448,8 @@ class DeclaredCarving:
     `vfs` {card: number of virtual functions}, `drivers` {function: the only driver that may be bound to it},
     `vf_drivers` {card: the same for all of its virtual functions}, `vgpu_types` {function: id of a type}.
     `mdev_types` {id of a type: the functions or cards on which it may be made; empty: any that offers it}.
-    `mixed` are cards in mixed-size mode, whose functions have the types that claims and domains need.
+    `mixed` are cards in mixed-size mode, whose functions have the types that claims and domains need. With
+    `ports` functions of network cards get the MAC addresses and VLANs again that they had.
     """
 
     vfs: Mapping[str, int] = field(default_factory=dict)
@@ -449,6 +458,7 @@ class DeclaredCarving:
     vgpu_types: Mapping[str, str] = field(default_factory=dict)
     mdev_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
     mixed: frozenset[str] = frozenset()
+    ports: bool = False
 
     def allows(self, type_id: str, function: str, card: str) -> bool:
         """Whether a device of the type may be made on this function of the card."""

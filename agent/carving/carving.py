@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from agent.claims.claim import Claim
 from agent.codec import encode
-from agent.device_names import DASHED_UUID, PCI_ADDRESS, VRAM_PREFIX, address_of
+from agent.device_names import DASHED_UUID, PCI_ADDRESS, PORT, VRAM_PREFIX, address_of
 from agent.driver import CarvedUnit, DeclaredCarving, Guest
 from agent.errors import UsageError, counted
 from agent.json_checks import read_choice, read_list, read_object, read_text, read_whole
@@ -56,7 +56,8 @@ class SeenFunction:
     `mdev_types` are the ids of the types of mediated devices that it offers. `type_sizes` {number of a vGPU
     type, or id of a type of mediated devices: its frame buffer in MiB} where the vendor's driver tells it.
     `uses` are clauses on what has it: "its interface enp65s0v0 is up".
-    With `vram` it has a quota of VRAM: then `vgpu_type` is its MiB, None where they cannot be changed.
+    With `vram` it has a quota of VRAM: then `vgpu_type` is its MiB, None where they cannot be changed. `port`
+    is what its network card has for it, as of `agent.device_names.PORT`; empty where that is not told.
     """
 
     address: str
@@ -74,6 +75,7 @@ class SeenFunction:
     type_sizes: Mapping[str, int] = field(default_factory=dict)
     vgpu_place: int | None = None
     vram: bool = False
+    port: str = ""
 
     @property
     def told_type(self) -> str:
@@ -144,6 +146,7 @@ class Carving:
     `vfs` {card: number of virtual functions}, `drivers` {function: the only driver it may have}, `vf_drivers`
     {card: the same for all of its virtual functions}, `types` {function: vGPU type}. `holders` {address of a
     function, or uuid: who has it}. `mixed` are the cards whose functions have no other types than these.
+    `ports` {virtual function: what its network card is to have for it}.
     """
 
     vfs: Mapping[str, int] = field(default_factory=dict)
@@ -153,6 +156,7 @@ class Carving:
     mdevs: Mapping[str, Mdev] = field(default_factory=dict)
     holders: Mapping[str, str] = field(default_factory=dict)
     mixed: frozenset[str] = frozenset()
+    ports: Mapping[str, str] = field(default_factory=dict)
 
     def held_on(self, function: str) -> Iterator[str]:
         """Clauses on who has the function itself, or a mediated device on it."""
@@ -211,8 +215,10 @@ def join(
         elif unit.type_id:
             is_vram = unit.type_id.startswith(VRAM_PREFIX)
             types[unit.unit] = VgpuType(_number(unit.type_id), unit.placement, is_vram)
+    named = [need.unit for need in needed if declared.ports and need.unit.card in declared.vfs]
+    ports = {unit.unit: unit.port for unit in named if unit.port and unit.unit == unit.parent}
     carving = Carving(
-        declared.vfs, declared.drivers, declared.vf_drivers, types, mdevs, holders, declared.mixed
+        declared.vfs, declared.drivers, declared.vf_drivers, types, mdevs, holders, declared.mixed, ports
     )
     return carving, tuple(problems)
 
@@ -231,6 +237,7 @@ _TEXTS: Mapping[str, tuple[re.Pattern[str], str]] = {
     "card": (PCI_ADDRESS, "a PCI address"),
     "parent": (PCI_ADDRESS, "a PCI address"),
     "type_id": (re.compile(f"(?:{NAME.pattern})?", re.ASCII), "the id of a type"),
+    "port": (re.compile(f"(?:{PORT.pattern})?", re.ASCII), "a MAC address with a VLAN"),
 }
 _KEYS = (*_TEXTS, "placement", "holder")
 
@@ -244,7 +251,8 @@ def needed_units(
     """The units of cards that claims and guests have, by their names.
 
     How a unit was made is told by the driver (`carved`) where it knows that, else by the claim for which it
-    is made, else by `former`, what was needed before: after a boot the unit itself may be gone. A function
+    is made, else by `former`, what was needed before: after a boot the unit itself may be gone. So it is with
+    the MAC address and VLAN of a function, while the same guest has it. A function
     whose vGPU a claim has in one place is not needed in the other place in which its guest may have it.
     """
     known = {name: need.unit for need in former for name in need.unit.names}
@@ -270,7 +278,12 @@ def needed_units(
                 continue
             holders.setdefault(used.unit, _holder(guest.name, guest.uuid))
     known |= {name: unit for unit in carved for name in unit.names}
-    return tuple(NeededUnit(known[unit], holders[unit]) for unit in sorted(holders) if unit in known)
+    ports = {(need.unit.unit, need.holder): need.unit.port for need in former}
+    needs = [(known[unit], holders[unit]) for unit in sorted(holders) if unit in known]
+    return tuple(
+        NeededUnit(replace(unit, port=unit.port or ports.get((unit.unit, holder), "")), holder)
+        for unit, holder in needs
+    )
 
 
 def _holder(name: str, uuid: str) -> str:
@@ -306,7 +319,7 @@ def read_needs(data: object) -> tuple[NeededUnit, ...]:
         path = f"units[{number}]"
         record: Mapping[str, Any] = read_object(value, path, _KEYS)
         texts = {
-            key: read_text(record.get(key), f"{path}.{key}", pattern, wanted)
+            key: read_text(record.get(key, "" if key == "port" else None), f"{path}.{key}", pattern, wanted)
             for key, (pattern, wanted) in _TEXTS.items()
         }
         placement = record.get("placement")
@@ -330,6 +343,7 @@ class StepKind(StrEnum):
     BIND = "bind"
     VGPU_TYPE = "vgpu_type"
     VRAM = "vram_quota"
+    PORT = "port"
     CREATE_MDEV = "create_mdev"
     REMOVE_MDEV = "remove_mdev"
 
@@ -353,6 +367,7 @@ _STEP_TEXTS: Mapping[StepKind, str] = {
     StepKind.UNBIND: "unbind {function} from {value}",
     StepKind.BIND: "bind {function} to {value}",
     StepKind.VGPU_TYPE: "write {value} to current_vgpu_type of {function}",
+    StepKind.PORT: "give {function} the MAC address {value} on its card",
     StepKind.VRAM: "write {value} MiB to vram_quota of {function}",
     StepKind.CREATE_MDEV: "create mediated device {unit} of type {value} on {function}",
     StepKind.REMOVE_MDEV: "remove mediated device {unit} of type {value} on {function}",
@@ -442,6 +457,11 @@ class _Planner:
             self._plan_driver(card, card, wanted.drivers[card])
         if card in wanted.vfs:
             self._plan_vfs(card, wanted.vfs[card])
+        # Before the function's own driver asks its card for them. libvirt sets those of guests that run.
+        for address, port in sorted(self._on(card, wanted.ports).items()):
+            vf = self._function(card, address)
+            if vf is not None and vf.port != port and not vf.uses:
+                self._add(StepKind.PORT, card, address, port)
         general = self._carving.vf_drivers.get(card)
         vfs = [function.address for function in self._functions.values() if function.card == card]
         drivers = dict.fromkeys(vfs, general) if general is not None else {}

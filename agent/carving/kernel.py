@@ -18,12 +18,14 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from agent.carving.carving import NAME, NUMBER, Mdev, Seen, SeenFunction, Sight, Step, StepKind
 from agent.carving.cpus import OFFLINE, ONLINE, CpuStep
-from agent.device_names import DASHED_UUID, PCI_ADDRESS, is_vfio, vgpu_gib
+from agent.device_names import DASHED_UUID, PCI_ADDRESS, PORT, is_vfio, vgpu_gib
 from agent.durable.files import entries, link_name, read_number, read_text, vram_quota
+from agent.durable.netlink import read_ports, set_port
 from agent.errors import UsageError, counted
 
 
@@ -100,6 +102,10 @@ class Kernel:
             if function is not None:
                 functions[address] = function
                 queue += [*function.vfs, *([function.card] if function.card else [])]
+        ports = read_ports()
+        for address, function in functions.items():
+            interface, number = self._port_place(self._device(address))
+            functions[address] = replace(function, port=ports.get(interface, {}).get(number, ""))
         return Seen(functions, dict(self._existing_mdevs()))
 
     def do(self, step: Step) -> None:
@@ -130,8 +136,8 @@ class Kernel:
                 self._unbind(step)
             case StepKind.BIND:
                 self._bind(step)
-            case StepKind.VGPU_TYPE | StepKind.VRAM:
-                self._set_type(step)
+            case StepKind.VGPU_TYPE | StepKind.VRAM | StepKind.PORT:
+                self._set_up(step)
             case StepKind.CREATE_MDEV:
                 self._create_mdev(step)
             case StepKind.REMOVE_MDEV:
@@ -197,6 +203,16 @@ class Kernel:
             quota is not None,
         )
 
+    def _port_place(self, device: Path) -> tuple[str, int]:
+        """(network interface of its card, its number there) of a virtual function; ("", -1) without one."""
+        card = device / "physfn"
+        numbers = (
+            each.name.removeprefix("virtfn") for each in entries(card) if link_name(each) == device.name
+        )
+        number = next((each for each in numbers if each.isdecimal()), "")
+        interface = next((each.name for each in entries(card / "net")), "")
+        return (interface, int(number)) if interface and number else ("", -1)
+
     def _existing_mdevs(self) -> Iterator[tuple[str, Mdev]]:
         for entry in entries(self._mdevs):
             if DASHED_UUID.fullmatch(entry.name):
@@ -253,7 +269,18 @@ class Kernel:
                 lambda: link_name(link) == driver, f"{driver} does not take it; the kernel's log may say why"
             )
 
-    def _set_type(self, step: Step) -> None:
+    def _set_up(self, step: Step) -> None:
+        if step.kind is StepKind.PORT:
+            interface, place = self._port_place(self._device(step.function))
+            if not interface:
+                raise OSError(errno.ENODEV, "its card has no network interface")
+            try:
+                set_port(interface, place, _part(PORT, step.value))
+            except OSError as error:
+                if error.errno not in (errno.EPERM, errno.EAFNOSUPPORT):
+                    raise
+                raise OSError(error.errno, "it needs CAP_NET_ADMIN and AF_NETLINK, see [devices]") from error
+            return
         number = _part(NUMBER, step.value)
         if step.kind is StepKind.VRAM:
             quota = vram_quota(self._device(step.function))

@@ -9,12 +9,13 @@ Source: https://libvirt.org/formatdomain.html
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 from xml.etree.ElementTree import Element
 
 from agent.cpuset import parse_cpu_set
+from agent.device_names import port_of
 from agent.driver import (
     DeviceKind,
     DomainNeeds,
@@ -370,6 +371,7 @@ class Domain:
     mdevs: tuple[str, ...] = ()
     pci_devices: tuple[str, ...] = ()
     interfaces: tuple[str, ...] = ()
+    ports: Mapping[str, str] = field(default_factory=dict)
     memory_nodes: frozenset[int] = frozenset()
     memory: tuple[UsedMemory, ...] = ()
     vcpus_may_change: bool = False
@@ -403,6 +405,16 @@ def parse_domain(text: str, what: str = "a domain", huge_page_kib: int = DEFAULT
         ),
         pci_devices=xml.addresses("devices/hostdev[@type='pci']", "devices/disk[@type='nvme']"),
         interfaces=xml.addresses("devices/interface[@type='hostdev']"),
+        ports={
+            xml_parser.pci_address(source, what): port_of(
+                mac.get("address", ""),
+                0 if tag is None else xml_parser.number(tag.get("id"), f"{what}: VLAN", 4095),
+            )
+            for interface in root.findall("devices/interface[@type='hostdev']")
+            for tag in (interface.find("vlan/tag"),)
+            for source in interface.findall("source/address")
+            for mac in interface.findall("mac")
+        },
         memory_nodes=xml.memory_nodes,
         memory=tuple(xml.used_memory(huge_page_kib)),
         vcpus_may_change=xml.vcpus_may_change,
@@ -442,7 +454,10 @@ def guest_of(domain: Domain, state: GuestState, disk_bytes: int, dedicated: froz
             *(UsedUnit("PCPU", str(cpu), "host") for cpu in sorted(used_cpus)),
             *(UsedUnit("VGPU", uuid, f"mdev:{uuid}") for uuid in domain.mdevs),
             *(UsedUnit("PCI_DEVICE", address, f"pci:{address}") for address in domain.pci_devices),
-            *(UsedUnit("SRIOV_NET_VF", address, f"pci:{address}") for address in domain.interfaces),
+            *(
+                UsedUnit("SRIOV_NET_VF", address, f"pci:{address}", domain.ports.get(address, ""))
+                for address in domain.interfaces
+            ),
         ),
         memory=domain.memory,
     )

@@ -327,10 +327,13 @@ def described_locations(providers: Iterable[DescribedProvider]) -> dict[str, Uni
     }
 
 
-def locate_units(guest: Guest, locations: Mapping[str, UnitLocation]) -> Guest:
+def locate_units(
+    guest: Guest, locations: Mapping[str, UnitLocation], ports: Mapping[str, str] | None = None
+) -> Guest:
     """The guest with its units as the providers describe them, and with the amounts of its devices.
 
-    A unit that no provider describes stays as the domain's XML names it, and adds no amount.
+    A unit that no provider describes stays as the domain's XML names it, and adds no amount. `ports` {virtual
+    function: what its card has for it} are those of `UsedUnit`.
     """
     if not guest.units:
         return guest
@@ -341,7 +344,8 @@ def locate_units(guest: Guest, locations: Mapping[str, UnitLocation]) -> Guest:
         if location is None:
             units.append(unit)
             continue
-        units.append(replace(unit, resource_class=location.resource_class, device=location.device))
+        port = (ports or {}).get(unit.unit, "")
+        units.append(replace(unit, resource_class=location.resource_class, device=location.device, port=port))
         if location.resource_class != "PCPU":  # the domain's pins count as PCPU already
             device_amounts[location.resource_class] = device_amounts.get(location.resource_class, 0) + 1
     return replace(guest, resources={**guest.resources, **device_amounts}, units=tuple(units))

@@ -29,6 +29,7 @@ from agent.cpuset import parse_cpu_set
 from agent.device_names import DASHED_UUID, PCI_ADDRESS, address_of, is_vfio
 from agent.driver import DescribedProvider, DeviceSigns, GroupMember, HostDevice, PassedDevice
 from agent.durable.files import entries, link_name, read_bytes, read_number, read_text, vram_quota
+from agent.durable.netlink import read_ports
 from agent.errors import DriverDataError, UsageError
 from drivers.host.domain_xml import DEFAULT_HUGE_PAGE_KIB
 
@@ -422,6 +423,16 @@ class Sysfs:
             return 0 if quota[1] else None
         text = self._text(address, "nvidia", "placement_id")
         return int(text) if _TYPE.fullmatch(text) else None
+
+    def ports(self) -> dict[str, str]:
+        """{virtual function: what its network card has for it}, see `agent.device_names.PORT`."""
+        cards = self._sys / "class" / "net"
+        found = {
+            link_name(cards / interface / "device" / f"virtfn{number}"): port
+            for interface, functions in read_ports().items()
+            for number, port in functions.items()
+        }
+        return {address: port for address, port in found.items() if address}
 
     def vgpu_names(self, address: str) -> dict[str, str]:
         """{number of a vGPU type: its name} of those that can be made on the function now."""

@@ -29,7 +29,7 @@ from agent.claims.refusal import amounts_text, provider_label
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.claims.rows import Row
 from agent.claims.use_difference import UseDifference
-from agent.driver import Guest
+from agent.driver import Guest, GuestState
 from agent.errors import by_force
 from agent.moves.states import request_for_allocations
 from agent.providers.retention import way_back, with_name
@@ -277,7 +277,9 @@ class UsesLess(FindingKind):
 
 
 class AnotherUnit(FindingKind):
-    """As many units as claimed, but others; or a claim whose CPUs are not those of its NUMA cells."""
+    """As many units as claimed, but others; a claim whose CPUs are not those of its NUMA cells; a virtual
+    function whose card has another MAC address or VLAN for it than its guest.
+    """
 
     name = "another unit"
     rows = (
@@ -294,10 +296,34 @@ class AnotherUnit(FindingKind):
             "None: release the claim, by force if its guest runs, and claim for the instance again.",
             "no",
         ),
+        TableRow(
+            "A guest runs with a virtual function for which its network card has another MAC address or VLAN "
+            "than the guest's definition.",
+            "None: set it on the card (`ip link set CARD vf NUMBER mac MAC vlan VLAN`), or start the guest "
+            "anew.",
+            "no",
+        ),
     )
 
     def judge_row(self, case: RowCase) -> Iterator[Finding]:
-        """The guest against its claim, and each claim against itself."""
+        """The guest against its claim and its cards, and each claim against itself."""
+        guest = case.row.guest
+        if (
+            guest is not None
+            and guest.problem is None
+            and guest.state in (GuestState.RUNNING, GuestState.PAUSED)
+        ):
+            ports = {unit.unit: (unit.asked_port, unit.port) for unit in guest.units}
+            differ = {unit: port for unit, port in ports.items() if all(port) and len({*port}) > 1}
+            clauses = [f"{unit} has {port}, and the guest {asked}" for unit, (asked, port) in differ.items()]
+            if clauses:
+                yield Finding(
+                    self.name,
+                    case.instance,
+                    f"The network card of the guest {case.instance} has another MAC address or VLAN for its "
+                    f"virtual function: {'; '.join(clauses)}. Set it on the card, or start the guest anew.",
+                    {**case.evidence, "ports": {unit: list(port) for unit, port in differ.items()}},
+                )
         use = case.use
         if use is not None and use.swapped:
             clauses = [

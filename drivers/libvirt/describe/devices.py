@@ -73,7 +73,8 @@ class DeviceFacts:
     of a vGPU type: GiB of its frame buffer}} is remembered, because the names are not always there.
     `bridges` {card's address: what is above it, from its root complex down; see `Sysfs.bridges`}.
     `migration_drivers` {function's address: driver of VFIO that can migrate it}; `vgpu_branch` is that of the
-    host's vGPU driver, such as "550".
+    host's vGPU driver, such as "550". `ports` {virtual function's address: the MAC address and VLAN that its
+    card has for it}, see `agent.device_names.PORT`.
     """
 
     cards: tuple[Card, ...] = ()
@@ -87,6 +88,7 @@ class DeviceFacts:
     vgpu_gib: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     migration_drivers: Mapping[str, str] = field(default_factory=dict)
     vgpu_branch: str = ""
+    ports: Mapping[str, str] = field(default_factory=dict)
 
     def near_cell(self, cell: int | None) -> int | None:
         """The cell whose guests are nearest to a card of this cell: it has CPUs, if any is known to."""

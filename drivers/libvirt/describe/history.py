@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from xml.sax.saxutils import quoteattr
 
-from agent.device_names import CPULESS_MEMORY, VDPA_CLASS, address_of
+from agent.device_names import CPULESS_MEMORY, NO_MAC, VDPA_CLASS, address_of
 from agent.driver import CarvedUnit, Cell, DescribedProvider, Guest, MoveInstruction
 from agent.shapes import Holders
 from drivers.host.domain_xml import Domain
@@ -197,7 +197,9 @@ def carved_units(
         for vf in card.vfs:
             number = facts.vgpu_types.get(vf.address)
             if number is None or is_fixed(card, vf.address, facts, settings):
-                units.append(CarvedUnit(vf.address, address, vf.address))
+                port = facts.ports.get(vf.address, NO_MAC)
+                port = "" if port == NO_MAC else port
+                units.append(CarvedUnit(vf.address, address, vf.address, port=port))
             elif number != NO_TYPE:
                 spec = vgpu_spec_of(card, vf, number, settings.mdevs)
                 type_id = spec.type_id if spec else number

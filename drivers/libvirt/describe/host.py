@@ -606,7 +606,7 @@ def build_model(
     located = [
         GuestDomain(
             with_devices_of_domain(
-                locate_units(guest_domain.guest, locations),
+                locate_units(guest_domain.guest, locations, devices.ports),
                 guest_domain.domain,
                 encryption,
                 host.pmem,

@@ -239,6 +239,13 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
             help="How many virtual functions cards are to have after a boot, such as 0000:41:00.0=4. "
             "`plimsoll devices apply` makes them, as it does what the two options below say.",
         ),
+        cfg.BoolOpt(
+            "restore_ports",
+            default=False,
+            help="After a boot, give virtual functions of cards in sriov_vfs the MAC addresses and VLANs "
+            "again that they had, while the same guests have them. plimsoll-devices.service needs a drop-in "
+            "for that: CapabilityBoundingSet=CAP_NET_ADMIN and RestrictAddressFamilies=AF_NETLINK.",
+        ),
         cfg.ListOpt(
             "driver_overrides",
             default=[],
@@ -495,6 +502,7 @@ def declared_carving(options: Mapping[str, Any], settings: DeviceSettings) -> De
         types,
         {spec.type_id: spec.addresses for spec in settings.mdevs},
         frozenset(settings.mixed),
+        bool(options.get("restore_ports")),
     )
 
 

@@ -42,7 +42,7 @@ _NOT_SUPPORTED = (
     libvirt.VIR_ERR_INVALID_ARG,
     libvirt.VIR_ERR_OPERATION_UNSUPPORTED,
 )
-_DISPLAY, _BRIDGE, _ACCELERATOR = 0x03, 0x06, 0x12
+_NETWORK, _DISPLAY, _BRIDGE, _ACCELERATOR = 0x02, 0x03, 0x06, 0x12
 
 DeviceKey = tuple[str, bool]
 """(name, is active): a defined device and an active one may have the same name."""
@@ -66,7 +66,7 @@ class _KnownDevice:
 class DeviceReading:
     """One reading of the devices; `changed` is False where all devices are as they were.
 
-    `vgpus` are facts of functions under a vendor's own VFIO driver, and no others.
+    `vgpus` are facts of functions under a vendor's own VFIO driver, and the ports of network cards.
     """
 
     known: dict[DeviceKey, _KnownDevice] = field(default_factory=dict)
@@ -131,7 +131,14 @@ class DeviceReader:
                 creatable = self._sysfs.vgpu_names(device.address)
                 if creatable:
                     names[device.address] = creatable
-            reading.vgpus = DeviceFacts(vgpu_types=types, vgpu_places=places, vgpu_names=names)
+            has_ports = any(
+                isinstance(known.device, PciDevice)
+                and known.device.physical_function is not None
+                and known.device.class_id >> 16 == _NETWORK
+                for known in known_devices
+            )
+            ports = self._sysfs.ports() if has_ports else {}
+            reading.vgpus = DeviceFacts(vgpu_types=types, vgpu_places=places, vgpu_names=names, ports=ports)
         except BaseException:
             self._pending_reads.add_all_devices()  # those that were taken are not read yet
             raise

@@ -247,6 +247,29 @@ def test_a_guest_that_is_shut_off_or_could_not_be_read_is_not_compared() -> None
         assert row_findings(AnotherUnit(), observe(ONE_VF, guests=(unclear,))) == []
 
 
+@pytest.mark.parametrize(
+    ("asked", "port", "found"),
+    [
+        ("52:54:00:00:00:01 VLAN 100", "52:54:00:00:00:01 VLAN 100", 0),
+        ("52:54:00:00:00:01 VLAN 100", "52:54:00:00:00:01", 1),
+        ("52:54:00:00:00:01", "00:00:00:00:00:00", 1),
+        ("52:54:00:00:00:01", "", 0),
+        ("", "52:54:00:00:00:01", 0),
+    ],
+)
+def test_a_function_whose_card_has_another_mac_or_vlan_for_it_is_told(
+    asked: str, port: str, found: int
+) -> None:
+    guest = running(CONSUMER, replace(vf(CLAIMED_VF), asked_port=asked, port=port), SRIOV_NET_VF=1)
+    told = row_findings(AnotherUnit(), observe(ONE_VF, guests=(guest,)))
+    assert len(told) == found
+    for finding in told:
+        assert f"{CLAIMED_VF} has {port}, and the guest {asked}" in finding.reason and not finding.repair
+        assert finding.evidence["ports"] == {CLAIMED_VF: [asked, port]}
+    for unclear in (in_state(GuestState.SHUTOFF, guest), replace(guest, problem="odd XML")):
+        assert row_findings(AnotherUnit(), observe(ONE_VF, guests=(unclear,))) == []
+
+
 def _pinned(*cpus: int) -> dict[str, Claim]:
     """A claim of the CPUs of UNITS, whose cell pins the guest to these."""
     ((consumer, claim),) = claimed({"PCPU": 2}).items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import uuid
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -109,6 +110,7 @@ UNITS = st.builds(
     ADDRESSES,
     st.sampled_from(["", "nvidia-471", "i915-GVTg_V5_4"]),
     st.none() | st.integers(0, 100),
+    st.sampled_from(["", "52:54:00:00:00:01", "52:54:00:00:00:01 VLAN 100"]),
 )
 CARVED = CarvedUnit(MDEV, CARD, VF, "nvidia-471")
 
@@ -132,6 +134,40 @@ def test_a_unit_that_a_boot_took_away_is_needed_as_long_as_somebody_has_it() -> 
     former = needed_units([], [guest(MDEV)], [CARVED], [])
     assert needed_units([], [guest(MDEV)], [], former) == former
     assert needed_units([], [guest()], [], former) == ()
+
+
+PORT = "52:54:00:00:00:01 VLAN 100"
+
+
+def test_a_function_keeps_its_mac_and_vlan_as_long_as_the_same_guest_has_it() -> None:
+    with_port, bare = (CarvedUnit(VF, CARD, VF, port=port) for port in (PORT, ""))
+    former = needed_units([], [guest(VF)], [with_port], [])
+    assert [need.unit.port for need in former] == [PORT]
+    assert needed_units([], [guest(VF)], [bare], former) == former, "the boot took it"
+    other = replace(guest(VF), uuid=str(uuid.UUID(int=9)))
+    assert [need.unit.port for need in needed_units([], [other], [bare], former)] == [""]
+    newer = CarvedUnit(VF, CARD, VF, port="52:54:00:00:00:02")
+    assert [need.unit for need in needed_units([], [guest(VF)], [newer], former)] == [newer]
+
+
+def test_a_plan_file_of_before_has_no_ports_and_one_that_is_none_is_refused() -> None:
+    data = needs_to_json([NeededUnit(CarvedUnit(VF, CARD, VF, port=PORT), "instance gpu1")])
+    del data["units"][0]["port"]
+    assert [need.unit.port for need in read_needs(data)] == [""]
+    for text in ("52:54:00:00:00:01 VLAN 100\n", "52:54:00", "52:54:00:00:00:01; VLAN 1"):
+        data["units"][0]["port"] = text
+        with pytest.raises(UsageError, match=r"units\[0\].port"):
+            read_needs(data)
+
+
+@pytest.mark.parametrize(
+    ("ports", "card", "wanted"), [(True, CARD, {VF: PORT}), (False, CARD, {}), (True, VF, {})]
+)
+def test_ports_are_given_where_the_operator_says_so_on_cards_that_are_named(
+    ports: bool, card: str, wanted: dict[str, str]
+) -> None:
+    declared = replace(DECLARED, ports=ports)
+    assert joined(CarvedUnit(VF, card, VF, port=PORT), declared)[0].ports == wanted
 
 
 def test_a_claim_needs_what_is_still_to_be_made_for_it() -> None:

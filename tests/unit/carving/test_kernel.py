@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from kits.vram_card import CARD, FUNCTIONS, XeGpu
 from agent.carving.carving import Step, StepKind
 from agent.carving.kernel import Kernel, vfio_uses
 from agent.durable.files import vram_quota
+from agent.errors import UsageError
 from drivers.host.sysfs import Sysfs
 
 
@@ -108,3 +110,34 @@ def test_an_amount_that_the_driver_rounds_or_does_not_have_is_told(
         kernel.do(Step(StepKind.VRAM, CARD, FUNCTIONS[0], "8192"))
     with pytest.raises(OSError, match="no quota of VRAM"):
         kernel.do(Step(StepKind.VRAM, CARD, "0000:41:00.0", "8192"))
+
+
+def test_the_port_of_a_function_is_set_on_its_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tree, port = PciTree(tmp_path), "52:54:00:00:00:01 VLAN 7"
+    nic = tree.add("0000:41:00.0", "igb")
+    for vf in ("0000:41:10.0", "0000:41:10.2"):
+        tree.add(vf, pf="0000:41:00.0")
+    tree.interface("enp65s0", nic)
+    given: dict[tuple[str, int], str] = {}
+    monkeypatch.setattr(
+        "agent.carving.kernel.read_ports", lambda: {name: {at: text} for (name, at), text in given.items()}
+    )
+    monkeypatch.setattr(
+        "agent.carving.kernel.set_port", lambda name, at, text: given.update({(name, at): text})
+    )
+    kernel = Kernel(tree.sys, 0.1, tree.proc)
+    kernel.do(Step(StepKind.PORT, "0000:41:00.0", "0000:41:10.2", port))
+    assert given == {("enp65s0", 1): port}
+    seen = kernel.seen(["0000:41:00.0"]).functions
+    assert [seen[vf].port for vf in ("0000:41:00.0", "0000:41:10.0", "0000:41:10.2")] == ["", "", port]
+    with pytest.raises(UsageError):
+        kernel.do(Step(StepKind.PORT, "0000:41:00.0", "0000:41:10.2", "52:54:00; rm"))
+    with pytest.raises(OSError, match="no network interface"):
+        kernel.do(Step(StepKind.PORT, "0000:41:00.0", "0000:41:00.0", port))
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+
+    monkeypatch.setattr("agent.carving.kernel.set_port", refused)
+    with pytest.raises(OSError, match="needs CAP_NET_ADMIN and AF_NETLINK"):
+        kernel.do(Step(StepKind.PORT, "0000:41:00.0", "0000:41:10.2", port))

@@ -417,6 +417,23 @@ def test_vram_of_a_function_that_is_still_to_be_made_is_waited_for() -> None:
     ]
 
 
+def test_a_function_has_its_mac_and_vlan_before_its_driver_and_not_while_it_is_in_use() -> None:
+    port = "52:54:00:00:00:01 VLAN 100"
+    carving = Carving({NIC: 1}, vf_drivers={NIC: "vfio-pci"}, ports={NIC_VFS[0]: port})
+    kernel = host()
+    steps = plan(carving, kernel.seen()).steps
+    assert [step.kind for step in steps][-3:] == [StepKind.PORT, StepKind.OVERRIDE, StepKind.BIND]
+    assert steps[-3].text == f"give {NIC_VFS[0]} the MAC address {port} on its card"
+    take_all(kernel, replace(carving, ports={}))
+    (step,) = plan(carving, kernel.seen()).steps
+    assert (step.kind, step.function, step.value) == (StepKind.PORT, NIC_VFS[0], port)
+    kernel.uses = {NIC_VFS[0]: ("process 7 (qemu) has it open",)}
+    assert plan(carving, kernel.seen()).steps == ()
+    kernel.uses = {}
+    kernel.functions[NIC_VFS[0]] = replace(kernel.functions[NIC_VFS[0]], port=port)
+    assert plan(carving, kernel.seen()).steps == ()
+
+
 def test_a_vgpu_in_use_keeps_its_type_and_is_told() -> None:
     kernel = host()
     take_all(kernel, Carving({NEW_GPU: 2}))

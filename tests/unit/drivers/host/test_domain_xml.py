@@ -53,6 +53,24 @@ def test_the_devices_of_recorded_domains_are_the_hosts_not_the_guests(
     assert (found.vcpus, found.memory_mb) == (1, 48)
 
 
+@pytest.mark.parametrize(
+    ("more", "port"),
+    [
+        ("", ""),
+        ("<mac address='52:54:00:AA:00:01'/>", "52:54:00:aa:00:01"),
+        ("<mac address='52:54:00:aa:00:01'/><vlan><tag id='100'/></vlan>", "52:54:00:aa:00:01 VLAN 100"),
+    ],
+)
+def test_a_function_has_the_mac_address_and_the_vlan_of_its_interface(more: str, port: str) -> None:
+    source = "<source><address type='pci' domain='0' bus='0x41' slot='0x10' function='2'/></source>"
+    found = guest(domain(1, devices=f"<interface type='hostdev'>{source}{more}</interface>"))
+    assert [(unit.unit, unit.asked_port, unit.port) for unit in found.units] == [("0000:41:10.2", port, "")]
+    assert recorded("vm-vf").ports == {"0000:41:10.0": "52:54:00:29:13:bc"}
+    with pytest.raises(DriverDataError, match="VLAN"):
+        bad = "<mac address='52:54:00:aa:00:01'/><vlan><tag id='5000'/></vlan>"
+        parse_domain(domain(1, devices=f"<interface type='hostdev'>{source}{bad}</interface>"))
+
+
 def test_a_recorded_domain_as_a_guest() -> None:
     assert guest_of(recorded("vm-both"), GuestState.RUNNING, 0, frozenset()) == Guest(
         uuid="a0000000-0000-4000-8000-000000000004",

@@ -243,6 +243,12 @@ def test_a_unit_gets_the_class_of_its_provider_and_devices_are_counted() -> None
     assert located.resources == {"PCPU": 1, "CUSTOM_VF": 1}, "pinned CPUs were counted before"
 
 
+def test_a_function_has_the_port_of_its_card_beside_the_one_that_its_guest_asks_for() -> None:
+    used = UsedUnit("SRIOV_NET_VF", "0000:41:02.0", "pci:0000:41:02.0", asked_port="52:54:00:00:00:01")
+    (unit,) = locate_units(guest(used), LOCATIONS, {"0000:41:02.0": "00:00:00:00:00:00"}).units
+    assert (unit.asked_port, unit.port) == ("52:54:00:00:00:01", "00:00:00:00:00:00")
+
+
 def test_a_unit_that_no_provider_has_stays_and_counts_nothing() -> None:
     unknown = UsedUnit("VGPU", "u1", "mdev:u1")
     located = locate_units(guest(unknown), LOCATIONS)

@@ -534,3 +534,22 @@ def test_memory_that_the_kernel_could_not_take_out_of_use_counts(tree: PciTree) 
     assert addresses == ("numa:0", "numa:1")
     assert read_signs(tree.sys, addresses) == (DeviceSigns("numa:0"), DeviceSigns("numa:1", memory_errors=2))
     assert read_signs(tree.sys, ["numa:1"], ["answer"]) == (DeviceSigns("numa:1"),)
+
+
+def test_the_port_of_a_function_is_that_of_its_number_on_the_card(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = PciTree(tmp_path)
+    nic = tree.add("0000:41:00.0", "igb")
+    for vf in ("0000:41:10.0", "0000:41:10.2"):
+        tree.add(vf, pf="0000:41:00.0")
+    (tree.interface("enp65s0", nic) / "device").symlink_to(nic)
+    told = {
+        "enp65s0": {0: "52:54:00:00:00:01", 1: "52:54:00:00:00:02 VLAN 7", 2: "gone"},
+        "lo": {0: "no card"},
+    }
+    monkeypatch.setattr("drivers.host.sysfs.read_ports", lambda: told)
+    assert Sysfs(tree.sys, tree.proc).ports() == {
+        "0000:41:10.0": "52:54:00:00:00:01",
+        "0000:41:10.2": "52:54:00:00:00:02 VLAN 7",
+    }

@@ -184,6 +184,12 @@ def test_each_amount_of_vram_is_a_type_of_all_cards_that_have_it() -> None:
     ]
 
 
+def test_ports_are_restored_only_where_the_operator_says_so() -> None:
+    assert [declared_carving({"restore_ports": told}, SETTINGS).ports for told in (True, False, None)] == [
+        *(True, False, False)
+    ]
+
+
 @pytest.mark.parametrize(("told", "checks"), [(None, set(CHECKS)), (["link"], {"link"}), ([], set())])
 def test_all_of_a_device_s_health_is_checked_unless_the_operator_says_what(
     told: list[str] | None, checks: set[str]

@@ -210,3 +210,10 @@ def test_a_mediated_device_that_a_boot_took_away_is_known_by_its_record() -> Non
     assert carved_units(DeviceFacts(), (record, vf), SETTINGS) == (
         CarvedUnit("u-1", "0000:42:00.0", "0000:42:00.0", "nvidia-11"),
     )
+
+
+def test_a_function_is_carved_with_the_port_that_its_card_has_for_it() -> None:
+    ports = {"0000:41:10.0": "52:54:00:00:00:01 VLAN 100", "0000:41:10.2": "00:00:00:00:00:00"}
+    units = {unit.unit: unit.port for unit in carved_units(replace(FACTS["vfs"], ports=ports), (), SETTINGS)}
+    assert units["0000:41:10.0"] == "52:54:00:00:00:01 VLAN 100"
+    assert units["0000:41:10.2"] == units["0000:41:10.4"] == "", "the card has none"

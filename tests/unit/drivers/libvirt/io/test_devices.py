@@ -92,7 +92,8 @@ class PciLibvirt:
         return (
             f"<device><name>{self.name()}</name><capability type='pci'><class>0x020000</class>"
             "<domain>0</domain><bus>65</bus><slot>0</slot><function>1</function>"
-            "<product id='0x101e'/><vendor id='0x15b3'/></capability></device>"
+            "<product id='0x101e'/><vendor id='0x15b3'/><capability type='phys_function'>"
+            "<address domain='0' bus='0x41' slot='0' function='0'/></capability></capability></device>"
         )
 
     def listAllDevices(self, flags: int) -> list[Any]:
@@ -114,6 +115,21 @@ def test_what_sysfs_alone_tells_of_a_function_is_a_fact_of_it(tmp_path: Path) ->
     assert facts.bridges == {"0000:41:00.1": ("pci0000:40", "0000:40:01.0")}
     assert facts.memory_cells == {1: MemoryCell()}
     assert reader.keep(reader.read(session)) is facts
+
+
+def test_the_ports_of_functions_are_read_each_time_because_no_event_tells_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session: Any = Session(CallDeadline(10))
+    session.libvirt = PciLibvirt()
+    sysfs = Sysfs(tmp_path, tmp_path)
+    told = {"0000:41:00.1": "52:54:00:00:00:01"}
+    monkeypatch.setattr(Sysfs, "ports", lambda _: dict(told))
+    reader = DeviceReader(PendingReads(), sysfs, 60.0)
+    before = reader.keep(reader.read(session))
+    assert before.ports == told and reader.keep(reader.read(session)) is before
+    told["0000:41:00.1"] = "52:54:00:00:00:01 VLAN 100"
+    assert reader.keep(reader.read(session)).ports == told
 
 
 UNITS = {

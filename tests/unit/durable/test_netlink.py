@@ -1,0 +1,88 @@
+"""The MAC addresses and VLANs of virtual functions, as rtnetlink has them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+
+import pytest
+
+from agent.device_names import port_of
+from agent.durable.netlink import parse_ports, read_ports, set_port
+
+MAC = "52:54:00:00:00:01"
+
+
+def attribute(kind: int, value: bytes) -> bytes:
+    return struct.pack("=HH", 4 + len(value), kind) + value + b"\0" * (-len(value) % 4)
+
+
+def function(number: int, mac: str, vlan: int) -> bytes:
+    """What linux/if_link.h has for one function, with a fact of another kind before it."""
+    told = attribute(10, struct.pack("=II", number, 0))
+    told += attribute(1, struct.pack("=I32s", number, bytes.fromhex(mac.replace(":", ""))))
+    told += attribute(2, struct.pack("=III", number, vlan, 0))
+    return attribute(1, told)
+
+
+def answer(name: str, *functions: bytes, kind: int = 16) -> bytes:
+    """A link of the kernel's answer, with these functions."""
+    body = struct.pack("=BxHiII", 0, 1, 7, 0, 0) + attribute(3, name.encode() + b"\0")
+    body += attribute(22 | 0x8000, b"".join(functions)) if functions else b""
+    return struct.pack("=IHHII", 16 + len(body), kind, 2, 1, 0) + body
+
+
+def test_each_function_has_its_mac_address_and_its_vlan() -> None:
+    told = answer("lo") + answer("enp65s0", function(0, MAC, 100), function(1, "00:00:00:00:00:00", 0))
+    assert parse_ports(told) == {"enp65s0": {0: "52:54:00:00:00:01 VLAN 100", 1: "00:00:00:00:00:00"}}
+    assert port_of("52:54:00:AB:00:01", 0) == "52:54:00:ab:00:01"
+    assert parse_ports(answer("enp65s0", function(0, MAC, 100), kind=3)) == {}
+
+
+def test_an_answer_that_ends_in_the_middle_tells_what_is_whole() -> None:
+    told = answer("enp65s0", function(0, MAC, 0))
+    for length in range(len(told)):
+        try:
+            parse_ports(told[:length])
+        except struct.error:  # `read_ports` takes it for none
+            continue
+    assert parse_ports(b"\0" * 64) == {}
+
+
+def test_the_ports_of_this_machine_can_be_read_by_any_user() -> None:
+    assert all(isinstance(functions, dict) for functions in read_ports().values())
+
+
+def test_a_kernel_that_does_not_answer_tells_no_ports(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> socket.socket:
+        raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+
+    monkeypatch.setattr("socket.socket", refused)
+    assert read_ports() == {}
+
+
+@pytest.mark.parametrize("code", [0, errno.EPERM])
+def test_a_port_is_set_as_it_is_read(monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    here, kernel = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    kernel.send(struct.pack("=IHHIIi", 20, 2, 0, 1, 0, -code))
+    monkeypatch.setattr("socket.socket", lambda *_: here)
+    monkeypatch.setattr("socket.if_nametoindex", {"enp65s0": 7}.__getitem__)
+    if code:
+        with pytest.raises(OSError, match="not permitted"):
+            set_port("enp65s0", 3, f"{MAC} VLAN 100")
+    else:
+        set_port("enp65s0", 3, f"{MAC} VLAN 100")
+    asked = kernel.recv(4096)
+    length, kind, flags = struct.unpack_from("=IHH", asked)
+    assert (length, kind, flags) == (len(asked), 19, 5) and struct.unpack_from("=BxHiII", asked, 16)[2] == 7
+    told = asked[32:] + attribute(3, b"enp65s0\0")
+    again = struct.pack("=IHHII", 32 + len(told), 16, 0, 1, 0) + asked[16:32] + told
+    assert parse_ports(again) == {"enp65s0": {3: f"{MAC} VLAN 100"}}
+    kernel.close()
+
+
+def test_what_is_no_port_is_refused() -> None:
+    with pytest.raises(OSError, match="is no MAC address"):
+        set_port("lo", 0, "52:54:00:00:00:01; VLAN 1")
