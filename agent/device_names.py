@@ -14,8 +14,24 @@ ONE_TIME_USE = "HW_PCI_ONE_TIME_USE"
 TYPES = {"type-PCI": "CUSTOM_PCI_TYPE_PCI", "type-PF": "CUSTOM_PCI_TYPE_PF", "type-VF": "CUSTOM_PCI_TYPE_VF"}
 """{nova's device_type: trait}; type-PF is a physical function that can have virtual functions."""
 
+CONTEXT = "MEM_ENCRYPTION_CONTEXT"
+CONFIDENTIAL = frozenset({"HW_CPU_X86_AMD_SEV_SNP", "HW_CPU_X86_INTEL_TDX"})
+"""The kinds of memory encryption whose guests get no card but one that is confidential, too."""
+
+CC, CC_ON, CC_DEVTOOLS = "CUSTOM_CC", "CUSTOM_CC_ON", "CUSTOM_CC_DEVTOOLS"
+"""The traits of a card in a confidential mode; CC alone: no guest of its host can have it."""
+CC_MODES = {
+    "on": frozenset({CC, CC_ON}),
+    "devtools": frozenset({CC, CC_DEVTOOLS}),
+    "off": frozenset({"CUSTOM_CC_OFF"}),
+}
+"""{a card's mode of confidential computing, as an operator states it: its traits}"""
+
 VDPA_CLASS, VDPA_TRAIT = "CUSTOM_VDPA", "CUSTOM_PCI_TYPE_VDPA"
 """The class of functions that guests get over vDPA without a configured one, and the trait of all of them."""
+
+PORTS = frozenset({"SRIOV_NET_VF", VDPA_CLASS})
+"""The classes of ports: they carry what leaves the guest, and a live migration gives it others."""
 
 MIGRATION_DRIVER_PREFIX = "CUSTOM_VFIO_DRIVER_"
 """How the trait begins that names the driver of VFIO which migrates the functions of a card."""

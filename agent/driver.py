@@ -190,7 +190,8 @@ class Guest:
     `resources` {resource class: amount}: VCPU or PCPU, MEMORY_MB (MiB), DISK_GB (GiB, rounded up), and
     devices. `memory` is the part of its memory that is bound to cells or in huge pages. `problem` says what
     could not be read; `state`, `resources` and `units` are then those last known, and may be wrong. A driver
-    must not leave out such a guest, because a missing guest is one that is gone.
+    must not leave out such a guest, because a missing guest is one that is gone. `encryption` are traits: the
+    key of its encrypted memory is on a provider with one of them; empty where it is not encrypted.
     """
 
     uuid: str
@@ -200,6 +201,7 @@ class Guest:
     units: tuple[UsedUnit, ...] = ()
     problem: str | None = None
     memory: tuple[UsedMemory, ...] = ()
+    encryption: frozenset[str] = frozenset()
 
 
 class DeviceKind(StrEnum):
@@ -247,11 +249,11 @@ class DomainNeeds:
     are pinned to one CPU, of this host or of another one. `isolate_emulator`: the emulator's threads need a
     host CPU of their own; `emulator` is that CPU, None where any will do. `cells` are the guest's, by id.
     `page_kib` and `host_cell` are those of a domain without cells. `amounts` {class: amount} are needed
-    beside CPUs, memory, disks and devices. `vcpu_ids` are the `vcpus` that the guest starts with, and
-    `memory` is what it would use if it started as it is. `floating` {guest CPU: host CPUs} are those that
-    share the host CPUs that they are pinned to. `scattered`: memory is bound otherwise than strictly, or a
-    guest's cell to several cells of the host, or memory devices have other pages, or are on other cells of
-    the host, than the guest's cells that they belong to.
+    beside CPUs, memory, disks and devices; `encryption` as of `Guest`. `vcpu_ids` are the `vcpus` that the
+    guest starts with, and `memory` is what it would use if it started as it is. `floating` {guest CPU: host
+    CPUs} are those that share the host CPUs that they are pinned to. `scattered`: memory is bound otherwise
+    than strictly, or a guest's cell to several cells of the host, or memory devices have other pages, or are
+    on other cells of the host, than the guest's cells that they belong to.
     """
 
     uuid: str = ""
@@ -272,6 +274,7 @@ class DomainNeeds:
     memory: tuple[UsedMemory, ...] = ()
     floating: Mapping[int, frozenset[int]] = field(default_factory=dict)
     scattered: bool = False
+    encryption: frozenset[str] = frozenset()
 
     def without_places(self) -> "DomainNeeds":
         """The same needs on any host: without the devices, CPUs and cells that it names.
@@ -382,7 +385,7 @@ class HostDevice:
     and `vfs_in_guests` those that a driver of VFIO has. `migration_driver` is the kernel's driver of VFIO
     that can migrate it, None where there is none or where that is unknown. `own_file` is the file below
     /dev/vfio/devices by which iommufd opens it, empty where VFIO has none; with `iommufd` the kernel has
-    /dev/iommu.
+    /dev/iommu. `cc_mode` is a key of `agent.device_names.CC_MODES`, None where it cannot be read.
     """
 
     address: str
@@ -400,6 +403,7 @@ class HostDevice:
     migration_driver: str | None = None
     own_file: str = ""
     iommufd: bool = False
+    cc_mode: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

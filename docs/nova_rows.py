@@ -277,6 +277,13 @@ TRAITS: Sequence[HostRow] = (
         "the same; the first one also where the host's driver of VFIO can migrate all functions of the card",
     ),
     HostRow(
+        ("CUSTOM_CC", "CUSTOM_CC_ON", "CUSTOM_CC_DEVTOOLS", "CUSTOM_CC_OFF"),
+        "never; nova documents that a guest with SEV has no passed-through devices",
+        "a card's mode of confidential computing, by `cc_mode` of device_spec",
+        difference="guests with SEV-SNP or TDX get cards with CUSTOM_CC_ON alone, other guests none with "
+        "CUSTOM_CC",
+    ),
+    HostRow(
         ("HW_GPU_*", "HW_NIC_*", "STORAGE_DISK_*"),
         "never",
         "only as `traits` of device_spec or of a provider config file",

@@ -17,7 +17,7 @@ from agent.claims.fit_search import ProviderIndex
 from agent.claims.guest_cells import KIB_PER_MIB
 from agent.claims.host_cells import HostCells
 from agent.claims.rows import NOT_USED, Row, Use
-from agent.device_names import page_class
+from agent.device_names import CONTEXT, page_class
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.shapes import Units, Usages
 from agent.tree import ProviderTree
@@ -218,10 +218,10 @@ class _Attribution:
 
     def _spread(self, name: str) -> None:
         """Spread the rest evenly over the providers, to none more than its capacity if that is possible."""
-        host, left = self._place.host, self._rest[name]
-        having = [
-            (provider.uuid, provider.inventories[name].capacity) for provider in host.by_class.get(name, ())
-        ]
+        host, left, kinds = self._place.host, self._rest[name], self._guest.encryption
+        offering = host.by_class.get(name, ())
+        of_kind = [each for each in offering if kinds & each.traits] if name == CONTEXT else ()
+        having = [(each.uuid, each.inventories[name].capacity) for each in of_kind or offering]
         own = [pair for pair in having if host.is_own(pair[0])] or having
         near = {memory.cell for memory in self._guest.memory if memory.cell is not None}
         on_cells = [pair for pair in own if self._place.cells.of_provider.get(pair[0]) in near]

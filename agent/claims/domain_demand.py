@@ -24,7 +24,7 @@ from agent.claims.host_cells import HostCells
 from agent.claims.pci_alias import Aliases
 from agent.claims.request import DEVICE_PREFIX, ClaimRequest, RequestGroup, TopologyRequest, check_request
 from agent.cpuset import format_cpu_set
-from agent.device_names import CPULESS_MEMORY
+from agent.device_names import CONTEXT, CPULESS_MEMORY
 from agent.driver import (
     DeviceKind,
     DomainNeeds,
@@ -121,8 +121,11 @@ def demand_of_domain(needs: DomainNeeds, asked: ClaimRequest, devices: HostDevic
         for name, amount in amounts.items()
     }
     kept |= {name: amount for name, amount in rest.items() if amount > 0}
+    required = unsuffixed.required
+    if CONTEXT in kept and needs.encryption and needs.encryption not in required:
+        required = (*required, needs.encryption)
     groups = (
-        *((replace(unsuffixed, resources=kept),) if kept or not placed else ()),
+        *((replace(unsuffixed, resources=kept, required=required),) if kept or not placed else ()),
         *suffixed,
         *sorted((*search.groups, *placed), key=lambda group: group.suffix),
     )
@@ -666,7 +669,8 @@ def request_for_domain(
     rest[CPULESS_MEMORY] = rest.get(CPULESS_MEMORY, 0) - sum(apart.values())
     rest = {name: amount for name, amount in sorted(rest.items()) if amount > 0}
     if rest:
-        groups.insert(0, RequestGroup("", rest))
+        required = (guest.encryption,) if CONTEXT in rest and guest.encryption else ()
+        groups.insert(0, RequestGroup("", rest, required))
     request = ClaimRequest(
         guest.uuid,
         tuple(groups),

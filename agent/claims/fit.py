@@ -211,7 +211,7 @@ def _device_slots(
     slots = []
     for slot in rest:
         ranked: list[tuple[int, Provider]] = []
-        barred = {}
+        barred = dict(slot.barred)
         for provider in slot.options:
             rank = affinity(slot.group, host.cell_of(provider.uuid, stock.host.tree), cells)
             if isinstance(rank, str):

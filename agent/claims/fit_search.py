@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from agent.claims.choice import NO_COST, CellCost, Choice
-from agent.claims.request import ClaimRequest, RequestGroup
+from agent.claims.request import ClaimRequest, RequestGroup, card_obstacle, is_confidential
 from agent.errors import UsageError
 from agent.placement.slot_search import SlotRules, SlotSearch, Steps
 from agent.providers.divided_cards import CardStock
@@ -111,7 +111,7 @@ class FitSlot:
     """A suffixed group, or one class of the unsuffixed group, and the providers that can serve it alone.
 
     `resources` {class: amount} are those of the slot, `options` the providers in the order of choice.
-    `barred` {provider uuid: clause} are providers that the NUMA policy excludes.
+    `barred` {provider uuid: clause} are providers that the NUMA policy excludes, or their cards' CC mode.
     """
 
     group: RequestGroup
@@ -243,7 +243,7 @@ def any_of_clause(kind: str, names: frozenset[str]) -> str:
 
 def fit_slots(request: ClaimRequest, stock: HostStock) -> list[FitSlot]:
     """The slots of the request with their options, those of the unsuffixed group first."""
-    slots = []
+    slots, confidential = [], is_confidential(request)
     for group in sorted(request.groups, key=lambda group: group.suffix):
         slot_resources = (
             [group.resources]
@@ -252,12 +252,18 @@ def fit_slots(request: ClaimRequest, stock: HostStock) -> list[FitSlot]:
         )
         for resources in slot_resources:
             within = stock.host.by_class.get(next(iter(resources)), ()) if resources else stock.host.providers
+            barred = {
+                provider.uuid: clause
+                for provider in within
+                if (clause := card_obstacle(confidential, group, resources, provider.traits))
+            }
             options = (
                 provider
                 for provider in within
-                if next(stock.obstacles(group, resources, provider), None) is None
+                if provider.uuid not in barred
+                and next(stock.obstacles(group, resources, provider), None) is None
             )
-            slots.append(FitSlot(group, resources, tuple(options)))
+            slots.append(FitSlot(group, resources, tuple(options), barred))
     # What the guest would cost on each cell; nothing where no slot can be filled by one cell or another.
     costs: dict[int, CellCost] = {}
     tree, cell_of = stock.host.tree, stock.choice.cell_of
@@ -273,11 +279,7 @@ def fit_slots(request: ClaimRequest, stock: HostStock) -> list[FitSlot]:
     return [
         slot
         if slot.group.suffix or len(slot.options) < 2
-        else FitSlot(
-            slot.group,
-            slot.resources,
-            tuple(sorted(slot.options, key=lambda provider: -serves[provider.uuid])),
-        )
+        else replace(slot, options=tuple(sorted(slot.options, key=lambda each: -serves[each.uuid])))
         for slot in slots
     ]
 

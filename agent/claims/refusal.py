@@ -136,6 +136,7 @@ def not_covered_conflict(
     on_this_host = any(uuid in tree for uuid in held)
     why = "; ".join(
         f"{shortfall.asked} {shortfall.resource_class} asked, {shortfall.free} held"
+        + (f", {shortfall.reason}" if shortfall.free >= shortfall.asked else "")
         for shortfall in shortfalls[:SHOWN_MAX]
     )
     return ClaimConflict(

@@ -4,9 +4,10 @@
 Source: https://docs.openstack.org/api-ref/placement/#list-allocation-candidates (granular groups).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from agent.device_names import CC, CC_DEVTOOLS, CC_ON, CONFIDENTIAL, CONTEXT, PORTS, TYPES, mdev_types
 from agent.errors import UsageError, counted
 from agent.http.owner_process import OwnerProcess
 from agent.shapes import by_class
@@ -157,6 +158,40 @@ def named_as(request: ClaimRequest, other: ClaimRequest) -> ClaimRequest:
 def is_device_group(group: RequestGroup) -> bool:
     """Whether the group comes from a PCI alias."""
     return group.suffix.startswith(DEVICE_PREFIX)
+
+
+def is_confidential(request: ClaimRequest) -> bool | None:
+    """Whether the guest's memory is encrypted by SEV-SNP or TDX; None: by what, the request does not say.
+
+    SEV and SEV-ES do not count: there are no cards for such guests.
+    """
+    kinds = [any_of for group in request.groups if CONTEXT in group.resources for any_of in group.required]
+    if any(any_of and any_of <= CONFIDENTIAL for any_of in kinds):
+        return True
+    has_kind = any("_AMD_SEV" in trait for any_of in kinds for trait in any_of)
+    return False if has_kind or CONTEXT not in request.resources else None
+
+
+def card_obstacle(
+    confidential: bool | None, group: RequestGroup, names: Collection[str], traits: frozenset[str]
+) -> str:
+    """Why the guest gets none of these classes from a provider with the traits, as a clause; "" if it may.
+
+    `confidential` as of `is_confidential`. A confidential guest gets cards whose mode is on, or devtools if
+    its group asks for that; any other guest gets none of these. Ports are for both.
+    """
+    if confidential is None or (not confidential and CC not in traits):
+        return ""
+    if not PORTS.isdisjoint(names) or all(name.startswith("NET_") for name in names):
+        return ""
+    if not confidential:
+        return f"has trait {CC}: only guests with SEV-SNP or TDX get such a card"
+    wanted = {CC_ON, *(CC_DEVTOOLS for any_of in group.required if CC_DEVTOOLS in any_of)}
+    if wanted & traits or not (mdev_types(traits) or traits.intersection(TYPES.values())):
+        return ""
+    if CC in traits and CC_DEVTOOLS not in traits:
+        return f"has trait {CC} alone: no guest of this host can have it, `plimsoll status` says why"
+    return f"lacks trait {CC_ON}, and the guest's memory is encrypted by SEV-SNP or TDX"
 
 
 def has_unresolved_devices(request: ClaimRequest) -> bool:

@@ -89,6 +89,12 @@ def check_device(
         yield _reset(device)
         yield _cell(device)
         yield _migration(device)
+    if device.cc_mode is not None:
+        yield good(
+            "cc mode",
+            f"{device.address} is in the mode {device.cc_mode} of confidential computing; its entry in [pci] "
+            f'device_spec must say so ("cc_mode": "{device.cc_mode}").',
+        )
 
 
 def start_problems(devices: Collection[PassedDevice], holders: Holders) -> Iterator[str]:

@@ -30,6 +30,7 @@ from agent.claims.parse_request import (
     read_domain,
 )
 from agent.claims.request import DEVICE_PREFIX, ClaimRequest, check_request, has_unresolved_devices
+from agent.device_names import CC_MODES
 from agent.errors import PlacementError, UsageError, counted, first_few
 from agent.fleet.where import (
     CLOSED,
@@ -46,6 +47,7 @@ from agent.fleet.where import (
     Question,
     SummaryRow,
     candidate_of,
+    card_conditions,
     conditions_of,
     miss_of,
     places_together,
@@ -288,9 +290,8 @@ class _Inquiry:
         self._in_tree = host.uuid if host else None
         self._order = order
         self._count = count
-        self._conditions = tuple(
-            each._replace(words=words_of(each, asked)) for each in conditions_of(asked.request)
-        )
+        conditions = (*conditions_of(asked.request), *card_conditions(asked.request))
+        self._conditions = tuple(each._replace(words=words_of(each, asked)) for each in conditions)
         self._demand = Demand(self._conditions)
         self._query = query_of(self._conditions, self._in_tree)
         # Guests beside guests, and what cells have together, are more than candidates tell.
@@ -573,6 +574,8 @@ def words_of(condition: Condition, asked: AskedRequest) -> str:
             return f"{suffix}{':' * bool(suffix)}{name}={condition.amount}"
         case ConditionKind.TRAIT | ConditionKind.ROOT_TRAIT:
             (trait, *_) = sorted(condition.any_of)
+            if trait in CC_MODES["on"]:
+                return said(f"trait{group}:{trait}", "hw:mem_encryption_model")
             return said(f"trait{group}:{trait}") or _word_of_trait(trait, [*specs.items(), *image.items()])
     return ""
 

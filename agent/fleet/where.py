@@ -37,7 +37,8 @@ from agent.claims.choice import Order
 from agent.claims.fit_search import any_of_clause
 from agent.claims.guest_cells import guest_cells, wants_cells
 from agent.claims.host_cells import CELL_CLASSES
-from agent.claims.request import ClaimRequest
+from agent.claims.request import ClaimRequest, is_confidential
+from agent.device_names import CC, CC_DEVTOOLS, CC_ON, CPULESS_MEMORY, PMEM_PREFIX, VDPA_CLASS, is_page_class
 from agent.errors import UsageError, counted
 from agent.placement.knapsack import pack
 from agent.placement.slot_search import SlotRules, SlotSearch, Steps
@@ -244,6 +245,25 @@ def conditions_of(request: ClaimRequest) -> tuple[Condition, ...]:
         found.append(Condition(kind.ISOLATE, amount=suffixed))
     found += [Condition(kind.SUBTREE, any_of=suffixes) for suffixes in request.same_subtree]
     return tuple(found)
+
+
+def card_conditions(request: ClaimRequest) -> Iterator[Condition]:
+    """What the encryption of the guest's memory asks of its cards, which are told by their classes.
+
+    Any class of an operator's own is taken for one of cards. The host decides by the cards themselves, see
+    `agent.claims.request.card_obstacle`.
+    """
+    confidential = is_confidential(request)
+    for group in request.groups if confidential is not None else ():
+        own = [name for name in group.resources if name.startswith("CUSTOM_") and not is_page_class(name)]
+        if all(name in (VDPA_CLASS, CPULESS_MEMORY) or name.startswith(PMEM_PREFIX) for name in own) and (
+            group.resources.keys().isdisjoint(("PGPU", "VGPU", "PCI_DEVICE"))
+        ):
+            continue
+        wanted = frozenset({CC_ON if confidential else CC})
+        if confidential and any(CC_DEVTOOLS in any_of for any_of in group.required):
+            wanted |= {CC_DEVTOOLS}
+        yield Condition(ConditionKind.TRAIT, group.suffix, any_of=wanted, forbidden=not confidential)
 
 
 class _Slot(NamedTuple):

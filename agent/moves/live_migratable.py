@@ -21,17 +21,14 @@ from agent.claims.request import ClaimRequest, RequestGroup, is_device_group
 from agent.device_names import (
     LIVE_MIGRATABLE,
     MIGRATION_DRIVER_PREFIX,
+    PORTS,
     TYPES,
-    VDPA_CLASS,
     mdev_types,
     migration_drivers,
     vgpu_branches,
 )
 from agent.errors import Refused
 from agent.shapes import Allocations, Units
-
-_PORTS = frozenset({"SRIOV_NET_VF", VDPA_CLASS})
-"""A port is taken from the guest before it moves, and given to it anew at the destination."""
 
 SourceTraits = Mapping[str, frozenset[str]]
 """{resource class: traits of the cards on which the guest has it at the source}"""
@@ -157,7 +154,7 @@ def check_live_migratable(
         provider = host.tree.get(uuid)
         if provider is None or not types & provider.traits or LIVE_MIGRATABLE in provider.traits:
             continue
-        for name in sorted(amounts.keys() & offered.get(uuid, {}).keys() - _PORTS):
+        for name in sorted(amounts.keys() & offered.get(uuid, {}).keys() - PORTS):
             raise _refusal(f"{name} on {provider.name}", "[pci] device_spec", request)
 
 

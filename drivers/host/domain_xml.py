@@ -9,6 +9,7 @@ Source: https://libvirt.org/formatdomain.html
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
@@ -36,8 +37,15 @@ BYTES_PER_MIB = 2**20
 BYTES_PER_GIB = 2**30
 DEFAULT_HUGE_PAGE_KIB = 2048
 
-ENCRYPTION_TYPES = ("sev", "sev-snp", "tdx")
-"""The types of <launchSecurity> for which the processor has a limited number of keys."""
+_ENCRYPTION = {
+    "sev": frozenset({"HW_CPU_X86_AMD_SEV"}),
+    "sev-snp": frozenset({"HW_CPU_X86_AMD_SEV_SNP"}),
+    "tdx": frozenset({"HW_CPU_X86_INTEL_TDX"}),
+}
+"""{type of <launchSecurity> for which the processor has a limited number of keys: whose keys it takes}"""
+_SEV_ES = frozenset({"HW_CPU_X86_AMD_SEV_ES", "HW_CPU_X86_AMD_SEV_SNP"})
+_POLICY_ES = 0x4
+"""The bit of the policy of a guest with SEV that asks for SEV-ES; with SEV-SNP, both share their keys."""
 
 _MEMORY_OF_THE_HOST = ("dimm", "virtio-mem")
 """A virtio-mem counts in full: its guest may take all of it."""
@@ -137,9 +145,15 @@ class DomainXml:
     # Source: https://libvirt.org/formatdomain.html#numa-node-tuning and #memory-backing
 
     @property
-    def is_encrypted(self) -> bool:
-        """Whether the guest's memory is encrypted by SEV or TDX."""
-        return any(each.get("type") in ENCRYPTION_TYPES for each in self.root.findall("launchSecurity"))
+    def encryption(self) -> frozenset[str]:
+        """See `DomainNeeds.encryption`; a policy that is no number is none, as for libvirt."""
+        element = self.root.find("launchSecurity")
+        kind = "" if element is None else element.get("type", "")
+        policy = 0
+        if element is not None and kind == "sev":
+            with suppress(ValueError):
+                policy = int((element.findtext("policy") or "0").strip(), 0)
+        return _SEV_ES if policy & _POLICY_ES else _ENCRYPTION.get(kind, frozenset())
 
     @property
     def memory_files(self) -> tuple[str, ...]:
@@ -356,7 +370,7 @@ class Domain:
     bound, if it is. `mdevs` are uuids of mediated devices, `pci_devices` PCI addresses of <hostdev> and of
     NVMe devices that are disks, `interfaces` PCI addresses of <interface>. `memory` is the part of the memory
     that is bound to nodes or in huge pages. `vcpus_may_change`: vCPUs may be added to it, or taken from it,
-    while it runs. `encrypted`: its memory is, by SEV or TDX. `memory_files` are the paths of its memory
+    while it runs. `encryption` as of `Guest`. `memory_files` are the paths of its memory
     devices that take no memory of the host, such as /dev/dax0.0; `vdpa` those of its vDPA devices.
     `epc_mb` is its memory for SGX enclaves.
     """
@@ -375,7 +389,7 @@ class Domain:
     memory_nodes: frozenset[int] = frozenset()
     memory: tuple[UsedMemory, ...] = ()
     vcpus_may_change: bool = False
-    encrypted: bool = False
+    encryption: frozenset[str] = frozenset()
     memory_files: tuple[str, ...] = ()
     vdpa: tuple[str, ...] = ()
     epc_mb: int = 0
@@ -418,7 +432,7 @@ def parse_domain(text: str, what: str = "a domain", huge_page_kib: int = DEFAULT
         memory_nodes=xml.memory_nodes,
         memory=tuple(xml.used_memory(huge_page_kib)),
         vcpus_may_change=xml.vcpus_may_change,
-        encrypted=xml.is_encrypted,
+        encryption=xml.encryption,
         memory_files=xml.memory_files,
         epc_mb=xml.epc_mb,
         vdpa=_unique(
@@ -460,6 +474,7 @@ def guest_of(domain: Domain, state: GuestState, disk_bytes: int, dedicated: froz
             ),
         ),
         memory=domain.memory,
+        encryption=domain.encryption,
     )
 
 

@@ -1,8 +1,9 @@
 """Read what the kernel shows of a host in sysfs and /proc.
 
 That is: PCI devices, for those who give them to guests; mediated devices and vGPU types; NUMA cells;
-namespaces of persistent memory; and the signs of health of devices and memory. No file here needs privileges.
-A file that is missing or cannot be read counts as if the host did not have what it tells.
+namespaces of persistent memory; and the signs of health of devices and memory. Only debugfs and
+the mode of a GPU need privileges. A file that is missing or cannot be read counts as if the host did not have
+what it tells.
 
 Source: https://docs.kernel.org/driver-api/vfio.html, https://docs.kernel.org/PCI/sysfs-pci.html,
 https://docs.kernel.org/driver-api/vfio-mediated-device.html,
@@ -23,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 
 from agent.cpuset import parse_cpu_set
@@ -138,6 +140,11 @@ _MIGRATES = frozenset(f"{name}_vfio_pci" for name in ("mlx5", "hisi_acc", "pds",
 """The kernel's drivers of VFIO that migrate what they drive; others, such as nvgrace_gpu, drive a device that
 the plain one cannot.
 """
+_BLACKWELL = ((0x2900, 0x2A00), (0x2B80, 0x2E00), (0x2F00, 0x2F80), (0x3180, 0x3280))
+_CC_REGISTERS = {range(0x22F0, 0x2380): 0x1182CC} | dict.fromkeys((range(*ids) for ids in _BLACKWELL), 0x590)
+"""{ids of NVIDIA's GPUs: where in their BAR 0 the mode is}"""
+_CC_MODES = {0: "off", 1: "on", 3: "devtools"}
+_COMMAND, _MEMORY_SPACE = 4, 2
 _DEFAULT_ROUTE = "00000000"
 _DEPTH_MAX = 8
 
@@ -213,7 +220,35 @@ class Sysfs:
             self.migration_driver(itself.address) if in_full else None,
             next((entry.name for entry in entries(path / "vfio-dev")), ""),
             (self._sys / "class" / "misc" / "iommu").exists(),
+            self.cc_mode(itself.address) if in_full else None,
         )
+
+    def cc_mode(self, address: str) -> str | None:
+        """In which mode of confidential computing the card is, one of NVIDIA's GPUs since Hopper: "on".
+
+        None where that cannot be read: only root may, while the card is awake, and not where a kernel with
+        strict access to I/O memory has given it to a driver.
+
+        Source: query_cc_mode of https://github.com/NVIDIA/gpu-admin-tools
+        """
+        path = self._path(address)
+        with suppress(OSError, ValueError):
+            product = int(read_text(path / "device") or "", 16)
+            register = next((at for products, at in _CC_REGISTERS.items() if product in products), None)
+            header = (read_bytes(path / "config", HEADER_BYTES) or b"").ljust(HEADER_BYTES, b"\0")
+            is_awake = read_text(path / "power_state") == "D0" and header[_COMMAND] & _MEMORY_SPACE
+            if register is None or not is_awake or read_text(path / "vendor") != "0x10de":
+                return None
+            with (
+                (path / "resource0").open("rb") as file,
+                mmap(file.fileno(), register + 4, access=ACCESS_READ) as bar,
+                memoryview(bar) as view,
+                view.cast("I") as words,
+            ):
+                word = words[register // 4]
+            is_bad = word == 0xFFFFFFFF or word >> 16 == 0xBADF
+            return None if is_bad else _CC_MODES.get(word & 3)
+        return None
 
     def passed(self, addresses: Mapping[str, bool]) -> tuple[PassedDevice, ...]:
         """The devices of {address: whether libvirt binds it to VFIO's driver}."""
@@ -346,14 +381,13 @@ class Sysfs:
         Source: Documentation/ABI/testing/debugfs-vfio of Linux, and the device tables of its drivers/vfio.
         """
         path = self._path(address)
-        bound = link_name(path / "driver")
-        if is_vfio(bound):
+        driver = bound = link_name(path / "driver")
+        if has_vfio(path):
             shown = self._sys / "kernel" / "debug" / "vfio" / address
             with suppress(OSError):  # only root may look
                 if shown.is_dir():
                     return bound if (shown / "migration").is_dir() else None
-        driver = bound
-        if not is_vfio(bound):
+        else:
             alias = (read_text(path / "modalias") or "").replace("pci:", "vfio_pci:", 1)
             driver = next((name for pattern, name in self._vfio_aliases() if fnmatchcase(alias, pattern)), "")
         return driver if driver.replace("-", "_") in _MIGRATES else None

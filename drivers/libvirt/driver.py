@@ -35,7 +35,7 @@ from drivers.host.providers import absent_cpus, check_cpu_sets, check_file_backe
 from drivers.host.sysfs import Sysfs, boot_id, default_huge_page_kib, device_addresses, read_signs
 from drivers.libvirt.describe import mixed_sizes
 from drivers.libvirt.describe.bandwidth import parse_ovs
-from drivers.libvirt.describe.devices import vdpa_functions, with_functions, write_vdpa
+from drivers.libvirt.describe.devices import unusable_modes, vdpa_functions, with_functions, write_vdpa
 from drivers.libvirt.describe.history import carved_units, lost_mdevs
 from drivers.libvirt.describe.host import (
     HostFacts,
@@ -266,6 +266,7 @@ class LibvirtDriver(Driver):
         return (
             *unmatched_options(model.devices, settings.devices),
             *unmatched_namespaces(model.pmem, settings.pmem),
+            *unusable_modes(model.description.providers, facts.guests),
             *lacking_pages(facts.capabilities.cells, self._settings.host_settings.reserved_huge_pages),
             *absent_cpus(model.topology.cells, self._settings.host_settings),
         )

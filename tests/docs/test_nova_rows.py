@@ -381,6 +381,18 @@ SHOWN: Mapping[str, tuple[Example, ...]] = {
             Made(specs=(CARD % "",)),
         ),
     ),
+    "CUSTOM_CC": tuple(
+        Example(
+            replace(FEATURES["tdx"], specs=(CARD % f', "cc_mode": "{mode}"',)),
+            traits(PCI, *names),
+            replace(FEATURES["tdx"], specs=(CARD % "",)),
+        )
+        for mode, names in (
+            ("on", ("CUSTOM_CC", "CUSTOM_CC_ON")),
+            ("devtools", ("CUSTOM_CC", "CUSTOM_CC_DEVTOOLS")),
+            ("off", ("CUSTOM_CC_OFF",)),
+        )
+    ),
     "HW_GPU_*": (
         Example(
             Made(specs=(CARD % ', "traits": "HW_GPU_API_VULKAN,HW_NIC_SRIOV,STORAGE_DISK_SSD"',)),

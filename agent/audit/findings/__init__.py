@@ -37,6 +37,7 @@ FINDING_KINDS: tuple[FindingKind, ...] = (
     guests.UsesLess(),
     guests.AnotherUnit(),
     guests.VanishedUnit(),
+    guests.WrongMode(),
     host.SharedUnit(),
     moves.StaleMigration(),
     claims.OrphanedAllocation(),

@@ -21,7 +21,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agent.device_names import LIVE_MIGRATABLE, ONE_TIME_USE, VRAM_PREFIX, custom_class, custom_traits
+from agent.device_names import (
+    CC_MODES,
+    LIVE_MIGRATABLE,
+    ONE_TIME_USE,
+    VRAM_PREFIX,
+    custom_class,
+    custom_traits,
+)
 from agent.errors import DriverDataError, SettingsError
 from agent.strict_text import flag_of, id_of, known_object, read_json, text_of
 from drivers.libvirt.xml import MediatedDevice, NetDevice, NodeDevice, PciDevice, VdpaDevice
@@ -193,6 +200,7 @@ def mdev_room(
 _FLAGS = ("one_time_use", "live_migratable", "managed", "trusted", "remote_managed")
 _KEYS = {
     *("vendor_id", "product_id", "address", "devname", "physical_network", "resource_class", "traits"),
+    "cc_mode",
     *_FLAGS,
 }
 _PARTS = {"domain": "[0-9a-f]{4,8}", "bus": "[0-9a-f]{2}", "slot": "[0-9a-f]{2}", "function": "[0-7]"}
@@ -303,6 +311,9 @@ def _spec(data: object) -> DeviceSpec:
     names = traits.split(",") if isinstance(traits, str) else traits
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError("traits must be text, names separated by commas")
+    mode = text_of(given, "cc_mode")
+    if mode not in (None, *CC_MODES):
+        raise ValueError(f"cc_mode must be one of {', '.join(CC_MODES)}, not {mode!r}")
     flag_traits = {LIVE_MIGRATABLE: flags["live_migratable"], ONE_TIME_USE: one_time_use}
     return DeviceSpec(
         vendor_id=_id_or_any(given, "vendor_id"),
@@ -311,7 +322,9 @@ def _spec(data: object) -> DeviceSpec:
         interface=text_of(given, "devname"),
         physical_network=network,
         resource_class=None if resource_class is None else custom_class(resource_class),
-        traits=custom_traits(names) | {trait for trait, is_set in flag_traits.items() if is_set},
+        traits=custom_traits(names)
+        | {trait for trait, is_set in flag_traits.items() if is_set}
+        | CC_MODES.get(mode or "", frozenset()),
         one_time_use=one_time_use,
         remote_managed=bool(flags["remote_managed"]),
         live_migratable=flags["live_migratable"],

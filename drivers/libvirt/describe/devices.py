@@ -41,7 +41,7 @@ from drivers.libvirt.describe.cards import (
     parents_for,
     vgpu_spec_of,
 )
-from drivers.libvirt.xml import MediatedDevice, PciDevice
+from drivers.libvirt.xml import DomainCapabilities, MediatedDevice, PciDevice
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,8 @@ class DeviceFacts:
     `bridges` {card's address: what is above it, from its root complex down; see `Sysfs.bridges`}.
     `migration_drivers` {function's address: driver of VFIO that can migrate it}; `vgpu_branch` is that of the
     host's vGPU driver, such as "550". `ports` {virtual function's address: the MAC address and VLAN that its
-    card has for it}, see `agent.device_names.PORT`.
+    card has for it}, see `agent.device_names.PORT`. `withheld` are traits that
+    no card has here, see `usable`.
     """
 
     cards: tuple[Card, ...] = ()
@@ -89,6 +90,7 @@ class DeviceFacts:
     migration_drivers: Mapping[str, str] = field(default_factory=dict)
     vgpu_branch: str = ""
     ports: Mapping[str, str] = field(default_factory=dict)
+    withheld: frozenset[str] = frozenset()
 
     def near_cell(self, cell: int | None) -> int | None:
         """The cell whose guests are nearest to a card of this cell: it has CPUs, if any is known to."""
@@ -417,7 +419,7 @@ def _traits(context: CardContext, offered: OfferedFunctions) -> frozenset[str]:
     device = context.card.device
     if mdev_specs_of(context.card, context.settings.mdevs) and device.address not in context.held:
         traits |= {device_names.vendor_trait(device.vendor_id), device_names.product_trait(device.product_id)}
-    return frozenset(traits)
+    return frozenset(traits - context.facts.withheld)
 
 
 def _migration_traits(context: CardContext, offered: OfferedFunctions) -> frozenset[str]:
@@ -549,6 +551,49 @@ def _resource_class(context: CardContext, function: PciDevice, spec: DeviceSpec 
 def mdev_class(card: Card, settings: DeviceSettings, type_id: str = "") -> str:
     """The resource class of a mediated device of the type on the card."""
     return class_of(mdev_specs_of(card, settings.mdevs), type_id)
+
+
+# What this host's libvirt and QEMU can do with devices
+
+_BINDS_VARIANTS = (10, 0, 0)
+"""From this version on libvirt binds the driver of VFIO that fits best, before it the plain one."""
+
+
+def no_confidential_devices(guests: DomainCapabilities | None) -> str:
+    """Why this host cannot give a device to a guest with SEV-SNP or TDX, as a clause; "" if it may.
+
+    Before 10.1, QEMU's guest_memfd, which these guests need (SEV-SNP since 9.1, TDX since 10.1), excludes
+    VFIO. A QEMU that has SEV-SNP before 9.1 is a distributor's, and may have both.
+
+    Source: commits 852f0048f3ea (9.1) and 2fde3fb91607 (10.1) of QEMU.
+    """
+    if guests is None:
+        return ""
+    kinds = guests.features & {"sev-snp", "tdx"}
+    if not kinds:
+        return "libvirt offers neither SEV-SNP nor TDX here"
+    if "tdx" not in kinds and (9, 1, 0) <= guests.qemu < (10, 1, 0):
+        version = ".".join(map(str, guests.qemu))
+        return f"QEMU {version} gives no device to a guest with SEV-SNP, which 10.1 does"
+    return ""
+
+
+def usable(facts: DeviceFacts, guests: DomainCapabilities | None) -> DeviceFacts:
+    """The facts without what cannot be done here: a live migration, or a confidential mode."""
+    if guests is not None and (0, 0, 0) < guests.libvirt < _BINDS_VARIANTS:
+        functions = (each for card in facts.cards for each in (card.device, *card.vfs))
+        bound = facts.migration_drivers.items() & {(each.address, each.driver) for each in functions}
+        facts = replace(facts, migration_drivers=dict(bound))
+    if no_confidential_devices(guests):
+        facts = replace(facts, withheld=frozenset({device_names.CC_ON, device_names.CC_DEVTOOLS}))
+    return facts
+
+
+def unusable_modes(cards: Iterable[DescribedProvider], guests: DomainCapabilities | None) -> Iterator[str]:
+    """A sentence for each card that a guest cannot have because of its confidential mode."""
+    why = no_confidential_devices(guests)
+    for card in (each for each in cards if why and device_names.CC in each.traits):
+        yield f"[pci] device_spec states a cc_mode for {card.name}, and no guest can have it: {why}."
 
 
 # Functions over vDPA

@@ -40,6 +40,7 @@ from drivers.libvirt.describe.devices import (
     card_contexts,
     describe_cards,
     needed_vdpa,
+    usable,
     vdpa_functions,
     with_peers,
     with_vdpa,
@@ -538,7 +539,7 @@ class HostModel:
 
     `units` {unit: record} and `history` are to be remembered. `missing` are the records of units that domains
     name and that do not exist now. `locations` {unit: location} has all described units. `encryption` are the
-    providers of contexts for encrypted memory, `pmem` the namespaces of persistent memory.
+    traits of `memory.counted_encryption`, `pmem` the namespaces of persistent memory.
     """
 
     description: Description
@@ -549,7 +550,7 @@ class HostModel:
     devices: DeviceFacts
     locations: Mapping[str, UnitLocation]
     history: DeviceHistory
-    encryption: tuple[DescribedProvider, ...] = ()
+    encryption: frozenset[str] = frozenset()
     pmem: tuple[PmemNamespace, ...] = ()
 
 
@@ -573,6 +574,7 @@ def build_model(
     alone, guests = host.cells_without_cpus, [pair.guest for pair in domains]
     near = {cell.id: devices.near_cell(cell.id) for cell in alone}
     host = offered_facts(host, settings.host, settings.file_backed_mb)
+    devices = usable(devices, host.guests)
     history = record_slots(record_interfaces(history or {}, devices.cards), devices.cards, known)
     devices = replace(devices, cards=restore_interfaces(devices.cards, history))
     history = mixed_sizes.record_sizes(history, devices, settings.devices)
@@ -596,26 +598,19 @@ def build_model(
         *mixed_sizes.describe_mixed(filter(mixed_sizes.offers_sizes, contexts), settings.name, parent_of),
     )
     pages = page_providers(settings.name, cells, report_numa=settings.report_numa)
-    encryption = tuple(memory.encryption_providers(settings.name, host.guests))
+    keys = memory.encryption_providers(settings.name, host.guests)
+    encryption = memory.counted_encryption(host.guests)
     enclaves = memory.epc_providers(settings.name, host.guests, report_numa=settings.report_numa)
     switch = ovs_providers(settings.name, settings.ovs)
     cpuless = memory.cpuless_providers(alone, devices.memory_cells, settings.cpuless, guests, parent_of)
     cards = with_peers(cards, devices, settings.devices.peers, settings.name)
-    providers = (*host_and_cells, *encryption, *enclaves, *pages, *cpuless, *cards, *switch)
+    providers = (*host_and_cells, *keys, *enclaves, *pages, *cpuless, *cards, *switch)
     locations = unit_locations(providers, devices, settings.devices, missing)
     located = [
-        GuestDomain(
-            with_devices_of_domain(
-                locate_units(guest_domain.guest, locations, devices.ports),
-                guest_domain.domain,
-                encryption,
-                host.pmem,
-                settings,
-                near,
-            ),
-            guest_domain.domain,
+        GuestDomain(with_devices_of_domain(guest, domain, encryption, host.pmem, settings, near), domain)
+        for guest, domain in (
+            (locate_units(pair.guest, locations, devices.ports), pair.domain) for pair in domains
         )
-        for guest_domain in domains
     ]
     with_mdevs = {card.key for card in devices.cards if card.mdev_parents or card.mdevs}
     history = record_cells(record_classes(history, cards, with_mdevs), providers)
@@ -651,7 +646,7 @@ def _host_and_cells(
 def with_devices_of_domain(
     guest: Guest,
     domain: Domain | None,
-    encryption: Collection[DescribedProvider],
+    encryption: frozenset[str],
     pmem: Iterable[PmemNamespace],
     settings: ModelSettings,
     near: Collection[int] = (),
@@ -673,9 +668,10 @@ def with_other_devices(
     domain = DomainXml.parse(xml)
     vdpa = needed_vdpa(domain.root, vdpa_functions(model.devices.cards))
     namespaces = memory.needed_namespaces(domain.memory_files, model.pmem, settings.pmem)
-    amounts = memory.needed_contexts(domain.is_encrypted, model.encryption)
+    amounts = memory.needed_contexts(domain.encryption, model.encryption)
     amounts |= {memory.EPC_CLASS: domain.epc_mb} if domain.epc_mb else {}
-    needs = replace(needs, devices=(*needs.devices, *vdpa, *namespaces), amounts=amounts)
+    devices = (*needs.devices, *vdpa, *namespaces)
+    needs = replace(needs, devices=devices, amounts=amounts, encryption=domain.encryption)
     return memory.without_cpuless_memory(needs, model.topology.near)
 
 

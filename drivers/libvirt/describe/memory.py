@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from xml.etree import ElementTree
 
-from agent.device_names import CPULESS_MEMORY, pmem_class
+from agent.device_names import CONTEXT, CPULESS_MEMORY, pmem_class
 from agent.driver import (
     Cell,
     DescribedInventory,
@@ -170,8 +170,6 @@ def unmatched_namespaces(found: Iterable[PmemNamespace], labels: PmemLabels) -> 
 # There is a provider for each kind, named as in nova. The numbers are the processor's: AMD's are in the
 # domain capabilities; SEV-ES and SEV-SNP share the keys of one pool, so only one of the two is offered.
 
-CONTEXT = "MEM_ENCRYPTION_CONTEXT"
-
 KINDS: Mapping[str, tuple[str, str]] = {
     "sev": ("amd_sev", "HW_CPU_X86_AMD_SEV"),
     "sev-es": ("amd_sev_es", "HW_CPU_X86_AMD_SEV_ES"),
@@ -220,14 +218,26 @@ def encryption_providers(name: str, guests: DomainCapabilities | None) -> Iterat
         )
 
 
-def needed_contexts(encrypted: bool, described: Collection[DescribedProvider]) -> dict[str, int]:
-    """{class: 1} where the host has contexts and the guest's memory is encrypted."""
-    return {CONTEXT: 1} if encrypted and described else {}
+def counted_encryption(guests: DomainCapabilities | None) -> frozenset[str]:
+    """The traits of the kinds of which a guest asks for a context.
+
+    Of every kind, if the host has contexts; if it has none, of those that libvirt does not have, so that such
+    a claim is refused. A kind whose number alone is not known is not asked for.
+    """
+    if guests is None:
+        return frozenset()
+    uncounted = () if contexts(guests) else guests.features
+    return frozenset(trait for kind, (_, trait) in KINDS.items() if kind not in uncounted)
 
 
-def with_context(guest: Guest, domain: Domain | None, described: Collection[DescribedProvider]) -> Guest:
-    """The guest with the context that it uses, if its memory is encrypted and the host has contexts."""
-    needed = needed_contexts(domain is not None and domain.encrypted, described)
+def needed_contexts(encryption: frozenset[str], counted: frozenset[str]) -> dict[str, int]:
+    """{class: 1} for a guest with that encryption, where a context is asked for it."""
+    return {CONTEXT: 1} if encryption & counted else {}
+
+
+def with_context(guest: Guest, domain: Domain | None, counted: frozenset[str]) -> Guest:
+    """The guest with the context that it uses; see `counted_encryption`."""
+    needed = needed_contexts(domain.encryption, counted) if domain is not None else {}
     return replace(guest, resources={**guest.resources, **needed}) if needed else guest
 
 

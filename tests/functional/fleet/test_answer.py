@@ -41,6 +41,7 @@ from agent.placement.transport import Reply, Transport
 from agent.tree import Inventory
 
 FLEETS = examples(18)
+TDX = "HW_CPU_X86_INTEL_TDX"
 
 
 @pytest.mark.parametrize("seed", range(FLEETS))
@@ -131,6 +132,48 @@ def plain_fleet(hosts: int) -> list[FleetHost]:
         )
         fleet.append(FleetHost((root, card)))
     return fleet
+
+
+@pytest.mark.parametrize("suffix", ["", "_GPU"])
+def test_cards_are_asked_for_by_what_encrypts_the_guest(placement: Placement, suffix: str) -> None:
+    """Of three hosts one has a confidential card, one another card, and one a card for developers."""
+    modes = {
+        "on": ("CUSTOM_CC", "CUSTOM_CC_ON"),
+        "off": ("CUSTOM_CC_OFF",),
+        "devtools": ("CUSTOM_CC", "CUSTOM_CC_DEVTOOLS"),
+    }
+    fleet = []
+    for name, traits in modes.items():
+        basic = {"VCPU": Inventory(8), "MEMORY_MB": Inventory(4096)}
+        root = HostProvider(name, name, None, basic)
+        keys = {"MEM_ENCRYPTION_CONTEXT": Inventory(2)}
+        tdx = HostProvider(f"{name}_tdx", f"{name}_tdx", name, keys, traits=frozenset({TDX}))
+        card = HostProvider(f"{name}_gpu", f"{name}_gpu", name, {"PGPU": Inventory(1)}, {}, frozenset(traits))
+        fleet.append(FleetHost((root, tdx, card)))
+    encrypted = {"hw:mem_encryption": "true", "hw:mem_encryption_model": "intel-tdx"}
+    with closing(placement.transport()) as transport:
+        client = PlacementClient(transport)
+        for trait in {each for traits in modes.values() for each in traits}:
+            client.ensure_trait(trait)
+        put_fleet(client, fleet)
+
+        def hosts(**more: str) -> list[str]:
+            specs = {f"resources{suffix}:PGPU": "1", **more}
+            body = {"flavor": {"vcpus": 1, "memory_mb": 128, "extra_specs": specs}}
+            told = answer_body(client, {"requests": [body]})
+            return [place["host"] for place in told["places"]]
+
+        assert hosts() == ["off"]
+        assert hosts(**encrypted) == ["on"]
+        wanted = {f"trait{suffix}:CUSTOM_CC_DEVTOOLS": "required"}
+        specs = {f"resources{suffix}:PGPU": "1", **encrypted, f"trait{suffix}:CUSTOM_CC_OFF": "required"}
+        body = {"flavor": {"vcpus": 1, "memory_mb": 128, "extra_specs": specs}}
+        told = answer_body(client, {"requests": [body]})
+        assert hosts(**encrypted, **wanted) == ["devtools"]
+    assert told["verdict"] == "never"
+    assert "trait CUSTOM_CC_ON" in told["sentence"] and "beside the rest" in told["sentence"]
+    (row,) = (row for row in told["summary"] if row["lacks"] == "trait CUSTOM_CC_ON")
+    assert row["words"] == "hw:mem_encryption_model=intel-tdx"
 
 
 def asked_of(**amounts: int) -> AskedRequest:

@@ -494,6 +494,27 @@ def test_a_device_that_is_not_live_migratable_stays_where_it_is(world: World) ->
     assert move.new is not None and units(move.new)[WHOLE] == (PF,)
 
 
+def test_a_driver_that_fails_to_migrate_leaves_its_device_free_here_and_held_there(world: World) -> None:
+    """The hypervisor's migration fails, the move is reverted and tried again: no device is given twice."""
+    able = tuple(replace(each, traits=each.traits | {"HW_PCI_LIVE_MIGRATABLE"}) for each in GPUS[1:])
+    world.driver.change(gpus=(CARD, GPUS[0], *able))
+    world.agent.reconcile("one can be migrated")
+    asked = by_alias("moving:1")
+    came_from_elsewhere(world, asked.consumer)
+    before = PlacementClient(world.wire.inner).allocations_of(asked.consumer).allocations
+    for _ in range(2):
+        migration = str(uuid4())
+        move = world.operations.begin_move(MoveKind.LIVE_MIGRATE, migration, asked)
+        assert move.new is not None and units(move.new)["PGPU"] == ("0000:81:00.0",)
+        with pytest.raises(DoesNotFit, match="PGPU"):
+            world.operations.claim(by_alias("moving:1"))
+        world.operations.revert_move(migration, None)
+        assert PlacementClient(world.wire.inner).allocations_of(asked.consumer).allocations == before
+    assert units(world.operations.claim(by_alias("moving:1")))["PGPU"] == ("0000:81:00.0",)
+    with pytest.raises(DoesNotFit, match="PGPU"):
+        world.operations.begin_move(MoveKind.LIVE_MIGRATE, str(uuid4()), asked)
+
+
 def test_one_that_is_and_a_port_of_the_network_go_along(world: World) -> None:
     able = tuple(replace(each, traits=each.traits | {"HW_PCI_LIVE_MIGRATABLE"}) for each in GPUS[1:])
     world.driver.change(gpus=(CARD, GPUS[0], *able))

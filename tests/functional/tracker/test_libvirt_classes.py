@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,23 +15,28 @@ from kits.libvirt_node import domain, domain_uuid
 from kits.placements import Placement
 from kits.recorded import A100, CELL0, CELL1, M60, NIC0, NIC1, ON_A100, ON_M60, A, B, Stage, devices
 from kits.recorded_cards import NIC0 as ADDRESS
-from kits.reshape import HOST, World
+from kits.reshape import HOST, ROOT, World
 from kits.tracker import request
 
+from agent.audit.auditor import Auditor
+from agent.audit.finding import Finding
 from agent.claims.claim import UNRESTRICTED, Restriction
+from agent.claims.domain_demand import DomainDemand, HostDevices, demand_of_domain
 from agent.claims.parse_request import parse_claim
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Cell
 from agent.errors import DoesNotFit, DriverDataError
 from agent.fleet.answer import AskedRequest, Verdict, where
 from agent.moves.states import MoveKind
+from drivers.host.domain_xml import read_needs
 from drivers.host.sysfs import MemoryCell, PmemNamespace
 from drivers.libvirt.describe.bandwidth import parse_ovs
 from drivers.libvirt.describe.cards import FIRST_CPULESS, MdevSpec, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
 from drivers.libvirt.describe.history import lost_mdevs
+from drivers.libvirt.describe.host import with_other_devices
 from drivers.libvirt.describe.memory import parse_pmem_namespaces
-from drivers.libvirt.xml import DomainCapabilities
+from drivers.libvirt.xml import DomainCapabilities, Version
 
 # Bandwidth of bridges and packet rates of a switch, and the disk of cached images, on a whole host
 
@@ -215,6 +221,160 @@ def test_a_kind_that_goes_away_under_a_claim_keeps_what_is_held_and_offers_no_mo
     assert host_of_context(stage, claim.consumer) == ES
     with pytest.raises(DoesNotFit):
         tracker.claim(asked("amd-sev-es"))
+
+
+@pytest.mark.parametrize("sev", [1, 3], ids=["fewer", "more"])
+def test_an_unclaimed_guest_uses_a_key_of_its_own_kind(stage: Stage, sev: int) -> None:
+    stage.driver.xml = (domain(1, inside="<launchSecurity type='sev-snp'/>"),)
+    show(stage, sev=sev, **SNP_OF_2)
+    stage.world.tracker.claim(asked("amd-sev-snp"))
+    with pytest.raises(DoesNotFit, match=CONTEXT):
+        stage.world.tracker.claim(asked("amd-sev-snp"))
+    for _ in range(sev):
+        stage.world.tracker.claim(asked("amd-sev"))
+
+
+# Confidential guests with a card
+
+T4 = "CUSTOM_PCI_10DE_1EB8"
+HOSTDEV = (
+    "<hostdev mode='subsystem' type='pci' managed='yes'><source>"
+    "<address domain='0x0000' bus='0x{}' slot='0x00' function='0x0'/></source></hostdev>"
+)
+FIRST, SECOND = (f"{HOST}_pci_0000:{bus}:00.0" for bus in ("43", "83"))
+
+
+def show_cards(stage: Stage, first: str, second: str = "", qemu: Version = (10, 1, 0), **slots: int) -> None:
+    """Two cards in these modes; "": none is stated."""
+    specs = [
+        json.dumps({"address": f"0000:{bus}:00.0"} | ({"cc_mode": mode} if mode else {}))
+        for bus, mode in (("43", first), ("83", second))
+    ]
+    kinds = {kind.replace("_", "-"): count for kind, count in slots.items()}
+    guests = DomainCapabilities("kvm", features=frozenset(kinds), slots=kinds, qemu=qemu)
+    stage.driver.host = replace(stage.driver.host, guests=guests)
+    stage.show(devices=DeviceSettings(parse_device_specs(tuple(specs))), facts=FACTS["boot"])
+
+
+def with_card(model: str = "", mode: str = "") -> ClaimRequest:
+    specs = {f"resources:{T4}": "1"} | ({f"trait:{mode}": "required"} if mode else {})
+    if model:
+        specs |= {"hw:mem_encryption": "true", "hw:mem_encryption_model": model}
+    flavor = {"vcpus": 1, "memory_mb": 256, "extra_specs": specs}
+    return parse_claim({"consumer": str(uuid4()), "flavor": flavor})
+
+
+def test_a_key_and_a_confidential_card_are_claimed_together_or_not_at_all(stage: Stage) -> None:
+    show_cards(stage, "on", tdx=2)
+    tracker = stage.world.tracker
+    plain = tracker.claim(with_card()).claim
+    assert SECOND in stage.world.placed(plain.consumer)
+    with pytest.raises(DoesNotFit, match="has trait CUSTOM_CC: only guests with SEV-SNP or TDX"):
+        tracker.claim(with_card())
+    without = [tracker.claim(asked("intel-tdx")).claim for _ in range(2)]
+    with pytest.raises(DoesNotFit, match=CONTEXT):
+        tracker.claim(with_card("intel-tdx"))
+    assert not stage.world.raw.provider_allocations(stage.world.uuid(FIRST)).consumers
+    for claim in without:
+        tracker.release(claim.consumer)
+    confidential = tracker.claim(with_card("intel-tdx")).claim
+    assert stage.world.placed(confidential.consumer).items() >= {FIRST: {T4: 1}, TDX: {CONTEXT: 1}}.items()
+    with pytest.raises(DoesNotFit, match="lacks trait CUSTOM_CC_ON"):
+        tracker.claim(with_card("intel-tdx"))
+
+
+def findings(stage: Stage) -> list[Finding]:
+    world = stage.world
+    return list(Auditor(world.tracker, world.client, ROOT, stage.driver.guests, dict).audit().findings)
+
+
+def test_a_card_for_developers_is_for_confidential_guests_that_ask_for_it(stage: Stage) -> None:
+    show_cards(stage, "devtools", "off", **SNP_OF_2)
+    with pytest.raises(DoesNotFit, match="lacks trait CUSTOM_CC_ON"):
+        stage.world.tracker.claim(with_card("amd-sev-snp"))
+    claim = stage.world.tracker.claim(with_card("amd-sev-snp", "CUSTOM_CC_DEVTOOLS")).claim
+    assert FIRST in stage.world.placed(claim.consumer)
+
+
+def test_a_card_that_no_guest_can_have_is_given_to_none(stage: Stage) -> None:
+    show_cards(stage, "on", "off", qemu=(10, 0, 2), sev=1, **SNP_OF_2)
+    for request_ in (
+        with_card("amd-sev-snp"),
+        with_card(mode="CUSTOM_CC"),
+        with_card("amd-sev", "CUSTOM_CC"),
+    ):
+        with pytest.raises(DoesNotFit, match="CUSTOM_CC"):
+            stage.world.tracker.claim(request_)
+    claim = stage.world.tracker.claim(with_card("amd-sev")).claim
+    assert SECOND in stage.world.placed(claim.consumer)
+
+
+@pytest.mark.parametrize(("before", "after", "model"), [("on", "off", "intel-tdx"), ("off", "on", "")])
+def test_a_mode_that_changes_under_a_claim_is_a_finding_and_the_card_stays(
+    stage: Stage, before: str, after: str, model: str
+) -> None:
+    show_cards(stage, before, "" if model else "on", tdx=2)
+    claim = stage.world.tracker.claim(with_card(model)).claim
+    assert findings(stage) == []
+    show_cards(stage, after, "" if model else "on", tdx=2)
+    (finding,) = findings(stage)
+    assert (finding.kind, finding.subject) == ("wrong mode", claim.consumer)
+    assert FIRST in finding.reason and "CUSTOM_CC" in finding.reason
+    assert FIRST in stage.world.placed(claim.consumer)
+    for other in (with_card(model), with_card(model)):
+        with pytest.raises(DoesNotFit):
+            stage.world.tracker.claim(other)
+    show_cards(stage, before, "" if model else "on", tdx=2)
+    assert findings(stage) == []
+
+
+def of_domain(stage: Stage, kind: str, bus: str = "") -> DomainDemand:
+    """What `plimsoll claim --domain` claims for a domain that names a card, if it does."""
+    card = HOSTDEV.format(bus) if bus else ""
+    text = domain(1, inside=f"<launchSecurity type='{kind}'/>", devices=card)
+    model, view = stage.driver.memory, stage.world.tracker.view
+    assert model is not None
+    needs = with_other_devices(read_needs(text), text, model, stage.driver.settings)
+    host, offered = view.host_and_units()
+    devices = HostDevices(host, offered, cells=view.host_and_cells()[1])
+    return demand_of_domain(needs, ClaimRequest(A, ()), devices)
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_mode_that_is_stated_no_more_leaves_no_trait(stage: Stage, restart: bool) -> None:
+    """Also where the settings changed while the agent was down."""
+    show_cards(stage, "on", tdx=2)
+    for mode, traits in (
+        ("off", {"CUSTOM_CC_OFF"}),
+        ("devtools", {"CUSTOM_CC", "CUSTOM_CC_DEVTOOLS"}),
+        ("", set()),
+    ):
+        if restart:
+            stage.world.restart()
+        show_cards(stage, mode, tdx=2)
+        (card,) = (each for each in stage.world.tree() if each.name == FIRST)
+        assert {each for each in card.traits if each.startswith("CUSTOM_CC")} == traits
+
+
+def test_a_domain_takes_a_key_of_its_kind_and_a_card_in_its_mode(stage: Stage) -> None:
+    show_cards(stage, "on", sev=1, **SNP_OF_2)
+    tracker = stage.world.tracker
+    demand = of_domain(stage, "sev-snp", "83")
+    with pytest.raises(DoesNotFit, match="lacks trait CUSTOM_CC_ON"):
+        tracker.claim(demand.request, demand.restriction)
+    demand = of_domain(stage, "sev", "43")
+    with pytest.raises(DoesNotFit, match="has trait CUSTOM_CC: only"):
+        tracker.claim(demand.request, demand.restriction)
+    demand = of_domain(stage, "sev-snp", "43")
+    claim = tracker.claim(demand.request, demand.restriction).claim
+    assert stage.world.placed(claim.consumer).items() >= {FIRST: {T4: 1}, SNP: {CONTEXT: 1}}.items()
+
+
+def test_a_domain_of_a_kind_that_libvirt_does_not_have_is_refused(stage: Stage) -> None:
+    for slots in ({"sev": 2}, {}):
+        show_cards(stage, "on", **slots)
+        with pytest.raises(DoesNotFit, match=CONTEXT):
+            stage.world.tracker.claim(of_domain(stage, "tdx").request)
 
 
 def test_a_resize_has_its_memory_for_enclaves_twice_and_a_revert_the_former(stage: Stage) -> None:

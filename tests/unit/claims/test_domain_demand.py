@@ -477,6 +477,19 @@ def groups_by_name(wanted: DomainRequest) -> dict[str, Mapping[str, int]]:
     }
 
 
+def test_an_encrypted_guest_asks_for_a_key_of_its_kind() -> None:
+    kind = frozenset({"HW_CPU_X86_INTEL_TDX"})
+    guest = replace(a_guest(VCPU=1, MEM_ENCRYPTION_CONTEXT=1), encryption=kind)
+    assert [group.required for group in requested(guest).request.groups] == [(kind,)]
+    unknown = replace(guest, resources={"VCPU": 1})  # the host does not count its keys
+    assert [group.required for group in requested(unknown).request.groups] == [()]
+    needs = replace(NEEDS, amounts={"MEM_ENCRYPTION_CONTEXT": 1}, encryption=kind)
+    asked = RequestGroup("", {"VCPU": 4, "MEM_ENCRYPTION_CONTEXT": 1}, (kind,))
+    for beside in (ASKED, replace(ASKED, groups=(asked,))):
+        (group,) = demand_of_domain(needs, beside, HostDevices(ProviderIndex.of(TREE), {})).request.groups
+        assert (group.required, group.resources["MEM_ENCRYPTION_CONTEXT"]) == ((kind,), 1)
+
+
 def test_amounts_alone_may_come_from_any_provider() -> None:
     wanted = requested(a_guest(VCPU=2, MEMORY_MB=512, DISK_GB=0))
     assert groups_by_name(wanted) == {"": {"VCPU": 2, "MEMORY_MB": 512}}

@@ -57,6 +57,69 @@ def test_a_context_for_encrypted_memory_comes_from_the_provider_of_its_kind() ->
         assert found.allocations == {"host": {"VCPU": 1}, kind: {"MEM_ENCRYPTION_CONTEXT": 1}}
 
 
+SNP, TDX = "HW_CPU_X86_AMD_SEV_SNP", "HW_CPU_X86_INTEL_TDX"
+BOTH = f"HW_CPU_X86_AMD_SEV_ES,{SNP}"
+KEYS = provider("keys", "host", traits=(SNP, TDX, "HW_CPU_X86_AMD_SEV"), MEM_ENCRYPTION_CONTEXT=9)
+NOT_CONFIDENTIAL = "has trait CUSTOM_CC: only guests with SEV-SNP or TDX get such a card"
+LACKS = "lacks trait CUSTOM_CC_ON, and the guest's memory is encrypted by SEV-SNP or TDX"
+UNUSABLE = "has trait CUSTOM_CC alone: no guest of this host can have it, `plimsoll status` says why"
+
+
+def card_of(mode: str, name: str = "PGPU") -> Provider:
+    traits = ("CUSTOM_PCI_TYPE_PCI", *(f"CUSTOM_{each}" for each in mode.split()))
+    return provider("card", "host", traits=traits, **{name: 1})
+
+
+@pytest.mark.parametrize(
+    ("kind", "wants", "mode", "why"),
+    [
+        (SNP, "", "CC CC_ON", ""),
+        (TDX, "", "CC CC_ON", ""),
+        (TDX, "", "CC_OFF", LACKS),
+        (TDX, "", "", LACKS),
+        (TDX, "", "CC CC_DEVTOOLS", LACKS),
+        (TDX, "CUSTOM_CC_DEVTOOLS", "CC CC_DEVTOOLS", ""),
+        (TDX, "", "CC", UNUSABLE),
+        ("HW_CPU_X86_AMD_SEV", "", "", ""),
+        ("HW_CPU_X86_AMD_SEV", "", "CC CC_ON", NOT_CONFIDENTIAL),
+        (BOTH, "", "CC_OFF", ""),
+        ("", "", "CC_OFF", ""),
+        ("", "", "CC CC_ON", NOT_CONFIDENTIAL),
+        ("", "", "CC", NOT_CONFIDENTIAL),
+        ("", "CUSTOM_CC_ON", "CC CC_ON", NOT_CONFIDENTIAL),
+        ("unknown", "", "CC CC_ON", ""),
+        ("unknown", "", "", ""),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["", "1"])
+def test_a_confidential_guest_gets_confidential_cards_and_no_other_guest_does(
+    kind: str, wants: str, mode: str, why: str, suffix: str
+) -> None:
+    """Of SEV-ES the keys may be those of SEV-SNP. By what an amount alone is encrypted is not known."""
+    card = card_of(mode)
+    own = group("", *([kind] if kind not in ("", "unknown") else ()), VCPU=1)
+    own = replace(own, resources={"VCPU": 1, **({"MEM_ENCRYPTION_CONTEXT": 1} if kind else {})})
+    if suffix:
+        groups = (own, group(suffix, *filter(None, [wants]), PGPU=1))
+    else:
+        required = (*own.required, *(frozenset({each}) for each in filter(None, [wants])))
+        groups = (replace(own, resources={**own.resources, "PGPU": 1}, required=required),)
+    found = fitted(ask(*groups), provider("host", VCPU=4), KEYS, card)
+    assert found.fits == (not why)
+    if why:
+        (reason,) = reasons(found)
+        assert reason == ("PGPU", 1, 1, "card", f"group '1': {why}" if suffix else why)
+
+
+def test_ports_and_what_is_no_card_are_for_confidential_guests_too() -> None:
+    nic = card_of("", "SRIOV_NET_VF")
+    nic = replace(nic, inventories={**nic.inventories, "NET_BW_EGR_KILOBIT_PER_SEC": Inventory(100)})
+    pages = provider("pages", "host", CUSTOM_HUGEPAGES_2048KIB=4)
+    own = replace(group("", TDX), resources={"MEM_ENCRYPTION_CONTEXT": 1, "CUSTOM_HUGEPAGES_2048KIB": 1})
+    port = group("1", SRIOV_NET_VF=1, NET_BW_EGR_KILOBIT_PER_SEC=10)
+    assert fitted(ask(own, port), provider("host", VCPU=4), KEYS, nic, pages).fits
+
+
 def test_a_suffixed_group_comes_from_one_provider() -> None:
     found = fitted(ask(group("1", VCPU=2, MEMORY_MB=2048)), *NUMA)
     assert found.allocations == {"numa1": {"VCPU": 2, "MEMORY_MB": 2048}}

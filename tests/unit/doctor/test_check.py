@@ -154,6 +154,16 @@ def test_by_which_interface_a_guest_can_get_it(device: HostDevice, sentence: str
     assert checks.get("interface") is None if sentence is None else sentence in checks["interface"]
 
 
+@pytest.mark.parametrize("mode", ["on", "devtools", "off", None])
+def test_the_mode_of_a_gpu_is_told_where_it_can_be_read(mode: str | None) -> None:
+    checks = {
+        each.name: each for each in check_device(PassedDevice(GPU, True, replace(READY, cc_mode=mode)), {})
+    }
+    assert ("cc mode" in checks) is (mode is not None)
+    if mode is not None:
+        assert f'"cc_mode": "{mode}"' in checks["cc mode"].sentence
+
+
 def test_every_remedy_is_there_where_something_is_not_good() -> None:
     worst = replace(BOUND, group=None, members=(), reset_methods=(), cell=1, migration_driver=None)
     for check in check_device(PassedDevice(GPU, False, worst), {GPU: "web (1)"}):

@@ -373,6 +373,51 @@ def test_the_file_by_which_iommufd_opens_a_device(tree: PciTree) -> None:
     assert read(tree, NIC).iommufd
 
 
+HOPPER, BLACKWELL, TURING = (("0x2331", 0x1182CC), ("0x2901", 0x590), ("0x1eb8", 0x590))
+
+
+@pytest.mark.parametrize(
+    ("product", "word", "files", "mode"),
+    [
+        (HOPPER, 0x5, {}, "on"),
+        (HOPPER, 0x3, {}, "devtools"),
+        (BLACKWELL, 0xF1, {}, "on"),
+        (BLACKWELL, 0x0, {}, "off"),
+        (HOPPER, 0x2, {}, None),
+        (HOPPER, 0xFFFFFFFF, {}, None),
+        (BLACKWELL, 0xBADF5041, {}, None),
+        (HOPPER, 0x1, {"power_state": "D3cold"}, None),
+        (HOPPER, 0x1, {"vendor": "0x1002"}, None),
+        (HOPPER, 0x1, {"device": ""}, None),
+        (TURING, 0x1, {}, None),
+    ],
+)
+def test_the_mode_of_confidential_computing(
+    tree: PciTree, product: tuple[str, int], word: int, files: dict[str, str], mode: str | None
+) -> None:
+    number, register = product
+    known = {"vendor": "0x10de", "device": number, "power_state": "D0"} | files
+    path = tree.add(GPU, "vfio-pci", 2, **known)
+    (path / "config").write_bytes(bytes([0xDE, 0x10, 0, 0, 0x06, 0]) + bytes(58))
+    with (path / "resource0").open("wb") as bar:
+        bar.truncate(0x119000)
+        bar.seek(register)
+        bar.write(word.to_bytes(4, "little"))
+    assert read(tree, GPU).cc_mode == mode
+
+
+@pytest.mark.parametrize("lacks", ["resource0", "memory", "header", "config", "whole"])
+def test_a_card_that_is_not_to_be_read_tells_no_mode(tree: PciTree, lacks: str) -> None:
+    """Memory that is off, as of a card in D3; a BAR that is too short; a device that vanished."""
+    path = tree.add(GPU, "vfio-pci", 2, vendor="0x10de", device="0x2331", power_state="D0")
+    command = 0x04 if lacks == "memory" else 0x06
+    if lacks != "config":
+        (path / "config").write_bytes(bytes([0xDE, 0x10, 0, 0, command, 0][: 3 if lacks == "header" else 6]))
+    if lacks != "resource0":
+        (path / "resource0").write_bytes(bytes(0x590 if lacks == "whole" else 0x1182D0))
+    assert read(tree, GPU).cc_mode is None
+
+
 @pytest.mark.parametrize(("driver", "migrates"), [("mlx5_vfio_pci", False), ("new_vfio_pci", True)])
 def test_the_kernel_decides_where_it_says_whether_a_bound_device_migrates(
     tree: PciTree, driver: str, migrates: bool
@@ -383,6 +428,21 @@ def test_the_kernel_decides_where_it_says_whether_a_bound_device_migrates(
     if migrates:
         (shown / "migration").mkdir()
     assert read(tree, NIC).migration_driver == (driver if migrates else None)
+
+
+@pytest.mark.parametrize(
+    ("shown", "migration", "driver"), [(True, True, "nvidia"), (True, False, None), (False, False, None)]
+)
+def test_the_kernel_decides_for_a_vendors_own_driver_of_vfio_too(
+    tree: PciTree, shown: bool, migration: bool, driver: str | None
+) -> None:
+    """A function that VFIO has already is bound to no other driver at the start of its guest."""
+    (tree.add(GPU, "nvidia", 1, modalias=MODALIAS) / "vfio-dev" / "vfio1").mkdir(parents=True)
+    (tree.modules / "modules.alias").write_text("alias vfio_pci:v000015B3d*sv*sd*bc*sc*i* mlx5_vfio_pci\n")
+    folder = tree.sys / "kernel" / "debug" / "vfio" / GPU
+    for made in (folder,) * shown + (folder / "migration",) * migration:
+        made.mkdir(parents=True)
+    assert read(tree, GPU).migration_driver == driver
 
 
 @pytest.mark.parametrize(("version", "branch"), [("550.54.16", "550"), ("", ""), ("next", ""), (None, "")])

@@ -29,7 +29,6 @@ from agent.claims.rows import Row
 from agent.claims.use_difference import use_difference
 from agent.driver import (
     Cell,
-    DescribedProvider,
     DeviceKind,
     DomainNeeds,
     GivenResources,
@@ -73,8 +72,8 @@ class _Model:
     """A host that has contexts for encrypted memory, if `contexts`."""
 
     def __init__(self, contexts: bool) -> None:
-        described = DescribedProvider("sev", "host", {}, frozenset())
-        self.encryption = (described,) if contexts else ()
+        kinds = {"HW_CPU_X86_AMD_SEV", "HW_CPU_X86_AMD_SEV_SNP", "HW_CPU_X86_INTEL_TDX"}
+        self.encryption = frozenset(kinds if contexts else ())
         self.pmem = ()
         self.devices = _NoDevices()
         self.topology = Topology((), frozenset())
@@ -553,7 +552,9 @@ class _HostWithMore(_Host):
         domain = parse_domain(xml)
         functions = vdpa_functions(MODEL.devices.cards)
         guest = guest_of(with_functions(domain, functions), GuestState.STARTING, 0, self.dedicated)
-        return with_devices_of_domain(locate_units(guest, self.locations), domain, (), MODEL.pmem, MORE)
+        return with_devices_of_domain(
+            locate_units(guest, self.locations), domain, frozenset(), MODEL.pmem, MORE
+        )
 
     def write(self, xml: str, given: GivenResources) -> str:
         driver = SimpleNamespace(_model=MODEL, _model_settings=MORE)
@@ -602,7 +603,7 @@ class _HostWithCxl(_Host):
         return with_other_devices(super().needs_of(xml), xml, _cxl_model(), MORE)
 
     def guest_of(self, xml: str) -> Guest:
-        return with_devices_of_domain(super().guest_of(xml), parse_domain(xml), (), (), MORE, (2, 3))
+        return with_devices_of_domain(super().guest_of(xml), parse_domain(xml), frozenset(), (), MORE, (2, 3))
 
 
 def _cxl_model(numa: bool = True) -> HostModel:

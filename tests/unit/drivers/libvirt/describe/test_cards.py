@@ -148,7 +148,7 @@ def test_a_list_of_specs_is_as_good_as_many() -> None:
         ("3", "an object was expected"),
         ("{}", "it names no device"),
         ('{"physical_network": "p"}', "it names no device"),
-        ('{"vendor": "8086"}', "'vendor' is not known; there are address, devname,"),
+        ('{"vendor": "8086"}', "'vendor' is not known; there are address, cc_mode, devname,"),
         ('{"vendor_id": "80867"}', "vendor_id '80867' is not an id of one to four hexadecimal digits"),
         ('{"vendor_id": 8086}', "vendor_id must be text"),
         ('{"address": "41"}', "is not a PCI address such as"),
@@ -156,6 +156,11 @@ def test_a_list_of_specs_is_as_good_as_many() -> None:
         ('{"address": {"bus": 3, "x": 1}}', "address must be text or an object of"),
         ('{"devname": "eth0", "address": "0000:41:00.0"}', "both name devices"),
         ('{"address": "0000:41:00.0", "traits": 3}', "traits must be text"),
+        (
+            '{"address": "0000:41:00.0", "cc_mode": "On"}',
+            "cc_mode must be one of on, devtools, off, not 'On'",
+        ),
+        ('{"address": "0000:41:00.0", "cc_mode": true}', "cc_mode must be text"),
         ('{"address": "0000:41:00.0", "resource_class": "!"}', "'!' has no letter or digit"),
     ],
 )
@@ -173,6 +178,16 @@ def test_names_are_made_fit_for_placement() -> None:
         resource_class="CUSTOM_MY_GPU",
         traits=frozenset({"HW_GPU_API_VULKAN", "CUSTOM_A_B"}),
     )
+
+
+def test_the_mode_of_a_card_is_a_trait() -> None:
+    text = '{"address": "0000:41:00.0", "cc_mode": "%s"}'
+    traits = {mode: parse_device_specs((text % mode,))[0].traits for mode in ("on", "devtools", "off")}
+    assert traits == {
+        "on": {"CUSTOM_CC", "CUSTOM_CC_ON"},
+        "devtools": {"CUSTOM_CC", "CUSTOM_CC_DEVTOOLS"},
+        "off": {"CUSTOM_CC_OFF"},
+    }
 
 
 _JSON = st.recursive(

@@ -36,11 +36,13 @@ from drivers.libvirt.describe.devices import (
     class_of,
     describe_cards,
     needed_vdpa,
+    unusable_modes,
+    usable,
     vdpa_functions,
     with_functions,
     write_vdpa,
 )
-from drivers.libvirt.xml import MediatedDevice, PciDevice, VdpaDevice, parse_node_device
+from drivers.libvirt.xml import DomainCapabilities, MediatedDevice, PciDevice, VdpaDevice, parse_node_device
 
 
 def apart_from_units(provider: DescribedProvider) -> DescribedProvider:
@@ -185,6 +187,30 @@ def test_functions_of_which_a_driver_says_that_they_migrate(
     settings = DeviceSettings(parse_device_specs((spec,)))
     traits = describe("vfs", settings, migration_drivers=drivers)[f"pci:{NIC0}"].traits
     assert {each for each in traits if "MIGRATABLE" in each or "VFIO_DRIVER" in each} == expected
+
+
+@pytest.mark.parametrize(
+    ("kinds", "qemu", "why"),
+    [
+        (None, (), ""),
+        ("sev", (10, 1, 0), "neither SEV-SNP nor TDX"),
+        ("sev-snp", (9, 0, 2), ""),
+        ("sev-snp", (9, 1, 0), "QEMU 9.1.0 gives no device"),
+        ("sev-snp", (10, 0, 5), "QEMU 10.0.5 gives no device"),
+        ("sev-snp", (10, 1, 0), ""),
+        ("sev-snp", (0, 0, 0), ""),
+        ("tdx", (10, 1, 0), ""),
+    ],
+)
+def test_a_host_that_cannot_give_devices_to_such_guests_says_so(
+    kinds: str | None, qemu: tuple[int, int, int], why: str
+) -> None:
+    guests = None if kinds is None else DomainCapabilities("kvm", features=frozenset({kinds}), qemu=qemu)
+    card = DescribedProvider("card", traits=frozenset({"CUSTOM_CC", "CUSTOM_CC_ON", "CUSTOM_A"}))
+    sentences = list(unusable_modes([card, DescribedProvider("other")], guests))
+    assert [why in sentence and "card" in sentence for sentence in sentences] == [True] * bool(why)
+    facts = usable(DeviceFacts(), guests)
+    assert facts.withheld == ({"CUSTOM_CC_ON", "CUSTOM_CC_DEVTOOLS"} if why else set())
 
 
 def test_a_card_with_vgpus_has_the_branch_of_their_driver() -> None:

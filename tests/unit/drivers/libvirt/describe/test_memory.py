@@ -23,6 +23,7 @@ from drivers.host.sysfs import PmemNamespace
 from drivers.host.xml_parser import parse_xml
 from drivers.libvirt.describe.host import describe_host, reportable_traits
 from drivers.libvirt.describe.memory import (
+    counted_encryption,
     encryption_providers,
     epc_providers,
     moved_traits,
@@ -46,6 +47,10 @@ NVDIMM = (
     "<memory model='nvdimm' access='shared'><source><path>{}</path><pmem/></source><target>"
     "<size unit='GiB'>6</size><node>0</node></target></memory>"
 )
+
+
+WITH_FEATURES = """<domainCapabilities><domain>kvm</domain><arch>x86_64</arch><devices/>
+<features>{}</features></domainCapabilities>"""
 
 
 def test_each_label_is_a_class_and_each_name_a_unit_of_the_host() -> None:
@@ -192,13 +197,20 @@ def test_a_guest_with_encrypted_memory_uses_one(security: str, uses: int) -> Non
     domain = parse_domain(f"<domain>{uuid}<name>a</name><memory>1048576</memory>{security}</domain>")
     guests = parse_domain_capabilities(WITH_SEV.format(sev=15, es=0, more=""))
     guest = Guest(domain.uuid, "a", GuestState.RUNNING, {"VCPU": 1})
-    used = with_context(guest, domain, tuple(encryption_providers("node1", guests)))
+    used = with_context(guest, domain, counted_encryption(guests))
     assert used.resources.get("MEM_ENCRYPTION_CONTEXT", 0) == uses
-    assert with_context(guest, domain, ()) == guest
+    assert with_context(guest, domain, counted_encryption(None)) == guest
 
 
-WITH_FEATURES = """<domainCapabilities><domain>kvm</domain><arch>x86_64</arch><devices/>
-<features>{}</features></domainCapabilities>"""
+def test_what_libvirt_does_not_have_is_asked_for_and_so_refused() -> None:
+    """But not a kind whose number alone is not known: such a guest may start."""
+    none = parse_domain_capabilities(WITH_FEATURES.format("<sev supported='no'/>"))
+    assert counted_encryption(none) >= {"HW_CPU_X86_AMD_SEV_SNP", "HW_CPU_X86_INTEL_TDX"}
+    uncounted = parse_domain_capabilities(WITH_FEATURES.format("<tdx supported='yes'/>"))
+    assert "HW_CPU_X86_AMD_SEV" in counted_encryption(uncounted)
+    assert "HW_CPU_X86_INTEL_TDX" not in counted_encryption(uncounted)
+
+
 SGX = """<sgx supported='yes'><flc>no</flc><sgx1>yes</sgx1><sgx2>no</sgx2>
 <section_size unit='KiB'>524288</section_size><sections><section node='0' unit='KiB' size='262144'/>
 <section node='1' unit='KiB' size='262144'/></sections></sgx>"""

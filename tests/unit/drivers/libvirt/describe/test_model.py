@@ -1,14 +1,19 @@
 """The whole model of a host from recorded XML: cells, devices under them, and what moved."""
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kits.libvirt_model import ANY_VF, FACTS, HOSTDEV, INTERFACE, model
+from kits.libvirt_model import ANY_VF, DEVICES, FACTS, HOST, HOSTDEV, INTERFACE, model
 from kits.libvirt_node import domain
 
+from agent.driver import HostSettings
 from drivers.libvirt.describe.cards import MdevSpec, UnitRecord
 from drivers.libvirt.describe.devices import DeviceSettings
 from drivers.libvirt.describe.history import lost_mdevs, mdev_xml
-from drivers.libvirt.xml import MediatedDevice, parse_node_device
+from drivers.libvirt.describe.host import ModelSettings, build_model
+from drivers.libvirt.xml import DomainCapabilities, MediatedDevice, Version, parse_node_device
 
 
 def test_devices_hang_under_their_cell() -> None:
@@ -105,3 +110,33 @@ def test_each_unit_in_use_is_on_a_provider_that_has_it(
         for move in found.description.moves:
             for shares in (move.consumers or {}).values():
                 assert shares.keys() <= move.moved_resources.keys()
+
+
+@pytest.mark.parametrize(
+    ("libvirt", "driver", "migrates"),
+    [
+        ((9, 0, 0), "mlx5_vfio_pci", False),
+        ((9, 10, 0), "igbvf", True),
+        ((10, 0, 0), "mlx5_vfio_pci", True),
+        ((0, 0, 0), "mlx5_vfio_pci", True),
+    ],
+)
+def test_before_libvirt_10_only_the_bound_driver_migrates(
+    libvirt: Version, driver: str, migrates: bool
+) -> None:
+    """An older libvirt binds vfio-pci, also where the kernel has another driver for the device."""
+    devices = FACTS["vfs"]
+    (card,) = (each for each in devices.cards if each.device.address == "0000:41:00.0")
+    assert {vf.driver for vf in card.vfs} == {"igbvf"}
+    known = dict.fromkeys((vf.address for vf in card.vfs), driver)
+    host = replace(HOST, guests=DomainCapabilities("kvm", libvirt=libvirt))
+    model = build_model(
+        host,
+        replace(devices, migration_drivers=known),
+        (),
+        {},
+        "boot",
+        ModelSettings("node1", HostSettings(), DEVICES),
+    )
+    (nic,) = (each for each in model.description.providers if each.device == card.key)
+    assert ("HW_PCI_LIVE_MIGRATABLE" in nic.traits) is migrates
