@@ -83,7 +83,10 @@ def test_what_is_only_defined_is_not_taken_for_active(
 
 
 class PciLibvirt:
-    """Has one virtual function."""
+    """Has one function, a virtual one where it has a physical function."""
+
+    def __init__(self, physical_function: str = "") -> None:
+        self._physical_function = physical_function
 
     def name(self) -> str:
         return "pci_0000_41_00_1"
@@ -92,8 +95,7 @@ class PciLibvirt:
         return (
             f"<device><name>{self.name()}</name><capability type='pci'><class>0x020000</class>"
             "<domain>0</domain><bus>65</bus><slot>0</slot><function>1</function>"
-            "<product id='0x101e'/><vendor id='0x15b3'/><capability type='phys_function'>"
-            "<address domain='0' bus='0x41' slot='0' function='0'/></capability></capability></device>"
+            f"<product id='0x101e'/><vendor id='0x15b3'/>{self._physical_function}</capability></device>"
         )
 
     def listAllDevices(self, flags: int) -> list[Any]:
@@ -121,7 +123,9 @@ def test_the_ports_of_functions_are_read_each_time_because_no_event_tells_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session: Any = Session(CallDeadline(10))
-    session.libvirt = PciLibvirt()
+    session.libvirt = PciLibvirt(
+        "<capability type='phys_function'><address domain='0' bus='0x41' slot='0' function='0'/></capability>"
+    )
     sysfs = Sysfs(tmp_path, tmp_path)
     told = {"0000:41:00.1": "52:54:00:00:00:01"}
     monkeypatch.setattr(Sysfs, "ports", lambda _: dict(told))
