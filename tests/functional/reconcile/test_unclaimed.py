@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -22,7 +22,7 @@ from agent.driver import (
     MoveInstruction,
     UsedUnit,
 )
-from agent.errors import DoesNotFit, DriverUnavailable, PlacementFull
+from agent.errors import DoesNotFit, DriverUnavailable, PlacementConflict, PlacementFull
 from agent.placement.client import ConsumerAllocations, PlacementClient
 from agent.shapes import Allocations
 from agent.tracker.claim_attempt import replace_claim
@@ -206,8 +206,18 @@ def test_what_another_client_takes_away_is_reserved_while_the_driver_is_away(
     def away() -> Description:
         raise DriverUnavailable("libvirt does not answer.")
 
+    put, tries = world.client.put_inventories, list[str]()
+
+    def overtaken_once(uuid: str, generation: int, inventories: Mapping[str, Inventory]) -> int:
+        tries.append(uuid)
+        if len(tries) == 1:
+            raise PlacementConflict("another client was faster")
+        return put(uuid, generation, inventories)
+
     with monkeypatch.context() as patch:
         patch.setattr(world.driver, "describe", away)
+        patch.setattr(world.client, "put_inventories", overtaken_once)
+        patch.setattr("agent.placement.apply.ATTEMPTS_MAX", 1)
         world.raw.write_allocations(replace(world.raw.allocations_of(runs.uuid), allocations={}))
         for _ in range(2):
             world.tap.calls.clear()
@@ -216,6 +226,9 @@ def test_what_another_client_takes_away_is_reserved_while_the_driver_is_away(
             assert any(runs.uuid in problem for problem in report.problems)
             assert (offered(world, MEMORY), offered(world, "PGPU", "gpu0")) == (free, 0)
         assert not [call for call in world.tap.calls if call.endswith("/allocations")], "its own write"
+        world.reconciler.replace_driver(world.driver)
+        assert isinstance(world.reconciler.verify("a reload").error, DriverUnavailable)
+        assert offered(world, MEMORY) == free, "a driver that has described nothing yet changes nothing"
     world.driver.domains = ()
     assert world.again().error is None
     assert offered(world, MEMORY) == free + 3000, "the stranger has gone; the claim stays reserved"
