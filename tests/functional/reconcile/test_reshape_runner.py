@@ -89,10 +89,13 @@ def test_vgpus_in_use_go_to_the_card_that_each_guest_holds(world: World) -> None
     world.hold("b", node1={"VGPU": 2})
     world.hold("bystander", node1={"VCPU": 4})
     world.tap.calls.clear()
-    report = world.see(*NESTED, moves=to_gpus(gpu0={"b": 2}, gpu1={"a": 1}))
+    cards = [replace(card, traits=frozenset({"CUSTOM_CARD"})) for card in NESTED[1:]]
+    report = world.see(host(), *cards, moves=to_gpus(gpu0={"b": 2}, gpu1={"a": 1}))
     assert (report.error, report.pending) == (None, None)
     assert world.tap.calls.count("POST /reshaper") == 1
     assert f"GET /allocations/{uuid_of('bystander')}" not in world.tap.calls
+    until_sent = world.tap.calls[: world.tap.calls.index("POST /reshaper")]
+    assert not [call for call in until_sent if call.startswith("GET") and world.uuid("gpu0") in call], "new"
     assert world.totals() == {HOST: {"VCPU": 64}, "gpu0": {"VGPU": 4}, "gpu1": {"VGPU": 4}}
     assert world.placed("a") == {HOST: {"VCPU": 2}, "gpu1": {"VGPU": 1}}
     assert world.placed("b") == {"gpu0": {"VGPU": 2}}
@@ -128,6 +131,15 @@ def test_what_does_not_fit_is_refused_as_a_whole_and_done_once_it_does(world: Wo
     assert world.placed("a") == {"gpu0": {"VGPU": 3}}
     world.tracker.claim(request(VGPU=4))
     world.check()
+
+
+def test_no_claim_gets_what_waits_to_move_where_the_rest_of_it_stays(world: World) -> None:
+    world.see(*FLAT)
+    world.hold("a", node1={"VGPU": 3})
+    world.hold("b", node1={"VGPU": 2})
+    told = (to_gpu(0, a=3, b=2),)
+    assert world.see(host(VGPU=4), provider("gpu0", VGPU=4), moves=told).pending is not None
+    assert not world.tracker.explain(request(VGPU=1)).fits
 
 
 def test_a_pending_reshape_that_is_called_off_gives_the_inventory_back(world: World) -> None:

@@ -323,7 +323,10 @@ def test_a_claim_whose_allocation_another_client_took_away_is_reserved_until_one
         seen.raw.delete_allocations(claim.consumer)
     else:
         seen.raw.write_allocations(replace(held, allocations={}))
-    (problem,) = seen.again().problems
+    foreseen = seen.reconciler.next_plan().operations
+    report = seen.again()
+    assert report.operations == len(foreseen) > 0
+    (problem,) = report.problems
     assert claim.consumer in problem and "1 PGPU on gpu0" in problem and "audit --heal" in problem
     assert (offered(seen, MEMORY), offered(seen, "PGPU", "gpu0")) == (2256, 0)
     before = seen.tree()

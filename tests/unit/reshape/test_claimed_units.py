@@ -91,22 +91,27 @@ def counted(units: tuple[str, ...], places: dict[str, str]) -> dict[str, dict[st
     return held
 
 
-def test_what_travels_with_the_units_of_a_claim_that_holds_nothing_goes_along() -> None:
-    bandwidth = "NET_BW_EGR_KILOBIT_PER_SEC"
-    both = {VF: Inventory(4), bandwidth: Inventory(1000)}
-    current = ProviderTree([Provider(ROOT, "host", None, {"VCPU": Inventory(64), **both})])
-    desired = ProviderTree(
-        [Provider(ROOT, "host", None, {"VCPU": Inventory(64)}), Provider(CARD["a"], "a", ROOT, both)]
-    )
-    moves = [MoveInstruction("host", {VF: 4, bandwidth: 1000}, "a")]
-    request = ClaimRequest(consumer(1), (RequestGroup("", {VF: 2, bandwidth: 800, "VCPU": 1}),))
-    held = {ROOT: {VF: 2, bandwidth: 800, "VCPU": 1}}
-    claim = Claim(consumer(1), ClaimState.CLAIMED, request, held)
-    places = {Slot(ROOT, VF): {Slot(CARD["a"], VF): 2}}
+@pytest.mark.parametrize(
+    ("bandwidth", "goes"), [(900, True), (1000, False)], ids=["divisible", "not divisible"]
+)
+def test_what_travels_with_the_units_of_a_claim_that_holds_nothing_is_divided_as_these_are(
+    bandwidth: int, *, goes: bool
+) -> None:
+    rate, more = "NET_BW_EGR_KILOBIT_PER_SEC", {"VCPU": Inventory(64)}
+    both = {VF: Inventory(4), rate: Inventory(1000)}
+    cards = [Provider(CARD[name], name, ROOT, both) for name in "ab"]
+    desired = ProviderTree([Provider(ROOT, "host", None, more), *cards])
+    current = ProviderTree([Provider(ROOT, "host", None, {**more, **both})])
+    moves = [MoveInstruction("host", {VF: 4, rate: 1000}, card.name) for card in cards]
+    amounts = {VF: 3, rate: bandwidth, "VCPU": 1}
+    request = ClaimRequest(consumer(1), (RequestGroup("", amounts),))
+    claim = Claim(consumer(1), ClaimState.CLAIMED, request, {ROOT: amounts})
+    places = {Slot(ROOT, VF): {Slot(CARD["a"], VF): 2, Slot(CARD["b"], VF): 1}}
     found = relocations_of_record(claim, places, resolve_instructions(moves, current, desired))
-    assert sorted(found) == [
-        (consumer(1), name, amount, ROOT, CARD["a"], name) for name, amount in ((bandwidth, 800), (VF, 2))
-    ]
+    expected = [(VF, 2, "a"), (VF, 1, "b"), *([(rate, 600, "a"), (rate, 300, "b")] if goes else [])]
+    assert sorted(found) == sorted(
+        (consumer(1), name, amount, ROOT, CARD[card], name) for name, amount, card in expected
+    )
 
 
 def exact_at(units: tuple[str, ...], places: dict[str, str]) -> dict[str, set[str]]:

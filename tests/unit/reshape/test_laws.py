@@ -110,6 +110,21 @@ def test_more_is_new_only_among_cells_by_the_drivers_word(
         assert grows
 
 
+@pytest.mark.parametrize(
+    ("name", "more", "breaks"), [("MEMORY_MB", 100, 0), ("MEMORY_MB", 101, 1), ("VCPU", 1, 1)]
+)
+def test_a_boot_may_bring_a_32nd_of_the_memory_and_nothing_else(name: str, more: int, breaks: int) -> None:
+    current = ProviderTree(
+        [Provider(ROOT, "host", None, {name: Inventory(3200)}), Provider(GPU[0], "cell0", ROOT)]
+    )
+    host = replace(current[ROOT], inventories={name: Inventory(1600)})
+    cell = replace(current[GPU[0]], inventories={name: Inventory(1600 + more)})
+    move = MoveInstruction("host", {name: 1600 + more}, "cell0")
+    told = resolve_instructions([move], current, current)
+    nothing = Reshape({}, {}, ())
+    assert len(list(breaches(nothing, current, ProviderTree([host, cell]), told, {}))) == breaks
+
+
 def test_what_others_hold_elsewhere_is_not_judged() -> None:
     """A slot that was over-full before and does not move does not stop a reshape."""
     crowded = ProviderTree([Provider(ROOT, "host", None, {"VCPU": Inventory(2), "VGPU": Inventory(4)})])

@@ -105,12 +105,16 @@ def test_the_units_are_where_they_were_and_nowhere_else() -> None:
 
 def test_the_inverse_moves_lead_to_their_receipt() -> None:
     back = undone().inverse_moves()
-    assert [(move.from_resource_provider, move.to_resource_provider) for move in back] == [
-        ("gpu0", "host"),
-        ("gpu1", "host"),
+    assert [
+        (move.from_resource_provider, move.moved_resources, move.to_resource_provider) for move in back
+    ] == [
+        ("gpu0", {"VGPU": 4}, "host"),
+        ("gpu1", {"VGPU": 4}, "host"),
     ]
     assert undone().receipt_of(back[1:]) == "r1"
     assert undone().receipt_of([OTHER]) is None
+    two = UndoneReceipts((replace(*undone().receipts, id="r0", back=(FURTHER,)), *undone().receipts))
+    assert (two.receipt_of(back[1:]), two.receipt_of([FURTHER])) == ("r1", "r0")
 
 
 def test_the_operator_is_told_how_to_do_it_again() -> None:
