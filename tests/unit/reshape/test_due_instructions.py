@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hypothesis import event, given
+from hypothesis import event, example, given
 from hypothesis import strategies as st
 from kits.reshape_trees import GPU, ROOT, consumer, flat, nested, to_gpus
 
@@ -167,7 +167,21 @@ def due_of(wanted: Parking, current: ProviderTree, held: ByConsumer) -> tuple[In
     return due_instructions(instructions, current, wanted.tree, by_provider(held))
 
 
+BOTH_GONE = {consumer(number): {"VGPU": 1} for number in range(2)}
+
+
 @given(cases())
+@example(  # one unit more was counted than the card has, and two say that theirs is gone
+    (
+        3,
+        [2],
+        [
+            MoveInstruction("host", {"VGPU": 2}, "card0", {}),
+            MoveInstruction("host", {"VGPU": 1}, "host", BOTH_GONE),
+        ],
+        {who: {ROOT: {"VGPU": 1, "VCPU": 1}} for who in BOTH_GONE},
+    )
+)
 def test_what_is_parked_stays_and_nothing_is_due_afterwards(
     case: tuple[int, list[int], list[MoveInstruction], ByConsumer],
 ) -> None:

@@ -151,6 +151,10 @@ def test_a_unit_that_nobody_offers_any_more_goes_where_the_amount_has_none_yet()
     for units in (("a", "gone"), ("gone", "a")):
         (changed,) = relocate_records(relocations, {consumer(1): claim(1, 2, *units)}, {}, exact).claims
         assert changed.units == {GPU[0]: {"VGPU": ("a",)}, GPU[1]: {"VGPU": ("gone",)}}
+    stays = ExactUnits({ROOT: {"VGPU": ("s",)}, **exact.offered})
+    for units in (("s", "gone"), ("gone", "s")):
+        (changed,) = relocate_records(relocations[:1], {consumer(1): claim(1, 2, *units)}, {}, stays).claims
+        assert changed.units == {ROOT: {"VGPU": ("s",)}, GPU[0]: {"VGPU": ("gone",)}}
 
 
 def test_no_more_moves_than_the_source_has() -> None:
