@@ -19,6 +19,7 @@ from kits.placements import Placement
 from kits.tracker import CARD, CARDS, ELSEWHERE, HOST, UNITS, VFS, Kit, request, uuid_of
 
 from agent.audit.auditor import AuditReader
+from agent.audit.findings.guests import AGENT_IDENTITY
 from agent.driver import Guest, UsedUnit
 from agent.errors import PlacementConflict, PlacementUnavailable, Refused
 from agent.moves.states import MoveKind
@@ -213,17 +214,24 @@ def test_a_claim_does_not_follow_its_guest_to_a_unit_of_another_that_stays(audit
     assert audited.kit.tracker.claim_of(one.consumer) == one
 
 
-def test_what_the_repairs_of_others_put_right_counts_as_healed(audited: Audited) -> None:
+@pytest.mark.parametrize("own", [True, False], ids=["the agent's own", "all"])
+def test_what_the_repairs_of_others_make_possible_is_repaired_or_counts_as_healed(
+    audited: Audited, *, own: bool
+) -> None:
     """A restored journal has a claim of a unit that another instance has by now."""
     former = audited.kit.tracker.claim(request(SRIOV_NET_VF=1)).claim
     ((_, _, unit),) = former.exact
     audited.kit.raw.delete_allocations(former.consumer)
-    audited.guests = (running(str(uuid4()), UsedUnit("SRIOV_NET_VF", unit, "nic0"), SRIOV_NET_VF=1, VCPU=1),)
+    guest = running(str(uuid4()), UsedUnit("SRIOV_NET_VF", unit, "nic0"), SRIOV_NET_VF=1, VCPU=1)
+    if own:
+        places = {uuid_of("nic0"): {"SRIOV_NET_VF": 1}, uuid_of("host"): {"VCPU": 1}}
+        audited.kit.raw.write_allocations(ConsumerAllocations(guest.uuid, places, None, *AGENT_IDENTITY))
+    audited.guests = (guest,)
     assert ("shared unit", unit) in audited.kinds()
-    report = audited.heal(everything=True)
+    report = audited.heal(everything=not own)
     healed = {report.findings[index].kind for index in report.healed}
-    assert {"leaked claim", "shared unit"} <= healed
-    assert "shared unit" not in {finding.kind for finding in report.left}
+    assert healed == {"leaked claim", "shared unit", "unclaimed instance"} and report.left == ()
+    assert audited.kit.tracker.claim_of(guest.uuid) is not None
 
 
 def test_what_one_guest_differs_in_is_listed_in_full(audited: Audited) -> None:
