@@ -51,7 +51,9 @@ def uuid_of(name: str) -> str:
 
 
 def test_a_first_description_becomes_a_tree_with_uuids_of_its_own() -> None:
-    resolved = first(host(), gpu(units={"VGPU": ("a", "b")}))
+    ways = (frozenset({"VGPU"}), frozenset({"PGPU"}))
+    to_make = {"VGPU": {"a": {"parent": "0000:84:00.0", "type": "nvidia-222"}}}
+    resolved = first(host(), gpu(units={"VGPU": ("a", "b")}, cell=0, ways=ways, to_make=to_make))
     assert resolved.tree == ProviderTree(
         [
             Provider(ROOT, "host", None, {"VCPU": Inventory(16, max_unit=16)}),
@@ -66,6 +68,8 @@ def test_a_first_description_becomes_a_tree_with_uuids_of_its_own() -> None:
     )
     assert resolved.devices == {ROOT: "host", uuid_of("host_gpu"): "pci:0000:84:00.0"}
     assert resolved.units == {uuid_of("host_gpu"): {"VGPU": ("a", "b")}}
+    assert (resolved.cells, resolved.ways) == ({uuid_of("host_gpu"): 0}, {uuid_of("host_gpu"): ways})
+    assert resolved.to_make == {uuid_of("host_gpu"): to_make}
     assert resolved.owned == OwnedProviders(
         {
             ROOT: OwnedProvider(frozenset({"VCPU"})),
