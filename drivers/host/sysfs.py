@@ -358,11 +358,11 @@ class Sysfs:
         return self._sys / "devices" / "system" / "node" / f"node{cell}"
 
     def _distances(self, cell: int) -> dict[int | None, int]:
-        """{other cell: its distance}"""
-        words = (
-            int(word) for word in (read_text(self._node(cell) / "distance") or "").split() if word.isdecimal()
-        )
-        return dict(zip(sorted(self._cells()), words, strict=False))
+        """{other cell: its distance}; empty where it has another number of them, as while a cell comes."""
+        words, cells = (read_text(self._node(cell) / "distance") or "").split(), sorted(self._cells())
+        if len(words) != len(cells) or not all(map(str.isdecimal, words)):
+            return {}
+        return dict(zip(cells, map(int, words), strict=True))
 
     def _cells(self) -> dict[int, Path]:
         """{cell: its folder} of the cells that are online."""

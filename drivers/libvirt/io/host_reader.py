@@ -11,7 +11,7 @@ from typing import Any
 
 import libvirt
 
-from agent.durable.files import read_text
+from agent.durable.files import entries, read_text
 from agent.errors import DriverDataError, DriverUnavailable
 from drivers.host.sysfs import read_cells, read_namespaces
 from drivers.host.xml_parser import parse_xml
@@ -41,12 +41,12 @@ _NOT_SUPPORTED = (
 class _SlowFacts:
     """Facts that hardly change during a connection and are slow to read; `read_at` is monotonic seconds.
 
-    `with_memory` are the cells that have memory, by sysfs: a cell may be plugged in.
+    `plugged` are the cells without CPUs, by sysfs, each with its memory: they may come, grow and go.
     """
 
     facts: HostFacts
     read_at: float
-    with_memory: str | None
+    plugged: tuple[str, ...]
 
 
 class HostReader:
@@ -104,9 +104,11 @@ class HostReader:
             offline = frozenset(range(len(online_map))) - online
         slow: _SlowFacts | None = session.slow_facts
         oldest = time.monotonic() - CAPABILITIES_INTERVAL_S
-        with_memory = read_text(Path(self._options.sysfs_path) / "devices" / "system" / "node" / "has_memory")
-        known = None if slow is None else (slow.facts.online, slow.with_memory)
-        if slow is None or known != (online, with_memory) or slow.read_at < oldest:
+        nodes = entries(Path(self._options.sysfs_path) / "devices" / "system" / "node")
+        alone = (node for node in nodes if read_text(node / "cpulist") == "")
+        plugged = tuple((read_text(node / "meminfo") or node.name).partition("\n")[0] for node in alone)
+        known = None if slow is None else (slow.facts.online, slow.plugged)
+        if slow is None or known != (online, plugged) or slow.read_at < oldest:
             session.deadline.extend(self._options.probe_timeout)
             capabilities = xml.parse_capabilities(session.libvirt.getCapabilities())
             before: _SlowFacts | None = session.slow_facts
@@ -121,7 +123,7 @@ class HostReader:
             slow = session.slow_facts = _SlowFacts(
                 HostFacts(capabilities, guests, flags, online, memory_mb, disk_gb=0),
                 time.monotonic(),
-                with_memory,
+                plugged,
             )
         cells = slow.facts.capabilities.cells
         return replace(

@@ -770,6 +770,13 @@ def test_a_cell_that_is_plugged_in_is_no_reshape(stage: Stage) -> None:
     assert stage.world.placed(domain_uuid(1))[HOST]["MEMORY_MB"] == 512
     with pytest.raises(DoesNotFit, match=r"asked, 1024 free"):
         stage.world.tracker.claim(request(**{CPULESS: 1025}))  # the guest's part is no other guest's
+    claim = stage.world.tracker.claim(request(**{CPULESS: 1024})).claim
+    plug(stage)
+    stage.world.reconciler.replace_driver(stage.driver)
+    (problem,) = stage.world.again().problems
+    assert f"on provider {CXL} any more, but {claim.consumer} still holds some of it" in problem
+    with pytest.raises(DoesNotFit, match=r"1 CUSTOM_CPULESS_MEMORY_MB asked, 0 free"):
+        stage.world.tracker.claim(request(**{CPULESS: 1}))
 
 
 # Cards below their PCIe switches: peers in a claim, and turning it on and off under claims

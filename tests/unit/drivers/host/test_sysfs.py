@@ -325,6 +325,13 @@ def test_a_cell_that_is_half_there_is_told_as_far_as_it_can_be(tree: PciTree) ->
     assert Sysfs(tree.sys, tree.proc).memory_cells() == {1: MemoryCell("cxl")}
 
 
+@pytest.mark.parametrize("distances", ["10 20", "10 x 30", ""])
+def test_distances_to_other_cells_than_there_are_count_for_none(tree: PciTree, distances: str) -> None:
+    tree.cells(node0="0-3", node1="4-7", node2="")
+    (tree.sys / "devices" / "system" / "node" / "node2" / "distance").write_text(f"{distances}\n")
+    assert Sysfs(tree.sys, tree.proc).memory_cells() == {2: MemoryCell()}
+
+
 def test_a_host_without_distances_has_no_nearest_cell(tree: PciTree) -> None:
     tree.cells(node0="0-3", node1="")
     tree.add(NIC, numa=1)

@@ -20,17 +20,18 @@ from kits.paths import DATA
 
 from agent.claims.attribution import Place
 from agent.claims.book import Book
-from agent.claims.claim import Claim, ClaimState, claim_of_fit
+from agent.claims.claim import Claim, ClaimState, Restriction, claim_of_fit
 from agent.claims.domain_demand import HostDevices, demand_of_domain, given_resources, request_for_domain
 from agent.claims.fit import ProviderIndex
 from agent.claims.host_cells import HostCells, HostLayout
-from agent.claims.request import ClaimRequest, RequestGroup
+from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.claims.rows import Row
 from agent.claims.use_difference import use_difference
 from agent.driver import (
     Cell,
     DeviceKind,
     DomainNeeds,
+    GivenDevice,
     GivenResources,
     Guest,
     GuestState,
@@ -686,3 +687,26 @@ def test_a_claim_gives_a_domain_a_cell_for_its_memory_of_a_cell_without_cpus() -
         write_domain(xml.format("").replace("512", "256"), replace(given, memory_mb=0))
     )
     assert [each.get("nodeset") for each in only.findall("numatune/*")] == ["3", "3"], "all of its memory"
+
+
+@pytest.mark.parametrize("numa", [False, True])
+@pytest.mark.parametrize(("far", "near"), [(2, 0), (3, 1)])
+def test_a_guest_is_on_the_cell_that_is_nearest_to_its_memory_of_a_cell_without_cpus(
+    far: int, near: int, numa: bool
+) -> None:
+    place = _host_of(_cxl_model(numa), _HostWithCxl).place
+    book = Book()
+    book.refresh(place.host, {}, place.offered, place.cells)
+    groups = (RequestGroup("", {"VCPU": 1, "MEMORY_MB": 64}), RequestGroup("_FAR", {CPULESS: 64}))
+    asked = ClaimRequest(UUID, groups, topology=TopologyRequest(cells=1))
+    book.restrict(UUID, Restriction(bound={"_FAR": frozenset({f"node1_numa{far}_memory"})}))
+    fit = book.fit(asked)
+    assert [cell.host_cell for cell in fit.cells] == [near]
+
+
+def test_a_device_of_no_known_cell_is_not_put_on_the_guest_cell_whose_memory_is_bound_to_none() -> None:
+    device = GivenDevice("", "PGPU", "0000:43:00.0")
+    given = GivenResources(UUID, "web", 2, 512, (device,), cpuless_mb={2: 256})
+    xml = "<domain><os><type machine='q35'>hvm</type></os></domain>"
+    assert "pcie-expander-bus" not in write_domain(xml, given)
+    assert "pcie-expander-bus" in write_domain(xml, replace(given, devices=(replace(device, cell=2),)))

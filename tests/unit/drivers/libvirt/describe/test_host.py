@@ -20,6 +20,7 @@ from drivers.libvirt.describe.host import (
     describe_topology,
     guest_traits,
     host_traits,
+    offered_facts,
     reportable_guest_traits,
     reportable_host_traits,
     reportable_traits,
@@ -325,6 +326,19 @@ def test_a_managed_cpu_that_libvirt_leaves_out_is_on_its_cell_by_sysfs() -> None
     only_first = replace(settings, cpu_dedicated_set=frozenset({1}))
     (cell,) = describe_topology(with_managed_cpus(alone, only_first), only_first).cells
     assert 1 in cell.cpus, "a host of one cell needs nothing of sysfs"
+
+
+def test_only_cells_without_any_cpu_have_memory_alone() -> None:
+    """Not one whose CPUs are all offline, nor all cells of a host of which no CPU is known to be on any."""
+    first, second = RECORDED.cells
+    alone = Cell(7, frozenset(), 999)
+    facts = FACTS.with_cells((first, second, alone))
+    assert facts.cells_without_cpus == (alone,)
+    assert offered_facts(facts, HostSettings()).capabilities.cells == (first, second)
+    assert replace(facts, offline={9: alone.id}).cells_without_cpus == ()
+    assert facts.with_cells((alone, replace(alone, id=8))).cells_without_cpus == ()
+    shared = offered_facts(facts, HostSettings(reserved_host_memory_mb=0), 1000).capabilities.cells
+    assert [cell.memory_mb for cell in shared] == [500, 500], "files are no memory of that cell"
 
 
 def test_a_host_without_cells_is_one_cell() -> None:

@@ -28,15 +28,19 @@ def test_slow_facts_are_read_once_in_a_connection(connection: Connection, tmp_pa
 
 
 def test_a_cell_that_is_plugged_in_is_read_at_once(connection: Connection, tmp_path: Path) -> None:
+    """And once more while its memory comes, block by block; the memory of cells with CPUs is no matter."""
     nodes = tmp_path / "devices" / "system" / "node"
-    nodes.mkdir(parents=True)
     options = LibvirtOptions(images_path=str(tmp_path), sysfs_path=str(tmp_path), full_connection=False)
     reader = HostReader(connection, options)
     facts = reader.read()
-    for cells in ("0-1", "0-2"):
-        (nodes / "has_memory").write_text(f"{cells}\n")
+    for node, cpus, kib, is_read in (("1", "", 0, True), ("1", "", 2**20, True), ("0", "0-3", 2**20, False)):
+        folder = nodes / f"node{node}"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "cpulist").write_text(f"{cpus}\n")
+        (folder / "meminfo").write_text(f"Node {node} MemTotal: {kib:>12} kB\nNode {node} MemFree: 1 kB\n")
         before, facts = facts, reader.read()
-        assert facts.capabilities is not before.capabilities
+        assert (facts.capabilities is not before.capabilities) == is_read
+        (folder / "meminfo").write_text(f"Node {node} MemTotal: {kib:>12} kB\nNode {node} MemFree: 2 kB\n")
         assert reader.read().capabilities is facts.capabilities
 
 
