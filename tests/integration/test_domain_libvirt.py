@@ -18,9 +18,10 @@ from kits.tracker import fast_directory
 from agent.claims.claim import Claim
 from agent.cli.domain import Libvirt
 from agent.config.settings import load
-from agent.driver import GivenDevice
+from agent.driver import GivenDevice, GivenResources, UsedMemory
 from agent.errors import ExitCode, UsageError
 from drivers.fake.host import FakeHost, Gpu, Nic, cell
+from drivers.host.domain_writer import write_domain
 from drivers.host.domain_xml import Domain, parse_domain, read_needs
 from drivers.host.providers import described_locations
 from drivers.host.sysfs import PmemNamespace
@@ -225,3 +226,20 @@ def test_libvirt_takes_memory_devices_and_vdpa_and_counts_the_memory_as_the_agen
     assert "<memory unit='KiB'>1081344</memory>" in defined, "32 MiB and 1 GiB"
     assert (read.memory_mb, read_needs(defined).memory_mb) == (32, 32)
     assert (read.memory_files, read.vdpa) == (("/dev/dax0.0",), ("/dev/vhost-vdpa-0",))
+
+
+def test_a_guest_starts_with_a_cell_for_its_memory_of_a_cell_without_cpus(libvirtd: PrivateLibvirtd) -> None:
+    """QEMU binds that cell alone; cell 0 of this machine stands in for the one without CPUs."""
+    consumer = "4b20d080-1b54-4048-85b3-a6a62d165cff"
+    given = GivenResources(consumer, "far", 2, 64, cpuless_mb={0: 32})
+    text = write_domain(small_domain("far", consumer, memory_mb=64, vcpus=2), given)
+    with closing(libvirt.open(libvirtd.uri)) as connection:
+        domain = connection.createXML(text)
+        try:
+            words = Path(f"/proc/{libvirtd.qemu('far')}/cmdline").read_text().split("\0")
+            used = parse_domain(domain.XMLDesc())
+        finally:
+            domain.destroy()
+    memory = [word for word in words if "memory-backend" in word]
+    assert [("bind" in word, '"host-nodes":[0]' in word) for word in memory] == [(False, False), (True, True)]
+    assert (used.memory_mb, used.memory) == (96, (UsedMemory(0, 32, None, 1),))
