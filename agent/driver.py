@@ -453,7 +453,8 @@ class DeclaredCarving:
     `vf_drivers` {card: the same for all of its virtual functions}, `vgpu_types` {function: id of a type}.
     `mdev_types` {id of a type: the functions or cards on which it may be made; empty: any that offers it}.
     `mixed` are cards in mixed-size mode, whose functions have the types that claims and domains need. With
-    `ports` functions of network cards get the MAC addresses and VLANs again that they had.
+    `ports` functions of network cards get the MAC addresses and VLANs again that they had. `mig` {card: MIG
+    instances, each a profile and the memory slice in which it starts, such as 3g.20gb:4}.
     """
 
     vfs: Mapping[str, int] = field(default_factory=dict)
@@ -463,6 +464,7 @@ class DeclaredCarving:
     mdev_types: Mapping[str, frozenset[str]] = field(default_factory=dict)
     mixed: frozenset[str] = frozenset()
     ports: bool = False
+    mig: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def allows(self, type_id: str, function: str, card: str) -> bool:
         """Whether a device of the type may be made on this function of the card."""

@@ -122,6 +122,7 @@ class Carver:
             *declared.vf_drivers,
             *declared.vgpu_types,
             *declared.mixed,
+            *declared.mig,
             *(address for need in self.needed for address in (need.unit.card, need.unit.parent)),
         )
         object.__setattr__(self, "_named", frozenset(named))
@@ -161,7 +162,8 @@ class Carver:
 
     def _look(self, unfinished: Iterable[Step]) -> Plan:
         unfinished = tuple(unfinished)
-        seen = self.kernel.seen({*self._named, *(step.function for step in unfinished)})
+        mig = () if self.mixed_only and not unfinished else self.declared.mig
+        seen = self.kernel.seen({*self._named, *(step.function for step in unfinished)}, mig)
         declared, needed = self.declared, self.needed
         if self.mixed_only and not unfinished:
             declared, needed = on_mixed_cards(declared, needed, seen)

@@ -57,7 +57,8 @@ class SeenFunction:
     type, or id of a type of mediated devices: its frame buffer in MiB} where the vendor's driver tells it.
     `uses` are clauses on what has it: "its interface enp65s0v0 is up".
     With `vram` it has a quota of VRAM: then `vgpu_type` is its MiB, None where they cannot be changed. `port`
-    is what its network card has for it, as of `agent.device_names.PORT`; empty where that is not told.
+    is what its network card has for it, as of `agent.device_names.PORT`; empty where that is not told. `mig`
+    are the MIG instances of a card, as of `DeclaredCarving`, None where it is not in that mode.
     """
 
     address: str
@@ -76,6 +77,7 @@ class SeenFunction:
     vgpu_place: int | None = None
     vram: bool = False
     port: str = ""
+    mig: frozenset[str] | None = None
 
     @property
     def told_type(self) -> str:
@@ -146,7 +148,7 @@ class Carving:
     `vfs` {card: number of virtual functions}, `drivers` {function: the only driver it may have}, `vf_drivers`
     {card: the same for all of its virtual functions}, `types` {function: vGPU type}. `holders` {address of a
     function, or uuid: who has it}. `mixed` are the cards whose functions have no other types than these.
-    `ports` {virtual function: what its network card is to have for it}.
+    `ports` {virtual function: what its network card is to have for it}, `mig` as of `DeclaredCarving`.
     """
 
     vfs: Mapping[str, int] = field(default_factory=dict)
@@ -157,6 +159,7 @@ class Carving:
     holders: Mapping[str, str] = field(default_factory=dict)
     mixed: frozenset[str] = frozenset()
     ports: Mapping[str, str] = field(default_factory=dict)
+    mig: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def held_on(self, function: str) -> Iterator[str]:
         """Clauses on who has the function itself, or a mediated device on it."""
@@ -218,7 +221,15 @@ def join(
     named = [need.unit for need in needed if declared.ports and need.unit.card in declared.vfs]
     ports = {unit.unit: unit.port for unit in named if unit.port and unit.unit == unit.parent}
     carving = Carving(
-        declared.vfs, declared.drivers, declared.vf_drivers, types, mdevs, holders, declared.mixed, ports
+        vfs=declared.vfs,
+        drivers=declared.drivers,
+        vf_drivers=declared.vf_drivers,
+        types=types,
+        mdevs=mdevs,
+        holders=holders,
+        mixed=declared.mixed,
+        ports=ports,
+        mig=declared.mig,
     )
     return carving, tuple(problems)
 
@@ -344,6 +355,7 @@ class StepKind(StrEnum):
     VGPU_TYPE = "vgpu_type"
     VRAM = "vram_quota"
     PORT = "port"
+    MIG = "mig"
     CREATE_MDEV = "create_mdev"
     REMOVE_MDEV = "remove_mdev"
 
@@ -356,6 +368,7 @@ class Sight(StrEnum):
     VFS = "its virtual functions"
     VGPU_TYPE = "its vGPU types"
     VRAM = "its quota of VRAM"
+    MIG = "its MIG mode"
     MDEV_TYPE = "its types of mediated devices"
 
 
@@ -367,6 +380,7 @@ _STEP_TEXTS: Mapping[StepKind, str] = {
     StepKind.UNBIND: "unbind {function} from {value}",
     StepKind.BIND: "bind {function} to {value}",
     StepKind.VGPU_TYPE: "write {value} to current_vgpu_type of {function}",
+    StepKind.MIG: "create the MIG instance {value} on {function}",
     StepKind.PORT: "give {function} the MAC address {value} on its card",
     StepKind.VRAM: "write {value} MiB to vram_quota of {function}",
     StepKind.CREATE_MDEV: "create mediated device {unit} of type {value} on {function}",
@@ -448,7 +462,7 @@ class _Planner:
         wanted = self._carving
         named = {*wanted.drivers, *wanted.types, *(mdev.parent for mdev in wanted.mdevs.values())}
         there = wanted.mixed & self._functions.keys()
-        return sorted({*wanted.vfs, *wanted.vf_drivers, *there, *map(self._seen.card_of, named)})
+        return sorted({*wanted.vfs, *wanted.vf_drivers, *wanted.mig, *there, *map(self._seen.card_of, named)})
 
     def plan_card(self, card: str) -> None:
         """Plan the steps of a card: its functions, then their drivers, types and mediated devices."""
@@ -469,6 +483,8 @@ class _Planner:
         own.pop(card, None)
         for function, driver in sorted((drivers | own).items()):
             self._plan_driver(card, function, driver)
+        if card in wanted.mig:
+            self._plan_mig(card, wanted.mig[card])
         # A type that is not wanted, or not in that place, stands in the way of others: it is taken away.
         addresses = [each for each in sorted(self._functions) if self._functions[each].card == card]
         for address in addresses if card in wanted.mixed else ():
@@ -490,6 +506,15 @@ class _Planner:
         mdevs = sorted(item for item in wanted.mdevs.items() if self._seen.card_of(item[1].parent) == card)
         for uuid, mdev in sorted(mdevs, key=lambda item: -self._seen.size_of(card, item[1].type_id)):
             self._plan_mdev(card, uuid, mdev)
+
+    def _plan_mig(self, card: str, instances: Iterable[str]) -> None:
+        function = self._function(card, card)
+        there = function.mig if function is not None else None
+        if there is None:
+            self._add(StepKind.AWAIT, card, card, Sight.MIG)
+        for instance in instances:
+            if instance not in (there or ()):
+                self._add(StepKind.MIG, card, card, instance)
 
     def _on(self, card: str, wanted: Mapping[str, _T]) -> dict[str, _T]:
         return {function: value for function, value in wanted.items() if self._seen.card_of(function) == card}

@@ -16,8 +16,9 @@ https://docs.kernel.org/core-api/cpu_hotplug.html, Linux 7.0 (sysfs-driver-intel
 import errno
 import os
 import re
+import subprocess
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from agent.carving.cpus import OFFLINE, ONLINE, CpuStep
 from agent.device_names import DASHED_UUID, PCI_ADDRESS, PORT, is_vfio, vgpu_gib
 from agent.durable.files import entries, link_name, read_number, read_text, vram_quota
 from agent.durable.netlink import read_ports, set_port
-from agent.errors import UsageError, counted
+from agent.errors import UsageError, counted, plain
 
 
 def write_text(path: Path, text: str) -> None:
@@ -71,9 +72,12 @@ CONFIRM_S = 5.0
 """How long the effect of a write may take; some drivers are bound in a thread of the kernel."""
 POLL_S = 0.02
 MIB = 2**20
+NVIDIA_SMI = "/usr/bin/nvidia-smi"
+MIG_INSTANCE = re.compile(r"[1-9]g\.[0-9]{1,3}gb(?:[+-][a-z.]{1,12})?:[0-9]{1,2}", re.ASCII)
 
 _VGPU_NAME = re.compile(r"^([0-9]{1,9}) *: *(\S.*?) *$", re.ASCII | re.MULTILINE)
 _FRAME_BUFFER = re.compile(r"\bframebuffer=([0-9]{1,9})M\b", re.ASCII)
+_MIG_LINE = re.compile(r"\bMIG (\S+) +[0-9]+ +[0-9]+ +([0-9]+):[0-9]+\b", re.ASCII)
 _NO_OVERRIDE = "(null)"
 _LAST_FUNCTION = 0xFFFF
 
@@ -89,10 +93,11 @@ class Kernel:
         self._mdevs = sys / "bus" / "mdev" / "devices"
         self._wait_s = wait_s
 
-    def seen(self, named: Iterable[str]) -> Seen:
+    def seen(self, named: Iterable[str], mig: Collection[str] = ()) -> Seen:
         """What there is of the named functions, of their cards and of all virtual functions of these.
 
-        All mediated devices of the host are in it. Raises UsageError where a name is no PCI address.
+        All mediated devices of the host are in it, and the MIG instances of the cards `mig`. Raises
+        UsageError where a name is no PCI address.
         """
         functions: dict[str, SeenFunction] = {}
         queue = sorted(set(named))
@@ -105,7 +110,9 @@ class Kernel:
         ports = read_ports()
         for address, function in functions.items():
             interface, number = self._port_place(self._device(address))
-            functions[address] = replace(function, port=ports.get(interface, {}).get(number, ""))
+            port = ports.get(interface, {}).get(number, "")
+            instances = mig_instances(address) if address in mig else None
+            functions[address] = replace(function, port=port, mig=instances)
         return Seen(functions, dict(self._existing_mdevs()))
 
     def do(self, step: Step) -> None:
@@ -136,7 +143,7 @@ class Kernel:
                 self._unbind(step)
             case StepKind.BIND:
                 self._bind(step)
-            case StepKind.VGPU_TYPE | StepKind.VRAM | StepKind.PORT:
+            case StepKind.VGPU_TYPE | StepKind.VRAM | StepKind.PORT | StepKind.MIG:
                 self._set_up(step)
             case StepKind.CREATE_MDEV:
                 self._create_mdev(step)
@@ -248,6 +255,8 @@ class Kernel:
                 return function.vgpu_type is not None
             case Sight.MDEV_TYPE:
                 return step.unit in function.mdev_types
+            case Sight.MIG:
+                return mig_instances(step.function) is not None
 
     def _unbind(self, step: Step) -> None:
         driver = self._device(step.function) / "driver"
@@ -270,6 +279,12 @@ class Kernel:
             )
 
     def _set_up(self, step: Step) -> None:
+        if step.kind is StepKind.MIG:
+            _nvidia_smi("-i", step.function, "-cgi", _part(MIG_INSTANCE, step.value), "-C")
+            self._confirm(
+                lambda: step.value in (mig_instances(step.function) or ()), "nvidia-smi does not list it then"
+            )
+            return
         if step.kind is StepKind.PORT:
             interface, place = self._port_place(self._device(step.function))
             if not interface:
@@ -317,6 +332,29 @@ class Kernel:
 
     def _is_mdev(self, step: Step) -> bool:
         return dict(self._existing_mdevs()).get(step.unit) == Mdev(step.function, step.value)
+
+
+def mig_instances(card: str) -> frozenset[str] | None:
+    """The MIG instances of the card, such as 3g.20gb:4; None where it is not in MIG mode or does not say."""
+    try:
+        text = _nvidia_smi("-i", card, "-lgi")
+    except OSError as error:
+        return frozenset() if "No GPU instances" in str(error) else None
+    return frozenset(f"{name}:{start}" for name, start in _MIG_LINE.findall(text))
+
+
+def _nvidia_smi(*words: str) -> str:
+    """What `nvidia-smi mig` prints. Raises OSError with that where it fails."""
+    try:
+        done = subprocess.run(  # noqa: S603 - words that are checked
+            [NVIDIA_SMI, "mig", *words], capture_output=True, text=True, timeout=WAIT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError(errno.ETIMEDOUT, f"nvidia-smi does not end within {WAIT_S:g} s") from error
+    if done.returncode:
+        said = " ".join((done.stdout + done.stderr).split()) or f"it ends with {done.returncode}"
+        raise OSError(errno.EIO, f"nvidia-smi: {plain(said)[:200]}")
+    return done.stdout
 
 
 def _part(pattern: re.Pattern[str], text: str) -> str:

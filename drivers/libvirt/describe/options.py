@@ -260,6 +260,13 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
             "function keeps the type that it had.",
         ),
         cfg.ListOpt(
+            "mig_instances",
+            default=[],
+            help="The MIG instances that GPUs are to have after a boot, each by its profile and the memory "
+            "slice in which it starts, such as 0000:84:00.0=3g.20gb:0/3g.20gb:4. MIG mode is yours to switch "
+            "on. plimsoll-devices.service needs a drop-in for nvidia-smi, see the guide on reboots.",
+        ),
+        cfg.ListOpt(
             "mixed_size_cards",
             default=[],
             help="Cards in mixed-size mode, with the name of their table: 0000:84:00.0=A100 40 GB. Tables: "
@@ -478,6 +485,8 @@ ALL_VFS = "/vfs"
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,4}", re.ASCII)
 _VRAM = re.compile(r"[0-9]{1,8}(?:/[0-9]{1,8}){1,16}", re.ASCII)
+_MIG_INSTANCE = r"[1-9]g\.[0-9]{1,3}gb(?:[+-][a-z.]{1,12})?:[0-9]{1,2}"
+_MIG = re.compile(rf"{_MIG_INSTANCE}(?:/{_MIG_INSTANCE}){{0,15}}", re.ASCII)
 _VRAM_EXAMPLE = "0000:03:00.0=20480/2048/4096/8192"
 
 
@@ -486,6 +495,7 @@ def declared_carving(options: Mapping[str, Any], settings: DeviceSettings) -> De
     vfs = _pairs(options, "sriov_vfs", _NUMBER, "0000:41:00.0=4")
     drivers = _pairs(options, "driver_overrides", _WORD, "0000:41:00.0/vfs=vfio-pci", ALL_VFS)
     types = _pairs(options, "vgpu_types", _WORD, "0000:84:00.1=nvidia-471")
+    mig = _pairs(options, "mig_instances", _MIG, "0000:84:00.0=3g.20gb:0/3g.20gb:4")
     for address, type_id in types.items():
         if not any(spec.type_id == type_id for spec in settings.mdevs):
             raise SettingsError(
@@ -504,6 +514,7 @@ def declared_carving(options: Mapping[str, Any], settings: DeviceSettings) -> De
         {spec.type_id: spec.addresses for spec in settings.mdevs},
         frozenset(settings.mixed),
         bool(options.get("restore_ports")),
+        {card: tuple(text.split("/")) for card, text in mig.items()},
     )
 
 

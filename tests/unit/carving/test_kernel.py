@@ -9,8 +9,10 @@ import pytest
 from kits.pci_tree import PciTree, recorded_tree
 from kits.vram_card import CARD, FUNCTIONS, XeGpu
 
-from agent.carving.carving import Step, StepKind
-from agent.carving.kernel import Kernel, vfio_uses
+from agent.carving.carver import Carver, CarvingJournal
+from agent.carving.carving import Sight, Step, StepKind
+from agent.carving.kernel import Kernel, mig_instances, vfio_uses
+from agent.driver import DeclaredCarving
 from agent.durable.files import vram_quota
 from agent.errors import UsageError
 from drivers.host.sysfs import Sysfs
@@ -141,3 +143,109 @@ def test_the_port_of_a_function_is_set_on_its_card(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr("agent.carving.kernel.set_port", refused)
     with pytest.raises(OSError, match="needs CAP_NET_ADMIN and AF_NETLINK"):
         kernel.do(Step(StepKind.PORT, "0000:41:00.0", "0000:41:10.2", port))
+
+
+LISTED = """
++-------------------------------------------------------+
+| GPU instances:                                        |
+| GPU   Name             Profile  Instance   Placement  |
+|                          ID       ID       Start:Size |
+|=======================================================|
+|   0  MIG 1g.5gb+me       20        9          2:1     |
++-------------------------------------------------------+
+|   0  MIG 3g.20gb          9        2          4:4     |
++-------------------------------------------------------+
+"""
+NONE = "No GPU instances found: Not Found"
+OFF = "No MIG-enabled devices found."
+
+
+def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> Path:
+    """A program in its place that does these lines of a shell script; it notes how it was called."""
+    program = folder / "nvidia-smi"
+    program.write_text("\n".join(("#!/bin/sh", f'echo "$*" >>{folder}/calls', *lines)) + "\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("agent.carving.kernel.NVIDIA_SMI", str(program))
+    return folder / "calls"
+
+
+@pytest.mark.parametrize(
+    ("said", "code", "found"),
+    [
+        (LISTED, 0, frozenset({"1g.5gb+me:2", "3g.20gb:4"})),
+        (NONE, 6, frozenset()),
+        (OFF, 6, None),
+        ("", 9, None),
+        ("half of a | MIG 3g.20gb  9", 0, frozenset()),
+    ],
+)
+def test_the_mig_instances_of_a_card_are_those_that_nvidia_smi_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, code: int, found: frozenset[str] | None
+) -> None:
+    (tmp_path / "said").write_text(said)
+    calls = nvidia_smi(tmp_path, monkeypatch, f"cat {tmp_path}/said", f"exit {code}")
+    assert mig_instances("0000:84:00.0") == found
+    assert calls.read_text() == "mig -i 0000:84:00.0 -lgi\n"
+
+
+def test_a_mig_instance_is_created_in_its_place_with_a_compute_instance(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = PciTree(tmp_path / "root")
+    tree.add("0000:84:00.0", "nvidia")
+    (tmp_path / "said").write_text(LISTED)
+    calls = nvidia_smi(tmp_path, monkeypatch, f"cat {tmp_path}/said")
+    kernel = Kernel(tree.sys, 0.1, tree.proc)
+    kernel.do(Step(StepKind.MIG, "0000:84:00.0", "0000:84:00.0", "3g.20gb:4"))
+    assert calls.read_text().splitlines()[0] == "mig -i 0000:84:00.0 -cgi 3g.20gb:4 -C"
+    assert kernel.seen(["0000:84:00.0"]).functions["0000:84:00.0"].mig is None, (
+        "only named cards are asked for"
+    )
+    seen = kernel.seen(["0000:84:00.0"], {"0000:84:00.0"})
+    assert seen.functions["0000:84:00.0"].mig == {"1g.5gb+me:2", "3g.20gb:4"}
+    with pytest.raises(OSError, match="does not list it"):
+        kernel.do(Step(StepKind.MIG, "0000:84:00.0", "0000:84:00.0", "3g.20gb:0"))
+    with pytest.raises(UsageError):
+        kernel.do(Step(StepKind.MIG, "0000:84:00.0", "0000:84:00.0", "3g.20gb:0 -dgi"))
+
+
+def test_what_nvidia_smi_refuses_is_told_in_its_words_and_its_absence_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = PciTree(tmp_path / "root")
+    tree.add("0000:84:00.0", "nvidia")
+    kernel, step = (
+        Kernel(tree.sys, 0.1, tree.proc),
+        Step(StepKind.MIG, "0000:84:00.0", "0000:84:00.0", "3g.20gb:4"),
+    )
+    nvidia_smi(tmp_path, monkeypatch, "echo 'Unable to create: In use by another client' >&2; exit 19")
+    with pytest.raises(OSError, match="nvidia-smi: Unable to create: In use by another client"):
+        kernel.do(step)
+    (tmp_path / "nvidia-smi").unlink()
+    with pytest.raises(FileNotFoundError):
+        kernel.do(step)
+    with pytest.raises(TimeoutError, match="wait for its MIG mode"):
+        kernel.do(Step(StepKind.AWAIT, "0000:84:00.0", "0000:84:00.0", Sight.MIG))
+
+
+def test_a_boot_takes_mig_instances_and_the_carver_makes_them_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = PciTree(tmp_path / "root")
+    tree.add("0000:84:00.0", "nvidia")
+    row = "|   0  MIG %s  9  1  %s:4 |"
+    calls = nvidia_smi(
+        tmp_path,
+        monkeypatch,
+        f"if [ $4 = -cgi ]; then printf '{row}\\n' $(echo $5 | tr : ' ') >>{tmp_path}/made; exit; fi",
+        f"cat {tmp_path}/made || {{ echo '{NONE}'; exit 6; }}",
+    )
+    declared = DeclaredCarving(mig={"0000:84:00.0": ("3g.20gb:0", "3g.20gb:4")})
+    carver = Carver(Kernel(tree.sys, 1.0, tree.proc), CarvingJournal(tmp_path / "run" / "journal"), declared)
+    for _ in range(2):
+        (tmp_path / "made").unlink(missing_ok=True)
+        assert [step.value for step in carver.carve().steps] == ["3g.20gb:0", "3g.20gb:4"]
+        assert carver.look().steps == ()
+    calls.write_text("")
+    assert Carver(carver.kernel, carver.journal, declared, mixed_only=True).look().steps == ()
+    assert calls.read_text() == "", "between boots nvidia-smi is not asked"

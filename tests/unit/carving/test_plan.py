@@ -434,6 +434,23 @@ def test_a_function_has_its_mac_and_vlan_before_its_driver_and_not_while_it_is_i
     assert plan(carving, kernel.seen()).steps == ()
 
 
+def test_mig_instances_are_made_where_they_are_not_before_the_types_of_functions() -> None:
+    kernel = host()
+    carving = Carving(
+        {NEW_GPU: 1}, types={NEW_GPU_VFS[0]: VgpuType("471")}, mig={NEW_GPU: ("3g.20gb:0", "3g.20gb:4")}
+    )
+    assert [(step.kind, step.value) for step in plan(carving, kernel.seen()).steps][-5:] == [
+        (StepKind.AWAIT, Sight.MIG),
+        (StepKind.MIG, "3g.20gb:0"),
+        (StepKind.MIG, "3g.20gb:4"),
+        (StepKind.AWAIT, Sight.VGPU_TYPE),
+        (StepKind.VGPU_TYPE, "471"),
+    ]
+    kernel.functions[NEW_GPU] = replace(kernel.functions[NEW_GPU], mig=frozenset({"3g.20gb:4", "1g.5gb:3"}))
+    (step,) = plan(replace(carving, vfs={}, types={}), kernel.seen()).steps
+    assert step.text == f"create the MIG instance 3g.20gb:0 on {NEW_GPU}"
+
+
 def test_a_vgpu_in_use_keeps_its_type_and_is_told() -> None:
     kernel = host()
     take_all(kernel, Carving({NEW_GPU: 2}))

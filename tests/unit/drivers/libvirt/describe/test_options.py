@@ -184,6 +184,17 @@ def test_each_amount_of_vram_is_a_type_of_all_cards_that_have_it() -> None:
     ]
 
 
+def test_mig_instances_are_a_profile_and_a_place_each() -> None:
+    groups = {"mig_instances": ("0000:84:00.0=3g.20gb:0/1g.5gb+me:4", "0000:85:00.0=7g.80gb:0")}
+    assert declared_carving(groups, SETTINGS).mig == {
+        "0000:84:00.0": ("3g.20gb:0", "1g.5gb+me:4"),
+        "0000:85:00.0": ("7g.80gb:0",),
+    }
+    for wrong in ("3g.20gb", "3g.20gb:0/", "3g:0", "9:0", "3g.20gb:0 -dgi"):
+        with pytest.raises(SettingsError, match="mig_instances"):
+            declared_carving({"mig_instances": (f"0000:84:00.0={wrong}",)}, SETTINGS)
+
+
 def test_ports_are_restored_only_where_the_operator_says_so() -> None:
     assert [declared_carving({"restore_ports": told}, SETTINGS).ports for told in (True, False, None)] == [
         *(True, False, False)
