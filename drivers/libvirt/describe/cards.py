@@ -21,14 +21,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agent.device_names import (
-    CC_MODES,
-    LIVE_MIGRATABLE,
-    ONE_TIME_USE,
-    VRAM_PREFIX,
-    custom_class,
-    custom_traits,
-)
+from agent import device_names
 from agent.errors import DriverDataError, SettingsError
 from agent.strict_text import flag_of, id_of, known_object, read_json, text_of
 from drivers.libvirt.xml import MediatedDevice, NetDevice, NodeDevice, PciDevice, VdpaDevice
@@ -312,19 +305,22 @@ def _spec(data: object) -> DeviceSpec:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError("traits must be text, names separated by commas")
     mode = text_of(given, "cc_mode")
-    if mode not in (None, *CC_MODES):
-        raise ValueError(f"cc_mode must be one of {', '.join(CC_MODES)}, not {mode!r}")
-    flag_traits = {LIVE_MIGRATABLE: flags["live_migratable"], ONE_TIME_USE: one_time_use}
+    if mode not in (None, *device_names.CC_MODES):
+        raise ValueError(f"cc_mode must be one of {', '.join(device_names.CC_MODES)}, not {mode!r}")
+    flag_traits = {
+        device_names.LIVE_MIGRATABLE: flags["live_migratable"],
+        device_names.ONE_TIME_USE: one_time_use,
+    }
     return DeviceSpec(
         vendor_id=_id_or_any(given, "vendor_id"),
         product_id=_id_or_any(given, "product_id"),
         address=_address(given.get("address")),
         interface=text_of(given, "devname"),
         physical_network=network,
-        resource_class=None if resource_class is None else custom_class(resource_class),
-        traits=custom_traits(names)
+        resource_class=None if resource_class is None else device_names.custom_class(resource_class),
+        traits=device_names.custom_traits(names)
         | {trait for trait, is_set in flag_traits.items() if is_set}
-        | CC_MODES.get(mode or "", frozenset()),
+        | device_names.CC_MODES.get(mode or "", frozenset()),
         one_time_use=one_time_use,
         remote_managed=bool(flags["remote_managed"]),
         live_migratable=flags["live_migratable"],
@@ -389,7 +385,7 @@ class MdevSpec:
     @property
     def is_vram(self) -> bool:
         """Whether it is an amount of VRAM of a function, see `device_names.VRAM_PREFIX`."""
-        return self.type_id.startswith(VRAM_PREFIX)
+        return self.type_id.startswith(device_names.VRAM_PREFIX)
 
 
 def vgpu_spec_of(card: Card, vf: PciDevice, number: str, specs: tuple[MdevSpec, ...]) -> MdevSpec | None:

@@ -590,10 +590,11 @@ def usable(facts: DeviceFacts, guests: DomainCapabilities | None) -> DeviceFacts
 
 
 def unusable_modes(cards: Iterable[DescribedProvider], guests: DomainCapabilities | None) -> Iterator[str]:
-    """A sentence for each card that a guest cannot have because of its confidential mode."""
+    """A sentence for the cards that no guest can have because of their confidential mode."""
     why = no_confidential_devices(guests)
-    for card in (each for each in cards if why and device_names.CC in each.traits):
-        yield f"[pci] device_spec states a cc_mode for {card.name}, and no guest can have it: {why}."
+    names = ", ".join(card.name for card in cards if device_names.CC in card.traits)
+    if names and why:
+        yield f"[pci] device_spec states a cc_mode for which no guest can have {names}: {why}."
 
 
 # Functions over vDPA

@@ -668,7 +668,8 @@ def with_other_devices(
     domain = DomainXml.parse(xml)
     vdpa = needed_vdpa(domain.root, vdpa_functions(model.devices.cards))
     namespaces = memory.needed_namespaces(domain.memory_files, model.pmem, settings.pmem)
-    amounts = memory.needed_contexts(domain.encryption, model.encryption)
+    has_card = any(each.kind in memory.KINDS_OF_CARDS for each in needs.devices)
+    amounts = memory.needed_contexts(domain.encryption, model.encryption, has_card=has_card)
     amounts |= {memory.EPC_CLASS: domain.epc_mb} if domain.epc_mb else {}
     devices = (*needs.devices, *vdpa, *namespaces)
     needs = replace(needs, devices=devices, amounts=amounts, encryption=domain.encryption)

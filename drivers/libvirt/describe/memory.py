@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from xml.etree import ElementTree
 
-from agent.device_names import CONTEXT, CPULESS_MEMORY, pmem_class
+from agent.device_names import CONFIDENTIAL, CONTEXT, CPULESS_MEMORY, pmem_class
 from agent.driver import (
     Cell,
     DescribedInventory,
@@ -218,11 +218,14 @@ def encryption_providers(name: str, guests: DomainCapabilities | None) -> Iterat
         )
 
 
+KINDS_OF_CARDS = (DeviceKind.PCI, DeviceKind.MEDIATED)
+
+
 def counted_encryption(guests: DomainCapabilities | None) -> frozenset[str]:
     """The traits of the kinds of which a guest asks for a context.
 
     Of every kind, if the host has contexts; if it has none, of those that libvirt does not have, so that such
-    a claim is refused. A kind whose number alone is not known is not asked for.
+    a claim is refused. A kind whose number alone is not known is not asked for, see `needed_contexts`.
     """
     if guests is None:
         return frozenset()
@@ -230,14 +233,21 @@ def counted_encryption(guests: DomainCapabilities | None) -> frozenset[str]:
     return frozenset(trait for kind, (_, trait) in KINDS.items() if kind not in uncounted)
 
 
-def needed_contexts(encryption: frozenset[str], counted: frozenset[str]) -> dict[str, int]:
-    """{class: 1} for a guest with that encryption, where a context is asked for it."""
-    return {CONTEXT: 1} if encryption & counted else {}
+def needed_contexts(encryption: frozenset[str], counted: frozenset[str], *, has_card: bool) -> dict[str, int]:
+    """{class: 1} for a guest with that encryption, where a context is asked for it.
+
+    One with SEV-SNP or TDX that has a card asks always: by that its claim tells which cards it may have.
+    """
+    is_confidential = bool(encryption) and encryption <= CONFIDENTIAL
+    return {CONTEXT: 1} if encryption & counted or (is_confidential and has_card) else {}
 
 
 def with_context(guest: Guest, domain: Domain | None, counted: frozenset[str]) -> Guest:
     """The guest with the context that it uses; see `counted_encryption`."""
-    needed = needed_contexts(domain.encryption, counted) if domain is not None else {}
+    if domain is None:
+        return guest
+    has_card = bool(domain.pci_devices or domain.mdevs)
+    needed = needed_contexts(domain.encryption, counted, has_card=has_card)
     return replace(guest, resources={**guest.resources, **needed}) if needed else guest
 
 

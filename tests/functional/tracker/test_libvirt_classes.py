@@ -25,9 +25,10 @@ from agent.claims.domain_demand import DomainDemand, HostDevices, demand_of_doma
 from agent.claims.parse_request import parse_claim
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Cell
-from agent.errors import DoesNotFit, DriverDataError
+from agent.errors import ClaimConflict, DoesNotFit, DriverDataError
 from agent.fleet.answer import AskedRequest, Verdict, where
 from agent.moves.states import MoveKind
+from agent.placement.client import ConsumerAllocations
 from drivers.host.domain_xml import read_needs
 from drivers.host.sysfs import MemoryCell, PmemNamespace
 from drivers.libvirt.describe.bandwidth import parse_ovs
@@ -288,6 +289,16 @@ def findings(stage: Stage) -> list[Finding]:
     return list(Auditor(world.tracker, world.client, ROOT, stage.driver.guests, dict).audit().findings)
 
 
+def test_a_card_that_a_scheduler_gave_to_the_wrong_guest_is_not_claimed(stage: Stage) -> None:
+    show_cards(stage, "on", tdx=2)
+    asked_for = with_card()
+    card = {stage.world.uuid(FIRST): {T4: 1}, ROOT: {"VCPU": 1, "MEMORY_MB": 256}}
+    stage.world.raw.write_allocations(ConsumerAllocations(asked_for.consumer, card, None, "demo", "admin"))
+    with pytest.raises(ClaimConflict, match=f"1 {T4} asked, 1 held, has trait CUSTOM_CC: only guests with"):
+        stage.world.tracker.claim(asked_for)
+    assert stage.world.tracker.claims() == {}
+
+
 def test_a_card_for_developers_is_for_confidential_guests_that_ask_for_it(stage: Stage) -> None:
     show_cards(stage, "devtools", "off", **SNP_OF_2)
     with pytest.raises(DoesNotFit, match="lacks trait CUSTOM_CC_ON"):
@@ -375,6 +386,15 @@ def test_a_domain_of_a_kind_that_libvirt_does_not_have_is_refused(stage: Stage) 
         show_cards(stage, "on", **slots)
         with pytest.raises(DoesNotFit, match=CONTEXT):
             stage.world.tracker.claim(of_domain(stage, "tdx").request)
+
+
+def test_a_domain_whose_keys_are_not_counted_is_refused_with_a_card_alone(stage: Stage) -> None:
+    """Without a key, its claim would not tell that it may have no other card."""
+    show_cards(stage, "on", tdx=0)
+    for bus in ("43", "83"):
+        with pytest.raises(DoesNotFit, match=CONTEXT):
+            stage.world.tracker.claim(of_domain(stage, "tdx", bus).request)
+    assert CONTEXT not in of_domain(stage, "tdx").request.resources
 
 
 def test_a_resize_has_its_memory_for_enclaves_twice_and_a_revert_the_former(stage: Stage) -> None:

@@ -202,6 +202,32 @@ def test_a_guest_with_encrypted_memory_uses_one(security: str, uses: int) -> Non
     assert with_context(guest, domain, counted_encryption(None)) == guest
 
 
+@pytest.mark.parametrize(
+    ("kind", "device", "uses"),
+    [
+        ("tdx", "hostdev", 1),
+        ("sev-snp", "disk", 1),
+        ("tdx", "", 0),
+        ("sev", "hostdev", 0),
+        ("", "hostdev", 0),
+    ],
+)
+def test_a_confidential_guest_with_a_card_uses_one_where_none_are_counted(
+    kind: str, device: str, uses: int
+) -> None:
+    """An NVMe disk of the host is a card as well."""
+    address = "<address domain='0' bus='0x43' slot='0' function='0'/>"
+    own = {
+        "": "",
+        "hostdev": f"<hostdev type='pci' mode='subsystem'><source>{address}</source></hostdev>",
+        "disk": f"<disk type='nvme'><source type='pci'>{address}</source><target dev='a'/></disk>",
+    }
+    security = f"<launchSecurity type='{kind}'/>" if kind else ""
+    read = parse_domain(domain(1, inside=security, devices=own[device]))
+    guest = with_context(guest_of(read, GuestState.RUNNING, 0, frozenset()), read, frozenset())
+    assert guest.resources.get("MEM_ENCRYPTION_CONTEXT", 0) == uses
+
+
 def test_what_libvirt_does_not_have_is_asked_for_and_so_refused() -> None:
     """But not a kind whose number alone is not known: such a guest may start."""
     none = parse_domain_capabilities(WITH_FEATURES.format("<sev supported='no'/>"))
