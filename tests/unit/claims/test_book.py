@@ -407,6 +407,17 @@ def test_units_of_a_guest_are_its_own_first_and_go_to_no_other() -> None:
     assert book.fit(ask(CONSUMERS[1], SRIOV_NET_VF=3)).units == {NIC: {VF: ("vf0", "vf1", "vf3")}}
 
 
+@pytest.mark.parametrize(("uses", "asked", "fits"), [(30, 30, True), (30, 31, False), (40, 40, True)])
+def test_a_guest_that_runs_may_have_what_it_uses_of_an_over_committed_host_and_no_more(
+    uses: int, asked: int, *, fits: bool
+) -> None:
+    """Of 40 CPUs, of which another instance has a claim of 20."""
+    book = Book([claim(CONSUMERS[1], {ROOT: {VCPU: 20}})])
+    book.refresh(HOST, {}, UNITS)
+    book.observe_guests([Guest(CONSUMERS[0], "g", GuestState.RUNNING, {VCPU: uses})])
+    assert book.fit(ask(CONSUMERS[0], VCPU=asked)).fits is fits
+
+
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
 def test_a_unit_that_two_guests_use_is_given_to_neither_and_stays_with_a_claim_of_it(
     order: tuple[int, int],

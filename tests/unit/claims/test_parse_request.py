@@ -152,7 +152,10 @@ def test_alternatives_are_for_the_instance_of_the_body_and_each_is_by_groups_or_
         {"PCPU": 1},
         {"VCPU": 1, "MEMORY_MB": 64},
     ]
-    named = parse_claim({key: given[key] for key in given if key != "consumer"}, by_name=True)
+    without_consumer = {key: given[key] for key in given if key != "consumer"}
+    with pytest.raises(UsageError, match="consumer"):
+        parse_claim(without_consumer)
+    named = parse_claim(without_consumer, by_name=True)
     assert {each.consumer for each in replace(named, consumer=CONSUMER).options} == {CONSUMER}
 
 
@@ -674,6 +677,7 @@ def test_a_realtime_mask_alone_says_which_cpus_of_a_mixed_guest_are_pinned(
         ("shared", {"hw:cpu_realtime": "yes", "hw:cpu_realtime_mask": "0"}, "hw:cpu_realtime: it needs"),
         ("dedicated", {"hw:cpu_realtime": "maybe"}, "hw:cpu_realtime: 'maybe' is not a truth value"),
         ("dedicated", {"hw:cpu_realtime": "yes", "hw:cpu_realtime_mask": "9"}, "CPUs 0-3"),
+        ("dedicated", {"hw:cpu_realtime": "yes", "hw:cpu_realtime_mask": "^0-3"}, "'\\^0-3' must name some"),
         ("shared", {"hw:emulator_threads_policy": "isolate"}, "emulator_threads_policy=isolate: it needs"),
         ("dedicated", {"hw:emulator_threads_policy": "none"}, "one of share, isolate"),
     ],
