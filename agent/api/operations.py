@@ -172,11 +172,18 @@ class Operations:
 
     def grant(self, request: ClaimRequest) -> ClaimHandle:
         """As `claim`, for the first alternative that fits; with whether the consumer had it already."""
+
+        def claim(each: ClaimRequest) -> ClaimHandle:
+            return self._with_fresh_reserves(lambda: self.tracker.claim(each))
+
         with self._writing(), self.recorder.record_claim(request):
-            return _first_granted(
-                self.options(request),
-                lambda each: self._with_fresh_reserves(lambda: self.tracker.claim(each)),
-            )
+            try:
+                return _first_granted(self.options(request), claim)
+            except errors.Refused:
+                options = self.options(request)
+                if not request.others or len(options) > 1:
+                    raise
+                return claim(options[0])  # the same call at once has claimed it meanwhile
 
     def options(self, request: ClaimRequest) -> Sequence[ClaimRequest]:
         """The request's alternatives, complete; only that of its consumer's claim, if it is one of them."""

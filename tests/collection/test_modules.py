@@ -155,6 +155,32 @@ def test_extra_specs_are_written_as_people_write_them(tmp_path: Path) -> None:
         assert made["changed"], made
 
 
+def test_the_first_alternative_that_fits_is_claimed_and_kept_by_a_resize(tmp_path: Path) -> None:
+    specs = {"resources:VGPU": "1", "plimsoll:or2:resources:VGPU": "", "plimsoll:or2:resources:PGPU": "1"}
+    flavor = {"flavor": {"vcpus": 1, "memory_mb": 512, "extra_specs": specs}}
+    groups = {"resources": {"VGPU": 1}, "alternatives": [{"resources": {"VCPU": "{{ 1 + 1 }}"}}]}
+    with Host(tmp_path, **HOST) as host:
+        (would,) = play(host, {"claim": {"name": "web1", **flavor}}, check=True)
+        made, again, other = play(
+            host,
+            {"claim": {"name": "web1", **flavor}},
+            {"claim": {"name": "web1", **flavor}},
+            {"claim": {"name": "web2", **groups}},
+        )
+        assert [each["changed"] for each in (would, made, again, other)] == [True, True, False, True]
+        assert [each["claim"]["request"]["alternative"] for each in (made, again, other)] == [2, 2, 2]
+        begun = {"consumer": other["consumer"], "kind": "resize", "state": "begun"}
+        less = {"resources": {"VCPU": 1}, "alternatives": [{"resources": {"VCPU": 3}}]}
+        kept, reverted, first = play(
+            host,
+            {"move": {**begun, **less}},
+            {"move": {"state": "reverted", "consumer": other["consumer"]}},
+            {"move": {**begun, **less, "alternative": 0}},
+        )
+        assert reverted["changed"], reverted
+        assert [each["move"]["new"]["request"]["alternative"] for each in (kept, first)] == [2, 1]
+
+
 def test_a_domain_is_claimed_and_completed(tmp_path: Path) -> None:
     with Host(tmp_path, **HOST) as host:
         host.libvirt.define("web1", CONSUMER)

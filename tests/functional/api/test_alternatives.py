@@ -13,8 +13,10 @@ from uuid import uuid4
 import pytest
 from kits.gate import GatedHost, gated
 
+from agent.claims.parse_request import parse_claim
 from agent.claims.request import ClaimRequest, RequestGroup, with_others
 from agent.errors import DoesNotFit
+from agent.tracker.tracker import ClaimHandle
 from drivers.fake.host import Gpu, cell
 from plimsoll import Agent, Conflict, InvalidRequest, Refused
 
@@ -209,6 +211,28 @@ def test_one_thing_is_asked_for_where_alternatives_have_no_meaning(pair: Pair) -
     xml = "<domain type='kvm'><name>vm</name><memory unit='MiB'>64</memory><vcpu>1</vcpu></domain>"
     with pytest.raises(InvalidRequest, match="one thing is asked for here"):
         pair.on_a.claim_domain(xml, {"alternatives": [{"groups": [{"resources": {L40S: 1}}]}]})
+
+
+def test_the_same_claim_at_once_gets_the_same_answer_though_another_alternative_fits_by_then(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cards(pair.a, l40s=4)
+    operations = pair.a.world.operations
+    request = parse_claim({"consumer": str(uuid4()), "flavor": FLAVOR})
+    claim_one, beside = operations.tracker.claim, list[ClaimHandle]()
+
+    def claim(asked: ClaimRequest) -> ClaimHandle:
+        try:
+            return claim_one(asked)
+        except DoesNotFit:
+            if not beside:
+                cards(pair.a, h100=1, l40s=4)
+                beside.append(claim_one(asked))  # the other call, which finds room by now
+            raise
+
+    monkeypatch.setattr(operations.tracker, "claim", claim)
+    assert operations.claim(request) == beside[0].claim
+    assert operations.claim(request).request.alternative == 1
 
 
 def test_another_claim_of_the_instance_is_no_alternative(pair: Pair) -> None:
