@@ -21,6 +21,7 @@ from agent.audit.finding import (
     WriteAllocations,
 )
 from agent.audit.findings import judge_consumer, judge_host, judge_move, judge_row
+from agent.audit.findings.claims import LeakedClaim
 from agent.audit.observation import Observation, suspect_moves, suspects
 from agent.claims.claim import Claim
 from agent.claims.fit import ProviderIndex
@@ -109,6 +110,7 @@ class AuditReader:
             leads=self._leads(),
             vanished=self._vanished(),
             lost=self._tracker.note_lost(),
+            emptied=self._tracker.emptied,
             holders=holders,
             devices={device: uuid for uuid, device in self._devices().items()},
             offered=known.offered,
@@ -446,7 +448,13 @@ class Auditor:
             for number in range(readings):
                 observation, findings = self._read(in_full=full and number == 0)
                 self._has_read = True
-                confirmed = {key: finding for key, finding in findings.items() if key in self._previous}
+                emptied = observation.emptied  # what a pass saw so as well needs no second audit
+                confirmed = {
+                    key: finding
+                    for key, finding in findings.items()
+                    if key in self._previous
+                    or (finding.kind == LeakedClaim.name and finding.subject in emptied)
+                }
                 self._previous = findings
             for key in confirmed.keys() - self._logged:
                 finding = confirmed[key]

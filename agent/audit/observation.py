@@ -51,6 +51,7 @@ class Observation:
     the agent's restored journal does not know.
     `vanished`: the (provider uuid, class) of which the host has no more, and of which something is allocated.
     `lost`: the consumers whose claims a restored database of Placement does not have.
+    `emptied`: the claims of which a pass saw that Placement holds nothing for them or in their place.
     `left` {instance on another host: the consumers that may hold its place here}, as of the last pass.
     `migrations`: how many the owner of the consumer to be judged has in Placement, where it may be an
     instance that a control plane moves to this host; None where Placement cannot tell.
@@ -83,6 +84,7 @@ class Observation:
     migrations: int | None = 0
     settling: frozenset[str] = frozenset()
     lost: frozenset[str] = frozenset()
+    emptied: frozenset[str] = frozenset()
 
     def allocations_here(self, consumer: str) -> Allocations:
         """The consumer's allocations on this host's own providers, as Placement lists them by provider."""

@@ -197,7 +197,10 @@ class HostAgent:
             # Read what the agents of other hosts did: moves that ended, claims that a migration holds now.
             # Then look for writes of this agent that Placement executed late.
             try:
+                emptied = self._tracker.emptied
                 self._tracker.follow_moves()
+                if self._tracker.emptied - emptied and self._settings.audit_interval_s:
+                    self._process.wake_audit()
                 self._tracker.watch_doubts()
             except (errors.PlacementUnavailable, errors.StateError) as error:
                 self.report_fault(error)

@@ -147,6 +147,11 @@ class LeftPlaces:
             raise PlacementConflict(f"Another client wrote the allocations of {instance.consumer} meanwhile.")
         return found
 
+    def may_be_held(self, place: Claim) -> bool:
+        """Whether a consumer without a claim may hold some of the place; reads the providers."""
+        self.read_holders([place])
+        return bool(self._holders(place, Book.possible_holders))
+
     def possible_migrations(self, instance: ConsumerAllocations) -> list[str]:
         """The consumers without a claim or a move that hold something here and may be its migration.
 
@@ -248,6 +253,9 @@ class MigrationLinker:
         self._context = context
         self._client = context.client
         self._places = LeftPlaces(context)
+        self.emptied: frozenset[str] = frozenset()
+        """The claims for which Placement held nothing anywhere at the last `link_all`, nor their place for a
+        consumer without a claim: their instances may have moved, and were released there."""
 
     def link_all(self) -> int:
         """Link the claims that have moved to their migrations, and drop those that left for good.
@@ -274,12 +282,22 @@ class MigrationLinker:
             for claim in suspects
             if claim.consumer not in departures and len(self._places.whereabouts(claim)) > 1
         )
+        self.emptied = frozenset(claim.consumer for claim in suspects if self._is_emptied(claim))
         if departures:
             linked, staying = self._follow(departures)
             gone |= staying
             changed += len(linked)
         self._context.guests.report_moved_away(gone)
         return changed
+
+    def _is_emptied(self, claim: Claim) -> bool:
+        """Whether `emptied` has the claim; reads its instance before the holders of its place, and after."""
+        is_here = claim.consumer in self._context.guests or self._is_moving(claim.consumer)
+        if is_here or claim.state is not ClaimState.CLAIMED:
+            return False
+        if self._client.allocations_of(claim.consumer).allocations or self._places.may_be_held(claim):
+            return False
+        return not self._client.allocations_of(claim.consumer).allocations
 
     def look_for(self, migration: str) -> Move | None:
         """The move of a migration that this host does not know yet.

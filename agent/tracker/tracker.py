@@ -177,7 +177,7 @@ class ResourceTracker:
             self.admission,
         )
         client.observer = HeldColumn(register)
-        linker = MigrationLinker(self._context)
+        self._linker = linker = MigrationLinker(self._context)
         self.departures = Departures(self._context)
         """Which instances live elsewhere while their place here is claimed or used."""
         self.use = UseFollower(self._context)
@@ -458,6 +458,11 @@ class ResourceTracker:
         free before the guest has left. `unless`, called as the only operation on the instance, forbids it.
         """
         return self._moves.revert(migration, instance=instance, now=now, unless=unless)
+
+    @property
+    def emptied(self) -> frozenset[str]:
+        """The claims that may be leaked, as `follow_moves` saw them; see `MigrationLinker.emptied`."""
+        return self._linker.emptied
 
     def follow_moves(self) -> int:
         """Learn from Placement which moves other clients ended and which claims moved; how many changed.

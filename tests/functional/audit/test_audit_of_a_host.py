@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from kits.agent import World, opened, request, told
@@ -16,6 +17,8 @@ from kits.tracker import Crash
 from agent.claims.claim import Claim
 from agent.driver import Guest, GuestState, UsedUnit
 from agent.errors import DoesNotFit, DriverDataError, DriverError
+from agent.moves.states import MoveKind
+from agent.placement.client import ConsumerAllocations
 from drivers.fake.host import cell
 
 CARDS = tuple(tuple(f"0000:{bus}:02.{number}" for number in range(8)) for bus in ("41", "81"))
@@ -188,3 +191,88 @@ def test_a_guest_that_a_new_state_directory_found_shut_off_is_a_finding(tmp_path
         world.agent.reconcile("healed")
         assert kinds(world) == [] and list(world.agent.host_status.status().reasons) == []
         assert {claim.consumer for _, claim in world.agent.host_status.overview().instances if claim} == {OFF}
+
+
+# A claim whose instance moved, and was released on its new host before this one looked
+
+
+@pytest.fixture
+def other(world: World, placement: Placement, tmp_path: Path) -> Iterator[World]:
+    """Another host on the same Placement."""
+    (tmp_path / "b").mkdir()
+    settings = told(tmp_path / "b", placement)
+    settings = replace(settings, host="node2", driver=replace(settings.driver, host="node2"))
+    with closing(opened(settings, world.wire)) as other:
+        other.agent.reconcile("the start")
+        yield other
+
+
+@pytest.fixture
+def gone(world: World, other: World) -> Claim:
+    """The claim with the host's GPU, of an instance that moved to the other host and was released there."""
+    world.agent.run_audit()  # the first one after a start repairs nothing
+    claim = world.operations.claim(request(PGPU=1, VCPU=1))
+    move = other.operations.begin_move(MoveKind.COLD_MIGRATE, str(uuid4()), claim.request)
+    other.operations.confirm_move(move.migration, None)
+    assert other.operations.release(claim.consumer)
+    world.audits_requested.clear()
+    return claim
+
+
+def test_a_claim_that_moved_and_was_released_there_is_settled_by_the_first_audit(
+    world: World, gone: Claim
+) -> None:
+    with pytest.raises(DoesNotFit):
+        world.operations.claim(request(PGPU=1))
+    world.agent.verify()
+    assert len(world.audits_requested) == 1, "the audit comes soon, and not at its interval"
+    world.agent.run_audit()
+    assert world.operations.tracker.claims() == {}
+    world.agent.reconcile("a repair")
+    assert world.operations.claim(request(PGPU=1)).units
+    world.agent.verify()
+    assert len(world.audits_requested) == 1
+
+
+def test_two_audits_have_to_agree_on_a_leaked_claim_that_no_pass_has_seen(world: World, gone: Claim) -> None:
+    world.agent.run_audit()
+    assert gone.consumer in world.operations.tracker.claims(), "Placement may have been restored just now"
+    world.agent.run_audit()
+    assert world.operations.tracker.claims() == {}
+
+
+def test_a_claim_is_kept_whose_place_another_consumer_may_hold(world: World, gone: Claim) -> None:
+    held = ConsumerAllocations(str(uuid4()), gone.allocations, consumer_type="MIGRATION")
+    world.operations.client.write_allocations(held)
+    world.agent.verify()
+    assert world.audits_requested == []
+    world.agent.run_audit()
+    assert gone.consumer in world.operations.tracker.claims()
+
+
+def test_a_claim_is_kept_whose_guest_is_here_or_that_came_back_before_the_audit(
+    world: World, gone: Claim
+) -> None:
+    guest = Guest(gone.consumer, "web1", GuestState.RUNNING, gone.request.resources)
+    world.driver.add_guest(guest)
+    world.agent.verify()
+    assert world.audits_requested == []
+    world.driver.remove_guest(gone.consumer)
+    world.agent.verify()
+    assert len(world.audits_requested) == 1
+    (root,) = (uuid for uuid, amounts in gone.allocations.items() if "VCPU" in amounts)
+    world.operations.client.write_allocations(ConsumerAllocations(gone.consumer, {root: {"VCPU": 1}}))
+    world.agent.run_audit()
+    assert world.operations.tracker.claim_of(gone.consumer) == gone
+
+
+def test_where_the_agent_repairs_nothing_the_audit_is_asked_for_once(world: World, gone: Claim) -> None:
+    world.agent.apply_settings(replace(world.agent.settings, audit_heal_own=False), None)
+    world.audits_requested.clear()
+    for _ in range(3):
+        world.agent.verify()
+    assert len(world.audits_requested) == 1
+    world.agent.run_audit()
+    (finding,) = world.operations.host_status.overview().findings
+    assert (finding.kind, finding.subject) == ("leaked claim", gone.consumer)
+    assert gone.consumer in world.operations.tracker.claims()
