@@ -54,6 +54,9 @@ PCI_ADDRESS = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])"
 VRAM_PREFIX = "vram-"
 """How the id of a type begins that is an amount of VRAM of a virtual function: vram-8192 is 8192 MiB."""
 
+VRAM_CLASS = "CUSTOM_VRAM_MB"
+"""The class by which a claim asks for a function with at least so many MiB of VRAM; no provider has it."""
+
 PORT = re.compile(r"((?:[0-9a-f]{2}:){5}[0-9a-f]{2})(?: VLAN ([0-9]{1,4}))?", re.ASCII)
 """What a network card has for a virtual function, as one text: its MAC address and its VLAN."""
 
@@ -62,6 +65,7 @@ NO_MAC = "00:00:00:00:00:00"
 
 _VFIO_DRIVER = re.compile(r"(?:.+[-_])?vfio[-_]pci", re.ASCII)
 _CUSTOM = "CUSTOM_"
+_VRAM = re.compile(r"CUSTOM_VRAM_([0-9]{1,8})MB", re.ASCII)
 _PAGES = re.compile(r"CUSTOM_HUGEPAGES_[0-9]+KIB", re.ASCII)
 _VGPU = re.compile(r"(?:^| )[^\s-]+(?:-[^\s-]*[A-Za-z][^\s-]*)*-([0-9]{1,4})[A-Z]{1,2}$", re.ASCII)
 _IN_PLACE = re.compile(rf"(?P<function>{PCI_ADDRESS.pattern})/.+@[0-9]+", re.ASCII)
@@ -174,6 +178,11 @@ def device_aliases(labels: Iterable[str]) -> list[str]:
 def vram_class(mib: int) -> str:
     """The resource class of functions with so many MiB of VRAM; MB means MiB, as in MEMORY_MB."""
     return f"CUSTOM_VRAM_{mib}MB"
+
+
+def vram_sizes(classes: Iterable[str]) -> list[int]:
+    """The MiB of those of the classes that are ones of `vram_class`, in ascending order."""
+    return sorted({int(match[1]) for match in map(_VRAM.fullmatch, classes) if match})
 
 
 def port_of(mac: str, vlan: int) -> str:

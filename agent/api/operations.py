@@ -16,7 +16,7 @@ from agent.claims.claim import Claim, ClaimState, Fit, claim_of_fit
 from agent.claims.device_profiles import DeviceProfiles
 from agent.claims.domain_demand import DomainDemand, HostDevices, demand_of_domain, given_resources
 from agent.claims.refusal import amounts_text, guest_runs
-from agent.claims.request import ClaimRequest, RequestGroup, named_as, with_others
+from agent.claims.request import ClaimRequest, RequestGroup, by_size, named_as, with_others
 from agent.config.settings import Settings, describe
 from agent.driver import DomainNeeds, Guest
 from agent.errors import counted
@@ -187,7 +187,7 @@ class Operations:
 
     def options(self, request: ClaimRequest) -> Sequence[ClaimRequest]:
         """The request's alternatives, complete; only that of its consumer's claim, if it is one of them."""
-        options = [self._complete(each) for each in request.options]
+        options = [self._complete(each) for each in self._by_size(request).options]
         claim = self.tracker.claim_of(request.consumer)
         if claim is None or claim.state is not ClaimState.CLAIMED:
             return options
@@ -206,6 +206,9 @@ class Operations:
                 raise
         self.supervisor.end_pass(self.reconciler.reconcile("a claim that did not fit"))
         return claim()
+
+    def _by_size(self, request: ClaimRequest) -> ClaimRequest:
+        return by_size(request, (name for provider in self.providers() for name in provider.inventories))
 
     def _complete(self, request: ClaimRequest) -> ClaimRequest:
         return self.tracker.expand_aliases(request, self.supervisor.settings.pci_aliases)
@@ -542,7 +545,7 @@ class Operations:
 
         Its claim on this host tells it, else what Placement holds for the instance elsewhere.
         """
-        options = [self._complete(each) for each in request.options]
+        options = [self._complete(each) for each in self._by_size(request).options]
         claim = self.tracker.claim_of(request.consumer)
         if number is None and claim is not None:
             number = claim.request.alternative or None

@@ -6,7 +6,9 @@ Source: https://docs.openstack.org/api-ref/placement/#list-allocation-candidates
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice, product
 
+from agent import device_names
 from agent.device_names import CC, CC_DEVTOOLS, CC_ON, CONFIDENTIAL, CONTEXT, PORTS, TYPES, mdev_types
 from agent.errors import UsageError, counted
 from agent.http.owner_process import OwnerProcess
@@ -17,6 +19,8 @@ GROUPS_MAX = 64
 NUMA_POLICIES = ("required", "preferred", "legacy", "socket")
 DEVICE_PREFIX = "pci-"
 """Prefix of the suffixes of groups that come from a PCI alias."""
+SIZES_MAX, WAYS_MAX = 16, 4096
+"""How many sizes of VRAM are tried for a request, and of how many ways the smallest ones are."""
 PLACE_PREFIX = "_"
 """Prefix of the suffixes of groups that the agent makes for the places that a guest names."""
 
@@ -109,6 +113,39 @@ def with_others(requests: Sequence[ClaimRequest]) -> ClaimRequest:
         return requests[0]
     first, *others = (replace(each, alternative=number) for number, each in enumerate(requests, 1))
     return replace(first, others=tuple(others))
+
+
+def by_size(request: ClaimRequest, classes: Iterable[str]) -> ClaimRequest:
+    """The request with a class for each amount of VRAM: an alternative for each size that is large enough.
+
+    `classes` are those that there are. The smallest size comes first. A request for more than any of them
+    stays as it is, and fits nowhere.
+    """
+    if not any(
+        device_names.VRAM_CLASS in group.resources for option in request.options for group in option.groups
+    ):
+        return request
+    sizes, found = device_names.vram_sizes(classes), list[ClaimRequest]()
+    for option in request.options:
+        asked = [group for group in option.groups if device_names.VRAM_CLASS in group.resources]
+        ways = product(
+            *([mib for mib in sizes if mib >= each.resources[device_names.VRAM_CLASS]] for each in asked)
+        )
+        chosen = sorted(islice(ways, WAYS_MAX), key=sum)[:SIZES_MAX]
+        for way in chosen:
+            named = {each.suffix: device_names.vram_class(mib) for each, mib in zip(asked, way, strict=True)}
+            groups = tuple(_of_class(group, named.get(group.suffix)) for group in option.groups)
+            found.append(replace(option, groups=groups))
+        found += [] if chosen else [option]
+    return with_others(found)
+
+
+def _of_class(group: RequestGroup, name: str | None) -> RequestGroup:
+    """The group with a unit of the class in place of its amount of VRAM."""
+    if name is None:
+        return group
+    others = {each: amount for each, amount in group.resources.items() if each != device_names.VRAM_CLASS}
+    return replace(group, resources={**others, name: others.get(name, 0) + 1})
 
 
 def check_request(request: ClaimRequest) -> ClaimRequest:

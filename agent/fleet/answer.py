@@ -29,8 +29,8 @@ from agent.claims.parse_request import (
     parse_addition,
     read_domain,
 )
-from agent.claims.request import DEVICE_PREFIX, ClaimRequest, check_request, has_unresolved_devices
-from agent.device_names import CC_MODES
+from agent.claims.request import DEVICE_PREFIX, ClaimRequest, by_size, check_request, has_unresolved_devices
+from agent.device_names import CC_MODES, VRAM_CLASS
 from agent.errors import PlacementError, UsageError, counted, first_few
 from agent.fleet.where import (
     CLOSED,
@@ -245,7 +245,14 @@ def where(
     """
     root = None if host is None else _find_host(client, host)
     answers: list[Answer] = []
-    for number, asked in enumerate(alternatives):
+    has_vram = any(VRAM_CLASS in asked.request.resources for asked in alternatives)
+    classes = client.resource_classes() if has_vram else frozenset[str]()
+    numbered = [
+        (number, AskedRequest(each, asked.body))
+        for number, asked in enumerate(alternatives)
+        for each in by_size(asked.request, classes).options
+    ]
+    for number, asked in numbered:
         with without_collection():
             answer = replace(_Inquiry(client, asked, order, count, root).answer(), alternative=number)
         if answer.verdict is Verdict.FITS and len(alternatives) > 1:

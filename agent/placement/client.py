@@ -382,6 +382,14 @@ class PlacementClient:
         """Create the custom resource class if it does not exist."""
         self._call("PUT", _path("resource_classes", name), f"create the resource class {name}")
 
+    def resource_classes(self) -> frozenset[str]:
+        """The names of all resource classes."""
+        action = "list the resource classes"
+        listed = body_member(
+            self._call("GET", "/resource_classes", action), action, "resource_classes", kind=list
+        )
+        return frozenset(each["name"] for each in listed)
+
     # Consumers
 
     def allocations_of(self, consumer: str) -> ConsumerAllocations:

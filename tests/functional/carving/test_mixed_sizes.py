@@ -300,3 +300,36 @@ def test_what_a_card_has_left_is_counted_for_each_size_and_who_strands_it_is_tol
     assert (stranded.resource_class, stranded.holders) == (host.large, (small.consumer,))
     host.release(large.consumer)
     assert host.world.operations.capacity(asked).guests == 1
+
+
+@pytest.mark.first_variant
+def test_the_smallest_function_with_vram_enough_is_taken_and_the_same_claim_again_keeps_it(
+    placement: Placement, tmp_path: Path
+) -> None:
+    host = Host(placement, tmp_path, vram=True)
+    try:
+        taken = [host.claim("CUSTOM_VRAM_MB", amount) for amount in (5000, 20480, 5000, 1)]
+        assert [unit.partition("/")[2] for claim in taken for unit in units_of(claim)] == [
+            "vram-8192@0",
+            "vram-20480@0",
+            "vram-8192@0",
+            "vram-4096@0",
+        ]
+        host.check()
+        again = replace(request(CUSTOM_VRAM_MB=5000), consumer=taken[0].consumer)
+        assert host.world.operations.claim(again).units == taken[0].units
+        host.release(taken[3].consumer)
+        host.release(taken[1].consumer)
+        with pytest.raises(DoesNotFit, match="CUSTOM_VRAM_MB"):
+            host.claim("CUSTOM_VRAM_MB", 20481)
+        large = [host.claim(host.large), host.claim(host.small)]
+        with pytest.raises(DoesNotFit) as refused:
+            host.claim("CUSTOM_VRAM_MB", 8000)
+        assert "None of 2 alternatives is granted" in refused.value.message
+        asked = {"requests": [{"groups": [{"resources": {"CUSTOM_VRAM_MB": 4000}}]}]}
+        assert host.world.operations.where(asked)["verdict"] != "fits"
+        host.release(large[1].consumer)
+        host.world.agent.reconcile("a release")
+        assert host.world.operations.where(asked)["verdict"] == "fits"
+    finally:
+        host.world.close()

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from agent.claims.request import (
     DEVICE_PREFIX,
     GROUPS_MAX,
+    SIZES_MAX,
     ClaimRequest,
     RequestGroup,
+    by_size,
     check_request,
     has_unresolved_devices,
     is_device_group,
+    with_others,
 )
+from agent.device_names import VRAM_CLASS
 from agent.errors import UsageError
 
 
@@ -52,3 +60,39 @@ def test_a_device_is_unresolved_until_it_has_a_group() -> None:
 
 def test_resources_are_the_sum_of_all_groups() -> None:
     assert ask(group(VCPU=1, VGPU=2), group("1", VGPU=3)).resources == {"VCPU": 1, "VGPU": 5}
+
+
+SIZES = {f"CUSTOM_VRAM_{mib}MB": mib for mib in (2048, 4096, 16384)}
+CLASSES = (*SIZES, "CUSTOM_VRAM_XMB", "VGPU", VRAM_CLASS)
+
+
+@given(st.lists(st.integers(1, 20000), min_size=1, max_size=3))
+def test_an_amount_of_vram_is_each_size_that_is_large_enough_the_smallest_first(amounts: list[int]) -> None:
+    groups = [group(str(number), **{VRAM_CLASS: amount}) for number, amount in enumerate(amounts)]
+    found = by_size(ask(*groups, group(VCPU=1), policy="none"), CLASSES).options
+    ways = [[next(iter(each.resources)) for each in option.groups[:-1]] for option in found]
+    if all(amount <= max(SIZES.values()) for amount in amounts):
+        enough = product(*([mib for mib in SIZES.values() if mib >= amount] for amount in amounts))
+        assert len(ways) == min(SIZES_MAX, len(list(enough)))
+        sums = [sum(SIZES[name] for name in way) for way in ways]
+        assert sums == sorted(sums) and len({tuple(way) for way in ways}) == len(ways)
+        smallest = [min(mib for mib in SIZES.values() if mib >= amount) for amount in amounts]
+        assert [SIZES[name] for name in ways[0]] == smallest
+        assert all(SIZES[name] >= amount for way in ways for name, amount in zip(way, amounts, strict=True))
+        assert all(option.groups[-1].resources == {"VCPU": 1} for option in found)
+    else:
+        assert [option.groups for option in found] == [(*groups, group(VCPU=1))], "it fits nowhere"
+
+
+def test_what_asks_for_no_vram_stays_as_it_is_and_alternatives_are_numbered_anew() -> None:
+    plain, some = ask(group(VCPU=1)), ask(group(VCPU=1, CUSTOM_VRAM_MB=3000, CUSTOM_VRAM_4096MB=1))
+    assert by_size(plain, CLASSES) is plain
+    both = with_others([plain, some])
+    assert by_size(with_others([plain, plain]), CLASSES).options[1].alternative == 2
+    found = by_size(both, CLASSES).options
+    assert [each.alternative for each in found] == [1, 2, 3]
+    assert [dict(each.groups[0].resources) for each in found] == [
+        {"VCPU": 1},
+        {"VCPU": 1, "CUSTOM_VRAM_4096MB": 2},
+        {"VCPU": 1, "CUSTOM_VRAM_4096MB": 1, "CUSTOM_VRAM_16384MB": 1},
+    ]
