@@ -390,7 +390,9 @@ class Sysfs:
         else:
             alias = (read_text(path / "modalias") or "").replace("pci:", "vfio_pci:", 1)
             driver = next((name for pattern, name in self._vfio_aliases() if fnmatchcase(alias, pattern)), "")
-        return driver if driver.replace("-", "_") in _MIGRATES else None
+        # These drivers migrate virtual functions alone, also where a whole card has the same ids.
+        migrates = driver.replace("-", "_") in _MIGRATES and (path / "physfn").exists()
+        return driver if migrates else None
 
     def _vfio_aliases(self) -> Sequence[tuple[str, str]]:
         """(pattern of devices, driver of VFIO for just them) of the running kernel; read once a change."""

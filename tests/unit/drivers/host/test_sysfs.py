@@ -338,13 +338,15 @@ def test_a_host_without_distances_has_no_nearest_cell(tree: PciTree) -> None:
     assert read(tree, NIC).near_cell is None
 
 
+WHOLE = "0000:05:00.0"
 MODALIAS = "pci:v000015B3d0000101Esv000015B3sd00000001bc02sc00i00"
 
 
 def test_the_driver_that_can_migrate_a_device(tree: PciTree) -> None:
-    tree.add(NIC, "mlx5_core", 1, modalias=MODALIAS)
-    tree.add(GPU, "vfio-pci", 2, modalias="pci:v000010DEd00001EB8sv000010DEsd000012A2bc03sc02i00")
-    tree.add(SOUND, "pds_vfio_pci", 3)
+    tree.add(WHOLE)
+    tree.add(NIC, "mlx5_core", 1, pf=WHOLE, modalias=MODALIAS)
+    tree.add(GPU, "vfio-pci", 2, pf=WHOLE, modalias="pci:v000010DEd00001EB8sv000010DEsd000012A2bc03sc02i00")
+    tree.add(SOUND, "pds_vfio_pci", 3, pf=WHOLE)
     (tree.modules / "modules.alias").write_text(
         "alias pci:v000015B3d0000101Esv*sd*bc*sc*i* mlx5_core\n"
         "alias vfio_pci:v*d*sv*sd*bc*sc*i* vfio_pci\n"
@@ -354,10 +356,26 @@ def test_the_driver_that_can_migrate_a_device(tree: PciTree) -> None:
     assert found == ["mlx5_vfio_pci", None, "pds_vfio_pci"]
 
 
+@pytest.mark.parametrize(("driver", "migrates"), [("xe", "xe_vfio_pci"), ("xe-vfio-pci", "xe-vfio-pci")])
+def test_a_whole_card_does_not_migrate_under_a_driver_for_its_functions(
+    tree: PciTree, driver: str, migrates: str
+) -> None:
+    """Intel's GPUs and virtio devices have the ids of their functions, and such a driver takes them, too."""
+    gpu = "pci:v00008086d0000E211sv00008086sd00001211bc03sc00i00"
+    (tree.modules / "modules.alias").write_text(
+        "alias vfio_pci:v00008086d0000E211sv*sd*bc*sc*i* xe_vfio_pci\n"
+    )
+    tree.add(GPU, driver, 1, modalias=gpu)
+    tree.add("0000:03:00.1", driver, 2, pf=GPU, modalias=gpu)
+    assert read(tree, GPU).migration_driver is None
+    assert read(tree, "0000:03:00.1").migration_driver == migrates
+
+
 def test_a_driver_for_just_one_device_is_no_promise_to_migrate_it(tree: PciTree) -> None:
-    tree.add(NIC, modalias=MODALIAS)
-    tree.add(GPU, "nvgrace_gpu_vfio_pci", 2)
-    tree.add(SOUND, "vfio-pci", 3, modalias=MODALIAS)
+    tree.add(WHOLE)
+    tree.add(NIC, pf=WHOLE, modalias=MODALIAS)
+    tree.add(GPU, "nvgrace_gpu_vfio_pci", 2, pf=WHOLE)
+    tree.add(SOUND, "vfio-pci", 3, pf=WHOLE, modalias=MODALIAS)
     aliases = tree.modules / "modules.alias"
     aliases.write_text("alias vfio_pci:v000015B3d*sv*sd*bc*sc*i* nvgrace_gpu_vfio_pci\n")
     assert [read(tree, each).migration_driver for each in (NIC, GPU, SOUND)] == [None] * 3

@@ -106,7 +106,8 @@ def test_what_sysfs_alone_tells_of_a_function_is_a_fact_of_it(tmp_path: Path) ->
     """The driver that migrates it, and the bridges above it; and which cells have memory alone."""
     tree = PciTree(tmp_path)
     modalias = "pci:v000015B3d0000101Esv0sd0bc02sc00i00"
-    tree.add("0000:41:00.1", below="pci0000:40/0000:40:01.0", modalias=modalias)
+    tree.add("0000:41:00.0")
+    tree.add("0000:41:00.1", below="pci0000:40/0000:40:01.0", pf="0000:41:00.0", modalias=modalias)
     tree.cells(node0="0-3", node1="")
     (tree.modules / "modules.alias").write_text("alias vfio_pci:v000015B3d*sv*sd*bc*sc*i* mlx5_vfio_pci\n")
     session: Any = Session(CallDeadline(10))
