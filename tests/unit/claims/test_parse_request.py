@@ -372,12 +372,15 @@ json_values = st.recursive(
 def test_no_body_breaks_the_parser(data: st.DataObject) -> None:
     """With any value in place of any part, the result is a request or a UsageError."""
     good = request_to_json(data.draw(requests()))
+    good["alternatives"] = [{"groups": good["groups"]}, {"flavor": flavor_of(plimsoll__or2__a="1")["flavor"]}]
     key = data.draw(st.sampled_from(sorted(good)))
-    good[key] = data.draw(json_values)
-    try:
-        parse_claim(good)
-    except UsageError as error:
-        assert error.message.endswith((".", "?"))
+    good[key] = data.draw(json_values | st.just([{"flavor": data.draw(json_values)}]))
+    specs = {f"plimsoll:{data.draw(st.text('or:23', max_size=6))}": data.draw(json_values)}
+    for body in (good, {"consumer": CONSUMER, "flavor": {"vcpus": 1, "memory_mb": 1, "extra_specs": specs}}):
+        try:
+            parse_claim(body)
+        except UsageError as error:
+            assert error.message.endswith((".", "?"))
 
 
 def test_a_long_value_is_shown_shortened() -> None:

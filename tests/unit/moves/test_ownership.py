@@ -23,12 +23,14 @@ from kits.move_values import (
     total,
 )
 
+from agent.claims.request import ClaimRequest, RequestGroup
 from agent.moves.ownership import (
     MoveConsumer,
     ObservedState,
     has_moved_on,
     has_taken_over,
     is_migration,
+    kept_options,
     may_be_superseded,
     migration_share,
     observed_end,
@@ -229,3 +231,20 @@ def test_a_move_whose_instance_is_gone_is_undecided_at_the_source(
     begun = move(role, OLD, NEW if role is MoveRole.DESTINATION else None)
     reason = undecided_reason(begun, instance, migration, is_here if begun.new else is_there)
     assert (reason is not None) is undecided
+
+
+def test_an_instance_has_the_alternatives_of_its_classes_and_unless_it_is_resized_of_its_amounts() -> None:
+    amounts = [{"VCPU": 1, "VGPU": 1}, {"VCPU": 1, "VGPU": 2}, {"VCPU": 1, "PGPU": 1}, {"VCPU": 1}]
+    options = [ClaimRequest(INSTANCE, (RequestGroup("", each),)) for each in amounts]
+
+    def numbers(is_resize: bool, **held: int) -> list[int]:
+        return [options.index(each) for each in kept_options(options, held, is_resize=is_resize)]
+
+    for is_resize in (False, True):
+        assert numbers(is_resize, VCPU=1, PGPU=1, DISK_GB=9) == [2], (
+            "no alternative says anything of the disk"
+        )
+        assert numbers(is_resize, VCPU=7) == [3], "reserved beside what was asked for, as a withheld CPU is"
+        assert numbers(is_resize, VCPU=1, PGPU=1, VGPU=1) == numbers(is_resize, DISK_GB=1) == []
+    assert numbers(False, VCPU=1, VGPU=2) == [1]
+    assert numbers(True, VCPU=1, VGPU=2) == numbers(False, VCPU=1, VGPU=3) == [0, 1]
