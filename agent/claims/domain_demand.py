@@ -46,6 +46,9 @@ _CPUS = ("VCPU", "PCPU")
 _MEMORY = "MEMORY_MB"
 _DISK = "DISK_GB"
 
+_CPULESS = "_cpuless"
+"""Prefix of the suffixes of the groups for memory of the cells without CPUs that a domain names."""
+
 _NUMBERED = re.compile(r"(.+)-[1-9][0-9]?", re.ASCII)
 
 
@@ -58,7 +61,8 @@ class DomainDemand:
 
     def is_met_by(self, request: ClaimRequest) -> bool:
         """Whether a claim by that request is this domain's, which may name its cells and devices since."""
-        own = {group.suffix: group for group in self.request.groups if group.suffix}
+        named = [group for group in self.request.groups if not group.suffix.startswith(_CPULESS)]
+        own = {group.suffix: group for group in named if group.suffix}
         other = {group.suffix: group for group in request.groups if group.suffix}
         return own == other and self.request.resources == request.resources
 
@@ -105,16 +109,19 @@ def demand_of_domain(needs: DomainNeeds, asked: ClaimRequest, devices: HostDevic
             contradictions=faults,
         )
     unsuffixed = next((group for group in named.groups if not group.suffix), RequestGroup())
-    kept = {name: amount for name, amount in unsuffixed.resources.items() if name not in (*_CPUS, _MEMORY)}
+    # Memory of the cells without CPUs that the domain names, unless a group that is asked for says it.
+    apart = devices.cells.split_memory(needs.memory)[1]
+    if named.resources.get(CPULESS_MEMORY, 0) != unsuffixed.resources.get(CPULESS_MEMORY, 0):
+        apart = {}
+    fixed = (*_CPUS, _MEMORY, *((CPULESS_MEMORY,) if apart else ()))
+    kept = {name: amount for name, amount in unsuffixed.resources.items() if name not in fixed}
     if needs.disk_gb:
         kept.setdefault(_DISK, needs.disk_gb)
     suffixed = tuple(group for group in named.groups if group.suffix)
     placed = as_it_is.groups if as_it_is is not None else ()
-    # Memory of the cells without CPUs that the domain names, unless what is asked for says it.
-    apart = {} if CPULESS_MEMORY in named.resources else devices.cells.split_memory(needs.memory)[1]
     for number, (uuid, memory_mb) in enumerate(sorted(apart.items())):
-        placed = (*placed, RequestGroup(f"_memory{number}", {CPULESS_MEMORY: memory_mb}))
-        search.bound[f"_memory{number}"] = frozenset({uuid})
+        placed = (*placed, RequestGroup(f"{_CPULESS}{number}", {CPULESS_MEMORY: memory_mb}))
+        search.bound[f"{_CPULESS}{number}"] = frozenset({uuid})
     amounts = {**amounts, **needs.amounts}
     rest = {
         name: amount - sum(group.resources.get(name, 0) for group in (*suffixed, *placed))

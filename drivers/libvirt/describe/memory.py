@@ -349,14 +349,13 @@ def without_cpuless_memory(needs: DomainNeeds, cells: Collection[int]) -> Domain
     if not apart_mb:
         return needs
     placed = tuple(cell for cell in needs.cells if cell.cpus or cell.host_cell not in cells)
-    is_plain = placed and needs.cells[: len(placed)] == placed and needs.host_cell not in cells
-    only = placed[0] if len(placed) == 1 and placed[0].host_cell is None else None
+    is_plain = placed and needs.cells[: len(placed)] == placed
+    is_one = len(placed) == 1 and placed[0].host_cell is None
     return replace(
         needs,
         memory_mb=None if needs.memory_mb is None else max(0, needs.memory_mb - apart_mb),
         amounts={**needs.amounts, CPULESS_MEMORY: apart_mb},
-        cells=() if only else placed,
-        page_kib=only.page_kib if only else needs.page_kib,
+        cells=() if is_one else placed,
         host_cell=None if needs.host_cell in cells else needs.host_cell,
         scattered=needs.scattered or not is_plain or any(cell.host_cell in cells for cell in placed),
     )

@@ -292,7 +292,11 @@ HBM = {  # flat mode: HBM that the firmware kept apart (hmem), and some that it 
     "dax": {"dax0.0": ("platform/hmem.0", 2)},
     "bandwidth": {"node0": 122880, "node1": 122880, "node2": 409600, "node3": 409600},
 }
-FIRMWARE = {**HBM, "dax": {}, "bandwidth": {"node0": 122880, "node2": 32768}}
+FIRMWARE = {
+    **HBM,
+    "dax": {},
+    "bandwidth": {"node0": 122880, "node2": 32768, "node3": 409600},
+}  # none of node1
 
 
 @pytest.mark.parametrize(

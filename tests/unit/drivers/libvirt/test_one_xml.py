@@ -211,6 +211,7 @@ class _Host:
             for uuid, classes in asked.named.items()
         }
         assert not asked.unmanaged
+        assert not book.memory_shortfalls(UUID, guest.memory)
         unbound_mb = asked.request.resources.get("MEMORY_MB", 0) - sum(asked.memory.values())
         for uuid, memory_mb in asked.memory.items():
             assert memory_mb <= claim.allocations[uuid]["MEMORY_MB"] <= memory_mb + unbound_mb
@@ -662,6 +663,16 @@ def test_a_claim_gives_a_domain_a_cell_for_its_memory_of_a_cell_without_cpus() -
         claim = host.check(xml.format(inside), **{CPULESS: 256})
         assert claim.request.resources == {"VCPU": 2, "MEMORY_MB": 512, CPULESS: 256}
     given = given_resources(claim, host.place.host.tree, host.place.cells)
+    written = host.write(xml.format(""), replace(given, cells=(), cpuless_mb={3: 256}))
+    for beside in ({CPULESS: 256}, {}):
+        again = host.check(written, **beside)
+        assert again.request.resources == claim.request.resources
+        assert again.allocations["node1_numa3_memory"] == {CPULESS: 256}, "on the cell that it names"
+    devices = HostDevices(host.place.host, host.place.offered, cells=host.place.cells)
+    demand = demand_of_domain(host.needs_of(written), ClaimRequest(UUID, ()), devices)
+    flavor = RequestGroup("", {"VCPU": 2, "MEMORY_MB": 512, CPULESS: 256})
+    assert demand.is_met_by(ClaimRequest(UUID, (flavor,))), "the claim by which it was written"
+    assert not demand.is_met_by(ClaimRequest(UUID, (replace(flavor, resources={"VCPU": 2, CPULESS: 256}),)))
     assert list(given.cpuless_mb.values()) == [256]
     given = replace(given, cells=(), cpuless_mb={3: 256})
     written = host.write(xml.format("<currentMemory unit='MiB'>512</currentMemory>"), given)

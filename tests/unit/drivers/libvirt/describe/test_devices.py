@@ -40,6 +40,7 @@ from drivers.libvirt.describe.devices import (
     usable,
     vdpa_functions,
     with_functions,
+    with_peers,
     write_vdpa,
 )
 from drivers.libvirt.xml import DomainCapabilities, MediatedDevice, PciDevice, VdpaDevice, parse_node_device
@@ -290,6 +291,25 @@ def test_all_of_an_iommu_group_is_for_one_guest() -> None:
             card_contexts(DeviceFacts(found), settings, frozenset(held)), "node1", under_cells
         )
         assert {each.device for each in described} == {f"pci:{address}" for address in held or group}
+
+
+def test_cards_behind_one_switch_and_on_one_cell_are_peers() -> None:
+    """A card on a root port itself has none; one that the firmware has on another cell stays there."""
+    switch = ("pci0000:40", "0000:40:01.0", "0000:41:00.0", "0000:42:02.0")
+    above = {"a": switch, "b": (*switch, "0000:43:00.0"), "c": switch, "d": switch[:2], "e": ()}
+    cards = [
+        DescribedProvider(name, f"cell{cell}", device=f"pci:{name}", cell=cell)
+        for name, cell in (("a", 0), ("b", 0), ("c", 1), ("d", 0), ("e", 0), ("f", 0))
+    ]
+    facts = DeviceFacts(bridges=above)
+    assert with_peers(cards, facts, None, "x") == tuple(cards)
+    port, *placed = with_peers(cards, facts, "switch", "x")
+    assert (port.name, port.parent, port.cell, port.inventories) == ("x_pcie_0000:40:01.0", "cell0", 0, {})
+    assert [card.parent for card in placed] == [port.name, port.name, "cell1", "cell0", "cell0", "cell0"]
+    root, *placed = with_peers(cards, facts, "root_complex", "x")
+    assert (root.name, root.traits) == ("x_pcie_pci0000:40", {"CUSTOM_PCIE_ROOT_COMPLEX"})
+    assert [card.parent == root.name for card in placed] == [True, True, False, True, False, False]
+    assert [replace(card, parent=each.parent) for card, each in zip(placed, cards, strict=True)] == cards
 
 
 def test_a_card_on_a_cell_without_cpus_is_near_to_the_guests_of_another() -> None:
