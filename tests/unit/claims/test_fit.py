@@ -147,6 +147,9 @@ def test_two_groups_of_four_over_two_devices_with_four_free_each() -> None:
     assert reasons(short) == [
         ("VGPU", 8, 4, "gpu0", "the groups '1', '2' together ask for more than fits"),
     ]
+    halves = ask(group("1", VGPU=2), group("2", VGPU=2), policy="none")
+    assert fitted(halves, *NUMA, used={"gpu1": {"VGPU": 4}}).fits
+    assert not fitted(halves, *NUMA, used={"gpu0": {"VGPU": 1}, "gpu1": {"VGPU": 4}}).fits
 
 
 def test_traits_are_met_together_by_the_unsuffixed_group_alone_by_a_suffixed_one() -> None:

@@ -1,8 +1,7 @@
-"""The search for providers: against all assignments one by one, its order, its bound, and exact units."""
+"""The search for providers: its order, its bound, and exact units."""
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 
 import pytest
@@ -15,59 +14,15 @@ from agent.claims.claim import Fit, Shortfall
 from agent.claims.fit import cell_amounts, fit_in_sum, fit_with_cells, without_cell_resources
 from agent.claims.fit_search import (
     STEPS_MAX,
-    FitSearch,
     HostStock,
     ProviderIndex,
     first_units,
-    fit_slots,
 )
 from agent.claims.guest_cells import nova_affinity
 from agent.claims.host_cells import CellStock
 from agent.claims.refusal import CELLS_UNKNOWN
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.tree import Inventory, Provider, ProviderTree
-
-CLASSES = ("VCPU", "VGPU")
-amounts = st.dictionaries(st.sampled_from(CLASSES), st.integers(1, 3), min_size=1)
-
-
-@given(
-    st.lists(st.dictionaries(st.sampled_from(CLASSES), st.integers(1, 4)), min_size=1, max_size=3),
-    st.lists(amounts, min_size=1, max_size=3),
-    amounts,
-    st.sampled_from(["none", "isolate"]),
-)
-def test_it_finds_a_way_exactly_where_some_assignment_of_slots_is_one(
-    inventories: list[dict[str, int]], suffixed: list[dict[str, int]], unsuffixed: dict[str, int], policy: str
-) -> None:
-    providers = [provider(f"p{number}", "host", **classes) for number, classes in enumerate(inventories)]
-    groups = [group("", **unsuffixed), *(group(str(n), **classes) for n, classes in enumerate(suffixed))]
-    request = ask(*groups, policy=policy)
-    stock = HostStock(ProviderIndex.of(ProviderTree([provider("host"), *providers])), {}, {})
-    slots = fit_slots(request, stock)
-    search = FitSearch(request, stock, slots)
-    found = all(slot.options for slot in slots) and search.run()
-
-    wanted = [({name: n}, "") for name, n in unsuffixed.items()] + [
-        (classes, str(n)) for n, classes in enumerate(suffixed)
-    ]
-
-    def is_possible(assignment: tuple[Provider, ...]) -> bool:
-        given_out: Counter[tuple[str, str]] = Counter()
-        for (classes, _), chosen in zip(wanted, assignment, strict=True):
-            for name, amount in classes.items():
-                given_out[chosen.uuid, name] += amount
-        isolated = [chosen.uuid for (_, suffix), chosen in zip(wanted, assignment, strict=True) if suffix]
-        if policy == "isolate" and len(set(isolated)) < len(isolated):
-            return False
-        totals = {
-            (each.uuid, name): each.inventories[name].total for each in providers for name in each.inventories
-        }
-        return all(amount <= totals.get(key, 0) for key, amount in given_out.items())
-
-    assert found is any(map(is_possible, itertools.product(providers, repeat=len(wanted))))
-    if found:
-        assert len(search.found) == len(slots)
 
 
 def test_own_providers_come_from_the_root_down_and_sharing_ones_last() -> None:

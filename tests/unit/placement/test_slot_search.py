@@ -2,13 +2,15 @@
 
 import itertools
 from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
 from kits.examples import examples
 
 from agent.errors import UsageError
-from agent.placement.slot_search import SlotRules, SlotSearch, Steps
+from agent.placement.slot_search import Slot, SlotRules, SlotSearch, Steps
+from agent.shapes import by_class
 from agent.tree import Inventory, Provider
 
 CLASSES = ("VCPU", "VGPU")
@@ -19,7 +21,7 @@ Chosen = tuple[Provider, ...]
 def hardware(random: Random) -> list[Provider]:
     """A tree below `p0`, and maybe a shared provider beside it."""
     shared = [None] if random.random() < 0.3 else []
-    parents = [None, *(f"p{random.randrange(number)}" for number in range(1, random.randint(2, 5))), *shared]
+    parents = [None, *(f"p{random.randrange(number)}" for number in range(1, random.randint(2, 4))), *shared]
     return [
         Provider(
             f"p{number}",
@@ -79,7 +81,8 @@ def test_the_ways_are_those_of_all_choices_that_keep_every_rule() -> None:
         random = Random(seed)
         providers = hardware(random)
         parents = {provider.uuid: provider.parent for provider in providers}
-        suffixes = [*(["", ""] * random.randint(0, 1)), *map(str, range(random.randint(1, 3)))]
+        both = ["", ""] * random.randint(0, 1)
+        suffixes = [*both, *map(str, range(random.randint(1, 2 if both else 4)))]
         slots = [(suffix, {random.choice(CLASSES): random.randint(1, 3)}) for suffix in suffixes]
         cells = {suffix for suffix in suffixes if suffix and random.random() < 0.3}
         named = sorted({*suffixes} - {""})
@@ -98,8 +101,40 @@ def test_the_ways_are_those_of_all_choices_that_keep_every_rule() -> None:
         expected = [way for way in choices if is_way(rules, cells, way, parents)]
         found = SlotSearch(rules, options, "p0", free, parents.get).fill()
         assert sorted(map(uuids, found)) == sorted(map(uuids, expected)), seed
-        assert not expected or rules.may_be_filled(options, free), seed
         assert not rules.is_simple or expected == choices, seed
+        assert not expected or rules.may_be_filled(options, free), seed
+        for way in expected[:1]:
+            amounts = rules.allocations(way)
+            assert by_class(amounts.values()) == by_class(resources for _, resources in slots), seed
+            assert amounts.keys() == set(uuids(way)), seed
+
+
+ONE, OTHER = (Provider(name, name, "p0", {"VGPU": Inventory(2)}) for name in ("one", "other"))
+
+
+@pytest.mark.parametrize(
+    ("slots", "isolate", "options", "may"),
+    [
+        ([("1", {"VGPU": 1}), ("2", {"VGPU": 1})], False, [[ONE], [ONE]], True),
+        ([("1", {"VGPU": 1}), ("2", {"VGPU": 2})], False, [[ONE], [ONE]], False),
+        ([("1", {"VGPU": 1}), ("2", {"VGPU": 2})], False, [[ONE], [ONE, OTHER]], True),
+        ([("1", {"VGPU": 1}), ("2", {"VGPU": 1})], True, [[ONE], [ONE]], False),
+        ([("1", {"VGPU": 1}), ("2", {"VGPU": 1})], True, [[ONE], [ONE, OTHER]], True),
+        ([("", {"VGPU": 1}), ("2", {"VGPU": 1})], True, [[ONE], [ONE]], True),
+    ],
+)
+def test_a_search_that_providers_or_sums_rule_out_is_needless(
+    slots: list[Slot], isolate: bool, options: list[list[Provider]], may: bool
+) -> None:
+    assert SlotRules(slots, isolate=isolate).may_be_filled(options, free) is may
+
+
+def test_slots_without_a_rule_in_common_need_no_search() -> None:
+    assert SlotRules([("", {"VGPU": 1}), ("1", {"VCPU": 1})], isolate=True).is_simple
+    assert not SlotRules([("", {"VGPU": 1}), ("1", {"VGPU": 1})]).is_simple
+    assert not SlotRules([("1", {"VGPU": 1}), ("2", {"VCPU": 1})], isolate=True).is_simple
+    assert not SlotRules([("", {"VGPU": 1})], required=[frozenset({"CUSTOM_A"})]).is_simple
+    assert not SlotRules([("1", {"VGPU": 1})], subtrees=[frozenset({"1"})]).is_simple
 
 
 def test_alike_slots_are_filled_in_the_order_of_the_providers_alone() -> None:
@@ -110,9 +145,17 @@ def test_alike_slots_are_filled_in_the_order_of_the_providers_alone() -> None:
 
 
 def test_after_so_many_steps_the_request_is_refused() -> None:
-    cards = [Provider(f"gpu{number}", f"gpu{number}", "p0", {"VGPU": Inventory(1)}) for number in range(9)]
+    cards = [replace(ONE, uuid=f"gpu{number}") for number in range(9)]
     rules = SlotRules([(str(number), {"VGPU": 1}) for number in range(10)], isolate=True)
-    search = SlotSearch(rules, [cards] * 10, "p0", lambda *_: 1, lambda _: None, Steps(500))
+
+    def search(slots: int, steps: Steps) -> bool:
+        few = SlotRules(rules.slots[:slots], isolate=True)
+        options = [cards] * slots
+        return next(SlotSearch(few, options, "p0", free, lambda _: None, steps).fill(), None) is not None
+
+    steps = Steps(500)
     with pytest.raises(UsageError, match="500 tries did not settle"):
-        next(search.fill())
-    assert not rules.may_be_filled([cards] * 10, lambda *_: 1)
+        search(10, steps)
+    assert steps.taken == 501
+    enough = Steps(9 * 10 // 2)
+    assert search(9, enough) and enough.taken == 45
