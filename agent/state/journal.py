@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, Self, TypeVar, cast
 
 from agent.claims.claim import Claim, ClaimState
 from agent.claims.doubt import Doubt, doubt_to_json, read_doubt
@@ -245,9 +245,7 @@ class Journal:
         self._unknown_reason = ""
 
     @classmethod
-    def open(
-        cls, state_dir: Path, *, clock: Callable[[], float] = time.time, wait_s: float = WAIT_S
-    ) -> "Journal":
+    def open(cls, state_dir: Path, *, clock: Callable[[], float] = time.time, wait_s: float = WAIT_S) -> Self:
         """Open the journal of the state directory, created if missing; one process at a time can have it."""
         try:
             file = SqliteFile.open(

@@ -8,7 +8,7 @@ from uuid import uuid4
 
 import pytest
 from kits import moves
-from kits.agent import opened, request, told
+from kits.agent import opened, request, told, world_of
 from kits.moves import (
     DISK,
     INSTANCE,
@@ -45,13 +45,9 @@ def settings(placement: Placement, tmp_path: Path) -> Settings:
 
 def started(settings: Settings) -> ProviderTree:
     """The tree in placement after a start and a first pass."""
-    world = opened(settings)
-    try:
-        world.agent.reconcile("the start")
+    with world_of(settings) as world:
         assert world.agent.condition.fault is None
         return world.operations.tree()[0]
-    finally:
-        world.close()
 
 
 def test_a_first_start_makes_a_uuid_and_the_root_has_it(settings: Settings) -> None:
@@ -73,8 +69,7 @@ def test_a_uuid_that_was_provisioned_is_used_and_not_written_again(settings: Set
 @pytest.mark.parametrize("lost", ["the uuid's file", "the host's name"])
 def test_a_host_that_may_be_another_one_does_not_start(settings: Settings, tmp_path: Path, lost: str) -> None:
     """Scenarios 4, 5: refused with the command that resolves it, before anything is touched."""
-    world = opened(settings)
-    world.agent.reconcile("the start")
+    world = world_of(settings)
     uuid = world.operations.tree()[0].roots[0].uuid
     world.operations.claim(request(VCPU=1))
     before = world.operations.tree()
@@ -92,19 +87,13 @@ def test_a_host_that_may_be_another_one_does_not_start(settings: Settings, tmp_p
     journal.close()
     if lost == "the uuid's file":
         (settings.state_path / "host_id").write_text(uuid)
-    again = opened(settings)
-    try:
-        again.agent.reconcile("the start")
+    with world_of(settings) as again:
         assert again.operations.tree() == before
-    finally:
-        again.close()
 
 
 def test_a_host_that_was_deleted_in_placement_is_back_under_its_uuid(settings: Settings) -> None:
     """Scenario 8: and while anything is allocated, placement lets nobody delete it."""
-    world = opened(settings)
-    try:
-        world.agent.reconcile("the start")
+    with world_of(settings) as world:
         tree = world.operations.tree()[0]
         held = world.operations.claim(request(VCPU=1))
         root = tree.roots[0].uuid
@@ -116,22 +105,18 @@ def test_a_host_that_was_deleted_in_placement_is_back_under_its_uuid(settings: S
         assert world.agent.condition.fault is None
         assert [each.uuid for each in world.operations.tree()[0].roots] == [root]
         world.operations.claim(request(VCPU=1))
-    finally:
-        world.close()
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["no guest", "guest there"])
 def test_what_a_crash_left_waits_for_the_hypervisor(settings: Settings, there: bool) -> None:
     """Scenario 38: an intent is undone where its guest is not, so not before the guests were seen."""
     asked = request(VCPU=1)
-    world = opened(settings)
-    world.agent.reconcile("the start")
+    world = world_of(settings)
     world.wire.lost = True
     with pytest.raises(PlacementUnavailable):
         world.operations.claim(asked)
     world.close()
-    again = opened(settings)
-    try:
+    with opened(settings) as again:
         again.driver.change(unavailable="it is being repaired")
         if there:
             again.driver.add_guest(Guest(asked.consumer, "web1", GuestState.RUNNING, {"VCPU": 1}))
@@ -143,8 +128,6 @@ def test_what_a_crash_left_waits_for_the_hypervisor(settings: Settings, there: b
         assert [claim.state for claim in again.operations.tracker.claims().values()] == (
             [ClaimState.CLAIMED] if there else []
         )
-    finally:
-        again.close()
 
 
 def _delete(transport: object, uuid: str) -> int:
@@ -155,9 +138,7 @@ def _delete(transport: object, uuid: str) -> int:
 
 def test_what_a_cloud_says_of_its_service_on_our_root_stays_while_claims_race(settings: Settings) -> None:
     """Scenario 14: the trait is the cloud's to set and to clear; no pass takes it away or brings it back."""
-    world = opened(settings)
-    try:
-        world.agent.reconcile("the start")
+    with world_of(settings) as world:
         root = world.operations.tree()[0].roots[0]
         for traits in (root.traits | {"COMPUTE_STATUS_DISABLED"}, root.traits):
             world.operations.claim(request(VCPU=1))
@@ -174,8 +155,6 @@ def test_what_a_cloud_says_of_its_service_on_our_root_stays_while_claims_race(se
             world.agent.verify()
             assert world.agent.condition.fault is None
             assert world.operations.tree()[0].roots[0].traits == traits
-    finally:
-        world.close()
 
 
 # Inventory
@@ -194,15 +173,12 @@ def test_what_is_reserved_follows_the_option_also_back_to_nothing(settings: Sett
 
 def test_a_class_of_which_there_is_none_is_left_out(settings: Settings) -> None:
     """Scenario 17: and is back when there is some."""
-    world = opened(settings)
-    try:
+    with opened(settings) as world:
         for disk in (0, 50):
             world.driver.change(disk_gb=disk)
             world.agent.reconcile("a change")
             assert world.agent.condition.fault is None
             assert ("DISK_GB" in world.operations.tree()[0].roots[0].inventories) is bool(disk)
-    finally:
-        world.close()
 
 
 # Moves
@@ -216,12 +192,11 @@ def world(any_placement: Placement, tmp_path: Path) -> Iterator[World]:
 
 @pytest.mark.parametrize("fails", ["does not fit", "after it began"])
 def test_the_next_alternate_is_tried_with_the_same_migration(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str
+    world: World, tmp_path: Path, fails: str
 ) -> None:
     """Scenario 47: the first destination refuses, or fails later; the instance is back, another takes it."""
     for each in host("c"):
-        world._create(each)
-        monkeypatch.setitem(moves.NAMES, each.uuid, each.name)
+        world.create(each)
     (tmp_path / "c").mkdir()
     c = Agent("c", tmp_path / "c", world._transport)
     world.a.tracker.claim(asks(**SMALL))
@@ -258,8 +233,7 @@ def test_mediated_devices_are_held_on_the_side_where_the_guest_runs(
     plain = moves.units_of
     for name in ("a", "b"):
         card = provider(f"{name}-gpu", name, VGPU=4)
-        world._create(card)
-        monkeypatch.setitem(moves.NAMES, card.uuid, card.name)
+        world.create(card)
     monkeypatch.setattr(
         moves,
         "units_of",

@@ -68,8 +68,7 @@ def world(*, report_numa: bool = False) -> Iterator[tuple[World, Path]]:
         directory = Path(name)
         file = directory / "plimsoll.conf"
         file.write_text(CONFIG.format(directory))
-        world = opened(load([file]))
-        try:
+        with opened(load([file])) as world:
             host = replace(HOST, report_numa=report_numa)
             world.driver.change(
                 cells=host.cells, gpus=host.gpus, nics=host.nics, report_numa=host.report_numa
@@ -77,8 +76,6 @@ def world(*, report_numa: bool = False) -> Iterator[tuple[World, Path]]:
             world.agent.reconcile("the start")
             with serving(world.operations, directory / "s"):
                 yield world, directory / "s"
-        finally:
-            world.close()
 
 
 def claimed(world: World, consumer: str) -> Claim:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 from uuid import uuid4
 
 from agent.api.operations import Operations
@@ -21,6 +21,7 @@ from agent.status.metrics import Metrics
 from agent.status.recorder import Recorder
 from drivers.fake.driver import FakeDriver
 from kits.placements import Placement, section_of
+from kits.restarted import Closing
 from kits.wire import Wire
 
 
@@ -32,7 +33,7 @@ class _Clock(HostClock):
 
 
 @dataclass
-class World:
+class World(Closing):
     agent: HostAgent
     operations: Operations
     driver: FakeDriver
@@ -47,6 +48,14 @@ class World:
         """Let the time pass until the agent tries again."""
         self.time[0] += self.retries[-1]
         self.agent.reconcile("the retry")
+
+    def has_candidate(self, **amounts: int) -> bool:
+        """Whether Placement has an allocation candidate; not for nothing."""
+        wanted = ",".join(f"{name}:{amount}" for name, amount in amounts.items() if amount)
+        path = f"/allocation_candidates?resources={wanted}"
+        reply = self.wire.inner.request("GET", path, microversion="1.36") if wanted else None
+        assert reply is None or reply.status == 200, reply
+        return reply is not None and bool(reply.body["allocation_requests"])
 
     def close(self) -> None:
         self.driver.close()
@@ -121,3 +130,12 @@ def opened(
         audits_requested,
         carvings_requested,
     )
+
+
+def world_of(settings: Settings, over: Transport | None = None, **host: Any) -> World:
+    """The same, once it has seen its host, of which the fake driver has these fields."""
+    world = opened(settings, over)
+    if host:
+        world.driver.change(**host)
+    world.agent.reconcile("the start")
+    return world

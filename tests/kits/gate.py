@@ -15,7 +15,7 @@ from agent.gate import install
 from agent.placement.transport import Transport
 from drivers.fake.driver import FakeDriver
 from drivers.fake.host import FakeHost, Gpu, Nic, cell
-from kits.agent import World, opened, told
+from kits.agent import World, told, world_of
 from kits.api_client import serving
 from kits.placements import Embedded, usual_placement
 
@@ -118,14 +118,10 @@ def gated(
     unused = Embedded(folder)
     settings: Settings = told(folder, unused if transport else usual_placement(folder))
     settings = replace(settings, host=name, driver=replace(settings.driver, host=name))
-    world = opened(settings, transport)
-    try:
-        world.agent.reconcile("the start")
+    with world_of(settings, transport) as world:
         host = GatedHost(folder, world)
         with serving(world.operations, host.socket, access):
             yield host
-    finally:
-        world.close()
 
 
 def domain(uuid: str, *, vcpus: int = 2, memory_mb: int = 1024, devices: str = "", inside: str = "") -> str:

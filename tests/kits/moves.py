@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 
 from agent.audit.auditor import Auditor
-from agent.claims.claim import Claim, ClaimState
+from agent.claims.claim import ClaimState
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState
 from agent.moves.states import Move, MoveState
-from agent.placement.client import DEFAULT_MICROVERSION, ConsumerAllocations, PlacementClient
+from agent.placement.client import DEFAULT_MICROVERSION, PlacementClient
 from agent.placement.transport import Transport
 from agent.reconcile.placement_memory import SharingProvidersCache
 from agent.shapes import Units
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import Provider, ProviderTree
 from kits.placements import Placement, usual_placement
-from kits.tracker import SHARING, TappedJournal, provider, uuid_of
+from kits.restarted import Closing, Outside, Restarting
+from kits.tracker import SHARING, TappedJournal, check_units, provider, uuid_of
 from kits.wire import Wire, telling
 
 POOL = provider("pool", traits=(SHARING,), rack=True, DISK_GB=1000)
@@ -38,7 +38,6 @@ A, B = host("a"), host("b")
 PROVIDERS = (*A, *B, POOL)
 NEW_CARD = provider("a-new", "a", SRIOV_NET_VF=2)
 """Where `World.reshape_card` puts what is on the card of the host "a"."""
-NAMES = {each.uuid: each.name for each in (*PROVIDERS, NEW_CARD)}
 INSTANCE, MIGRATION = uuid_of("the instance"), uuid_of("the migration")
 OTHER, OTHER_MIGRATION = uuid_of("the other instance"), uuid_of("the other migration")
 
@@ -66,7 +65,7 @@ def devices_of(name: str) -> Mapping[str, str]:
     return {each.uuid: each.name for each in host(name)}
 
 
-class Agent:
+class Agent(Restarting):
     """One host's tracker over its journal; it may be restarted. `later_s` puts its clocks forward.
 
     `guests` are what its driver sees, `uses` {guest: {class: amount}} what they use, as far as it sees that.
@@ -93,12 +92,10 @@ class Agent:
     def _open(self) -> None:
         self.raw = PlacementClient(self._transport)
         self.tap = Wire(self._transport)
-        journal = TappedJournal.open(self.directory)
-        assert isinstance(journal, TappedJournal)
-        self.journal = journal
+        self.journal = TappedJournal.open(self.directory)
         client = PlacementClient(self.tap, microversion=self._microversion)
         self.tracker = ResourceTracker(
-            journal,
+            self.journal,
             client,
             clock=lambda: time.time() + self.later_s,
             monotonic=lambda: time.monotonic() + self.later_s,
@@ -117,9 +114,8 @@ class Agent:
         self.journal.close()
 
     def restart(self) -> None:
-        """The process is gone and comes back: only the files are left. It has seen its host once."""
-        self.close()
-        self._open()
+        """Then it has seen its host once."""
+        super().restart()
         self.refresh()
 
     def refresh(self) -> None:
@@ -155,11 +151,13 @@ class Agent:
         return move.state if move else None
 
 
-class World:
+class World(Closing, Outside):
     """Agents "a" and "b", and what somebody else sees and does; what is in the directory is taken up.
 
     `microversion` is what the agents speak: below 1.38 no consumer that they write has a type.
     """
+
+    owner = ("plimsoll", "plimsoll")
 
     def __init__(
         self,
@@ -170,28 +168,25 @@ class World:
         self.placement = placement.anew(directory) if placement else usual_placement(directory)
         self._transport = self.placement.transport()
         self.raw = PlacementClient(self._transport)
+        self._providers = {each.uuid: each for each in PROVIDERS}
         if self.raw.find_provider(name="pool") is None:
             for each in PROVIDERS:
-                self._create(each)
+                self.create(each)
+        elif self.raw.find_provider(uuid=NEW_CARD.uuid) is not None:
+            self._providers[NEW_CARD.uuid] = NEW_CARD
         self.a, self.b = (
             Agent(name, _made(directory / name), self._transport, microversion) for name in ("a", "b")
         )
 
-    def _create(self, wanted: Provider) -> None:
-        generation = self.raw.create_provider(wanted)
-        if wanted.traits:
-            generation = self.raw.put_traits(wanted.uuid, generation, wanted.traits)
-        if wanted.aggregates:
-            generation = self.raw.put_aggregates(wanted.uuid, generation, wanted.aggregates)
-        self.raw.put_inventories(wanted.uuid, generation, wanted.inventories)
+    def seen(self) -> Iterable[Provider]:
+        return self._providers.values()
 
-    def __enter__(self) -> World:
-        return self
+    def uuid(self, name: str) -> str:
+        return uuid_of(name)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def create(self, wanted: Provider) -> None:
+        super().create(wanted)
+        self._providers[wanted.uuid] = wanted
 
     def close(self) -> None:
         for agent in (self.a, self.b):
@@ -208,33 +203,14 @@ class World:
             for agent in self.agents:
                 agent.look()
 
-    def schedule(self, consumer: str, kind: str = "INSTANCE", **placed: dict[str, int]) -> None:
-        """{provider name: {class: amount}}, as somebody else writes it."""
-        allocations = {uuid_of(name): amounts for name, amounts in placed.items()}
-        generation = self.raw.allocations_of(consumer).generation
-        self.raw.write_allocations(ConsumerAllocations(consumer, allocations, generation, consumer_type=kind))
-
     def reshape_card(self, consumer: str) -> None:
         """What the consumer holds on a's card is on another provider of a now, as a reshape there does it."""
         if self.raw.find_provider(uuid=NEW_CARD.uuid) is None:
-            self._create(NEW_CARD)
+            self.create(NEW_CARD)
         held = self.raw.allocations_of(consumer)
         card = {uuid_of("a-nic"): NEW_CARD.uuid}
         moved = {card.get(uuid, uuid): amounts for uuid, amounts in held.allocations.items()}
         self.raw.write_allocations(replace(held, allocations=moved))
-
-    def placed(self, consumer: str) -> dict[str, dict[str, int]]:
-        """What placement holds for the consumer, by provider name."""
-        held = self.raw.allocations_of(consumer).allocations
-        return {NAMES[uuid]: dict(amounts) for uuid, amounts in held.items()}
-
-    def placed_all(self) -> dict[str, dict[str, dict[str, int]]]:
-        """{consumer: {provider name: {class: amount}}}"""
-        found: dict[str, dict[str, dict[str, int]]] = {}
-        for each in PROVIDERS:
-            for consumer, amounts in self.raw.provider_allocations(each.uuid).consumers.items():
-                found.setdefault(consumer, {})[each.name] = dict(amounts)
-        return found
 
     def state(self) -> object:
         """All there is: in placement, and in each agent's memory and on its disk."""
@@ -254,18 +230,19 @@ class World:
             claims = agent.tracker.claims()
             assert claims == agent.journal.claims()
             assert agent.tracker.moves() == agent.journal.moves()
-            _check_units(agent.name, claims)
+            check_units(claims, units_of(agent.name))
 
     def check_settled(self) -> None:
         """Both sides and placement agree, too: each claim is held, and nobody else holds anything."""
         self.check()
         everything = self.placed_all()
+        names = {each.uuid: each.name for each in self.seen()}
         for agent in self.agents:
             assert agent.tracker.pending == 0, agent.tracker.moves()
             mine = {each.name for each in (*host(agent.name),)}
             for consumer, claim in agent.tracker.claims().items():
                 assert claim.state is ClaimState.CLAIMED
-                wanted = {NAMES[uuid]: dict(each) for uuid, each in claim.allocations.items()}
+                wanted = {names[uuid]: dict(each) for uuid, each in claim.allocations.items()}
                 assert everything[consumer] == wanted, (agent.name, consumer)
             for consumer, held in everything.items():
                 if mine & held.keys():
@@ -284,20 +261,6 @@ class World:
     def taps(self, agent: Agent, told: Callable[[str], None]) -> AbstractContextManager[None]:
         """Call `told` before and after each request and each journal write of the agent."""
         return telling(told, agent.tap, agent.journal)
-
-
-def _check_units(name: str, claims: Mapping[str, Claim]) -> None:
-    owners: dict[tuple[str, str, str], str] = {}
-    for consumer, claim in claims.items():
-        for uuid, amounts in claim.allocations.items():
-            for resource_class, amount in amounts.items():
-                if resource_class in units_of(name).get(uuid, {}):
-                    assert len(set(claim.units[uuid][resource_class])) == amount, (consumer, claim)
-        for uuid, classes in claim.units.items():
-            for resource_class, units in classes.items():
-                for unit in units:
-                    owner = owners.setdefault((uuid, resource_class, unit), consumer)
-                    assert owner == consumer, (unit, owner, consumer)
 
 
 def _made(directory: Path) -> Path:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from uuid import uuid4
 
@@ -13,14 +12,16 @@ from agent.claims.fit import cell_amounts
 from agent.claims.parse_request import Flavor, claim_for_flavor
 from agent.claims.request import ClaimRequest
 from agent.driver import DriverSettings, HostSettings
-from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.client import PlacementClient
 from agent.placement.transport import Transport
 from agent.reconcile.reconciler import Reconciler
 from agent.tracker.tracker import ResourceTracker
+from agent.tree import Provider
 from drivers.fake.driver import FakeDriver
 from drivers.fake.host import FakeHost, Nic, cell
 from kits.cell_check import check_cells
 from kits.placements import usual_placement
+from kits.restarted import Outside, Restarting
 from kits.tracker import TappedJournal, uuid_of
 from kits.wire import Wire
 
@@ -59,7 +60,7 @@ def _spec(key: str) -> str:
     return f"hw:{name}"
 
 
-class NumaHost:
+class NumaHost(Restarting, Outside):
     """One host's agent; `host` is what its driver pretends. Several may share a placement's transport."""
 
     def __init__(
@@ -91,9 +92,7 @@ class NumaHost:
         transport = self._given or usual_placement(self.directory).transport()
         self.raw = PlacementClient(transport)
         self.tap = Wire(transport)
-        journal = TappedJournal.open(self.directory)
-        assert isinstance(journal, TappedJournal)
-        self.journal = journal
+        self.journal = journal = TappedJournal.open(self.directory)
         journal.remember_host(uuid_of(self.name))
         client = PlacementClient(self.tap)
         self.tracker = ResourceTracker(journal, client, turn_wait_s=10.0)
@@ -107,39 +106,16 @@ class NumaHost:
         report = self.reconciler.verify("a test") if verify else self.reconciler.reconcile("a test")
         assert (report.error, report.pending) == (None, None), report
 
-    def restart(self) -> None:
-        """The process is gone and comes back: only the files are left."""
-        self.close()
-        self._open()
-
     def close(self) -> None:
         self.journal.close()
         if self._given is None:
             self.tap.close()
 
-    def __enter__(self) -> NumaHost:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def claim(self, *args: Any, **more: Any) -> Claim:
         return self.tracker.claim(ask(*args, **more)).claim
 
-    def placed(self, consumer: str) -> dict[str, dict[str, int]]:
-        """What placement holds for the consumer, by provider name."""
-        names = {each.uuid: each.name for each in self.raw.read_tree(uuid_of(self.name))}
-        held = self.raw.allocations_of(consumer).allocations
-        return {names.get(uuid, uuid): dict(amounts) for uuid, amounts in held.items()}
-
-    def schedule(self, consumer: str, **placed: Mapping[str, int]) -> None:
-        """{provider name: {class: amount}}, as somebody else writes it."""
-        uuids = {each.name: each.uuid for each in self.raw.read_tree(uuid_of(self.name))}
-        allocations = {uuids[name]: dict(amounts) for name, amounts in placed.items()}
-        generation = self.raw.allocations_of(consumer).generation
-        self.raw.write_allocations(ConsumerAllocations(consumer, allocations, generation, "demo", "admin"))
+    def seen(self) -> Iterable[Provider]:
+        return self.raw.read_tree(uuid_of(self.name))
 
     def check(self) -> None:
         """Memory, disk and placement agree; nothing of the cells is given twice or over what there is."""

@@ -18,7 +18,7 @@ from agent.driver import (
     MoveInstruction,
     Topology,
 )
-from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.client import PlacementClient
 from agent.reconcile.pass_report import PassReport
 from agent.reconcile.reconciler import Reconciler
 from agent.reshape.receipt import Receipt
@@ -26,6 +26,7 @@ from agent.state.journal import Journal, PendingWrite
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import ProviderTree
 from kits.placements import Placement, usual_placement
+from kits.restarted import Outside, Restarting
 from kits.tracker import request
 from kits.wire import Wire, nothing, telling
 
@@ -109,7 +110,7 @@ class _Told(PendingWrite):
         self._journal.after("journal")
 
 
-class World:
+class World(Restarting, Outside):
     """`see` describes and runs a pass; `restart` leaves only the files. `pauses` in seconds take no time."""
 
     def __init__(self, directory: Path, placement: Placement | None = None) -> None:
@@ -120,20 +121,12 @@ class World:
         self._open()
         self.journal.remember_host(ROOT)
 
-    def __enter__(self) -> World:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
     def _open(self) -> None:
         transport = self.placement.transport()
         self.tap = Wire(transport)
         self.raw = PlacementClient(transport)
         self.client = client = PlacementClient(self.tap)
-        journal = TappedJournal.open(self.directory)
-        assert isinstance(journal, TappedJournal)
-        self.journal = journal
+        self.journal = journal = TappedJournal.open(self.directory)
         self.tracker = ResourceTracker(journal, client, turn_wait_s=5.0)
         self.reconciler = Reconciler(
             self.driver, client, self.tracker, journal, ROOT, sleep=self.pauses.append
@@ -142,10 +135,6 @@ class World:
     def close(self) -> None:
         self.journal.close()
         self.tap.close()
-
-    def restart(self) -> None:
-        self.close()
-        self._open()
 
     def see(self, *providers: DescribedProvider, moves: tuple[MoveInstruction, ...] = ()) -> PassReport:
         self.driver.description = Description(providers, moves)
@@ -163,30 +152,20 @@ class World:
 
     # What others do, and what is
 
-    def uuid(self, name: str) -> str:
-        found = self.tree().by_name(name)
-        assert found is not None, name
-        return found.uuid
-
     def hold(self, who: str, *, kind: str = "INSTANCE", **placed: Mapping[str, int]) -> str:
         """{provider name, `_` for `-`: {class: amount}}; the consumer's uuid."""
-        allocations = {self.uuid(name): dict(amounts) for name, amounts in placed.items()}
         consumer = uuid_of(who)
-        generation = self.raw.allocations_of(consumer).generation
-        self.raw.write_allocations(
-            ConsumerAllocations(consumer, allocations, generation, "demo", "admin", kind)
-        )
+        self.schedule(consumer, kind, **placed)
         return consumer
 
     def tree(self) -> ProviderTree:
         return self.raw.read_tree(ROOT)
 
+    seen = tree
+
     def placed(self, who: str) -> dict[str, dict[str, int]]:
         """What placement holds for the consumer (a name given to `hold`, or a uuid), by provider name."""
-        names = {each.uuid: each.name for each in self.tree()}
-        consumer = who if who.count("-") == 4 else uuid_of(who)
-        held = self.raw.allocations_of(consumer).allocations
-        return {names.get(uuid, uuid): dict(amounts) for uuid, amounts in held.items()}
+        return super().placed(who if who.count("-") == 4 else uuid_of(who))
 
     def totals(self) -> dict[str, dict[str, int]]:
         """{provider name: {class: total}}"""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from agent.claims.claim import Claim
@@ -20,6 +19,7 @@ from drivers.fake.driver import FakeDriver
 from drivers.fake.host import FakeHost, Gpu, Nic, cell
 from kits.placements import Placement, usual_placement
 from kits.reshape import uuid_of
+from kits.restarted import Closing, Restarting
 from kits.wire import Wire
 
 VF = "SRIOV_NET_VF"
@@ -67,7 +67,7 @@ def _device(name: str, unit: str) -> str:
     return f"pci:0000:4{unit.split('-')[-2]}:00.0" if name == "VGPU" else "host"
 
 
-class Node:
+class Node(Restarting):
     """One host: driver, tracker, passes. `restart` leaves only the files."""
 
     def __init__(self, name: str, directory: Path, transport: Transport, host: FakeHost) -> None:
@@ -90,10 +90,6 @@ class Node:
 
     def close(self) -> None:
         self.journal.close()
-
-    def restart(self) -> None:
-        self.close()
-        self._open()
 
     def change(self, **fields: Any) -> None:
         """The driver describes something else, and the agent carries it out."""
@@ -140,7 +136,7 @@ class Node:
                     assert len(claim.units[uuid][name]) == amounts[name], claim
 
 
-class Hosts:
+class Hosts(Closing):
     """Nodes "a" and "b" on one placement."""
 
     def __init__(self, directory: Path, placement: Placement | None = None, **changes: Any) -> None:
@@ -151,12 +147,7 @@ class Hosts:
             Node(name, directory, self._transport, fake_host(name, **changes)) for name in ("a", "b")
         )
 
-    def __enter__(self) -> Hosts:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         for node in (self.a, self.b):
             node.close()
         self._transport.close()

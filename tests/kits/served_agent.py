@@ -26,9 +26,8 @@ class ServedAgent:
 @contextmanager
 def served_agent(directory: Path) -> Iterator[ServedAgent]:
     """The agent before its first pass."""
-    world = opened(told(directory, usual_placement(directory)))
-    try:
-        with serving(world.operations, directory / "s", threads=2):
-            yield ServedAgent(world, directory / "s")
-    finally:
-        world.close()
+    with (
+        opened(told(directory, usual_placement(directory))) as world,
+        serving(world.operations, directory / "s", threads=2),
+    ):
+        yield ServedAgent(world, directory / "s")

@@ -102,14 +102,11 @@ def sight(*, gate: bool = False) -> Iterator[Sight]:
         paths = GatePaths(directory / "hook", directory / "gate.conf", directory)
         if gate:
             _enable_gate(paths)
-        world = opened(load([file]), gate_paths=paths)
-        try:
+        with opened(load([file]), gate_paths=paths) as world:
             world.driver.change(**{each.name: getattr(FLAT, each.name) for each in fields(FLAT)})
             world.agent.reconcile("the start")
             world.agent.is_alive()
             yield Sight(world, directory)
-        finally:
-            world.close()
 
 
 def fill(shown: Sight) -> None:

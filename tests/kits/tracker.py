@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 from uuid import UUID, uuid4, uuid5
 
@@ -16,12 +15,14 @@ from agent.claims.host_cells import HostLayout
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Cell, Guest, GuestState, Topology, UsedUnit
 from agent.moves.states import Move
-from agent.placement.client import ConsumerAllocations, PlacementClient
+from agent.placement.client import PlacementClient
+from agent.shapes import Units
 from agent.state.journal import Journal, PendingWrite
 from agent.tracker.tracker import ResourceTracker
 from agent.tree import Inventory, Provider, ProviderTree
 from kits.cell_check import check_cells
 from kits.placements import Placement, usual_placement
+from kits.restarted import Outside, Restarting
 from kits.wire import Wire, nothing, telling
 
 VFS = ("0000:41:02.0", "0000:41:02.1")
@@ -121,6 +122,18 @@ def guest(uuid: str, **units: str) -> Guest:
     return Guest(uuid, "guest", GuestState.RUNNING, {}, used)
 
 
+def check_units(claims: Mapping[str, Claim], offered: Units) -> None:
+    """Each claim has as many exact units as it holds, and each unit one owner."""
+    owners: dict[tuple[str, str, str], str] = {}
+    for consumer, claim in claims.items():
+        for uuid, amounts in claim.allocations.items():
+            for name in amounts.keys() & offered.get(uuid, {}).keys():
+                assert len(set(claim.units[uuid][name])) == amounts[name], (consumer, claim)
+        for uuid, name, unit in claim.exact:
+            owner = owners.setdefault((uuid, name, unit), consumer)
+            assert owner == consumer, (unit, owner, consumer)
+
+
 class TappedJournal(Journal):
     """A journal that tells `before` of each write, and `after` once it is on disk; either may raise."""
 
@@ -153,7 +166,7 @@ class _Tapped(PendingWrite):
         self._journal.after(self._event)
 
 
-class Kit:
+class Kit(Restarting, Outside):
     """The host: its placement, its journal in `directory`, and a tracker that may be restarted."""
 
     def __init__(
@@ -164,7 +177,7 @@ class Kit:
     ) -> None:
         self._start(directory, providers, placement)
         for each in providers:
-            self._create(each)
+            self.create(each)
         self.journal.remember_host(uuid_of("host"))
         self.refresh()
         self.tracker.admission.open()
@@ -184,14 +197,6 @@ class Kit:
         self.tracker: ResourceTracker
         self._open()
 
-    def __enter__(self) -> Kit:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         self.journal.close()
         self.tap.close()
@@ -200,32 +205,14 @@ class Kit:
         transport = self.placement.transport()
         self.raw = PlacementClient(transport)
         self.tap = Wire(transport)
-        journal = TappedJournal.open(self.directory)
-        assert isinstance(journal, TappedJournal)
-        self.journal = journal
+        self.journal = TappedJournal.open(self.directory)
         self.tracker = ResourceTracker(
-            journal,
+            self.journal,
             PlacementClient(self.tap),
             clock=lambda: time.time() + self.later_s,
             monotonic=lambda: time.monotonic() + self.later_s,
             turn_wait_s=10.0,
         )
-
-    def _create(self, wanted: Provider) -> None:
-        generation = self.raw.create_provider(wanted)
-        if wanted.traits:
-            generation = self.raw.put_traits(wanted.uuid, generation, wanted.traits)
-        if wanted.aggregates:
-            generation = self.raw.put_aggregates(wanted.uuid, generation, wanted.aggregates)
-        for name in wanted.inventories:
-            if name.startswith("CUSTOM_"):
-                self.raw.ensure_resource_class(name)
-        self.raw.put_inventories(wanted.uuid, generation, wanted.inventories)
-
-    def restart(self) -> None:
-        """The process is gone and comes back: only the files are left. Claims are closed."""
-        self.close()
-        self._open()
 
     def refresh(self) -> None:
         tree = ProviderTree(
@@ -241,28 +228,13 @@ class Kit:
     def _made(self) -> set[str]:
         return {each.uuid for each in self.providers}
 
-    # What somebody else does, past the tracker
-
-    def schedule(self, consumer: str, **placed: dict[str, int]) -> None:
-        """{provider name: {class: amount}}"""
-        allocations = {uuid_of(name): amounts for name, amounts in placed.items()}
-        generation = self.raw.allocations_of(consumer).generation
-        self.raw.write_allocations(ConsumerAllocations(consumer, allocations, generation, "demo", "admin"))
-
     # What is
 
-    def placed(self, consumer: str) -> dict[str, dict[str, int]]:
-        """What placement holds for the consumer, by provider name."""
-        held = self.raw.allocations_of(consumer).allocations
-        return {NAMES[uuid]: dict(amounts) for uuid, amounts in held.items()}
+    def seen(self) -> Iterable[Provider]:
+        return self.providers
 
-    def placed_all(self) -> dict[str, dict[str, dict[str, int]]]:
-        """{consumer: {provider name: {class: amount}}}"""
-        found: dict[str, dict[str, dict[str, int]]] = {}
-        for each in self.providers:
-            for consumer, amounts in self.raw.provider_allocations(each.uuid).consumers.items():
-                found.setdefault(consumer, {})[each.name] = dict(amounts)
-        return found
+    def uuid(self, name: str) -> str:
+        return uuid_of(name)
 
     def used(self, name: str, resource_class: str) -> int:
         return self.raw.provider_usages(uuid_of(name))[resource_class]
@@ -281,7 +253,7 @@ class Kit:
                 mine = {NAMES[uuid]: dict(amounts) for uuid, amounts in claim.allocations.items()}
                 assert everything.get(consumer) == mine
                 self._check_sums(claim)
-        self._check_units(claims)
+        check_units(claims, UNITS)
         check_cells(claims.values(), CELLS, LAYOUT.topology.dedicated_cpus)
         for each in self.providers:
             for name, inventory in each.inventories.items():
@@ -297,19 +269,6 @@ class Kit:
             withheld = sum(len(cell.withheld) for cell in claim.cells)
             asked = claim.request.resources
             assert totals == (asked | {"PCPU": asked["PCPU"] + withheld} if withheld else asked)
-
-    @staticmethod
-    def _check_units(claims: Mapping[str, Claim]) -> None:
-        owners: dict[tuple[str, str, str], str] = {}
-        for consumer, claim in claims.items():
-            for uuid, amounts in claim.allocations.items():
-                for name, amount in amounts.items():
-                    if name in UNITS.get(uuid, {}):
-                        assert len(set(claim.units[uuid][name])) == amount
-            for uuid, classes in claim.units.items():
-                for name, units in classes.items():
-                    for unit in units:
-                        assert owners.setdefault((uuid, name, unit), consumer) == consumer
 
     # Faults
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from kits.agent import World, opened, request, told
+from kits.agent import World, opened, request, told, world_of
 from kits.numa import ask
 from kits.placements import Placement, usual_placement
 from kits.tracker import Crash
@@ -28,8 +28,7 @@ OFF = "5b2c0000-0000-4000-8000-000000000001"
 
 @pytest.fixture
 def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
-    with closing(opened(told(tmp_path, placement))) as world:
-        world.agent.reconcile("the start")
+    with world_of(told(tmp_path, placement)) as world:
         yield world
 
 
@@ -148,10 +147,9 @@ def test_a_dedicated_cpu_that_is_offline_at_the_next_start_takes_nothing_else_aw
 def test_a_host_that_is_not_known_is_not_compared(tmp_path: Path, fault: str) -> None:
     """At a start, and after a description that failed: neither "vanished" nor "nothing differs"."""
     settings = told(tmp_path, usual_placement(tmp_path))
-    with closing(opened(settings)) as world:
-        world.agent.reconcile("the start")
+    with world_of(settings) as world:
         world.operations.claim(request(VCPU=1, SRIOV_NET_VF=1))
-    with closing(opened(settings)) as world:
+    with opened(settings) as world:
         for why in ("the start", "an event"):
             if fault == "Placement":
                 world.wire.cut = True
@@ -180,7 +178,7 @@ def _die(call: str) -> None:
 def test_a_guest_that_a_new_state_directory_found_shut_off_is_a_finding(tmp_path: Path) -> None:
     """What it needs is reserved, so "nothing differs" would be wrong; one that is defined later is none."""
     off = Guest(OFF, "web1", GuestState.SHUTOFF, {"VCPU": 2, "MEMORY_MB": 4096})
-    with closing(opened(told(tmp_path, usual_placement(tmp_path)))) as world:
+    with opened(told(tmp_path, usual_placement(tmp_path))) as world:
         world.driver.add_guest(off)
         world.agent.reconcile("the start")
         world.driver.add_guest(replace(off, uuid=OFF.replace("5", "6")))

@@ -15,7 +15,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from kits.agent import World, opened, request, told
+from kits.agent import World, request, told, world_of
 from kits.examples import examples
 from kits.placements import Placement, usual_placement
 from kits.tracker import fast_directory
@@ -171,9 +171,7 @@ def small(tmp_path: Path, placement: Placement) -> Iterator[World]:
 def _started(directory: Path, placement: Placement) -> World:
     host_file = directory / "host.yaml"
     host_file.write_text(json.dumps(SMALL))
-    world = opened(told(directory, placement, OPTIONS.format(host_file)))
-    world.agent.reconcile("the start")
-    return world
+    return world_of(told(directory, placement, OPTIONS.format(host_file)))
 
 
 @pytest.mark.parametrize("named", [False, True])

@@ -11,11 +11,12 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from kits.agent import World, opened, request
+from kits.agent import opened, request
 from kits.libvirt_node import domain, domain_uuid, recorded_devices, write_node
 from kits.mixed_vgpus import A100, MixedGpu, MixedKernel
 from kits.pci_tree import recorded_tree
 from kits.placements import Placement, section_of
+from kits.restarted import Restarting
 from kits.vram_card import TOTAL_MIB, XeGpu, XeKernel, xe_devices
 
 from agent.carving.carver import Carved, Carver, CarvingJournal
@@ -46,7 +47,7 @@ HOSTDEV = (
 STEPS = 14
 
 
-class Host:
+class Host(Restarting):
     """An agent with the libvirt driver, on a recorded host whose card is in mixed-size mode; its carver.
 
     With `vram` it is a card whose functions have quotas of VRAM.
@@ -72,19 +73,17 @@ class Host:
         )
         self.claims: dict[str, Claim] = {}
         self.guests: list[str] = []
-        self.world = self._open()
+        self._open()
 
-    def _open(self) -> World:
+    def _open(self) -> None:
         devices = xe_devices() if self.vram else recorded_devices("vendor-vfio")
         write_node(self.folder / "node.xml", self.guests, devices)
         settings = load([self.file])
-        world = opened(settings, other_driver=LibvirtDriver.create(settings.driver))
-        world.agent.reconcile("the start")
-        return world
+        self.world = opened(settings, other_driver=LibvirtDriver.create(settings.driver))
+        self.world.agent.reconcile("the start")
 
-    def restart(self) -> None:
+    def close(self) -> None:
         self.world.close()
-        self.world = self._open()
 
     def run_guest(self, claim: Claim, number: int) -> None:
         """The guest of a claim, with the function that its unit names; seen from the next start on."""
@@ -129,15 +128,8 @@ class Host:
         self.world.agent.reconcile("a test")
         for name, number in self.classes.items():
             most = self.gpu.most(number)
-            assert [self.candidates(name, amount) for amount in (most, most + 1)] == [most > 0, False], name
-
-    def candidates(self, name: str, amount: int) -> bool:
-        if not amount:
-            return False
-        path = f"/allocation_candidates?resources={name}:{amount}"
-        reply = self.world.wire.inner.request("GET", path, microversion="1.36")
-        assert reply.status == 200, reply.body
-        return bool(reply.body["allocation_requests"])
+            offered = [self.world.has_candidate(**{name: amount}) for amount in (most, most + 1)]
+            assert offered == [most > 0, False], name
 
 
 def units_of(claim: Claim) -> list[str]:
@@ -148,7 +140,7 @@ def units_of(claim: Claim) -> list[str]:
 def host(placement: Placement, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Host]:
     host = Host(placement, tmp_path, vram=request.param)
     yield host
-    host.world.close()
+    host.close()
 
 
 @pytest.mark.first_variant
@@ -225,7 +217,7 @@ def test_devices_are_functions_and_one_that_is_cordoned_gives_nothing(host: Host
     ]
     assert {each.resource_class for each in here[1:]} == {", ".join(sorted(host.classes))}
     host.world.agent.reconcile("a cordon")
-    assert [host.candidates(host.small, number) for number in (2, 3)] == [True, False]
+    assert [host.world.has_candidate(**{host.small: number}) for number in (2, 3)] == [True, False]
     assert host.world.operations.audit(heal=False).findings == ()
 
 
@@ -243,7 +235,7 @@ def test_an_allocation_without_a_place_counts_and_gets_one_when_it_is_claimed(ho
     reply = host.world.wire.inner.request("PUT", f"/allocations/{consumer}", body, microversion="1.36")
     assert reply.status == 204, reply.body
     host.world.agent.verify()
-    assert not any(host.candidates(name, 1) for name in host.classes)
+    assert not any(host.world.has_candidate(**{name: 1}) for name in host.classes)
     host.claim(host.large, 2, consumer)
 
 
@@ -261,13 +253,13 @@ def test_vram_that_the_driver_shared_out_at_a_boot_is_taken_back_for_claims(
         host.gpu.provision()
         host.restart()
         # What the guest has counts beside what was claimed for it, until its function has that.
-        assert [host.candidates(name, 1) for name in host.classes] == [True, True, False]
+        assert [host.world.has_candidate(**{name: 1}) for name in host.classes] == [True, True, False]
         host.check()
         assert list(host.gpu.vgpus().values()) == [("20480", 0)]
         host.restart()
         assert host.world.operations.audit(heal=False).findings == ()
     finally:
-        host.world.close()
+        host.close()
 
 
 @pytest.mark.first_variant
@@ -286,7 +278,7 @@ def test_a_function_that_vanished_while_it_was_carved_is_told_and_the_others_go_
         (host.gpu.quota(gone).parent.parent / "device").symlink_to(host.tree.devices / gone)
         host.check()
     finally:
-        host.world.close()
+        host.close()
 
 
 @pytest.mark.first_variant

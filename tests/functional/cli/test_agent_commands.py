@@ -8,7 +8,7 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
-from kits.agent import opened, told
+from kits.agent import opened, told, world_of
 from kits.agent_process import Agent
 from kits.api_client import ask, check, serving
 from kits.cli_process import one_line, output_of, plimsoll, plimsoll_started
@@ -226,25 +226,20 @@ def test_guests_get_no_more_than_the_cap_together(placement: Placement, tmp_path
     file = tmp_path / "plimsoll.conf"
     settings = file.read_text()
     file.write_text(settings + "cap = VCPU=4\ncap = MEMORY_MB=1024\n")
-    world = opened(load([file]))
-    try:
-        world.agent.reconcile("the start")
-        with serving(world.operations, tmp_path / "s"):
-            output_of(tmp_path / "s", "claim", "--name", "web1", "--resources", "VCPU=2,MEMORY_MB=512")
-            refused = plimsoll(tmp_path / "s", "claim", "--resources", "VCPU=3,MEMORY_MB=512")
-            assert refused.returncode == ExitCode.REFUSED and "3 VCPU asked" in one_line(refused)
-            output_of(tmp_path / "s", "claim", "--resources", "VCPU=1,MEMORY_MB=512")
-            assert "3/4 " in output_of(tmp_path / "s", "tree"), "one host CPU, overcommitted by 4"
-            # A lower cap takes nothing away; without a cap the host offers all of it again.
-            for cap, code in (("cap = VCPU=1\n", ExitCode.REFUSED), ("", ExitCode.DONE)):
-                file.write_text(settings + cap)
-                world.agent.apply_settings(load([file]), None)
-                world.agent.reconcile("the reload")
-                done = plimsoll(tmp_path / "s", "claim", "--dry-run", "--resources", "VCPU=1,MEMORY_MB=64")
-                assert done.returncode == code, done.stdout
-                assert "web1" in output_of(tmp_path / "s", "instances")
-    finally:
-        world.close()
+    with world_of(load([file])) as world, serving(world.operations, tmp_path / "s"):
+        output_of(tmp_path / "s", "claim", "--name", "web1", "--resources", "VCPU=2,MEMORY_MB=512")
+        refused = plimsoll(tmp_path / "s", "claim", "--resources", "VCPU=3,MEMORY_MB=512")
+        assert refused.returncode == ExitCode.REFUSED and "3 VCPU asked" in one_line(refused)
+        output_of(tmp_path / "s", "claim", "--resources", "VCPU=1,MEMORY_MB=512")
+        assert "3/4 " in output_of(tmp_path / "s", "tree"), "one host CPU, overcommitted by 4"
+        # A lower cap takes nothing away; without a cap the host offers all of it again.
+        for cap, code in (("cap = VCPU=1\n", ExitCode.REFUSED), ("", ExitCode.DONE)):
+            file.write_text(settings + cap)
+            world.agent.apply_settings(load([file]), None)
+            world.agent.reconcile("the reload")
+            done = plimsoll(tmp_path / "s", "claim", "--dry-run", "--resources", "VCPU=1,MEMORY_MB=64")
+            assert done.returncode == code, done.stdout
+            assert "web1" in output_of(tmp_path / "s", "instances")
 
 
 def test_a_cap_that_matches_nothing_is_told_by_the_doctor_and_once_at_the_start(
@@ -256,16 +251,13 @@ def test_a_cap_that_matches_nothing_is_told_by_the_doctor_and_once_at_the_start(
     assert examined.returncode == ExitCode.DONE
     assert re.search(rf"(?m)^warning  options +{re.escape(said)}$", examined.stdout)
     assert "cap = VCPU" not in examined.stdout
-    world = opened(settings)
-    try:
+    with opened(settings) as world:
         with caplog.at_level(logging.INFO):
             for _ in range(2):
                 world.agent.reconcile("an event")
         assert [said in record.message for record in caplog.records].count(True) == 1
         with serving(world.operations, tmp_path / "s"):
             assert said not in output_of(tmp_path / "s", "look"), "it is no reason"
-    finally:
-        world.close()
 
 
 def test_a_cap_of_nothing_below_what_is_in_use_is_told(placement: Placement, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from kits.agent import opened, request, told
+from kits.agent import request, told, world_of
 from kits.cli_process import COMMAND, DEADLINE_S, ENVIRONMENT, one_line, plimsoll
 from kits.placements import Embedded
 from kits.terminal import Terminal
@@ -261,8 +261,7 @@ def test_a_bare_host_stays_bare(
 
 
 def test_a_dry_run_offline_leaves_the_state_as_it_is(tmp_path: Path) -> None:
-    world = opened(told(tmp_path, Embedded(tmp_path)))
-    world.agent.reconcile("the start")
+    world = world_of(told(tmp_path, Embedded(tmp_path)))
     world.operations.claim(request(VCPU=1))
     file = str(tmp_path / "plimsoll.conf")
     busy = plimsoll(tmp_path / "s", "reshape", "--offline", "--dry-run", "--config-file", file)

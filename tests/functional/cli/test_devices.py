@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from kits.agent import opened
+from kits.agent import world_of
 from kits.api_client import serving
 from kits.carved_sysfs import CarvedSysfs, SysfsCard
 from kits.cli_process import one_line, output_of, plimsoll
@@ -123,15 +123,13 @@ def test_a_cordon_outlives_the_agent(fresh: tuple[Sight, Path]) -> None:
     shown, path = fresh
     output_of(path, "devices", "cordon", WHOLE_GPU, "--reason", "sent in")
     shown.world.close()
-    again = opened(load([shown.directory / "plimsoll.conf"]))
-    try:
-        again.agent.reconcile("the start")
-        with serving(again.operations, shown.directory / "t"):
-            refused = plimsoll(shown.directory / "t", "claim", "--resources", "PGPU=1")
-            assert refused.returncode == ExitCode.REFUSED
-            assert "sent in" in output_of(shown.directory / "t", "status")
-    finally:
-        again.close()
+    with (
+        world_of(load([shown.directory / "plimsoll.conf"])) as again,
+        serving(again.operations, shown.directory / "t"),
+    ):
+        refused = plimsoll(shown.directory / "t", "claim", "--resources", "PGPU=1")
+        assert refused.returncode == ExitCode.REFUSED
+        assert "sent in" in output_of(shown.directory / "t", "status")
 
 
 @pytest.mark.parametrize(

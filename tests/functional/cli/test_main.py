@@ -27,7 +27,7 @@ from uuid import UUID, uuid4
 
 import pytest
 import yaml
-from kits.agent import opened
+from kits.agent import world_of
 from kits.api_client import NOBODY, ROOT_NEEDED, is_root, public_directory, serving
 from kits.api_host import GPU, SmallHost
 from kits.cli_process import (
@@ -320,19 +320,14 @@ def test_a_placement_that_is_away_is_one_line_once(tmp_path: Path) -> None:
     lines = ["[DEFAULT]", "compute_driver = fake", "host = node1", f"state_path = {tmp_path}", "[placement]"]
     lines += ["kind = remote", "auth_type = admin_token", "token = admin"]
     file.write_text("\n".join([*lines, "endpoint_override = http://127.0.0.1:1"]) + "\n")
-    world = opened(load([file]))
-    try:
-        world.agent.reconcile("the start")
-        with serving(world.operations, tmp_path / "s"):
-            reason = (
-                "Placement did not answer to GET /resource_providers: http://127.0.0.1:1: connection refused."
-            )
-            said = output_of(tmp_path / "s", "status")
-            assert said.count("connection refused") == 1 and reason in said
-            refused = one_line(plimsoll(tmp_path / "s", "claim", "--resources", "VCPU=1"))
-            assert refused == f"plimsoll: Claims are closed: {reason}"
-    finally:
-        world.close()
+    with world_of(load([file])) as world, serving(world.operations, tmp_path / "s"):
+        reason = (
+            "Placement did not answer to GET /resource_providers: http://127.0.0.1:1: connection refused."
+        )
+        said = output_of(tmp_path / "s", "status")
+        assert said.count("connection refused") == 1 and reason in said
+        refused = one_line(plimsoll(tmp_path / "s", "claim", "--resources", "VCPU=1"))
+        assert refused == f"plimsoll: Claims are closed: {reason}"
 
 
 class _Elsewhere(http.server.BaseHTTPRequestHandler):

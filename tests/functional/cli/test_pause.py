@@ -7,7 +7,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from kits.agent import opened
+from kits.agent import world_of
 from kits.api_client import serving
 from kits.cli_process import COMMAND, ENVIRONMENT, one_line, output_of, plimsoll
 from kits.daemon_process import eventually
@@ -78,18 +78,16 @@ def test_a_pause_outlives_the_agent(fresh: tuple[Sight, Path]) -> None:
     shown, path = fresh
     output_of(path, "pause", "--reason", "until Tuesday")
     shown.world.close()
-    again = opened(load([shown.directory / "plimsoll.conf"]))
-    try:
-        again.agent.reconcile("the start")
-        with serving(again.operations, shown.directory / "t"):
-            ready = output_of(shown.directory / "t", "history", "--limit", "1")
-            assert "claims are closed: the host is paused" in ready and "claims are open" not in ready
-            refused = plimsoll(shown.directory / "t", "claim", *WANTED)
-            assert "until Tuesday" in one_line(refused)
-            output_of(shown.directory / "t", "resume")
-            output_of(shown.directory / "t", "claim", *WANTED)
-    finally:
-        again.close()
+    with (
+        world_of(load([shown.directory / "plimsoll.conf"])) as again,
+        serving(again.operations, shown.directory / "t"),
+    ):
+        ready = output_of(shown.directory / "t", "history", "--limit", "1")
+        assert "claims are closed: the host is paused" in ready and "claims are open" not in ready
+        refused = plimsoll(shown.directory / "t", "claim", *WANTED)
+        assert "until Tuesday" in one_line(refused)
+        output_of(shown.directory / "t", "resume")
+        output_of(shown.directory / "t", "claim", *WANTED)
 
 
 def test_schedulers_are_told_by_the_trait_until_the_host_resumes(fresh: tuple[Sight, Path]) -> None:

@@ -122,8 +122,7 @@ def test_an_empty_state_directory_beside_running_guests_is_told_and_nothing_is_o
     for file in before.glob("placement.db*"):
         shutil.copy(file, after / file.name)
 
-    lost = opened(told(after, Embedded(after)))
-    try:
+    with opened(told(after, Embedded(after))) as lost:
         lost.driver.add_guest(guest)
         lost.agent.reconcile("the start")
         with serving(lost.operations, after / "s"):
@@ -132,17 +131,12 @@ def test_an_empty_state_directory_beside_running_guests_is_told_and_nothing_is_o
             assert "1 guest runs here, and the agent's state directory is new" in status
             claim = plimsoll(after / "s", "claim", "--resources", "VCPU=1")
             assert claim.returncode == ExitCode.REFUSED and "state directory is new" in one_line(claim)
-    finally:
-        lost.close()
 
     done = plimsoll(after / "s", "adopt", known, "--config-file", str(after / "plimsoll.conf"))
     assert done.returncode == ExitCode.DONE, done.stderr
-    again = opened(told(after, Embedded(after)))
-    try:
+    with opened(told(after, Embedded(after))) as again:
         again.driver.add_guest(replace(guest))
         again.agent.reconcile("the start")
         with serving(again.operations, after / "s"):
             refused = plimsoll(after / "s", "claim", "--resources", "MEMORY_MB=100000")
             assert refused.returncode == ExitCode.REFUSED and "does not fit" in one_line(refused)
-    finally:
-        again.close()

@@ -169,8 +169,7 @@ def test_each_finding_is_shown_and_the_exit_code_tells(host: SmallHost, path: Pa
 
 def test_the_agent_finds_and_heals_what_it_leaked(tmp_path: Path) -> None:
     """Scenario 112."""
-    world = opened(told(tmp_path, usual_placement(tmp_path)))
-    try:
+    with opened(told(tmp_path, usual_placement(tmp_path))) as world:
         agent: Operations = world.operations
         world.agent.reconcile("the start")
         kept, lost = (agent.claim(request(VCPU=1, MEMORY_MB=64)) for _ in range(2))
@@ -182,8 +181,6 @@ def test_the_agent_finds_and_heals_what_it_leaked(tmp_path: Path) -> None:
         assert list(agent.tracker.claims().values()) == [kept]
         assert agent.audit(heal=False).findings == ()
         assert world.agent.host_status.status().findings == 0
-    finally:
-        world.close()
 
 
 @pytest.mark.parametrize("form", [str, lambda uuid: uuid.replace("-", "").upper()])

@@ -6,7 +6,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kits.agent import opened, request, told
+from kits.agent import opened, request, told, world_of
 from kits.placements import Running, usual_placement
 
 from agent.claims.claim import Claim, ClaimState
@@ -84,25 +84,17 @@ def test_not_while_the_agent_runs_and_not_without_a_uuid(named: MakeSettings, tm
 
 def test_a_host_with_nothing_to_move_gets_no_receipt_and_keeps_its_claims(tmp_path: Path) -> None:
     settings = told(tmp_path, usual_placement(tmp_path))
-    world = opened(settings)
-    try:
-        world.agent.reconcile("the start")
+    with world_of(settings) as world:
         claim = world.operations.claim(request(VCPU=1))
         with pytest.raises(StateError):
             offline.preview_reshape(settings, None)
-    finally:
-        world.close()
     preview = offline.preview_reshape(settings, None)
     assert preview.before == preview.after
     assert offline.reshape(settings, None) == ()
     with pytest.raises(UsageError):
         offline.reshape(settings, "no-such-receipt")
-    again = opened(settings)
-    try:
-        again.agent.reconcile("the start")
+    with world_of(settings) as again:
         assert [known for _, known in again.operations.host_status.overview().instances] == [claim]
-    finally:
-        again.close()
 
 
 @pytest.fixture
@@ -119,8 +111,7 @@ def test_it_is_the_agent_of_its_state_directory_and_no_other(served: Running, tm
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
     one, two = (told(tmp_path / name, served) for name in ("one", "two"))
-    with closing(opened(one)) as world:
-        world.agent.reconcile("the start")
+    with world_of(one) as world:
         world.operations.claim(request(VCPU=1))
     preview = offline.preview_reshape(one, None)
     assert preview.before == preview.after

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from kits.agent import World as Agent
-from kits.agent import opened, request, told
+from kits.agent import request, told, world_of
 from kits.examples import STRIDE, boundaries
 from kits.move_operations import INTERRUPTED, OPERATIONS, Operation, again
 from kits.moves import World
@@ -76,10 +76,8 @@ def pulled(world: World, operation: Operation, outage: Outage) -> bool:
 
 @pytest.fixture
 def agent(placement: Placement, tmp_path: Path) -> Iterator[Agent]:
-    world = opened(told(tmp_path, placement))
-    world.agent.reconcile("the start")
-    yield world
-    world.close()
+    with world_of(told(tmp_path, placement)) as world:
+        yield world
 
 
 @pytest.mark.parametrize("end", ["confirm", "revert"])

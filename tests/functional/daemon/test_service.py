@@ -8,7 +8,6 @@ import signal
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, NoReturn
 from uuid import uuid4
 
 import pytest
-from kits.agent import World, opened, request, told
+from kits.agent import World, opened, request, told, world_of
 from kits.api_client import ask
 from kits.cli_process import output_of
 from kits.daemon_process import eventually
@@ -62,9 +61,8 @@ def settings(tmp_path: Path, placement: Placement) -> Settings:
 
 @pytest.fixture
 def world(settings: Settings) -> Iterator[World]:
-    world = opened(settings)
-    yield world
-    world.close()
+    with opened(settings) as world:
+        yield world
 
 
 @pytest.fixture
@@ -356,7 +354,7 @@ def test_a_reshape_that_comes_after_a_restart_is_refused(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The agent could not fence it before it ended, so the next one raises a generation that it names."""
-    with closing(opened(settings)) as world:
+    with opened(settings) as world:
         world.driver.change(flat_devices=True, **CARD)
         world.agent.reconcile("the start")
         claimed = [world.operations.claim(request(VGPU=1, VCPU=1)) for _ in range(3)]
@@ -364,7 +362,7 @@ def test_a_reshape_that_comes_after_a_restart_is_refused(
         world.driver.change(flat_devices=False)
         world.agent.reconcile("an event")
         assert len(world.journal.reshapes(done=False)) == 1, "its outcome is unknown"
-    with closing(opened(settings)) as world:
+    with opened(settings) as world:
         world.driver.change(**CARD)
         late: list[int] = []
         forget = world.journal.drop_reshape
@@ -424,16 +422,12 @@ def test_a_placement_that_is_lost_meanwhile_is_not_offered_what_is_held(started:
 def test_a_restart_finds_the_claims(started: World, settings: Settings) -> None:
     claim = started.operations.claim(request(VCPU=2, PGPU=1))
     started.close()
-    again = opened(settings)
-    try:
-        again.agent.reconcile("the start")
+    with world_of(settings) as again:
         assert [found for _, found in again.operations.host_status.overview().instances] == [claim]
         with pytest.raises(DoesNotFit):
             again.operations.claim(request(PGPU=1))
         assert again.operations.release(claim.consumer)
         assert again.operations.claim(request(PGPU=1)).state == "claimed"
-    finally:
-        again.close()
 
 
 def test_guests_and_claims_stand_side_by_side(world: World) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kits.agent import World, opened, request, told
+from kits.agent import World, request, told, world_of
 from kits.placements import Embedded
 from kits.stalling_disk import StallingDisk
 
@@ -22,8 +22,7 @@ from agent.status.overview import OWN, HostState
 
 
 def test_a_stalled_journal_closes_the_agent_until_the_disk_answers(tmp_path: Path) -> None:
-    world = opened(told(tmp_path, Embedded(tmp_path)))
-    world.agent.reconcile("the start")
+    world = world_of(told(tmp_path, Embedded(tmp_path)))
     agent, operations, journal = world.agent, world.operations, world.journal
     asked = request(VCPU=1)
     operations.claim(asked)
@@ -48,10 +47,8 @@ def test_a_stalled_journal_closes_the_agent_until_the_disk_answers(tmp_path: Pat
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    world = opened(told(tmp_path, Embedded(tmp_path)))
-    world.agent.reconcile("the start")
-    yield world
-    world.close()
+    with world_of(told(tmp_path, Embedded(tmp_path))) as world:
+        yield world
 
 
 def reserved(world: World) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from kits.agent import World, opened, told
+from kits.agent import World, opened, told, world_of
 from kits.api_client import serving
 from kits.cli_process import plimsoll
 from kits.gate import FAR, VGPU, GatedHost, claim_of, domain, guest, mdev, ours, pci, vf
@@ -567,8 +567,9 @@ def test_who_did_not_come_is_released_after_a_while(host: GatedHost, monkeypatch
 def test_the_grace_period_is_by_the_clock_of_the_host(tmp_path: Path) -> None:
     """Of the claim, of the guest that is expected and of the look: one clock has stamped all three."""
     now = [1000.0]
-    world = opened(told(tmp_path, usual_placement(tmp_path)), clock=HostClock(lambda: now[0], lambda: now[0]))
-    try:
+    with opened(
+        told(tmp_path, usual_placement(tmp_path)), clock=HostClock(lambda: now[0], lambda: now[0])
+    ) as world:
         world.agent.reconcile("the start")
         uuid = str(uuid4())
         now[0] += 100
@@ -578,8 +579,6 @@ def test_the_grace_period_is_by_the_clock_of_the_host(tmp_path: Path) -> None:
             world.agent.reconcile("its interval")
             assert (uuid in world.agent._tracker.claims()) is expected
             assert world.agent._gate._expected.is_let_in(uuid) is expected
-    finally:
-        world.close()
 
 
 def test_once_placement_asks_to_be_left_alone_what_is_over_waits_for_the_next_look(
@@ -786,11 +785,9 @@ cpu_power_management = true
 
 @pytest.fixture
 def world(tmp_path: Path, placement: Placement) -> Iterator[World]:
-    found = opened(told(tmp_path, placement, OPTIONS))
-    found.driver.change(cells=(cell(0, frozenset(range(8)), 16384),), disk_gb=100, guests=())
-    found.agent.reconcile("start")
-    yield found
-    found.close()
+    cells = (cell(0, frozenset(range(8)), 16384),)
+    with world_of(told(tmp_path, placement, OPTIONS), cells=cells, disk_gb=100, guests=()) as found:
+        yield found
 
 
 def call(world: World, operation: str, uuid: str, *cpus: int) -> CpuOrder | None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 from uuid import uuid4
 
 import pytest
-from kits.agent import World, opened, request, told
+from kits.agent import World, opened, request, told, world_of
 from kits.placements import Placement
 
 from agent.claims.claim import ClaimState
@@ -32,8 +31,7 @@ def settings(placement: Placement, tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def world(settings: Settings) -> Iterator[World]:
-    with closing(opened(settings)) as world:
-        world.agent.reconcile("the start")
+    with world_of(settings) as world:
         yield world
 
 
@@ -85,7 +83,7 @@ def test_a_foreign_provider_with_our_name_is_named_and_can_be_adopted(
 ) -> None:
     """Scenario 7: nothing is written, others keep working; `plimsoll adopt` makes it this host's root."""
     foreign, consumer = str(uuid4()), str(uuid4())
-    with closing(opened(settings)) as world:
+    with opened(settings) as world:
         client = PlacementClient(world.wire.inner)
         for each in (replace(NEIGHBOUR, uuid=foreign, name="node1"), NEIGHBOUR):
             client.put_inventories(each.uuid, client.create_provider(each), each.inventories)
@@ -99,8 +97,7 @@ def test_a_foreign_provider_with_our_name_is_named_and_can_be_adopted(
         assert client.generations(foreign) == before
         client.write_allocations(ConsumerAllocations(str(uuid4()), {NEIGHBOUR.uuid: {"VCPU": 1}}))
     adopt(settings, foreign)
-    with closing(opened(settings)) as world:
-        world.agent.reconcile("the start")
+    with world_of(settings) as world:
         assert world.agent.condition.state is HostState.READY, world.agent.condition.fault
         tree, usages = world.operations.tree()
         assert [each.uuid for each in tree.roots] == [foreign] and len(tree) == 9
@@ -152,8 +149,7 @@ def test_where_placement_does_not_take_the_card_back_the_command_is_named(
 
 
 def test_a_card_cannot_be_adopted_as_a_host(settings: Settings) -> None:
-    with closing(opened(settings)) as world:
-        world.agent.reconcile("the start")
+    with world_of(settings) as world:
         tree = world.operations.tree()[0]
         card = next(each for each in tree if "PGPU" in each.inventories)
     with pytest.raises(IdentityError, match=f"{card.uuid} is a part of this host.* below {card.parent}"):

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import pytest
 from kits.agent import World as Agent
-from kits.agent import opened, request, told
+from kits.agent import opened, request, told, world_of
 from kits.move_operations import OPERATIONS, Operation
 from kits.moves import INSTANCE, MIGRATION, World, asks
 from kits.placements import OpenStack
@@ -42,7 +42,7 @@ def old(request: pytest.FixtureRequest, openstack: OpenStack) -> Iterator[OpenSt
 
 @pytest.fixture
 def agent(old: OpenStack, tmp_path: Path) -> Iterator[Agent]:
-    with closing(opened(told(tmp_path, old))) as world:
+    with opened(told(tmp_path, old)) as world:
         world.driver.change(nics=(), gpus=(CARD,), flat_devices=True)
         world.agent.reconcile("the start")
         yield world
@@ -170,8 +170,7 @@ def test_a_service_that_is_put_back_to_an_older_release_is_spoken_to_in_its_own(
     openstack: OpenStack, tmp_path: Path
 ) -> None:
     openstack.empty()
-    with closing(opened(told(tmp_path, openstack))) as world:
-        world.agent.reconcile("the start")
+    with world_of(told(tmp_path, openstack)) as world:
         asked = request(VCPU=1)
         with openstack.aged(OLD[0]):
             world.operations.claim(asked)

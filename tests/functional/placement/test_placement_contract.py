@@ -249,7 +249,7 @@ def fault(request: pytest.FixtureRequest) -> Iterator[Reply | None]:
 def test_an_agent_on_it_is_up_and_writes_nothing_and_goes_on_once_it_works(
     fault: Reply | None, placement: Placement, tmp_path: Path
 ) -> None:
-    with closing(opened(told(tmp_path, placement))) as world:
+    with opened(told(tmp_path, placement)) as world:
         world.wire.answer = faulty(fault)
         world.agent.reconcile("the start")
         assert world.agent.condition.state is HostState.DEGRADED

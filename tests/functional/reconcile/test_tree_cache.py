@@ -5,7 +5,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from kits.agent import World, opened, request, told
+from kits.agent import World, opened, request, told, world_of
 from kits.placements import Placement
 
 from agent.config.settings import Settings
@@ -22,8 +22,7 @@ SOMEBODY = "8f3ad0f2-4f4c-4b9f-93b5-0a4f9ec4b5a6"
 def site(placement: Placement, tmp_path: Path) -> Settings:
     """A host that was reported, claimed on and verified once; its agent does not run."""
     settings = told(tmp_path, placement)
-    with closing(opened(settings)) as world:
-        world.agent.reconcile("the start")
+    with world_of(settings) as world:
         world.operations.claim(ASKED)
         world.agent.verify()
         assert world.agent.condition.state is HostState.READY
@@ -32,8 +31,7 @@ def site(placement: Placement, tmp_path: Path) -> Settings:
 
 def restarted(settings: Settings) -> tuple[World, int]:
     """The agent after its first pass, and how many requests that took."""
-    world = opened(settings)
-    world.agent.reconcile("the start")
+    world = world_of(settings)
     return world, world.wire.requests
 
 
@@ -79,7 +77,7 @@ def release(client: PlacementClient, _: Provider) -> None:
 def test_what_somebody_else_changed_meanwhile_is_read_and_nothing_else(
     site: Settings, change: Callable[[PlacementClient, Provider], None]
 ) -> None:
-    with closing(opened(site)) as world:
+    with opened(site) as world:
         (root,) = world.operations.tree()[0].roots
         change(PlacementClient(world.wire.inner), root)
     world, requests = restarted(site)

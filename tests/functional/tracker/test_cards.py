@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
@@ -12,8 +12,9 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from kits.agent import World, opened, request, told
+from kits.agent import World, request, told, world_of
 from kits.placements import Embedded, Placement
+from kits.restarted import Restarting
 
 from agent.claims.claim import Claim
 from agent.errors import DoesNotFit, PlimsollError
@@ -36,7 +37,7 @@ SIZES = {
 STEPS = 24
 
 
-class Host:
+class Host(Restarting):
     """An agent on a host with one divided card, and what its claims have there."""
 
     def __init__(self, placement: Placement, directory: Path, table: str) -> None:
@@ -44,23 +45,20 @@ class Host:
         self.model: CardModel = CARD_TABLES[table]
         self.settings = told(directory, placement)
         self.claims: dict[str, Claim] = {}
-        self.world = self._open()
+        self._open()
 
-    def _open(self) -> World:
-        world = opened(self.settings)
-        world.driver.change(
+    def _open(self) -> None:
+        self.world = world_of(
+            self.settings,
             cells=(cell(0, frozenset(range(8)), 16384),),
             gpus=(),
             nics=(),
             divided_gpus=(DividedGpu(CARD, self.table, self.sizes),),
             flat_devices=False,
         )
-        world.agent.reconcile("the start")
-        return world
 
-    def restart(self) -> None:
+    def close(self) -> None:
         self.world.close()
-        self.world = self._open()
 
     def claim(self, **amounts: int) -> Claim:
         claim = self.world.operations.claim(request(**amounts))
@@ -115,24 +113,15 @@ class Host:
         assert len(taken) == len(set(taken)), self.parts()
         for name in self.sizes:
             most = self.most(name)
-            assert [self.candidates({name: number}) for number in (most, most + 1)] == [most > 0, False], name
-
-    def candidates(self, amounts: Mapping[str, int]) -> bool:
-        """Whether Placement has an allocation candidate."""
-        wanted = ",".join(f"{name}:{amount}" for name, amount in amounts.items() if amount)
-        if not wanted:
-            return False
-        path = f"/allocation_candidates?resources={wanted}"
-        reply = self.world.wire.inner.request("GET", path, microversion="1.36")
-        assert reply.status == 200
-        return bool(reply.body["allocation_requests"])
+            offered = [self.world.has_candidate(**{name: number}) for number in (most, most + 1)]
+            assert offered == [most > 0, False], name
 
 
 @pytest.fixture(params=sorted(SIZES))
 def host(request: pytest.FixtureRequest, placement: Placement, tmp_path: Path) -> Iterator[Host]:
     host = Host(placement, tmp_path, request.param)
     yield host
-    host.world.close()
+    host.close()
 
 
 @pytest.mark.first_variant
@@ -193,7 +182,7 @@ def test_what_stands_in_the_way_of_a_part_is_named_as_trying_all_guests_finds_it
 def mig(placement: Placement, tmp_path: Path) -> Iterator[Host]:
     host = Host(placement, tmp_path, "MIG A100 40 GB")
     yield host
-    host.world.close()
+    host.close()
 
 
 def allocate(host: Host, **amounts: int) -> str:
@@ -220,7 +209,9 @@ def test_two_sizes_for_one_guest_have_places_beside_each_other_or_are_refused(mi
     mig.check()
     mig.claim(CUSTOM_MIG_2=1)
     mig.check()
-    assert mig.candidates({"CUSTOM_MIG_3": 1, "CUSTOM_MIG_4": 1}), "each alone fits, so placement offers both"
+    assert mig.world.has_candidate(CUSTOM_MIG_3=1, CUSTOM_MIG_4=1), (
+        "each alone fits, so placement offers both"
+    )
     with pytest.raises(DoesNotFit):
         mig.claim(CUSTOM_MIG_3=1, CUSTOM_MIG_4=1)
     mig.claim(CUSTOM_MIG_3=1)
@@ -232,7 +223,7 @@ def test_a_schedulers_allocation_gets_a_place_when_it_is_claimed(mig: Host) -> N
     mig.check()
     consumer = allocate(mig, CUSTOM_MIG_3=1)
     mig.world.agent.verify()
-    assert not mig.candidates({"CUSTOM_MIG_4": 1}) or not mig.candidates({"CUSTOM_MIG_3": 2})
+    assert not mig.world.has_candidate(CUSTOM_MIG_4=1) or not mig.world.has_candidate(CUSTOM_MIG_3=2)
     asked = replace(request(CUSTOM_MIG_3=1), consumer=consumer)
     mig.claims[consumer] = mig.world.operations.claim(asked)
     assert mig.claims[consumer].adopted
@@ -246,7 +237,9 @@ def test_a_scheduler_that_was_faster_than_the_pass_meets_a_refusal_in_words(mig:
     mig.world.agent.verify()
     with pytest.raises(PlimsollError, match="beside what is on the card, it has room for 1 of it"):
         mig.world.operations.claim(replace(request(CUSTOM_MIG_3=2), consumer=late))
-    assert not any(mig.candidates({name: 1}) for name in mig.sizes), "nothing more is offered of a full card"
+    assert not any(mig.world.has_candidate(**{name: 1}) for name in mig.sizes), (
+        "nothing more is offered of a full card"
+    )
 
 
 def test_a_card_is_named_where_its_room_is_what_lacks_and_the_amount_where_that_does(mig: Host) -> None:
@@ -268,7 +261,7 @@ def test_a_resize_on_the_host_has_another_place_than_the_one_it_leaves(mig: Host
     units = {unit for each in (move.old, move.new) for _, _, unit in each.exact}
     assert len(units) == 2
     mig.world.agent.reconcile("a move")
-    assert not mig.candidates({"CUSTOM_MIG_3": 1}), "both places are taken until the move ends"
+    assert not mig.world.has_candidate(CUSTOM_MIG_3=1), "both places are taken until the move ends"
 
 
 @pytest.mark.first_variant
@@ -306,7 +299,7 @@ def test_a_cordoned_card_gives_nothing_and_its_guest_keeps_its_part(mig: Host) -
     claim = mig.claim(CUSTOM_MIG_2=1)
     mig.world.operations.cordon(Cordon(CARD, "", 0, 1.0))
     mig.world.agent.reconcile("a cordon")
-    assert not any(mig.candidates({name: 1}) for name in mig.sizes)
+    assert not any(mig.world.has_candidate(**{name: 1}) for name in mig.sizes)
     with pytest.raises(DoesNotFit, match=r"cordoned or unhealthy \(.*\), it has room for 0 of it"):
         mig.claim(CUSTOM_MIG_1=1)
     assert mig.world.operations.audit(heal=False).findings == ()
@@ -357,12 +350,10 @@ def card(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def world(card: str, tmp_path: Path) -> Iterator[World]:
-    world = opened(told(tmp_path, Embedded(tmp_path)))
     devices: dict[str, Any] = {"gpus": (), "nics": (), "flat_devices": False} | CARDS[card][0]
-    world.driver.change(cells=(cell(0, frozenset(range(8)), 16384),), **devices)
-    world.agent.reconcile("the start")
-    yield world
-    world.close()
+    settings = told(tmp_path, Embedded(tmp_path))
+    with world_of(settings, cells=(cell(0, frozenset(range(8)), 16384),), **devices) as world:
+        yield world
 
 
 def parts_of(world: World, card: str) -> dict[str, Part]:

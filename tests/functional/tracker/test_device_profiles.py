@@ -8,7 +8,7 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from kits.agent import World, opened, told
+from kits.agent import World, told, world_of
 from kits.placements import Placement
 
 from agent.api.routes import Call, begin_move, claim, show_claim
@@ -33,12 +33,10 @@ CARDS = tuple(
 def world(tmp_path: Path, placement: Placement) -> Iterator[World]:
     profiles = tmp_path / "profiles.yaml"
     profiles.write_text(PROFILE)
-    found = opened(told(tmp_path, placement, f"[claims]\ndevice_profiles = {profiles}\n"))
+    settings = told(tmp_path, placement, f"[claims]\ndevice_profiles = {profiles}\n")
     cells = (cell(0, frozenset(range(8)), 16384),)
-    found.driver.change(cells=cells, disk_gb=100, gpus=CARDS, nics=(), guests=())
-    found.agent.reconcile("start")
-    yield found
-    found.close()
+    with world_of(settings, cells=cells, disk_gb=100, gpus=CARDS, nics=(), guests=()) as found:
+        yield found
 
 
 def call(world: World, **path: str) -> Call:

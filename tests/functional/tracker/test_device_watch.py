@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kits.agent import World, opened, request, told
+from kits.agent import request, told, world_of
 from kits.pci_tree import PciTree
 from kits.placements import Placement
+from kits.restarted import Restarting
 
 from agent.claims.claim import Claim
 from agent.driver import DriverSettings
@@ -20,7 +21,7 @@ PF, VFS = "0000:41:00.0", ("0000:41:10.0", "0000:41:10.2")
 PGPU, VF, PAGES = "PGPU", "SRIOV_NET_VF", "CUSTOM_HUGEPAGES_2048KIB"
 
 
-class Host:
+class Host(Restarting):
     """An agent on a host with two whole GPUs and a network card, whose sysfs is `tree`."""
 
     def __init__(self, placement: Placement, directory: Path) -> None:
@@ -38,11 +39,11 @@ class Host:
         self.failures.mkdir()
         self.memory_fails(0)
         self.now = 1000.0
-        self.world = self._open()
+        self._open()
 
-    def _open(self) -> World:
-        world = opened(self.settings)
-        world.driver.change(
+    def _open(self) -> None:
+        self.world = world_of(
+            self.settings,
             cells=(cell(0, frozenset(range(8)), 16384, pages={2048: 1024}),),
             disk_gb=100,
             gpus=tuple(Gpu(address, PGPU, 1, (address,)) for address in GPUS),
@@ -50,12 +51,9 @@ class Host:
             flat_devices=False,
             root_path=str(self.tree.root),
         )
-        world.agent.reconcile("the start")
-        return world
 
-    def restart(self) -> None:
+    def close(self) -> None:
         self.world.close()
-        self.world = self._open()
 
     def look(self, times: int = 1) -> None:
         for _ in range(times):
@@ -111,7 +109,7 @@ class Host:
 def host(placement: Placement, tmp_path: Path) -> Iterator[Host]:
     host = Host(placement, tmp_path)
     yield host
-    host.world.close()
+    host.close()
 
 
 def test_a_gpu_that_fell_off_the_bus_is_offered_to_nobody_and_comes_back_by_itself(host: Host) -> None:

@@ -45,9 +45,8 @@ CELLS = tuple(cell(n, frozenset(range(8 * n, 8 * n + 8)), 16384, pages={4: 4 * 2
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[World]:
-    found = started(tmp_path)
-    yield found
-    found.close()
+    with started(tmp_path) as found:
+        yield found
 
 
 def started(directory: Path, *aliases: str, **host: Any) -> World:
@@ -169,8 +168,7 @@ def test_a_device_of_the_same_socket_is_near_enough_for_the_policy_socket(
     tmp_path: Path, sockets: tuple[int, int]
 ) -> None:
     cells = tuple(replace(each, socket=socket) for each, socket in zip(CELLS, sockets, strict=True))
-    world = started(tmp_path, cells=cells, gpus=GPUS[1:])
-    try:
+    with started(tmp_path, cells=cells, gpus=GPUS[1:]) as world:
         fillers = [world.operations.claim(filling(world)) for _ in cells]
         on_cell_0 = next(claim for claim in fillers if claim.cells[0].host_cell == 0)
         world.operations.release(on_cell_0.consumer)
@@ -181,8 +179,6 @@ def test_a_device_of_the_same_socket_is_near_enough_for_the_policy_socket(
         else:
             with pytest.raises(DoesNotFit, match="policy socket"):
                 world.operations.claim(asked)
-    finally:
-        world.close()
 
 
 def filling(world: World) -> ClaimRequest:
@@ -253,14 +249,11 @@ def test_exclusion_survives_a_restart(tmp_path: Path) -> None:
     world = started(tmp_path)
     world.operations.claim(by_class(**{WHOLE: 1}))
     world.close()
-    world = started(tmp_path)
-    try:
+    with started(tmp_path) as world:
         with pytest.raises(DoesNotFit):
             world.operations.claim(by_class(SRIOV_NET_VF=1))
         world.agent.reconcile("the next pass")
         assert offered(world, "node1_net_eth0") == {WHOLE: 0, "SRIOV_NET_VF": 0}
-    finally:
-        world.close()
 
 
 def test_a_function_and_bandwidth_of_its_own_card(world: World) -> None:
@@ -326,8 +319,7 @@ def test_functions_that_a_boot_took_are_kept_for_who_has_them(tmp_path: Path) ->
     claim = world.operations.claim(by_class(SRIOV_NET_VF=2))
     nics = world.driver.host.nics
     world.close()
-    world = started(tmp_path, nics=(replace(nics[0], vfs=(), whole=None),))
-    try:
+    with started(tmp_path, nics=(replace(nics[0], vfs=(), whole=None),)) as world:
         there = provider(world, "node1_net_eth0").inventories["SRIOV_NET_VF"]
         assert (there.total, there.reserved) == (4, 2)
         assert world.agent.host_status.overview().instances[0][1] == claim
@@ -337,8 +329,6 @@ def test_functions_that_a_boot_took_are_kept_for_who_has_them(tmp_path: Path) ->
         world.agent.reconcile("they are made again")
         assert offered(world, "node1_net_eth0") == {WHOLE: 0, "SRIOV_NET_VF": 2}
         assert units(world.operations.claim(by_class(SRIOV_NET_VF=1)))["SRIOV_NET_VF"] == (VFS[2],)
-    finally:
-        world.close()
 
 
 def test_a_configured_device_that_is_gone_is_named_and_hides_no_other(tmp_path: Path) -> None:
@@ -347,16 +337,13 @@ def test_a_configured_device_that_is_gone_is_named_and_hides_no_other(tmp_path: 
     claim = world.operations.claim(by_class(PGPU=1))
     (unit,) = units(claim)["PGPU"]
     world.close()
-    world = started(tmp_path, gpus=tuple(each for each in (CARD, *GPUS) if each.address != unit))
-    try:
+    with started(tmp_path, gpus=tuple(each for each in (CARD, *GPUS) if each.address != unit)) as world:
         reasons = world.agent.host_status.status().reasons
         assert any(unit in reason and claim.consumer in reason for reason in reasons), reasons
         assert world.operations.claim(by_class(VCPU=1, CUSTOM_SMALL=1)), "others are manageable"
         assert world.operations.release(claim.consumer)
         world.agent.reconcile("it is free")
         assert not world.agent.host_status.status().reasons
-    finally:
-        world.close()
 
 
 def test_a_device_for_one_time_use_is_reserved_until_an_operator_releases_it(tmp_path: Path) -> None:
@@ -375,8 +362,7 @@ def test_a_device_for_one_time_use_is_reserved_until_an_operator_releases_it(tmp
         f"PGPU of {name} is for one-time use" in each for each in world.agent.host_status.status().reasons
     )
     world.close()
-    world = started(tmp_path, gpus=once)
-    try:
+    with started(tmp_path, gpus=once) as world:
         assert offered(world, name) == {"PGPU": 0}
         there = provider(world, name)
         client = PlacementClient(world.wire.inner)
@@ -385,8 +371,6 @@ def test_a_device_for_one_time_use_is_reserved_until_an_operator_releases_it(tmp
         world.agent.verify()
         assert offered(world, name) == {"PGPU": 1} and not world.agent.host_status.status().reasons
         assert world.operations.claim(by_class(PGPU=1))
-    finally:
-        world.close()
 
 
 def test_two_guests_of_four_each_over_two_cards(world: World) -> None:
@@ -439,14 +423,11 @@ def test_what_is_to_be_made_for_a_claim_is_told_and_kept(tmp_path: Path) -> None
     claim = world.operations.claim(asked)
     assert claim.makings == {"new0": MAKING}, "the other one is there"
     world.close()
-    world = started(tmp_path)
-    try:
+    with started(tmp_path) as world:
         assert world.agent.host_status.overview().instances[0][1] == claim
         shown = claim_view(claim, world.operations.providers())
         assert shown["to_make"] == {"new0": MAKING}
         assert any("nvidia-11" in line for line in claim_lines(shown, {}, Style()))
-    finally:
-        world.close()
 
 
 def test_a_claim_follows_its_guest_whose_device_has_another_uuid(world: World) -> None:

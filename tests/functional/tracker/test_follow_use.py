@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from kits.agent import World, opened, told
+from kits.agent import World, told, world_of
 from kits.placements import Placement
 from kits.tracker import VFS as CARD_VFS
 from kits.tracker import Kit, guest, request, uuid_of
@@ -27,8 +26,7 @@ VFS = tuple(f"0000:41:02.{number}" for number in range(8))
 
 @pytest.fixture
 def world(placement: Placement, tmp_path: Path) -> Iterator[World]:
-    with closing(opened(told(tmp_path, placement))) as world:
-        world.agent.reconcile("the start")
+    with world_of(told(tmp_path, placement)) as world:
         yield world
 
 

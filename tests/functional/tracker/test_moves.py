@@ -641,7 +641,7 @@ def with_cards(world: World, **types: str) -> None:
         trait = mdev_type_trait(type_id)
         world.raw.ensure_trait(trait)
         card = provider(name.replace("_", "-gpu"), name[0], traits=(trait,), VGPU=2)
-        world._create(replace(card, inventories={"VGPU": card.inventories["VGPU"]}))
+        world.create(replace(card, inventories={"VGPU": card.inventories["VGPU"]}))
     for agent in world.agents:
         agent.refresh()
     world.a.tracker.claim(asks(**GPU))

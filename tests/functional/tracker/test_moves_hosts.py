@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import uuid4
 
-from kits.agent import World, opened, request, told
+from kits.agent import World, request, told, world_of
 from kits.placements import OpenStack
 
 from agent.config.settings import load
@@ -18,8 +18,7 @@ def node(directory: Path, name: str, placement: OpenStack) -> World:
     told(place, placement)
     file = place / "plimsoll.conf"
     file.write_text(file.read_text().replace("host = node1", f"host = {name}"))
-    world = opened(load([file]))
-    world.agent.reconcile("the start")
+    world = world_of(load([file]))
     assert world.agent.condition.fault is None
     return world
 

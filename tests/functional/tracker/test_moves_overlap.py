@@ -327,8 +327,7 @@ def test_through_a_move_and_its_revert(tmp_path: Path, placement: Placement, kin
 
 
 def test_through_a_reshape_and_its_undoing(tmp_path: Path, placement: Placement) -> None:
-    world = opened(told(tmp_path, placement))
-    try:
+    with opened(told(tmp_path, placement)) as world:
         world.driver.change(**{each.name: getattr(FLAT, each.name) for each in fields(FLAT)})
         world.agent.reconcile("the start")
         tracker = world.agent._tracker
@@ -348,5 +347,3 @@ def test_through_a_reshape_and_its_undoing(tmp_path: Path, placement: Placement)
         back = tracker.claim_of(INSTANCE)
         assert back is not None and back.allocations == claim.allocations
         assert ports(back) == here
-    finally:
-        world.close()

@@ -303,7 +303,7 @@ def test_cells_are_shown_as_the_document_of_the_api_says(host: NumaHost) -> None
     status = Status("host1", None, HostState.READY, 0.0, "fake", "embedded", 1)
     shown = {
         "Claim": claim_view(claim, host.tracker.view.host.tree),
-        "Explanation": explanation_view(mixed, host.tracker.explain(mixed), None),
+        "Explanation": explanation_view([(mixed, host.tracker.explain(mixed))], None),
         "Move": move_view(
             host.tracker.begin_move(resized, MoveKind.RESIZE, MIGRATION).move,
             Overview(0.0, status, Health(HostState.READY, (), ()), tree=host.tracker.view.host.tree),
