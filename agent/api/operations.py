@@ -208,7 +208,11 @@ class Operations:
         return claim()
 
     def _by_size(self, request: ClaimRequest) -> ClaimRequest:
-        return by_size(request, (name for provider in self.providers() for name in provider.inventories))
+        # The providers are read, under the tracker's lock, only where VRAM is asked for.
+        trees = (self.providers() for _ in range(1))
+        return by_size(
+            request, (name for tree in trees for provider in tree for name in provider.inventories)
+        )
 
     def _complete(self, request: ClaimRequest) -> ClaimRequest:
         return self.tracker.expand_aliases(request, self.supervisor.settings.pci_aliases)
