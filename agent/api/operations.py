@@ -209,9 +209,8 @@ class Operations:
 
     def _by_size(self, request: ClaimRequest) -> ClaimRequest:
         # The providers are read, under the tracker's lock, only where VRAM is asked for.
-        trees = (self.providers() for _ in range(1))
         return by_size(
-            request, (name for tree in trees for provider in tree for name in provider.inventories)
+            request, lambda: (name for provider in self.providers() for name in provider.inventories)
         )
 
     def _complete(self, request: ClaimRequest) -> ClaimRequest:

@@ -4,7 +4,7 @@
 Source: https://docs.openstack.org/api-ref/placement/#list-allocation-candidates (granular groups).
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, product
 
@@ -115,17 +115,17 @@ def with_others(requests: Sequence[ClaimRequest]) -> ClaimRequest:
     return replace(first, others=tuple(others))
 
 
-def by_size(request: ClaimRequest, classes: Iterable[str]) -> ClaimRequest:
+def by_size(request: ClaimRequest, classes: Callable[[], Iterable[str]]) -> ClaimRequest:
     """The request with a class for each amount of VRAM: an alternative for each size that is large enough.
 
-    `classes` are those that there are. The smallest size comes first. A request for more than any of them
-    stays as it is, and fits nowhere.
+    `classes` gives those that there are; it is asked only where it matters. The smallest size comes first. A
+    request for more than any of them stays as it is, and fits nowhere.
     """
     if not any(
         device_names.VRAM_CLASS in group.resources for option in request.options for group in option.groups
     ):
         return request
-    sizes, found = device_names.vram_sizes(classes), list[ClaimRequest]()
+    sizes, found = device_names.vram_sizes(classes()), list[ClaimRequest]()
     for option in request.options:
         asked = [group for group in option.groups if device_names.VRAM_CLASS in group.resources]
         ways = product(

@@ -17,7 +17,8 @@ from agent.cli.claim_request import read_text_file
 from agent.cli.client import INSTANCE_HELP, Client, claim_path, client_of, find_instance
 from agent.cli.grammar import CommandAdder, complete_instances, not_empty
 from agent.cli.output import show
-from agent.durable.files import read_text
+from agent.device_names import VRAM_PREFIX
+from agent.durable.files import read_text, vram_quota
 from agent.errors import ExitCode, PlimsollError, UsageError, plain
 
 if TYPE_CHECKING:
@@ -178,16 +179,20 @@ class Libvirt:
         flags = self._libvirt.VIR_CONNECT_LIST_NODE_DEVICES_CAP_MDEV
         present = " ".join(device.name() for device in self._connection.listAllDevices(flags))
         for making in (making for making in to_make.values() if "placement" in making):
-            # The carver writes the type of a vGPU of a function, in its place.
-            vendor = SYS / "bus" / "pci" / "devices" / making["parent"] / "nvidia"
-            wanted = [making["type"].rpartition("-")[2], making["placement"]]
+            # The carver writes the type of a vGPU of a function, in its place, or the function's VRAM.
+            device = SYS / "bus" / "pci" / "devices" / making["parent"]
+            number, place = making["type"].rpartition("-")[2], making["placement"]
+            files = [device / "nvidia" / name for name in ("current_vgpu_type", "placement_id")]
+            wanted, what = [number, place], f"the vGPU type {making['type']} at {place}"
+            quota = vram_quota(device)
+            if making["type"].startswith(VRAM_PREFIX) and quota is not None:
+                files, wanted, what = [quota[0]], [str(int(number) << 20)], f"{number} MiB of VRAM"
             end = time.monotonic() + VGPU_WAIT_S
-            while [read_text(vendor / name) for name in ("current_vgpu_type", "placement_id")] != wanted:
+            while [read_text(file) for file in files] != wanted:
                 if time.monotonic() > end:
                     raise PlimsollError(
-                        f"{making['parent']} did not get the vGPU type {making['type']} at "
-                        f"{making['placement']}: run `plimsoll devices apply` as root, which writes it, and "
-                        "then start the domain"
+                        f"{making['parent']} did not get {what}: run `plimsoll devices apply` as root, which "
+                        "writes it, and then start the domain"
                     )
                 time.sleep(POLL_S)
         for uuid, making in to_make.items():

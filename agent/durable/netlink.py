@@ -19,7 +19,8 @@ TIMEOUT_S = 2.0
 SIZE_MAX = 2**18
 _NEW, _GET, _SET, _ERROR, _DONE = 16, 18, 19, 2, 3
 _REQUEST, _ACK, _DUMP = 1, 4, 0x300
-_NAME, _VFS, _WITH_VFS = 3, 22, 29
+_NAME, _VFS, _MASK = 3, 22, 29
+_WITH_VFS, _WITHOUT_STATISTICS = 1, 8
 _VF, _MAC, _VLAN = 1, 1, 2
 _HEADER, _LINK, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=BxHiII"), struct.Struct("=HH")
 
@@ -27,7 +28,7 @@ _HEADER, _LINK, _ATTRIBUTE = struct.Struct("=IHHII"), struct.Struct("=BxHiII"), 
 def read_ports() -> dict[str, dict[int, str]]:
     """{interface of a card: {number of a virtual function: its port}}, as far as the kernel tells them."""
     found: dict[str, dict[int, str]] = {}
-    mask = _attribute(_WITH_VFS, struct.pack("=I", 1))
+    mask = _attribute(_MASK, struct.pack("=I", _WITH_VFS | _WITHOUT_STATISTICS))
     with suppress(OSError, struct.error), closing(_ask(_GET, _REQUEST | _DUMP, 0, mask)) as link:
         while True:
             answer = link.recv(SIZE_MAX)

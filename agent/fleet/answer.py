@@ -30,7 +30,7 @@ from agent.claims.parse_request import (
     read_domain,
 )
 from agent.claims.request import DEVICE_PREFIX, ClaimRequest, by_size, check_request, has_unresolved_devices
-from agent.device_names import CC_MODES, VRAM_CLASS
+from agent.device_names import CC_MODES
 from agent.errors import PlacementError, UsageError, counted, first_few
 from agent.fleet.where import (
     CLOSED,
@@ -245,12 +245,10 @@ def where(
     """
     root = None if host is None else _find_host(client, host)
     answers: list[Answer] = []
-    has_vram = any(VRAM_CLASS in asked.request.resources for asked in alternatives)
-    classes = client.resource_classes() if has_vram else frozenset[str]()
     numbered = [
         (number, AskedRequest(each, asked.body))
         for number, asked in enumerate(alternatives)
-        for each in by_size(asked.request, classes).options
+        for each in by_size(asked.request, client.resource_classes).options
     ]
     for number, asked in numbered:
         with without_collection():

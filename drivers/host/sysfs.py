@@ -438,27 +438,25 @@ class Sysfs:
             return None
 
     def vgpu_type(self, address: str) -> str | None:
-        """The number of the virtual function's vGPU type, "0" for none; None if it cannot have one.
-
-        Of a function with a quota of VRAM, that is its MiB; "0" as well where the kernel does not tell them.
-        """
-        quota = vram_quota(self._path(address))
-        if quota is not None:
-            return str((read_number(quota[0]) or 0) // 2**20)
+        """The number of the virtual function's vGPU type, "0" for none; None if it cannot have one."""
         text = self._text(address, "nvidia", "current_vgpu_type")
         return text if _TYPE.fullmatch(text) else None
 
     def vgpu_place(self, address: str) -> int | None:
         """The slot of its card in which the function's vGPU starts, or is to start.
 
-        None where the driver chooses it, or where the card has no places: it is not in mixed-size mode. A
-        quota of VRAM that can be changed is in place 0.
+        None where the driver chooses it, or where the card has no places: it is not in mixed-size mode.
         """
-        quota = vram_quota(self._path(address))
-        if quota is not None:
-            return 0 if quota[1] else None
         text = self._text(address, "nvidia", "placement_id")
         return int(text) if _TYPE.fullmatch(text) else None
+
+    def vram(self, address: str) -> tuple[int, bool] | None:
+        """(MiB of VRAM of the virtual function, whether they can be changed); None without a quota.
+
+        One that the kernel does not tell is 0.
+        """
+        quota = vram_quota(self._path(address))
+        return None if quota is None else ((read_number(quota[0]) or 0) // 2**20, quota[1])
 
     def ports(self) -> dict[str, str]:
         """{virtual function: what its network card has for it}, see `agent.device_names.PORT`."""

@@ -210,8 +210,9 @@ class LibvirtDriver(Driver):
             devices,
             vgpu_types={**devices.vgpu_types, **{name: number for name, number in types.items() if number}},
             vgpu_places={name: place for name, place in places.items() if place is not None},
+            vram={name: quota for name in functions if (quota := self._sysfs.vram(name)) is not None},
         )
-        return mixed_sizes.vgpu_units(devices, settings, known)
+        return mixed_sizes.vgpu_units(mixed_sizes.with_vram(devices, settings), settings, known)
 
     def write_domain(self, xml: str, given: GivenResources, *, replace: bool = False) -> str:
         """See `Driver`."""

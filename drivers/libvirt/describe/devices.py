@@ -74,8 +74,8 @@ class DeviceFacts:
     `bridges` {card's address: what is above it, from its root complex down; see `Sysfs.bridges`}.
     `migration_drivers` {function's address: driver of VFIO that can migrate it}; `vgpu_branch` is that of the
     host's vGPU driver, such as "550". `ports` {virtual function's address: the MAC address and VLAN that its
-    card has for it}, see `agent.device_names.PORT`. `withheld` are traits that
-    no card has here, see `usable`.
+    card has for it}, see `agent.device_names.PORT`; `vram` {its address: (MiB of its quota of VRAM, whether
+    they can be changed)}. `withheld` are traits that no card has here, see `usable`.
     """
 
     cards: tuple[Card, ...] = ()
@@ -91,6 +91,7 @@ class DeviceFacts:
     vgpu_branch: str = ""
     ports: Mapping[str, str] = field(default_factory=dict)
     withheld: frozenset[str] = frozenset()
+    vram: Mapping[str, tuple[int, bool]] = field(default_factory=dict)
 
     def near_cell(self, cell: int | None) -> int | None:
         """The cell whose guests are nearest to a card of this cell: it has CPUs, if any is known to."""
@@ -415,15 +416,20 @@ def _traits(context: CardContext, offered: OfferedFunctions) -> frozenset[str]:
             traits.add(device_names.mdev_type_trait(vgpu.type_id))
         if spec is not None:
             traits |= spec.traits | device_names.physical_network_trait(spec.physical_network)
-    traits |= _migration_traits(context, offered)
+    traits |= migration_traits(context, offered)
     device = context.card.device
     if mdev_specs_of(context.card, context.settings.mdevs) and device.address not in context.held:
         traits |= {device_names.vendor_trait(device.vendor_id), device_names.product_trait(device.product_id)}
     return frozenset(traits - context.facts.withheld)
 
 
-def _migration_traits(context: CardContext, offered: OfferedFunctions) -> frozenset[str]:
-    """Whether the functions can be migrated live, where a driver says so of all of them; and which driver."""
+def migration_traits(
+    context: CardContext, offered: OfferedFunctions, *, has_vgpus: bool = False
+) -> frozenset[str]:
+    """Whether the functions can be migrated live, where a driver says so of all of them; and which driver.
+
+    `has_vgpus`: the card is divided into vGPUs, also while it has none.
+    """
     traits: set[str] = set()
     given = [(each.address, spec) for each, spec in offered if each.address not in context.card.vdpa]
     drivers = {context.facts.migration_drivers.get(address) for address, _ in given}
@@ -432,9 +438,8 @@ def _migration_traits(context: CardContext, offered: OfferedFunctions) -> frozen
         traits |= device_names.custom_traits(
             f"{device_names.MIGRATION_DRIVER_PREFIX}{driver}" for driver in drivers if driver
         )
-    has_vgpus = mdev_specs_of(context.card, context.settings.mdevs) or any(
-        _vgpu_spec(context, function) for function, _ in offered
-    )
+    has_vgpus |= bool(mdev_specs_of(context.card, context.settings.mdevs))
+    has_vgpus |= any(_vgpu_spec(context, function) for function, _ in offered)
     if has_vgpus and context.facts.vgpu_branch and context.card.device.vendor_id == "10de":
         traits.add(f"{device_names.VGPU_DRIVER_PREFIX}{context.facts.vgpu_branch}")
     return frozenset(traits)

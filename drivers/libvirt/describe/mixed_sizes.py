@@ -44,6 +44,7 @@ from drivers.libvirt.describe.devices import (
     DeviceSettings,
     GuestDomain,
     ParentOf,
+    migration_traits,
     provider_name,
 )
 
@@ -226,15 +227,28 @@ def record_sizes(history: DeviceHistory, facts: DeviceFacts, settings: DeviceSet
 
 
 def restore_sizes(facts: DeviceFacts, history: DeviceHistory, settings: DeviceSettings) -> DeviceFacts:
-    """The facts with the sizes that the history has, and with the VRAM that the operator alone knows."""
+    """The facts with the sizes that the history has, and with the VRAM of functions as their types."""
     sizes = {card.device.address: _recorded(card, history) for card in facts.cards}
-    types = dict(facts.vgpu_types)
+    known = {address: known for address, known in sizes.items() if known}
+    return with_vram(replace(facts, vgpu_gib=known), settings)
+
+
+def with_vram(facts: DeviceFacts, settings: DeviceSettings) -> DeviceFacts:
+    """The facts, where the amounts of VRAM of the cards that the operator names are types in place 0.
+
+    Where the driver tells none of a card, each function has the one size that the operator names.
+    """
+    types, places = dict(facts.vgpu_types), dict(facts.vgpu_places)
     for card in facts.cards:
         table, functions = settings.mixed.get(card.device.address), {vf.address for vf in card.vfs}
-        if table is not None and table.vram and len(table.starts) == 1 and not functions & types.keys():
+        if table is None or not table.vram:
+            continue
+        told = {address: facts.vram[address] for address in functions & facts.vram.keys()}
+        types |= {address: str(mib) for address, (mib, _) in told.items()}
+        places |= {address: 0 for address, (mib, can_change) in told.items() if mib and can_change}
+        if not told and len(table.starts) == 1:
             types |= dict.fromkeys(functions, str(*table.starts))
-    known = {address: known for address, known in sizes.items() if known}
-    return replace(facts, vgpu_types=types, vgpu_gib=known)
+    return replace(facts, vgpu_types=types, vgpu_places=places)
 
 
 def _seen_sizes(card: Card, facts: DeviceFacts) -> dict[str, int]:
@@ -361,7 +375,12 @@ class MixedCard:
             provider_name(card, host),
             parent,
             {each: DescribedInventory(total, allocation_ratio=1.0) for each, total in totals.items()},
-            frozenset(
+            migration_traits(
+                self.context,
+                [(vf, None) for vf in card.vfs if vf.address in self._functions],
+                has_vgpus=True,
+            )
+            | frozenset(
                 {
                     device_names.vendor_trait(device.vendor_id),
                     device_names.product_trait(device.product_id),

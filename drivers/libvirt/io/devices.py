@@ -115,6 +115,7 @@ class DeviceReader:
             types: dict[str, str] = {}
             places: dict[str, int] = {}
             names: dict[str, dict[str, str]] = {}
+            vram: dict[str, tuple[int, bool]] = {}
             for device in (known.device for known in known_devices):
                 if not isinstance(device, PciDevice) or device.physical_function is None or device.mdev_types:
                     continue
@@ -122,6 +123,9 @@ class DeviceReader:
                     continue
                 session.deadline.extend()
                 vgpu_type = self._sysfs.vgpu_type(device.address)
+                quota = self._sysfs.vram(device.address) if vgpu_type is None else None
+                if quota is not None:
+                    vram[device.address] = quota
                 if vgpu_type is None:
                     continue
                 types[device.address] = vgpu_type
@@ -138,7 +142,9 @@ class DeviceReader:
                 for known in known_devices
             )
             ports = self._sysfs.ports() if has_ports else {}
-            reading.vgpus = DeviceFacts(vgpu_types=types, vgpu_places=places, vgpu_names=names, ports=ports)
+            reading.vgpus = DeviceFacts(
+                vgpu_types=types, vgpu_places=places, vgpu_names=names, vram=vram, ports=ports
+            )
         except BaseException:
             self._pending_reads.add_all_devices()  # those that were taken are not read yet
             raise

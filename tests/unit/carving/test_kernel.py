@@ -79,8 +79,8 @@ def test_the_quota_of_a_function_is_found_by_its_number_on_the_card(xe: PciTree)
     gpu, sysfs = XeGpu(xe.devices), Sysfs(xe.sys, xe.proc)
     gpu.quota(FUNCTIONS[2]).write_text("8589934592\n")
     assert [vram_of(xe, function) for function in FUNCTIONS[1:3]] == [("0", 0, True), ("8192", 0, True)]
-    assert [sysfs.vgpu_type(each) for each in FUNCTIONS] == ["0", "0", "8192", "0"]
-    assert sysfs.vgpu_place(FUNCTIONS[2]) == 0 and sysfs.vgpu_type(CARD) is None
+    assert [sysfs.vram(each) for each in (*FUNCTIONS[1:3], CARD)] == [(0, True), (8192, True), None]
+    assert sysfs.vgpu_type(FUNCTIONS[2]) is None
     assert vram_quota(xe.devices / CARD) is None
 
 
@@ -88,8 +88,7 @@ def test_a_quota_that_cannot_be_changed_is_read_and_left_alone(xe: PciTree) -> N
     xe_quota = XeGpu(xe.devices).quota(FUNCTIONS[0])
     xe_quota.write_text("5368709120\n")
     xe_quota.chmod(0o444)
-    sysfs = Sysfs(xe.sys, xe.proc)
-    assert (sysfs.vgpu_type(FUNCTIONS[0]), sysfs.vgpu_place(FUNCTIONS[0])) == ("5120", None)
+    assert Sysfs(xe.sys, xe.proc).vram(FUNCTIONS[0]) == (5120, False)
     assert vram_of(xe, FUNCTIONS[0]) == (None, None, True)
 
 
@@ -97,7 +96,7 @@ def test_a_quota_that_cannot_be_changed_is_read_and_left_alone(xe: PciTree) -> N
 def test_a_quota_that_the_kernel_does_not_tell_is_none_yet(xe: PciTree, text: str) -> None:
     """One that is half written is less than a MiB, or no number; the card stays one with quotas."""
     XeGpu(xe.devices).quota(FUNCTIONS[0]).write_text(text)
-    assert Sysfs(xe.sys, xe.proc).vgpu_type(FUNCTIONS[0]) == "0"
+    assert Sysfs(xe.sys, xe.proc).vram(FUNCTIONS[0]) == (0, True)
     assert vram_of(xe, FUNCTIONS[0]) == ("0", 0, True)
 
 

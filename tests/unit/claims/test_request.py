@@ -69,7 +69,7 @@ CLASSES = (*SIZES, "CUSTOM_VRAM_XMB", "VGPU", VRAM_CLASS)
 @given(st.lists(st.integers(1, 20000), min_size=1, max_size=3))
 def test_an_amount_of_vram_is_each_size_that_is_large_enough_the_smallest_first(amounts: list[int]) -> None:
     groups = [group(str(number), **{VRAM_CLASS: amount}) for number, amount in enumerate(amounts)]
-    found = by_size(ask(*groups, group(VCPU=1), policy="none"), CLASSES).options
+    found = by_size(ask(*groups, group(VCPU=1), policy="none"), lambda: CLASSES).options
     ways = [[next(iter(each.resources)) for each in option.groups[:-1]] for option in found]
     if all(amount <= max(SIZES.values()) for amount in amounts):
         enough = product(*([mib for mib in SIZES.values() if mib >= amount] for amount in amounts))
@@ -86,10 +86,10 @@ def test_an_amount_of_vram_is_each_size_that_is_large_enough_the_smallest_first(
 
 def test_what_asks_for_no_vram_stays_as_it_is_and_alternatives_are_numbered_anew() -> None:
     plain, some = ask(group(VCPU=1)), ask(group(VCPU=1, CUSTOM_VRAM_MB=3000, CUSTOM_VRAM_4096MB=1))
-    assert by_size(plain, CLASSES) is plain
+    assert by_size(plain, lambda: CLASSES) is plain
     both = with_others([plain, some])
-    assert by_size(with_others([plain, plain]), CLASSES).options[1].alternative == 2
-    found = by_size(both, CLASSES).options
+    assert by_size(with_others([plain, plain]), lambda: CLASSES).options[1].alternative == 2
+    found = by_size(both, lambda: CLASSES).options
     assert [each.alternative for each in found] == [1, 2, 3]
     assert [dict(each.groups[0].resources) for each in found] == [
         {"VCPU": 1},

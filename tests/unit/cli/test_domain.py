@@ -6,6 +6,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+from kits.pci_tree import recorded_tree
+from kits.vram_card import FUNCTIONS, XeGpu
 
 from agent.cli import domain
 from agent.cli.domain import Libvirt
@@ -89,6 +91,24 @@ def test_a_domain_starts_when_its_vgpu_is_in_its_place(
         Libvirt("test:///").hand_over(written, start=True)
     assert libvirt.undone == ["domain"]
     (vendor / "placement_id").write_text("20\n")
+    with pytest.raises(AttributeError, match="create"):  # the domain of this libvirt cannot be started
+        Libvirt("test:///").hand_over(written, start=True)
+
+
+def test_a_domain_starts_when_its_function_has_its_vram(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    libvirt = FakeLibvirt()
+    monkeypatch.setitem(sys.modules, "libvirt", libvirt)
+    tree = recorded_tree(tmp_path, "xe")
+    monkeypatch.setattr(domain, "SYS", tree.sys)
+    monkeypatch.setattr(domain, "VGPU_WAIT_S", 0.0)
+    gpu = XeGpu(tree.devices)
+    making = {"parent": FUNCTIONS[1], "type": "vram-8192", "placement": "0"}
+    written: Any = {"consumer": UUID, "xml": "<domain/>", "claim": {"to_make": {"unit": making}}}
+    with pytest.raises(PlimsollError, match="did not get 8192 MiB of VRAM: run `plimsoll devices apply`"):
+        Libvirt("test:///").hand_over(written, start=True)
+    gpu.set_type(FUNCTIONS[1], "8192")
     with pytest.raises(AttributeError, match="create"):  # the domain of this libvirt cannot be started
         Libvirt("test:///").hand_over(written, start=True)
 

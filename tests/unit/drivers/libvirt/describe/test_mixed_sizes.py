@@ -20,7 +20,7 @@ from agent.driver import (
 )
 from agent.providers.divided_cards import MIXED_SIZES, Card
 from drivers.host.domain_xml import guest_of, parse_domain
-from drivers.libvirt.describe.cards import DeviceHistory, MdevSpec, UnitRecord
+from drivers.libvirt.describe.cards import DeviceHistory, MdevSpec, UnitRecord, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings, GuestDomain
 from drivers.libvirt.describe.history import carved_units
 from drivers.libvirt.describe.host import HostModel, ModelSettings, build_model
@@ -30,6 +30,7 @@ from drivers.libvirt.describe.mixed_sizes import (
     needs_with_units,
     unmanaged_functions,
     vgpu_units,
+    with_vram,
     write_unmanaged,
 )
 from drivers.libvirt.describe.options import declared_carving, device_settings
@@ -238,12 +239,11 @@ VRAM_SETTINGS = device_settings({"devices": {"vram_cards": [f"{A100}=20480/2048/
 FIXED_SETTINGS = device_settings({"devices": {"vram_cards": [f"{A100}=20480/4096"]}})
 
 
-def vram_card(mib: Mapping[str, int]) -> DeviceFacts:
+def vram_card(mib: Mapping[str, int], *, can_change: bool = True) -> DeviceFacts:
     """The recorded host, where the functions of a card have quotas {address: MiB}, and 0 without one."""
     return replace(
         facts("vendor-vfio"),
-        vgpu_types={vf: str(mib.get(vf, 0)) for vf in VFS},
-        vgpu_places={vf: 0 for vf in VFS if mib.get(vf)},
+        vram={vf: (mib.get(vf, 0), can_change) for vf in VFS},
     )
 
 
@@ -295,12 +295,13 @@ def test_an_amount_that_is_no_size_takes_its_room_while_a_guest_has_it_and_is_to
     shared_out = vram_card({VFS[0]: 5120, VFS[1]: 5120})
     found = provider(model(shared_out, HOSTDEV.format("vm", 1), settings=VRAM_SETTINGS))
     assert found.units["CUSTOM_VRAM_5120MB"] == (f"{VFS[0]}/5120@0",)
-    (told,) = contradictions(shared_out, VRAM_SETTINGS)
+    (told,) = contradictions(with_vram(shared_out, VRAM_SETTINGS), VRAM_SETTINGS)
     assert told.startswith(f"{VFS[0]} (5120 MiB), {VFS[1]} (5120 MiB): none of the amounts of VRAM")
 
 
 def test_functions_with_more_vram_than_the_option_says_are_told() -> None:
-    (sentence,) = contradictions(vram_card({VFS[0]: 8192, VFS[1]: 8192, VFS[2]: 8192}), VRAM_SETTINGS)
+    too_much = with_vram(vram_card(dict.fromkeys(VFS[:3], 8192)), VRAM_SETTINGS)
+    (sentence,) = contradictions(too_much, VRAM_SETTINGS)
     assert "24576 MiB of VRAM, more than the 20480 MiB" in sentence
     (sentence,) = contradictions(
         facts("boot"), replace(VRAM_SETTINGS, mixed={"0000:99:00.0": VRAM_SETTINGS.mixed[A100]})
@@ -324,7 +325,27 @@ def test_functions_of_a_driver_without_quotas_have_the_one_size_that_the_operato
 
 
 def test_quotas_that_cannot_be_changed_are_reported_as_they_are() -> None:
-    read_only = replace(vram_card(dict.fromkeys(VFS, 4096)), vgpu_places={})
+    read_only = vram_card(dict.fromkeys(VFS, 4096), can_change=False)
     found = model(read_only, HOSTDEV.format("vm", 1), settings=VRAM_SETTINGS)
     assert provider(found).units == {V4: VFS}
     assert [each.unit for each in found.guests[0].units] == [VFS[0]]
+
+
+def test_a_divided_card_says_how_its_functions_migrate() -> None:
+    xe = replace(vram_card({}), migration_drivers=dict.fromkeys(VFS, "xe_vfio_pci"))
+    traits = provider(model(xe, settings=VRAM_SETTINGS)).traits
+    assert {"HW_PCI_LIVE_MIGRATABLE", "CUSTOM_VFIO_DRIVER_XE_VFIO_PCI"} <= traits
+    some = replace(xe, migration_drivers={VFS[0]: "xe_vfio_pci"})
+    assert "HW_PCI_LIVE_MIGRATABLE" not in provider(model(some, settings=VRAM_SETTINGS)).traits
+    nvidia = provider(model(replace(card({}), vgpu_branch="550"))).traits
+    assert "CUSTOM_VGPU_DRIVER_NVIDIA_550" in nvidia and "HW_PCI_LIVE_MIGRATABLE" not in nvidia
+
+
+def test_functions_with_quotas_on_a_card_that_the_operator_does_not_name_are_as_any_others() -> None:
+    (spec,) = parse_device_specs(('{"vendor_id": "10de", "product_id": "20f1"}',))
+    for mib in (0, 5120):
+        found = model(vram_card(dict.fromkeys(VFS, mib)), settings=DeviceSettings((spec,)))
+        assert provider(found).units == {"CUSTOM_PCI_10DE_20F1": VFS}
+        carved = [each for each in carved_units(found.devices, (), DeviceSettings()) if each.card == A100]
+        assert [each.type_id for each in carved] == [""] * 4
+        assert unmanaged_functions(found.devices, DeviceSettings()) == frozenset()
