@@ -536,10 +536,16 @@ class Operations:
             present = None if request.name else self.tracker.claim_of(request.consumer)
             if present is not None:  # without a name of its own, it has that of the claim on this host
                 request = replace(request, name=present.request.name)
-            return _first_granted(
-                self._options_of_move(kind, migration, request, alternative),
-                lambda each: self.tracker.begin_move(each, kind, migration).move,
-            )
+            options = self._options_of_move(kind, migration, request, alternative)
+            try:
+                return _first_granted(
+                    options, lambda each: self.tracker.begin_move(each, kind, migration).move
+                )
+            except errors.DoesNotFit as error:
+                if alternative is None and len(options) < len(request.options):
+                    kept = f" A move keeps alternative {options[0].alternative} of {len(request.options)}"
+                    error.message += f"{kept}; --alternative any takes the first that fits."
+                raise
 
     def _options_of_move(
         self, kind: MoveKind, migration: str, request: ClaimRequest, number: int | None

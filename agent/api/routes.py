@@ -21,14 +21,7 @@ from agent.api import views
 from agent.api.operations import Operations
 from agent.api.shapes import fleet, host, instance
 from agent.api.shapes.schema import Moment, NothingShape, Schema, Uuid
-from agent.claims.parse_request import (
-    ALTERNATIVES_MAX,
-    notes_of,
-    parse_addition,
-    parse_claim,
-    parse_extension,
-    read_domain,
-)
+from agent.claims.parse_request import notes_of, parse_addition, parse_claim, parse_extension, read_domain
 from agent.config.access import ApiRole
 from agent.errors import UnknownConsumer, UsageError
 from agent.gate.decision import GateVerdict, HookCall
@@ -39,6 +32,7 @@ from agent.state.journal import Event
 from agent.state.operators import ADDRESS_CHARS_MAX, REASON_CHARS_MAX, Cordon, PauseRequest
 from agent.status import web
 from agent.status.web import WebResponse
+from agent.tree import MAX_UNIT
 
 LOG = log.get("agent.api")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -799,7 +793,7 @@ def begin_move(call: Call, body: instance.MoveBodyShape) -> WebResponse:
         asked = parse_addition(given.get("request", {}), consumer, profiles)
         request = call.operations.move_request(read_domain(given["domain"], "domain"), asked)
     number = given.get("alternative")
-    number = None if number is None else read_whole(number, "alternative", 0, ALTERNATIVES_MAX)
+    number = None if number is None else read_whole(number, "alternative", 0, MAX_UNIT)
     move = call.operations.begin_move(kind, migration, request, number)
     _record(f"{kind} (migration {migration})", move.instance, call.caller, move.state, "move")
     begun = _noted(_move_view(call, move), given.get("request"))

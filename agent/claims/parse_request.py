@@ -618,14 +618,11 @@ def alternatives_of(body: object) -> list[Any]:
         bodies.append({**shared, **asked})
     found = []
     for one in bodies:
-        flavor = one.get("flavor")
+        flavor: Any = one.get("flavor")
         specs = flavor.get("extra_specs") if isinstance(flavor, dict) else None
-        if flavor is None or not isinstance(specs, dict):
-            found.append(one)
-            continue
-        own, *others = _alternative_specs(specs)
-        found.append({**one, "flavor": {**flavor, "extra_specs": own}} if others else one)
-        found += ({**one, "flavor": {**flavor, "extra_specs": other}} for other in others)
+        each = list(_alternative_specs(specs)) if isinstance(specs, dict) else []
+        several = [{**one, "flavor": {**flavor, "extra_specs": its}} for its in each] if len(each) > 1 else []
+        found += several or [one]
     if len(found) > ALTERNATIVES_MAX:
         raise UsageError(f"alternatives: at most {ALTERNATIVES_MAX} are asked for, not {len(found)}.")
     return found

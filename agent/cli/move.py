@@ -7,16 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from agent.cli import grammar
+from agent.cli import claim_request, grammar
 from agent.cli.claim import claim_lines, holding_lines
-from agent.cli.claim_request import (
-    add_claim_options,
-    add_or_option,
-    addition_body,
-    claim_body,
-    read_text_file,
-    show_notes,
-)
 from agent.cli.client import INSTANCE_HELP, MIGRATION_HELP, client_of, find_instance, find_migration
 from agent.cli.domain import complete_domain
 from agent.cli.output import Style, show, show_table
@@ -117,8 +109,8 @@ def _add_begin(add_verb: grammar.CommandAdder) -> None:
         metavar="UUID",
         help="the migration's uuid; without it the command makes a new one and prints it",
     )
-    add_claim_options(parser)
-    add_or_option(parser)
+    claim_request.add_claim_options(parser)
+    claim_request.add_or_option(parser)
     parser.add_argument(
         "--alternative",
         metavar="N|any",
@@ -148,7 +140,9 @@ def begin(args: Namespace) -> ExitCode:
     body: dict[str, Any] = {
         "migration": args.migration or str(uuid4()),
         "kind": args.kind.replace("-", "_"),
-        "request": claim_body(args) if args.domain is None else addition_body(args),
+        "request": claim_request.claim_body(args)
+        if args.domain is None
+        else claim_request.addition_body(args),
     }
     if args.alternative is not None:
         given = "0" if args.alternative == "any" else args.alternative
@@ -156,7 +150,7 @@ def begin(args: Namespace) -> ExitCode:
             raise UsageError(f"--alternative {given!r} is neither a number from 1 nor `any`")
         body["alternative"] = int(given)
     if args.domain is not None:
-        body |= {"domain": read_text_file("move begin", args.domain), "consumer": args.consumer}
+        body |= {"domain": claim_request.read_text_file("move begin", args.domain), "consumer": args.consumer}
     try:
         move: MoveShape = client.request("POST", PATH, body)
     except DaemonUnreachable as error:
@@ -165,13 +159,13 @@ def begin(args: Namespace) -> ExitCode:
             error.message += f"; the uuid made for the migration is {body['migration']}"
         raise
     if args.domain is not None:
-        show_notes(move)
+        claim_request.show_notes(move)
         # As the domain is to be on this host, the destination.
         xml = complete_domain(client, move["instance"], body["domain"], replace=True)["xml"]
         show(args, {**move, "xml": xml}, lambda _: [xml.rstrip("\n")], _sentence(move))
         return ExitCode.DONE
     show(args, move, lambda style: _lines(move, style))
-    show_notes(move)
+    claim_request.show_notes(move)
     return ExitCode.DONE
 
 

@@ -12,23 +12,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from itertools import chain
 from types import MappingProxyType
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import os_traits
 
-from agent.claims import extra_specs
+from agent.claims import extra_specs, parse_request
 from agent.claims.choice import Order
 from agent.claims.device_profiles import DeviceProfiles
-from agent.claims.parse_request import (
-    ALTERNATIVES_MAX,
-    alternatives_of,
-    notes_of,
-    parse_addition,
-    read_domain,
-)
 from agent.claims.request import DEVICE_PREFIX, ClaimRequest, by_size, check_request, has_unresolved_devices
 from agent.device_names import CC_MODES
 from agent.errors import PlacementError, UsageError, counted, first_few
@@ -205,16 +197,18 @@ def answer_body(
     may name. Raises UsageError, PlacementError.
     """
     given = read_object(body, "", ("requests", "xml", "strategy", "count", "host"))
-    xml = None if given.get("xml") is None else read_domain(given["xml"], "xml")
+    xml = None if given.get("xml") is None else parse_request.read_domain(given["xml"], "xml")
     host = given.get("host")
     order = Order(read_choice(given.get("strategy", "pack"), "strategy", tuple(map(str, Order))))
     count = read_whole(given.get("count", 1), "count", 1, COUNT_MAX)
-    alternatives: list[AskedRequest] = []
+    alternatives = []
     notes: dict[str, None] = {}
-    for item in chain.from_iterable(map(alternatives_of, read_list(given.get("requests"), "requests"))):
-        if len(alternatives) >= ALTERNATIVES_MAX:
-            raise UsageError(f"requests: at most {ALTERNATIVES_MAX} alternatives are asked for.")
-        request = parse_addition(item, "", profiles)
+    listed = read_list(given.get("requests"), "requests")
+    bodies = [body for item in listed for body in parse_request.alternatives_of(item)]
+    if len(bodies) > (most := parse_request.ALTERNATIVES_MAX):
+        raise UsageError(f"requests: at most {most} alternatives are asked for.")
+    for item in bodies:
+        request = parse_request.parse_addition(item, "", profiles)
         request = complete(request, xml) if complete else request
         if has_unresolved_devices(request):
             raise UsageError(
@@ -222,7 +216,7 @@ def answer_body(
                 "--placement, or ask for the device's resource class."
             )
         alternatives.append(AskedRequest(check_request(request), item))
-        notes |= dict.fromkeys(notes_of(item))
+        notes |= dict.fromkeys(parse_request.notes_of(item))
     if not alternatives:
         raise UsageError("requests: missing; name at least one request.")
     name = None if host is None else read_text(host, "host", _ANY_TEXT, "the name or uuid of a host")

@@ -130,7 +130,9 @@ def test_a_move_takes_another_alternative_only_if_asked(pair: Pair) -> None:
     cards(pair.b, h100=1)
     asked = {"flavor": FLAVOR}
     consumer = pair.on_a.claim(asked).consumer
-    with pytest.raises(Refused, match=f"2 {L40S} asked, 0 free"):
+    with pytest.raises(
+        Refused, match=f"2 {L40S} asked, 0 free.* A move keeps alternative 2 of 2; --alternative"
+    ):
         pair.on_b.begin_move("cold_migrate", asked, consumer=consumer)
     with pytest.raises(InvalidRequest, match="has 2: name one of those"):
         pair.on_b.begin_move("cold_migrate", asked, consumer=consumer, alternative=3)
