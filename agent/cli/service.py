@@ -239,7 +239,7 @@ def _write(path: Path, text: str) -> None:
     from agent.durable.files import write_atomically
 
     try:
-        if path.exists():
+        if path.is_file():
             path.with_name(f"{path.name}.old").write_bytes(path.read_bytes())
         write_atomically(path, text)
     except OSError as error:

@@ -216,7 +216,13 @@ def _sync(path: Path, flags: int) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace the file's content by `text`, which survives a power cut after this returns. Raises OSError."""
+    """Replace the file's content by `text`, which survives a power cut after this returns. Raises OSError.
+
+    What is no regular file, such as a pipe or /dev/null, takes the text and is not replaced.
+    """
+    if path.exists() and not path.is_file():
+        path.write_text(text, encoding="utf-8")
+        return
     scratch = path.with_name(f".{path.name}.{os.getpid()}.new")
     try:
         descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)

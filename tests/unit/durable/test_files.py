@@ -40,6 +40,20 @@ def test_a_failed_replacement_leaves_the_old_file_and_no_scratch(tmp_path: Path)
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_what_is_no_file_is_written_to_and_stays_what_it_is(tmp_path: Path) -> None:
+    """An export to /dev/null by root made a file of it."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    link = tmp_path / "link"
+    link.symlink_to(pipe)
+    reader = os.open(pipe, os.O_RDWR)
+    write_atomically(pipe, "new\n")
+    write_atomically(link, "more\n")
+    assert os.read(reader, 99) == b"new\nmore\n"
+    os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode) and link.is_symlink()
+
+
 def test_directories_are_made_with_their_parents(tmp_path: Path) -> None:
     make_directory(tmp_path / "a" / "b")
     make_file(tmp_path / "a" / "b" / "c")
