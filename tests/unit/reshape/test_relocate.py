@@ -17,7 +17,7 @@ from agent.driver import Guest, GuestState, MoveInstruction, UsedUnit
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, claims_of
 from agent.providers.resolve import uuid_of_new
 from agent.reshape.claimed_units import ExactUnits, HostRecords
-from agent.reshape.laws import Relocation, Slot
+from agent.reshape.laws import Instruction, Relocation, Slot
 from agent.reshape.receipt import Receipt
 from agent.reshape.relocate import (
     follow_placement,
@@ -26,6 +26,7 @@ from agent.reshape.relocate import (
     places_of_claims,
     relocate_allocations,
     relocate_records,
+    unheld_claims,
     whereabouts,
 )
 from agent.shapes import Allocations
@@ -160,6 +161,26 @@ def test_a_unit_that_nobody_offers_any_more_goes_where_the_amount_has_none_yet()
 def test_no_more_moves_than_the_source_has() -> None:
     assert relocate_allocations({ROOT: {"VGPU": 1}}, [to_gpu(1, 3)]) == {GPU[0]: {"VGPU": 1}}
     assert relocate_allocations({GPU[0]: {"VGPU": 1}}, [to_gpu(1, 3)]) == {GPU[0]: {"VGPU": 1}}
+
+
+@pytest.mark.parametrize(
+    ("away", "held", "unheld"),
+    [
+        ({}, {}, 3),
+        ({}, {consumer(1): 3}, 0),
+        ({}, {consumer(1): 1, consumer(9): 2}, 2),
+        ({consumer(1): consumer(9)}, {consumer(9): 2}, 1),
+        ({consumer(1): ""}, {}, 0),
+    ],
+    ids=["deleted", "held", "of another one", "in part its migration's", "perhaps a migration's"],
+)
+def test_what_neither_a_claims_consumer_nor_its_migration_holds_goes_along(
+    away: dict[str, str], held: dict[str, int], unheld: int
+) -> None:
+    told = Instruction(MoveInstruction("host", {"VGPU": 4}, "gpu0"), ROOT, GPU[0])
+    records = HostRecords({consumer(1): claim(1, 3)}, away=away)
+    found = unheld_claims(records, {who: {ROOT: {"VGPU": amount}} for who, amount in held.items()}, [told])
+    assert found == ({consumer(1): {ROOT: {"VGPU": unheld}}} if unheld else {})
 
 
 EXACT = ExactUnits({"nic": {"VF": ("vf0", "vf1")}})
