@@ -185,13 +185,16 @@ def test_a_claim_older_than_its_guest_and_placement_follows_them(
     audited.kit.check()
 
 
-def test_old_claims_whose_guests_have_each_others_units_follow_them_together(audited: Audited) -> None:
-    """A restored journal: both were released, and claimed anew in another order."""
-    one, two = (audited.kit.tracker.claim(request(VCPU=1, SRIOV_NET_VF=1)).claim for _ in range(2))
-    units = {claim.consumer: [*claim.exact] for claim in (one, two)}
-    exchanged = {one.consumer: units[two.consumer], two.consumer: units[one.consumer]}
+@pytest.mark.parametrize(("name", "device", "count"), [("SRIOV_NET_VF", "nic0", 2), ("PCPU", "host", 3)])
+def test_old_claims_whose_guests_have_each_others_units_follow_them_together(
+    audited: Audited, name: str, device: str, count: int
+) -> None:
+    """A restored journal: they were released, and claimed anew in another order."""
+    claims = [audited.kit.tracker.claim(request(**{"VCPU": 1, name: 1})).claim for _ in range(count)]
+    units = [[*claim.exact] for claim in claims]
+    exchanged = {claim.consumer: units[number - 1] for number, claim in enumerate(claims)}
     audited.guests = tuple(
-        running(consumer, *(UsedUnit(name, unit, "nic0") for _, name, unit in exact), VCPU=1, SRIOV_NET_VF=1)
+        running(consumer, *(UsedUnit(name, unit, device) for _, _, unit in exact), **{"VCPU": 1, name: 1})
         for consumer, exact in exchanged.items()
     )
     assert {kind for kind, _ in audited.kinds()} == {"another unit", "shared unit"}
@@ -388,6 +391,24 @@ def test_a_leaked_claim_is_dropped_by_itself(audited: Audited) -> None:
     assert audited.heal().healed == {0}
     assert audited.kit.tracker.claims() == {}
     assert audited.kinds() == []
+
+
+def test_what_was_repaired_is_told_where_placement_does_not_answer_afterwards(
+    audited: Audited, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An allocation of another client is a finding as well, so the audit would read the host again."""
+    held = audited.kit.tracker.claim(request(VCPU=1)).claim
+    audited.kit.raw.delete_allocations(held.consumer)
+    audited.kit.schedule(str(uuid4()), host={"VCPU": 1})
+    drop = audited.kit.tracker.drop_claim
+
+    def and_go_away(consumer: str, why: str) -> None:
+        drop(consumer, why)
+        audited.kit.tap.cut = True
+
+    monkeypatch.setattr(audited.kit.tracker, "drop_claim", and_go_away)
+    report = audited.heal()
+    assert [report.findings[index].kind for index in report.healed] == ["leaked claim"]
 
 
 @pytest.mark.counts_migrations
