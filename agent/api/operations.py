@@ -100,7 +100,10 @@ def _first_granted(options: Sequence[ClaimRequest], attempt: Callable[[ClaimRequ
         except (errors.DoesNotFit, errors.ClaimConflict) as error:
             refusals.append(error)  # of a claim of another alternative, that one finds it
     if len(options) > 1:
-        reasons = (f"{each.alternative}: {no.message}" for each, no in zip(options, refusals, strict=True))
+        reasons = (
+            f"{each.alternative or number}: {no.message}"
+            for number, (each, no) in enumerate(zip(options, refusals, strict=True), 1)
+        )
         refusals[0].message = f"None of {len(options)} alternatives is granted. {' '.join(reasons)}"
     raise refusals[0]
 
@@ -177,13 +180,14 @@ class Operations:
             return self._with_fresh_reserves(lambda: self.tracker.claim(each))
 
         with self._writing(), self.recorder.record_claim(request):
+            options = self.options(request)
             try:
-                return _first_granted(self.options(request), claim)
+                return _first_granted(options, claim)
             except errors.Refused:
-                options = self.options(request)
-                if not request.others or len(options) > 1:
+                granted = self.options(request)
+                if len(options) == 1 or len(granted) > 1:
                     raise
-                return claim(options[0])  # the same call at once has claimed it meanwhile
+                return claim(granted[0])  # the same call at once has claimed it meanwhile
 
     def options(self, request: ClaimRequest) -> Sequence[ClaimRequest]:
         """The request's alternatives, complete; only that of its consumer's claim, if it is one of them."""
@@ -542,7 +546,7 @@ class Operations:
                     options, lambda each: self.tracker.begin_move(each, kind, migration).move
                 )
             except errors.DoesNotFit as error:
-                if alternative is None and len(options) < len(request.options):
+                if alternative is None and len({each.alternative for each in options}) < len(request.options):
                     kept = f" A move keeps alternative {options[0].alternative} of {len(request.options)}"
                     error.message += f"{kept}; --alternative any takes the first that fits."
                 raise
@@ -558,16 +562,19 @@ class Operations:
         claim = self.tracker.claim_of(request.consumer)
         if number is None and claim is not None:
             number = claim.request.alternative or None
-        if len(options) == 1 or number == ANY_ALTERNATIVE:
+        if number == ANY_ALTERNATIVE:
             return options
-        if number is not None:
-            if number > len(options):
+        if number is not None and request.others:
+            options = [each for each in options if each.alternative == number]
+            if not options:
                 raise errors.UsageError(
-                    f"{request.consumer} has alternative {number}, and the request has {len(options)}: name "
-                    "one of those (--alternative N), or take the first that fits (--alternative any).",
+                    f"{request.consumer} has alternative {number}, and the request has "
+                    f"{len(request.options)}: name one of those (--alternative N), or take the first that "
+                    "fits (--alternative any).",
                     consumer=request.consumer,
                 )
-            return [options[number - 1]]
+        if len(options) == 1:
+            return options
         is_own = self.tracker.view.host.is_own
         held = (
             [claim.allocations]
@@ -580,7 +587,10 @@ class Operations:
         is_resize = kind in (MoveKind.RESIZE, MoveKind.SAME_HOST_RESIZE)
         amounts = by_class(amounts for allocations in held for amounts in allocations.values())
         kept = kept_options(options, amounts, is_resize=is_resize)
-        if len(kept) == 1 or not amounts:
+        if len({each.alternative for each in options}) == 1 and kind is not MoveKind.LIVE_MIGRATE:
+            # Sizes of VRAM: first the one that it has, which a live migration keeps.
+            return [*kept, *(each for each in options if each not in kept)]
+        if len({each.alternative for each in kept}) == 1 or not amounts:
             return kept or options[:1]
         if is_resize and not kept:
             return options  # it had none of them

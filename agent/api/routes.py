@@ -603,13 +603,12 @@ def claim(call: Call, body: instance.ClaimBodyShape) -> WebResponse:
             request.process.check_owner(call.caller.uid)
         if call.flag("dry_run"):
             explained = []
-            options = call.operations.options(request)
-            for each in options:
+            for each in call.operations.options(request):
                 explained.append((each, call.operations.explain(each)))
                 if explained[-1][1].fits:
                     break
             closed = call.operations.tracker.admission.closed_reason
-            view = views.explanation_view(explained, closed, max(len(options), len(request.options)))
+            view = views.explanation_view(explained, closed, len(request.options))
             return WebResponse(200, _noted(view, body))
         handle = call.operations.grant(request)
     claim = handle.claim

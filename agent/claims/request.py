@@ -118,8 +118,9 @@ def with_others(requests: Sequence[ClaimRequest]) -> ClaimRequest:
 def by_size(request: ClaimRequest, classes: Callable[[], Iterable[str]]) -> ClaimRequest:
     """The request with a class for each amount of VRAM: an alternative for each size that is large enough.
 
-    `classes` gives those that there are; it is asked only where it matters. The smallest size comes first. A
-    request for more than any of them stays as it is, and fits nowhere.
+    `classes` gives those that there are; it is asked only where it matters. The smallest size comes first,
+    each with the number of the alternative that it is a size of. A request for more than any of them stays as
+    it is, and fits nowhere.
     """
     if not any(
         device_names.VRAM_CLASS in group.resources for option in request.options for group in option.groups
@@ -137,7 +138,7 @@ def by_size(request: ClaimRequest, classes: Callable[[], Iterable[str]]) -> Clai
             groups = tuple(_of_class(group, named.get(group.suffix)) for group in option.groups)
             found.append(replace(option, groups=groups))
         found += [] if chosen else [option]
-    return with_others(found)
+    return replace(found[0], others=tuple(found[1:]))
 
 
 def _of_class(group: RequestGroup, name: str | None) -> RequestGroup:

@@ -35,10 +35,11 @@ BY_GROUPS = {
 
 
 def cards(host: GatedHost, **totals: int) -> None:
-    """Let the host have these cards; `h100` and `l40s` are how many units each offers."""
+    """Let the host have these cards, each with so many units: `h100`, `l40s`, `vramN` with N MiB a unit."""
+    names = {"h100": H100, "l40s": L40S}
     gpus = [
-        Gpu(f"0000:8{number}:00.0", name, total)
-        for number, (name, total) in enumerate([(H100, totals.get("h100", 0)), (L40S, totals.get("l40s", 0))])
+        Gpu(f"0000:8{number}:00.0", names.get(card) or f"CUSTOM_VRAM_{card.removeprefix('vram')}MB", total)
+        for number, (card, total) in enumerate(totals.items())
         if total
     ]
     host.driver.change(cells=(cell(0, frozenset(range(16)), 4096),), gpus=tuple(gpus), nics=())
@@ -203,6 +204,40 @@ def encoded(request: Any) -> dict[str, Any]:
 
     body: dict[str, Any] = encode(request)
     return body
+
+
+def vram(number: int) -> dict[str, Any]:
+    return {"groups": [{"resources": {"VCPU": 1, "CUSTOM_VRAM_MB": number}}]}
+
+
+def test_sizes_of_vram_are_ways_to_serve_one_alternative_and_have_its_number(pair: Pair) -> None:
+    cards(pair.a, vram8192=1, vram20480=1, l40s=2)
+    cards(pair.b, vram4096=1, vram8192=1, vram20480=1)
+
+    def sizes(move: Any) -> set[str]:
+        return {name for each in move.new.allocations.values() for name in each.resources} - {"VCPU"}
+
+    either = {**vram(3000), "alternatives": [{"groups": [{"resources": {"VCPU": 1, L40S: 1}}]}]}
+    claim = pair.on_a.claim(vram(3000))
+    assert claim.request.alternative is None
+    assert pair.on_a.claim(either).request.alternative == 1
+    assert pair.on_a.claim(either).request.alternative == 2, "not 3, though there are two sizes"
+    for kind in ("live_migrate", "cold_migrate"):
+        move = pair.on_b.begin_move(kind, vram(3000), consumer=claim.consumer)
+        assert sizes(move) == {"CUSTOM_VRAM_8192MB"}, "the one that it has, though a smaller one would do"
+        pair.on_b.revert_move(move.migration)
+    move = pair.on_b.begin_move("live_migrate", vram(3000), consumer=claim.consumer, alternative=0)
+    assert sizes(move) == {"CUSTOM_VRAM_4096MB"}
+    pair.on_b.revert_move(move.migration)
+    move = pair.on_b.begin_move("resize", vram(9000), consumer=claim.consumer)
+    assert sizes(move) == {"CUSTOM_VRAM_20480MB"}
+    pair.on_b.revert_move(move.migration)
+    cards(pair.b, vram4096=1, vram20480=1)
+    move = pair.on_b.begin_move("cold_migrate", vram(3000), consumer=claim.consumer)
+    assert sizes(move) == {"CUSTOM_VRAM_4096MB"}, "the smallest, where there are none of that size"
+    pair.on_b.revert_move(move.migration)
+    with pytest.raises(InvalidRequest, match="may be of no alternative"):
+        pair.on_b.begin_move("live_migrate", vram(3000), consumer=claim.consumer)
 
 
 def test_one_thing_is_asked_for_where_alternatives_have_no_meaning(pair: Pair) -> None:

@@ -84,13 +84,14 @@ def test_an_amount_of_vram_is_each_size_that_is_large_enough_the_smallest_first(
         assert [option.groups for option in found] == [(*groups, group(VCPU=1))], "it fits nowhere"
 
 
-def test_what_asks_for_no_vram_stays_as_it_is_and_alternatives_are_numbered_anew() -> None:
+def test_what_asks_for_no_vram_stays_as_it_is_and_sizes_have_the_number_of_their_alternative() -> None:
     plain, some = ask(group(VCPU=1)), ask(group(VCPU=1, CUSTOM_VRAM_MB=3000, CUSTOM_VRAM_4096MB=1))
     assert by_size(plain, lambda: CLASSES) is plain
     both = with_others([plain, some])
     assert by_size(with_others([plain, plain]), lambda: CLASSES).options[1].alternative == 2
     found = by_size(both, lambda: CLASSES).options
-    assert [each.alternative for each in found] == [1, 2, 3]
+    assert [each.alternative for each in found] == [1, 2, 2]
+    assert {each.alternative for each in by_size(some, lambda: CLASSES).options} == {0}, "none was given"
     assert [dict(each.groups[0].resources) for each in found] == [
         {"VCPU": 1},
         {"VCPU": 1, "CUSTOM_VRAM_4096MB": 2},
