@@ -266,6 +266,8 @@ def test_what_a_reverted_move_gave_back_follows_the_claim_of_its_migration() -> 
     (move,) = relocate_records(relocations, records.claims, records.moves, records.exact).moves
     assert move.old.allocations == move.handed == counted(units, case.after)
     assert move.old.units == {CARD["b"]: {VF: units}}
+    with pytest.raises(ReshapeRefused, match="no instruction says which units these are"):
+        planned_from(case, records, {consumer(1): counted(UNITS_OF_TWO, case.before)})  # not just the same
 
 
 @pytest.mark.parametrize(
