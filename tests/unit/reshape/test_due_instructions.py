@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+import pytest
 from hypothesis import event, example, given
 from hypothesis import strategies as st
 from kits.reshape_trees import GPU, ROOT, consumer, flat, nested, to_gpus
@@ -165,6 +166,29 @@ def goal(current: ProviderTree, cards: list[int], moves: list[MoveInstruction], 
 def due_of(wanted: Parking, current: ProviderTree, held: ByConsumer) -> tuple[Instruction, ...]:
     instructions = known_instructions(wanted.moves, current, wanted.tree)
     return due_instructions(instructions, current, wanted.tree, by_provider(held))
+
+
+@pytest.mark.parametrize("on_card", [0, 1])
+def test_what_travels_with_a_unit_is_parked_with_it_unless_another_unit_of_its_consumer_moves(
+    on_card: int,
+) -> None:
+    rate, who = "NET_BW_EGR_KILOBIT_PER_SEC", consumer(1)
+    both = {"VGPU": Inventory(2), rate: Inventory(100)}
+    root = Provider(ROOT, "host", None, {"VCPU": Inventory(64)})
+    desired = ProviderTree([root, Provider(card(0), "card0", ROOT, both)])
+    counted = {**both, **root.inventories, "VGPU": Inventory(3)}
+    current = ProviderTree([replace(root, inventories=counted), Provider(card(0), "card0", ROOT)])
+    named = {who: {"VGPU": on_card}} if on_card else {}
+    moves = [
+        MoveInstruction("host", {"VGPU": 2, rate: 100}, "card0", named),
+        MoveInstruction("host", {"VGPU": 1}, "host", {who: {"VGPU": 1}}),
+    ]
+    held = {ROOT: {who: {"VGPU": 1 + on_card, rate: 50}}}
+    parking = park_units(moves, DESCRIBED, current, desired, held)
+    parked = {
+        name: amount for move in parking.moves if move.stays for name, amount in move.moved_resources.items()
+    }
+    assert parked == ({"VGPU": 1} if on_card else {"VGPU": 1, rate: 50})
 
 
 BOTH_GONE = {consumer(number): {"VGPU": 1} for number in range(2)}

@@ -58,6 +58,16 @@ def test_what_a_guest_uses_and_does_not_hold_is_no_room_for_others() -> None:
         plan_reshape(flat(4), nested(2, 2), moves, held, strangers={consumer(2)})
 
 
+def test_a_guest_that_has_its_share_at_the_target_already_needs_no_more_room() -> None:
+    one, two = {"VGPU": Inventory(1)}, {"VGPU": Inventory(2)}
+    current = ProviderTree([Provider(ROOT, "host", None, one), Provider(GPU[0], "gpu0", ROOT, one)])
+    desired = ProviderTree([Provider(ROOT, "host"), Provider(GPU[0], "gpu0", ROOT, two)])
+    moves = [MoveInstruction("host", {"VGPU": 1}, "gpu0", {consumer(1): {"VGPU": 1}})]
+    held = {consumer(1): {GPU[0]: {"VGPU": 1}}, consumer(2): {ROOT: {"VGPU": 1}}}
+    reshape = plan_reshape(current, desired, moves, held)
+    assert reshape.allocations == {consumer(2): {GPU[0]: {"VGPU": 1}}}
+
+
 def test_a_claim_that_placement_does_not_hold_goes_along_and_is_reserved() -> None:
     """Together with what is held of it, and only as a record."""
     held = {consumer(1): {ROOT: {"VGPU": 1}}, consumer(2): {ROOT: {"VGPU": 2}}}

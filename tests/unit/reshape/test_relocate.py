@@ -20,6 +20,7 @@ from agent.reshape.claimed_units import ExactUnits, HostRecords
 from agent.reshape.laws import Instruction, Relocation, Slot
 from agent.reshape.receipt import Receipt
 from agent.reshape.relocate import (
+    claims_of_migrations,
     follow_placement,
     leads_of,
     passages,
@@ -181,6 +182,32 @@ def test_what_neither_a_claims_consumer_nor_its_migration_holds_goes_along(
     records = HostRecords({consumer(1): claim(1, 3)}, away=away)
     found = unheld_claims(records, {who: {ROOT: {"VGPU": amount}} for who, amount in held.items()}, [told])
     assert found == ({consumer(1): {ROOT: {"VGPU": unheld}}} if unheld else {})
+
+
+@pytest.mark.parametrize(
+    ("claims", "strangers", "away", "found"),
+    [
+        ({1: 2}, {9: 2}, {}, {9: 1}),
+        ({1: 2, 2: 1}, {9: 2, 8: 1}, {}, {9: 1, 8: 2}),
+        ({1: 2}, {9: 1}, {}, {}),
+        ({1: 2}, {9: 2, 8: 2}, {}, {}),
+        ({1: 2, 2: 2}, {9: 2}, {}, {}),
+        ({1: 2, 2: 2}, {9: 2}, {2: 9}, {9: 2}),
+    ],
+    ids=["it alone", "each of two", "other amounts", "two holders", "two claims", "known to be away"],
+)
+def test_a_stranger_that_alone_holds_the_place_of_one_claim_is_its_migration(
+    claims: dict[int, int], strangers: dict[int, int], away: dict[int, int], found: dict[int, int]
+) -> None:
+    told = Instruction(MoveInstruction("host", {"VGPU": 4}, "gpu0"), ROOT, GPU[0])
+    records = HostRecords(
+        {consumer(number): claim(number, amount) for number, amount in claims.items()},
+        away={consumer(instance): consumer(who) for instance, who in away.items()},
+    )
+    held = {consumer(who): {ROOT: {"VGPU": amount}} for who, amount in strangers.items()}
+    assert claims_of_migrations(records, held, [told], sorted(held)) == {
+        consumer(who): records.claims[consumer(number)] for who, number in found.items()
+    }
 
 
 EXACT = ExactUnits({"nic": {"VF": ("vf0", "vf1")}})
