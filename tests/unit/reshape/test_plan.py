@@ -168,6 +168,21 @@ def test_what_travels_with_units_of_two_cards_is_divided_as_these_are() -> None:
     }
 
 
+def test_what_the_card_of_a_unit_has_no_room_for_goes_to_one_that_has() -> None:
+    bandwidth = "NET_BW_EGR_KILOBIT_PER_SEC"
+    desired, rates = nested(2, 2), {"gpu0": 400, "gpu1": 600}
+    for card, rate in zip((desired[uuid] for uuid in GPU[:2]), rates.values(), strict=True):
+        more = {**card.inventories, bandwidth: Inventory(rate)}
+        desired = desired.with_provider(replace(card, inventories=more))
+    moves = [
+        MoveInstruction("host", {"VGPU": 2, bandwidth: rate}, name, {consumer(1): {"VGPU": units}})
+        for (name, rate), units in zip(rates.items(), (1, 0), strict=True)
+    ]
+    held = {consumer(1): {ROOT: {"VGPU": 1, bandwidth: 500}}}
+    reshape = plan_reshape(flat(4, **{bandwidth: Inventory(1000)}), desired, moves, held)
+    assert reshape.allocations == {consumer(1): {GPU[0]: {"VGPU": 1}, GPU[1]: {bandwidth: 500}}}
+
+
 def test_inventory_that_goes_away_without_an_instruction_loses_nobody() -> None:
     current = flat(4, SRIOV_NET_VF=Inventory(4))
     held = {consumer(1): {ROOT: {"SRIOV_NET_VF": 1}}}
