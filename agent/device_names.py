@@ -45,6 +45,9 @@ PMEM_PREFIX = "CUSTOM_PMEM_NAMESPACE_"
 CPULESS_MEMORY = "CUSTOM_CPULESS_MEMORY_MB"
 """The class of memory, in MiB, of NUMA cells without CPUs: MEMORY_MB has none of it."""
 
+EPC_CLASS = "CUSTOM_SGX_EPC_MB"
+"""The class of memory for SGX enclaves, in MiB; MB means MiB, as in MEMORY_MB."""
+
 DASHED_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 """A uuid in its usual form: that of a mediated device in sysfs, and of an aggregate in Placement."""
 
@@ -126,6 +129,13 @@ def page_class(size_kib: int) -> str:
 def is_page_class(name: str) -> bool:
     """Whether a resource class is one of `page_class`."""
     return _PAGES.fullmatch(name) is not None
+
+
+def is_device_class(name: str) -> bool:
+    """Whether a guest gets devices by the class, and no ports; an operator's own class is taken for one."""
+    if name in (VDPA_CLASS, CPULESS_MEMORY, EPC_CLASS) or name.startswith(PMEM_PREFIX) or is_page_class(name):
+        return False
+    return name.startswith(_CUSTOM) or name in ("PGPU", "VGPU", "PCI_DEVICE", "FPGA")
 
 
 def vendor_trait(vendor_id: str) -> str:

@@ -255,7 +255,7 @@ def fit_slots(request: ClaimRequest, stock: HostStock) -> list[FitSlot]:
             barred = {
                 provider.uuid: clause
                 for provider in within
-                if (clause := card_obstacle(confidential, group, resources, provider.traits))
+                if (clause := card_obstacle(confidential, group, resources, provider))
             }
             options = (
                 provider

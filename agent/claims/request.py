@@ -9,10 +9,11 @@ from dataclasses import dataclass, field, replace
 from itertools import islice, product
 
 from agent import device_names
-from agent.device_names import CC, CC_DEVTOOLS, CC_ON, CONFIDENTIAL, CONTEXT, PORTS, TYPES, mdev_types
+from agent.device_names import CC, CC_DEVTOOLS, CC_ON, CONFIDENTIAL, CONTEXT, PORTS, VDPA_TRAIT
 from agent.errors import UsageError, counted
 from agent.http.owner_process import OwnerProcess
 from agent.shapes import by_class
+from agent.tree import Provider
 
 GROUP_POLICIES = ("none", "isolate")
 GROUPS_MAX = 64
@@ -211,21 +212,25 @@ def is_confidential(request: ClaimRequest) -> bool | None:
 
 
 def card_obstacle(
-    confidential: bool | None, group: RequestGroup, names: Collection[str], traits: frozenset[str]
+    confidential: bool | None, group: RequestGroup, names: Collection[str], provider: Provider
 ) -> str:
-    """Why the guest gets none of these classes from a provider with the traits, as a clause; "" if it may.
+    """Why the guest gets none of these classes from the provider, as a clause; "" if it may.
 
     `confidential` as of `is_confidential`. A confidential guest gets cards whose mode is on, or devtools if
-    its group asks for that; any other guest gets none of these. Ports are for both.
+    its group asks for that; any other guest gets none of these. Ports are for both, and so is what an
+    operator adds to the host or to a cell: it is no card.
     """
-    if confidential is None or (not confidential and CC not in traits):
+    traits, devices = provider.traits, [*filter(device_names.is_device_class, names)]
+    if confidential is None or (not confidential and CC not in traits) or not PORTS.isdisjoint(names):
         return ""
-    if not PORTS.isdisjoint(names) or all(name.startswith("NET_") for name in names):
+    if provider.parent is None or not provider.inventories.keys().isdisjoint(("VCPU", "PCPU", "MEMORY_MB")):
+        devices = [name for name in devices if not name.startswith("CUSTOM_")]
+    if not devices:
         return ""
     if not confidential:
         return f"has trait {CC}: only guests with SEV-SNP or TDX get such a card"
     wanted = {CC_ON, *(CC_DEVTOOLS for any_of in group.required if CC_DEVTOOLS in any_of)}
-    if wanted & traits or not (mdev_types(traits) or traits.intersection(TYPES.values())):
+    if wanted & traits or VDPA_TRAIT in traits:
         return ""
     if CC in traits and CC_DEVTOOLS not in traits:
         return f"has trait {CC} alone: no guest of this host can have it, `plimsoll status` says why"

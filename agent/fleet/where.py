@@ -38,7 +38,7 @@ from agent.claims.fit_search import any_of_clause
 from agent.claims.guest_cells import guest_cells, wants_cells
 from agent.claims.host_cells import CELL_CLASSES
 from agent.claims.request import ClaimRequest, is_confidential
-from agent.device_names import CC, CC_DEVTOOLS, CC_ON, CPULESS_MEMORY, PMEM_PREFIX, VDPA_CLASS, is_page_class
+from agent.device_names import CC, CC_DEVTOOLS, CC_ON, is_device_class
 from agent.errors import UsageError, counted
 from agent.placement.knapsack import pack
 from agent.placement.slot_search import SlotRules, SlotSearch, Steps
@@ -255,10 +255,7 @@ def card_conditions(request: ClaimRequest) -> Iterator[Condition]:
     """
     confidential = is_confidential(request)
     for group in request.groups if confidential is not None else ():
-        own = [name for name in group.resources if name.startswith("CUSTOM_") and not is_page_class(name)]
-        if all(name in (VDPA_CLASS, CPULESS_MEMORY) or name.startswith(PMEM_PREFIX) for name in own) and (
-            group.resources.keys().isdisjoint(("PGPU", "VGPU", "PCI_DEVICE"))
-        ):
+        if not any(map(is_device_class, group.resources)):
             continue
         wanted = frozenset({CC_ON if confidential else CC})
         if confidential and any(CC_DEVTOOLS in any_of for any_of in group.required):

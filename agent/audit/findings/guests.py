@@ -445,7 +445,7 @@ class WrongMode(FindingKind):
         group = RequestGroup(required=tuple(any_of for each in asked for any_of in each.required))
         for uuid, amounts in sorted(case.row.needed.items()):
             card = case.observation.host.tree.get(uuid)
-            clause = card and card_obstacle(confidential, group, amounts, card.traits)
+            clause = card and card_obstacle(confidential, group, amounts, card)
             if card is None or not clause:
                 continue
             yield Finding(

@@ -41,6 +41,7 @@ from drivers.libvirt.describe.cards import (
     parents_for,
     vgpu_spec_of,
 )
+from drivers.libvirt.describe.memory import contexts
 from drivers.libvirt.xml import DomainCapabilities, MediatedDevice, PciDevice
 
 
@@ -572,11 +573,11 @@ def no_confidential_devices(guests: DomainCapabilities | None) -> str:
 
     Source: commits 852f0048f3ea (9.1) and 2fde3fb91607 (10.1) of QEMU.
     """
-    if guests is None:
-        return ""
-    kinds = guests.features & {"sev-snp", "tdx"}
-    if not kinds:
+    kinds = {"sev-snp", "tdx"} & guests.features if guests is not None else ()
+    if guests is None or not kinds:
         return "libvirt offers neither SEV-SNP nor TDX here"
+    if contexts(guests).keys().isdisjoint(kinds):
+        return f"this host has no key of {' or '.join(sorted(kinds))} for a guest, as far as libvirt tells"
     if "tdx" not in kinds and (9, 1, 0) <= guests.qemu < (10, 1, 0):
         version = ".".join(map(str, guests.qemu))
         return f"QEMU {version} gives no device to a guest with SEV-SNP, which 10.1 does"

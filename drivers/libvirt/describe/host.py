@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from xml.etree import ElementTree
 
+from agent.device_names import EPC_CLASS
 from agent.driver import Cell, DescribedProvider, Description, DomainNeeds, Guest, HostSettings, Topology
 from agent.errors import DriverDataError, SettingsError
 from drivers.host.domain_xml import Domain, DomainXml
@@ -670,7 +671,7 @@ def with_other_devices(
     namespaces = memory.needed_namespaces(domain.memory_files, model.pmem, settings.pmem)
     has_card = any(each.kind in memory.KINDS_OF_CARDS for each in needs.devices)
     amounts = memory.needed_contexts(domain.encryption, model.encryption, has_card=has_card)
-    amounts |= {memory.EPC_CLASS: domain.epc_mb} if domain.epc_mb else {}
+    amounts |= {EPC_CLASS: domain.epc_mb} if domain.epc_mb else {}
     devices = (*needs.devices, *vdpa, *namespaces)
     needs = replace(needs, devices=devices, amounts=amounts, encryption=domain.encryption)
     return memory.without_cpuless_memory(needs, model.topology.near)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from xml.etree import ElementTree
 
-from agent.device_names import CONFIDENTIAL, CONTEXT, CPULESS_MEMORY, pmem_class
+from agent.device_names import CONFIDENTIAL, CONTEXT, CPULESS_MEMORY, EPC_CLASS, pmem_class
 from agent.driver import (
     Cell,
     DescribedInventory,
@@ -263,8 +263,6 @@ def moved_traits(guests: DomainCapabilities | None) -> frozenset[str]:
 #
 # There is a provider for each NUMA cell that has some. nova has nothing of the kind; its traits tell only
 # that the processor has SGX.
-
-EPC_CLASS = "CUSTOM_SGX_EPC_MB"
 
 
 def epc_providers(

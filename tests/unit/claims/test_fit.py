@@ -65,9 +65,8 @@ LACKS = "lacks trait CUSTOM_CC_ON, and the guest's memory is encrypted by SEV-SN
 UNUSABLE = "has trait CUSTOM_CC alone: no guest of this host can have it, `plimsoll status` says why"
 
 
-def card_of(mode: str, name: str = "PGPU") -> Provider:
-    traits = ("CUSTOM_PCI_TYPE_PCI", *(f"CUSTOM_{each}" for each in mode.split()))
-    return provider("card", "host", traits=traits, **{name: 1})
+def card_of(mode: str, name: str) -> Provider:
+    return provider("card", "host", traits=[f"CUSTOM_{each}" for each in mode.split()], **{name: 1})
 
 
 @pytest.mark.parametrize(
@@ -91,33 +90,44 @@ def card_of(mode: str, name: str = "PGPU") -> Provider:
         ("unknown", "", "", ""),
     ],
 )
+@pytest.mark.parametrize("name", ["PGPU", "VGPU", "FPGA", "CUSTOM_VRAM_8192MB", "CUSTOM_H100"])
 @pytest.mark.parametrize("suffix", ["", "1"])
 def test_a_confidential_guest_gets_confidential_cards_and_no_other_guest_does(
-    kind: str, wants: str, mode: str, why: str, suffix: str
+    kind: str, wants: str, mode: str, why: str, suffix: str, name: str
 ) -> None:
-    """Of SEV-ES the keys may be those of SEV-SNP. By what an amount alone is encrypted is not known."""
-    card = card_of(mode)
+    """Of SEV-ES the keys may be those of SEV-SNP. By what an amount alone is encrypted is not known.
+
+    A card is told by what it gives, and not by traits that only some drivers report.
+    """
+    card = card_of(mode, name)
     own = group("", *([kind] if kind not in ("", "unknown") else ()), VCPU=1)
     own = replace(own, resources={"VCPU": 1, **({"MEM_ENCRYPTION_CONTEXT": 1} if kind else {})})
     if suffix:
-        groups = (own, group(suffix, *filter(None, [wants]), PGPU=1))
+        groups = (own, group(suffix, *filter(None, [wants]), **{name: 1}))
     else:
         required = (*own.required, *(frozenset({each}) for each in filter(None, [wants])))
-        groups = (replace(own, resources={**own.resources, "PGPU": 1}, required=required),)
+        groups = (replace(own, resources={**own.resources, name: 1}, required=required),)
     found = fitted(ask(*groups), provider("host", VCPU=4), KEYS, card)
     assert found.fits == (not why)
     if why:
         (reason,) = reasons(found)
-        assert reason == ("PGPU", 1, 1, "card", f"group '1': {why}" if suffix else why)
+        assert reason == (name, 1, 1, "card", f"group '1': {why}" if suffix else why)
 
 
 def test_ports_and_what_is_no_card_are_for_confidential_guests_too() -> None:
-    nic = card_of("", "SRIOV_NET_VF")
+    """Nor is what an operator adds to the host or to a cell, or a function over vDPA of any class."""
+    nic = card_of("PCI_TYPE_VF", "SRIOV_NET_VF")
     nic = replace(nic, inventories={**nic.inventories, "NET_BW_EGR_KILOBIT_PER_SEC": Inventory(100)})
-    pages = provider("pages", "host", CUSTOM_HUGEPAGES_2048KIB=4)
-    own = replace(group("", TDX), resources={"MEM_ENCRYPTION_CONTEXT": 1, "CUSTOM_HUGEPAGES_2048KIB": 1})
+    near = ("CUSTOM_HUGEPAGES_2048KIB", "CUSTOM_CPULESS_MEMORY_MB", "CUSTOM_SGX_EPC_MB")
+    others = [provider(name, "host", **{name: 4}) for name in (*near, "CUSTOM_PMEM_NAMESPACE_A")]
+    vdpa = provider("vdpa", "host", traits=["CUSTOM_PCI_TYPE_VDPA"], CUSTOM_PORT=1)
+    cell = provider("cell", "host", PCPU=4, CUSTOM_LICENSE=1)
+    names = ("MEM_ENCRYPTION_CONTEXT", "CUSTOM_SEAT", "CUSTOM_LICENSE", "CUSTOM_PORT", *near)
+    own = replace(group("", TDX), resources=dict.fromkeys((*names, "CUSTOM_PMEM_NAMESPACE_A"), 1))
     port = group("1", SRIOV_NET_VF=1, NET_BW_EGR_KILOBIT_PER_SEC=10)
-    assert fitted(ask(own, port), provider("host", VCPU=4), KEYS, nic, pages).fits
+    host = provider("host", DISK_GB=4, CUSTOM_SEAT=1)
+    found = fitted(ask(own, port), host, cell, KEYS, nic, vdpa, *others)
+    assert found.fits, reasons(found)
 
 
 def test_a_suffixed_group_comes_from_one_provider() -> None:

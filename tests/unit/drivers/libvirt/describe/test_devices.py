@@ -193,7 +193,7 @@ def test_functions_of_which_a_driver_says_that_they_migrate(
 @pytest.mark.parametrize(
     ("kinds", "qemu", "why"),
     [
-        (None, (), ""),
+        (None, (), "neither SEV-SNP nor TDX"),
         ("sev", (10, 1, 0), "neither SEV-SNP nor TDX"),
         ("sev-snp", (9, 0, 2), ""),
         ("sev-snp", (9, 1, 0), "QEMU 9.1.0 gives no device"),
@@ -201,12 +201,17 @@ def test_functions_of_which_a_driver_says_that_they_migrate(
         ("sev-snp", (10, 1, 0), ""),
         ("sev-snp", (0, 0, 0), ""),
         ("tdx", (10, 1, 0), ""),
+        ("tdx without keys", (10, 1, 0), "no key of tdx"),
     ],
 )
 def test_a_host_that_cannot_give_devices_to_such_guests_says_so(
     kinds: str | None, qemu: tuple[int, int, int], why: str
 ) -> None:
-    guests = None if kinds is None else DomainCapabilities("kvm", features=frozenset({kinds}), qemu=qemu)
+    """Nor can one whose libvirt does not tell what guests can have, or where guests get no key."""
+    kind, *without = kinds.split(maxsplit=1) if kinds else [""]
+    slots = {} if without else {"sev-es" if kind == "sev-snp" else kind: 2}
+    known = DomainCapabilities("kvm", features=frozenset({kind}), slots=slots, qemu=qemu)
+    guests = None if kinds is None else known
     card = DescribedProvider("card", traits=frozenset({"CUSTOM_CC", "CUSTOM_CC_ON", "CUSTOM_A"}))
     sentences = list(unusable_modes([card, DescribedProvider("other")], guests))
     assert [why in sentence and "card" in sentence for sentence in sentences] == [True] * bool(why)
