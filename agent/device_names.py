@@ -71,7 +71,7 @@ _CUSTOM = "CUSTOM_"
 _VRAM = re.compile(r"CUSTOM_VRAM_([0-9]{1,8})MB", re.ASCII)
 _PAGES = re.compile(r"CUSTOM_HUGEPAGES_[0-9]+KIB", re.ASCII)
 _VGPU = re.compile(r"(?:^| )[^\s-]+(?:-[^\s-]*[A-Za-z][^\s-]*)*-([0-9]{1,4})[A-Z]{1,2}$", re.ASCII)
-_IN_PLACE = re.compile(rf"(?P<function>{PCI_ADDRESS.pattern})/.+@[0-9]+", re.ASCII)
+_IN_PLACE = re.compile(rf"(?P<function>{PCI_ADDRESS.pattern})/(?P<type>.+)@(?P<place>[0-9]{{1,9}})", re.ASCII)
 _ID = re.compile(r"(?:0x)?[0-9a-f]{1,4}", re.ASCII | re.IGNORECASE)
 
 
@@ -212,6 +212,17 @@ def address_of(unit: str) -> str:
     """
     match = _IN_PLACE.fullmatch(unit)
     return match["function"] if match else unit
+
+
+def vgpu_in_place(unit: str) -> tuple[str, str, int] | None:
+    """The function, type and place that `unit_in_place` put together; None for any other unit.
+
+    Also None for a part of a card that its class names: 0000:84:00.0/CUSTOM_VGPU_8@12.
+    """
+    match = _IN_PLACE.fullmatch(unit)
+    if match is None or match["type"].isupper():
+        return None
+    return match["function"], match["type"], int(match["place"])
 
 
 def is_vfio(driver: str) -> bool:

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 from agent.claims.claim import Claim
 from agent.codec import encode
-from agent.device_names import DASHED_UUID, PCI_ADDRESS, PORT, VRAM_PREFIX, address_of
+from agent.device_names import DASHED_UUID, PCI_ADDRESS, PORT, VRAM_PREFIX, address_of, vgpu_in_place
 from agent.driver import CarvedUnit, DeclaredCarving, Guest
 from agent.errors import UsageError, counted
 from agent.json_checks import read_choice, read_list, read_object, read_text, read_whole
@@ -261,8 +261,9 @@ def needed_units(
 ) -> tuple[NeededUnit, ...]:
     """The units of cards that claims and guests have, by their names.
 
-    How a unit was made is told by the driver (`carved`) where it knows that, else by the claim for which it
-    is made, else by `former`, what was needed before: after a boot the unit itself may be gone. So it is with
+    How a unit was made is told by the driver (`carved`) where it knows that, else by the name of a vGPU in
+    its place on a card, else by the claim for which it is made, else by `former`, what was needed before:
+    after a boot the unit itself may be gone, and between two readings of the driver as well. So it is with
     the MAC address and VLAN of a function, while the same guest has it. A function
     whose vGPU a claim has in one place is not needed in the other place in which its guest may have it.
     """
@@ -270,18 +271,15 @@ def needed_units(
     holders: dict[str, str] = {}
     for claim in claims:
         holder = _holder(claim.request.name, claim.consumer)
+        for unit, making in claim.makings.items():
+            parent = making["parent"]
+            known[unit] = CarvedUnit(unit, parent, parent, making["type"])
         for _, _, unit in claim.exact:
             holders.setdefault(unit, holder)
-        for unit, making in claim.makings.items():
-            parent, place = making["parent"], making.get("placement", "")
-            is_function = place.isdecimal()  # the vGPU of a function, else a mediated device
-            known[unit] = CarvedUnit(
-                parent if is_function else unit,
-                parent,
-                parent,
-                making["type"],
-                int(place) if is_function else None,
-            )
+            vgpu = vgpu_in_place(unit)
+            if vgpu is not None:
+                function, type_id, place = vgpu
+                known[unit] = CarvedUnit(function, function, function, type_id, place)
     in_place = {address_of(unit) for unit in holders if address_of(unit) != unit}
     for guest in guests:
         for used in guest.units:

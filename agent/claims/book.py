@@ -433,7 +433,7 @@ class Book:
     def left_on_cards(self, cards: Mapping[str, Card]) -> Usages:
         """{provider uuid: {class: number}} that these cards can still give to a new consumer."""
         return {
-            uuid: self.units.card_stock(card, self._used.get(uuid, {}), None).left
+            uuid: self.units.card_stock(uuid, card, self._used.get(uuid, {}), None).left
             for uuid, card in cards.items()
         }
 
@@ -1069,7 +1069,7 @@ class Book:
         cards, cordoned = self.units.cards, self.units.cordoned
         if cards:
             stocks = {
-                uuid: self.units.card_stock(card, self._used_beside(uuid, holder), holder)
+                uuid: self.units.card_stock(uuid, card, self._used_beside(uuid, holder), holder)
                 for uuid, card in cards.items()
                 if not card.model.shapes.keys().isdisjoint(classes)
             }

@@ -13,6 +13,7 @@ from agent.claims.claim import Claim, Fit, Restriction
 from agent.claims.fit import ProviderIndex
 from agent.claims.host_cells import in_guests_beside
 from agent.claims.refusal import no_place
+from agent.device_names import address_of
 from agent.driver import Guest
 from agent.providers import device_health
 from agent.providers.device_health import Cordoned
@@ -41,6 +42,8 @@ class UnitOwners:
         self.contested: dict[ExactUnit, Mapping[str, bool]] = {}
         self._in_use: dict[ExactUnit, str] = {}
         self._in_several: Mapping[ExactUnit, frozenset[str]] = {}
+        self._claimed_on: dict[ExactUnit, str] = {}
+        """The provider of each claimed unit."""
 
     def without(self, gone: Collection[str]) -> "UnitOwners":
         """A copy in which these consumers have nothing."""
@@ -52,6 +55,7 @@ class UnitOwners:
         copy.to_make, copy.cards, copy.cordoned = self.to_make, self.cards, self.cordoned
         copy.claimed, copy.in_guests = others(self.claimed), others(self.in_guests)
         copy._in_use, copy._in_several = others(self._in_use), self._in_several
+        copy._claimed_on = {**self._claimed_on}
         copy.contested = {
             unit: {guest: is_off for guest, is_off in guests.items() if guest not in gone}
             for unit, guests in self.contested.items()
@@ -62,8 +66,9 @@ class UnitOwners:
 
     def claim(self, claim: Claim, instance: str) -> None:
         """The claim of the instance has its units from now on; one that another guest uses is contested."""
-        for _, name, unit in claim.exact:
+        for uuid, name, unit in claim.exact:
             self.claimed[name, unit] = claim.consumer
+            self._claimed_on[name, unit] = uuid
             user = self.in_guests.get((name, unit), instance)
             if user != instance and (name, unit) not in self.contested:
                 self.contested[name, unit] = {user: self._in_use.get((name, unit)) != user}
@@ -203,6 +208,12 @@ class UnitOwners:
         which the restriction names units, there are only these, unless it allows others.
         """
         choices: dict[str, dict[str, tuple[str, ...]]] = {}
+        # Cards that are not divided any more, while another consumer has a vGPU in its place there.
+        divided = {
+            self._claimed_on[key]
+            for key, owner in self.claimed.items()
+            if owner != consumer and self._claimed_on[key] not in self.cards and address_of(key[1]) != key[1]
+        }
         for uuid, units_of in offered.items():
             if uuid in self.cards:
                 if uuid in host.cards:
@@ -210,6 +221,9 @@ class UnitOwners:
                     choices[uuid] = {
                         name: stock.units(name) for name in units_of.keys() & classes & stock.classes
                     }
+                continue
+            if uuid in divided:
+                choices[uuid] = dict.fromkeys(units_of.keys() & classes, ())
                 continue
             room = rooms.get(uuid, {})
             for name in units_of.keys() & classes:
@@ -224,7 +238,7 @@ class UnitOwners:
         for name in {name for exact in named.values() for name in exact}.intersection(classes):
             for provider in host.by_class.get(name, ()):
                 units = named.get(provider.uuid, {}).get(name, ())
-                if not units and name in restriction.others:
+                if provider.uuid in divided or (not units and name in restriction.others):
                     continue
                 room = rooms.get(provider.uuid, {})
                 sharing = {name, *room} if name in room else {name}
@@ -247,15 +261,26 @@ class UnitOwners:
 
     # Cards, whose classes share their room
 
-    def card_stock(self, card: Card, used: Amounts, consumer: str | None) -> CardStock:
-        """What is left of a card; `used` is what other consumers than this one need of it."""
+    def card_stock(self, uuid: str, card: Card, used: Amounts, consumer: str | None) -> CardStock:
+        """What is left of a card; `used` is what other consumers than this one need of it.
+
+        Another consumer's unit that the card does not have as it is divided now leaves nothing, until it is
+        released: its function is not free, and how much of the card it takes is not known. One whose class
+        has another name now follows that at the next pass, which reads the card for no consumer (None).
+        """
         owners = {
             unit: owner
             for unit in card.part_of
             if (owner := self.claimed.get(unit) or self.in_guests.get(unit)) is not None
         }
         taken = {unit for unit, owner in owners.items() if owner != consumer}
-        return card.stock(taken, used, self.cordoned - owners.keys())
+        parked = any(
+            owner != consumer and self._claimed_on[key] == uuid
+            for key, owner in self.claimed.items()
+            if key not in card.part_of and (consumer is not None or key[1] not in card.units)
+        )
+        stock = card.stock(taken, used, self.cordoned - owners.keys())
+        return replace(stock, full=True) if parked else stock
 
     def with_places(
         self, host: ProviderIndex, holder: str, result: Fit, stocks: Mapping[str, CardStock]

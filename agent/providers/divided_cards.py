@@ -427,6 +427,11 @@ class Card:
         """The virtual functions that parts can take."""
         return tuple(dict.fromkeys(self.function_of.values()))
 
+    @cached_property
+    def units(self) -> frozenset[str]:
+        """The exact units of all classes."""
+        return frozenset(unit for _, unit in self.part_of)
+
     @classmethod
     def of(cls, layout: CardLayout) -> "Card":
         """The card that a driver describes."""

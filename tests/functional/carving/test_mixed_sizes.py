@@ -38,6 +38,7 @@ enabled_mdev_types = {", ".join(f"nvidia-{number}" for number in CLASSES.values(
 mixed_size_cards = {A100}=A100 40 GB
 {"".join(f"[mdev_nvidia-{number}]{chr(10)}mdev_class = {name}{chr(10)}" for name, number in CLASSES.items())}
 """
+MIDDLE_GROUP = "[mdev_nvidia-470]\nmdev_class = CUSTOM_VGPU_8\n"
 VRAM_CLASSES = {f"CUSTOM_VRAM_{mib}MB": str(mib) for mib in (4096, 8192, 20480)}
 VRAM_OPTIONS = f"[devices]\nvram_cards = {A100}={TOTAL_MIB}/4096/8192/20480\n"
 HOSTDEV = (
@@ -81,6 +82,23 @@ class Host(Restarting):
         settings = load([self.file])
         self.world = opened(settings, other_driver=LibvirtDriver.create(settings.driver))
         self.world.agent.reconcile("the start")
+
+    def configure(self, before: str, after: str) -> None:
+        """The operator changes the options, and starts the agent again."""
+        text = self.file.read_text()
+        assert before in text
+        self.file.write_text(text.replace(before, after))
+        self.restart()
+
+    def claim_all(self) -> None:
+        """Claims of one unit each of all that the card gives; none of them gets a function of another."""
+        (card,) = (each for each in self.world.operations.tree()[0] if each.name.endswith(A100))
+        for name in sorted(card.inventories):
+            with pytest.raises(DoesNotFit):
+                while len(self.claims) <= len(VFS):
+                    self.claim(name)
+        claimed = [unit.partition("/")[0] for each in self.claims.values() for _, _, unit in each.exact]
+        assert len(claimed) == len({*claimed})
 
     def close(self) -> None:
         self.world.close()
@@ -237,6 +255,82 @@ def test_an_allocation_without_a_place_counts_and_gets_one_when_it_is_claimed(ho
     host.world.agent.verify()
     assert not any(host.world.has_candidate(**{name: 1}) for name in host.classes)
     host.claim(host.large, 2, consumer)
+
+
+NOT_MIXED = {
+    False: (f"mixed_size_cards = {A100}=A100 40 GB", ""),
+    True: (VRAM_OPTIONS, '[pci]\ndevice_spec = {"address":"0000:84:00.*","resource_class":"VF"}\n'),
+}
+_WHOLE = f'[pci]\ndevice_spec = {{"address":"{A100}"}}\n'
+WHOLE = {False: (OPTIONS, _WHOLE), True: (VRAM_OPTIONS, _WHOLE)}
+NO_MIDDLE = {
+    False: (OPTIONS, OPTIONS.replace("nvidia-470, ", "").replace(MIDDLE_GROUP, "")),
+    True: ("/8192", ""),
+}
+
+
+@pytest.mark.first_variant
+@pytest.mark.parametrize("change", [NO_MIDDLE, NOT_MIXED, WHOLE], ids=["one size less", "not mixed", "whole"])
+@pytest.mark.parametrize("carved", [False, True])
+def test_a_function_of_a_claim_is_given_to_no_other_under_other_options(
+    host: Host, change: dict[bool, tuple[str, str]], *, carved: bool
+) -> None:
+    options = host.file.read_text()
+    host.claim(host.small)
+    middle = host.claim(host.middle)
+    if carved:
+        host.check()
+    host.configure(*change[host.vram])
+    assert not any(host.world.has_candidate(**{name: 1}) for name in host.classes)
+    host.claim_all()
+    if change is WHOLE:
+        assert len(host.claims) == 2
+    if change is NO_MIDDLE:
+        host.release(middle.consumer)
+        host.claim(host.large)
+    host.configure(host.file.read_text(), options)
+    assert host.world.operations.audit(heal=False).findings == ()
+
+
+@pytest.mark.first_variant
+def test_a_function_that_was_claimed_before_its_card_had_sizes_is_given_to_no_other(host: Host) -> None:
+    options = host.file.read_text()
+    for function, place in (VFS[0], 0), (VFS[1], 12):
+        host.gpu.set_type(function, host.classes[host.middle], "" if host.vram else str(place))
+    host.configure(*NOT_MIXED[host.vram])
+    claim = host.claim("CUSTOM_VF" if host.vram else host.middle)
+    assert [unit for _, _, unit in claim.exact] == [VFS[0]]
+    host.configure(host.file.read_text(), options)
+    host.claim_all()
+    host.release(claim.consumer)
+    host.world.agent.reconcile("a release")
+    host.claim_all()
+    assert len(host.claims) > 1
+
+
+@pytest.mark.first_variant
+def test_a_function_of_a_claim_is_not_given_by_itself_beside_another_vgpu_of_its_type(host: Host) -> None:
+    if host.vram:
+        pytest.skip("functions with VRAM that no option names are of one class")
+    host.claim(host.middle)
+    host.check()
+    host.gpu.set_type(VFS[3], "470", "0")
+    host.configure(*NOT_MIXED[False])
+    host.claim_all()
+    assert len(host.claims) == 1
+
+
+@pytest.mark.first_variant
+def test_a_claim_before_the_agent_saw_its_vgpu_taken_away_is_carved(host: Host) -> None:
+    first = host.claim(host.middle)
+    host.check()
+    host.release(first.consumer)
+    host.carve()
+    assert host.gpu.vgpus() == {}
+    second = host.claim(host.middle)
+    assert (second.units, second.makings) == (first.units, {})
+    host.restart()
+    host.check()
 
 
 @pytest.mark.first_variant
