@@ -185,6 +185,23 @@ def test_what_neither_a_claims_consumer_nor_its_migration_holds_goes_along(
 
 
 @pytest.mark.parametrize(
+    ("state", "runs", "goes"),
+    [
+        (ClaimState.CLAIMING, True, False),
+        (ClaimState.RELEASING, True, True),
+        (ClaimState.RELEASING, False, False),
+    ],
+)
+def test_an_unheld_claim_that_is_released_goes_along_while_its_guest_is_here(
+    state: ClaimState, *, runs: bool, goes: bool
+) -> None:
+    told = Instruction(MoveInstruction("host", {"VGPU": 4}, "gpu0"), ROOT, GPU[0])
+    exact = ExactUnits(OFFERED, [guest(1)] if runs else [])
+    records = HostRecords({consumer(1): replace(claim(1, 3), state=state)}, exact=exact)
+    assert bool(unheld_claims(records, {}, [told])) is goes
+
+
+@pytest.mark.parametrize(
     ("claims", "strangers", "away", "found"),
     [
         ({1: 2}, {9: 2}, {}, {9: 1}),
