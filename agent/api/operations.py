@@ -546,7 +546,8 @@ class Operations:
                     options, lambda each: self.tracker.begin_move(each, kind, migration).move
                 )
             except errors.DoesNotFit as error:
-                if alternative is None and len({each.alternative for each in options}) < len(request.options):
+                is_kept = alternative is None and kind is not MoveKind.LIVE_MIGRATE
+                if is_kept and len({each.alternative for each in options}) < len(request.options):
                     kept = f" A move keeps alternative {options[0].alternative} of {len(request.options)}"
                     error.message += f"{kept}; --alternative any takes the first that fits."
                 raise
@@ -556,24 +557,24 @@ class Operations:
     ) -> Sequence[ClaimRequest]:
         """The alternatives that a move may take: the one that the instance has, unless another is asked for.
 
-        Its claim on this host tells it, else what Placement holds for the instance elsewhere.
+        Its claim on this host tells it, else what Placement holds for the instance elsewhere. A live
+        migration keeps the devices, and so takes only an alternative of the same classes.
         """
-        options = [self._complete(each) for each in self._by_size(request).options]
-        claim = self.tracker.claim_of(request.consumer)
+        options = every = [self._complete(each) for each in self._by_size(request).options]
+        claim, is_live, asks = self.tracker.claim_of(request.consumer), kind is MoveKind.LIVE_MIGRATE, number
         if number is None and claim is not None:
             number = claim.request.alternative or None
-        if number == ANY_ALTERNATIVE:
-            return options
-        if number is not None and request.others:
+        if number and request.others:
             options = [each for each in options if each.alternative == number]
             if not options:
+                who = f"{request.consumer} has" if asks is None else "The move is to take"
                 raise errors.UsageError(
-                    f"{request.consumer} has alternative {number}, and the request has "
+                    f"{who} alternative {number}, and the request has "
                     f"{len(request.options)}: name one of those (--alternative N), or take the first that "
                     "fits (--alternative any).",
                     consumer=request.consumer,
                 )
-        if len(options) == 1:
+        if len(every if is_live else options) == 1 or (number == ANY_ALTERNATIVE and not is_live):
             return options
         is_own = self.tracker.view.host.is_own
         held = (
@@ -586,7 +587,17 @@ class Operations:
         )
         is_resize = kind in (MoveKind.RESIZE, MoveKind.SAME_HOST_RESIZE)
         amounts = by_class(amounts for allocations in held for amounts in allocations.values())
-        kept = kept_options(options, amounts, is_resize=is_resize)
+        same = kept_options(every, amounts, is_resize=is_resize)
+        kept = [each for each in options if each in same]
+        if is_live and amounts and not kept:
+            raise errors.Refused(
+                f"{request.consumer} holds {amounts_text(amounts)}, and a live migration keeps the devices: "
+                "no alternative that it may take asks for just that here. Shut the guest off, and migrate it "
+                "cold.",
+                consumer=request.consumer,
+            )
+        if is_live and number is not None:
+            return kept or options
         if len({each.alternative for each in options}) == 1 and kind is not MoveKind.LIVE_MIGRATE:
             # Sizes of VRAM: first the one that it has, which a live migration keeps.
             return [*kept, *(each for each in options if each not in kept)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from argparse import Namespace
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -145,10 +146,9 @@ def begin(args: Namespace) -> ExitCode:
         else claim_request.addition_body(args),
     }
     if args.alternative is not None:
-        given = "0" if args.alternative == "any" else args.alternative
-        if not (given.isascii() and given.isdigit() and len(given) < 3):
-            raise UsageError(f"--alternative {given!r} is neither a number from 1 nor `any`")
-        body["alternative"] = int(given)
+        if args.alternative != "any" and not re.fullmatch("[1-9][0-9]?", args.alternative):
+            raise UsageError(f"--alternative {args.alternative!r} is neither a number from 1 nor `any`")
+        body["alternative"] = 0 if args.alternative == "any" else int(args.alternative)
     if args.domain is not None:
         body |= {"domain": claim_request.read_text_file("move begin", args.domain), "consumer": args.consumer}
     try:

@@ -135,7 +135,9 @@ def test_a_move_takes_another_alternative_only_if_asked(pair: Pair) -> None:
         Refused, match=f"2 {L40S} asked, 0 free.* A move keeps alternative 2 of 2; --alternative"
     ):
         pair.on_b.begin_move("cold_migrate", asked, consumer=consumer)
-    with pytest.raises(InvalidRequest, match="has 2: name one of those"):
+    with pytest.raises(
+        InvalidRequest, match="The move is to take alternative 3, and the request has 2: name"
+    ):
         pair.on_b.begin_move("cold_migrate", asked, consumer=consumer, alternative=3)
     for number in (1, 0):
         move = pair.on_b.begin_move("cold_migrate", asked, consumer=consumer, alternative=number)
@@ -147,6 +149,29 @@ def test_a_move_takes_another_alternative_only_if_asked(pair: Pair) -> None:
         assert again.migration == move.migration
         pair.on_b.revert_move(move.migration)
     assert pair.on_a.show_claim(consumer).request.alternative == 2
+
+
+def test_a_live_migration_takes_no_alternative_of_other_devices(pair: Pair) -> None:
+    """The guest runs on with the devices that it has, for each number that is asked for."""
+    cards(pair.a, l40s=4)
+    cards(pair.b, h100=1)
+    asked = {"flavor": FLAVOR}
+    consumer = pair.on_a.claim(asked).consumer
+    lacks = f"2 {L40S} asked, 0 free"
+    for number, why in ((1, f"holds 2 {L40S}, .* a live migration keeps"), (0, lacks), (None, lacks)):
+        with pytest.raises(Refused, match=why) as refused:
+            pair.on_b.begin_move("live_migrate", asked, consumer=consumer, alternative=number)
+        assert "--alternative" not in str(refused.value)
+    cards(pair.b, h100=1, l40s=2)
+    for number in (0, 2):
+        move = pair.on_b.begin_move("live_migrate", asked, consumer=consumer, alternative=number)
+        assert move.new is not None
+        assert move.new.request.alternative == 2
+        again = pair.on_b.begin_move(
+            "live_migrate", asked, consumer=consumer, migration=move.migration, alternative=number
+        )
+        assert again.migration == move.migration
+        pair.on_b.revert_move(move.migration)
 
 
 def test_a_resize_and_a_rebuild_in_place_keep_the_alternative(pair: Pair) -> None:
@@ -226,9 +251,10 @@ def test_sizes_of_vram_are_ways_to_serve_one_alternative_and_have_its_number(pai
         move = pair.on_b.begin_move(kind, vram(3000), consumer=claim.consumer)
         assert sizes(move) == {"CUSTOM_VRAM_8192MB"}, "the one that it has, though a smaller one would do"
         pair.on_b.revert_move(move.migration)
-    move = pair.on_b.begin_move("live_migrate", vram(3000), consumer=claim.consumer, alternative=0)
-    assert sizes(move) == {"CUSTOM_VRAM_4096MB"}
-    pair.on_b.revert_move(move.migration)
+    for kind, size in (("live_migrate", "CUSTOM_VRAM_8192MB"), ("cold_migrate", "CUSTOM_VRAM_4096MB")):
+        move = pair.on_b.begin_move(kind, vram(3000), consumer=claim.consumer, alternative=0)
+        assert sizes(move) == {size}
+        pair.on_b.revert_move(move.migration)
     move = pair.on_b.begin_move("resize", vram(9000), consumer=claim.consumer)
     assert sizes(move) == {"CUSTOM_VRAM_20480MB"}
     pair.on_b.revert_move(move.migration)
@@ -236,7 +262,9 @@ def test_sizes_of_vram_are_ways_to_serve_one_alternative_and_have_its_number(pai
     move = pair.on_b.begin_move("cold_migrate", vram(3000), consumer=claim.consumer)
     assert sizes(move) == {"CUSTOM_VRAM_4096MB"}, "the smallest, where there are none of that size"
     pair.on_b.revert_move(move.migration)
-    with pytest.raises(InvalidRequest, match="may be of no alternative"):
+    with pytest.raises(
+        Refused, match="holds 1 CUSTOM_VRAM_8192MB, 1 VCPU, and a live migration keeps the devi"
+    ):
         pair.on_b.begin_move("live_migrate", vram(3000), consumer=claim.consumer)
 
 

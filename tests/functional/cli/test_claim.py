@@ -285,7 +285,7 @@ def test_a_resize_keeps_the_alternative_that_it_is_not_told_to_change(
         move = json.loads(output_of(path, *begin, *words, "-o", "json"))
         assert move["new"]["request"]["groups"][0]["resources"]["VCPU"] == vcpus
         output_of(path, "move", "revert", move["migration"])
-    for bad in ("0x1", "one", "-1", "100"):
+    for bad in ("0", "00", "0x1", "one", "-1", "100"):
         refused = plimsoll(path, *begin, *more, f"--alternative={bad}")
         assert refused.returncode == ExitCode.USAGE
         assert f"--alternative {bad!r} is neither a number from 1 nor `any`" in one_line(refused)
