@@ -224,21 +224,26 @@ def _of_slot(slot: FitSlot, stock: HostStock) -> Iterator[Shortfall]:
         if any(name in provider.inventories for name in slot.resources)
     ]
     for provider in candidates:
-        traits_of = stock.trait_obstacles(slot.group, provider)
-        for name, reason in stock.obstacles(slot.group, slot.resources, provider):
-            asked, free = slot.resources.get(name, 0), stock.free(provider, name)
-            traits = traits_of.get(reason, ())
-            clause, is_scarce = _in_group(slot, reason), reason.startswith(SCARCE)
-            yield Shortfall.at(provider, name, asked, free, clause, traits, is_scarce=is_scarce)
-        if provider.uuid in slot.barred:
-            for name, amount in slot.resources.items():
-                reason = _in_group(slot, slot.barred[provider.uuid])
-                yield Shortfall.at(provider, name, amount, stock.free(provider, name), reason)
+        yield from _at_provider(slot, stock, provider)
     if not candidates:
         reason = _in_group(slot, _nothing(slot, stock.host))
         wanted = frozenset[str]() if slot.resources else frozenset[str]().union(*slot.group.required)
         for name, amount in (slot.resources or {"": 0}).items():
             yield Shortfall.at(stock.host.root, name, amount, 0, reason, wanted)
+
+
+def _at_provider(slot: FitSlot, stock: HostStock, provider: Provider, place: str = "") -> Iterator[Shortfall]:
+    """Why it cannot serve the slot alone; `place` is a clause on where the provider is."""
+    traits_of = stock.trait_obstacles(slot.group, provider)
+    for name, reason in stock.obstacles(slot.group, slot.resources, provider):
+        asked, free = slot.resources.get(name, 0), stock.free(provider, name)
+        traits = traits_of.get(reason, ())
+        clause, is_scarce = _in_group(slot, reason + place), reason.startswith(SCARCE)
+        yield Shortfall.at(provider, name, asked, free, clause, traits, is_scarce=is_scarce)
+    if provider.uuid in slot.barred:
+        for name, amount in slot.resources.items():
+            reason = _in_group(slot, slot.barred[provider.uuid] + place)
+            yield Shortfall.at(provider, name, amount, stock.free(provider, name), reason)
 
 
 def _nothing(slot: FitSlot, host: ProviderIndex) -> str:
@@ -285,12 +290,31 @@ def _of_traits(stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:
 
 
 def _of_subtrees(request: ClaimRequest, stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:
+    """For each provider below which a group without resources wants the others: what is missing there."""
     for suffixes in request.same_subtree:
-        groups = ", ".join(map(repr, sorted(suffixes)))
-        for slot in slots:
-            if slot.group.suffix in suffixes:
-                reason = f"the groups {groups} must lie in one subtree, and here they do not fit together"
-                yield from _everywhere(slot, stock, reason)
+        members = [slot for slot in slots if slot.group.suffix in suffixes]
+        asking = [slot for slot in members if slot.resources]
+        groups = ", ".join(repr(slot.group.suffix) for slot in asking)
+        tops = [slot for slot in members if not slot.resources and slot.group.required]
+        for slot in () if tops else asking:
+            reason = f"the groups {groups} must lie in one subtree, and here they do not fit together"
+            yield from _everywhere(slot, stock, reason)
+        for group, above in ((each.group, provider) for each in tops for provider in each.options):
+            below = {each.uuid: each for each in stock.host.tree.subtree(above.uuid)}
+            wanted = " and ".join(any_of_clause("trait", any_of) for any_of in group.required)
+            lacking: list[Shortfall] = []
+            for slot in asking:
+                if below.keys() & {option.uuid for option in slot.options}:
+                    continue
+                place, before = f", below {above.name}, which has {wanted}", len(lacking)
+                for card in below.values():
+                    if slot.resources.keys() & card.inventories.keys():
+                        lacking += _at_provider(slot, stock, card, place)
+                if len(lacking) == before:
+                    reason = _in_group(slot, f"nothing below it has that, and it has {wanted}")
+                    lacking += (Shortfall.at(above, *each, 0, reason) for each in slot.resources.items())
+            apart = f"has {wanted}, and below it the groups {groups} do not fit together"
+            yield from lacking or [Shortfall.at(above, "", 0, 0, apart, frozenset().union(*group.required))]
 
 
 def _of_isolation(stock: HostStock, slots: list[FitSlot]) -> Iterator[Shortfall]:

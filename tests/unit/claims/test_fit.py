@@ -11,6 +11,7 @@ from kits.fit import CONSUMER, HOST, NUMA, RACK, SHARING, ask, fitted, group, pr
 
 from agent.claims.claim import Fit
 from agent.claims.fit import ProviderIndex, cover, fit
+from agent.claims.refusal import does_not_fit
 from agent.claims.request import ClaimRequest, RequestGroup, TopologyRequest
 from agent.errors import UsageError
 from agent.placement.embedded import model as core
@@ -213,6 +214,39 @@ def test_a_group_without_resources_holds_others_together() -> None:
     assert fitted(request, *cells).allocations == {"gpu1": {"VGPU": 1}, "nic1": {"VF": 1}}
     found = fitted(ask(group("_N", "CUSTOM_X"), group("_G", VGPU=1), policy="none", subtree="_N _G"), *cells)
     assert reasons(found) == [("", 0, 0, "host", "group '_N': no provider of this host has trait CUSTOM_X")]
+
+
+def test_a_refusal_of_peers_tells_of_each_switch_what_is_not_free_below_it() -> None:
+    """By the trait that the caller asked for: the group of it may have a name that the caller never gave."""
+    switches = (
+        provider("host", VCPU=8),
+        *(provider(f"switch{number}", "host", traits=("CUSTOM_SWITCH",)) for number in range(3)),
+        provider("gpu0", "switch0", PGPU=1),
+        provider("nic0", "switch0", VF=2),
+        provider("gpu1", "switch1", PGPU=1),
+        provider("nic1", "switch1", VF=1),
+        provider("gpu2", "switch2", PGPU=1),
+    )
+    named = {"policy": "isolate", "subtree": "_top0 gpu nic"}
+    asked = ask(group("_top0", "CUSTOM_SWITCH"), group("gpu", PGPU=1), group("nic", VF=1), **named)
+    place = ", below {}, which has trait CUSTOM_SWITCH"
+    assert reasons(fitted(asked, *switches, used={"gpu0": {"PGPU": 1}, "nic1": {"VF": 1}})) == [
+        ("PGPU", 1, 0, "gpu0", f"group 'gpu': only 0 of 1 are free{place.format('switch0')}"),
+        ("VF", 1, 0, "nic1", f"group 'nic': only 0 of 1 are free{place.format('switch1')}"),
+        ("VF", 1, 0, "switch2", "group 'nic': nothing below it has that, and it has trait CUSTOM_SWITCH"),
+    ]
+    two = ask(
+        group("_top0", "CUSTOM_SWITCH"),
+        group("a", PGPU=1),
+        group("b", PGPU=1),
+        policy="isolate",
+        subtree="_top0 a b",
+    )
+    found = fitted(two, *switches)
+    assert {each[4] for each in reasons(found)} == {
+        "has trait CUSTOM_SWITCH, and below it the groups 'a', 'b' do not fit together"
+    }
+    assert "switch0 has trait CUSTOM_SWITCH" in does_not_fit(two, found.shortfalls).message
 
 
 def test_a_sharing_provider_serves_the_whole_tree_and_comes_last() -> None:
