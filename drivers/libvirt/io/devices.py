@@ -64,7 +64,7 @@ class _KnownDevice:
 
 @dataclass(slots=True)
 class DeviceReading:
-    """One reading of the devices; `changed` is False where all devices are as they were.
+    """One reading of the devices; `changed` is False where all are as they were, and no event named one.
 
     `vgpus` are facts of functions under a vendor's own VFIO driver, and the ports of network cards.
     """
@@ -94,6 +94,8 @@ class DeviceReader:
         named = self._pending_reads.take_devices()
         is_old = time.monotonic() - self._all_read_at > self._full_read_interval_s
         reading = DeviceReading(everything=is_old or named is None or not session.has_device_events)
+        # A device that went and came again may be the same but for the bridges above it.
+        reading.changed = reading.everything or bool(named)
         try:
             listed = {
                 (device.name(), active): device

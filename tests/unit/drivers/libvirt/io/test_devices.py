@@ -120,6 +120,26 @@ def test_what_sysfs_alone_tells_of_a_function_is_a_fact_of_it(tmp_path: Path) ->
     assert reader.keep(reader.read(session)) is facts
 
 
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_device_that_came_again_below_another_bridge_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_named: bool
+) -> None:
+    """libvirt tells the same of the device as before; its event, or the next full reading, has it read."""
+    session: Any = Session(CallDeadline(10))
+    session.libvirt, session.has_device_events = PciLibvirt(), True
+    above, pending = ["pci0000:40", "0000:40:01.0", "0000:41:00.0"], PendingReads()
+    monkeypatch.setattr(Sysfs, "bridges", lambda *_: tuple(above))
+    reader = DeviceReader(pending, Sysfs(tmp_path, tmp_path), 60.0)
+    before = reader.keep(reader.read(session))
+    assert len(before.bridges["0000:41:00.1"]) == 3 and reader.keep(reader.read(session)) is before
+    above.pop()
+    if is_named:
+        pending.add_device("pci_0000_41_00_1")
+    else:
+        pending.add_all_devices()
+    assert reader.keep(reader.read(session)).bridges == {"0000:41:00.1": ("pci0000:40", "0000:40:01.0")}
+
+
 def test_the_ports_of_functions_are_read_each_time_because_no_event_tells_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
