@@ -29,7 +29,7 @@ from agent.claims.refusal import amounts_text, provider_label
 from agent.claims.request import ClaimRequest, RequestGroup, card_obstacle, is_confidential
 from agent.claims.rows import Row
 from agent.claims.use_difference import UseDifference
-from agent.device_names import CONFIDENTIAL
+from agent.device_names import CONFIDENTIAL, address_of
 from agent.driver import Guest, GuestState
 from agent.errors import by_force
 from agent.moves.states import request_for_allocations
@@ -223,10 +223,14 @@ class UsesMore(FindingKind):
 def _grown(case: RowCase, use: UseDifference) -> Claim | None:
     """The claim with what the guest uses beyond it; None where it has a place of its own to come from.
 
-    A claim with NUMA cells, and one that is moving, do not grow: their places were chosen together.
+    A claim with NUMA cells, and one that is moving, do not grow: their places were chosen together. One whose
+    function has another size than it says does not get the same function once more.
     """
     claim = use.claim
     if claim is None or case.is_moving or claim.cells or use.swapped:
+        return None
+    functions = {address_of(unit) for _, _, unit in claim.exact if address_of(unit) != unit}
+    if any(address_of(unit) in functions for units in use.extra.values() for unit in units):
         return None
     allocations: Allocations = total((claim.allocations, use.more))
     units = {uuid: dict(classes) for uuid, classes in claim.units.items()}

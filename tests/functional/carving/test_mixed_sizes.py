@@ -214,6 +214,9 @@ def test_a_guest_in_another_place_than_its_claim_says_is_a_finding(host: Host) -
         reasons = {finding.kind: finding.reason for finding in findings}
         assert reasons.keys() == {"uses less", "uses more"}
         assert unit in reasons["uses less"] and f"{function}/vram-4096@0" in reasons["uses more"]
+        host.world.operations.audit(heal=True)
+        (healed,) = host.world.operations.tracker.claims().values()
+        assert units_of(healed) == [unit]
         return
     (finding,) = findings
     assert finding.kind == "another unit"
@@ -386,6 +389,11 @@ def test_what_a_card_has_left_is_counted_for_each_size_and_who_strands_it_is_tol
     assert (stranded.resource_class, stranded.holders) == (host.large, (small.consumer,))
     host.release(large.consumer)
     assert host.world.operations.capacity(asked).guests == 1
+    host.release(small.consumer)
+    for _ in range(2):
+        host.claim(host.large)
+    full = host.world.operations.capacity(request(**{host.small: 1}))
+    assert (full.guests, full.stranded) == (0, ())
 
 
 @pytest.mark.first_variant
