@@ -202,7 +202,8 @@ def _check_description(settings: Settings, driver: Driver, host_uuid: str | None
             why = error.message.rstrip(".")
             yield f"the provider config files were not compared with the driver: {why}"
         return
-    yield from (sentence.rstrip(".") for sentence in driver.unmatched_options())
+    told = (*description.problems, *driver.unmatched_options())
+    yield from (sentence.rstrip(".") for sentence in told)
     # Notes on what is reserved as a whole, of all providers together.
     for option, (resource_class, divisor) in _RESERVES.items():
         total = sum(

@@ -525,7 +525,7 @@ def check_memory(described_mb: int, meminfo: Path = MEMINFO) -> Iterator[DoctorC
 def _offers(driver: Driver, config: ProviderConfig) -> Iterator[DoctorCheck]:
     """What the description offers and the host does not have, and options that match nothing."""
     description = driver.describe()
-    for sentence in driver.unmatched_options():
+    for sentence in (*description.problems, *driver.unmatched_options()):
         yield warning(
             "options",
             sentence,

@@ -106,7 +106,7 @@ def resolve(
     """
     _check(description)
     uuids = uuids_of(description, current, root_uuid)
-    problems: list[str] = []
+    problems = [*description.problems]
     notices: list[str] = []
     wanted: dict[str, Provider] = {}
     ours: dict[str, OwnedProvider] = {}

@@ -450,13 +450,16 @@ class Sysfs:
         text = self._text(address, "nvidia", "placement_id")
         return int(text) if _TYPE.fullmatch(text) else None
 
-    def vram(self, address: str) -> tuple[int, bool] | None:
+    def vram(self, address: str) -> tuple[int | None, bool] | None:
         """(MiB of VRAM of the virtual function, whether they can be changed); None without a quota.
 
-        One that the kernel does not tell is 0.
+        The MiB are None where its quota is no number of bytes.
         """
         quota = vram_quota(self._path(address))
-        return None if quota is None else ((read_number(quota[0]) or 0) // 2**20, quota[1])
+        if quota is None:
+            return None
+        size = read_number(quota[0])
+        return None if size is None else size // 2**20, quota[1]
 
     def ports(self) -> dict[str, str]:
         """{virtual function: what its network card has for it}, see `agent.device_names.PORT`."""

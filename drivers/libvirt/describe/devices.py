@@ -75,8 +75,8 @@ class DeviceFacts:
     `bridges` {card's address: what is above it, from its root complex down; see `Sysfs.bridges`}.
     `migration_drivers` {function's address: driver of VFIO that can migrate it}; `vgpu_branch` is that of the
     host's vGPU driver, such as "550". `ports` {virtual function's address: the MAC address and VLAN that its
-    card has for it}, see `agent.device_names.PORT`; `vram` {its address: (MiB of its quota of VRAM, whether
-    they can be changed)}. `withheld` are traits that no card has here, see `usable`.
+    card has for it}, see `agent.device_names.PORT`; `vram` {its address: what `Sysfs.vram`
+    says of it}. `withheld` are traits that no card has here, see `usable`.
     """
 
     cards: tuple[Card, ...] = ()
@@ -92,7 +92,7 @@ class DeviceFacts:
     vgpu_branch: str = ""
     ports: Mapping[str, str] = field(default_factory=dict)
     withheld: frozenset[str] = frozenset()
-    vram: Mapping[str, tuple[int, bool]] = field(default_factory=dict)
+    vram: Mapping[str, tuple[int | None, bool]] = field(default_factory=dict)
 
     def near_cell(self, cell: int | None) -> int | None:
         """The cell whose guests are nearest to a card of this cell: it has CPUs, if any is known to."""

@@ -618,7 +618,12 @@ def build_model(
     moves = moves_of(providers, _cell_totals(cells, settings), located, cells, history)
     all_read = all(guest_domain.domain is not None for guest_domain in domains)
     return HostModel(
-        Description(providers, moves, reportable_traits(host) | tpm_secret_traits(settings.tpm_secrets)),
+        Description(
+            providers,
+            moves,
+            reportable_traits(host) | tpm_secret_traits(settings.tpm_secrets),
+            tuple(mixed_sizes.contradictions(devices, settings.devices)),
+        ),
         replace(describe_topology(host, settings.host), near=near),
         tuple(guest_domain.guest for guest_domain in located),
         update_records(named, devices, settings.devices, locations, known, boot, forget=all_read),

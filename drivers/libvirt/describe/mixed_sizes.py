@@ -84,6 +84,12 @@ def contradictions(facts: DeviceFacts, settings: DeviceSettings) -> Iterator[str
                     f"[devices] vram_cards names {address}, whose driver does not tell the VRAM of its "
                     "functions: name the one size that it gives to each of them."
                 )
+            unread = [vf.address for vf in card.vfs if facts.vram.get(vf.address, (0, True))[0] is None]
+            if unread:
+                yield (
+                    f"{first_few(unread, SHOWN_MAX)}: the quota of VRAM is no number of bytes, and is taken "
+                    "for 0; `plimsoll devices apply` writes it once a claim has the function."
+                )
             others = [f"{each} ({mib} MiB)" for each, mib in there.items() if mib and mib not in table.starts]
             if others:
                 yield (
@@ -244,7 +250,7 @@ def with_vram(facts: DeviceFacts, settings: DeviceSettings) -> DeviceFacts:
         if table is None or not table.vram:
             continue
         told = {address: facts.vram[address] for address in functions & facts.vram.keys()}
-        types |= {address: str(mib) for address, (mib, _) in told.items()}
+        types |= {address: str(mib or 0) for address, (mib, _) in told.items()}
         places |= {address: 0 for address, (mib, can_change) in told.items() if mib and can_change}
         if not told and len(table.starts) == 1:
             types |= dict.fromkeys(functions, str(*table.starts))

@@ -29,7 +29,6 @@ from drivers.libvirt.describe.cards import (
 from drivers.libvirt.describe.devices import PEERS, DeviceFacts, DeviceSettings
 from drivers.libvirt.describe.host import MODES, WAYS, CpuModel
 from drivers.libvirt.describe.memory import PmemLabels, parse_pmem_namespaces
-from drivers.libvirt.describe.mixed_sizes import contradictions
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.*|[A-Za-z0-9_-]*")
 """A URI of libvirt, or one of its aliases."""
@@ -565,7 +564,6 @@ def unmatched_options(facts: DeviceFacts, settings: DeviceSettings) -> Iterator[
             parents_for(card, mdev.type_id, mdev.addresses) for card in facts.cards
         ):
             yield f"[devices] enabled_mdev_types names {mdev.type_id}, which no card of this host offers."
-    yield from contradictions(facts, settings)
     interfaces = {card.interface.interface for card in facts.cards if card.interface is not None}
     for interface in sorted(settings.bandwidth.keys() - interfaces):
         yield (

@@ -117,7 +117,7 @@ class DeviceReader:
             types: dict[str, str] = {}
             places: dict[str, int] = {}
             names: dict[str, dict[str, str]] = {}
-            vram: dict[str, tuple[int, bool]] = {}
+            vram: dict[str, tuple[int | None, bool]] = {}
             for device in (known.device for known in known_devices):
                 if not isinstance(device, PciDevice) or device.physical_function is None or device.mdev_types:
                     continue

@@ -360,6 +360,19 @@ def test_vram_that_the_driver_shared_out_at_a_boot_is_taken_back_for_claims(
 
 
 @pytest.mark.first_variant
+@pytest.mark.parametrize("quota", ["garb", "", "-4294967296", str(10240 << 20), "5000000000"])
+def test_a_quota_that_is_no_size_of_a_function_without_a_claim_is_told(
+    placement: Placement, tmp_path: Path, quota: str
+) -> None:
+    with Host(placement, tmp_path, vram=True) as host:
+        assert isinstance(host.gpu, XeGpu)
+        host.gpu.quota(VFS[3]).write_text(quota)
+        for _ in range(2):
+            host.world.agent.look()
+        assert [VFS[3] in each for each in host.world.agent.host_status.status().reasons] == [True]
+
+
+@pytest.mark.first_variant
 def test_a_function_that_vanished_while_it_was_carved_is_told_and_the_others_go_on(
     placement: Placement, tmp_path: Path
 ) -> None:

@@ -14,6 +14,7 @@ from agent.providers.divided_cards import MIXED_SIZES
 from drivers.host.sysfs import CHECKS
 from drivers.libvirt.describe.cards import MdevSpec, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceFacts, DeviceSettings
+from drivers.libvirt.describe.mixed_sizes import contradictions
 from drivers.libvirt.describe.options import (
     OPTIONS,
     LibvirtOptions,
@@ -178,7 +179,7 @@ def test_each_amount_of_vram_is_a_type_of_all_cards_that_have_it() -> None:
     carving = declared_carving(groups["devices"], found)
     assert carving.mixed == found.mixed.keys()
     assert [carving.allows("vram-2048", "", f"0000:0{bus}:00.0") for bus in (3, 4)] == [True, False]
-    told = list(unmatched_options(FACTS, found))
+    told = list(contradictions(FACTS, found))
     assert [each.split(",")[0] for each in told] == [
         f"[devices] vram_cards names 0000:0{bus}:00.0" for bus in (3, 4)
     ]
