@@ -233,16 +233,16 @@ def _of_slot(slot: FitSlot, stock: HostStock) -> Iterator[Shortfall]:
 
 
 def _at_provider(slot: FitSlot, stock: HostStock, provider: Provider, place: str = "") -> Iterator[Shortfall]:
-    """Why it cannot serve the slot alone; `place` is a clause on where the provider is."""
+    """Why it cannot serve the slot alone; `place` says first where the provider is."""
     traits_of = stock.trait_obstacles(slot.group, provider)
     for name, reason in stock.obstacles(slot.group, slot.resources, provider):
         asked, free = slot.resources.get(name, 0), stock.free(provider, name)
         traits = traits_of.get(reason, ())
-        clause, is_scarce = _in_group(slot, reason + place), reason.startswith(SCARCE)
+        clause, is_scarce = _in_group(slot, place + reason), reason.startswith(SCARCE)
         yield Shortfall.at(provider, name, asked, free, clause, traits, is_scarce=is_scarce)
     if provider.uuid in slot.barred:
         for name, amount in slot.resources.items():
-            reason = _in_group(slot, slot.barred[provider.uuid] + place)
+            reason = _in_group(slot, place + slot.barred[provider.uuid])
             yield Shortfall.at(provider, name, amount, stock.free(provider, name), reason)
 
 
@@ -306,7 +306,7 @@ def _of_subtrees(request: ClaimRequest, stock: HostStock, slots: list[FitSlot]) 
             for slot in asking:
                 if below.keys() & {option.uuid for option in slot.options}:
                     continue
-                place, before = f", below {above.name}, which has {wanted}", len(lacking)
+                place, before = f"below {above.name}, which has {wanted}, ", len(lacking)
                 for card in below.values():
                     if slot.resources.keys() & card.inventories.keys():
                         lacking += _at_provider(slot, stock, card, place)

@@ -857,7 +857,9 @@ def test_the_gpu_and_the_function_that_are_left_are_no_peers(stage: Stage) -> No
         bound = Restriction(bound={"_1": frozenset({provider.uuid})})
         stage.world.tracker.claim(ClaimRequest(str(uuid4()), (RequestGroup("_1", {name: amount}),)), bound)
     assert not fits(stage, peers())
-    with pytest.raises(DoesNotFit, match=f"below {SWITCH[0]}, which has trait CUSTOM_PCIE_SWITCH"):
+    with pytest.raises(
+        DoesNotFit, match=f"below {SWITCH[0]}, which has trait CUSTOM_PCIE_SWITCH, .* free: .* has"
+    ):
         stage.world.tracker.claim(peers())
     apart = peers()
     alone = tuple(group for group in apart.groups if group.resources)

@@ -229,10 +229,10 @@ def test_a_refusal_of_peers_tells_of_each_switch_what_is_not_free_below_it() -> 
     )
     named = {"policy": "isolate", "subtree": "_top0 gpu nic"}
     asked = ask(group("_top0", "CUSTOM_SWITCH"), group("gpu", PGPU=1), group("nic", VF=1), **named)
-    place = ", below {}, which has trait CUSTOM_SWITCH"
+    place = "below {}, which has trait CUSTOM_SWITCH,"
     assert reasons(fitted(asked, *switches, used={"gpu0": {"PGPU": 1}, "nic1": {"VF": 1}})) == [
-        ("PGPU", 1, 0, "gpu0", f"group 'gpu': only 0 of 1 are free{place.format('switch0')}"),
-        ("VF", 1, 0, "nic1", f"group 'nic': only 0 of 1 are free{place.format('switch1')}"),
+        ("PGPU", 1, 0, "gpu0", f"group 'gpu': {place.format('switch0')} only 0 of 1 are free"),
+        ("VF", 1, 0, "nic1", f"group 'nic': {place.format('switch1')} only 0 of 1 are free"),
         ("VF", 1, 0, "switch2", "group 'nic': nothing below it has that, and it has trait CUSTOM_SWITCH"),
     ]
     two = ask(
