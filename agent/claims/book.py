@@ -432,11 +432,10 @@ class Book:
 
     def left_on_cards(self, cards: Mapping[str, Card]) -> Usages:
         """{provider uuid: {class: number}} that these cards can still give to a new consumer."""
-        return {uuid: self.stock_of(uuid, card).left for uuid, card in cards.items()}
-
-    def stock_of(self, uuid: str, card: Card) -> CardStock:
-        """What is left of the card on this provider for a new consumer."""
-        return self.units.card_stock(uuid, card, self._used.get(uuid, {}), None)
+        return {
+            uuid: self.units.card_stock(uuid, card, self._used.get(uuid, {}), None).left
+            for uuid, card in cards.items()
+        }
 
     def leave_out(self, uuids: Collection[str]) -> None:
         """Choose nothing on these providers until the next `refresh`: Placement does not have them."""

@@ -100,10 +100,7 @@ def _stranded(trial: Book, book: Book, request: ClaimRequest) -> Iterator[Strand
             if (uuid, name) in on_cards:
                 if name in book.claims[instance].allocations.get(uuid, {}):
                     continue  # it has a part of this size itself
-                card = trial.units.cards[uuid]
-                if not trial.stock_of(uuid, card).has_rest(name):
-                    continue  # nothing is free
-                free[uuid, name] = alone.stock_of(uuid, card).left[name]
+                free[uuid, name] = alone.left_on_cards({uuid: trial.units.cards[uuid]})[uuid][name]
             holders.setdefault((uuid, name), []).append(instance)
     for (uuid, name), amount in free.items():
         provider = trial.host.tree[uuid]

@@ -527,17 +527,6 @@ class CardStock:
         """{class: how many more the card can give, if it gives no more of any other}"""
         return {name: len(self._places(name)) for name in self.classes}
 
-    def has_rest(self, name: str) -> bool:
-        """Whether there is something left of all that a part of the class takes, be it enough or not."""
-        model, division = self.card.model, self.division
-        shape = model.shapes[name]
-        slots = sum(model.shapes[part.shape].size for part in division.parts)
-        return (not shape.size or slots < model.slots) and all(
-            division.used.get(counter, 0) < model.counters.get(counter, 0)
-            for counter, amount in shape.counters.items()
-            if amount
-        )
-
     def _places(self, name: str) -> tuple[Part, ...]:
         """The places of as many parts of the class as the card can still give together."""
         places = () if self.full else self.division.most_places(name)
