@@ -169,6 +169,9 @@ class MoveOperations:
         unless: Callable[[], bool] = lambda: False,
     ) -> Move:
         known = self._register.move_by_migration(migration)
+        if known is None:
+            with self._context.turns.take(migration):  # whose begin may be under way
+                known = self._register.move_by_migration(migration)
         if known is None and instance is not None:
             known = self._linker.link(instance, migration)
         if known is None:  # also during a back-off: only an answer says that there is none

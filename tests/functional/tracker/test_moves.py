@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -49,6 +50,28 @@ def test_each_holds_its_own_and_the_shared_disk_is_held_once(claimed: World, kin
     source = claimed.a.move()
     assert source is not None and (source.role, source.instance) == (MoveRole.SOURCE, INSTANCE)
     claimed.check_settled()
+
+
+def test_a_revert_waits_for_the_begin_that_is_under_way(claimed: World) -> None:
+    """A caller that gave up undoes what it began; the move was not known yet, and stayed."""
+    tracker, begun, ended = claimed.b.tracker, list[Move](), list[Move]()
+
+    def revert() -> None:
+        ended.append(tracker.revert_move(MIGRATION))
+
+    undo = threading.Thread(target=revert)
+
+    def before(_: str) -> None:
+        if undo.ident is None:
+            undo.start()
+            undo.join(0.3)
+            assert undo.is_alive()
+
+    claimed.b.tap.before = before
+    begun.append(tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION).move)
+    undo.join(10)
+    assert [move.state for move in (*begun, *ended)] == [MoveState.BEGUN, MoveState.REVERTED]
+    assert claimed.placed(INSTANCE) == {**ON_A, **DISK} and claimed.placed(MIGRATION) == {}
 
 
 def test_a_begin_that_is_repeated_with_a_name_is_the_same_move_and_gets_it(claimed: World) -> None:
