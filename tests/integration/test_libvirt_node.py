@@ -70,7 +70,10 @@ def test_recorded_domains_are_read_as_they_were(drivers: Drivers, tmp_path: Path
         UsedUnit("VGPU", "33333333-3333-4333-8333-333333333333", "mdev:33333333-3333-4333-8333-333333333333"),
         UsedUnit("PCI_DEVICE", "0000:41:10.2", "pci:0000:41:10.2"),
     )
-    assert guests["vm-vf"].units == (UsedUnit("SRIOV_NET_VF", "0000:41:10.0", "pci:0000:41:10.0"),)
+    mac = "52:54:00:29:13:bc"
+    assert guests["vm-vf"].units == (
+        UsedUnit("SRIOV_NET_VF", "0000:41:10.0", "pci:0000:41:10.0", asked_port=mac),
+    )
     assert {guest.state for name, guest in guests.items() if name != "vm-off"} == {GuestState.RUNNING}
     assert guests["vm-off"].state == GuestState.SHUTOFF
     assert guests["vm-off"].units, "it holds nothing, but names what it will need"

@@ -108,7 +108,8 @@ def test_each_guest_holds_units_of_described_providers(hosts: Hosts) -> None:
     driver = hosts("domains", (*RUNNING, "vm-off-inactive"))
     found = guests(driver)
     assert found["vm-mdev"].units == (UsedUnit("VGPU", "11111111-1111-4111-8111-111111111111", M60),)
-    assert found["vm-vf"].units == (UsedUnit("SRIOV_NET_VF", "0000:41:10.0", NIC),)
+    mac, mac_of_off = "52:54:00:29:13:bc", "52:54:00:da:4c:cc"
+    assert found["vm-vf"].units == (UsedUnit("SRIOV_NET_VF", "0000:41:10.0", NIC, asked_port=mac),)
     assert found["vm-gpu"].units == (UsedUnit("PGPU", "0000:43:00.0", GPU),)
     assert found["vm-both"].units == (
         UsedUnit("VGPU", "33333333-3333-4333-8333-333333333333", A100),
@@ -117,7 +118,7 @@ def test_each_guest_holds_units_of_described_providers(hosts: Hosts) -> None:
     assert found["vm-both"].resources == {"VCPU": 1, "MEMORY_MB": 48, "VGPU": 1, "SRIOV_NET_VF": 1}
     assert found["vm-off"].units == (
         UsedUnit("VGPU", "44444444-4444-4444-8444-444444444444", M60_1),
-        UsedUnit("SRIOV_NET_VF", "0000:81:10.0", NIC_1),
+        UsedUnit("SRIOV_NET_VF", "0000:81:10.0", NIC_1, asked_port=mac_of_off),
     )
     devices = by_device(driver)
     for guest in found.values():

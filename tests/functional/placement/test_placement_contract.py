@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import os_resource_classes
 import pytest
 from kits.agent import opened, request, told
 from kits.placements import Placement
@@ -82,6 +83,12 @@ STORY = (
     Ask("reparent_provider", lambda c: c.reparent_provider(GPU, "card", HOST), 0, reads=True),
     Ask("ensure_trait", lambda c: c.ensure_trait("CUSTOM_GOLD")),
     Ask("ensure_resource_class", lambda c: c.ensure_resource_class("CUSTOM_FPGA")),
+    Ask(
+        "resource_classes",
+        lambda c: c.resource_classes() - {*os_resource_classes.STANDARDS},
+        {"CUSTOM_FPGA"},
+        reads=True,
+    ),
     Ask("put_traits", lambda c: c.put_traits(HOST, 0, ["CUSTOM_GOLD"]), 1, reads=True),
     Ask("provider_traits", lambda c: c.provider_traits(HOST), {"CUSTOM_GOLD"}, reads=True),
     Ask("provider_traits", lambda c: c.provider_traits(NOBODY), frozenset(), reads=True),
