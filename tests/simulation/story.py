@@ -364,7 +364,8 @@ class Story:
         if guest is None or not guest.units:
             return
         name, _ = guest.units[0]
-        less = {**guest.resources, name: guest.resources[name] - 1}
+        # Its amounts may leave out a device that its units name.
+        less = {**guest.resources, name: max(guest.resources.get(name, 0) - 1, 0)}
         here.put_guest(uuid, replace(guest, resources=less, units=guest.units[1:]))
 
     def guest_shares_a_device(self, host: str, consumer: str, other: str) -> None:
