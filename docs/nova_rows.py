@@ -128,7 +128,7 @@ RESOURCE_CLASSES: Sequence[HostRow] = (
         ("CUSTOM_VRAM_*",),
         "never",
         "[devices] vram_cards: virtual functions of GPUs by their VRAM, on the card's provider",
-        difference="nova has a class for the functions of a model, whatever VRAM they have",
+        difference="nova has one class for all functions of a model, and does not read their VRAM",
     ),
     HostRow(
         ("NET_PACKET_RATE_*",),

@@ -109,7 +109,7 @@ def _first_granted(options: Sequence[ClaimRequest], attempt: Callable[[ClaimRequ
 
 
 def _only(request: ClaimRequest) -> ClaimRequest:
-    """The request. Raises UsageError where it has alternatives, where one thing is asked for."""
+    """The request, which may have no alternatives here. Raises UsageError where it has."""
     if request.others:
         raise errors.UsageError("alternatives: one thing is asked for here; ask for each on its own.")
     return request

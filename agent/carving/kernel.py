@@ -10,7 +10,8 @@ user may read it. Which process that is stands below /proc, as far as this proce
 Source: https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-bus-pci,
 https://docs.kernel.org/PCI/pci-iov-howto.html, https://docs.kernel.org/driver-api/vfio.html,
 https://docs.kernel.org/driver-api/vfio-mediated-device.html,
-https://docs.kernel.org/core-api/cpu_hotplug.html, Linux 7.0 (sysfs-driver-intel-xe-sriov) and https://docs.kernel.org/admin-guide/pm/cpufreq.html
+https://docs.kernel.org/core-api/cpu_hotplug.html, https://docs.kernel.org/admin-guide/pm/cpufreq.html
+and Documentation/ABI/testing/sysfs-driver-intel-xe-sriov of Linux 7.0
 """
 
 import errno
