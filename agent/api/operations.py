@@ -15,7 +15,7 @@ from agent.claims.capacity import Capacity, Defrag
 from agent.claims.claim import Claim, ClaimState, Fit, claim_of_fit
 from agent.claims.device_profiles import DeviceProfiles
 from agent.claims.domain_demand import DomainDemand, HostDevices, demand_of_domain, given_resources
-from agent.claims.refusal import amounts_text, guest_runs
+from agent.claims.refusal import guest_runs
 from agent.claims.request import ClaimRequest, RequestGroup, by_size, named_as, with_others
 from agent.config.settings import Settings, describe
 from agent.driver import DomainNeeds, Guest
@@ -23,14 +23,14 @@ from agent.errors import counted
 from agent.fleet.answer import answer_body
 from agent.gate.decision import GateOutcome, GateVerdict, HookCall
 from agent.gate.gate import Gate
-from agent.moves.ownership import kept_options
+from agent.moves.ownership import options_of_move
 from agent.moves.states import Move, MoveKind, MoveRole, MoveState, moving_release
 from agent.placement.client import PlacementClient
 from agent.providers.limits import DISK, disk_warning
 from agent.reconcile.pass_report import PassReport
 from agent.reconcile.reconciler import Reconciler
 from agent.reshape.receipt import Receipt
-from agent.shapes import Usages, by_class
+from agent.shapes import Amounts, Usages, by_class
 from agent.state.identity import Identity
 from agent.state.operators import Cordon, Pause, PauseRequest
 from agent.status.host_status import HostStatus
@@ -42,8 +42,6 @@ from agent.tree import ProviderTree
 LOG = log.get(__name__)
 T = TypeVar("T")
 OF_CELLS = frozenset({"VCPU", "PCPU", "MEMORY_MB"})
-ANY_ALTERNATIVE = 0
-"""The number that stands for the first alternative that fits."""
 FOREIGN_PROVIDERS_MAX = 32
 """So many names of other hosts' providers are asked of Placement for one answer."""
 
@@ -191,7 +189,7 @@ class Operations:
 
     def options(self, request: ClaimRequest) -> Sequence[ClaimRequest]:
         """The request's alternatives, complete; only that of its consumer's claim, if it is one of them."""
-        options = [self._complete(each) for each in self._by_size(request).options]
+        options = self._every_option(request)
         claim = self.tracker.claim_of(request.consumer)
         if claim is None or claim.state is not ClaimState.CLAIMED:
             return options
@@ -211,11 +209,13 @@ class Operations:
         self.supervisor.end_pass(self.reconciler.reconcile("a claim that did not fit"))
         return claim()
 
-    def _by_size(self, request: ClaimRequest) -> ClaimRequest:
+    def _every_option(self, request: ClaimRequest) -> Sequence[ClaimRequest]:
+        """The request's alternatives, complete, with one for each size of VRAM."""
         # The providers are read, under the tracker's lock, only where VRAM is asked for.
-        return by_size(
+        by_sizes = by_size(
             request, lambda: (name for provider in self.providers() for name in provider.inventories)
         )
+        return [self._complete(each) for each in by_sizes.options]
 
     def _complete(self, request: ClaimRequest) -> ClaimRequest:
         return self.tracker.expand_aliases(request, self.supervisor.settings.pci_aliases)
@@ -537,10 +537,18 @@ class Operations:
         Raises Refused, UnknownConsumer, UsageError, PlacementError.
         """
         with self._writing(), self.recorder.record_move(kind, request):
-            present = None if request.name else self.tracker.claim_of(request.consumer)
-            if present is not None:  # without a name of its own, it has that of the claim on this host
-                request = replace(request, name=present.request.name)
-            options = self._options_of_move(kind, migration, request, alternative)
+            claim = self.tracker.claim_of(request.consumer)
+            if claim is not None:  # without a name of its own, it has that of the claim on this host
+                request = replace(request, name=request.name or claim.request.name)
+
+            def elsewhere() -> Amounts:
+                is_own = self.tracker.view.host.is_own
+                found = [self.client.allocations_of(each) for each in (request.consumer, migration)]
+                held = (item for holding in found for item in holding.allocations.items())
+                return by_class(amounts for uuid, amounts in held if not is_own(uuid))
+
+            every = self._every_option(request)
+            options = options_of_move(kind, every, alternative, claim, elsewhere)
             try:
                 return _first_granted(
                     options, lambda each: self.tracker.begin_move(each, kind, migration).move
@@ -551,68 +559,6 @@ class Operations:
                     kept = f" A move keeps alternative {options[0].alternative} of {len(request.options)}"
                     error.message += f"{kept}; --alternative any takes the first that fits."
                 raise
-
-    def _options_of_move(
-        self, kind: MoveKind, migration: str, request: ClaimRequest, number: int | None
-    ) -> Sequence[ClaimRequest]:
-        """The alternatives that a move may take: the one that the instance has, unless another is asked for.
-
-        Its claim on this host tells it, else what Placement holds for the instance elsewhere. A live
-        migration keeps the devices, and so takes only an alternative of the same classes.
-        """
-        options = every = [self._complete(each) for each in self._by_size(request).options]
-        claim, is_live, asks = self.tracker.claim_of(request.consumer), kind is MoveKind.LIVE_MIGRATE, number
-        if number is None and claim is not None:
-            number = claim.request.alternative or None
-        if number and request.others:
-            options = [each for each in options if each.alternative == number]
-            if not options:
-                who = f"{request.consumer} has" if asks is None else "The move is to take"
-                raise errors.UsageError(
-                    f"{who} alternative {number}, and the request has "
-                    f"{len(request.options)}: name one of those (--alternative N), or take the first that "
-                    "fits (--alternative any).",
-                    consumer=request.consumer,
-                )
-        if len(every if is_live else options) == 1 or (number == ANY_ALTERNATIVE and not is_live):
-            return options
-        is_own = self.tracker.view.host.is_own
-        held = (
-            [claim.allocations]
-            if claim is not None
-            else [
-                {uuid: amounts for uuid, amounts in holding.allocations.items() if not is_own(uuid)}
-                for holding in map(self.client.allocations_of, (request.consumer, migration))
-            ]
-        )
-        is_resize = kind in (MoveKind.RESIZE, MoveKind.SAME_HOST_RESIZE)
-        amounts = by_class(amounts for allocations in held for amounts in allocations.values())
-        same = kept_options(every, amounts, is_resize=is_resize)
-        kept = [each for each in options if each in same]
-        if is_live and amounts and not kept:
-            raise errors.Refused(
-                f"{request.consumer} holds {amounts_text(amounts)}, and a live migration keeps the devices: "
-                "no alternative that it may take asks for just that here. Shut the guest off, and migrate it "
-                "cold.",
-                consumer=request.consumer,
-            )
-        if is_live and number is not None:
-            return kept or options
-        if len({each.alternative for each in options}) == 1 and kind is not MoveKind.LIVE_MIGRATE:
-            # Sizes of VRAM: first the one that it has, which a live migration keeps.
-            return [*kept, *(each for each in options if each not in kept)]
-        if len({each.alternative for each in kept}) == 1 or not amounts:
-            return kept or options[:1]
-        if is_resize and not kept:
-            return options  # it had none of them
-        which = (
-            f"alternatives {', '.join(str(each.alternative) for each in kept)}" if kept else "no alternative"
-        )
-        raise errors.UsageError(
-            f"What {request.consumer} holds, {amounts_text(amounts)}, may be of {which} of the request: name "
-            "one (--alternative N), or take the first that fits (--alternative any).",
-            consumer=request.consumer,
-        )
 
     def confirm_move(self, migration: str, instance: str | None) -> Move:
         """Confirm a move; its state is `confirming` while the write is journaled for later.

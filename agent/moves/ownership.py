@@ -13,10 +13,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from agent.claims.claim import Claim
+from agent.claims.refusal import amounts_text
 from agent.claims.request import ClaimRequest
+from agent.errors import Refused, UsageError
 from agent.moves.states import MIGRATION_TYPE, Move, MoveKind, MoveRole, MoveStep
-from agent.shapes import Allocations, Amounts, total
+from agent.shapes import Allocations, Amounts, by_class, total
 
+ANY_ALTERNATIVE = 0
+"""The number that stands for the first alternative that fits."""
 IsOwn = Callable[[str], bool]
 """Whether the provider with that uuid is in this host's own tree."""
 
@@ -74,6 +79,59 @@ def kept_options(
     kept = [option for option in options if option.resources.keys() == amounts.keys()]
     equal = [] if is_resize else [option for option in kept if option.resources == amounts]
     return equal or kept
+
+
+def options_of_move(
+    kind: MoveKind,
+    options: Sequence[ClaimRequest],
+    number: int | None,
+    claim: Claim | None,
+    elsewhere: Callable[[], Amounts],
+) -> Sequence[ClaimRequest]:
+    """The alternatives of a request that a move may take: the one that the instance has, or of that `number`.
+
+    The instance's `claim` on this host tells which one it has, else what it holds `elsewhere`, which is read
+    only where it matters. A live migration keeps the devices, and so takes only an alternative of the same
+    classes. Several sizes of VRAM are one alternative. Raises UsageError where there is no such alternative,
+    or the instance may have several of them; Refused where a live migration could keep none.
+    """
+    consumer, numbers = options[0].consumer, {each.alternative for each in options}
+    is_live, is_resize = kind is MoveKind.LIVE_MIGRATE, kind in (MoveKind.RESIZE, MoveKind.SAME_HOST_RESIZE)
+    wanted = (claim.request.alternative or None) if number is None and claim is not None else number
+    chosen = [each for each in options if each.alternative == wanted or not wanted or len(numbers) == 1]
+    if not chosen:
+        who = f"{consumer} has" if number is None else "The move is to take"
+        raise UsageError(
+            f"{who} alternative {wanted}, and the request has {len(numbers)}: name one of those "
+            "(--alternative N), or take the first that fits (--alternative any).",
+            consumer=consumer,
+        )
+    if len(options if is_live else chosen) == 1 or (wanted == ANY_ALTERNATIVE and not is_live):
+        return chosen
+    held = elsewhere() if claim is None else by_class(claim.allocations.values())
+    same = kept_options(options, held, is_resize=is_resize)
+    kept = [each for each in chosen if each in same]
+    if is_live and held and not kept:
+        raise Refused(
+            f"{consumer} holds {amounts_text(held)}, and a live migration keeps the devices: no alternative "
+            "that it may take asks for just that here. Shut the guest off, and migrate it cold.",
+            consumer=consumer,
+        )
+    if is_live and wanted is not None:
+        return kept or chosen
+    if not is_live and len({each.alternative for each in chosen}) == 1:
+        # Sizes of VRAM: first the one that it has, which a live migration keeps.
+        return [*kept, *(each for each in chosen if each not in kept)]
+    if not held or len({each.alternative for each in kept}) == 1:
+        return kept or chosen[:1]
+    if is_resize and not kept:
+        return chosen  # it had none of them
+    which = f"alternatives {', '.join(str(each.alternative) for each in kept)}" if kept else "no alternative"
+    raise UsageError(
+        f"What {consumer} holds, {amounts_text(held)}, may be of {which} of the request: name one "
+        "(--alternative N), or take the first that fits (--alternative any).",
+        consumer=consumer,
+    )
 
 
 class ObservedState(StrEnum):

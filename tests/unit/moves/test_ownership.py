@@ -24,6 +24,7 @@ from kits.move_values import (
 )
 
 from agent.claims.request import ClaimRequest, RequestGroup
+from agent.errors import PlimsollError
 from agent.moves.ownership import (
     MoveConsumer,
     ObservedState,
@@ -35,6 +36,7 @@ from agent.moves.ownership import (
     migration_share,
     observed_end,
     observed_state,
+    options_of_move,
     reduce_allocations,
     resembles_migration,
     restored_allocations,
@@ -248,3 +250,63 @@ def test_an_instance_has_the_alternatives_of_its_classes_and_unless_it_is_resize
         assert numbers(is_resize, VCPU=1, PGPU=1, VGPU=1) == numbers(is_resize, DISK_GB=1) == []
     assert numbers(False, VCPU=1, VGPU=2) == [1]
     assert numbers(True, VCPU=1, VGPU=2) == numbers(False, VCPU=1, VGPU=3) == [0, 1]
+
+
+TWO, SAME, SIZES = (
+    [
+        ClaimRequest(INSTANCE, (RequestGroup("", {name: 1}),), alternative=number)
+        for number, name in alternatives
+    ]
+    for alternatives in (
+        [(1, "PGPU"), (2, "VGPU")],
+        [(1, "VGPU"), (2, "VGPU")],
+        [(0, "VGPU"), (0, "PGPU"), (0, "FPGA")],  # of VRAM, for a request without alternatives
+    )
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "number", "held", "taken"),
+    [
+        ("cold_migrate", TWO, None, {"VGPU": 1}, [2]),
+        ("cold_migrate", TWO, None, {}, [1]),
+        ("cold_migrate", TWO, 1, None, [1]),
+        ("cold_migrate", TWO, 0, None, [1, 2]),
+        ("cold_migrate", TWO, 3, None, "The move is to take alternative 3, and the request has 2: name"),
+        ("cold_migrate", TWO, None, {"FPGA": 1}, "may be of no alternative of the request: name one"),
+        ("cold_migrate", SAME, None, {"VGPU": 1}, "may be of alternatives 1, 2 of the request: name one"),
+        ("cold_migrate", TWO[1:], None, None, [1]),
+        ("resize", TWO, None, {"VGPU": 3}, [2]),
+        ("resize", TWO, None, {"FPGA": 1}, [1, 2]),
+        ("resize", SAME, None, {"VGPU": 3}, "may be of alternatives 1, 2 of the request: name one"),
+        ("live_migrate", TWO, None, {"VGPU": 1}, [2]),
+        ("live_migrate", TWO, 0, {"VGPU": 1}, [2]),
+        ("live_migrate", TWO, 0, {}, [1, 2]),
+        ("live_migrate", TWO, 1, {"VGPU": 1}, "holds 1 VGPU, and a live migration keeps the devices"),
+        ("live_migrate", TWO, None, {"FPGA": 1}, "holds 1 FPGA, and a live migration keeps the devices"),
+        ("live_migrate", SIZES, None, {"PGPU": 1}, [2]),
+        ("live_migrate", SIZES, None, {}, [1]),
+        ("cold_migrate", SIZES, None, {"PGPU": 1}, [2, 1, 3]),
+        ("cold_migrate", SIZES, 0, None, [1, 2, 3]),
+    ],
+)
+def test_a_move_takes_the_alternative_that_the_instance_has_or_that_is_asked_for(
+    kind: str,
+    options: list[ClaimRequest],
+    number: int | None,
+    held: dict[str, int] | None,
+    taken: list[int] | str,
+) -> None:
+    """`held`: what it has elsewhere by Placement; None: Placement is not asked. `taken`: places, from 1."""
+
+    def elsewhere() -> dict[str, int]:
+        assert held is not None
+        return held
+
+    try:
+        found = options_of_move(MoveKind(kind), options, number, None, elsewhere)
+    except PlimsollError as error:
+        assert isinstance(taken, str), error
+        assert taken in error.message
+    else:
+        assert [options.index(each) + 1 for each in found] == taken
