@@ -617,6 +617,17 @@ def test_who_came_after_a_look_had_begun_keeps_the_claim_that_let_it_in(host: Ga
     assert claim_of(host, vm.uuid) is None
 
 
+def test_who_is_claimed_for_while_it_runs_has_not_ended_for_a_look_that_missed_it(host: GatedHost) -> None:
+    """The hook told the end of its run before; the next one began while libvirt asked no hook."""
+    vm = guest(str(uuid4()))
+    host.allowed("release", "end", domain(vm.uuid))
+    at = time.time()
+    host.driver.add_guest(vm)
+    host.world.operations.claim_running()
+    host.world.agent._gate.settle((), at)
+    assert claim_of(host, vm.uuid) is ClaimState.CLAIMED
+
+
 def test_held_is_never_followed_by_a_release(host: GatedHost, monkeypatch: pytest.MonkeyPatch) -> None:
     """The guest starts on its old claim just as the agent has found that it is gone."""
     vm = guest(str(uuid4()))
