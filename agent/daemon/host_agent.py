@@ -134,11 +134,9 @@ class HostAgent:
             process.clock.ages_s,
         )
         tracker.choose_by(settings.claims_strategy)
-        tracker.placement.observe(
-            is_backing_off=self.is_backing_off,
-            on_unavailable=self.report_silence,
-            on_missing=self._report_missing,
-        )
+        tracker.placement.is_backing_off = self.is_backing_off
+        tracker.placement.report_unavailable = self.report_silence
+        tracker.placement.report_missing = self._report_missing
         tracker.admission.close(STARTING)
 
     @property

@@ -220,51 +220,21 @@ class Admission:
             )
 
 
+@dataclass(eq=False)
 class PlacementState:
     """Whether the agent backs off from Placement, and who learns that Placement did not answer.
 
-    Without an observer it never does.
+    The agent sets these functions; until then it never backs off.
     """
 
-    def __init__(self) -> None:
-        self._is_backing_off: Callable[[], bool] = lambda: False
-        self._on_unavailable: Callable[[errors.PlacementUnavailable], None] = lambda _: None
-        self._on_missing: Callable[[Collection[str]], None] = lambda _: None
-        self.taken_back = 0
-        """How often the agent has taken reserved inventory back since the start; see `send_in_reserved`."""
-
-    def observe(
-        self,
-        *,
-        is_backing_off: Callable[[], bool] = lambda: False,
-        on_unavailable: Callable[[errors.PlacementUnavailable], None],
-        on_missing: Callable[[Collection[str]], None] = lambda _: None,
-    ) -> None:
-        """Use these from now on.
-
-        `is_backing_off` tells whether requests to Placement wait for now. `on_unavailable` is called where
-        Placement did not answer and the operation is journaled, to be delivered later; `on_missing` with
-        providers of this host that another client deleted.
-        """
-        self._is_backing_off = is_backing_off
-        self._on_unavailable = on_unavailable
-        self._on_missing = on_missing
-
-    def is_backing_off(self) -> bool:
-        """Whether Placement failed and the agent must send it no request yet."""
-        return self._is_backing_off()
-
-    def report_taken_back(self) -> None:
-        """Inventory that a pass has reserved is reserved no longer, so what the passes know is outdated."""
-        self.taken_back += 1
-
-    def report_unavailable(self, error: errors.PlacementUnavailable) -> None:
-        """Report that Placement did not answer; what was asked is journaled and delivered later."""
-        self._on_unavailable(error)
-
-    def report_missing(self, providers: Collection[str]) -> None:
-        """Report that another client of Placement deleted these providers of the host."""
-        self._on_missing(providers)
+    is_backing_off: Callable[[], bool] = lambda: False
+    """Whether Placement failed and the agent must send it no request yet."""
+    report_unavailable: Callable[[errors.PlacementUnavailable], None] = lambda _: None
+    """Report that Placement did not answer; what was asked is journaled and delivered later."""
+    report_missing: Callable[[Collection[str]], None] = lambda _: None
+    """Report that another client of Placement deleted these providers of the host."""
+    taken_back: int = 0
+    """How often the agent has taken reserved inventory back since the start; see `send_in_reserved`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +290,7 @@ class TrackerContext:
             lowered = self._without_reserved(consumer, unheld)
             if not lowered:
                 break
-            self.placement.report_taken_back()
+            self.placement.taken_back += 1  # so what the passes know is outdated
             outcome = send(lowered)
             error = outcome.error if isinstance(outcome, WriteRefused) else None
             if error is not None and error.details.get("status") == FORBIDDEN:

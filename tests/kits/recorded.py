@@ -161,7 +161,7 @@ class Stage:
         reserved = self.world.tracker.view.unheld().get(consumer, {})
         for uuid, (generation, inventories) in context._without_reserved(consumer, reserved).items():
             self.world.raw.put_inventories(uuid, generation, inventories)
-            context.placement.report_taken_back()
+            context.placement.taken_back += 1
         allocations = {self.world.uuid(name): amounts for name, amounts in placed.items()}
         self.world.raw.write_allocations(
             ConsumerAllocations(consumer, allocations, None, "demo", "admin", kind)

@@ -32,7 +32,7 @@ def never_answered(kit: Kit, *consumers: str, **told: float) -> list[PlacementUn
 
     found: list[PlacementUnavailable] = []
     kit.tap.before = silent
-    kit.tracker.placement.observe(on_unavailable=found.append)
+    kit.tracker.placement.report_unavailable = found.append
     return found
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from agent.claims.request import ClaimRequest, RequestGroup
 from agent.driver import Guest, GuestState
-from agent.errors import ClaimConflict, ClaimsClosed, PlacementUnavailable
-from agent.tracker.context import Admission, PlacementState, SeenGuests, Turns
+from agent.errors import ClaimConflict, ClaimsClosed
+from agent.tracker.context import Admission, SeenGuests, Turns
 
 
 def test_a_guest_is_seen_until_it_is_forgotten_or_no_longer_reported() -> None:
@@ -32,17 +32,6 @@ def test_claims_are_refused_with_the_reason_until_they_open() -> None:
     admission.check()
     admission.close("the agent is stopping")
     assert admission.closed_reason == "the agent is stopping"
-
-
-def test_the_observer_says_whether_placement_may_be_asked_and_learns_of_its_silence() -> None:
-    placement = PlacementState()
-    error = PlacementUnavailable("Placement did not answer.")
-    placement.report_unavailable(error)
-    assert not placement.is_backing_off()
-    reported: list[PlacementUnavailable] = []
-    placement.observe(is_backing_off=lambda: bool(reported), on_unavailable=reported.append)
-    placement.report_unavailable(error)
-    assert placement.is_backing_off() and reported == [error]
 
 
 def never_closed() -> None:
