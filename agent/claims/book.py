@@ -430,9 +430,16 @@ class Book:
             self._choice, strategy=strategy, devices=self.cells.devices, cell_of=self.cells.providers
         )
 
-    def left_on_cards(self, cards: Mapping[str, Card]) -> Usages:
-        """{provider uuid: {class: number}} that these cards can still give to a new consumer."""
-        return {
+    def left_on_cards(self, cards: Mapping[str, Card], offered: Units) -> Usages:
+        """{provider uuid: {class: number}} that these cards can still give to a new consumer.
+
+        With those that are `offered` another way now, although a consumer has a vGPU in its place: they give
+        nothing.
+        """
+        left = {
+            uuid: dict.fromkeys(offered.get(uuid, {}), 0) for uuid in self.units.divided_before(cards, None)
+        }
+        return left | {
             uuid: self.units.card_stock(uuid, card, self._used.get(uuid, {}), None).left
             for uuid, card in cards.items()
         }

@@ -100,7 +100,7 @@ def _stranded(trial: Book, book: Book, request: ClaimRequest) -> Iterator[Strand
             if (uuid, name) in on_cards:
                 if name in book.claims[instance].allocations.get(uuid, {}):
                     continue  # it has a part of this size itself
-                free[uuid, name] = alone.left_on_cards({uuid: trial.units.cards[uuid]})[uuid][name]
+                free[uuid, name] = alone.left_on_cards({uuid: trial.units.cards[uuid]}, {})[uuid][name]
             holders.setdefault((uuid, name), []).append(instance)
     for (uuid, name), amount in free.items():
         provider = trial.host.tree[uuid]

@@ -208,13 +208,7 @@ class UnitOwners:
         which the restriction names units, there are only these, unless it allows others.
         """
         choices: dict[str, dict[str, tuple[str, ...]]] = {}
-        # Cards that are not divided any more, while another consumer has a vGPU in its place there.
-        divided = {
-            self._claimed_on[key]
-            for key, owner in self.claimed.items()
-            if "/" in key[1] and address_of(key[1]) != key[1]  # the first is fast, for many units
-            if owner != consumer and self._claimed_on[key] not in self.cards
-        }
+        divided = self.divided_before(self.cards, consumer)
         for uuid, units_of in offered.items():
             if uuid in self.cards:
                 if uuid in host.cards:
@@ -262,12 +256,24 @@ class UnitOwners:
 
     # Cards, whose classes share their room
 
+    def divided_before(self, cards: Collection[str], consumer: str | None) -> frozenset[str]:
+        """The providers where another consumer has a vGPU in its place, and that are none of the cards now.
+
+        They give nothing else until it is released.
+        """
+        return frozenset(
+            self._claimed_on[key]
+            for key, owner in self.claimed.items()
+            if "/" in key[1] and address_of(key[1]) != key[1]  # the first is fast, for many units
+            if owner != consumer and self._claimed_on[key] not in cards
+        )
+
     def card_stock(self, uuid: str, card: Card, used: Amounts, consumer: str | None) -> CardStock:
         """What is left of a card; `used` is what other consumers than this one need of it.
 
-        Another consumer's unit that the card does not have as it is divided now leaves nothing, until it is
-        released: its function is not free, and how much of the card it takes is not known. One whose class
-        has another name now follows that at the next pass, which reads the card for no consumer (None).
+        Another consumer's unit that the card does not have as it is divided now is `removed`, see
+        `Card.stock`, until it is released. One whose class has another name now follows that at the next
+        pass, which reads the card for no consumer (None).
         """
         owners = {
             unit: owner
@@ -275,13 +281,13 @@ class UnitOwners:
             if (owner := self.claimed.get(unit) or self.in_guests.get(unit)) is not None
         }
         taken = {unit for unit, owner in owners.items() if owner != consumer}
-        parked = any(
-            owner != consumer and self._claimed_on[key] == uuid
+        removed = [
+            key[1]
             for key, owner in self.claimed.items()
+            if owner != consumer and self._claimed_on[key] == uuid
             if key not in card.part_of and (consumer is not None or key[1] not in card.units)
-        )
-        stock = card.stock(taken, used, self.cordoned - owners.keys())
-        return replace(stock, full=True) if parked else stock
+        ]
+        return card.stock(taken, used, self.cordoned - owners.keys(), removed)
 
     def with_places(
         self, host: ProviderIndex, holder: str, result: Fit, stocks: Mapping[str, CardStock]

@@ -26,6 +26,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 
+from agent.device_names import VRAM_PREFIX, vgpu_in_place
 from agent.driver import CardLayout, CardShape
 from agent.shapes import Usages
 from agent.tree import ProviderTree
@@ -459,17 +460,33 @@ class Card:
         )
 
     def stock(
-        self, taken: Collection[Unit], used: Mapping[str, int], withheld: Collection[Unit] = ()
+        self,
+        taken: Collection[Unit],
+        used: Mapping[str, int],
+        withheld: Collection[Unit] = (),
+        removed: Iterable[str] = (),
     ) -> "CardStock":
         """What is left beside the `taken` units, where {class: amount} is `used`, units or not.
 
         A function with a `withheld` unit gives nothing, and neither does a card that has no functions.
+        `removed` are units of sizes that the card does not have any more. VRAM says its amount and its
+        function; how much of the card any other takes is not known, and leaves nothing.
         """
         parts = [self.part_of[unit] for unit in taken if unit in self.part_of]
         division = self.model.divided(parts)
         missing = any(unit in self.part_of for unit in withheld)
         full = missing and not self.function_of
         busy = {self.function_of[unit] for unit in (*taken, *withheld) if unit in self.function_of}
+        for unit in removed:
+            function, type_id, _ = vgpu_in_place(unit) or (unit, "", 0)
+            mib = type_id.removeprefix(VRAM_PREFIX)
+            full |= (
+                VRAM not in division.model.counters or function not in self.functions or not mib.isdecimal()
+            )
+            if not full:
+                busy.add(function)
+                beside = {VFS: division.used.get(VFS, 0) + 1, VRAM: division.used.get(VRAM, 0) + int(mib)}
+                division = replace(division, used={**division.used, **beside})
         homeless = 0
         for shape in self.model.largest_first:
             without_unit = used.get(shape.name, 0) - sum(part.shape == shape.name for part in parts)

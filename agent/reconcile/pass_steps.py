@@ -200,7 +200,7 @@ class PassSteps:
         alone = reserve_used(resolved, current, with_idle(used, idle), description.moves, exclusive=False)
         offered_here = with_caps(reserve_cordoned(alone, cordoned, idle, pages).tree, caps)
         resolved = reserve_used(resolved, current, with_idle(used, idle), description.moves)
-        left = self._tracker.view.left_on_cards(resolved.cards)
+        left = self._tracker.view.left_on_cards(resolved.cards, resolved.units)
         resolved = replace(resolved, tree=reserve_places(resolved.tree, left, used))
         resolved = reserve_cordoned(resolved, cordoned, idle, pages)
         offered = [

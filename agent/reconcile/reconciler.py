@@ -158,7 +158,7 @@ class Reconciler:
         """Whether cards can give something else than the last pass offers."""
         last = self._last
         return last is not None and last.left_on_cards != self._tracker.view.left_on_cards(
-            last.resolved.cards
+            last.resolved.cards, last.resolved.units
         )
 
     def holds_back(self, tree: ProviderTree | None = None, *, taking: bool = True) -> str | None:

@@ -234,12 +234,10 @@ class BookView:
         with self._lock:
             return self._book.place.found
 
-    def left_on_cards(self, cards: Mapping[str, Card]) -> Usages:
-        """{provider uuid: {class: number}} that these cards can still give beside what consumers have."""
-        if not cards:
-            return {}
+    def left_on_cards(self, cards: Mapping[str, Card], offered: Units) -> Usages:
+        """{provider uuid: {class: number}} that these cards can still give, see `Book.left_on_cards`."""
         with self._lock:
-            return self._book.left_on_cards(cards)
+            return self._book.left_on_cards(cards, offered)
 
     def _move_of(self, consumer: str) -> Move | None:
         for move in self._moves.values():

@@ -331,7 +331,9 @@ class _Existing:
             place = 0 if is_vram else self.facts.vgpu_places.get(vf.address)
             if number is not None and place is not None and (is_vram or number != NO_TYPE):
                 spec = vgpu_spec_of(self.card, vf, number, self.settings.mdevs)
-                type_id, name = (spec.type_id, spec.resource_class) if spec else (number, None)
+                type_id, name = f"{device_names.VRAM_PREFIX}{number}" if is_vram else number, None
+                if spec is not None:
+                    type_id, name = spec.type_id, spec.resource_class
                 vgpus[vf.address] = _Vgpu(vf.address, type_id, name, self.sizes.get(number), place)
         return vgpus
 
@@ -366,14 +368,18 @@ class MixedCard:
             }
             for spec, shape in ((spec, shapes[spec.resource_class]) for spec in self._specs())
         }
-        # How many the empty card can give of each class, and never fewer than guests have.
+        # How many the empty card can give of each enabled class, and never fewer than guests have.
+        enabled = {spec.resource_class for spec in self._specs()}
         places = {
             name: Shape(name, shape.size, tuple(sorted({*shape.units.values()})), shape.counters)
             for name, shape in shapes.items()
         }
         empty = CardModel(layout.slots, layout.counters, places).divided()
         most = {
-            name: max(empty.left(name), sum(unit in self.context.held for unit in shape.units))
+            name: max(
+                empty.left(name) if name in enabled else 0,
+                sum(unit in self.context.held for unit in shape.units),
+            )
             for name, shape in shapes.items()
         }
         device, totals = card.device, {name: total for name, total in most.items() if total}

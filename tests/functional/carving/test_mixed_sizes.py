@@ -97,8 +97,10 @@ class Host(Restarting):
             with pytest.raises(DoesNotFit):
                 while len(self.claims) <= len(VFS):
                     self.claim(name)
-        claimed = [unit.partition("/")[0] for each in self.claims.values() for _, _, unit in each.exact]
-        assert len(claimed) == len({*claimed})
+        units = [unit.partition("/") for each in self.claims.values() for _, _, unit in each.exact]
+        assert len(units) == len({function for function, _, _ in units})
+        if self.vram:  # what all of them have together
+            assert sum(int(type_id[5:-2]) for _, _, type_id in units if type_id) <= TOTAL_MIB
 
     def close(self) -> None:
         self.world.close()
@@ -284,15 +286,49 @@ def test_a_function_of_a_claim_is_given_to_no_other_under_other_options(
     if carved:
         host.check()
     host.configure(*change[host.vram])
-    assert not any(host.world.has_candidate(**{name: 1}) for name in host.classes)
+    # VRAM says its amount: the card gives the rest of what its functions may have together.
+    left = {host.small: 2, host.large: 1} if change is NO_MIDDLE and host.vram else {}
+    (card,) = (each for each in host.world.operations.tree()[0] if each.name.endswith(A100))
+    for name in {*host.classes, *card.inventories}:
+        most = left.get(name, 0)
+        offered = [host.world.has_candidate(**{name: amount}) for amount in (most, most + 1)]
+        assert offered == [most > 0, False], name
     host.claim_all()
-    if change is WHOLE:
-        assert len(host.claims) == 2
+    assert len(host.claims) == 2 + left.get(host.small, 0)
     if change is NO_MIDDLE:
         host.release(middle.consumer)
-        host.claim(host.large)
+        host.claim(host.small if host.vram else host.large)
+    if change is WHOLE and not host.vram:
+        for consumer in list(host.claims):
+            host.release(consumer)
+        host.world.agent.reconcile("releases")
+        assert host.world.has_candidate(CUSTOM_PCI_10DE_20F1=1)
     host.configure(host.file.read_text(), options)
     assert host.world.operations.audit(heal=False).findings == ()
+
+
+@pytest.mark.first_variant
+@pytest.mark.parametrize("claimed", [True, False])
+def test_a_guest_keeps_vram_of_a_size_that_was_removed_and_the_card_gives_the_rest(
+    placement: Placement, tmp_path: Path, *, claimed: bool
+) -> None:
+    with Host(placement, tmp_path, vram=True) as host:
+        claim = host.claim(host.middle, consumer=domain_uuid(1))
+        host.check()
+        host.run_guest(claim, 1)
+        if not claimed:
+            host.release(claim.consumer)
+        host.configure("/8192", "")
+        kinds = {finding.kind for finding in host.world.operations.audit(heal=False).findings}
+        assert kinds == (set() if claimed else {"unclaimed instance"})
+        for name, most in {host.small: 3, host.middle: 0, host.large: 1}.items():
+            offered = [host.world.has_candidate(**{name: amount}) for amount in (most, most + 1)]
+            assert offered == [most > 0, False], name
+        with pytest.raises(DoesNotFit):
+            host.claim(host.middle)
+        host.claim_all()
+        others = (each for each in host.claims.values() if each is not claim)
+        assert VFS[0] not in [unit.partition("/")[0] for each in others for unit in units_of(each)]
 
 
 @pytest.mark.first_variant

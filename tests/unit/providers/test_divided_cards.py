@@ -15,6 +15,8 @@ from agent.driver import CardLayout, CardShape
 from agent.providers.divided_cards import (
     MIG,
     MIXED_SIZES,
+    VFS,
+    VRAM,
     Card,
     CardModel,
     Division,
@@ -463,6 +465,45 @@ def test_a_withheld_function_gives_nothing_and_its_card_the_rest() -> None:
     assert stock.left == {"4": 1, "8": 1, "10": 1, "20": 1}
     assert function(stock.units("20")[0]) == "vf3"
     assert not any(card.stock([], {}, card.function_of).left.values())
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_vram_of_a_size_that_was_removed_takes_its_function_and_its_amount(seed: int) -> None:
+    dice, functions = random.Random(seed), [f"0000:03:00.{number}" for number in range(1, 8)]
+    for _ in range(60):
+        here, sizes = dice.sample(functions, dice.randint(2, 7)), dice.sample((1, 2, 3, 5, 8), 3)
+        budget, kept = dice.randint(8, 20), sizes[: dice.randint(1, 2)]
+        layout = {
+            f"{size}": CardShape(
+                0, units, {VFS: 1, VRAM: size}, functions={unit: unit[:12] for unit in units}
+            )
+            for size in kept
+            for units in ({f"{each}/vram-{size}@0": 0 for each in here},)
+        }
+        card = Card.of(CardLayout(0, {VFS: len(here), VRAM: budget}, layout))
+        held: list[tuple[str, int]] = []
+        for each in dice.sample(here, dice.randint(0, len(here))):
+            size = dice.choice(sizes)
+            if sum(mib for _, mib in held) + size <= budget:
+                held.append((each, size))
+        taken = [(f"{mib}", f"{each}/vram-{mib}@0") for each, mib in held if mib in kept]
+        used = Counter(name for name, _ in taken)
+        removed = [f"{each}/vram-{mib}@0" for each, mib in held if mib not in kept]
+        stock = card.stock(taken, used, (), removed)
+        free, rest = {*here} - {each for each, _ in held}, budget - sum(mib for _, mib in held)
+        for size in kept:
+            units = stock.units(f"{size}")
+            assert len(units) == stock.left[f"{size}"] == min(len(free), rest // size)
+            assert {unit[:12] for unit in units} <= free and len({unit[:12] for unit in units}) == len(units)
+        found = stock.together({f"{size}": 1 for size in kept})
+        assert (found is not None) is (len(free) >= len(kept) and rest >= sum(kept))
+        # Whose function is not of the card, or that is no amount: how much it takes is not known.
+        for unit in (
+            "0000:04:00.1/vram-1@0",
+            f"{here[0]}/nvidia-471@0",
+            "5e0b9f3c-8c1e-4a5b-9d0f-0c2d9c3f7a11",
+        ):
+            assert not any(card.stock(taken, used, (), [*removed, unit]).left.values())
 
 
 def test_an_amount_without_a_unit_takes_a_function_as_well() -> None:

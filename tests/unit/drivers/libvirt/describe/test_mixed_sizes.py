@@ -274,11 +274,11 @@ def test_what_the_budget_has_left_decides_what_fits_beside_a_size() -> None:
 def test_a_guest_on_a_function_without_vram_counts_so_that_no_other_guest_gets_it() -> None:
     found = model(vram_card({}), HOSTDEV.format("vm", 1), settings=VRAM_SETTINGS)
     assert [(each.resource_class, each.unit) for each in found.guests[0].units] == [
-        ("CUSTOM_VRAM_0MB", f"{VFS[0]}/0@0")
+        ("CUSTOM_VRAM_0MB", f"{VFS[0]}/vram-0@0")
     ]
     layout = provider(found).card
     assert layout is not None
-    stock = Card.of(layout).stock([("CUSTOM_VRAM_0MB", f"{VFS[0]}/0@0")], {"CUSTOM_VRAM_0MB": 1})
+    stock = Card.of(layout).stock([("CUSTOM_VRAM_0MB", f"{VFS[0]}/vram-0@0")], {"CUSTOM_VRAM_0MB": 1})
     assert stock.functions == VFS[1:] and stock.left[V2] == 3
 
 
@@ -294,7 +294,7 @@ def test_after_a_boot_a_guest_keeps_its_amount_of_vram_while_its_function_has_an
 def test_an_amount_that_is_no_size_takes_its_room_while_a_guest_has_it_and_is_told() -> None:
     shared_out = vram_card({VFS[0]: 5120, VFS[1]: 5120})
     found = provider(model(shared_out, HOSTDEV.format("vm", 1), settings=VRAM_SETTINGS))
-    assert found.units["CUSTOM_VRAM_5120MB"] == (f"{VFS[0]}/5120@0",)
+    assert found.units["CUSTOM_VRAM_5120MB"] == (f"{VFS[0]}/vram-5120@0",)
     (told,) = contradictions(with_vram(shared_out, VRAM_SETTINGS), VRAM_SETTINGS)
     assert told.startswith(f"{VFS[0]} (5120 MiB), {VFS[1]} (5120 MiB): none of the amounts of VRAM")
 
