@@ -1085,6 +1085,8 @@ class Stranded:
     free: int
     holders: tuple[Holder, ...]
     """those each of which alone strands some of it"""
+    divided: bool
+    """true: a size of a divided card; `free` is what it can give at least once a holder is gone"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

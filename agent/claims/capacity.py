@@ -37,6 +37,8 @@ class Stranded:
     """An amount of a class that is free on a provider, and that no guest of the flavor can have.
 
     `holders` are the consumers each of which alone strands some of it: without it, one more guest fits there.
+    Of a size of a `divided` card nothing is free: `free` is what the card can give at least once one of the
+    holders is gone.
     """
 
     provider: str
@@ -44,6 +46,7 @@ class Stranded:
     resource_class: str
     free: int
     holders: tuple[str, ...] = ()
+    divided: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +103,13 @@ def _stranded(trial: Book, book: Book, request: ClaimRequest) -> Iterator[Strand
             if (uuid, name) in on_cards:
                 if name in book.claims[instance].allocations.get(uuid, {}):
                     continue  # it has a part of this size itself
-                free[uuid, name] = alone.left_on_cards({uuid: trial.units.cards[uuid]}, {})[uuid][name]
+                left = alone.left_on_cards({uuid: trial.units.cards[uuid]}, {})[uuid][name]
+                free[uuid, name] = min(left, free.get((uuid, name), left))
             holders.setdefault((uuid, name), []).append(instance)
-    for (uuid, name), amount in free.items():
-        provider = trial.host.tree[uuid]
-        yield Stranded(provider.name, uuid, name, amount, tuple(holders.get((uuid, name), ())))
+    for key, amount in free.items():
+        uuid, name = key
+        provider = trial.host.tree[uuid].name
+        yield Stranded(provider, uuid, name, amount, tuple(holders.get(key, ())), key in on_cards)
 
 
 def stranded_for_all(tree: ProviderTree, used: Usages) -> dict[str, int]:

@@ -254,9 +254,14 @@ def explain(args: Namespace) -> ExitCode:
             if capacity["shortfalls"]:
                 yield "why not one more"
                 yield from shortfall_lines(capacity["shortfalls"], style)
-            if capacity["stranded"]:
-                yield "free, and of no use to one more"
-                yield from table_lines(STRANDED_COLUMNS, capacity["stranded"], style)
+            for divided, what in (
+                (False, "free, and of no use to one more"),
+                (True, "free once one of these guests is gone"),
+            ):
+                rows = [row for row in capacity["stranded"] if row["divided"] is divided]
+                if rows:
+                    yield what
+                    yield from table_lines(STRANDED_COLUMNS, rows, style)
 
         show(args, capacity, lines)
         return ExitCode.DONE

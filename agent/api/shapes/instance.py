@@ -400,6 +400,10 @@ class StrandedShape(TypedDict):
     resource_class: str
     free: Count
     holders: Annotated[list[HolderShape], "those each of which alone strands some of it"]
+    divided: Annotated[
+        bool,
+        "true: a size of a divided card; `free` is what it can give at least once a holder is gone",
+    ]
 
 
 class CapacityShape(TypedDict):

@@ -12,6 +12,8 @@ from uuid import uuid4
 
 import pytest
 from kits.agent import opened, request
+from kits.api_client import serving
+from kits.cli_process import output_of
 from kits.libvirt_node import domain, domain_uuid, recorded_devices, write_node
 from kits.mixed_vgpus import A100, MixedGpu, MixedKernel
 from kits.pci_tree import recorded_tree
@@ -436,8 +438,24 @@ def test_what_a_card_has_left_is_counted_for_each_size_and_who_strands_it_is_tol
     assert found.guests == 0
     (stranded,) = found.stranded
     assert (stranded.resource_class, stranded.holders) == (host.large, (small.consumer,))
+    assert (stranded.divided, stranded.free) == (True, 1)
     host.release(large.consumer)
     assert host.world.operations.capacity(asked).guests == 1
+
+
+@pytest.mark.first_variant
+def test_of_a_card_that_is_full_nothing_is_said_to_be_free(placement: Placement, tmp_path: Path) -> None:
+    with Host(placement, tmp_path, vram=True) as host:
+        for name in (host.large, host.middle, host.middle, host.small):
+            host.claim(name)
+        with serving(host.world.operations, tmp_path / "s"):
+            said = output_of(
+                tmp_path / "s", "explain", "--capacity", "--group", f"g:{host.small}=1"
+            ).splitlines()
+        assert said[0] == "0 guests fit" and "free, and of no use to one more" not in said
+        heading = said.index("free once one of these guests is gone")
+        # Without the large one, without a middle one: at least one function is free.
+        assert said[heading + 2].split()[1:3] == [host.small, "1"]
 
 
 @pytest.mark.first_variant
