@@ -114,6 +114,7 @@ class Book:
         self._held: dict[str, Allocations] = {}
         self._instances: dict[str, str] = {}
         self._moving: dict[str, str] = {}
+        self._listed: dict[str, dict[str, Holders]] = {}
         self._readings: list[Reading] = []
         self._doubtful: frozenset[str] = frozenset()
         self._counted: Mapping[str, frozenset[tuple[str, str]]] = {}
@@ -417,6 +418,7 @@ class Book:
         self._place = Place(host, units, cells or HostCells(), self._place.found)
         self.choose_by(self._choice.strategy)
         self._cells.refresh(self._place.cells)
+        self.note_listed(held)
         changed = {*columns, *self._held}
         self._held = dict(columns)
         self._used, self._needs = {}, {}
@@ -582,12 +584,27 @@ class Book:
 
     def observe_provider(self, uuid: str, consumers: Holders, reading: Reading | None = None) -> None:
         """Replace what is held on the provider by `consumers`, as it was read since `reading` began."""
+        self.note_listed({uuid: consumers})
         for consumer in [name for name, held in self._held.items() if uuid in held]:
             if consumer not in consumers:
                 rest = {where: amounts for where, amounts in self._held[consumer].items() if where != uuid}
                 self.enter_held(consumer, rest, reading)
         for consumer, amounts in consumers.items():
             self.enter_held(consumer, {**self._held.get(consumer, {}), uuid: amounts}, reading, on=uuid)
+
+    def note_listed(self, held: Held) -> None:
+        """Each of these listings of a provider was read at once: {provider: {consumer: {class: amount}}}."""
+        for uuid, consumers in held.items():
+            for consumer in consumers.keys() & self.claims.keys() if self.host.is_own(uuid) else ():
+                self._listed.setdefault(consumer, {})[uuid] = consumers
+
+    def beside(self, instance: str) -> Mapping[str, Allocations]:
+        """{other consumer: what it had here} when it was last listed together with the instance.
+
+        None of these has taken over what the instance with a claim had here.
+        """
+        listed = turned(self._listed.get(instance, {}))
+        return {consumer: amounts_of for consumer, amounts_of in listed.items() if consumer != instance}
 
     def holds(self, consumer: str) -> bool:
         """Whether Placement has an allocation of the consumer here, as far as was read."""
@@ -808,6 +825,7 @@ class Book:
 
     def remove(self, consumer: str) -> None:
         """Remove the consumer's claim, if it has one."""
+        self._listed.pop(consumer, None)
         if self._take_out(consumer) is not None:
             row = self.row(consumer)
             self._enter(

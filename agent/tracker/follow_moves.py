@@ -6,6 +6,10 @@ more has moved: the consumer of type MIGRATION that holds just the same here is 
 becomes the migration's, with the same devices. Where several match, or one without a type, the agent links
 none and frees no device, until only one matches or an operator names it.
 
+A consumer that was listed here together with the instance's own allocation is not its migration. A migration
+may also be that of an instance without a claim, which had just the same here and has left, too, or whose
+guest is still here: then it is linked to none.
+
 Only a consumer of type MIGRATION is taken for a migration. A consumer without a type may be one, or a new
 instance of the same size: as long as there is one, nothing is freed.
 
@@ -178,10 +182,15 @@ class LeftPlaces:
         ]
 
     def _holders(self, place: Claim, ask: Callable[[Book, Claim], Iterable[str]]) -> list[str]:
-        """What `ask` says of the place wherever it may be now, each consumer once."""
+        """What `ask` says of the place wherever it may be now, each consumer once.
+
+        Without those that had something here beside the place: none of them has taken it over.
+        """
         places = self._wherever(place)
-        found = self._context.register.under_lock(lambda book: [ask(book, each) for each in places])
-        return list(dict.fromkeys(chain.from_iterable(found)))
+        found, beside = self._context.register.under_lock(
+            lambda book: ([ask(book, each) for each in places], book.beside(place.consumer))
+        )
+        return [who for who in dict.fromkeys(chain.from_iterable(found)) if who not in beside]
 
     def _judged(self, consumers: Iterable[str], instance: ConsumerAllocations, judge: Judge) -> list[str]:
         guests = self._context.guests.uuids
@@ -223,7 +232,8 @@ class Departures:
             if not ownership.has_left(held.allocations, is_own):
                 continue
             departed[instance] = []
-            for stranger in strangers:
+            beside = register.under_lock(partial(Book.beside, instance=instance))
+            for stranger in (each for each in strangers if each not in beside):
                 other = client.allocations_of(stranger)
                 alike = ask(partial(Book.holds_place, consumer=stranger, instance=instance))
                 if (ownership.resembles_migration if alike else ownership.is_migration)(
@@ -373,7 +383,13 @@ class MigrationLinker:
         certain = len(migrations) == len(lookalikes) == 1
         migration = self._client.allocations_of(lookalikes[0])
         taken = self._places.taken(claim, held, migration, ownership.is_migration)
-        if taken is None or not certain or self._has_twin(claim) or any(map(self._is_moving, migrations)):
+        if (
+            taken is None
+            or not certain
+            or self._has_twin(claim)
+            or any(map(self._is_moving, migrations))
+            or self._has_rival(claim.consumer, migration.consumer)
+        ):
             if claim.state is not ClaimState.CLAIMED:
                 self._context.register.step_claim(ClaimStep.KEEP, claim.consumer)
             raise ClaimConflict(_uncertain(claim.consumer, migrations, lookalikes), consumer=claim.consumer)
@@ -412,6 +428,29 @@ class MigrationLinker:
             if consumer != claim.consumer and any(part in places for part in self._places.whereabouts(other))
         ]
         return any(self._places.has_left(self._client.allocations_of(twin.consumer)) for twin in twins)
+
+    def _has_rival(self, instance: str, migration: str) -> bool:
+        """Whether the migration may as well be that of an instance without a claim, which has left, too.
+
+        That had here just what the migration has, when the instance still had its place. Or its guest is
+        still here, and what it had is not known.
+        """
+        moved_away, other = self._context.guests.moved_away, self._client.allocations_of(migration)
+        claimed, had = self._context.register.under_lock(
+            lambda book: (
+                {*book.claims, *book.moves_under_way},
+                {**{who: {} for who in book.unclaimed().keys() - moved_away}, **book.beside(instance)},
+            )
+        )
+        alike = {
+            who
+            for who, amounts_of in had.items()
+            if all(other.allocations.get(uuid) == amounts for uuid, amounts in amounts_of.items())
+        }
+        return any(
+            self._places.has_left(held) and ownership.is_migration(holder(other), holder(held))
+            for held in map(self._client.allocations_of, sorted(alike - claimed))
+        )
 
     def _is_moving(self, consumer: str) -> bool:
         return self._context.register.move_of(consumer) is not None
@@ -493,7 +532,8 @@ class MigrationLinker:
         linked = {
             instance
             for instance, migration in pairs.items()
-            if self._link(instance, migration, ownership.is_migration) is not None
+            if not self._has_rival(instance, migration)
+            and self._link(instance, migration, ownership.is_migration) is not None
         }
         return linked, candidates
 

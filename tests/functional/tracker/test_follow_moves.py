@@ -338,6 +338,107 @@ def test_a_claim_that_leaves_while_the_source_looks_is_not_robbed_of_its_migrati
     alike.check_settled()
 
 
+# A control plane moves an instance that has no claim, with a place just like that of a claim
+
+
+STRANGER, FOREIGN = uuid_of("a stranger"), uuid_of("the stranger's migration")
+
+
+def a_control_plane_moves_the_stranger(world: World) -> None:
+    held = world.placed(STRANGER)
+    world.schedule(STRANGER, b=held["a"])
+    world.schedule(FOREIGN, "MIGRATION", a=held["a"])
+
+
+@pytest.fixture
+def beside_a_stranger(alike: World) -> World:
+    """An instance of the same size without a claim is on a; the other one with a claim is gone."""
+    alike.a.tracker.release(OTHER)
+    alike.schedule(STRANGER, a={"PCPU": 2})
+    return alike
+
+
+def test_a_migration_that_was_here_beside_an_instance_is_not_the_migration_of_that(
+    beside_a_stranger: World,
+) -> None:
+    """Both migrations hold just the same; one was there when the instance still had its own place."""
+    world = beside_a_stranger
+    a_control_plane_moves_the_stranger(world)
+    world.settle()
+    before = world.a.tracker.claims()
+    world.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.settle()
+    assert {move.migration: move.instance for move in world.a.tracker.moves().values()} == {
+        MIGRATION: INSTANCE
+    }
+    world.b.tracker.revert_move(MIGRATION)
+    world.settle()
+    assert world.a.tracker.claims() == before
+
+
+def test_an_instance_that_left_for_good_leaves_nothing_to_a_migration_that_was_beside_it(
+    beside_a_stranger: World,
+) -> None:
+    world = beside_a_stranger
+    a_control_plane_moves_the_stranger(world)
+    world.settle()
+    world.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.b.tracker.confirm_move(MIGRATION)
+    world.settle()
+    assert (dict(world.a.tracker.claims()), dict(world.a.tracker.moves())) == ({}, {})
+    assert world.placed(FOREIGN) == {"a": {"PCPU": 2}}
+
+
+@pytest.mark.parametrize("knows", ["as it was listed", "by its guest"])
+def test_a_migration_that_may_be_that_of_an_instance_without_a_claim_is_linked_to_none(
+    beside_a_stranger: World, knows: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Both have left since the source looked, and one move was confirmed: but which? No claim is lost."""
+    world = beside_a_stranger
+    world.settle()
+    before = world.a.tracker.claims()
+    a_control_plane_moves_the_stranger(world)
+    world.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.b.tracker.confirm_move(MIGRATION)
+    if knows == "by its guest":
+        world.a.restart()
+        world.a.uses[STRANGER] = {"VCPU": 1}
+        world.a.see(STRANGER)
+        world.a.come_back()
+    world.settle()
+    assert (world.a.tracker.claims(), dict(world.a.tracker.moves())) == (before, {})
+    assert f"{INSTANCE} has moved away, and it is not certain" in caplog.text
+    world.schedule(FOREIGN, "MIGRATION")
+    world.settle()
+    assert world.a.tracker.claims() == {}
+
+
+def test_a_stranger_of_another_size_keeps_no_claim_from_its_migration(beside_a_stranger: World) -> None:
+    world = beside_a_stranger
+    world.schedule(STRANGER, a={"PCPU": 1})
+    world.settle()
+    a_control_plane_moves_the_stranger(world)
+    world.b.tracker.begin_move(asks(PCPU=2), MoveKind.COLD_MIGRATE, MIGRATION)
+    world.settle()
+    assert world.a.tracker.moves().keys() == {MIGRATION}
+
+
+@pytest.mark.parametrize("away", [True, False], ids=["moved away before", "moving"])
+def test_only_the_guest_of_a_move_under_way_may_have_another_migration(claimed: World, away: bool) -> None:
+    """A guest without a claim whose move had ended before the migration came has no part in it."""
+    claimed.schedule(STRANGER, b={"PCPU": 1})
+    claimed.a.uses[STRANGER] = {"VCPU": 1}
+    claimed.a.see(STRANGER)
+    if away:
+        claimed.settle()
+    claimed.b.tracker.begin_move(asks(**SMALL), MoveKind.COLD_MIGRATE, MIGRATION)
+    claimed.settle()
+    assert claimed.a.tracker.moves().keys() == ({MIGRATION} if away else set())
+    claimed.a.see()
+    claimed.settle()
+    assert claimed.a.tracker.moves().keys() == {MIGRATION}
+
+
 # The source is asked before it has looked
 
 
