@@ -16,7 +16,7 @@ from typing import Any
 
 import api_document
 import client_source
-from nova_rows import RESOURCE_CLASSES, TRAITS, HostRow, Reported
+from nova_rows import DEVICES, RESOURCE_CLASSES, TRAITS, HostRow, Reported
 from samples import INSTANCES, TREE
 
 from agent.api.routes import ROUTES, ApiRoute
@@ -190,6 +190,7 @@ def nova_parity_page() -> str:
     properties = ("property", "nova asks for", "the claim asks for", "difference")
     parts = [NOVA_HEAD, "## The host: resource classes\n\n", _table(host, map(_host_row, RESOURCE_CLASSES))]
     parts += ["\n## The host: traits\n\n", _table(host, map(_host_row, TRAITS))]
+    parts += ["\n## Devices of guests\n\n", _table(host[:3], DEVICES)]
     parts += ["\n## Extra specs\n\n", _table(specs, (_spec_row(row, row.key) for row in CLAIM_SPECS))]
     parts += ["\nThese change no claim:\n\n", _table(("spec", "why"), _grouped(NO_CLAIM))]
     parts += [

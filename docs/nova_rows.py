@@ -277,6 +277,23 @@ TRAITS: Sequence[HostRow] = (
         "the same; the first one also where the host's driver of VFIO can migrate all functions of the card",
     ),
     HostRow(
+        ("CUSTOM_VFIO_DRIVER_*",),
+        "never",
+        "which driver of VFIO can migrate the functions of the card",
+        difference="a live migration is refused where the destination has another one",
+    ),
+    HostRow(
+        ("CUSTOM_VGPU_DRIVER_NVIDIA_*",),
+        "never",
+        "the branch of the host's vGPU driver, on cards with vGPUs",
+        difference="a live migration is refused where the destination has an older one",
+    ),
+    HostRow(
+        ("CUSTOM_MEMORY_CXL", "CUSTOM_MEMORY_HBM", "CUSTOM_MEMORY_PMEM", "CUSTOM_MEMORY_OTHER"),
+        "never",
+        "the kind of a cell without CPUs, on its provider; CUSTOM_MEMORY_DISTANCE_14 is its distance",
+    ),
+    HostRow(
         ("CUSTOM_CC", "CUSTOM_CC_ON", "CUSTOM_CC_DEVTOOLS", "CUSTOM_CC_OFF"),
         "never; nova documents that a guest with SEV has no passed-through devices",
         "a card's mode of confidential computing, by `cc_mode` of device_spec",
@@ -292,6 +309,22 @@ TRAITS: Sequence[HostRow] = (
     HostRow(("MISC_SHARES_VIA_AGGREGATE",), "never", "never; read on sharing providers", Reported.LEFT),
     HostRow(("HW_CPU_AARCH64_*", "HW_CPU_PPC64LE_*", "HW_NVME_*"), "never", _OTHER, Reported.NO),
 )
+
+DEVICES: Sequence[tuple[str, str, str]] = (
+    (
+        "a device over iommufd (`iommufd='yes'` of its driver)",
+        "never writes it",
+        "read, gated, claimed and moved as any other; `plimsoll doctor --device` says which ways there are",
+    ),
+    (
+        "MAC address and VLAN of a virtual function",
+        "of macvtap ports set on the card at the guest's start; of others left to libvirt",
+        "compared with the definition by the audit; set again after a boot by [devices] restore_ports",
+    ),
+    ("MIG instances", "never", "made again after a boot by [devices] mig_instances, not offered as slices"),
+    ("NVLink groups", "never", "never: no driver shows them for cards of guests; `traits` can name them"),
+)
+"""(what, nova, here) of devices that no class, trait or spec is about."""
 
 
 def row_of(name: str) -> HostRow | None:

@@ -19,7 +19,7 @@ from agent.driver import Cell, Description, HostSettings, ReservedPages
 from agent.providers.owner import OWNER_TRAIT, with_owner
 from agent.providers.resolve import OwnedProviders, resolve
 from agent.tree import Provider, ProviderTree
-from drivers.host.sysfs import PmemNamespace
+from drivers.host.sysfs import MEMORY_KINDS, MemoryCell, PmemNamespace
 from drivers.libvirt.describe.bandwidth import parse_ovs
 from drivers.libvirt.describe.cards import Card, parse_device_specs
 from drivers.libvirt.describe.devices import DeviceSettings
@@ -42,7 +42,8 @@ KVM = DomainCapabilities("kvm")
 class Made:
     """How a host differs from a plain one, and what its operator configures; keys are fields' names.
 
-    `specs` are those of [pci] device_spec; `card` changes each card.
+    `kernel` is what the kernel says of devices. `specs` are those of [pci] device_spec; `card` changes
+    each card.
     """
 
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -51,6 +52,7 @@ class Made:
     host: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)
     devices: Mapping[str, Any] = field(default_factory=dict)
+    kernel: Mapping[str, Any] = field(default_factory=dict)
     specs: tuple[str, ...] = ()
     card: Callable[[Card], Card] = field(default=lambda card: card)
 
@@ -78,7 +80,7 @@ def described(made: Made) -> Description:
         replace(
             HOST, guests=guests, capabilities=replace(HOST.capabilities, **made.capabilities), **made.facts
         ),
-        replace(facts, cards=tuple(map(made.card, facts.cards))),
+        replace(facts, cards=tuple(map(made.card, facts.cards)), **made.kernel),
         (),
         {},
         "boot",
@@ -119,6 +121,7 @@ def since(libvirt: tuple[int, int, int], qemu: tuple[int, int, int], *names: str
 
 
 CELLS = HOST.capabilities.cells
+FAR = {"cells": (*CELLS, Cell(2, frozenset(), 700))}
 THREADS = tuple(replace(cell, siblings=(cell.cpus,)) for cell in CELLS)
 FEATURES = {
     kind: Made(guests={"features": frozenset({kind}), "slots": {kind: 5}})
@@ -130,6 +133,7 @@ TPMS = {**TPM, "tpm.backendVersion": frozenset({"1.2", "2.0"})}
 NAMESPACE = PmemNamespace("ns0", "/dev/dax0.0", 2**30, 2**21)
 PMEM = {"facts": {"pmem": (NAMESPACE,)}, "settings": {"pmem": parse_pmem_namespaces(["6GB:ns0|ns1"])}}
 A100 = "0000:84:00.0"
+VFS = tuple(f"0000:41:10.{number}" for number in (0, 2, 4, 6))
 VRAM = device_settings({"devices": {"vram_cards": [f"{A100}=40960/4096"]}})
 OVS = {
     "bridge_mappings": ["physnet0:br0"],
@@ -235,7 +239,7 @@ SHOWN: Mapping[str, tuple[Example, ...]] = {
     ),
     "CUSTOM_CPULESS_MEMORY_MB": (
         Example(
-            Made(capabilities={"cells": (*CELLS, Cell(2, frozenset(), 700))}),
+            Made(capabilities=FAR),
             {"node1": {"MEMORY_MB": 1472 + 1444}, "node1_numa2_memory": {"CUSTOM_CPULESS_MEMORY_MB": 700}},
             None,
         ),
@@ -380,6 +384,27 @@ SHOWN: Mapping[str, tuple[Example, ...]] = {
             traits(PCI, "HW_PCI_LIVE_MIGRATABLE", "HW_PCI_ONE_TIME_USE"),
             Made(specs=(CARD % "",)),
         ),
+    ),
+    "CUSTOM_VFIO_DRIVER_*": (
+        Example(
+            Made(specs=(NICS,), kernel={"migration_drivers": dict.fromkeys(VFS, "mlx5_vfio_pci")}),
+            traits(NET, "CUSTOM_VFIO_DRIVER_MLX5_VFIO_PCI", "HW_PCI_LIVE_MIGRATABLE"),
+            Made(specs=(NICS,)),
+        ),
+    ),
+    "CUSTOM_VGPU_DRIVER_NVIDIA_*": (
+        Example(
+            Made(devices={"mdevs": DEVICES.mdevs}, kernel={"vgpu_branch": "550"}),
+            traits(f"node1_pci_{GPU}", "CUSTOM_VGPU_DRIVER_NVIDIA_550"),
+            Made(devices={"mdevs": DEVICES.mdevs}),
+        ),
+    ),
+    "CUSTOM_MEMORY_CXL": tuple(
+        Example(
+            Made(capabilities=FAR, kernel={"memory_cells": {2: MemoryCell(kind, 0, 14)}}),
+            traits("node1_numa2_memory", f"CUSTOM_MEMORY_{kind.upper()}", "CUSTOM_MEMORY_DISTANCE_14"),
+        )
+        for kind in MEMORY_KINDS
     ),
     "CUSTOM_CC": tuple(
         Example(
