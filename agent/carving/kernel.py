@@ -93,6 +93,8 @@ class Kernel:
         self._drivers = sys / "bus" / "pci" / "drivers"
         self._mdevs = sys / "bus" / "mdev" / "devices"
         self._wait_s = wait_s
+        self._silent: set[str] = set()
+        """The cards of which nvidia-smi does not answer; it is not asked again, which takes its time."""
 
     def seen(self, named: Iterable[str], mig: Collection[str] = ()) -> Seen:
         """What there is of the named functions, of their cards and of all virtual functions of these.
@@ -112,7 +114,12 @@ class Kernel:
         for address, function in functions.items():
             interface, number = self._port_place(self._device(address))
             port = ports.get(interface, {}).get(number, "")
-            instances = mig_instances(address) if address in mig else None
+            instances = None
+            if address in mig and address not in self._silent:
+                try:
+                    instances = mig_instances(address)
+                except OSError:
+                    self._silent.add(address)
             functions[address] = replace(function, port=port, mig=instances)
         return Seen(functions, dict(self._existing_mdevs()))
 
@@ -125,9 +132,7 @@ class Kernel:
         device = self._device(step.function)
         match step.kind:
             case StepKind.AWAIT:
-                if not self._becomes(lambda: self._shows(step), self._wait_s):
-                    waited = f"{self._wait_s:g} s were not enough to {step.text}"
-                    raise TimeoutError(errno.ETIMEDOUT, waited, step.function)
+                self._wait_for(step)
             case StepKind.AUTOPROBE:
                 write_text(device / "sriov_drivers_autoprobe", _part(NUMBER, step.value))
             case StepKind.VFS:
@@ -241,23 +246,32 @@ class Kernel:
         if not self._becomes(is_so, min(CONFIRM_S, self._wait_s)):
             raise OSError(errno.EIO, what)
 
-    def _shows(self, step: Step) -> bool:
-        function = self._function(step.function)
-        if function is None:
-            return False
-        match Sight(step.value):
-            case Sight.FUNCTION:
-                return True
-            case Sight.SRIOV:
-                return function.vfs_max is not None
-            case Sight.VFS:
-                return len(function.vfs) >= int(_part(NUMBER, step.unit))
-            case Sight.VGPU_TYPE | Sight.VRAM:
-                return function.vgpu_type is not None
-            case Sight.MDEV_TYPE:
-                return step.unit in function.mdev_types
-            case Sight.MIG:
-                return mig_instances(step.function) is not None
+    def _wait_for(self, step: Step) -> None:
+        def is_there() -> bool:
+            function = self._function(step.function)
+            if function is None:
+                return False
+            match Sight(step.value):
+                case Sight.FUNCTION:
+                    return True
+                case Sight.SRIOV:
+                    return function.vfs_max is not None
+                case Sight.VFS:
+                    return len(function.vfs) >= int(_part(NUMBER, step.unit))
+                case Sight.VGPU_TYPE | Sight.VRAM:
+                    return function.vgpu_type is not None
+                case Sight.MDEV_TYPE:
+                    return step.unit in function.mdev_types
+                case Sight.MIG:
+                    instances = mig_instances(step.function)
+                    self._silent.discard(step.function)
+                    return instances is not None
+
+        if not self._becomes(is_there, self._wait_s):
+            if step.value == Sight.MIG:
+                _nvidia_smi("-i", step.function, "-lgi")  # it says why
+            waited = f"{self._wait_s:g} s were not enough to {step.text}"
+            raise TimeoutError(errno.ETIMEDOUT, waited, step.function)
 
     def _unbind(self, step: Step) -> None:
         driver = self._device(step.function) / "driver"
@@ -336,10 +350,15 @@ class Kernel:
 
 
 def mig_instances(card: str) -> frozenset[str] | None:
-    """The MIG instances of the card, such as 3g.20gb:4; None where it is not in MIG mode or does not say."""
+    """The MIG instances of the card, such as 3g.20gb:4; None where it is not in MIG mode or does not say.
+
+    Raises OSError where nvidia-smi cannot be run, or does not end.
+    """
     try:
         text = _nvidia_smi("-i", card, "-lgi")
     except OSError as error:
+        if error.errno != errno.EIO:
+            raise
         return frozenset() if "No GPU instances" in str(error) else None
     return frozenset(f"{name}:{start}" for name, start in _MIG_LINE.findall(text))
 
@@ -348,10 +367,17 @@ def _nvidia_smi(*words: str) -> str:
     """What `nvidia-smi mig` prints. Raises OSError with that where it fails."""
     try:
         done = subprocess.run(  # noqa: S603 - words that are checked
-            [NVIDIA_SMI, "mig", *words], capture_output=True, text=True, timeout=WAIT_S, check=False
+            [NVIDIA_SMI, "mig", *words],
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=WAIT_S,
+            check=False,
         )
     except subprocess.TimeoutExpired as error:
         raise TimeoutError(errno.ETIMEDOUT, f"nvidia-smi does not end within {WAIT_S:g} s") from error
+    except FileNotFoundError as error:
+        raise FileNotFoundError(errno.ENOENT, f"there is no {NVIDIA_SMI}") from error
     if done.returncode:
         said = " ".join((done.stdout + done.stderr).split()) or f"it ends with {done.returncode}"
         raise OSError(errno.EIO, f"nvidia-smi: {plain(said)[:200]}")

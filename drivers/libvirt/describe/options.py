@@ -484,7 +484,7 @@ ALL_VFS = "/vfs"
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 _NUMBER = re.compile(r"[0-9]{1,4}", re.ASCII)
 _VRAM = re.compile(r"[0-9]{1,8}(?:/[0-9]{1,8}){1,16}", re.ASCII)
-_MIG_INSTANCE = r"[1-9]g\.[0-9]{1,3}gb(?:[+-][a-z.]{1,12})?:[0-9]{1,2}"
+_MIG_INSTANCE = r"[1-9]g\.[0-9]{1,3}gb(?:[+-][a-z.]{1,12})?:(?:0|[1-9][0-9]?)"
 _MIG = re.compile(rf"{_MIG_INSTANCE}(?:/{_MIG_INSTANCE}){{0,15}}", re.ASCII)
 _VRAM_EXAMPLE = "0000:03:00.0=20480/2048/4096/8192"
 
@@ -495,6 +495,10 @@ def declared_carving(options: Mapping[str, Any], settings: DeviceSettings) -> De
     drivers = _pairs(options, "driver_overrides", _WORD, "0000:41:00.0/vfs=vfio-pci", ALL_VFS)
     types = _pairs(options, "vgpu_types", _WORD, "0000:84:00.1=nvidia-471")
     mig = _pairs(options, "mig_instances", _MIG, "0000:84:00.0=3g.20gb:0/3g.20gb:4")
+    for card, text in mig.items():
+        starts = [instance.rpartition(":")[2] for instance in text.split("/")]
+        if len({*starts}) < len(starts):
+            raise SettingsError(f"[devices] mig_instances gives {card} two instances in one slice: {text}")
     for address, type_id in types.items():
         if not any(spec.type_id == type_id for spec in settings.mdevs):
             raise SettingsError(

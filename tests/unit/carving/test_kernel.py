@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 from pathlib import Path
 
 import pytest
@@ -220,11 +221,41 @@ def test_what_nvidia_smi_refuses_is_told_in_its_words_and_its_absence_too(
     nvidia_smi(tmp_path, monkeypatch, "echo 'Unable to create: In use by another client' >&2; exit 19")
     with pytest.raises(OSError, match="nvidia-smi: Unable to create: In use by another client"):
         kernel.do(step)
+    await_mode = Step(StepKind.AWAIT, "0000:84:00.0", "0000:84:00.0", Sight.MIG)
+    nvidia_smi(tmp_path, monkeypatch, f"echo '{OFF}'; exit 6")
+    with pytest.raises(OSError, match=re.escape(f"nvidia-smi: {OFF}")):
+        kernel.do(await_mode)
+    nvidia_smi(tmp_path, monkeypatch, r"printf '\377\376 mode\n'; exit 15")
+    with pytest.raises(OSError, match=r"nvidia-smi: .* mode"):
+        kernel.do(await_mode)
     (tmp_path / "nvidia-smi").unlink()
-    with pytest.raises(FileNotFoundError):
-        kernel.do(step)
-    with pytest.raises(TimeoutError, match="wait for its MIG mode"):
-        kernel.do(Step(StepKind.AWAIT, "0000:84:00.0", "0000:84:00.0", Sight.MIG))
+    for each in (step, await_mode):
+        with pytest.raises(FileNotFoundError, match=f"there is no {tmp_path}/nvidia-smi"):
+            kernel.do(each)
+
+
+def test_a_hung_nvidia_smi_is_waited_for_once_and_other_cards_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = PciTree(tmp_path / "root")
+    tree.add("0000:84:00.0", "nvidia")
+    for number in range(3):
+        tree.add(f"0000:41:00.{number}", "igb", driver_override="(null)")
+    calls = nvidia_smi(tmp_path, monkeypatch, "sleep 60")
+    monkeypatch.setattr("agent.carving.kernel.WAIT_S", 0.5)
+    overrides = {f"0000:41:00.{number}": "igb" for number in range(3)}
+    declared = DeclaredCarving(drivers=overrides, mig={"0000:84:00.0": ("3g.20gb:0",)})
+    carver = Carver(Kernel(tree.sys, 1.0, tree.proc), CarvingJournal(tmp_path / "run" / "journal"), declared)
+    carved = carver.carve()
+    assert [step.function for step in carved.steps] == [*sorted(overrides), "0000:84:00.0"]
+    assert len(carved.failures) == 1
+    assert "its MIG mode of 0000:84:00.0: nvidia-smi does not end within 0.5 s" in carved.failures[0]
+    assert len(calls.read_text().splitlines()) <= 2, "each look at the cards would wait for it anew"
+
+
+def test_what_nvidia_smi_prints_may_be_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nvidia_smi(tmp_path, monkeypatch, r"printf '\377\376\n'")
+    assert mig_instances("0000:84:00.0") == frozenset()
 
 
 def test_a_boot_takes_mig_instances_and_the_carver_makes_them_again(

@@ -191,7 +191,8 @@ def test_mig_instances_are_a_profile_and_a_place_each() -> None:
         "0000:84:00.0": ("3g.20gb:0", "1g.5gb+me:4"),
         "0000:85:00.0": ("7g.80gb:0",),
     }
-    for wrong in ("3g.20gb", "3g.20gb:0/", "3g:0", "9:0", "3g.20gb:0 -dgi"):
+    parts = ("3g.20gb", "3g.20gb:0/", "3g:0", "9:0", "3g.20gb:0 -dgi", "3g.20gb:00", "3g.20gb:0/1g.5gb:0")
+    for wrong in parts:
         with pytest.raises(SettingsError, match="mig_instances"):
             declared_carving({"mig_instances": (f"0000:84:00.0={wrong}",)}, SETTINGS)
 
