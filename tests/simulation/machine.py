@@ -247,6 +247,8 @@ class Host:
         self.changed_at = -1.0
         self.gone_at: dict[str, float] = {}
         """{consumer: when its guest stopped, left, or lost a device}"""
+        self.left: dict[str, SimGuest] = {}
+        """{consumer: its guest, which has left}"""
         self.reserved: dict[str, Allocations] = {}
         """{consumer: what the agent has chosen to extend its claim to, and has not yet journaled}"""
         self.on_reserved: Callable[[Host], None] = lambda host: None
@@ -460,7 +462,8 @@ class Host:
         self._show()
 
     def drop_guest(self, consumer: str) -> None:
-        self.guests.pop(consumer, None)
+        if consumer in self.guests:
+            self.left[consumer] = self.guests.pop(consumer)
         self.gone_at[consumer] = self.scheduler.now
         self._show()
 

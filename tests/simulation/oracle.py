@@ -509,8 +509,11 @@ class Oracle:
 
         "The claim gets the units that the guest uses" (docs/audit.md, "another unit"), and "a guest that runs
         with other units than it was told is followed" (docs/reshape.md): as many as it lost, and no others.
+        Of a guest that left since the agent's last pass, which may have seen it, what it used then.
         """
-        guest = next((host.guests[who] for who in promise.party if who in host.guests), None)
+        left = {who: guest for who, guest in host.left.items() if host.gone_at[who] >= host.seen_at}
+        there = {**left, **host.guests}
+        guest = next((there[who] for who in promise.party if who in there), None)
         if guest is None or not (guest.runs or guest.since >= host.seen_at):
             return promise.units
         lost = promise.units - units - frozenset(guest.units)
@@ -886,9 +889,9 @@ class Oracle:
         another instance that left, and to offer what the guest uses were a guess, which frees nothing.
         """
         otherwise = (
-            self._holds_otherwise_than_used(host, who)
+            self._holds_otherwise_than_used(host, who, self._total(rows, instance))
             for who, instance in self.party_of.items()
-            if who != instance and not {who, instance} & rows.keys()
+            if who != instance and who not in rows
         )
         return (
             host.changed_at < 0
@@ -896,8 +899,11 @@ class Oracle:
             and not any(otherwise)
         )
 
-    def _holds_otherwise_than_used(self, host: Host, migration: str) -> bool:
-        """Whether it holds other CPUs or memory here than its guest uses; that may have lost devices."""
+    def _holds_otherwise_than_used(self, host: Host, migration: str, claimed: Amounts) -> bool:
+        """Whether it holds other CPUs or memory here than its guest uses; that may have lost devices.
+
+        Or than `claimed` for its instance, which may be left over from before the guest.
+        """
         guest = host.guests.get(self.party(migration))
         providers = self.network.model.providers
         held = _sum(
@@ -910,7 +916,10 @@ class Oracle:
         return (
             guest is not None
             and bool(held)
-            and any(held[name] != guest.resources.get(name, 0) for name in ("VCPU", "MEMORY_MB"))
+            and any(
+                held[name] != max(guest.resources.get(name, 0), claimed.get(name, 0))
+                for name in ("VCPU", "MEMORY_MB")
+            )
         )
 
     def _lives_elsewhere(self, host: Host, consumer: str) -> bool:

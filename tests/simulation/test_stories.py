@@ -2120,3 +2120,33 @@ def test_no_row_is_forgotten_although_the_oldest_are_swept() -> None:
         story.placement_dies()
         story.comes_to_rest()
         assert story.held("web1") == WEB
+
+
+def test_a_claim_follows_a_guest_that_leaves_while_the_disk_is_slow() -> None:
+    """The pass saw the guest with another function than was claimed; its commit came after the guest left."""
+    with Story() as story:
+        b = story.host("b")
+        b.reshapes("flat")
+        assert b.claims("web1", **WEB).granted
+        with story.meanwhile():
+            b.journal_stalls(30.0)
+            b.stranger_starts("web1", **WEB)
+            b.reshapes("nested")
+            story.waits(2)
+            b.guest_goes("web1")
+        story.comes_to_rest()
+
+
+def test_nothing_is_given_away_beside_a_migration_that_is_less_than_a_claim_left_over() -> None:
+    """Seed 100847: the instance is another one by now than that which was claimed, moved and released."""
+    with Story() as story:
+        b = story.host("b")
+        assert b.claims("web3", VCPU=8, MEMORY_MB=9000).granted
+        assert story.host("a").begins_move("web3", "move4", "resize", VCPU=8, MEMORY_MB=9000).granted
+        story.waits(300)
+        assert story.releases("a", "web3").granted
+        with story.meanwhile():
+            b.schedules("web3", **BOTH)
+            b.stranger_starts("web3", **BOTH)
+            b.control_plane_moves("web3", "a", "foreign5")
+        story.comes_to_rest()
