@@ -670,8 +670,8 @@ class Oracle:
     def _is_one_of_several_alike(self, row: Row, rows: Mapping[str, Row]) -> bool:
         """Whether a migration holds just this place, and more than one instance that left may be its own.
 
-        Or more than one migration holds just this: another one may be that of a guest without a claim. The
-        source cannot know which, so it keeps the places of all until an operator names it. What is in the
+        Or more than one migration holds just this, or a control plane's: that one may be of a guest without a
+        claim. The source cannot know which, so it keeps the places of all until an operator names it. What is in the
         pool stays with the instance. A migration that others narrowed may be that of each of several alike,
         too: "it keeps the devices of both until it can" tell them apart (docs/moves.md).
         """
@@ -688,7 +688,8 @@ class Oracle:
             and not held.get(consumer, {}).keys() & row.allocations.keys()
         ]
         several = len(left) > 1 and bool(migrations or self._holders_of_part(row, rows))
-        return row in left and (several or len(migrations) > 1)
+        is_foreign = not self.foreign_migrations.isdisjoint(migrations)
+        return row in left and (several or is_foreign or len(migrations) > 1)
 
     def _is_handed_onward(self, host: Host, row: Row, rows: Mapping[str, Row]) -> bool:
         """Whether a second move took the instance onward before the move to this host was ended.

@@ -2150,3 +2150,23 @@ def test_nothing_is_given_away_beside_a_migration_that_is_less_than_a_claim_left
             b.stranger_starts("web3", **BOTH)
             b.control_plane_moves("web3", "a", "foreign5")
         story.comes_to_rest()
+
+
+@pytest.mark.parametrize("end", ["confirms", "reverts"])
+def test_a_claim_and_a_guest_of_the_same_size_that_leave_at_once_are_not_mixed_up(end: str) -> None:
+    """Only the control plane's migration is left when the source looks: the claim is that of neither."""
+    with Story() as story:
+        a, b = story.host("a"), story.host("b")
+        a.schedules("web1", VCPU=2, MEMORY_MB=2048)
+        a.stranger_starts("web1", VCPU=2, MEMORY_MB=2048)
+        assert a.claims("web4", VCPU=2, MEMORY_MB=2048).granted
+        a.looks()
+        a.control_plane_moves("web1", "b", "foreign1")
+        assert b.begins_move("web4", "move6", "resize", VCPU=2, MEMORY_MB=2048).granted
+        getattr(b, end)("move6")
+        story.comes_to_rest()
+        assert not story.unfinished_moves("a")
+        story.deletes_allocation("foreign1")
+        a.guest_goes("web1")
+        story.comes_to_rest()
+        assert bool(story.claim_of("a", "web4")) == (end == "reverts")
