@@ -671,9 +671,9 @@ class Oracle:
         """Whether a migration holds just this place, and more than one instance that left may be its own.
 
         Or more than one migration holds just this, or a control plane's: that one may be of a guest without a
-        claim. The source cannot know which, so it keeps the places of all until an operator names it. What is in the
-        pool stays with the instance. A migration that others narrowed may be that of each of several alike,
-        too: "it keeps the devices of both until it can" tell them apart (docs/moves.md).
+        claim. The source cannot know which, so it keeps the places of all until an operator names it. What
+        is in the pool stays with the instance. A migration that others narrowed may be that of each of
+        several alike, too: "it keeps the devices of both until it can" tell them apart (docs/moves.md).
         """
         held = {consumer: _own(allocations) for consumer, allocations in self.network.holdings().items()}
         migrations = [
