@@ -297,6 +297,7 @@ def test_a_claim_is_replaced_in_one_write_that_frees_nothing_in_between(host: Ga
     vm = guest(str(uuid4()))
     host.starts(vm, domain(vm.uuid, devices=vf("0000:41:02.0")))
     host.ends(vm, domain(vm.uuid), defined=True)
+    maker = host.world.operations.tracker.claims()[vm.uuid].maker
     asked = host.world.wire.requests
     host.allowed("prepare", "begin", domain(vm.uuid, vcpus=3, devices=vf("0000:81:02.1")))
     (write,) = (sent for sent in host.world.wire.asked[asked:] if sent.method != "GET")
@@ -306,6 +307,7 @@ def test_a_claim_is_replaced_in_one_write_that_frees_nothing_in_between(host: Ga
         "node1_net_enp129s0": {"SRIOV_NET_VF": 1},
     }
     assert vfs_of(host, vm.uuid) == ("0000:81:02.1",)
+    assert host.world.operations.tracker.claims()[vm.uuid].maker == maker is not None
 
 
 def test_what_both_the_old_and_the_new_claim_have_is_given_to_nobody_meanwhile(host: GatedHost) -> None:

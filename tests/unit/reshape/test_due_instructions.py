@@ -125,6 +125,15 @@ def tree(vgpus: int, cards: list[int]) -> ProviderTree:
     return ProviderTree([Provider(ROOT, "host", None, root), *children])
 
 
+@pytest.mark.parametrize(("grown", "is_due"), [(2, False), (4, True), (5, False)])
+def test_what_shrinks_has_given_its_units_away_where_the_others_grow_by_no_more(
+    grown: int, is_due: bool
+) -> None:
+    """Where all of them together grow, the units are new: the card only lost some."""
+    move = MoveInstruction("card0", {"VGPU": 2}, "card1")
+    assert due_moves([move], tree(0, [4, 2]), tree(0, [2, grown]), {}) == (move,) * is_due
+
+
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[int, list[int], list[MoveInstruction], ByConsumer]:
     """A flat host that counted some more than its cards have, its cards, the moves, and who holds what."""
