@@ -267,11 +267,11 @@ class MigrationLinker:
         """The claims for which Placement held nothing anywhere at the last `link_all`, nor their place for a
         consumer without a claim: their instances may have moved, and were released there."""
 
-    def link_all(self) -> int:
+    def link_all(self) -> None:
         """Link the claims that have moved to their migrations, and drop those that left for good.
 
-        Returns how many changed. Raises PlacementError, StateError; ClaimConflict where another operation on
-        the consumer does not end in time.
+        Raises PlacementError, StateError; ClaimConflict where another operation on the consumer does not end
+        in time.
         """
         suspects = self._context.register.under_lock(
             lambda book: [
@@ -287,18 +287,13 @@ class MigrationLinker:
         ]
         departures = self._departures(suspects, begun)
         gone = self._moved_away(departures)
-        changed = sum(
-            self._follow_returned(claim.consumer)
-            for claim in suspects
-            if claim.consumer not in departures and len(self._places.whereabouts(claim)) > 1
-        )
+        for claim in suspects:
+            if claim.consumer not in departures and len(self._places.whereabouts(claim)) > 1:
+                self._follow_returned(claim.consumer)
         self.emptied = frozenset(claim.consumer for claim in suspects if self._is_emptied(claim))
         if departures:
-            linked, staying = self._follow(departures)
-            gone |= staying
-            changed += len(linked)
+            gone |= self._follow(departures)
         self._context.guests.report_moved_away(gone)
-        return changed
 
     def _is_emptied(self, claim: Claim) -> bool:
         """Whether `emptied` has the claim; reads its instance before the holders of its place, and after."""
@@ -478,8 +473,8 @@ class MigrationLinker:
 
     # What became of their places
 
-    def _follow(self, departures: Mapping[str, _Departure]) -> tuple[set[str], set[str]]:
-        """(the instances whose claims were linked or dropped, those that are known to have moved away)."""
+    def _follow(self, departures: Mapping[str, _Departure]) -> set[str]:
+        """Link or drop the claims of these instances, and return those that are known to have moved away."""
         linked, candidates = self._link_pairs(departures)
         gone: set[str] = set()
         for instance, departure in departures.items():
@@ -501,15 +496,14 @@ class MigrationLinker:
                     continue
                 # No consumer holds its part of this host: the move was confirmed meanwhile.
                 with self._context.turns.take(instance):
-                    if self._drop_left(instance):
-                        linked.add(instance)
+                    self._drop_left(instance)
             else:
                 LOG.warning(
                     "%s",
                     _uncertain(instance, migrations, lookalikes),
                     fields={"consumer": instance},
                 )
-        return linked, gone
+        return gone
 
     def _link_pairs(
         self, departures: Mapping[str, _Departure]
@@ -593,20 +587,18 @@ class MigrationLinker:
             instance_generation=instance.generation,
         )
 
-    def _follow_returned(self, consumer: str) -> bool:
-        """Put the claim where its instance has its place again, and say whether it was elsewhere.
+    def _follow_returned(self, consumer: str) -> None:
+        """Put the claim where its instance has its place again.
 
         A migration had the place, a reshape moved it, and the move was reverted, all unknown to this host.
         """
         with self._context.turns.take(consumer):
             claim = self._context.register.claim_of(consumer)
             if claim is None or claim.state is not ClaimState.CLAIMED or self._is_moving(consumer):
-                return False
+                return
             place = self._places.returned(claim, self._client.allocations_of(consumer))
-            if place is None:
-                return False
-            self._context.register.step_claim(ClaimStep.RELOCATE, consumer, place)
-            return True
+            if place is not None:
+                self._context.register.step_claim(ClaimStep.RELOCATE, consumer, place)
 
     def drop_left_places(self, instance: str) -> bool:
         """Drop the claims of those that left for good and whose places only `instance` may have; whether any.

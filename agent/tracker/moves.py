@@ -147,17 +147,18 @@ class MoveOperations:
                 LOG.error("Pending: %s", error.message, fields={"migration": migration})
                 return False
 
-    def follow(self) -> int:
+    def follow(self) -> None:
         """See `ResourceTracker.follow_moves`."""
-        linked = self._linker.link_all()  # first: a migration that is known is not taken for another's
+        self._linker.link_all()  # first: a migration that is known is not taken for another's
         begun = [move for move in self._register.moves().values() if move.state is MoveState.BEGUN]
-        changed = sum(self.deliver(move.migration) for move in begun)
-        changed += sum(
+        changed = [self.deliver(move.migration) for move in begun]
+        changed += [
             self._bring_nearer(move.migration, self._finisher.follow_end)
             for move in self._register.moves().values()
             if self._finisher.stays_for_guest(move)
-        )
-        return linked + changed + (self._linker.link_all() if changed else 0)
+        ]
+        if any(changed):
+            self._linker.link_all()
 
     def _end(
         self,

@@ -464,12 +464,12 @@ class ResourceTracker:
         """The claims that may be leaked, as `follow_moves` saw them; see `MigrationLinker.emptied`."""
         return self._linker.emptied
 
-    def follow_moves(self) -> int:
-        """Learn from Placement which moves other clients ended and which claims moved; how many changed.
+    def follow_moves(self) -> None:
+        """Learn from Placement which moves other clients ended and which claims moved.
 
         Raises PlacementUnavailable, StateError; other refusals are logged.
         """
-        return self._moves.follow()
+        self._moves.follow()
 
     # Pending work
 

@@ -109,13 +109,22 @@ def test_the_allocation_of_somebody_else_proves_nothing_of_the_agents_own_write(
     assert is_empty(kit) and late.execute() == CONFLICT and is_empty(kit)
 
 
-def test_a_placement_in_the_midst_of_a_first_write_is_waited_for(kit: Kit) -> None:
+@pytest.mark.parametrize("barred_before", [False, True])
+def test_a_placement_in_the_midst_of_a_first_write_is_waited_for(
+    kit: Kit, caplog: pytest.LogCaptureFixture, barred_before: bool
+) -> None:
     """Its record is there, its allocations are not yet: nothing can be told from that."""
     asked = request(VCPU=2)
-    with late_writes(kit, "timeout"), pytest.raises(PlacementUnavailable):
+    if barred_before:
+        kit.raw.bar_first_write(asked.consumer).check()
+    with late_writes(kit, "timeout") as late, pytest.raises(PlacementUnavailable):
+        if barred_before:
+            late.lets_first_writes_conflict()
         kit.tracker.claim(asked)
-    kit.raw.bar_first_write(asked.consumer).check()
+    if not barred_before:
+        kit.raw.bar_first_write(asked.consumer).check()
     assert (kit.tracker.deliver(), kit.tracker.pending) == (0, 1)
+    assert f"did not answer the first write for {asked.consumer}" in caplog.text
     kit.later_s += HALF_DONE_S
     assert kit.tracker.deliver() == 1
     assert is_empty(kit)
