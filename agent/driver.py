@@ -456,7 +456,8 @@ class DeclaredCarving:
     `mdev_types` {id of a type: the functions or cards on which it may be made; empty: any that offers it}.
     `mixed` are cards in mixed-size mode, whose functions have the types that claims and domains need. With
     `ports` functions of network cards get the MAC addresses and VLANs again that they had. `mig` {card: MIG
-    instances, each a profile and the memory slice in which it starts, such as 3g.20gb:4}.
+    instances, each a profile and the memory slice in which it starts, such as 3g.20gb:4}. `quanta` {card:
+    execution quantum in ms and preemption timeout in us of each of its virtual functions, such as 25/500000}.
     """
 
     vfs: Mapping[str, int] = field(default_factory=dict)
@@ -467,6 +468,7 @@ class DeclaredCarving:
     mixed: frozenset[str] = frozenset()
     ports: bool = False
     mig: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    quanta: Mapping[str, str] = field(default_factory=dict)
 
     def allows(self, type_id: str, function: str, card: str) -> bool:
         """Whether a device of the type may be made on this function of the card."""

@@ -58,7 +58,8 @@ class SeenFunction:
     `uses` are clauses on what has it: "its interface enp65s0v0 is up".
     With `vram` it has a quota of VRAM: then `vgpu_type` is its MiB, None where they cannot be changed. `port`
     is what its network card has for it, as of `agent.device_names.PORT`; empty where that is not told. `mig`
-    are the MIG instances of a card, as of `DeclaredCarving`, None where it is not in that mode.
+    are the MIG instances of a card, as of `DeclaredCarving`, None where it is not in that mode. `quanta` are
+    those of a virtual function, as of `DeclaredCarving`, None where its driver tells none.
     """
 
     address: str
@@ -78,6 +79,7 @@ class SeenFunction:
     vram: bool = False
     port: str = ""
     mig: frozenset[str] | None = None
+    quanta: str | None = None
 
     @property
     def told_type(self) -> str:
@@ -112,6 +114,9 @@ class Seen:
         function = self.functions.get(address)
         return bool(function and function.uses) or any(mdev.parent == address for mdev in self.mdevs.values())
 
+
+GIM = "gim"
+"""AMD's driver of MxGPU cards: it makes virtual functions by its own tool, and not by `sriov_numvfs`."""
 
 NO_TYPE = "0"
 """The number of the vGPU type of a function that has none."""
@@ -148,7 +153,8 @@ class Carving:
     `vfs` {card: number of virtual functions}, `drivers` {function: the only driver it may have}, `vf_drivers`
     {card: the same for all of its virtual functions}, `types` {function: vGPU type}. `holders` {address of a
     function, or uuid: who has it}. `mixed` are the cards whose functions have no other types than these.
-    `ports` {virtual function: what its network card is to have for it}, `mig` as of `DeclaredCarving`.
+    `ports` {virtual function: what its network card is to have for it}, `mig` and `quanta` as of
+    `DeclaredCarving`.
     """
 
     vfs: Mapping[str, int] = field(default_factory=dict)
@@ -160,6 +166,7 @@ class Carving:
     mixed: frozenset[str] = frozenset()
     ports: Mapping[str, str] = field(default_factory=dict)
     mig: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    quanta: Mapping[str, str] = field(default_factory=dict)
 
     def held_on(self, function: str) -> Iterator[str]:
         """Clauses on who has the function itself, or a mediated device on it."""
@@ -174,8 +181,9 @@ def on_mixed_cards(
     declared: DeclaredCarving, needed: Iterable[NeededUnit], seen: Seen
 ) -> tuple[DeclaredCarving, tuple[NeededUnit, ...]]:
     """What is declared and needed on cards in mixed-size mode, and nothing of other cards."""
+    quanta = {card: quanta for card, quanta in declared.quanta.items() if card in declared.mixed}
     return (
-        DeclaredCarving(mdev_types=declared.mdev_types, mixed=declared.mixed),
+        DeclaredCarving(mdev_types=declared.mdev_types, mixed=declared.mixed, quanta=quanta),
         tuple(need for need in needed if seen.card_of(need.unit.parent) in declared.mixed),
     )
 
@@ -230,6 +238,7 @@ def join(
         mixed=declared.mixed,
         ports=ports,
         mig=declared.mig,
+        quanta=declared.quanta,
     )
     return carving, tuple(problems)
 
@@ -354,6 +363,8 @@ class StepKind(StrEnum):
     VRAM = "vram_quota"
     PORT = "port"
     MIG = "mig"
+    QUANTA = "quanta"
+    NUM_VF = "num_vf"
     CREATE_MDEV = "create_mdev"
     REMOVE_MDEV = "remove_mdev"
 
@@ -381,6 +392,8 @@ _STEP_TEXTS: Mapping[StepKind, str] = {
     StepKind.MIG: "create the MIG instance {value} on {function}",
     StepKind.PORT: "give {function} the MAC address {value} on its card",
     StepKind.VRAM: "write {value} MiB to vram_quota of {function}",
+    StepKind.QUANTA: "write {value} to exec_quantum_ms and preempt_timeout_us of {function}",
+    StepKind.NUM_VF: "let amd-smi give {function} {value} virtual functions",
     StepKind.CREATE_MDEV: "create mediated device {unit} of type {value} on {function}",
     StepKind.REMOVE_MDEV: "remove mediated device {unit} of type {value} on {function}",
 }
@@ -460,7 +473,8 @@ class _Planner:
         wanted = self._carving
         named = {*wanted.drivers, *wanted.types, *(mdev.parent for mdev in wanted.mdevs.values())}
         there = wanted.mixed & self._functions.keys()
-        return sorted({*wanted.vfs, *wanted.vf_drivers, *wanted.mig, *there, *map(self._seen.card_of, named)})
+        cards = {*wanted.vfs, *wanted.vf_drivers, *wanted.mig, *wanted.quanta, *there}
+        return sorted(cards | {*map(self._seen.card_of, named)})
 
     def plan_card(self, card: str) -> None:
         """Plan the steps of a card: its functions, then their drivers, types and mediated devices."""
@@ -483,8 +497,11 @@ class _Planner:
             self._plan_driver(card, function, driver)
         if card in wanted.mig:
             self._plan_mig(card, wanted.mig[card])
-        # A type that is not wanted, or not in that place, stands in the way of others: it is taken away.
         addresses = [each for each in sorted(self._functions) if self._functions[each].card == card]
+        quanta = wanted.quanta.get(card, "")  # of guests that run as well
+        others = (each for each in addresses if quanta and self._functions[each].quanta != quanta)
+        self.steps += (Step(StepKind.QUANTA, card, each, quanta) for each in others)
+        # A type that is not wanted, or not in that place, stands in the way of others: it is taken away.
         for address in addresses if card in wanted.mixed else ():
             there, vgpu = self._functions[address], wanted.types.get(address)
             if there.vgpu_type in (None, NO_TYPE) or (vgpu is not None and vgpu.is_on(there)):
@@ -540,8 +557,11 @@ class _Planner:
         if changes and function.vfs_number and not self._may_remove_vfs(function, number):
             self._complete.add(card)
             return
+        # GIM changes the number itself, where none of the functions is in use, and not over 0.
+        kind = StepKind.NUM_VF if function.driver == GIM else StepKind.VFS
         if changes and function.vfs_number:
-            self._add(StepKind.VFS, card, card, "0")
+            if kind is StepKind.VFS:
+                self._add(kind, card, card, "0")
             there = self._functions.values()
             self._functions = {each.address: each for each in there if each.card != card}
         names_driver = card in self._carving.vf_drivers
@@ -551,7 +571,7 @@ class _Planner:
             # An earlier carving named a driver; without one the functions are to be as after a boot.
             self._add(StepKind.AUTOPROBE, card, card, "1")
         if changes and number:
-            self._add(StepKind.VFS, card, card, str(number))
+            self._add(kind, card, card, str(number))
         if number and (changes or len(function.vfs) < number):
             self._add(StepKind.AWAIT, card, card, Sight.VFS, str(number))
             for address in function.vf_addresses[:number]:

@@ -11,7 +11,8 @@ Source: https://www.kernel.org/doc/Documentation/ABI/testing/sysfs-bus-pci,
 https://docs.kernel.org/PCI/pci-iov-howto.html, https://docs.kernel.org/driver-api/vfio.html,
 https://docs.kernel.org/driver-api/vfio-mediated-device.html,
 https://docs.kernel.org/core-api/cpu_hotplug.html, https://docs.kernel.org/admin-guide/pm/cpufreq.html
-and Documentation/ABI/testing/sysfs-driver-intel-xe-sriov of Linux 7.0
+Documentation/ABI/testing/sysfs-driver-intel-xe-sriov of Linux 7.0, and `amd-smi set --num-vf` of
+https://github.com/amd/MxGPU-Virtualization, smi-lib/docs/how_to/amdsmi_cli_usage.md
 """
 
 import errno
@@ -26,7 +27,7 @@ from pathlib import Path
 from agent.carving.carving import NAME, NUMBER, Mdev, Seen, SeenFunction, Sight, Step, StepKind
 from agent.carving.cpus import OFFLINE, ONLINE, CpuStep
 from agent.device_names import DASHED_UUID, PCI_ADDRESS, PORT, is_vfio, vgpu_gib
-from agent.durable.files import entries, link_name, read_number, read_text, vram_quota
+from agent.durable.files import entries, link_name, read_number, read_text, sriov_profile, vram_quota
 from agent.durable.netlink import read_ports, set_port
 from agent.errors import UsageError, counted, plain
 
@@ -74,6 +75,10 @@ CONFIRM_S = 5.0
 POLL_S = 0.02
 MIB = 2**20
 NVIDIA_SMI = "/usr/bin/nvidia-smi"
+AMD_SMI = "/usr/local/bin/amd-smi"
+"""Where GIM's package installs it."""
+QUANTA_FILES = ("exec_quantum_ms", "preempt_timeout_us")
+QUANTA = re.compile(r"[0-9]{1,9}/[0-9]{1,9}", re.ASCII)
 MIG_INSTANCE = re.compile(r"[1-9]g\.[0-9]{1,3}gb(?:[+-][a-z.]{1,12})?:[0-9]{1,2}", re.ASCII)
 
 _VGPU_NAME = re.compile(r"^([0-9]{1,9}) *: *(\S.*?) *$", re.ASCII | re.MULTILINE)
@@ -149,14 +154,14 @@ class Kernel:
                 self._unbind(step)
             case StepKind.BIND:
                 self._bind(step)
-            case StepKind.VGPU_TYPE | StepKind.VRAM | StepKind.PORT | StepKind.MIG:
-                self._set_up(step)
             case StepKind.CREATE_MDEV:
                 self._create_mdev(step)
             case StepKind.REMOVE_MDEV:
                 if self._is_mdev(step):
                     write_text(self._mdevs / _part(DASHED_UUID, step.unit) / "remove", "1")
                     self._confirm(lambda: not self._is_mdev(step), "the kernel does not remove the device")
+            case _:
+                self._set_up(step)
 
     # Reading
 
@@ -214,6 +219,7 @@ class Kernel:
             sizes,
             vgpu_place,
             quota is not None,
+            quanta=_quanta(device),
         )
 
     def _port_place(self, device: Path) -> tuple[str, int]:
@@ -269,7 +275,7 @@ class Kernel:
 
         if not self._becomes(is_there, self._wait_s):
             if step.value == Sight.MIG:
-                _nvidia_smi("-i", step.function, "-lgi")  # it says why
+                _run(NVIDIA_SMI, "mig", "-i", step.function, "-lgi")  # it says why
             waited = f"{self._wait_s:g} s were not enough to {step.text}"
             raise TimeoutError(errno.ETIMEDOUT, waited, step.function)
 
@@ -294,14 +300,22 @@ class Kernel:
             )
 
     def _set_up(self, step: Step) -> None:
+        device = self._device(step.function)
+        if step.kind is StepKind.NUM_VF:
+            number = _part(NUMBER, step.value)
+            _run(AMD_SMI, "set", f"--gpu={step.function}", f"--num-vf={number}")
+            self._confirm(
+                lambda: len(_vfs(device)) == int(number), "the card has another number of them then"
+            )
+            return
         if step.kind is StepKind.MIG:
-            _nvidia_smi("-i", step.function, "-cgi", _part(MIG_INSTANCE, step.value), "-C")
+            _run(NVIDIA_SMI, "mig", "-i", step.function, "-cgi", _part(MIG_INSTANCE, step.value), "-C")
             self._confirm(
                 lambda: step.value in (mig_instances(step.function) or ()), "nvidia-smi does not list it then"
             )
             return
         if step.kind is StepKind.PORT:
-            interface, place = self._port_place(self._device(step.function))
+            interface, place = self._port_place(device)
             if not interface:
                 raise OSError(errno.ENODEV, "its card has no network interface")
             try:
@@ -311,9 +325,19 @@ class Kernel:
                     raise
                 raise OSError(error.errno, "it needs CAP_NET_ADMIN and AF_NETLINK, see [devices]") from error
             return
+        if step.kind is StepKind.QUANTA:
+            quanta = _part(QUANTA, step.value).split("/")
+            self._confirm(lambda: _quanta(device) is not None, "its driver has no execution quanta for it")
+            for name, quantum in zip(QUANTA_FILES, quanta, strict=True):
+                write_text((sriov_profile(device) or device) / name, quantum)
+            self._confirm(
+                lambda: _quanta(device) == step.value,
+                "the driver aligns them; name others in [devices] execution_quanta",
+            )
+            return
         number = _part(NUMBER, step.value)
         if step.kind is StepKind.VRAM:
-            quota = vram_quota(self._device(step.function))
+            quota = vram_quota(device)
             if quota is None:
                 raise OSError(errno.ENOENT, "its driver has no quota of VRAM for it")
             file = quota[0]
@@ -324,7 +348,7 @@ class Kernel:
                 "the driver rounds it, or has not so much left; name another size in [devices] vram_cards",
             )
             return
-        vendor = self._device(step.function) / "nvidia"
+        vendor = device / "nvidia"
         if step.unit:
             write_text(vendor / "placement_id", _part(NUMBER, step.unit))
         write_text(vendor / "current_vgpu_type", number)
@@ -355,7 +379,7 @@ def mig_instances(card: str) -> frozenset[str] | None:
     Raises OSError where nvidia-smi cannot be run, or does not end.
     """
     try:
-        text = _nvidia_smi("-i", card, "-lgi")
+        text = _run(NVIDIA_SMI, "mig", "-i", card, "-lgi")
     except OSError as error:
         if error.errno != errno.EIO:
             raise
@@ -363,11 +387,20 @@ def mig_instances(card: str) -> frozenset[str] | None:
     return frozenset(f"{name}:{start}" for name, start in _MIG_LINE.findall(text))
 
 
-def _nvidia_smi(*words: str) -> str:
-    """What `nvidia-smi mig` prints. Raises OSError with that where it fails."""
+def _quanta(device: Path) -> str | None:
+    """The execution quantum and the preemption timeout of a virtual function, such as 25/500000."""
+    profile = sriov_profile(device)
+    if profile is None or not (profile / QUANTA_FILES[0]).exists():
+        return None
+    return "/".join(str(read_number(profile / name)) for name in QUANTA_FILES)
+
+
+def _run(program: str, *words: str) -> str:
+    """What a vendor's tool prints. Raises OSError with that where it fails."""
+    name = Path(program).name
     try:
         done = subprocess.run(  # noqa: S603 - words that are checked
-            [NVIDIA_SMI, "mig", *words],
+            [program, *words],
             capture_output=True,
             encoding="utf-8",
             errors="replace",
@@ -375,12 +408,12 @@ def _nvidia_smi(*words: str) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired as error:
-        raise TimeoutError(errno.ETIMEDOUT, f"nvidia-smi does not end within {WAIT_S:g} s") from error
+        raise TimeoutError(errno.ETIMEDOUT, f"{name} does not end within {WAIT_S:g} s") from error
     except FileNotFoundError as error:
-        raise FileNotFoundError(errno.ENOENT, f"there is no {NVIDIA_SMI}") from error
+        raise FileNotFoundError(errno.ENOENT, f"there is no {program}") from error
     if done.returncode:
         said = " ".join((done.stdout + done.stderr).split()) or f"it ends with {done.returncode}"
-        raise OSError(errno.EIO, f"nvidia-smi: {plain(said)[:200]}")
+        raise OSError(errno.EIO, f"{name}: {plain(said)[:200]}")
     return done.stdout
 
 

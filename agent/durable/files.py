@@ -87,17 +87,27 @@ def entries(path: Path) -> list[Path]:
         return []
 
 
-def vram_quota(function: Path) -> tuple[Path, bool] | None:
-    """(the file with the bytes of VRAM of a virtual function, whether it can be changed).
+def sriov_profile(function: Path) -> Path | None:
+    """The folder with what the card's driver (Intel's xe) gives a virtual function, None without one.
 
-    `function` is its folder in sysfs. None where its card has no such files. Source: Linux, from 7.0 on,
+    `function` is its folder in sysfs. Source: Linux, from 6.19 on,
     Documentation/ABI/testing/sysfs-driver-intel-xe-sriov
     """
     for folder in (function / "physfn" / "sriov_admin").glob("vf[0-9]*"):
-        quota = folder / "profile" / "vram_quota"
-        with contextlib.suppress(OSError):
-            if link_name(folder / "device") == function.name:
-                return quota, bool(quota.stat().st_mode & 0o222)
+        if link_name(folder / "device") == function.name:
+            return folder / "profile"
+    return None
+
+
+def vram_quota(function: Path) -> tuple[Path, bool] | None:
+    """(the file with the bytes of VRAM of a virtual function, whether it can be changed); from Linux 7.0 on.
+
+    None where its card has no such files, see `sriov_profile`.
+    """
+    profile = sriov_profile(function)
+    with contextlib.suppress(OSError):
+        if profile is not None:
+            return profile / "vram_quota", bool((profile / "vram_quota").stat().st_mode & 0o222)
     return None
 
 

@@ -282,6 +282,13 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
             "where the driver has quotas; for a card whose driver gives each function the same, name that "
             "one size.",
         ),
+        cfg.ListOpt(
+            "execution_quanta",
+            default=[],
+            help="How long virtual functions of Intel's xe compute in turn: the execution quantum in ms and "
+            "the preemption timeout in us of each function of a card, such as 0000:03:00.0=25/500000; 0 is "
+            "no limit. `plimsoll devices apply` writes both, also while guests run.",
+        ),
         cfg.StrOpt(
             "report_pcie",
             choices=list(PEERS),
@@ -487,6 +494,7 @@ _VRAM = re.compile(r"[0-9]{1,8}(?:/[0-9]{1,8}){1,16}", re.ASCII)
 _MIG_INSTANCE = r"[1-9]g\.[0-9]{1,3}gb(?:[+-][a-z.]{1,12})?:(?:0|[1-9][0-9]?)"
 _MIG = re.compile(rf"{_MIG_INSTANCE}(?:/{_MIG_INSTANCE}){{0,15}}", re.ASCII)
 _VRAM_EXAMPLE = "0000:03:00.0=20480/2048/4096/8192"
+_QUANTA = re.compile(r"(?:0|[1-9][0-9]{0,8})/(?:0|[1-9][0-9]{0,8})", re.ASCII)
 
 
 def declared_carving(options: Mapping[str, Any], settings: DeviceSettings) -> DeclaredCarving:
@@ -518,6 +526,7 @@ def declared_carving(options: Mapping[str, Any], settings: DeviceSettings) -> De
         frozenset(settings.mixed),
         bool(options.get("restore_ports")),
         {card: tuple(text.split("/")) for card, text in mig.items()},
+        _pairs(options, "execution_quanta", _QUANTA, "0000:03:00.0=25/500000"),
     )
 
 

@@ -114,6 +114,78 @@ def test_an_amount_that_the_driver_rounds_or_does_not_have_is_told(
         kernel.do(Step(StepKind.VRAM, CARD, "0000:41:00.0", "8192"))
 
 
+def test_execution_quanta_are_written_to_each_function_and_after_a_boot_again(
+    xe: PciTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profiles = [
+        xe.devices / CARD / "sriov_admin" / name / "profile" for name in ("vf1", "vf2", "vf3", "vf4", "pf")
+    ]
+    declared = DeclaredCarving(quanta={CARD: "25/500000"})
+    carver = Carver(Kernel(xe.sys, 1.0, xe.proc), CarvingJournal(tmp_path / "run" / "journal"), declared)
+    for _ in range(2):
+        for each in profiles:  # as after a boot
+            (each / "exec_quantum_ms").write_text("0\n")
+            (each / "preempt_timeout_us").write_text("0\n")
+        (profiles[2] / "preempt_timeout_us").write_text("500000\n")
+        assert [step.function for step in carver.carve().steps] == list(FUNCTIONS)
+        assert [(each / "exec_quantum_ms").read_text() for each in profiles] == ["25\n"] * 4 + ["0\n"]
+        assert carver.look().steps == ()
+    (profiles[1] / "exec_quantum_ms").write_text("2")  # half written
+    assert [step.function for step in carver.carve().steps] == [FUNCTIONS[1]]
+    assert {(each / "preempt_timeout_us").read_text() for each in profiles[:4]} == {"500000\n"}
+    step = Step(StepKind.QUANTA, CARD, FUNCTIONS[0], "25/500000")
+    with pytest.raises(UsageError):
+        carver.kernel.do(Step(StepKind.QUANTA, CARD, FUNCTIONS[0], "25"))
+    monkeypatch.setattr("agent.carving.kernel.write_text", lambda path, _: path.write_text("24\n"))
+    with pytest.raises(OSError, match="the driver aligns them"):
+        carver.kernel.do(step)
+    (profiles[0] / "exec_quantum_ms").unlink()
+    assert carver.kernel.seen([FUNCTIONS[0]]).functions[FUNCTIONS[0]].quanta is None
+    with pytest.raises(OSError, match="no execution quanta"):
+        carver.kernel.do(step)
+
+
+GIM_CARD = "0000:0c:00.0"
+GIVE = """cd {devices}/{card}
+rm -f virtfn*
+for n in $(seq ${{3#--num-vf=}}); do
+  mkdir -p ../0000:0c:02.$((n - 1))
+  ln -s ../0000:0c:02.$((n - 1)) virtfn$((n - 1))
+  ln -sfn ../{card} ../0000:0c:02.$((n - 1))/physfn
+done
+echo ${{3#--num-vf=}} >sriov_numvfs
+"""
+
+
+def test_gim_gives_its_cards_functions_by_amd_smi_and_after_a_boot_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = recorded_tree(tmp_path / "root", "gim")
+    script = GIVE.format(devices=tree.devices, card=GIM_CARD)
+    calls = nvidia_smi(tmp_path, monkeypatch, script, name="amd-smi")
+    declared = DeclaredCarving({GIM_CARD: 8})
+    carver = Carver(Kernel(tree.sys, 1.0, tree.proc), CarvingJournal(tmp_path / "run" / "journal"), declared)
+    for _ in range(2):
+        carved = carver.carve()
+        assert (carved.failures, carved.refusals) == ((), ())
+        assert carver.kernel.seen([GIM_CARD]).functions[GIM_CARD].vfs == tuple(
+            f"0000:0c:02.{number}" for number in range(8)
+        )
+        assert carver.look().steps == ()
+        for number in range(1, 8):  # a boot: GIM's own option says one function
+            (tree.devices / GIM_CARD / f"virtfn{number}").unlink()
+        (tree.devices / GIM_CARD / "sriov_numvfs").write_text("1\n")
+    assert calls.read_text() == f"set --gpu={GIM_CARD} --num-vf=8\n" * 2
+    nvidia_smi(tmp_path, monkeypatch, "echo 'NUM_VF: VF is busy'", name="amd-smi")
+    assert "the card has another number of them then" in carver.carve().failures[0]
+    nvidia_smi(tmp_path, monkeypatch, "echo 'VF is busy' >&2; exit 2", name="amd-smi")
+    assert carver.carve().failures == (
+        f"{GIM_CARD}: cannot let amd-smi give {GIM_CARD} 8 virtual functions: amd-smi: VF is busy.",
+    )
+    with pytest.raises(UsageError):
+        carver.kernel.do(Step(StepKind.NUM_VF, GIM_CARD, GIM_CARD, "8 --xgmi"))
+
+
 def test_the_port_of_a_function_is_set_on_its_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree, port = PciTree(tmp_path), "52:54:00:00:00:01 VLAN 7"
     nic = tree.add("0000:41:00.0", "igb")
@@ -160,12 +232,12 @@ NONE = "No GPU instances found: Not Found"
 OFF = "No MIG-enabled devices found."
 
 
-def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str) -> Path:
+def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, *lines: str, name: str = "nvidia-smi") -> Path:
     """A program in its place that does these lines of a shell script; it notes how it was called."""
-    program = folder / "nvidia-smi"
+    program = folder / name
     program.write_text("\n".join(("#!/bin/sh", f'echo "$*" >>{folder}/calls', *lines)) + "\n")
     program.chmod(0o755)
-    monkeypatch.setattr("agent.carving.kernel.NVIDIA_SMI", str(program))
+    monkeypatch.setattr(f"agent.carving.kernel.{name.upper().replace('-', '_')}", str(program))
     return folder / "calls"
 
 

@@ -21,10 +21,12 @@ from agent.carving.carving import (
     Step,
     StepKind,
     VgpuType,
+    on_mixed_cards,
     plan,
     read_step,
     undo,
 )
+from agent.driver import DeclaredCarving
 from agent.errors import UsageError
 
 TEXTS = st.text(max_size=20)
@@ -415,6 +417,41 @@ def test_vram_of_a_function_that_is_still_to_be_made_is_waited_for() -> None:
         f"wait for its quota of VRAM of {NEW_GPU_VFS[0]}",
         f"write 8192 MiB to vram_quota of {NEW_GPU_VFS[0]}",
     ]
+
+
+def test_execution_quanta_are_those_of_each_function_also_of_guests_that_run() -> None:
+    carving, kernel = Carving({NEW_GPU: 2}, quanta={NEW_GPU: "25/500000"}), host()
+    steps = plan(carving, kernel.seen()).steps
+    wanted = [Step(StepKind.QUANTA, NEW_GPU, vf, "25/500000") for vf in NEW_GPU_VFS[:2]]
+    assert steps[0].kind is StepKind.VFS and list(steps[-2:]) == wanted
+    assert wanted[0].text == f"write 25/500000 to exec_quantum_ms and preempt_timeout_us of {NEW_GPU_VFS[0]}"
+    take_all(kernel, replace(carving, quanta={}))
+    for vf, quanta in zip(NEW_GPU_VFS, ("25/500000", "25/None"), strict=False):
+        kernel.functions[vf] = replace(kernel.functions[vf], quanta=quanta)
+    kernel.uses = dict.fromkeys(NEW_GPU_VFS, ("process 7 (qemu) has it open",))
+    found = plan(replace(carving, vfs={}), kernel.seen())
+    assert (found.steps, found.refusals) == ((wanted[1],), ())
+    declared = DeclaredCarving(mixed=frozenset({NEW_GPU}), quanta={NEW_GPU: "25/500000", GPU: "1/1"})
+    assert on_mixed_cards(declared, (), kernel.seen())[0].quanta == {NEW_GPU: "25/500000"}
+
+
+def test_gim_changes_the_number_of_functions_by_its_tool_and_not_over_0() -> None:
+    kernel = host()
+    take_all(kernel, Carving({NEW_GPU: 2}))
+    kernel.functions[NEW_GPU] = replace(kernel.functions[NEW_GPU], driver="gim")
+    found = plan(Carving({NEW_GPU: 4}, vf_drivers={NEW_GPU: "vfio-pci"}), kernel.seen())
+    assert [step.text for step in found.steps[:3]] == [
+        f"write 0 to sriov_drivers_autoprobe of {NEW_GPU}",
+        f"let amd-smi give {NEW_GPU} 4 virtual functions",
+        f"wait for its virtual functions of {NEW_GPU}",
+    ]
+    assert {step.function for step in found.steps[3:]} == {*NEW_GPU_VFS}, "all of them are new"
+    assert undo(found.steps, Carving(), kernel.seen()) == ()
+    kernel.uses = {NEW_GPU_VFS[0]: ("process 7 (qemu) has it open",)}
+    found = plan(Carving({NEW_GPU: 4}), kernel.seen())
+    assert found.steps == () and "the number cannot change while one is in use" in found.refusals[0]
+    kernel.uses = {}
+    assert plan(Carving({NEW_GPU: 2}), kernel.seen()).steps == ()
 
 
 def test_a_function_has_its_mac_and_vlan_before_its_driver_and_not_while_it_is_in_use() -> None:
