@@ -28,6 +28,8 @@ from agent.errors import PlimsollError
 from agent.moves.ownership import (
     MoveConsumer,
     ObservedState,
+    SplitAllocations,
+    count_shared_once,
     has_moved_on,
     has_taken_over,
     is_migration,
@@ -82,6 +84,8 @@ def test_a_pool_that_was_summed_up_is_charged_once() -> None:
         instance, migration = separate_allocations(found, {"VCPU": 2, "DISK_GB": disk})
         assert instance == {HERE: {"VCPU": 2}, POOL: {"DISK_GB": disk}}
         assert migration == {THERE: {"VCPU": 2}}
+    own = SplitAllocations({HERE: {"DISK_GB": 10}}, {POOL: {"DISK_GB": 10}}, {})
+    assert count_shared_once(own, {"DISK_GB": 10}) == {}, "all that it asks for is the host's own"
 
 
 @pytest.mark.parametrize(
@@ -108,22 +112,22 @@ def test_the_destination_reads_where_a_move_stands(
 
 
 @pytest.mark.parametrize(
-    ("instance", "migration", "end"),
+    ("instance", "migration", "where", "end"),
     [
-        (OLD, {}, MoveStep.RESTORED),
-        ({CELL: {"VCPU": 2}, POOL: {"DISK_GB": 5}}, {}, MoveStep.RESTORED),
-        (NEW, PART, None),
-        (NEW, {}, MoveStep.FREED),
-        ({}, {}, MoveStep.GONE),
+        (OLD, {}, ObservedState.BEFORE, MoveStep.RESTORED),
+        ({CELL: {"VCPU": 2}, POOL: {"DISK_GB": 5}}, {}, ObservedState.MOVED_ON, MoveStep.RESTORED),
+        (NEW, PART, ObservedState.UNDER_WAY, None),
+        (OLD, PART, ObservedState.CHANGED, None),
+        (NEW, {}, ObservedState.MOVED_ON, MoveStep.FREED),
+        ({}, {}, ObservedState.NEITHER, MoveStep.GONE),
     ],
 )
-def test_the_source_reads_how_it_ended(
-    instance: Allocations, migration: Allocations, end: MoveStep | None
+def test_the_source_does_not_know_the_new_place_and_reads_how_a_move_ended(
+    instance: Allocations, migration: Allocations, where: ObservedState, end: MoveStep | None
 ) -> None:
-    end_at_source = observed_end(
-        move(MoveRole.SOURCE, OLD, None), instance, migration, {THERE, CELL}.__contains__
-    )
-    assert end_at_source is end
+    at_source = replace(move(MoveRole.SOURCE, OLD, None), handed=PART)
+    assert observed_state(at_source, instance, migration) is where
+    assert observed_end(at_source, instance, migration, {THERE, CELL}.__contains__) is end
 
 
 @given(old=held, new=held, moved=st.dictionaries(st.sampled_from([THERE, HERE]), st.just(CELL)))
