@@ -58,12 +58,14 @@ class CardShape:
 class CardLayout:
     """How a card is divided: `slots` of its axis, `counters` {counter: total}, {resource class: shape}.
 
-    See `agent.providers.divided_cards`.
+    `sizes` {number at the end of a type's id: slots} are those of all known types, also of those that
+    are not enabled. See `agent.providers.divided_cards`.
     """
 
     slots: int
     counters: Mapping[str, int]
     shapes: Mapping[str, CardShape]
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

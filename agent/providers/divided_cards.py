@@ -96,11 +96,14 @@ class CardModel:
 
     def closed_by(self, part: Part) -> int:
         """The places that overlap with a part, as a set of bits."""
-        end = part.start + self.shapes[part.shape].size
+        return self.overlapping(part.start, self.shapes[part.shape].size)
+
+    def overlapping(self, start: int, size: int) -> int:
+        """The places that overlap with so many slots, as a set of bits."""
         return sum(
             1 << index
             for index, place in enumerate(self.places)
-            if max(place.start, part.start) < min(place.start + self.shapes[place.shape].size, end)
+            if max(place.start, start) < min(place.start + self.shapes[place.shape].size, start + size)
         )
 
     @cached_property
@@ -415,13 +418,15 @@ def layout_of(
 class Card:
     """A card whose shapes are resource classes: the start of each unit, and the units at each place.
 
-    `function_of` {unit: the virtual function that it takes}, empty for a card whose parts take none.
+    `function_of` {unit: the virtual function that it takes}, empty for a card whose parts take none. `sizes`
+    are those of `CardLayout`.
     """
 
     model: CardModel
     part_of: Mapping[Unit, Part]
     units_at: Mapping[Part, tuple[str, ...]]
     function_of: Mapping[Unit, str]
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     @cached_property
     def functions(self) -> tuple[str, ...]:
@@ -457,6 +462,7 @@ class Card:
                 for name, shape in layout.shapes.items()
                 for unit, function in shape.functions.items()
             },
+            layout.sizes,
         )
 
     def stock(
@@ -469,24 +475,32 @@ class Card:
         """What is left beside the `taken` units, where {class: amount} is `used`, units or not.
 
         A function with a `withheld` unit gives nothing, and neither does a card that has no functions.
-        `removed` are units of sizes that the card does not have any more. VRAM says its amount and its
-        function; how much of the card any other takes is not known, and leaves nothing.
+        `removed` are units of sizes that the card does not have any more: the unit says function, type and
+        place. One whose function or size is not known leaves nothing.
         """
         parts = [self.part_of[unit] for unit in taken if unit in self.part_of]
         division = self.model.divided(parts)
         missing = any(unit in self.part_of for unit in withheld)
         full = missing and not self.function_of
         busy = {self.function_of[unit] for unit in (*taken, *withheld) if unit in self.function_of}
+        is_vram = VRAM in self.model.counters
         for unit in removed:
-            function, type_id, _ = vgpu_in_place(unit) or (unit, "", 0)
+            function, type_id, place = vgpu_in_place(unit) or (unit, "", 0)
             mib = type_id.removeprefix(VRAM_PREFIX)
-            full |= (
-                VRAM not in division.model.counters or function not in self.functions or not mib.isdecimal()
-            )
-            if not full:
-                busy.add(function)
-                beside = {VFS: division.used.get(VFS, 0) + 1, VRAM: division.used.get(VRAM, 0) + int(mib)}
-                division = replace(division, used={**division.used, **beside})
+            size = self.sizes.get(type_id.rpartition("-")[2])
+            if is_vram:
+                size = int(mib) if mib.isdecimal() else None
+            if size is None or function not in self.functions:
+                full = True
+                continue
+            busy.add(function)
+            counted = {**division.used, VFS: division.used.get(VFS, 0) + 1}
+            places = division.open_places
+            if is_vram:
+                counted[VRAM] = counted.get(VRAM, 0) + size
+            else:
+                places &= ~self.model.overlapping(place, size)
+            division = replace(division, open_places=places, used=counted)
         homeless = 0
         for shape in self.model.largest_first:
             without_unit = used.get(shape.name, 0) - sum(part.shape == shape.name for part in parts)

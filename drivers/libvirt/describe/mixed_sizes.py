@@ -358,7 +358,8 @@ class MixedCard:
             each.type_id: each.max_instances for each in self._specs() if each.max_instances is not None
         }
         vram = {VRAM: self._table.vram} if self._table.vram else {}
-        layout = CardLayout(self._table.slots, {VFS: len(self._functions), **vram, **limits}, shapes)
+        counters = {VFS: len(self._functions), **vram, **limits}
+        layout = CardLayout(self._table.slots, counters, shapes, self._existing.sizes)
         there = {vgpu.unit for vgpu in self._existing.vgpus.values()}
         to_make = {
             spec.resource_class: {

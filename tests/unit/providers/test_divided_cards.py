@@ -506,6 +506,47 @@ def test_vram_of_a_size_that_was_removed_takes_its_function_and_its_amount(seed:
             assert not any(card.stock(taken, used, (), [*removed, unit]).left.values())
 
 
+@pytest.mark.parametrize("name", sorted(MIXED_SIZES))
+def test_a_size_that_was_removed_leaves_as_much_as_one_that_the_card_has(name: str) -> None:
+    dice, functions = random.Random(name), [f"0000:84:00.{number}" for number in range(1, 8)]
+    model, gibs = mixed(name, len(functions)), {str(gib): gib for gib in MIXED_SIZES[name].starts}
+
+    def card(sizes: Sequence[int], known: Mapping[str, int]) -> Card:
+        shapes = {
+            f"{gib}Q": CardShape(
+                gib,
+                {
+                    f"{each}/nvidia-{gib}@{at}": at
+                    for each in functions
+                    for at in model.shapes[f"{gib}Q"].starts
+                },
+                {VFS: 1},
+                functions={
+                    f"{each}/nvidia-{gib}@{at}": each
+                    for each in functions
+                    for at in model.shapes[f"{gib}Q"].starts
+                },
+            )
+            for gib in sizes
+        }
+        return Card.of(CardLayout(model.slots, model.counters, shapes, known))
+
+    whole = card([*gibs.values()], {})
+    for _ in range(12):
+        parts = random_parts(model, dice)[: len(functions)]
+        on = dice.sample(functions, len(parts))
+        held = [(shape, f"{vf}/nvidia-{shape[:-1]}@{at}") for vf, (shape, at) in zip(on, parts, strict=True)]
+        kept = dice.sample([*gibs.values()], dice.randint(1, len(gibs) - 1))
+        now = card(kept, gibs)
+        taken = [unit for unit in held if unit in now.part_of]
+        removed = [unit for key, unit in held if (key, unit) not in now.part_of]
+        stock, before = now.stock(taken, Counter(key for key, _ in taken), (), removed), whole.stock(held, {})
+        assert stock.left == {f"{gib}Q": before.left[f"{gib}Q"] for gib in kept}
+        assert set(stock.functions) == {*functions} - {*on}
+        if removed:
+            assert not any(card(kept, {}).stock(taken, {}, (), removed).left.values()), "of unknown size"
+
+
 def test_an_amount_without_a_unit_takes_a_function_as_well() -> None:
     card = card_of_functions(MODELS["A100 mixed"], ("vf1", "vf2"))
     assert card.stock([], {"4": 1}).left["4"] == 1
