@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from xml.etree import ElementTree
 
+from agent.cpuset import format_cpu_set
 from agent.device_names import CONFIDENTIAL, CONTEXT, CPULESS_MEMORY, EPC_CLASS, pmem_class
 from agent.driver import (
     Cell,
@@ -324,6 +325,16 @@ def cpuless_providers(
             traits=frozenset({f"CUSTOM_MEMORY_{known.kind.upper()}", *far}),
             device=f"memory:{cell.id}",
             cell=cell.id,
+        )
+
+
+def unlisted_cells(told: Iterable[int], cells: Collection[Cell]) -> Iterator[str]:
+    """A sentence on the cells of the kernel that libvirt lacks: it looks for cells when it starts."""
+    unlisted = sorted(frozenset(told) - {cell.id for cell in cells}) if cells else ()
+    if unlisted:
+        yield (
+            f"libvirt does not list the memory of NUMA cell {format_cpu_set(unlisted)}, which came after "
+            "libvirt started: none of it is offered. Restart libvirtd, or virtqemud; guests keep running."
         )
 
 

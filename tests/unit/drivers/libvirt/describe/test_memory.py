@@ -9,6 +9,7 @@ from kits.libvirt_model import HOST
 from kits.libvirt_node import domain
 
 from agent.driver import (
+    Cell,
     DescribedInventory,
     DescribedProvider,
     DeviceKind,
@@ -30,6 +31,7 @@ from drivers.libvirt.describe.memory import (
     needed_namespaces,
     parse_pmem_namespaces,
     tdx_slots,
+    unlisted_cells,
     unmatched_namespaces,
     with_context,
     with_epc,
@@ -65,6 +67,14 @@ def test_each_label_is_a_class_and_each_name_a_unit_of_the_host() -> None:
     assert with_namespaces((root,), (), LABELS) == (root,)
     (sentence,) = unmatched_namespaces(FOUND, LABELS)
     assert "ns9" in sentence and "devdax" in sentence
+
+
+def test_cells_that_came_after_libvirt_started_are_told() -> None:
+    """libvirt asks libnuma for cells once; seen with libvirt 11.3 and memory that was plugged into a cell."""
+    listed = tuple(Cell(number, frozenset(), 512) for number in range(3))
+    assert list(unlisted_cells([2], listed)) == list(unlisted_cells([2], ())) == []
+    (sentence,) = unlisted_cells([2, 3, 4], listed)
+    assert "NUMA cell 3-4," in sentence and "Restart libvirtd" in sentence
 
 
 @pytest.mark.parametrize(
