@@ -17,7 +17,7 @@ one leaves the small ones theirs.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -498,9 +498,7 @@ class _Planner:
         if card in wanted.mig:
             self._plan_mig(card, wanted.mig[card])
         addresses = [each for each in sorted(self._functions) if self._functions[each].card == card]
-        quanta = wanted.quanta.get(card, "")  # of guests that run as well
-        others = (each for each in addresses if quanta and self._functions[each].quanta != quanta)
-        self.steps += (Step(StepKind.QUANTA, card, each, quanta) for each in others)
+        self._plan_quanta(card, addresses)
         # A type that is not wanted, or not in that place, stands in the way of others: it is taken away.
         for address in addresses if card in wanted.mixed else ():
             there, vgpu = self._functions[address], wanted.types.get(address)
@@ -530,6 +528,17 @@ class _Planner:
         for instance in instances:
             if instance not in (there or ()):
                 self._add(StepKind.MIG, card, card, instance)
+
+    def _plan_quanta(self, card: str, addresses: Collection[str]) -> None:
+        """The quanta of these functions of the card, also while guests run on them."""
+        quanta = self._carving.quanta.get(card)
+        if quanta is None:
+            return
+        if not addresses and card not in self._carving.vfs:
+            self.refusals.append(f"{card} has no virtual functions, and [devices] execution_quanta names it.")
+        for address in addresses:
+            if self._functions[address].quanta != quanta:
+                self._add(StepKind.QUANTA, card, address, quanta)
 
     def _on(self, card: str, wanted: Mapping[str, _T]) -> dict[str, _T]:
         return {function: value for function, value in wanted.items() if self._seen.card_of(function) == card}

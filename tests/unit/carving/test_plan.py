@@ -431,6 +431,14 @@ def test_execution_quanta_are_those_of_each_function_also_of_guests_that_run() -
     kernel.uses = dict.fromkeys(NEW_GPU_VFS, ("process 7 (qemu) has it open",))
     found = plan(replace(carving, vfs={}), kernel.seen())
     assert (found.steps, found.refusals) == ((wanted[1],), ())
+    found = plan(Carving(quanta={GPU: "1/1", "0000:99:00.0": "1/1"}), kernel.seen())
+    assert found == Plan(
+        (),
+        tuple(
+            f"{card} has no virtual functions, and [devices] execution_quanta names it."
+            for card in (GPU, "0000:99:00.0")
+        ),
+    )
     declared = DeclaredCarving(mixed=frozenset({NEW_GPU}), quanta={NEW_GPU: "25/500000", GPU: "1/1"})
     assert on_mixed_cards(declared, (), kernel.seen())[0].quanta == {NEW_GPU: "25/500000"}
 
