@@ -86,6 +86,8 @@ class DescribedProvider:
 
     `card` says how the classes of a card share its room, where each size may be in certain places only. Their
     `units` are all places; the total of each class is how many of it the empty card can give.
+
+    `withheld` are classes without exact units that are given to no consumer that does not have some of them.
     """
 
     name: str
@@ -99,6 +101,7 @@ class DescribedProvider:
     ways: tuple[frozenset[str], ...] = ()
     to_make: Mapping[str, Mapping[str, Mapping[str, str]]] = field(default_factory=dict)
     card: CardLayout | None = None
+    withheld: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

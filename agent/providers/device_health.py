@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 
 from agent.codec import FORGOTTEN
 from agent.device_names import address_of
-from agent.driver import DeviceSigns
+from agent.driver import DeviceSigns, Guest
 from agent.errors import counted
 from agent.providers.reservations import with_reserved
 from agent.providers.resolve import ResolvedDescription
@@ -262,6 +262,22 @@ def idle_pages(
         for uuid, device in devices.items()
         if kinds and device.startswith(kinds) and uuid in tree
     }
+
+
+def idle_withheld(resolved: ResolvedDescription, used: Usages, guests: Collection[Guest]) -> Usages:
+    """{provider uuid: {class: amount}} of what the driver withholds, and no consumer has.
+
+    `guests` have claims: what they bind to its cell is theirs, also before a reshape takes it there.
+    """
+    idle = {}
+    for uuid, names in resolved.withheld.items():
+        cell, inventories = resolved.cells.get(uuid), resolved.tree[uuid].inventories
+        bound = sum(part.memory_mb for guest in guests for part in guest.memory if part.cell == cell)
+        idle[uuid] = {
+            name: max(0, inventories[name].capacity - max(bound, used.get(uuid, {}).get(name, 0)))
+            for name in names & inventories.keys()
+        }
+    return idle
 
 
 def with_idle(used: Usages, idle: Usages) -> Usages:

@@ -78,7 +78,8 @@ class ResolvedDescription:
     each other} and `to_make` {uuid: units that do not exist yet}; see `DescribedProvider`. `problems` are
     sentences on what was left out of the description, and `notices` those that are no fault. `gone` {uuid:
     classes} has claimed units that exist no more in its totals (`agent.providers.retention`), `cordoned`
-    {uuid: classes} units that an operator has cordoned. `cards` {uuid: card} share room among classes.
+    {uuid: classes} units that an operator has cordoned, or that the driver has `withheld`. `cards` {uuid:
+    card} share room among classes.
     """
 
     tree: ProviderTree
@@ -93,6 +94,7 @@ class ResolvedDescription:
     gone: Classes = field(default_factory=dict)
     cordoned: Classes = field(default_factory=dict)
     cards: Mapping[str, Card] = field(default_factory=dict)
+    withheld: Classes = field(default_factory=dict)
 
 
 def resolve(
@@ -139,6 +141,7 @@ def resolve(
         cards={
             uuid: Card.of(described.card) for uuid, described in by_uuid.items() if described.card is not None
         },
+        withheld={uuid: described.withheld for uuid, described in by_uuid.items() if described.withheld},
     )
 
 

@@ -23,7 +23,13 @@ from agent.errors import by_force, counted
 from agent.moves.circumstances import consumer_names
 from agent.placement.apply import apply
 from agent.placement.client import PlacementClient
-from agent.providers.device_health import cordoned_units, idle_pages, reserve_cordoned, with_idle
+from agent.providers.device_health import (
+    cordoned_units,
+    idle_pages,
+    idle_withheld,
+    reserve_cordoned,
+    with_idle,
+)
 from agent.providers.divided_cards import reserve_places
 from agent.providers.limits import odd_caps, with_caps
 from agent.providers.owner import check_owner, with_owner
@@ -194,7 +200,12 @@ class PassSteps:
         cordoned = cordoned_units(resolved.units, resolved.devices, cordons.addresses)
         units = {uuid: here for uuid, here in resolved.units.items() if uuid not in resolved.cards}
         idle = cordons.idle(units, cordoned)
-        pages = idle_pages(resolved.tree, resolved.devices, used, cordons.addresses)
+        rows = self._tracker.view.rows()
+        claiming = [guest for guest in seen.guests if guest.uuid in rows and rows[guest.uuid].has]
+        pages = {
+            **idle_pages(resolved.tree, resolved.devices, used, cordons.addresses),
+            **idle_withheld(resolved, used, claiming),
+        }
         caps = self._provider_config.caps
         # The tracker knows what excludes what on a device: it is told of the tree without these reservations.
         alone = reserve_used(resolved, current, with_idle(used, idle), description.moves, exclusive=False)

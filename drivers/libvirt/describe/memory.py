@@ -307,14 +307,15 @@ def cpuless_providers(
 ) -> Iterator[DescribedProvider]:
     """A provider for each of the cells that has memory, in MiB, below the nearest cell or the host.
 
-    Memory of a kind that is not `offered` is reserved but for what `guests` have of it; so are large pages.
+    Memory of a kind that is not `offered` is withheld; large pages are reserved but for what `guests` have.
     """
     parts = [part for guest in guests for part in guest.memory]
     for cell in (cell for cell in cells if cell.memory_mb > 0):
         known = told.get(cell.id, MemoryCell())
         left_mb = max(0, cell.memory_mb - sum(part.memory_mb for part in parts if part.cell == cell.id))
         pages_mb = sum(size * count for size, count in cell.pages.items() if size >= HUGE_KIB) // KIB
-        reserved_mb = min(left_mb, pages_mb) if known.kind in offered else left_mb
+        is_offered = known.kind in offered
+        reserved_mb = min(left_mb, pages_mb) if is_offered else 0
         far = () if known.distance is None else (f"CUSTOM_MEMORY_DISTANCE_{known.distance}",)
         yield DescribedProvider(
             name=f"{cell_provider_name(parent_of(None), cell.id)}_memory",
@@ -325,16 +326,7 @@ def cpuless_providers(
             traits=frozenset({f"CUSTOM_MEMORY_{known.kind.upper()}", *far}),
             device=f"memory:{cell.id}",
             cell=cell.id,
-        )
-
-
-def unlisted_cells(told: Iterable[int], cells: Collection[Cell]) -> Iterator[str]:
-    """A sentence on the cells of the kernel that libvirt lacks: it looks for cells when it starts."""
-    unlisted = sorted(frozenset(told) - {cell.id for cell in cells}) if cells else ()
-    if unlisted:
-        yield (
-            f"libvirt does not list the memory of NUMA cell {format_cpu_set(unlisted)}, which came after "
-            "libvirt started: none of it is offered. Restart libvirtd, or virtqemud; guests keep running."
+            withheld=frozenset() if is_offered else frozenset({CPULESS_MEMORY}),
         )
 
 

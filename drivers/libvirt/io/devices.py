@@ -66,7 +66,8 @@ class _KnownDevice:
 class DeviceReading:
     """One reading of the devices; `changed` is False where all are as they were, and no event named one.
 
-    `vgpus` are facts of functions under a vendor's own VFIO driver, and the ports of network cards.
+    `vgpus` are facts that no event tells: of functions under a vendor's own VFIO driver, the ports of network
+    cards, and the cells without CPUs.
     """
 
     known: dict[DeviceKey, _KnownDevice] = field(default_factory=dict)
@@ -145,7 +146,12 @@ class DeviceReader:
             )
             ports = self._sysfs.ports() if has_ports else {}
             reading.vgpus = DeviceFacts(
-                vgpu_types=types, vgpu_places=places, vgpu_names=names, vram=vram, ports=ports
+                vgpu_types=types,
+                vgpu_places=places,
+                vgpu_names=names,
+                vram=vram,
+                ports=ports,
+                memory_cells=self._sysfs.memory_cells(),
             )
         except BaseException:
             self._pending_reads.add_all_devices()  # those that were taken are not read yet
@@ -182,7 +188,6 @@ class DeviceReader:
             bridges={card.device.address: self._sysfs.bridges(card.device.address) for card in cards},
             mdev_limits=mdev_limits,
             mdev_counts=mdev_counts,
-            memory_cells=self._sysfs.memory_cells(),
         )
         if facts != self._facts:
             self._facts = facts

@@ -37,6 +37,12 @@ _NOT_SUPPORTED = (
 )
 
 
+_LOST_CELLS = (
+    "libvirt describes no NUMA cell of this host, as after one was unplugged: restart libvirtd, which counts "
+    "them when it starts; guests keep running"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class _SlowFacts:
     """Facts that hardly change during a connection and are slow to read; `read_at` is monotonic seconds.
@@ -112,6 +118,8 @@ class HostReader:
             session.deadline.extend(self._options.probe_timeout)
             capabilities = xml.parse_capabilities(session.libvirt.getCapabilities())
             before: _SlowFacts | None = session.slow_facts
+            if before is not None and before.facts.capabilities.cells and not capabilities.cells:
+                raise DriverUnavailable(_LOST_CELLS)
             guests = before.facts.guests if before else None
             guests = guests or self._guest_capabilities(session, capabilities)
             model = self._options.cpu_model
@@ -119,7 +127,10 @@ class HostReader:
             cpus = model.elements(capabilities.arch, capabilities.cpu, host_model)
             flags = model.flags(_cpu_flags(session, cpus, capabilities))
             session.deadline.extend()
-            memory_mb = sum(cell.memory_mb for cell in capabilities.cells) or session.libvirt.getInfo()[1]
+            try:
+                memory_mb = sum(cell.memory_mb for cell in capabilities.cells) or session.libvirt.getInfo()[1]
+            except libvirt.libvirtError as error:
+                raise (DriverUnavailable(_LOST_CELLS) if session.alive() else error) from error
             slow = session.slow_facts = _SlowFacts(
                 HostFacts(capabilities, guests, flags, online, memory_mb, disk_gb=0),
                 time.monotonic(),

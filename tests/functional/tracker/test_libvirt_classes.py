@@ -24,7 +24,7 @@ from agent.claims.claim import UNRESTRICTED, Restriction
 from agent.claims.domain_demand import DomainDemand, HostDevices, demand_of_domain
 from agent.claims.parse_request import parse_claim
 from agent.claims.request import ClaimRequest, RequestGroup
-from agent.driver import Cell
+from agent.driver import Cell, GuestState
 from agent.errors import ClaimConflict, DoesNotFit, DriverDataError
 from agent.fleet.answer import AskedRequest, Verdict, where
 from agent.moves.states import MoveKind
@@ -744,13 +744,15 @@ def test_memory_without_cpus_is_offered_by_kind_and_is_no_memory_of_the_host(
     assert stage.world.placed(claim.consumer)[CXL] == {CPULESS: 1500}, "what is claimed stays"
 
 
+@pytest.mark.parametrize("state", [GuestState.RUNNING, GuestState.SHUTOFF])
 @pytest.mark.parametrize("numa", [False, True])
 def test_guests_on_a_cell_without_cpus_go_from_memory_mb_to_its_class(
-    stage: Stage, numa: bool, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, numa: bool, state: GuestState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What this agent's former version claimed; the cell is one of the kinds that are not offered."""
     plug(stage, CELL)
     stage.driver.xml = (domain(1, memory_mb=512, inside=ON_CXL), domain(2, memory_mb=512))
+    stage.driver.states = {domain_uuid(1): state}
     with monkeypatch.context() as former:
         former.setattr("drivers.libvirt.describe.host.HostFacts.cells_without_cpus", ())
         stage.show(report_numa=numa)
@@ -773,6 +775,37 @@ def test_guests_on_a_cell_without_cpus_go_from_memory_mb_to_its_class(
     other = stage.world.placed(domain_uuid(2))
     assert sum(amounts.get("MEMORY_MB", 0) for amounts in other.values()) == 512
     assert CXL not in other
+    with pytest.raises(DoesNotFit, match="1 CUSTOM_CPULESS_MEMORY_MB asked, 0 free"):
+        stage.world.tracker.claim(request(**{CPULESS: 1}))
+
+
+def test_a_kind_that_is_not_offered_stays_with_those_who_have_some_of_it(stage: Stage) -> None:
+    """Claims, their guests defined or not, and guests that run; not the part of one that is only defined."""
+
+    def offered() -> int:
+        (problems, provider) = (stage.world.again().problems, stage.world.tree().by_name(CXL))
+        assert provider is not None
+        assert not [each for each in problems if "over capacity" in each or "No claim" in each]
+        return provider.inventories[CPULESS].capacity
+
+    plug(stage, CELL)
+    stage.show(cpuless=())
+    stage.driver.xml = (domain(1, memory_mb=256, inside=ON_CXL),)
+    stage.driver.states = {domain_uuid(1): GuestState.SHUTOFF}
+    assert offered() == 0
+    with pytest.raises(DoesNotFit, match="1 CUSTOM_CPULESS_MEMORY_MB asked, 0 free"):
+        stage.world.tracker.claim(request(**{CPULESS: 1}))
+    stage.show(cpuless=("cxl",))
+    claims = [stage.world.tracker.claim(request(**{CPULESS: amount})).claim for amount in (700, 50)]
+    stage.show(cpuless=())
+    assert offered() == 750
+    stage.driver.states = {}
+    stage.show()
+    assert offered() == 750, "what the guest uses is reserved for it"
+    stage.world.tracker.claim(replace(request(**{CPULESS: 256}), consumer=domain_uuid(1)))
+    assert offered() == 1006
+    stage.world.tracker.release(claims[0].consumer)
+    assert offered() == 306
     with pytest.raises(DoesNotFit, match="1 CUSTOM_CPULESS_MEMORY_MB asked, 0 free"):
         stage.world.tracker.claim(request(**{CPULESS: 1}))
 

@@ -118,6 +118,9 @@ def test_what_sysfs_alone_tells_of_a_function_is_a_fact_of_it(tmp_path: Path) ->
     assert facts.bridges == {"0000:41:00.1": ("pci0000:40", "0000:40:01.0")}
     assert facts.memory_cells == {1: MemoryCell()}
     assert reader.keep(reader.read(session)) is facts
+    session.has_device_events = True
+    tree.cells(node2="")
+    assert reader.keep(reader.read(session)).memory_cells == {1: MemoryCell(), 2: MemoryCell()}
 
 
 @pytest.mark.parametrize("is_named", [True, False])

@@ -1,8 +1,10 @@
 """Reading the host of libvirt's test driver, and what is reported when that fails."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
+import libvirt
 import pytest
 from kits.libvirt_node import connection_to, domain, write_node
 
@@ -42,6 +44,29 @@ def test_a_cell_that_is_plugged_in_is_read_at_once(connection: Connection, tmp_p
         assert (facts.capabilities is not before.capabilities) == is_read
         (folder / "meminfo").write_text(f"Node {node} MemTotal: {kib:>12} kB\nNode {node} MemFree: 2 kB\n")
         assert reader.read().capabilities is facts.capabilities
+
+
+def test_a_libvirt_that_lost_its_cells_is_not_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a cell was unplugged, one that counted the cells when it started describes none of them."""
+
+    def fail(_: object) -> None:
+        raise libvirt.libvirtError("An error occurred, but the cause is unknown")
+
+    bare = "<capabilities><host><cpu><arch>x86_64</arch></cpu></host></capabilities>"
+    monkeypatch.setattr("drivers.libvirt.io.host_reader.CAPABILITIES_INTERVAL_S", -1.0)
+    options = LibvirtOptions(images_path=str(tmp_path), full_connection=False)
+    for is_known in (True, False):
+        with closing(connection_to("test:///default")) as connection, monkeypatch.context() as patch:
+            reader = HostReader(connection, options)
+            if is_known:
+                reader.read()
+            else:
+                patch.setattr(libvirt.virConnect, "getInfo", fail)
+            patch.setattr(libvirt.virConnect, "getCapabilities", lambda _: bare)
+            with pytest.raises(DriverUnavailable, match=r"no NUMA cell.* restart libvirtd"):
+                reader.read()
 
 
 def test_cached_images_take_what_their_blocks_take_on_the_file_system_of_the_guests(
