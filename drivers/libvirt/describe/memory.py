@@ -330,6 +330,16 @@ def cpuless_providers(
         )
 
 
+def unlisted_cells(told: Iterable[int], cells: Collection[Cell]) -> Iterator[str]:
+    """A sentence on the cells of the kernel that libvirt lacks: it looks for cells when it starts."""
+    unlisted = sorted(frozenset(told) - {cell.id for cell in cells}) if cells else ()
+    if unlisted:
+        yield (
+            f"libvirt does not list the memory of NUMA cell {format_cpu_set(unlisted)}, which came after "
+            "libvirt started: none of it is offered. Restart libvirtd, or virtqemud; guests keep running."
+        )
+
+
 def with_cpuless_memory(guest: Guest, cells: Collection[int]) -> Guest:
     """The guest, whose memory on these cells is none of its MEMORY_MB."""
     apart_mb = sum(part.memory_mb for part in guest.memory if part.cell in cells)
