@@ -44,6 +44,8 @@ class UnitOwners:
         self._in_several: Mapping[ExactUnit, frozenset[str]] = {}
         self._claimed_on: dict[ExactUnit, str] = {}
         """The provider of each claimed unit."""
+        self._in_place: set[ExactUnit] = set()
+        """The claimed vGPUs in their places: few beside all units, also on a host with many claims."""
 
     def without(self, gone: Collection[str]) -> "UnitOwners":
         """A copy in which these consumers have nothing."""
@@ -56,6 +58,7 @@ class UnitOwners:
         copy.claimed, copy.in_guests = others(self.claimed), others(self.in_guests)
         copy._in_use, copy._in_several = others(self._in_use), self._in_several
         copy._claimed_on = {**self._claimed_on}
+        copy._in_place = self._in_place & copy.claimed.keys()
         copy.contested = {
             unit: {guest: is_off for guest, is_off in guests.items() if guest not in gone}
             for unit, guests in self.contested.items()
@@ -69,6 +72,8 @@ class UnitOwners:
         for uuid, name, unit in claim.exact:
             self.claimed[name, unit] = claim.consumer
             self._claimed_on[name, unit] = uuid
+            if address_of(unit) != unit:
+                self._in_place.add((name, unit))
             user = self.in_guests.get((name, unit), instance)
             if user != instance and (name, unit) not in self.contested:
                 self.contested[name, unit] = {user: self._in_use.get((name, unit)) != user}
@@ -78,6 +83,7 @@ class UnitOwners:
         for _, name, unit in claim.exact:
             if self.claimed.get((name, unit)) == claim.consumer:
                 del self.claimed[name, unit]
+                self._in_place.discard((name, unit))
 
     def observe_guests(
         self, guests: Collection[Guest], instances: Mapping[str, str]
@@ -263,9 +269,8 @@ class UnitOwners:
         """
         return frozenset(
             self._claimed_on[key]
-            for key, owner in self.claimed.items()
-            if "/" in key[1] and address_of(key[1]) != key[1]  # the first is fast, for many units
-            if owner != consumer and self._claimed_on[key] not in cards
+            for key in self._in_place
+            if self.claimed[key] != consumer and self._claimed_on[key] not in cards
         )
 
     def card_stock(self, uuid: str, card: Card, used: Amounts, consumer: str | None) -> CardStock:
